@@ -1,7 +1,7 @@
-//! The state machine: what every replica does with the commands of the log, in their order.
+//! The state machine: every replica applies the commands of the log to it, in their order.
 //!
-//! It is a pure function of those commands: no clock, no chance, no I/O. Two stores that applied the same log
-//! are equal in all that can be asked of them, and have equal [digests](Store::digest).
+//! The state is a pure function of the commands: no clock, no random numbers, no I/O. Two stores with the same applied
+//! log answer every query equally, and have equal [digests](Store::digest).
 //!
 //! ```
 //! use petrel_kv::api::{Applied, Outcome, WriteReply};
@@ -25,12 +25,12 @@
 //! assert_eq!(store.get(b"answer"), Some((&b"42"[..], 2)));
 //! ```
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
 //! | `map` | the keys: pages of sorted entries under directories, shared with images until they change |
-//! | `sessions` | client sessions, and the results of the writes that are pending |
+//! | `sessions` | client sessions, with the results of pending writes |
 //! | `image` | the state at one moment, as a stream of chunks |
-//! | `build` | the way back from chunks to a store |
+//! | `build` | from chunks back to a store |
 
 mod build;
 mod execute;
@@ -59,23 +59,22 @@ pub struct Store {
     counters: Counters,
 }
 
-/// What a store has done since it was made. Not part of the replicated state: a store that was built from an
-/// image begins at nothing.
+/// Counters since the store was made. Not part of the replicated state: a store built from an image starts at zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Writes that were applied, those that found a mismatch included.
+    /// Applied writes, including mismatches.
     pub writes: u64,
-    /// Writes that had been applied before, and got the result of then.
+    /// Writes that had been applied before and got their former result.
     pub repeats: u64,
-    /// Conditional writes that changed nothing.
+    /// Conditional writes with a failed expectation.
     pub mismatches: u64,
-    /// Writes that were refused: session unknown, sequence too old, too many pending.
+    /// Refused writes: session unknown, sequence too old, too many pending.
     pub refusals: u64,
-    /// Commands that were none.
+    /// Commands that could not be decoded.
     pub malformed: u64,
-    /// Sessions that opened.
+    /// Sessions opened.
     pub sessions_opened: u64,
-    /// Sessions that ended to make room for others.
+    /// Sessions ended to make room.
     pub sessions_evicted: u64,
 }
 
@@ -87,12 +86,12 @@ impl Store {
 
     /// Applies the command at `index` of the log, and appends the encoded [`WriteReply`] to `reply`.
     ///
-    /// A write that was applied before gets the same reply as then, to the byte. Bytes that are no command
-    /// change nothing but the index, and are refused.
+    /// A repeated write gets its first reply, byte for byte. Malformed bytes change nothing except the index, and are
+    /// refused.
     ///
     /// # Panics
     ///
-    /// If a command of this or of a later index has been applied.
+    /// If a command with this or a later index has been applied.
     pub fn apply(&mut self, index: u64, command: &[u8], reply: &mut Vec<u8>) {
         assert!(index > self.applied, "entry {index} after entry {}", self.applied);
         self.applied = index;
@@ -108,8 +107,8 @@ impl Store {
         }
     }
 
-    /// What [`Store::apply`] would answer to this command now, if that can be told at once: for a new write of a
-    /// single key. Changes nothing.
+    /// The reply that [`Store::apply`] would now return for this command, if it can be computed without applying: for a
+    /// new write of a single key. Changes nothing.
     pub fn foresee(&self, index: u64, command: &[u8]) -> Option<Vec<u8>> {
         let Ok(Command::Write { session, sequence, first_pending, op }) = Command::decode(command)
         else {
@@ -124,8 +123,8 @@ impl Store {
         Some(reply)
     }
 
-    /// Has the memory fetched that [`Store::apply`] will read for these commands, so that the waits for it overlap: for
-    /// up to [`WARMED_MAX`] commands that are applied directly after. Changes nothing.
+    /// Prefetches the memory that [`Store::apply`] reads for these commands, so that the cache misses overlap. Serves
+    /// up to [`WARMED_MAX`] commands, to be applied directly afterwards. Changes nothing.
     pub fn warm<'c>(&self, commands: impl Iterator<Item = &'c [u8]>) {
         self.map.warm(commands.filter_map(|command| match Command::decode(command) {
             Ok(Command::Write { op, .. }) => op.first_key(),
@@ -133,28 +132,28 @@ impl Store {
         }));
     }
 
-    /// The same for [`Store::get`] of these keys, up to [`WARMED_MAX`].
+    /// Prefetches the memory for [`Store::get`] of these keys, up to [`WARMED_MAX`].
     pub fn warm_keys<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         self.map.warm(keys);
     }
 
-    /// Value and revision of a key.
+    /// Returns the value and revision of a key.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Option<(&[u8], u64)> {
         self.map.get(key)
     }
 
-    /// The pairs from key `from` on, itself included, to `until`, itself excluded.
+    /// The pairs from key `from` (included) to `until` (excluded).
     pub fn scan<'a>(&'a self, from: &[u8], until: Option<&'a [u8]>) -> Range<'a> {
         self.map.range(from, until)
     }
 
-    /// Index of the last command that was applied.
+    /// Index of the last applied command.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn keys(&self) -> u64 {
         self.map.keys()
     }
@@ -164,23 +163,23 @@ impl Store {
         self.map.bytes()
     }
 
-    /// How many sessions there are.
+    /// The number of sessions.
     pub fn sessions(&self) -> u64 {
         self.sessions.len() as u64
     }
 
-    /// What the store has done.
+    /// The store's counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The state at this moment, to be read or carried elsewhere while the store goes on. Takes time for every
-    /// directory of some ten thousand keys and for every session, but none for single keys.
+    /// The state at this moment, readable while the store continues. Takes time for every directory of some ten
+    /// thousand keys and for every session, but none for single keys.
     pub fn image(&self) -> Image {
         Image::new(self.applied, self.map.clone(), self.sessions.image())
     }
 
-    /// A number that is the same for equal states, and for different ones most likely is not. Reads everything.
+    /// A digest of the whole state: the same for equal states, and most likely different otherwise. Reads everything.
     pub fn digest(&self) -> u64 {
         self.image().digest()
     }

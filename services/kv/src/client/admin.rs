@@ -1,4 +1,4 @@
-//! The members, who leads, and how a replica is.
+//! Administration: members, leadership, and the state of a replica.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use crate::api::{
 };
 use crate::limits::ADDRESS_BYTES_MAX;
 
-/// How often it is looked whether leadership has been handed over: it takes a round trip or two, once the new
+/// Interval of the checks whether a handover of leadership succeeded. A handover takes a round trip or two once the new
 /// leader has the whole log.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// After how many such looks the leader is asked again: it gives up after an election timeout.
+/// Number of checks after which the leader is asked again, because it gives up after an election timeout.
 const LOOKS_MAX: usize = 200;
 
 impl KvClient {
-    /// How the replica at an address is, a member or not.
+    /// Returns the state of the replica at an address, whether or not it is a member.
     ///
     /// # Errors
-    /// [`KvError::Timeout`] when it cannot be reached; [`KvError::Protocol`] when it is none.
+    /// [`KvError::Timeout`] if the replica cannot be reached; [`KvError::Protocol`] if the server is not a replica.
     pub async fn status(&self, address: SocketAddr) -> Result<Status, KvError> {
         let client = &self.shared.client;
         let asked = async {
@@ -41,17 +41,17 @@ impl KvClient {
         }
     }
 
-    /// Adds a node. It becomes a voter when it has started, joined, and caught up.
+    /// Adds a node. The node becomes a voter when it has started, joined, and caught up.
     ///
     /// # Errors
-    /// [`KvError::Refused`] with what the leader has against it; else as [`KvClient::put`].
+    /// [`KvError::Refused`] with the leader's reason; else as [`KvClient::put`].
     pub async fn add_member(&self, node: u16, address: SocketAddr) -> Result<(), KvError> {
         let address = address.to_string();
         assert!(address.len() <= ADDRESS_BYTES_MAX, "an IP address and a port are short");
         self.change_member(MemberChange::Add, node, &address).await.map(drop)
     }
 
-    /// Removes a node, and tells whether it was a member. It should be ended then.
+    /// Removes a node. Returns true if the node was a member. Its process should be ended then.
     ///
     /// # Errors
     /// As [`KvClient::add_member`]: the leader does not remove itself.
@@ -70,11 +70,11 @@ impl KvClient {
         admin(Operation::new(self), methods::MEMBER, |out| request.encode(out)).await
     }
 
-    /// Hands leadership to a node, and waits until it leads.
+    /// Hands leadership to a node, and waits until the node leads.
     ///
     /// # Errors
-    /// [`KvError::Refused`] with what the leader has against it: the node is no voter. [`KvError::Unknown`] if it
-    /// does not lead in time.
+    /// [`KvError::Refused`] with the leader's reason: the node is not a voter. [`KvError::Unknown`] if the node does
+    /// not lead in time.
     pub async fn transfer(&self, node: u16) -> Result<(), KvError> {
         check_node(node)?;
         let operation = Operation::new(self);
@@ -96,9 +96,9 @@ impl KvClient {
         }
     }
 
-    /// Whether a node says that it leads.
+    /// Returns true if a node reports that it leads.
     async fn leads(&self, node: u16) -> bool {
-        // Only the leader serves this, so that it is known.
+        // Only the leader serves this read, and the client below thereby learns the leader.
         let found = self.get(&[0]).await;
         let options =
             CallOptions::new().timeout(self.timeout.min(self.shared.config.attempt_timeout));
@@ -109,7 +109,8 @@ impl KvClient {
     }
 }
 
-/// Tells whether there was something to do. What operators wish is a state, so that to ask for it twice does no harm.
+/// Sends an operator's request. Returns true if it caused a change. A request names a state, and may therefore be
+/// executed twice without harm.
 async fn admin(
     operation: Operation<'_>,
     method: u16,
@@ -119,14 +120,14 @@ async fn admin(
     let answer = operation.ask(method, encode).await?;
     match AdminReply::decode(&answer) {
         Ok(AdminReply::Done) => Ok(true),
-        // An earlier copy of the request may have removed it.
+        // An earlier copy of the request may have removed the node.
         Ok(AdminReply::NoMember) => Ok(operation.is_doubtful()),
         Ok(AdminReply::Refused(Refusal::Unavailable {
             certainty: Certainty::NotApplied,
             reason,
         })) => {
             let last = reason.to_owned();
-            // What stands in the way may be an earlier copy of the request.
+            // The obstacle may be an earlier copy of the request.
             Err(match operation.is_doubtful() {
                 true => KvError::Unknown { last },
                 false => KvError::Refused(last),

@@ -1,4 +1,4 @@
-//! What can be set about a client.
+//! The settings of a client.
 
 use std::time::Duration;
 
@@ -7,23 +7,22 @@ use petrel::overload::{BackoffConfig, RetryBudgetConfig};
 
 use super::judge::judge;
 
-/// What can be set about a client.
+/// The settings of a client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KvClientConfig {
-    /// How long an operation may take, with all its attempts: 10 s, several elections.
-    /// [`KvClient::within`](super::KvClient::within) sets it for single operations.
+    /// Timeout of an operation, with all its attempts: 10 s, several elections.
+    /// [`KvClient::within`](super::KvClient::within) sets the timeout of single operations.
     pub timeout: Duration,
-    /// How long an attempt may take before the operation is tried elsewhere: 2 s. A leader that is cut off
-    /// from the others steps down earlier than that, and one that hangs is noticed later. Each further attempt of
-    /// the operation has twice as long.
+    /// Timeout of an attempt, after which the operation tries another replica: 2 s. An isolated leader steps down
+    /// earlier, and a hanging leader is noticed later. Every further attempt of the operation has twice the time.
     pub attempt_timeout: Duration,
-    /// Pauses while no replica is known to lead, each after all members were asked: 1 ms to 100 ms. An election takes
-    /// some hundreds of milliseconds; an operation that pauses goes on at once when another one has found the leader.
+    /// Pauses while no leader is known, each after a round of all members: 1 ms to 100 ms. An election takes some
+    /// hundreds of milliseconds. A pausing operation continues at once when another operation finds the leader.
     pub backoff: BackoffConfig,
     /// Pauses between attempts to connect to a member: 10 ms to 1 s.
     pub connect_backoff: BackoffConfig,
-    /// How often the cluster is asked who the members are: every 10 s.
+    /// Interval at which the client asks for the members: 10 s.
     pub refresh: Duration,
 }
 
@@ -45,8 +44,8 @@ impl Default for KvClientConfig {
 }
 
 impl KvClientConfig {
-    /// The calls below. Only their time ends them: the cluster is the one place where the answer is, and pauses bound
-    /// what attempts add to its load.
+    /// The settings of the client below. Only their deadline ends calls: no other service has the answer, and pauses
+    /// bound the load of attempts.
     pub(super) fn calls(&self) -> ClientConfig {
         let mut config = ClientConfig::default();
         config.timeout = self.timeout;
@@ -56,7 +55,7 @@ impl KvClientConfig {
         let always =
             RetryBudgetConfig { per_thousand: 0, reserve_per_s: u32::MAX, saved_max: u32::MAX };
         config.retry_budget = always;
-        // The leader has queues of its own for what it proposes.
+        // The leader has its own queues for proposals.
         config.concurrency = None;
         config.judge = Some(Judge::new(judge));
         config

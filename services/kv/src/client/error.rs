@@ -1,38 +1,39 @@
-//! Why an operation has no result.
+//! Errors of operations.
 
 use crate::api::Certainty;
 
-/// Why an operation has no result, and whether it took effect nevertheless: [`KvError::certainty`].
+/// The reason why an operation has no result. [`KvError::certainty`] says whether the operation may have taken effect
+/// nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvError {
-    /// The operation breaks a limit of the service. Nothing was sent.
+    /// The operation breaks a limit of the service. No request was sent.
     #[error("{0}")]
     InvalidArgument(&'static str),
-    /// The time is over, and nothing was done: try again when the cluster has a leader, or give it more time.
+    /// The time is over, and nothing was done: try again when the cluster has a leader, or allow more time.
     #[error("the time is over, and nothing was done: {last}")]
     Timeout {
-        /// What came of the last attempt.
+        /// The outcome of the last attempt.
         last: String,
     },
-    /// The operation was sent, and nobody knows whether it took effect or will. Read what it would have
-    /// changed; or repeat it, if it may take effect twice.
+    /// The operation was sent, and may take effect or not. Read the keys that it changes; or repeat the operation, if
+    /// it may take effect twice.
     #[error("nobody knows whether it was done: {last}")]
     Unknown {
-        /// What came of the last attempt.
+        /// The outcome of the last attempt.
         last: String,
     },
-    /// The leader does not do it, and says why. Nothing was done.
+    /// The leader refuses the operation, with a reason. Nothing was done.
     #[error("refused: {0}")]
     Refused(String),
-    /// A server's answer is none of this service, or it takes the request for none: the two are of different
-    /// versions, or it is another service. Nothing was done.
+    /// The server's answer is not a message of this service, or the server does not understand the request. Client and
+    /// server have different versions, or the server belongs to another service. Nothing was done.
     #[error("{0}")]
     Protocol(String),
 }
 
 impl KvError {
-    /// What is known of the operation.
+    /// Returns whether the operation may have taken effect.
     pub fn certainty(&self) -> Certainty {
         match self {
             KvError::Unknown { .. } => Certainty::Unknown,

@@ -1,4 +1,4 @@
-//! What a replica's answer means for the client below: whether another replica has to be asked.
+//! The meaning of a replica's answer for the client below: whether to ask another replica.
 
 use petrel::client::Verdict;
 use petrel::{Error, Execution, Status as CallStatus};
@@ -8,7 +8,7 @@ use crate::api::{
     methods,
 };
 
-/// Judges an answer. What it leaves is for the operation that has asked.
+/// Judges an answer. An accepted answer is left to the operation that asked.
 pub(super) fn judge(method: u16, answer: &[u8]) -> Verdict {
     match refusal_of(method, answer) {
         Ok(None) => Verdict::Leads,
@@ -17,8 +17,8 @@ pub(super) fn judge(method: u16, answer: &[u8]) -> Verdict {
     }
 }
 
-/// Why a request was refused. Without a refusal it was served by the leader: stale reads, which any replica serves, have a
-/// key, and say nothing of who leads.
+/// The refusal in an answer. An answer without a refusal came from the leader. Stale reads are an exception, because
+/// any replica serves them; their calls have a key, and the client below then infers no leader.
 fn refusal_of(method: u16, answer: &[u8]) -> Result<Option<Refusal<'_>>, DecodeError> {
     Ok(match method {
         methods::WRITE => match WriteReply::decode(answer)? {
@@ -58,11 +58,11 @@ fn of_refusal(method: u16, refusal: Refusal<'_>) -> Verdict {
         Refusal::Unavailable { certainty: Certainty::Unknown, .. } => {
             failed(Execution::MayHaveExecuted)
         }
-        // The leader has something against what an operator wants, and says what.
+        // The leader refuses an operator's request, and the answer has the reason.
         Refusal::Unavailable { .. } if matches!(method, methods::MEMBER | methods::TRANSFER) => {
             Verdict::Accept
         }
-        // It leads, and has too much to do: another replica could not help.
+        // This replica leads, and is overloaded: another replica could not help.
         Refusal::Unavailable { .. } | Refusal::TooManyPending => failed(Execution::Refused),
         Refusal::Malformed(_) | Refusal::SessionUnknown | Refusal::SequenceTooOld => {
             Verdict::Accept

@@ -10,7 +10,7 @@ use petrel::task::Handle;
 use crate::api::{Role, Status, methods};
 use crate::limits::CLIENT_MEMBERS_MAX;
 
-/// The replicas that the application has named, and those of which these tell.
+/// The replicas named by the application, and those that these report.
 #[derive(Debug)]
 pub(super) struct Members {
     named: Vec<SocketAddr>,
@@ -26,8 +26,8 @@ impl Members {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A replica says who the members are. Only the leader knows who is none any more, and the replicas that the application
-    /// has named stay. Gives all if they are others than before.
+    /// Learns the members from a replica's status. Only the leader's status removes members, and never the replicas
+    /// named by the application. Returns all addresses if they have changed.
     fn learn(&self, status: &Status) -> Option<Vec<SocketAddr>> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now = if status.role == Role::Leader { self.named.clone() } else { all.clone() };
@@ -46,7 +46,7 @@ impl Members {
     }
 }
 
-/// Asks the cluster now and then who the members are, and has the client keep sessions to them.
+/// Asks the cluster for its members periodically, and has the client keep sessions to them.
 pub(super) async fn watch(handle: Handle, client: Client, members: Arc<Members>, every: Duration) {
     loop {
         let status = client.call(methods::STATUS, []).timeout(every).wait_for_ready().await;

@@ -1,16 +1,16 @@
 //! The client: finds and follows the leader, and has each write applied once.
 //!
-//! A [`KvClient`] is for any thread and executor, as the [`petrel::Client`] below it; clones are the same client. That keeps a
-//! session to every member, follows what replicas say of the leader, and asks all in turn when none is known to lead: a
-//! [`Judge`](petrel::client::Judge) reads their refusals. Each write has a number in a client session of the cluster
-//! and keeps it however often it is sent, so that it is applied once.
+//! A [`KvClient`] works on any thread and executor, like the [`petrel::Client`] below it; clones are the same client.
+//! The latter keeps a session to every member, follows redirects to the leader, and asks all members in turn while no
+//! leader is known. A [`Judge`](petrel::client::Judge) reads the replicas' refusals. Each write has a number in a
+//! client session of the cluster, and keeps the number however often it is sent. The cluster therefore applies it once.
 //!
-//! | operation | by | its answer |
+//! | operation | served by | answered |
 //! | --- | --- | --- |
-//! | put, delete, compare and set, batches | the leader | once a majority has it |
+//! | put, delete, compare and set, batches | the leader | once a majority has the write |
 //! | get, scan | the leader; any replica for [`Consistency::Stale`] | with every write that was answered before |
-//! | members, transfer of leadership | the leader | once it is so |
-//! | status | the replica that is named | at once |
+//! | members, transfer of leadership | the leader | once the change is done |
+//! | status | the named replica | at once |
 //!
 //! ```
 //! use petrel::client::wait;
@@ -45,8 +45,8 @@
 //! # }
 //! ```
 //!
-//! What it does not do: reads from the nearest replica, writes of several clusters, watches. Pages of a scan are
-//! each of one moment, and a scan of several pages is not.
+//! Not supported: reads from the nearest replica, writes to several clusters, watches. Each page of a scan shows one
+//! moment; a scan of several pages does not.
 
 mod admin;
 mod config;
@@ -83,24 +83,24 @@ pub struct KvClient {
     timeout: Duration,
 }
 
-/// What clones share.
+/// State shared by clones.
 #[derive(Debug)]
 struct Shared {
     client: Client,
     config: KvClientConfig,
     members: Arc<Members>,
     session: ClientSession,
-    /// Follows the members for as long as there is the client.
+    /// Follows the members as long as the client exists.
     _watch: Spawned<()>,
 }
 
 impl KvClient {
-    /// A client of the cluster to which the replicas at these addresses belong. One that is alive is enough: the
-    /// client learns of the others. The builder says which threads make its calls, and whether on insecure networks; its
+    /// Connects to the cluster of the replicas at these addresses. One live replica is enough: the client learns the
+    /// others' addresses. The builder chooses the threads for the calls, and allows insecure networks or not; its
     /// configuration is replaced.
     ///
     /// # Errors
-    /// [`KvError::InvalidArgument`] without addresses, [`KvError::Timeout`] when no replica can be reached.
+    /// [`KvError::InvalidArgument`] without addresses, [`KvError::Timeout`] if no replica can be reached.
     pub async fn connect(
         builder: ClientBuilder,
         addresses: impl IntoIterator<Item = SocketAddr>,
@@ -112,7 +112,7 @@ impl KvClient {
         Ok(Self::of(client, named, config))
     }
 
-    /// A client whose calls an endpoint of the application makes, while its event loop runs:
+    /// A client whose calls are made by an endpoint of the application, while its event loop runs:
     ///
     /// ```
     /// # use petrel_kv::client::{KvClient, KvClientConfig};
@@ -147,13 +147,13 @@ impl KvClient {
         Self { shared: Arc::new(shared), timeout }
     }
 
-    /// The same client; its operations take this long at most.
+    /// Returns the same client with this timeout for its operations.
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
         Self { shared: Arc::clone(&self.shared), timeout }
     }
 
-    /// The replicas that the client knows.
+    /// The addresses of the known replicas.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.shared.members.addresses()
     }

@@ -1,4 +1,4 @@
-//! One operation: its attempts, and what is known of them.
+//! One operation: its attempts, and the knowledge about their effects.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use petrel_planted::planted;
 use super::{KvClient, KvError};
 use crate::api::{Consistency, DecodeError, Refusal};
 
-/// Doublings of an attempt's time: a thousandfold is as good as the operation's own deadline.
+/// Most doublings of an attempt's timeout: a thousandfold reaches the operation's own deadline in practice.
 const LATE_MAX: u32 = 10;
 
-/// Room for a request, so that few have to grow.
+/// Initial room for a request, enough for most requests.
 const REQUEST_BYTES: usize = 256;
 
 /// One operation.
 ///
-/// Redirects, and attempts that certainly had no effect, are the calls' own affair. A call that may have had an effect ends here,
-/// so that the operation knows of it, and is made again.
+/// The calls themselves follow redirects, and repeat attempts that certainly had no effect. A call that may have had an
+/// effect ends here; the operation notes the doubt, and makes the call again.
 pub(super) struct Operation<'a> {
     client: &'a KvClient,
     deadline_ns: u64,
     /// The key of a read that any replica may serve.
     stale: Option<&'a [u8]>,
-    /// Whether it matters that the request may be executed without an answer.
+    /// Whether it matters if a request executes without an answer.
     has_effects: bool,
-    /// Whether that may have happened.
+    /// Whether a request may have executed without an answer.
     is_doubtful: bool,
-    /// Attempts that had no answer in time: each further one has twice as long.
+    /// Attempts that timed out; each doubles the next attempt's time.
     late: u32,
 }
 
@@ -40,17 +40,17 @@ impl<'a> Operation<'a> {
         Self { client, deadline_ns, stale: None, has_effects: false, is_doubtful: false, late: 0 }
     }
 
-    /// A read. Any replica may serve a stale one: the same one each time, for a key.
+    /// A read. A stale read may go to any replica, and goes to the same one each time for a key.
     pub(super) fn read(client: &'a KvClient, consistency: Consistency, key: &'a [u8]) -> Self {
         Self { stale: (consistency == Consistency::Stale).then_some(key), ..Self::new(client) }
     }
 
-    /// For operations that change something.
+    /// Marks the operation as one with effects.
     pub(super) fn with_effects(self) -> Self {
         Self { has_effects: true, ..self }
     }
 
-    /// Whether an earlier copy of the request may have been executed, or may be yet.
+    /// Returns true if an earlier copy of the request may have been executed, or may be yet.
     pub(super) fn is_doubtful(&self) -> bool {
         self.is_doubtful
     }
@@ -59,14 +59,14 @@ impl<'a> Operation<'a> {
         Duration::from_nanos(self.deadline_ns.saturating_sub(self.client.shared.client.now_ns()))
     }
 
-    /// Asks until a replica answers whose answer it is to give.
+    /// Makes calls until one has an answer for the operation.
     pub(super) async fn ask(
         &mut self,
         method: u16,
         encode: impl Fn(&mut Vec<u8>),
     ) -> Result<Response, KvError> {
         loop {
-            // A cluster that is slow is not asked more and more often for the same.
+            // Longer attempts keep the client from asking a slow cluster ever more often.
             let attempt = self.client.shared.config.attempt_timeout;
             let attempt = attempt.saturating_mul(1 << self.late.min(LATE_MAX));
             let mut options =
@@ -83,7 +83,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// A call has failed so: the operation goes on, or ends.
+    /// Handles a failed call: returns an error if the operation ends.
     fn note(&mut self, failure: &Error) -> Result<(), KvError> {
         let may_have_run =
             matches!(failure.execution, Execution::MayHaveExecuted | Execution::Answered);
@@ -102,12 +102,12 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// The answer is that the request is not served, wherever it is sent.
+    /// The error for a refusal that every replica would return.
     pub(super) fn refused(&self, refusal: Refusal<'_>) -> KvError {
         self.misunderstood(refusal.to_string())
     }
 
-    /// The answer is no message of this service.
+    /// The error for an answer that is not a message of this service.
     pub(super) fn not_understood(&mut self, error: &DecodeError) -> KvError {
         self.is_doubtful |= self.has_effects;
         self.misunderstood(format!("the answer is none of this service: {error}"))

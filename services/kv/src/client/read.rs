@@ -10,17 +10,17 @@ use super::write::check_key;
 use super::{KvClient, KvError};
 use crate::api::{Consistency, GetReply, GetRequest, methods};
 
-/// A value that was read, in the buffer in which it came.
+/// The value of a key, in the receive buffer.
 pub struct Value {
     reply: Response,
-    /// Where in the reply it begins.
+    /// The begin of the value in the reply.
     start: usize,
     revision: u64,
 }
 
 impl Value {
-    /// The log index of the write that set it: [`Expected::Revision`](crate::command::Expected::Revision) for a
-    /// write that shall not lose another.
+    /// The log index of the write that set the value. Use it with
+    /// [`Expected::Revision`](crate::command::Expected::Revision) for a write that must not overwrite another.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -41,7 +41,7 @@ impl fmt::Debug for Value {
 }
 
 impl KvClient {
-    /// Reads a key, with every write that was answered before.
+    /// Reads a key. The read sees every write that was answered before.
     ///
     /// # Errors
     /// [`KvError`], most likely [`KvError::Timeout`].
@@ -49,7 +49,7 @@ impl KvClient {
         self.get_with(key, Consistency::Linearizable).await
     }
 
-    /// Reads a key from the leader, or as any replica has it.
+    /// Reads a key with the given consistency: from the leader, or from any replica.
     ///
     /// # Errors
     /// As [`KvClient::get`].

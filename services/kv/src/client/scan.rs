@@ -1,4 +1,4 @@
-//! Scans: page by page, so that a range may have any length.
+//! Scans: page by page, for ranges of any length.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use super::write::check_key;
 use super::{KvClient, KvError};
 use crate::api::{Consistency, Pair, Pairs, ScanReply, ScanRequest, methods};
 
-/// Pairs of a page by default, and their bytes: enough that a call for each page is a small part of the cost,
-/// and little enough that no page holds up the small calls behind it.
+/// Default limits of a page. A page is large enough to make the cost of its call small, and small enough not to delay
+/// other calls for long.
 const PAGE_PAIRS: u32 = 1024;
 const PAGE_BYTES: u32 = 256 << 10;
 
-/// A scan of a range, from page to page or from pair to pair.
+/// A scan of a range, by pages or by pairs.
 ///
-/// Each page is as fresh as was asked for when it is read, and all of it is of one moment; what changes
-/// between two pages is seen or not. No key comes twice, and those that nobody changes meanwhile all come.
+/// Each page has the requested consistency at the time of its read, and shows one moment. The scan may or may not see
+/// changes between two pages. No key appears twice, and all keys appear that do not change meanwhile.
 #[derive(Debug)]
 pub struct Scan {
     client: KvClient,
@@ -26,33 +26,33 @@ pub struct Scan {
     from: Option<Vec<u8>>,
     until: Option<Vec<u8>>,
     page_pairs: u32,
-    /// How many more pairs are wanted.
+    /// The remaining number of pairs.
     limit: u64,
-    /// Pairs of the last page that were not given out.
+    /// Remaining pairs of the last page.
     ready: VecDeque<OwnedPair>,
 }
 
-/// Pairs of a range, in the buffer in which they came.
+/// Pairs of a range, in the receive buffer.
 #[derive(Debug)]
 pub struct Page {
     reply: Response,
     next: Option<Vec<u8>>,
 }
 
-/// A key and what is stored under it, of one's own.
+/// An owned pair: a key, its revision and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedPair {
     /// The key.
     pub key: Vec<u8>,
-    /// The log index of the write that set it.
+    /// The log index of the write that last set the key.
     pub revision: u64,
     /// Its value.
     pub value: Vec<u8>,
 }
 
 impl KvClient {
-    /// Reads the keys from `from` on, in order: those before `until`, or all that follow. An empty `from` is the
-    /// beginning. Nothing is read before [`Scan::next`] or [`Scan::next_page`].
+    /// Scans the keys from `from` on, in order: up to `until` (excluded), or to the end. An empty `from` is the
+    /// beginning. Reads nothing before [`Scan::next`] or [`Scan::next_page`].
     pub fn scan(&self, from: &[u8], until: Option<&[u8]>) -> Scan {
         Scan {
             client: self.clone(),
@@ -72,40 +72,40 @@ impl Page {
         pairs(&self.reply).into_iter().flat_map(|pairs| pairs.iter())
     }
 
-    /// How many there are.
+    /// The number of pairs.
     pub fn len(&self) -> usize {
         pairs(&self.reply).map_or(0, |pairs| pairs.len())
     }
 
-    /// Whether there are none.
+    /// Returns true if the page is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Scan {
-    /// How fresh each page must be; [`Consistency::Linearizable`] by default.
+    /// Sets the consistency of each page; [`Consistency::Linearizable`] by default.
     #[must_use]
     pub fn consistency(self, consistency: Consistency) -> Self {
         Self { consistency, ..self }
     }
 
-    /// No more pairs than these.
+    /// Limits the number of pairs.
     #[must_use]
     pub fn limit(self, pairs: u64) -> Self {
         Self { limit: pairs, ..self }
     }
 
-    /// Pairs of a page at most, 1024 by default; at least 1. The server has limits of its own.
+    /// Sets the most pairs of a page, 1024 by default; at least 1. The server has limits of its own.
     #[must_use]
     pub fn page_pairs(self, pairs: u32) -> Self {
         Self { page_pairs: pairs.max(1), ..self }
     }
 
-    /// The next pair.
+    /// Returns the next pair.
     ///
     /// # Errors
-    /// [`KvError`]; the scan stands where it stood, and may go on.
+    /// [`KvError`]; the position of the scan stays the same, and the scan may be continued.
     pub async fn next(&mut self) -> Result<Option<OwnedPair>, KvError> {
         while self.ready.is_empty() {
             let Some(page) = self.next_page().await? else { return Ok(None) };
@@ -114,7 +114,7 @@ impl Scan {
         Ok(self.ready.pop_front())
     }
 
-    /// The next pairs; none at the end. A page may be empty, if the range is.
+    /// Returns the next pairs; none at the end. The page of an empty range is empty.
     ///
     /// # Errors
     /// As [`Scan::next`].
@@ -141,7 +141,7 @@ impl KvClient {
         let mut operation = Operation::read(self, request.consistency, request.from);
         let reply = operation.ask(methods::SCAN, |out| request.encode(out)).await?;
         match ScanReply::decode(&reply) {
-            // A page of more than was asked for, or that does not go on, is none.
+            // A page with more pairs than requested, or without progress, is malformed.
             Ok(ScanReply::Pairs { pairs, next }) if goes_on(request, &pairs, next) => {
                 let next = next.map(<[u8]>::to_vec);
                 Ok(Page { reply, next })
@@ -156,7 +156,7 @@ impl KvClient {
     }
 }
 
-/// Whether a page has as many pairs as may be, and a scan that goes on from it comes to an end.
+/// Returns true if a page has at most the requested pairs, and a scan that continues from it makes progress.
 fn goes_on(request: &ScanRequest<'_>, pairs: &Pairs<'_>, next: Option<&[u8]>) -> bool {
     pairs.len() <= request.pairs_max as usize
         && next.is_none_or(|next| !pairs.is_empty() && next > request.from)

@@ -1,4 +1,4 @@
-//! The client session, in which each write has a number.
+//! The client session, which numbers the writes.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,13 +8,13 @@ use tokio::sync::{Mutex as Turn, Notify};
 use super::KvError;
 use crate::limits::PENDING_WRITES_MAX;
 
-/// The client session, and the writes in it that have no answer yet.
+/// The client session, and its unanswered writes.
 #[derive(Debug, Default)]
 pub(super) struct ClientSession {
     state: Mutex<State>,
-    /// Writes that have to wait for a number do so one behind the other, and the first of them opens the session.
+    /// Writes that wait for a number queue here; the first of them opens the session.
     turn: Turn<()>,
-    /// There is room for a further write.
+    /// Signals room for another write.
     room: Notify,
 }
 
@@ -22,12 +22,12 @@ pub(super) struct ClientSession {
 struct State {
     /// None while there is no session.
     id: Option<u64>,
-    /// Of the writes that have a number.
+    /// The number of the last write.
     last: u64,
     pending: BTreeSet<u64>,
 }
 
-/// A write that has its number in the session. It is pending until this is dropped.
+/// A write with its number in the session. The write is pending until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Numbered<'a> {
     of: &'a ClientSession,
@@ -37,7 +37,7 @@ pub(super) struct Numbered<'a> {
 }
 
 impl Numbered<'_> {
-    /// The cluster knows the session no more: the next write opens another.
+    /// Notes that the cluster does not know the session any longer: the next write opens another.
     pub(super) fn end_session(&self) {
         self.of.end(self.session);
     }
@@ -54,13 +54,13 @@ impl Drop for Numbered<'_> {
 }
 
 impl ClientSession {
-    /// Numbers a write, if that is possible at once.
+    /// Numbers a write, if possible at once.
     pub(super) fn try_number(&self) -> Option<Numbered<'_>> {
         let _turn = self.turn.try_lock().ok()?;
         self.next()
     }
 
-    /// Numbers a write as soon as there is a session with room for it. If there is no session, `open` opens one.
+    /// Numbers a write as soon as a session has room for it. If there is no session, `open` opens one.
     pub(super) async fn number(
         &self,
         open: impl AsyncFn() -> Result<u64, KvError>,

@@ -9,46 +9,46 @@ use crate::api::{Applied, Outcome, Refusal, WriteReply, methods};
 use crate::command::{BatchBuffer, Command, Expected, Op};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// How much later than its operation a wait for a session ends.
+/// Extra time of the wait for a session, beyond the operation's deadline.
 const GRACE: Duration = Duration::from_millis(5);
 
-/// A key was set.
+/// The result of setting a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// The key's revision from now on.
+    /// The key's new revision.
     pub revision: u64,
     /// Whether the key had a value before.
     pub replaced: bool,
 }
 
-/// What became of a conditional write.
+/// The result of a conditional write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cas {
-    /// The key was as expected, and is changed.
+    /// The expectation held, and the key is changed.
     Done {
-        /// The log index of the change: the key's revision, if it was set.
+        /// The log index of the change: the key's revision, if the key was set.
         revision: u64,
     },
-    /// It was not, and nothing changed.
+    /// The expectation failed, and nothing changed.
     Mismatch {
-        /// When the key was last written, if it is there.
+        /// The log index at which the key was last written, if it exists.
         revision: Option<u64>,
     },
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batched {
-    /// All its operations took effect.
+    /// All operations took effect.
     Done {
-        /// The revision of the keys that it set.
+        /// The revision of the keys that the batch set.
         revision: u64,
     },
-    /// An expectation did not hold, and nothing changed.
+    /// An expectation failed, and nothing changed.
     Mismatch {
-        /// Which of the operations has it, from 0.
+        /// The position of the failed operation, from 0.
         position: u16,
-        /// When its key was last written, if it is there.
+        /// The log index at which its key was last written, if it exists.
         revision: Option<u64>,
     },
 }
@@ -57,7 +57,7 @@ impl KvClient {
     /// Sets a key's value.
     ///
     /// # Errors
-    /// [`KvError`], of which [`KvError::Unknown`] means that it may be set nevertheless.
+    /// [`KvError`]. With [`KvError::Unknown`] the value may be set nevertheless.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Put, KvError> {
         let applied = self.write(&Op::Put { key, value }).await?;
         match applied.outcome {
@@ -66,7 +66,7 @@ impl KvClient {
         }
     }
 
-    /// Removes a key, and tells whether it was there.
+    /// Removes a key. Returns true if the key existed.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -77,7 +77,7 @@ impl KvClient {
         }
     }
 
-    /// Sets a key's value if the key is as expected.
+    /// Sets a key's value if the expectation holds.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -91,7 +91,7 @@ impl KvClient {
         conditional(&applied)
     }
 
-    /// Removes a key if it is as expected.
+    /// Removes a key if the expectation holds.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -100,7 +100,7 @@ impl KvClient {
         conditional(&applied)
     }
 
-    /// Does several operations in one: all take effect, or none.
+    /// Executes several operations as one: all take effect, or none.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -115,7 +115,7 @@ impl KvClient {
         }
     }
 
-    /// Any write, with its result as the service gives it.
+    /// Executes any write, and returns the service's result unchanged.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -130,7 +130,7 @@ impl KvClient {
         }
     }
 
-    /// Numbers a write, as soon as there is a session with room for it.
+    /// Numbers a write, as soon as a session has room for it.
     async fn number(&self, operation: &Operation<'_>) -> Result<Numbered<'_>, KvError> {
         let Shared { session, client, .. } = &*self.shared;
         if let Some(numbered) = session.try_number() {
@@ -139,7 +139,7 @@ impl KvClient {
         let left = operation.time_left();
         let opening =
             session.number(async || self.within(operation.time_left()).open_session().await);
-        // The call that opens the session ends by itself, and says why.
+        // The call that opens the session has its own deadline, and a better error.
         match client.timeout(left.saturating_add(GRACE), opening).await {
             Ok(numbered) => numbered,
             Err(_) => {
@@ -149,7 +149,7 @@ impl KvClient {
         }
     }
 
-    /// Opens a client session. To open one too many does no harm.
+    /// Opens a client session. A superfluous session is harmless.
     async fn open_session(&self) -> Result<u64, KvError> {
         let mut operation = Operation::new(self);
         let reply = operation.ask(methods::WRITE, |out| Command::OpenSession.encode(out)).await?;
@@ -161,14 +161,14 @@ impl KvClient {
     }
 }
 
-/// Sends a write until it has its result. None: the session has ended, and certainly nothing was done.
+/// Sends a write until it has a result. None if the session has ended and the write certainly had no effect.
 async fn write_numbered(
     operation: &mut Operation<'_>,
     numbered: &Numbered<'_>,
     op: &Op<'_>,
 ) -> Result<Option<Applied>, KvError> {
     let Numbered { session, sequence, first_pending, .. } = *numbered;
-    // The same bytes each time: what was pending when the write began is all that it has to say.
+    // Every copy has the same bytes; `first_pending` need only be as of the write's begin.
     let command = Command::Write { session, sequence, first_pending, op: *op };
     let reply = operation.ask(methods::WRITE, |out| command.encode(out)).await?;
     match WriteReply::decode(&reply) {
@@ -195,7 +195,8 @@ fn conditional(applied: &Applied) -> Result<Cas, KvError> {
     }
 }
 
-/// Servers do not do this. If one does, the write has been applied somehow.
+/// The error for an outcome that does not fit the operation. Servers never return one; the write has been applied
+/// somehow.
 fn other_outcome(outcome: Outcome) -> KvError {
     KvError::Unknown { last: format!("the server has done something else: {outcome:?}") }
 }
@@ -211,7 +212,7 @@ fn check(op: &Op<'_>) -> Result<(), KvError> {
         Op::Batch(batch) if batch.is_empty() => {
             Err(KvError::InvalidArgument("a batch has at least one operation"))
         }
-        // What is in a batch was looked at when it was put together, but for keys of no bytes.
+        // `BatchBuffer::push` has checked the operations of a batch, except for empty keys.
         Op::Batch(batch) => batch.ops().try_for_each(|op| check(&op)),
     }
 }

@@ -1,4 +1,4 @@
-//! What a record of the log says: the content of a batch, with a checkpoint by its file.
+//! The content of a log record: a batch, with its checkpoint named by file.
 
 use protobuf::Message;
 use raft::eraftpb::{Entry, HardState};
@@ -11,7 +11,7 @@ const RESET: u8 = 2;
 const CHECKPOINT: u8 = 4;
 const HARD_STATE: u8 = 8;
 
-/// A checkpoint by the file that has it.
+/// A checkpoint, named by its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Base {
     pub(super) file: u64,
@@ -23,15 +23,15 @@ pub(super) struct Base {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Change {
     pub(super) identity: Option<Identity>,
-    /// A checkpoint that takes the place of everything before.
+    /// A checkpoint that replaces all earlier state.
     pub(super) reset: Option<Base>,
-    /// A checkpoint of what the log says: the entries up to it are not needed any more.
+    /// A checkpoint of the log's own state: entries up to its index are no longer needed.
     pub(super) checkpoint: Option<Base>,
     pub(super) entries: Vec<Entry>,
     pub(super) hard_state: Option<HardState>,
 }
 
-/// Why a record's body is none. Its check was right, so that a bug wrote it.
+/// The reason why a record's body is not valid. The checksum matched, so a bug wrote the body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadChange {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! The files of a log: their names, and how they come and go.
+//! The files of a log: names, creation and removal.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,13 +11,13 @@ use super::mark::Mark;
 const MARK: &str = "petrel-kv";
 const SEGMENTS: &str = "log";
 const CHECKPOINT: &str = "checkpoint-";
-/// Files that are not finished.
+/// Suffix of unfinished files.
 const NEW: &str = ".new";
 
-/// The first line of the mark. The number changes with the format of any file.
+/// The first line of the mark. Its number changes with the format of any file.
 pub(super) const FORMAT: &str = "petrel-kv log, format 2";
 
-/// A directory with a log.
+/// The directory of a log.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if it is not there; touches nothing in one that has other files.
+    /// Creates the directory if necessary; changes nothing in a directory with foreign files.
     pub(super) fn prepare(path: &Path) -> Result<Self, DiskError> {
         let directory = Self { path: path.to_owned(), next_file: AtomicU64::new(1) };
         let is_new = !path.exists();
@@ -39,13 +39,13 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Where the log itself is, and its lock.
+    /// The folder of the segments and the lock.
     pub(super) fn segments(&self) -> PathBuf {
         self.path.join(SEGMENTS)
     }
 
-    /// Marks the directory with the format and the node, or finds that mark: tells how far the log is known to go.
-    /// To be done under the lock.
+    /// Marks the directory with the format and the node, or checks the existing mark. Returns the known end of the log.
+    /// The caller must hold the lock.
     pub(super) fn claim(&self, node: u16) -> Result<u64, DiskError> {
         let path = self.path.join(MARK);
         let expected = Mark { node, log_end: 0 };
@@ -67,12 +67,12 @@ impl Directory {
         }
     }
 
-    /// Puts another mark in the place of the one that is there.
+    /// Replaces the mark.
     pub(super) fn mark(&self, mark: Mark) -> Result<(), DiskError> {
         write_whole(&self.path.join(MARK), |file| file.write_all(mark.encode().as_bytes()))
     }
 
-    /// That the log goes as far as it is known to: its end can be missing, or all of it.
+    /// Checks that the log reaches its known end. The end of a log, or the whole log, may be missing.
     pub(super) fn check_end(&self, known: u64) -> Result<(), DiskError> {
         let end = self.log_end()?;
         if end >= known {
@@ -82,13 +82,13 @@ impl Directory {
         Err(DiskError::damaged(&self.segments(), what))
     }
 
-    /// Where the log ends by the names and lengths of its segments; 0 without any.
+    /// The end of the log by the names and lengths of the segments; 0 without segments.
     pub(super) fn log_end(&self) -> Result<u64, DiskError> {
         let ends = self.list_segments()?.into_iter().map(|(begin, length, _)| begin + length);
         Ok(ends.max().unwrap_or(0))
     }
 
-    /// The segments in their order: where each begins, its length, and its file.
+    /// The segments in order: begin, length and file.
     fn list_segments(&self) -> Result<Vec<(u64, u64, PathBuf)>, DiskError> {
         let directory = self.segments();
         let mut segments = Vec::new();
@@ -97,7 +97,7 @@ impl Directory {
                 let path = directory.join(name);
                 match fs::metadata(&path) {
                     Ok(found) => segments.push((begin, found.len(), path)),
-                    // The log's thread removes old ones meanwhile.
+                    // The log's thread removes old segments meanwhile.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(error).during("look at", &path),
                 }
@@ -107,10 +107,10 @@ impl Directory {
         Ok(segments)
     }
 
-    /// That segments follow each other without a gap, as far as their names and lengths tell.
+    /// Checks by names and lengths that the segments follow each other without a gap.
     pub(super) fn check_segments(&self) -> Result<(), DiskError> {
         let mut segments = self.list_segments()?;
-        // The next one is made before the last bytes of this one are written.
+        // The next segment is created before the last bytes of the previous one are written.
         segments.pop_if(|(_, length, _)| *length == 0);
         let is_whole = |pair: &&[(u64, u64, PathBuf)]| pair[0].0 + pair[0].1 == pair[1].0;
         match segments.windows(2).find(|pair| !is_whole(pair)) {
@@ -126,12 +126,12 @@ impl Directory {
         self.path.join(format!("{CHECKPOINT}{file}"))
     }
 
-    /// A number for a checkpoint that is to be written.
+    /// The number for a new checkpoint.
     pub(super) fn next_file(&self) -> u64 {
         self.next_file.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Removes what a crash has left: checkpoints that the log does not name, and files that are not finished.
+    /// Removes the leftovers of a crash: checkpoints that the log does not name, and unfinished files.
     pub(super) fn tidy(&self, base: Option<u64>) -> Result<(), DiskError> {
         let mut last = base.unwrap_or(0);
         for name in names(&self.path)? {
@@ -160,7 +160,7 @@ impl Directory {
         }
     }
 
-    /// The mark is there before the first segment, and before the first checkpoint.
+    /// Fails if a log has no mark: the mark is written before the first segment and the first checkpoint.
     fn refuse_unmarked(&self) -> Result<(), DiskError> {
         let has_segments = names(&self.segments())?.iter().any(|name| name.ends_with(".wal"));
         let has_checkpoint = names(&self.path)?.iter().any(|name| name.starts_with(CHECKPOINT));
@@ -179,18 +179,18 @@ fn names(directory: &Path) -> Result<Vec<String>, DiskError> {
     names.during("list", directory)
 }
 
-/// Names that a log's directory may have; `lost+found` is where file systems begin.
+/// Returns true for names that a log's directory may have; file systems begin with `lost+found`.
 fn is_ours(name: &str) -> bool {
     let name = name.strip_suffix(NEW).unwrap_or(name);
     [MARK, SEGMENTS, "lost+found"].contains(&name) || name.starts_with(CHECKPOINT)
 }
 
-/// Place in the log where a segment begins: its name has the digits in groups.
+/// The offset in the log where a segment begins: the segment's name has the digits in groups.
 fn begin_of(name: &str) -> Option<u64> {
     name.strip_prefix("r-")?.strip_suffix(".wal")?.replace('_', "").parse().ok()
 }
 
-/// Writes a file that is there with all its content after a crash, or not at all. What `write` gives comes back.
+/// Writes a file that after a crash has either its whole content or does not exist. Returns the result of `write`.
 pub(super) fn write_whole<T>(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<T>,
@@ -206,7 +206,7 @@ pub(super) fn write_whole<T>(
     Ok(written)
 }
 
-/// Names last only when their directory has been synced.
+/// Names become durable only when their directory is synced.
 fn sync_directory(path: &Path) -> Result<(), DiskError> {
     File::open(path).and_then(|directory| directory.sync_all()).during("sync", path)
 }

@@ -1,66 +1,66 @@
-//! Why a log cannot be opened, and what to do about it.
+//! Errors of opening a log, with advice.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why [`DiskLog::open`](super::DiskLog::open) did not open a log.
+/// The reason why [`DiskLog::open`](super::DiskLog::open) did not open a log.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// Another process, or another replica of this one, has the directory open.
+    /// Another process, or another replica of this process, has the directory open.
     #[error("{dir} is in use by another replica: end it, or give this one a directory of its own")]
     Locked {
         /// The directory.
         dir: PathBuf,
     },
-    /// The directory has files, but not those of a log.
+    /// The directory has files of something else.
     #[error("{dir} has {found}, and is no log of petrel-kv: give an empty directory")]
     Foreign {
         /// The directory.
         dir: PathBuf,
-        /// A file that is there.
+        /// The name of a foreign file.
         found: String,
     },
-    /// The log was written by a version with another format, or its mark is damaged.
+    /// The log has the format of another version, or its mark is damaged.
     #[error(
         "{path} says {found:?}; this version writes {expected:?}: use the version that wrote it"
     )]
     Format {
         /// The file with the mark.
         path: PathBuf,
-        /// What it says.
+        /// The content of the mark.
         found: String,
-        /// What it would have to say.
+        /// The expected content.
         expected: String,
     },
-    /// The log is that of another node.
+    /// The log belongs to another node.
     #[error("{dir} is the log of node {found}, not of node {expected}: give the node its own")]
     Node {
         /// The directory.
         dir: PathBuf,
-        /// Whose log it is.
+        /// The node that the log belongs to.
         found: u16,
-        /// Who wants it.
+        /// The node that opens the log.
         expected: u16,
     },
-    /// What is there is not what was written. What was acknowledged may be lost with it.
+    /// The content differs from the written one. Acknowledged writes may be lost with it.
     #[error(
         "{path} is damaged: {what}. Do not mend it: take the replica out of the cluster, and let it join with \
          an empty directory"
     )]
     Damaged {
-        /// File or directory.
+        /// The damaged file or directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The kind of damage.
         what: String,
     },
-    /// The operating system did not do what it was asked for.
+    /// An operation of the operating system failed.
     #[error("{path}: cannot {what}: {source}")]
     Io {
-        /// File or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What was asked for.
+        /// The failed operation.
         what: &'static str,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -71,7 +71,7 @@ impl DiskError {
     }
 }
 
-/// Names what was done to which file when an operation fails.
+/// Adds the operation and the file to an error.
 pub(super) trait During<T> {
     fn during(self, what: &'static str, path: &Path) -> Result<T, DiskError>;
 }

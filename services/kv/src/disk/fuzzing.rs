@@ -1,4 +1,4 @@
-//! What a disk may hold in place of a log.
+//! Decodes arbitrary bytes as the files of a log.
 
 use codeq::{Decode, Encode};
 
@@ -24,7 +24,7 @@ pub(crate) fn check(data: &[u8]) {
     }
 }
 
-/// Any bytes for a record: it is exactly what was written, or none.
+/// Decodes bytes as a record: only exactly the encoded form of a record is accepted.
 fn record(bytes: &[u8]) {
     let mut input = bytes;
     if let Ok(record) = Record::decode(&mut input) {
@@ -34,7 +34,8 @@ fn record(bytes: &[u8]) {
     }
 }
 
-/// Any bytes for the bodies of records that have a right check: the log's state follows them, or says what is wrong.
+/// Decodes bytes as the bodies of records with a correct check. The log's state either accepts a body or reports its
+/// defect.
 fn changes(bytes: &[u8]) {
     let mut head = Head::default();
     let mut rest = bytes;
@@ -58,7 +59,7 @@ fn head(bytes: &[u8]) {
     assert_eq!(Head::decode(&again[..]).ok(), Some(head));
 }
 
-/// Any bytes for the frames of a checkpoint's file, and for its head.
+/// Decodes bytes as the frames of a checkpoint's file, and as the head of one.
 fn checkpoint(bytes: &[u8]) {
     let mut input = bytes;
     while let Ok(frame) = image_file::read_frame(&mut input) {

@@ -1,4 +1,4 @@
-//! Between the replica's thread and those that write: what is to be written, and how far that has come.
+//! The queue between the replica's thread and the writing threads, with the progress of the latter.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,22 +9,22 @@ use std::task::Waker;
 use super::change::Base;
 use crate::persist::{Batch, Checkpoint, LogFailure};
 
-/// Batches that become durable with one sync.
+/// Most batches that one sync makes durable.
 const GROUP_BATCHES_MAX: usize = 4096;
 
-/// What the log's thread does.
+/// A job for the log's thread.
 #[derive(Debug)]
 pub(super) enum Job {
     Batch(Box<Batch>),
-    /// A checkpoint is in its file. What can be removed once the log says so: the one before, or this one if a
-    /// later one has come; the answer is the number of a file.
+    /// A checkpoint is in its file. The answer is the number of a file that can be removed, because the log names a
+    /// newer one: the previous checkpoint, or this one if a later checkpoint came first.
     Checkpoint(Base, SyncSender<Option<u64>>),
 }
 
-/// What the replica's thread shares with those that write.
+/// State shared by the replica's thread and the writing threads.
 ///
-/// The queue has no limit of its own: the Raft core stops at 256 MiB that are not committed, as a leader, and a
-/// follower's leader at 256 messages that are not answered.
+/// The queue needs no limit of its own. As a leader, the Raft core stops at 256 MiB of uncommitted entries; as a
+/// follower, its leader stops at 256 unanswered messages.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
     waiting: Mutex<Waiting>,
@@ -33,7 +33,7 @@ pub(super) struct Handover {
     durable: AtomicU64,
     failure: OnceLock<LogFailure>,
     waker: Mutex<Option<Waker>>,
-    /// The replica has gone: a checkpoint need not be finished.
+    /// The replica has ended: a checkpoint need not be finished.
     is_leaving: AtomicBool,
     pub(super) counts: Counts,
 }
@@ -49,9 +49,9 @@ pub(super) struct Counts {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// The last checkpoint that the replica gave; an earlier one need not be written.
+    /// The replica's last checkpoint; an earlier one need not be written.
     checkpoint: Option<Checkpoint>,
-    /// No more jobs come.
+    /// No more jobs will arrive.
     is_closed: bool,
 }
 
@@ -68,7 +68,7 @@ impl Handover {
         self.has_checkpoint.notify_one();
     }
 
-    /// The jobs that wait; none when there will be no more.
+    /// Takes the waiting jobs, and waits for one if necessary; none if no more will arrive.
     pub(super) fn take(&self) -> Option<Vec<Job>> {
         let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.is_closed;
         let waiting = self.has_jobs.wait_while(self.waiting(), idle);
@@ -78,7 +78,7 @@ impl Handover {
         (!jobs.is_empty()).then_some(jobs)
     }
 
-    /// The checkpoint that waits; none when none is wanted any more.
+    /// Takes the waiting checkpoint, and waits for one if necessary; none if no more are wanted.
     pub(super) fn take_checkpoint(&self) -> Option<Checkpoint> {
         let idle = |waiting: &mut Waiting| waiting.checkpoint.is_none() && !self.is_leaving();
         let waiting = self.has_checkpoint.wait_while(self.waiting(), idle);
@@ -90,16 +90,17 @@ impl Handover {
         self.is_leaving.load(Ordering::Relaxed)
     }
 
-    /// The replica has gone: checkpoints are not wanted any more.
+    /// Ends the writing of checkpoints, because the replica has ended.
     pub(super) fn leave(&self) {
-        // Under the lock, or the other thread could look before and sleep after.
+        // Under the lock: otherwise the other thread could check the flag before the store and sleep after the
+        // notification.
         let waiting = self.waiting();
         self.is_leaving.store(true, Ordering::Relaxed);
         self.has_checkpoint.notify_one();
         drop(waiting);
     }
 
-    /// What waits is written, and no more comes.
+    /// Closes the queue: waiting jobs are still written.
     pub(super) fn close(&self) {
         self.waiting().is_closed = true;
         self.has_jobs.notify_one();
@@ -108,17 +109,17 @@ impl Handover {
     pub(super) fn durable(&self) -> Result<u64, LogFailure> {
         match self.failure() {
             Some(failure) => Err(failure.clone()),
-            // Partner: the store in `note_durable`.
+            // Pairs with the store in `note_durable`.
             None => Ok(self.durable.load(Ordering::Acquire)),
         }
     }
 
-    /// Tells whether that is news.
+    /// Returns true if `number` is news.
     pub(super) fn note_durable(&self, number: u64) -> bool {
         self.durable.fetch_max(number, Ordering::AcqRel) < number
     }
 
-    /// There will be nothing durable any more. The first cause stays.
+    /// Records a failure: nothing more will become durable. The first cause stays.
     pub(super) fn fail(&self, failure: LogFailure) {
         let _ = self.failure.set(failure);
         self.waiting().jobs.clear();
@@ -146,7 +147,7 @@ impl Handover {
     }
 }
 
-/// Turns the end of a thread by a panic into a failure, so that nobody waits for it.
+/// Turns a thread's panic into a failure, so that no other thread waits for it.
 pub(super) struct EndsWell<'a>(pub(super) &'a Handover);
 
 impl Drop for EndsWell<'_> {

@@ -1,5 +1,5 @@
-//! What the log says up to some place, but for the entries: every segment begins with it, so that earlier ones
-//! can be removed.
+//! The log's state at some place, except the entries. Every segment begins with it, which allows earlier segments to be
+//! removed.
 
 use std::io::{self, Read, Write};
 
@@ -17,19 +17,19 @@ const BYTES: usize = (1 + 16) + (1 + 24) + 24 + 8 + 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) identity: Option<Identity>,
-    /// The checkpoint that the entries follow.
+    /// The checkpoint before the entries.
     pub(super) base: Option<Base>,
     pub(super) term: u64,
     pub(super) vote: u64,
     pub(super) commit: u64,
-    /// File of the last checkpoint that took the place of everything before.
+    /// File of the last checkpoint that replaced all earlier state.
     pub(super) reset: u64,
     /// Index of the last entry, or of the checkpoint if that is later.
     pub(super) last: u64,
 }
 
 impl Head {
-    /// Whether a change has to be synced before it counts as durable. Raft can do without the last commit index.
+    /// Returns true if a change is durable only after a sync. Raft tolerates the loss of the last commit index.
     pub(super) fn must_sync(&self, change: &Change) -> bool {
         let has_voted = |state: &HardState| (state.term, state.vote) != (self.term, self.vote);
         change.identity.is_some()
@@ -39,7 +39,10 @@ impl Head {
             || change.hard_state.as_ref().is_some_and(has_voted)
     }
 
-    /// Takes a change in; tells what is wrong with it.
+    /// Applies a change.
+    ///
+    /// # Errors
+    /// The defect of the change.
     pub(super) fn note(&mut self, change: &Change) -> Result<(), String> {
         self.identity = change.identity.or(self.identity);
         if let Some(base) = change.reset {
@@ -57,7 +60,7 @@ impl Head {
     fn note_entries(&mut self, change: &Change) -> Result<(), String> {
         let Some(first) = change.entries.first().map(|entry| entry.index) else { return Ok(()) };
         let before = first.checked_sub(1).filter(|before| *before <= self.last);
-        // A log that has numbers up to the last possible one is no log of this program's.
+        // A log with indices up to the greatest number was not written by this program.
         let last = before.and_then(|before| before.checked_add(change.entries.len() as u64));
         let indexes = change.entries.iter().map(|entry| entry.index);
         let Some(last) = last.filter(|last| indexes.eq(first..=*last)) else {
@@ -152,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Found by the fuzz target `kv_replica`: what a disk says is no reason to overflow.
+    /// Found by the fuzz target `kv_replica`: numbers from a disk must not cause an overflow.
     #[test]
     fn note__entries_at_the_end_of_all_numbers() {
         for last in [u64::MAX - 1, u64::MAX] {

@@ -1,4 +1,4 @@
-//! Files that hold a checkpoint: frames with a check each, and an empty one that says that all is there.
+//! Files of a checkpoint: frames with a check each, and an empty frame that marks the end.
 //!
 //! ```text
 //! frame = length u32 | check of length and content u32 | content
@@ -18,16 +18,16 @@ use crate::persist::Checkpoint;
 use crate::store::{Builder, Cursor, Store};
 use crate::wire::{Reader, Write as _};
 
-/// Bytes of the image that are read at once.
+/// Bytes of the image read at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// A single record of an image may be longer than a chunk.
+/// Most bytes of a frame. A single record of an image may be longer than a chunk.
 const FRAME_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes after which the file is synced: the log's own syncs do not wait behind much.
+/// Bytes after which the file is synced, so that the log's own syncs are not delayed for long.
 const UNSYNCED_BYTES_MAX: usize = 4 << 20;
 
-/// Writes a checkpoint into a file, unless it is not wanted any more. Tells how many bytes it has.
+/// Writes a checkpoint to a file, unless it is no longer wanted. Returns the number of bytes.
 pub(super) fn write(
     path: &Path,
     checkpoint: &Checkpoint,
@@ -52,7 +52,7 @@ pub(super) fn write(
     })
 }
 
-/// Reads a checkpoint, with the state that it is of.
+/// Reads a checkpoint and its state.
 pub(super) fn read(path: &Path) -> Result<(Checkpoint, Store), DiskError> {
     let file = File::open(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => DiskError::damaged(path, "the log names it, and it is missing"),

@@ -1,4 +1,4 @@
-//! The thread that writes the replica's own checkpoints: the log goes on meanwhile.
+//! The thread that writes the replica's own checkpoints, while the log continues.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ impl Imager {
         let base = Base { file, index: checkpoint.index, term: checkpoint.term };
         let (answer, stale) = sync_channel(1);
         self.handover.push(Job::Checkpoint(base, answer));
-        // Without an answer the log's thread has ended, and what the log needs is unknown.
+        // Without an answer the log's thread has ended, and the file may still be needed.
         match stale.recv() {
             Ok(Some(stale)) => self.directory.remove_checkpoint(stale),
             _ => Ok(()),

@@ -1,4 +1,4 @@
-//! The mark of a directory: its format, the node whose log it is, and how far the log is known to go.
+//! The mark of a directory: the format, the log's node, and the known end of the log.
 //!
 //! ```text
 //! petrel-kv log, format 2
@@ -6,18 +6,18 @@
 //! log 1234567, check 89abcdef
 //! ```
 //!
-//! A log whose end is missing looks like one whose last write a crash cut off. So the mark says where the log ended
-//! when it was last synced and noted: 0 before the first batch is durable, and from then on more than that. It is
-//! noted with the first batch, after each start, at each new segment, and at an orderly end. Each costs the sync of
-//! a small file and of the directory; to note the end of each batch would double the syncs.
+//! A log whose end is missing looks like a log whose last write a crash cut off. The mark therefore records the end of
+//! the log at the last sync that was noted: 0 before the first batch is durable, and more from then on. The log updates
+//! the mark with the first batch, after each start, at each new segment, and at an orderly end. An update costs a sync
+//! of a small file and of the directory; an update for each batch would double the syncs.
 
 use super::directory::FORMAT;
 
-/// What a mark says.
+/// The content of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) node: u16,
-    /// The log has at least this many bytes, counted from its first one ever.
+    /// A lower bound for the log's bytes, counted from its very first byte.
     pub(super) log_end: u64,
 }
 
@@ -29,7 +29,7 @@ impl Mark {
         format!("{text}, check {check:08x}\n")
     }
 
-    /// None if these bytes are no mark of this format, or not as they were written.
+    /// Decodes a mark. None if the bytes are not a mark of this format, or are damaged.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let rest = text.strip_prefix(FORMAT)?.strip_prefix("\nnode ")?;

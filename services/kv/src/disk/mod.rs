@@ -1,4 +1,4 @@
-//! A replica's log on disk: nothing is acknowledged before it has been synced.
+//! A replica's log on disk: the log acknowledges nothing before a sync.
 //!
 //! ```no_run
 //! use petrel_kv::disk::{DiskLog, DiskOptions};
@@ -13,61 +13,62 @@
 //!
 //! # Files
 //!
-//! | name | what it has |
+//! | name | contents |
 //! | --- | --- |
-//! | `petrel-kv` | the format's number, the node whose log it is, and how far the log is known to go |
+//! | `petrel-kv` | the format's number, the node that owns the log, and the known end of the log |
 //! | `log/LOCK` | locked as long as a process has the log open |
-//! | `log/r-*.wal` | segments of the log, by their place in it |
-//! | `checkpoint-*` | the state up to an entry; the log says which one counts |
-//! | `*.new` | a file that is not finished: removed when the log is opened |
+//! | `log/r-*.wal` | segments of the log, by their offset |
+//! | `checkpoint-*` | the state up to an entry; the log names the valid one |
+//! | `*.new` | an unfinished file: removed when the log is opened |
 //!
-//! A record of the log is what one [`Batch`] says, with a checkpoint by its file; a batch is there as a whole or not
-//! at all. Each segment begins with the state so far, but for the entries, so that earlier ones can go.
+//! A log record holds the content of one [`Batch`], with a checkpoint named by its file. After a crash, a batch is
+//! present as a whole or not at all. Each segment begins with the state at its offset, except the entries, which allows
+//! earlier segments to be removed.
 //!
 //! # Threads
 //!
-//! The replica's thread hands batches over and never waits. One thread writes what has come meanwhile with one
-//! sync. Another one writes the replica's own checkpoints, in pieces that are synced, and the log does not wait for
-//! it; what the checkpoint has made superfluous is removed when the log says, on disk, that it counts. A checkpoint
-//! that came from the leader is a part of a batch, and later batches wait for it.
+//! The replica's thread hands batches over and never waits. The log's thread writes all waiting batches with one sync.
+//! Another thread writes the replica's own checkpoints, in pieces with a sync each, and the log does not wait for it.
+//! Files that a checkpoint makes superfluous are removed once the log on disk names the checkpoint. A checkpoint from
+//! the leader is part of a batch, and later batches wait for it.
 //!
-//! # What a crash does
+//! # Effects of a crash
 //!
-//! What was not synced may be missing from some record on; an incomplete one is dropped. A damaged one, a segment or
-//! a checkpoint that is missing or does not fit are errors: such a replica has to begin anew under another name,
-//! since it may have forgotten what it promised. So is a log that ends before the place to which the mark says that
-//! it goes, or that is missing altogether. The mark is written with the first batch, after each start, at each new
-//! segment and at an orderly end: the loss of what was synced since cannot be told from a write that was cut off.
-//! A power failure on a file system that writes the end of a file
-//! before its middle may look like damage; ext4 (with `data=ordered`, its default) and tmpfs do not.
-//! Before anything is told of what was found, it is synced: it may have been in the page cache only.
+//! Records without a sync may be missing, from some record on; an incomplete record is dropped. A damaged record is an
+//! error, and so is a missing or unsuitable segment or checkpoint. The replica then has to start anew under another
+//! name, because it may have forgotten its promises. A missing log, or one that ends before the end in the mark, is an
+//! error, too. The log updates the mark with the first batch, after each start, at each new segment and at an orderly
+//! end. The loss of records synced since then cannot be distinguished from a write that a crash cut off. A power
+//! failure may look like damage on a file system that writes the end of a file before its middle; ext4 (with
+//! `data=ordered`, its default) and tmpfs do not. Recovered state is synced before anything reports it, because it may
+//! have been only in the page cache.
 //!
 //! # Why this log
 //!
-//! The log is `chunked-wal` 0.2.3 (MIT or Apache-2.0), which was cut out of the Raft log of Databend's metadata
-//! service: segments, a thread that syncs them, a lock, and a state that begins each segment. It has no unsafe code,
-//! brings nothing that needs a C compiler, and takes the end of a file that was cut off for what it is, while it
-//! refuses one that is damaged. The others that were read and measured, all of permissive licences:
+//! The log is `chunked-wal` 0.2.3 (MIT or Apache-2.0), extracted from the Raft log of Databend's metadata service:
+//! segments, a thread that syncs them, a lock, and a state at the beginning of each segment. It has no unsafe code, and
+//! needs no C compiler. It recognizes a truncated end of a file, and refuses a damaged file. The alternatives that were
+//! read and measured, all with permissive licences:
 //!
-//! | store | packages | 1 entry, disk | 64 entries, disk | 1, tmpfs | 64, tmpfs | what speaks against it |
+//! | store | packages | 1 entry, disk | 64 entries, disk | 1, tmpfs | 64, tmpfs | drawback |
 //! | --- | --- | --- | --- | --- | --- | --- |
 //! | append, fdatasync | | 34 | 46–62 | 0.3 | 2.0 | |
-//! | `chunked-wal` 0.2.3 | 25 | 44–49 | 58–71 | 4.0 | 6.6 | young; the bodies' checks are its user's |
+//! | `chunked-wal` 0.2.3 | 25 | 44–49 | 58–71 | 4.0 | 6.6 | young; leaves checks of the bodies to its user |
 //! | `redb` 4.5.0 | 2 | 71 | 131–162 | 28 | 84 | a B-tree: twice the time, and pages of 4 KiB for 120 B |
-//! | `fjall` 3.1.13 | 46 | 24 | 78–83 | 1.2 | 35 | a journal cut at a damaged mark; a tree behind it that nobody reads |
-//! | `okaywal` 0.3.1 | 17 | 23 | 32–33 | 0.9 | 5.5 | its user compares the checks after it has replayed |
+//! | `fjall` 3.1.13 | 46 | 24 | 78–83 | 1.2 | 35 | a journal cut at a damaged mark; an unused tree behind it |
+//! | `okaywal` 0.3.1 | 17 | 23 | 32–33 | 0.9 | 5.5 | its user compares the checks after the replay |
 //! | `raft-engine` 0.4.2 | 69 | 25 | 62–63 | 1.2 | 10 | cuts the last file at a damaged record; LZ4 in C |
 //!
-//! Microseconds until entries of 120 B are durable, medians of 400 batches one after another in each of three rounds
-//! (20,000 in one round on tmpfs), with two cores, ext4, a virtual disk and Linux 6.18. The program is not kept: it
-//! needs all of them. Those that are faster than a bare append give their files their length beforehand, so that a
-//! sync has no new length to write; this log does not. For a log that says what has been acknowledged, to drop a
-//! damaged record and what follows it without a word is the worst that can happen; so that decided.
+//! Microseconds until entries of 120 B are durable: medians of 400 consecutive batches in each of three rounds (20,000
+//! in one round on tmpfs), with two cores, ext4, a virtual disk and Linux 6.18. The program is not kept, because it
+//! needs all of these stores. Stores faster than a bare append allocate the length of their files beforehand, and a
+//! sync has no new length to write; `chunked-wal` does not. A log of acknowledged writes must never silently drop a
+//! damaged record and its successors; this criterion decided.
 //!
-//! What `chunked-wal` leaves to its user is in `record`: checks of the length and the body. Before it opens the
-//! segments, [`DiskLog::open`] looks whether one is missing or cut, where it would panic or change files first.
+//! `record` adds the checks that `chunked-wal` leaves to its user, of length and body. Before opening the segments,
+//! [`DiskLog::open`] checks that none is missing or cut, because `chunked-wal` would panic or change files first.
 //!
-//! # What it costs
+//! # Costs
 //!
 //! On the machine above, `cargo bench --locked -p petrel-kv --bench disk_log`, the lowest and the highest of three
 //! rounds; on tmpfs with `-- /dev/shm 20000`, of two:
@@ -75,13 +76,14 @@
 //! | batches | disk, p50 | disk, p99 | disk, entries/s | tmpfs, p50 |
 //! | --- | --- | --- | --- | --- |
 //! | 1 entry, append and fdatasync | 38–46 µs | 55–74 µs | 20,500–26,400 | 0.3–0.4 µs |
-//! | 1 entry, one on its way | 45–55 µs | 61–80 µs | 17,600–21,700 | 6.3–6.5 µs |
-//! | 1 entry, 64 on their way | 94–103 µs | 175–275 µs | 501,000–527,000 | 34 µs |
+//! | 1 entry, one outstanding | 45–55 µs | 61–80 µs | 17,600–21,700 | 6.3–6.5 µs |
+//! | 1 entry, 64 outstanding | 94–103 µs | 175–275 µs | 501,000–527,000 | 34 µs |
 //! | 64 entries, append and fdatasync | 57–64 µs | 78–399 µs | 676,000–1,086,000 | 1.9 µs |
-//! | 64 entries, one on its way | 86–89 µs | 113–289 µs | 555,000–721,000 | 14 µs |
-//! | 64 entries, 64 on their way | 700–998 µs | 2.1–5.2 ms | 3.1–4.8 million | 422–433 µs |
+//! | 64 entries, one outstanding | 86–89 µs | 113–289 µs | 555,000–721,000 | 14 µs |
+//! | 64 entries, 64 outstanding | 700–998 µs | 2.1–5.2 ms | 3.1–4.8 million | 422–433 µs |
 //!
-//! Two threads between the replica's and the disk cost some 7 µs; gathering what waits makes up for it.
+//! Two threads between the replica's and the disk cost some 7 µs; writing all waiting batches together makes up for
+//! them.
 
 use std::fmt;
 use std::path::Path;
@@ -117,39 +119,39 @@ use imager::Imager;
 use replay::{Replay, Wal};
 use writer::Writer;
 
-/// Bytes after which a segment ends by default: at 150 B for an entry it has 200,000 of them, and beginning one
+/// Default size after which a segment ends. At 150 B per entry a segment has 200,000 entries, and beginning a segment
 /// costs two syncs.
 const SEGMENT_BYTES: usize = 32 << 20;
 
-/// Bytes that are read at once when the log is opened.
+/// Bytes read at once when the log is opened.
 const READ_BYTES: usize = 1 << 20;
 
-/// How a log is kept.
+/// Options of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskOptions {
-    /// The node whose log it is; the log of another one is refused.
+    /// The node that owns the log; the log of another node is refused.
     pub node: u16,
-    /// Bytes after which a segment ends; segments are removed as a whole.
+    /// Size after which a segment ends, in bytes; segments are removed as a whole.
     pub segment_bytes: usize,
 }
 
 impl DiskOptions {
-    /// The usual ones.
+    /// The default options.
     pub fn of_node(node: u16) -> Self {
         Self { node, segment_bytes: SEGMENT_BYTES }
     }
 }
 
-/// What a log has done since it was opened.
+/// Counters since the log was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskStats {
-    /// Syncs of the log; each made one batch durable or more.
+    /// Syncs of the log; each made at least one batch durable.
     pub syncs: u64,
     /// Bytes of records.
     pub bytes: u64,
-    /// The replica's own checkpoints that count.
+    /// The replica's own checkpoints named by the log.
     pub checkpoints: u64,
     /// Bytes of the replica's own checkpoints.
     pub checkpoint_bytes: u64,
@@ -172,23 +174,24 @@ impl DiskMeter {
     }
 }
 
-/// A log on disk. When it is dropped, what was handed over is written first.
+/// A log on disk. Dropping it first writes all batches that were handed over.
 pub struct DiskLog {
     handover: Arc<Handover>,
     /// Number of the last batch that was handed over.
     last: u64,
-    /// Term and vote of the last one.
+    /// Term and vote of the last batch.
     voted: (u64, u64),
     writer: Option<JoinHandle<()>>,
     imager: Option<JoinHandle<()>>,
 }
 
 impl DiskLog {
-    /// Opens the log in a directory, which is made if it is not there. Tells what is in it; none if it is new.
+    /// Opens the log in a directory, which is created if necessary. Returns the recovered state; none if the log is
+    /// new.
     ///
     /// # Errors
     ///
-    /// See [`DiskError`]. A log that is damaged is not changed, and neither is a directory of something else.
+    /// See [`DiskError`]. A damaged log and a foreign directory stay unchanged.
     pub fn open(
         path: &Path,
         options: &DiskOptions,
@@ -209,7 +212,7 @@ impl DiskLog {
         let wal = ChunkedWal::open_locked(Arc::new(config), &mut replay, ignore, lock)
             .during("read", &segments)?;
         let head = replay.head.clone();
-        // Zeros at its end are no part of it, and have been removed.
+        // Zeros at the end do not belong to the log, and have been removed.
         directory.check_end(known_end)?;
         let recovered = replay.finish(&directory)?;
         directory.tidy(head.base.map(|base| base.file))?;
@@ -241,7 +244,7 @@ impl DiskLog {
         DiskMeter(self.handover.clone())
     }
 
-    /// Whether a batch is as durable as those before it without any writing: the last commit index may be lost.
+    /// Returns true if a batch needs no write to be as durable as its predecessors: the last commit index may be lost.
     fn is_durable_at_once(&self, batch: &Batch) -> bool {
         let has_voted = |state: &HardState| (state.term, state.vote) != self.voted;
         let has_content = batch.identity.is_some()
@@ -302,7 +305,7 @@ fn config(directory: &Directory, options: &DiskOptions) -> Config {
         dir: directory.segments().to_string_lossy().into_owned(),
         read_buffer_size: Some(READ_BYTES),
         chunk_max_size: Some(options.segment_bytes.max(1)),
-        // What waits has been gathered already.
+        // Waiting batches have already been gathered.
         flush_batch_wait: Some(std::time::Duration::ZERO),
         ..Config::default()
     }
@@ -319,7 +322,7 @@ fn spawn(
 
 fn join(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread {
-        // If it has panicked, there is a failure, and whoever could be told has gone.
+        // A panic has already been recorded as a failure, and no recipient is left to report it to.
         let _ = thread.join();
     }
 }

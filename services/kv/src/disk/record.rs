@@ -4,24 +4,24 @@
 //! kind u32, big-endian | length u32 | check of the 8 bytes before u32 | body | check of the body u32 | end u8
 //! ```
 //!
-//! The log drops an incomplete record at its end: that is a write which a crash cut off, and nobody was told that
-//! it lasts. A damaged one anywhere is an error. The length has a check of its own, since one that is too large
-//! would make a damaged record look like an incomplete one, and all that follows it would be dropped. The end is not
-//! zero: some file systems give a file its length before its content, and zeros up to the file's end, with which no
-//! whole record can end, are an incomplete one too.
+//! The log drops an incomplete record at its end: a crash cut off the write, and the record was never reported as
+//! durable. A damaged record anywhere is an error. The length has a check of its own: a damaged, too large length would
+//! make the record look incomplete, and the log would drop all records after it. The end byte is not zero, because some
+//! file systems give a file its length before its content. No whole record can end in zeros up to the file's end, and
+//! such a record counts as incomplete, too.
 
 use std::io::{self, Read, Write};
 
 use codeq::{Decode, Encode};
 
-/// The log knows records by a number at their beginning, and has 5 for its own: three wrong bits away.
+/// The number that identifies these records. The log uses 5 for its own; the two differ in three bits.
 const KIND: u32 = 2;
 
 const HEAD_BYTES: usize = 12;
 const TAIL_BYTES: usize = 5;
 const END: u8 = 0xA5;
 
-/// Longest body: entries that are not committed have 256 MiB at most, all together.
+/// Longest body: all uncommitted entries together have at most 256 MiB.
 const BODY_BYTES_MAX: usize = 1 << 30;
 
 /// The body of a record.
@@ -81,7 +81,7 @@ fn tail(body: &[u8]) -> [u8; TAIL_BYTES] {
     [a, b, c, d, END]
 }
 
-/// A record whose end was never written is incomplete.
+/// The error for a mismatch. A record whose end was never written is incomplete, not damaged.
 fn broken(what: &str, rest: impl Read) -> io::Error {
     match is_zero(rest) {
         Ok(true) => io::Error::new(io::ErrorKind::UnexpectedEof, "a record has no end"),

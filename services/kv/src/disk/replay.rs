@@ -1,4 +1,4 @@
-//! The way from the log's records back to what a replica begins with.
+//! From the log's records back to the state from which a replica starts.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use super::record::Record;
 use super::writer::Done;
 use crate::persist::{Checkpoint, Recovered};
 
-/// What the log is made of.
+/// The types of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wal;
 
@@ -24,13 +24,13 @@ impl WalTypes for Wal {
     type Callback = Done;
 }
 
-/// Takes in the records, in their order.
+/// Applies the records, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     pub(super) head: Head,
     has_begun: bool,
-    /// The last ones, without a gap. Some before the base's index may be there; none after it is missing, once
-    /// all records have been taken in.
+    /// The last entries, without a gap. Some may precede the base's index. Once all records are applied, no entry after
+    /// the base's index is missing.
     entries: Vec<Entry>,
 }
 
@@ -53,7 +53,7 @@ impl StateMachine<Wal> for Replay {
 }
 
 impl Replay {
-    /// What a replica begins with; none if nothing was ever given to the log.
+    /// The state from which a replica starts; none if nothing was ever written to the log.
     pub(super) fn finish(self, directory: &Directory) -> Result<Option<Recovered>, DiskError> {
         let damaged = |what| DiskError::damaged(&directory.segments(), what);
         let Self { head, mut entries, .. } = self;
@@ -100,7 +100,7 @@ impl Replay {
     }
 }
 
-/// The commit index is not synced for its own sake, but what a checkpoint has was committed.
+/// The commit index alone is never synced, but everything in a checkpoint was committed.
 fn hard_state(head: &Head, checkpoint: &Checkpoint) -> HardState {
     HardState {
         term: head.term,

@@ -1,4 +1,4 @@
-//! The thread that writes the log: what waits is written together and synced once.
+//! The log's thread: writes all waiting batches together and syncs once.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::record::Record;
 use super::replay::Wal;
 use crate::persist::{Batch, LogFailure};
 
-/// Tells the log's thread how a sync has ended.
+/// Reports the end of a sync to the log's thread.
 #[derive(Debug)]
 pub(super) struct Done(SyncSender<io::Result<()>>);
 
@@ -34,14 +34,14 @@ pub(super) struct Writer {
     pub(super) directory: Arc<Directory>,
     pub(super) handover: Arc<Handover>,
     pub(super) node: u16,
-    /// Whether the mark is to say, after the next sync, how far the log goes.
+    /// Whether the mark must be updated with the log's end after the next sync.
     pub(super) is_mark_due: bool,
 }
 
-/// Batches that have been written and not synced.
+/// Batches that were written but not synced.
 #[derive(Default)]
 struct Group {
-    /// Number of the last one.
+    /// Number of the last batch.
     last: Option<u64>,
     must_sync: bool,
     bytes: usize,
@@ -93,7 +93,7 @@ impl Writer {
         self.record(change, group)
     }
 
-    /// A checkpoint that takes the place of everything: the file first, then the record that names it.
+    /// Writes a checkpoint that replaces all earlier state: first the file, then the record with its name.
     fn reset(&mut self, batch: Batch, group: &mut Group) -> Result<(), DiskError> {
         let Batch { number, identity, checkpoint, entries, hard_state } = batch;
         let checkpoint = checkpoint.expect("it was looked at");
@@ -112,7 +112,7 @@ impl Writer {
         }
     }
 
-    /// Tells which checkpoint is not needed any more.
+    /// Records a checkpoint. Returns the file of a checkpoint that is no longer needed.
     fn note_checkpoint(&mut self, base: Base, group: &mut Group) -> Result<Option<u64>, DiskError> {
         let before = self.head.base;
         if before.is_some_and(|before| before.index >= base.index) {
@@ -125,13 +125,13 @@ impl Writer {
         Ok(before.map(|before| before.file))
     }
 
-    /// Puts a change behind those that are to be written.
+    /// Appends a change to the pending writes.
     fn record(&mut self, change: Change, group: &mut Group) -> Result<(), DiskError> {
         if change.is_empty() {
             return Ok(());
         }
         group.must_sync |= self.head.must_sync(&change);
-        // From the first batch that is durable on, a log that says nothing is no new one.
+        // Once the first batch is durable, an empty log must no longer pass for a new one.
         self.is_mark_due |= self.head == Head::default();
         self.head.note(&change).map_err(|what| self.wrong(io::Error::other(what)))?;
         let body = change.encode();
@@ -140,7 +140,7 @@ impl Writer {
         self.wal.append(&record).map_err(|error| self.wrong(error))
     }
 
-    /// Writes and syncs what was put there, if it has to be, and says that it is durable.
+    /// Syncs the pending writes if necessary, and reports them as durable.
     fn commit(&mut self, group: &mut Group) -> Result<(), DiskError> {
         let Group { last, must_sync, bytes } = std::mem::take(group);
         if must_sync {
@@ -162,14 +162,14 @@ impl Writer {
         let sent = self.wal.send_pending(true, Some(Done(done)));
         match outcome.recv() {
             Ok(outcome) => outcome,
-            // The thread that syncs has ended: it says why.
+            // The syncing thread has ended: it holds the error.
             Err(_) => {
                 self.wal.wait_worker_idle().and(sent).and(Err(io::ErrorKind::BrokenPipe.into()))
             }
         }
     }
 
-    /// Has the mark say how far the log goes: all of it has been synced. A log that says nothing yet may be lost.
+    /// Updates the mark with the log's end, after a sync of the whole log. An empty log may be lost and is not noted.
     pub(super) fn note_end(&self) -> Result<(), DiskError> {
         if self.head == Head::default() {
             return Ok(());
@@ -184,7 +184,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes segments with nothing that the last checkpoint does not have.
+    /// Removes segments whose whole content is in the last checkpoint.
     fn remove_old_segments(&mut self) -> Result<(), DiskError> {
         let Head { reset, base, .. } = self.head;
         let index = base.map_or(0, |base| base.index);
@@ -201,7 +201,7 @@ impl Writer {
     }
 }
 
-/// The state with which a new segment begins.
+/// The state at the beginning of a new segment.
 struct Fixed<'a>(&'a Head);
 
 impl StateMachine<Wal> for Fixed<'_> {

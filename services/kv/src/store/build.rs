@@ -10,7 +10,7 @@ use crate::api::{Applied, Pair};
 use crate::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
 use crate::wire::{DecodeError, Reader};
 
-/// Puts a store together from the chunks of an [`Image`](super::Image), in their order.
+/// Builds a store from the chunks of an [`Image`](super::Image), in their order.
 ///
 /// ```
 /// use petrel_kv::store::{Builder, Cursor, Store};
@@ -31,37 +31,37 @@ pub struct Builder {
     store: Store,
     part: Part,
     check: u64,
-    /// What the head says there is.
+    /// The number of keys in the head.
     keys: u64,
     sessions: usize,
     last_key: Vec<u8>,
     last_used: u64,
 }
 
-/// Why there is no store. The builder is of no more use; get the image again.
+/// The reason why no store could be built. The builder is no longer usable; fetch the image again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// A chunk is not made of whole records.
+    /// A chunk does not consist of whole records.
     #[error("the image is malformed: {0}")]
     Malformed(#[from] DecodeError),
-    /// The image was made by a version that has another format.
+    /// The image has the format of another version.
     #[error("the image has format {0}; this version reads format {VERSION}")]
     Version(u16),
-    /// A record is not at its place: chunks are missing, repeated or exchanged.
+    /// A record is out of order: chunks are missing, repeated or exchanged.
     #[error("the image has {0} out of place")]
     OutOfPlace(&'static str),
-    /// A record contradicts others.
+    /// A record contradicts earlier records.
     #[error("the image is wrong: {0}")]
     Wrong(&'static str),
-    /// The check at the end is not that of what came.
+    /// The check at the end does not match the records.
     #[error("the image is damaged: its check does not match")]
     Damaged,
-    /// The end has not come.
+    /// The end is missing.
     #[error("the image is incomplete")]
     Incomplete,
 }
 
-/// What has come last.
+/// The kind of the last record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     #[default]
@@ -72,16 +72,16 @@ enum Part {
 }
 
 impl Builder {
-    /// One that has nothing yet.
+    /// A builder without chunks.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// Takes the next chunk.
+    /// Adds the next chunk.
     ///
     /// # Errors
     ///
-    /// The chunk is not what must come next. The builder is of no more use.
+    /// [`BuildError`] if the chunk does not continue the stream. The builder is then no longer usable.
     pub fn add(&mut self, chunk: &[u8]) -> Result<(), BuildError> {
         let mut reader = Reader::new(chunk);
         while !reader.rest().is_empty() {
@@ -93,11 +93,11 @@ impl Builder {
         Ok(())
     }
 
-    /// The store.
+    /// Returns the finished store.
     ///
     /// # Errors
     ///
-    /// Chunks are missing.
+    /// [`BuildError::Incomplete`] if chunks are missing.
     pub fn finish(self) -> Result<Store, BuildError> {
         if self.part == Part::End { Ok(self.store) } else { Err(BuildError::Incomplete) }
     }

@@ -1,10 +1,10 @@
-//! What operations do to the keys.
+//! Execution of operations on the keys.
 
 use super::map::Map;
 use crate::api::Outcome;
 use crate::command::{Batch, Expected, Op};
 
-/// Carries out an operation. The keys that it sets get `index` as their revision.
+/// Executes an operation. Keys that it sets get `index` as their revision.
 pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
     if let Op::Batch(batch) = op {
         return execute_batch(map, index, batch);
@@ -15,7 +15,7 @@ pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
     }
 }
 
-/// What would come of an operation now, if that can be told without carrying it out.
+/// The outcome that an operation would have now, if it can be determined without executing the operation.
 pub(super) fn foresee(map: &Map, op: &Op<'_>) -> Option<Outcome> {
     if let Some(revision) = mismatch(map, op) {
         return Some(Outcome::Mismatch { position: 0, revision });
@@ -31,8 +31,8 @@ pub(super) fn foresee(map: &Map, op: &Op<'_>) -> Option<Outcome> {
     }
 }
 
-/// All expectations are of the state before the batch; so the operations may be in any order, and if one key
-/// occurs twice, the later one stays.
+/// All expectations concern the state before the batch. Operations may therefore be in any order, and if a key occurs
+/// twice, the later operation wins.
 fn execute_batch(map: &mut Map, index: u64, batch: &Batch<'_>) -> Outcome {
     for (position, op) in (0..).zip(batch.ops()) {
         if let Some(revision) = mismatch(map, &op) {
@@ -45,8 +45,8 @@ fn execute_batch(map: &mut Map, index: u64, batch: &Batch<'_>) -> Outcome {
     Outcome::Batch
 }
 
-/// The revision of the key that is not as the operation expects it, if so; the inner `None` for one that is not
-/// there.
+/// The present revision of the key if the operation's expectation fails; the inner `None` means that the key does not
+/// exist.
 fn mismatch(map: &Map, op: &Op<'_>) -> Option<Option<u64>> {
     let (Op::Cas { key, expected, .. } | Op::CasDelete { key, expected }) = op else { return None };
     let found = map.get(key);
@@ -58,7 +58,7 @@ fn mismatch(map: &Map, op: &Op<'_>) -> Option<Option<u64>> {
     if holds { None } else { Some(found.map(|(_, revision)| revision)) }
 }
 
-/// Carries out an operation of which the expectation holds.
+/// Executes an operation whose expectation holds.
 fn change(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
     match op {
         Op::Put { key, value } | Op::Cas { key, value, .. } => {

@@ -1,11 +1,11 @@
-//! A fast hash that is the same on every machine, for lookups and for finding damage; not against intent.
+//! A fast hash, equal on every machine, for lookups and for detecting damage. It does not resist attacks.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Odd, with as many ones as zeros: the fraction of π, as others take it.
+/// Odd, with as many ones as zeros: digits of π's fraction, a common choice.
 const FACTOR: u64 = 0x2437_54F8_A8F4_2B9D;
 
-/// Mixes a word into a hash: both halves of a wide product, so that every bit goes into every other.
+/// Mixes a word into a hash: combines both halves of a wide product, so that every bit affects all bits.
 #[inline]
 pub(super) fn mix(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word ^ FACTOR.rotate_left(32)) * u128::from(FACTOR);
@@ -23,17 +23,17 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
     if rest.is_empty() { hash } else { mix(hash.rotate_left(17), little(rest)) }
 }
 
-/// Fewer than eight bytes as a number.
+/// Converts fewer than eight bytes to a number.
 #[inline]
 fn little(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// For tables whose keys are log indices: nobody can choose them at will.
+/// A hasher for tables whose keys are log indices, which clients cannot choose at will.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct IndexHasher(u64);
 
-/// Makes [`IndexHasher`]s.
+/// Builds [`IndexHasher`]s.
 pub(super) type HashByIndex = BuildHasherDefault<IndexHasher>;
 
 impl Hasher for IndexHasher {

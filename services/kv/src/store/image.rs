@@ -1,15 +1,15 @@
 //! Images: the state at one moment, and its stream of chunks (`docs/kv-protocol.md` §8).
 //!
-//! The stream is a list of records: a head, the pairs in order, the sessions from the least recently used one on,
-//! an end with a check of all before it. A chunk is some records that follow each other, so that every chunk can
-//! be used when it comes. The check is over records, so that it does not depend on where the stream was cut.
+//! The stream is a list of records: a head, the pairs in order, the sessions from the least recently used one on, and
+//! an end with a check of all preceding records. A chunk consists of whole consecutive records, so that a receiver can
+//! use every chunk at once. The check covers records, and therefore does not depend on where the stream was cut.
 
 use super::hash::{hash, mix};
 use super::map::{Map, Position};
 use super::sessions::Slot;
 use crate::wire::Write;
 
-/// The state of a store after one command. It shares with the store what has not changed since.
+/// The state of a store after one command. The image shares all unchanged memory with the store.
 #[derive(Debug, Clone)]
 pub struct Image {
     applied: u64,
@@ -17,20 +17,20 @@ pub struct Image {
     sessions: Vec<Slot>,
 }
 
-/// Where in an image's stream a chunk begins. The default is the beginning.
+/// The position of a chunk in an image's stream. The default is the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cursor {
     at: At,
-    /// The check of what is before.
+    /// The check of all preceding records.
     check: u64,
 }
 
-/// Some of an image's stream.
+/// A part of an image's stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// What a [`Builder`](super::Builder) takes.
+    /// Input for [`Builder::add`](super::Builder::add).
     pub bytes: Vec<u8>,
-    /// Where the next one begins; none after the last.
+    /// The position of the next chunk; none after the last.
     pub next: Option<Cursor>,
 }
 
@@ -58,23 +58,23 @@ impl Image {
         Image { applied, map, sessions }
     }
 
-    /// Index of the last command that the image has.
+    /// Index of the last command in the image.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// How many keys it has.
+    /// The number of keys.
     pub fn keys(&self) -> u64 {
         self.map.keys()
     }
 
-    /// Bytes of its keys and values.
+    /// Bytes of all keys and values.
     pub fn bytes(&self) -> u64 {
         self.map.bytes()
     }
 
-    /// The part of the stream from `cursor` on, of at most `bytes_max` bytes, or one record if that is longer:
-    /// up to 1 MiB and 5 KiB.
+    /// The part of the stream from `cursor` on, of at most `bytes_max` bytes. A single longer record comes alone: up to
+    /// 1 MiB and 5 KiB.
     pub fn chunk(&self, cursor: &Cursor, bytes_max: usize) -> Chunk {
         let mut bytes = Vec::new();
         let mut cursor = *cursor;
@@ -102,7 +102,7 @@ impl Image {
         cursor.check
     }
 
-    /// Appends the record at the cursor, and tells where the next one is; none if there is no record.
+    /// Appends the record at the cursor, and returns the position of the next record; none if there is no record.
     fn record(&self, cursor: &Cursor, out: &mut Vec<u8>) -> Option<Cursor> {
         let start = out.len();
         let at = match cursor.at {
@@ -150,7 +150,7 @@ impl Image {
 }
 
 impl At {
-    /// Where to go on when there are no more records of a kind.
+    /// The position after the last record of a kind.
     fn next_kind(self) -> At {
         match self {
             At::Head => At::Pair(Position::default()),

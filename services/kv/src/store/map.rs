@@ -1,14 +1,13 @@
-//! The keys, in order, with images that cost little.
+//! The keys, in order, with cheap images.
 //!
-//! Three levels, each found by the one above: *directories*, of *pages*, of *entries*. A page has up to 64
-//! entries, a directory up to 256 pages. Both are behind reference counts: an image copies the list of
-//! directories, and whoever changes a page that an image has too makes a copy of it, and of its directory, first.
+//! The map has three levels: *directories* of *pages* of *entries*. A page has up to 64 entries, a directory up to 256
+//! pages. Both are reference-counted. An image copies only the list of directories; a later change first copies the
+//! page and its directory if an image shares them.
 //!
-//! A lookup compares the first 16 bytes of the key, as one number, with those of the *fences* between
-//! directories and between pages (both tables mostly are in the cache), and finds the entry in its page by one
-//! byte of the key's hash: so it reads some three places of memory that are not in the cache, where a binary
-//! search in the page would read twice as many. Values up to 1 KiB lie in the page, and are overwritten in
-//! place.
+//! A lookup compares the first 16 bytes of the key, as one number, with the *fences* between directories and between
+//! pages; both tables are mostly in the cache. A byte of the key's hash then finds the entry in its page. A lookup thus
+//! reads some three places of uncached memory; a binary search in the page would read twice as many. Values up to 1 KiB
+//! are stored in the page, and are overwritten in place.
 
 mod directory;
 mod fences;
@@ -27,17 +26,17 @@ use directory::Directory;
 use fences::{Fences, Probe};
 use page::Page;
 
-/// Keys that are looked up together: as many waits for memory as a core has under way at once, about.
+/// Keys prefetched together: about the number of cache misses that a core keeps outstanding.
 pub const WARMED_MAX: usize = 16;
 
-/// Commands that are worth a look at the memory that they need before they are applied.
+/// Number of commands from which on prefetching pays.
 pub(crate) const WARMED_MIN: usize = 4;
 
 /// Keys with values and revisions.
 #[derive(Debug, Clone)]
 pub(super) struct Map {
     fences: Fences,
-    /// Never empty. Each has a page at least, and each page an entry, but in a map without keys.
+    /// Never empty. Each directory has at least a page, and each page at least an entry, except in a map without keys.
     directories: Vec<Arc<Directory>>,
     keys: u64,
     bytes: u64,
@@ -65,8 +64,8 @@ impl Map {
         self.directories[self.fences.find(&probe)].get(&probe)
     }
 
-    /// Has the memory fetched that changes of these keys will read, so that the waits for it overlap: each step is
-    /// made for all before the next, which needs its outcome.
+    /// Prefetches the memory for changes of these keys, so that the cache misses overlap: every step runs for all keys
+    /// before the next, dependent step.
     pub(super) fn warm<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         let mut found: [Option<(&Arc<Page>, Probe<'_>)>; WARMED_MAX] = [const { None }; WARMED_MAX];
         for (place, key) in found.iter_mut().zip(keys) {
@@ -83,7 +82,7 @@ impl Map {
         }
     }
 
-    /// Sets a key, and tells whether it was there.
+    /// Sets a key. Returns true if the key existed.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], revision: u64) -> bool {
         let probe = Probe::new(key);
         let at = self.fences.find(&probe);
@@ -106,11 +105,11 @@ impl Map {
         replaced.is_some()
     }
 
-    /// Removes a key, and tells whether it was there.
+    /// Removes a key. Returns true if the key existed.
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         let probe = Probe::new(key);
         let at = self.fences.find(&probe);
-        // Only looks at first, so that nothing is copied for a key that is not there.
+        // Looks the key up first, so that nothing is copied for an absent key.
         let Some((value, _)) = self.directories[at].get(&probe) else { return false };
         self.keys -= 1;
         self.bytes -= (key.len() + value.len()) as u64;
@@ -122,7 +121,7 @@ impl Map {
         true
     }
 
-    /// Joins a small directory with one beside it, or drops it if it is empty.
+    /// Joins a small directory with a neighbour, or drops an empty directory.
     fn mend(&mut self, at: usize) {
         if self.directories.len() == 1 {
             return;

@@ -1,7 +1,7 @@
-//! Client sessions, which make a write that comes twice be applied once (Raft dissertation §6.3; RIFL).
+//! Client sessions: a write that arrives twice is applied once (Raft dissertation §6.3; RIFL).
 //!
-//! A session has the results of those writes that its client may ask for again. When there are as many sessions
-//! as there may be, the one that was used least recently ends: "recently" by the log, so that all replicas agree.
+//! A session holds the results of writes that its client may send again. At the limit, a new session replaces the least
+//! recently used one. Log indices determine recency, and all replicas therefore agree.
 
 mod recency;
 mod session;
@@ -18,18 +18,18 @@ use recency::Recency;
 /// All sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// Places by the sessions' numbers.
+    /// Slots by session number.
     places: HashMap<u64, u32, HashByIndex>,
     slots: Vec<Slot>,
     recency: Recency,
 }
 
-/// A session with its name and age.
+/// A session with its number and last use.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
-    /// Log index of the command that opened it.
+    /// Log index of the command that opened the session.
     pub(super) id: u64,
-    /// Log index of the last command that named it.
+    /// Log index of the last command of the session.
     pub(super) last_used: u64,
     pub(super) session: Arc<Session>,
 }
@@ -39,12 +39,12 @@ impl Sessions {
         self.slots.len()
     }
 
-    /// Opens a session, and tells whether another ended for it.
+    /// Opens a session. Returns true if another session ended for it.
     pub(super) fn open(&mut self, index: u64) -> bool {
         self.add(Slot { id: index, last_used: index, session: Arc::default() }, SESSIONS_MAX)
     }
 
-    /// Adds a session that was used after all others.
+    /// Adds a session that is the most recently used one. Returns true if another session ended for it.
     pub(super) fn add(&mut self, slot: Slot, sessions_max: usize) -> bool {
         let full = self.slots.len() >= sessions_max;
         let id = slot.id;
@@ -53,7 +53,7 @@ impl Sessions {
         full
     }
 
-    /// The session that a command at `index` names.
+    /// Looks up the session of a command at `index`, and marks it as used.
     #[inline]
     pub(super) fn touch(&mut self, id: u64, index: u64) -> Option<&mut Session> {
         let place = *self.places.get(&id)?;
@@ -71,7 +71,7 @@ impl Sessions {
         self.places.contains_key(&id)
     }
 
-    /// The sessions as they are now, those first that were used least recently.
+    /// A copy of all sessions, the least recently used first.
     pub(super) fn image(&self) -> Vec<Slot> {
         self.recency.oldest_first().map(|place| self.slots[place as usize].clone()).collect()
     }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use super::fences::{Fence, Fences, Probe};
 use super::page::Page;
 
-/// Most pages of a directory: its fences' heads are 4 KiB, and a copy of it for an image touches 256 counts.
+/// Most pages of a directory. The heads of the fences take 4 KiB, and copying a directory for an image touches 256
+/// reference counts.
 const PAGES_MAX: usize = 256;
 
-/// A directory of fewer pages is joined with one beside it, if the two are no more than three quarters full.
+/// A directory with fewer pages is joined with a neighbour, if the two together are at most three quarters full.
 const PAGES_SMALL: usize = PAGES_MAX / 4;
 
-/// Some pages that follow each other.
+/// Consecutive pages.
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     fences: Fences,
-    /// Never empty; no page is, but if it is the only one.
+    /// Never empty. Only a directory's single page may be empty.
     pages: Vec<Arc<Page>>,
 }
 
@@ -30,13 +31,13 @@ impl Directory {
         &self.pages
     }
 
-    /// The page that the key is in, if it is there.
+    /// The index of the page whose range has the key.
     #[inline]
     pub(super) fn find(&self, probe: &Probe<'_>) -> usize {
         self.fences.find(probe)
     }
 
-    /// The page that the key is in, if it is there.
+    /// The page whose range has the key.
     #[inline]
     pub(super) fn page(&self, probe: &Probe<'_>) -> &Arc<Page> {
         &self.pages[self.find(probe)]
@@ -47,8 +48,8 @@ impl Directory {
         self.pages[self.find(probe)].get(probe)
     }
 
-    /// Sets a key, and returns the length of its former value. In the last directory pages that are filled in
-    /// order are filled whole.
+    /// Sets a key, and returns the length of its former value. In the last directory, pages filled in key order become
+    /// full.
     pub(super) fn put(
         &mut self,
         probe: &Probe<'_>,
@@ -66,7 +67,7 @@ impl Directory {
         Some(page.replace(entry, value, revision))
     }
 
-    /// Removes a key that is there.
+    /// Removes an existing key.
     pub(super) fn remove(&mut self, probe: &Probe<'_>) {
         let at = self.find(probe);
         let page = Arc::make_mut(&mut self.pages[at]);
@@ -88,25 +89,25 @@ impl Directory {
         self.pages.len() > PAGES_MAX
     }
 
-    /// Whether the other's pages fit in as well, with room for more.
+    /// Returns true if the pages of `other` fit, too, with spare room.
     pub(super) fn fits(&self, other: &Directory) -> bool {
         self.pages.len() + other.pages.len() <= PAGES_MAX * 3 / 4
     }
 
-    /// Takes the upper half of the pages away, or, when filled in order, the last one.
+    /// Splits off the upper half of the pages, or only the last page when filled in order.
     pub(super) fn split(&mut self, in_order: bool) -> (Fence, Directory) {
         let at = if in_order { self.pages.len() - 1 } else { self.pages.len() / 2 };
         let (fence, fences) = self.fences.split_off(at);
         (fence, Directory { fences, pages: self.pages.split_off(at) })
     }
 
-    /// Appends the pages of the directory behind this one, which begins at `fence`.
+    /// Appends the pages of the next directory, which begins at `fence`.
     pub(super) fn join(&mut self, fence: Fence, right: Directory) {
         self.fences.join(fence, right.fences);
         self.pages.extend(right.pages);
     }
 
-    /// Puts a key that is not there into its page, if need be by splitting that.
+    /// Inserts a new key into its page, and splits the page if it is full.
     fn insert(&mut self, at: usize, probe: &Probe<'_>, value: &[u8], revision: u64, last: bool) {
         let page = Arc::make_mut(&mut self.pages[at]);
         let place = page.place(probe.key);
@@ -127,7 +128,7 @@ impl Directory {
         self.pages.insert(at + 1, Arc::new(right));
     }
 
-    /// Joins a small page with one beside it, or drops it if it is empty.
+    /// Joins a small page with a neighbour, or drops an empty page.
     fn mend(&mut self, at: usize) {
         if self.pages.len() == 1 {
             return;

@@ -1,12 +1,12 @@
-//! Fences: what tells which of several ranges of keys a key is in.
+//! Fences: the bounds between consecutive ranges of keys.
 
 use super::super::hash::hash;
 
-/// A key as lookups compare it.
+/// A key, prepared for comparison.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe<'a> {
     pub(super) key: &'a [u8],
-    /// One byte of its hash.
+    /// One byte of the key's hash.
     pub(super) tag: u8,
     head: u128,
 }
@@ -18,21 +18,21 @@ impl<'a> Probe<'a> {
     }
 }
 
-/// The lower bounds of ranges that follow each other without gaps. That of the first does not matter.
+/// The lower bounds of consecutive ranges. The first bound is never compared.
 #[derive(Debug, Clone)]
 pub(super) struct Fences {
     heads: Vec<u128>,
     tails: Vec<Tail>,
 }
 
-/// A bound, by its first 16 bytes and what else there is.
+/// A bound: its first 16 bytes, and the rest.
 #[derive(Debug, Clone)]
 pub(super) struct Fence {
     head: u128,
     tail: Tail,
 }
 
-/// What decides between keys that have equal heads: the shorter one is first, and behind 16 bytes the rest.
+/// The order of keys with equal heads: the shorter head first, and then the bytes after the first 16.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Tail {
     head_len: u8,
@@ -42,19 +42,19 @@ struct Tail {
 const HEAD_BYTES: usize = size_of::<u128>();
 
 impl Fences {
-    /// One range, of all keys.
+    /// One range with all keys.
     pub(super) fn whole() -> Fences {
         let Fence { head, tail } = Fence::new(&[]);
         Fences { heads: vec![head], tails: vec![tail] }
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// The range that the key is in.
+    /// The index of the range with the key.
     #[inline]
     pub(super) fn find(&self, probe: &Probe<'_>) -> usize {
         let head = probe.head;
@@ -65,25 +65,25 @@ impl Fences {
         after.saturating_sub(1)
     }
 
-    /// Makes a range begin at this fence.
+    /// Begins a new range at this fence.
     pub(super) fn insert(&mut self, at: usize, fence: Fence) {
         self.heads.insert(at, fence.head);
         self.tails.insert(at, fence.tail);
     }
 
-    /// Gives a range to the one before it, or the first to the one behind it.
+    /// Merges a range with its predecessor, or the first range with its successor.
     pub(super) fn remove(&mut self, at: usize) -> Fence {
         Fence { head: self.heads.remove(at), tail: self.tails.remove(at) }
     }
 
-    /// Takes the ranges from `at` on away, and the fence before them.
+    /// Splits off the ranges from `at` on. Returns their first fence, too.
     pub(super) fn split_off(&mut self, at: usize) -> (Fence, Fences) {
         let right = Fences { heads: self.heads.split_off(at), tails: self.tails.split_off(at) };
         let fence = Fence { head: right.heads[0], tail: right.tails[0].clone() };
         (fence, right)
     }
 
-    /// Appends the ranges of another, which begins at `fence`.
+    /// Appends the ranges of `right`, which begin at `fence`.
     pub(super) fn join(&mut self, fence: Fence, right: Fences) {
         self.heads.push(fence.head);
         self.tails.push(fence.tail);
@@ -91,7 +91,7 @@ impl Fences {
         self.tails.extend(right.tails.into_iter().skip(1));
     }
 
-    /// The first fence with the key's head is `first`: goes on among those by the tails.
+    /// Finds the range if fences have the key's head: compares the tails from fence `first` on.
     #[cold]
     fn find_in_ties(&self, first: usize, probe: &Probe<'_>) -> usize {
         let ties = self.heads[first..].partition_point(|fence| *fence == probe.head);
@@ -109,14 +109,14 @@ impl Fence {
         Fence { head: head(key), tail: Tail { head_len, rest: rest.into() } }
     }
 
-    /// The shortest bound between two keys: as much of the higher one as tells it from the lower.
+    /// The shortest bound between two keys: the prefix of the higher key that differs from the lower.
     pub(super) fn between(lower: &[u8], upper: &[u8]) -> Fence {
         let same = lower.iter().zip(upper).take_while(|(a, b)| a == b).count();
         Fence::new(&upper[..same + 1])
     }
 }
 
-/// The first bytes as a number that orders as they do, but that zeros at the end do not count.
+/// The first bytes as a number with the order of the keys, except that trailing zeros do not count.
 #[inline]
 fn head(key: &[u8]) -> u128 {
     match key.first_chunk::<HEAD_BYTES>() {
@@ -132,7 +132,7 @@ fn short_head(key: &[u8]) -> u128 {
     u128::from_be_bytes(head)
 }
 
-/// How many bytes of the key are in its head, and which are not.
+/// The number of bytes in the key's head, and the remaining bytes.
 #[inline]
 fn tail(key: &[u8]) -> (u8, &[u8]) {
     match key.split_at_checked(HEAD_BYTES) {

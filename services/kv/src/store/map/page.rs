@@ -1,10 +1,10 @@
-//! Pages: up to 64 entries in the order of their keys.
+//! Pages: up to 64 entries in key order.
 //!
-//! An entry is a [record](super::record) in the page's *heap*, and records are in the order in which they came. In
-//! the order of the keys are two small tables: a byte of each key's hash, and the place of its record. So a key
-//! is found, read and overwritten by reading the tables and one record: two places of memory, of which the second
-//! cannot be known before the first has been read. A new value that is not longer than the old one takes its
-//! place. What is no longer used is left, and swept out when it is more than what is used.
+//! An entry is a [record](super::record) in the page's *heap*, where records lie in the order of arrival. Two small
+//! tables are in key order: a byte of each key's hash, and the place of each record. To find, read or overwrite a key,
+//! a page reads the tables and one record. These are two memory accesses, and the second depends on the first. A new
+//! value no longer than the old one is written in place. Unused bytes remain in the heap until they exceed the used
+//! bytes; then a sweep removes them.
 
 use std::hint::black_box;
 use std::ptr;
@@ -14,36 +14,36 @@ use super::fences::Probe;
 use super::record::{self, Record, Stored};
 use super::tags::Tags;
 
-/// Most entries of a page. One line of the cache has the tags of all; a copy for an image takes some 6 KiB with
-/// values of 64 B.
+/// Most entries of a page. One cache line holds all tags. Copying a page for an image takes some 6 KiB with values of
+/// 64 B.
 pub(super) const ENTRIES_MAX: usize = 64;
 
-/// A page of fewer entries is joined with one beside it, if the two are no more than three quarters full.
+/// A page with fewer entries is joined with a neighbour, if the two together are at most three quarters full.
 const ENTRIES_SMALL: usize = ENTRIES_MAX / 4;
 
-/// Bytes of records from which on a page of two or more is split, so that a copy of it stays cheap.
+/// A page with two or more entries is split above this many bytes of records, which keeps copies cheap.
 const HEAP_BYTES_MAX: usize = 16 << 10;
 
-/// Longest value that lies in the page.
+/// Longest value stored in the page's heap.
 const PACKED_BYTES_MAX: usize = 1024;
 
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Unused bytes that are not worth sweeping.
+/// Fewer unused bytes than this are not worth a sweep.
 const UNUSED_BYTES_MIN: usize = 1024;
 
-/// Some keys that follow each other, with their values and revisions.
+/// Consecutive keys, with their values and revisions.
 #[derive(Debug, Clone)]
 pub(super) struct Page {
     len: usize,
     heap: Vec<u8>,
-    /// Bytes of the heap that are in use.
+    /// Used bytes of the heap.
     used: usize,
-    /// Values that are too long for the heap, so that copies of the page share them.
+    /// Values too long for the heap. Copies of the page share them.
     large: Vec<Option<Arc<[u8]>>>,
     tags: Tags,
-    /// Where in the heap the records begin, in units of [`record::ALIGNMENT`].
+    /// The records' places in the heap, in units of [`record::ALIGNMENT`].
     places: [u16; ENTRIES_MAX],
 }
 
@@ -76,12 +76,12 @@ impl Page {
 
     #[inline]
     pub(super) fn find(&self, probe: &Probe<'_>) -> Option<usize> {
-        // Reads both lines of the places now, so that they come together with the tags.
+        // Reads both cache lines of the places now, so that they load together with the tags.
         black_box((self.places[0], self.places[ENTRIES_MAX / 2]));
         self.tags.find(probe.tag, self.len, |entry| self.key(entry) == probe.key)
     }
 
-    /// Has what [`Page::fetch_record`] reads fetched, and waits for none of it.
+    /// Prefetches the memory that [`Page::fetch_record`] reads, without waiting.
     #[inline]
     pub(super) fn fetch_tables(&self) {
         let begin = ptr::from_ref(self).cast::<u8>();
@@ -91,12 +91,12 @@ impl Page {
         }
     }
 
-    /// Has the record fetched that probably is this key's: the first one with its tag.
+    /// Prefetches the probable record of this key: the first with its tag.
     #[inline]
     pub(super) fn fetch_record(&self, probe: &Probe<'_>) {
         if let Some(entry) = self.tags.find(probe.tag, self.len, |_| true) {
             let begin = self.heap.as_ptr().wrapping_add(record::offset(self.places[entry]));
-            // A record of a small value has two lines of the cache, or three.
+            // A record with a small value covers two or three cache lines.
             petrel::endpoint::prefetch(begin);
             petrel::endpoint::prefetch(begin.wrapping_add(LINE_BYTES));
             petrel::endpoint::prefetch(begin.wrapping_add(2 * LINE_BYTES - 1));
@@ -108,7 +108,7 @@ impl Page {
         self.find(probe).map(|entry| (self.value(entry), self.revision(entry)))
     }
 
-    /// How many keys are before this one.
+    /// The number of keys before this key.
     pub(super) fn place(&self, key: &[u8]) -> usize {
         self.places[..self.len].partition_point(|place| self.record_at(*place).key < key)
     }
@@ -131,13 +131,13 @@ impl Page {
         self.record(entry).revision
     }
 
-    /// Whether an entry more can be inserted without a split.
+    /// Returns true if another entry fits without a split.
     pub(super) fn has_room(&self, key: &[u8], value: &[u8]) -> bool {
         let bytes = self.used + record_bytes(key, value);
         self.len < 2 || (self.len < ENTRIES_MAX && bytes <= HEAP_BYTES_MAX)
     }
 
-    /// Sets the value of an entry, and returns the length of the former one.
+    /// Sets an entry's value, and returns the length of the former value.
     #[inline]
     pub(super) fn replace(&mut self, entry: usize, value: &[u8], revision: u64) -> usize {
         let old = self.record(entry);
@@ -154,7 +154,7 @@ impl Page {
         self.replace_elsewhere(entry, value, revision)
     }
 
-    /// Inserts an entry before the one that is at this place.
+    /// Inserts an entry at this place, before the present one.
     pub(super) fn insert(&mut self, at: usize, probe: &Probe<'_>, value: &[u8], revision: u64) {
         self.sweep_before(record_bytes(probe.key, value));
         let place = self.store(probe.key, value, revision);
@@ -172,27 +172,27 @@ impl Page {
         self.len < ENTRIES_SMALL
     }
 
-    /// Whether the other's entries fit in as well, with room for more.
+    /// Returns true if the entries of `other` fit, too, with spare room.
     pub(super) fn fits(&self, other: &Page) -> bool {
         self.len + other.len <= ENTRIES_MAX * 3 / 4
             && self.used + other.used <= HEAP_BYTES_MAX * 3 / 4
     }
 
-    /// Takes the entries from `at` on away.
+    /// Splits off the entries from `at` on.
     pub(super) fn split_off(&mut self, at: usize) -> Page {
         let right = self.copy(at, self.len);
         *self = self.copy(0, at);
         right
     }
 
-    /// Appends the entries of the page behind this one.
+    /// Appends the entries of the next page.
     pub(super) fn join(&mut self, right: &Page) {
         for entry in 0..right.len {
             self.append(right, entry);
         }
     }
 
-    /// Some of the entries, with nothing unused between them.
+    /// Copies a range of entries, without unused bytes between them.
     fn copy(&self, from: usize, until: usize) -> Page {
         let bytes = (from..until).map(|entry| self.record(entry).bytes()).sum();
         let mut copy = Page::with_heap(bytes);
@@ -212,7 +212,7 @@ impl Page {
         self.link(self.len, from.tags.get(entry), place);
     }
 
-    /// Gives an entry another record, for a value that its own has no room for.
+    /// Moves an entry to another record, for a value longer than the present record's.
     #[cold]
     fn replace_elsewhere(&mut self, entry: usize, value: &[u8], revision: u64) -> usize {
         let former_len = self.value(entry).len();
@@ -224,7 +224,7 @@ impl Page {
         former_len
     }
 
-    /// Makes a record one of the entries.
+    /// Adds a record to the tables.
     fn link(&mut self, at: usize, tag: u8, place: u16) {
         self.tags.insert(at, tag, self.len);
         self.places.copy_within(at..self.len, at + 1);
@@ -232,7 +232,7 @@ impl Page {
         self.len += 1;
     }
 
-    /// Puts a key and its value into a new record, or the value beside it.
+    /// Writes a key and its value to a new record; a large value goes to `large`.
     fn store(&mut self, key: &[u8], value: &[u8], revision: u64) -> u16 {
         let value = if value.len() <= PACKED_BYTES_MAX {
             Stored::Packed(value)
@@ -248,7 +248,7 @@ impl Page {
         place
     }
 
-    /// Finds a place for a large value.
+    /// Stores a large value in a free place.
     fn keep(&mut self, value: Option<Arc<[u8]>>) -> usize {
         let free = self.large.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
@@ -259,7 +259,7 @@ impl Page {
         at
     }
 
-    /// Gives up what an entry uses.
+    /// Frees the memory of an entry.
     fn release(&mut self, entry: usize) {
         let record = self.record(entry);
         let bytes = record.bytes();
@@ -269,7 +269,7 @@ impl Page {
         self.used -= bytes;
     }
 
-    /// Sweeps the heap if with so many bytes more it would still have more unused than used.
+    /// Sweeps the heap if the unused bytes would exceed the used ones even after adding `more` bytes.
     fn sweep_before(&mut self, more: usize) {
         let unused = self.heap.len() - self.used;
         if unused > UNUSED_BYTES_MIN.max(self.used + more) {
@@ -288,15 +288,15 @@ impl Page {
     }
 }
 
-/// Bytes that a record of these takes in the heap.
+/// The size of a record in the heap, in bytes.
 fn record_bytes(key: &[u8], value: &[u8]) -> usize {
     let value =
         if value.len() <= PACKED_BYTES_MAX { Stored::Packed(value) } else { Stored::Large(0) };
     Record { revision: 0, key, value }.bytes()
 }
 
-// The heap has at most the records that were there when the last was inserted, of values grown as far as they may;
-// as much again is unused, and one record more.
+// Bound of the heap: the records present at the last insertion, with values grown to their limit; as many unused bytes;
+// and one more record.
 const _: () = {
     let used = HEAP_BYTES_MAX + ENTRIES_MAX * (PACKED_BYTES_MAX + record::ALIGNMENT);
     let longest = crate::limits::KEY_BYTES_MAX + PACKED_BYTES_MAX + 32;

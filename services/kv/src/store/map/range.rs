@@ -1,4 +1,4 @@
-//! Walks through the keys, in order.
+//! Iteration over the keys, in order.
 
 use super::Map;
 use super::fences::Probe;
@@ -13,7 +13,7 @@ pub struct Range<'a> {
     until: Option<&'a [u8]>,
 }
 
-/// The place of an entry in a map that does not change.
+/// The place of an entry in an unchanged map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::store) struct Position {
     directory: usize,
@@ -35,7 +35,7 @@ impl<'a> Iterator for Range<'a> {
 }
 
 impl Map {
-    /// The pairs from key `from` on, itself included, to `until`, itself excluded.
+    /// The pairs from key `from` (included) to `until` (excluded).
     pub(in crate::store) fn range<'a>(&'a self, from: &[u8], until: Option<&'a [u8]>) -> Range<'a> {
         let probe = Probe::new(from);
         let directory = self.fences.find(&probe);
@@ -44,7 +44,7 @@ impl Map {
         Range { map: self, at: Position { directory, page, entry }, until }
     }
 
-    /// The pair at a position, or, if that is the end of a page, the next one. The position becomes the pair's.
+    /// The pair at a position, or the next pair if the position is the end of a page. Moves the position to the pair.
     pub(in crate::store) fn pair(&self, at: &mut Position) -> Option<Pair<'_>> {
         loop {
             let page = self.page(at)?;
@@ -56,7 +56,7 @@ impl Map {
         }
     }
 
-    /// The page of a position, or, if that is the end of a directory, the next one.
+    /// The page at a position, or the next page if the position is the end of a directory.
     fn page(&self, at: &mut Position) -> Option<&Page> {
         loop {
             let directory = self.directories.get(at.directory)?;
@@ -69,7 +69,7 @@ impl Map {
 }
 
 impl Position {
-    /// Behind the entry of this one.
+    /// The position after this entry.
     pub(in crate::store) fn next(self) -> Position {
         Position { entry: self.entry + 1, ..self }
     }

@@ -1,22 +1,22 @@
-//! Records: a key with its value and revision, as they lie in a page.
+//! Records: a key with its value and revision, as stored in a page.
 //!
 //! | bytes | content |
 //! | --- | --- |
 //! | 8 | revision |
 //! | 4 | length of the value, or the number of a large one |
 //! | 2 | length of the key |
-//! | 2 | 0 if the value follows the key, 1 if it is a large one |
-//! | | the key, the value if it is here, and up to 7 bytes that fill up |
+//! | 2 | 0 if the value follows the key, 1 if the value is large |
+//! | | the key, the value unless it is large, and up to 7 bytes of padding |
 
-/// What the places of records are multiples of, in bytes.
+/// Alignment of records in the heap, in bytes.
 pub(super) const ALIGNMENT: usize = 8;
 
-/// Most bytes of a heap, for which places have numbers.
+/// Most bytes of a heap that place numbers can address.
 pub(super) const HEAP_BYTES_MAX: usize = (u16::MAX as usize + 1) * ALIGNMENT;
 
 const HEADER_BYTES: usize = 16;
 
-/// A record, taken apart.
+/// A decoded record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'a> {
     pub(super) revision: u64,
@@ -24,17 +24,17 @@ pub(super) struct Record<'a> {
     pub(super) value: Stored<'a>,
 }
 
-/// Where a value is.
+/// The location of a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stored<'a> {
     /// In the record.
     Packed(&'a [u8]),
-    /// Among the page's large values, at this place.
+    /// In the page's list of large values, at this place.
     Large(usize),
 }
 
 impl Record<'_> {
-    /// Bytes that it takes in the heap.
+    /// The size of the record in the heap, in bytes.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         let value_bytes = match self.value {
@@ -45,13 +45,13 @@ impl Record<'_> {
     }
 }
 
-/// Byte of the heap at which the record of a place begins.
+/// The offset in the heap of the record at a place.
 #[inline]
 pub(super) fn offset(place: u16) -> usize {
     usize::from(place) * ALIGNMENT
 }
 
-/// Takes the record apart that a part of the heap begins with.
+/// Decodes the record at the beginning of `heap`.
 #[inline]
 pub(super) fn read(heap: &[u8]) -> Record<'_> {
     let (header, rest) = heap.split_first_chunk::<HEADER_BYTES>().expect("a record is whole");
@@ -83,8 +83,8 @@ pub(super) fn write(record: &Record<'_>, heap: &mut Vec<u8>) -> u16 {
     (at / ALIGNMENT).try_into().expect("the heap has fewer than 512 KiB")
 }
 
-/// Writes a value over the one that the heap's first record has in it, which is not shorter. Returns the bytes
-/// that the record takes from now on.
+/// Overwrites the value of the first record in `heap` by a value that is not longer. Returns the record's new size in
+/// bytes.
 #[inline]
 pub(super) fn overwrite(heap: &mut [u8], revision: u64, value: &[u8]) -> usize {
     let key_len = read(heap).key.len();

@@ -1,11 +1,11 @@
-//! One byte of the hash of every key of a page, so that a key is found by looking at one line of the cache.
+//! One byte of every key's hash in a page: a lookup finds its candidates in a single cache line.
 
 use super::page::ENTRIES_MAX;
 
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const LOW_BITS: u64 = ONES * 0x7F;
 
-/// Tags of a page's entries, in their order. Those behind the last entry have any value.
+/// The tags of a page's entries, in order. Bytes after the last entry are arbitrary.
 #[derive(Debug, Clone)]
 pub(super) struct Tags([u8; ENTRIES_MAX]);
 
@@ -16,7 +16,7 @@ impl Default for Tags {
 }
 
 impl Tags {
-    /// The first of the first `len` entries with this tag of which `is_it` is true.
+    /// The first entry below `len` that has this tag and fulfils `is_it`.
     #[inline]
     pub(super) fn find(&self, tag: u8, len: usize, is_it: impl Fn(usize) -> bool) -> Option<usize> {
         let (words, _) = self.0.as_chunks::<8>();
@@ -33,13 +33,13 @@ impl Tags {
         None
     }
 
-    /// Makes room for a tag at a place among the first `len`.
+    /// Inserts a tag at a place among the first `len`.
     pub(super) fn insert(&mut self, at: usize, tag: u8, len: usize) {
         self.0.copy_within(at..len, at + 1);
         self.0[at] = tag;
     }
 
-    /// Closes the gap that one of the first `len` leaves.
+    /// Removes a tag from the first `len`.
     pub(super) fn remove(&mut self, at: usize, len: usize) {
         self.0.copy_within(at + 1..len, at);
     }
@@ -49,11 +49,11 @@ impl Tags {
     }
 }
 
-/// The high bit of every byte of `word` that is `byte`.
+/// The high bit of every byte of `word` that equals `byte`.
 #[inline]
 fn equal_bytes(word: u64, byte: u8) -> u64 {
     let difference = word ^ (ONES * u64::from(byte));
-    // The sum has the high bit of every byte that has a low bit, and carries none into the next.
+    // The sum sets the high bit of every byte with a low bit, without a carry into the next byte.
     !(((difference & LOW_BITS) + LOW_BITS) | difference | LOW_BITS)
 }
 

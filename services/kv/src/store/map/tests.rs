@@ -1,9 +1,9 @@
-//! The shape of the map, which no answer shows: that pages and directories are split, joined and dropped.
+//! The map's structure, which no query shows: pages and directories are split, joined and dropped.
 
 use super::*;
 
 impl Map {
-    /// Demands what must hold between any two methods.
+    /// Checks the invariants between method calls.
     fn assert_sound(&self) {
         assert_eq!(self.fences.len(), self.directories.len());
         let mut keys = Vec::new();
@@ -29,12 +29,12 @@ impl Map {
     }
 }
 
-/// Keys that begin alike for more than the 16 bytes that fences compare first.
+/// Keys with a common prefix longer than the 16 bytes that fences compare first.
 fn key(number: u32) -> Vec<u8> {
     format!("more than sixteen bytes/{number:06}").into_bytes()
 }
 
-/// The numbers below `end`, each once, not in order.
+/// The numbers below `end`, each once, out of order.
 fn scattered(end: u32) -> impl Iterator<Item = u32> {
     (0..end).map(move |number| (u64::from(number) * 2_654_435_761 % u64::from(end)) as u32)
 }

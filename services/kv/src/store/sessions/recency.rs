@@ -1,9 +1,9 @@
-//! Places in the order of their use: a list through an array, so that each use takes a few steps.
+//! Places in the order of their last use: a linked list in an array, with a few steps per use.
 
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// The places 0, 1, 2 and so on, in the order in which they were used.
+/// The places 0, 1, 2 and so on, in the order of their last use.
 #[derive(Debug)]
 pub(super) struct Recency {
     links: Vec<Link>,
@@ -24,7 +24,7 @@ impl Default for Recency {
 }
 
 impl Recency {
-    /// A further place, used now.
+    /// Adds a place, as the most recently used one.
     pub(super) fn push(&mut self) -> u32 {
         let place = self.links.len() as u32;
         self.links.push(Link { older: NONE, newer: NONE });
@@ -32,7 +32,7 @@ impl Recency {
         place
     }
 
-    /// Uses a place.
+    /// Marks a place as the most recently used one.
     #[inline]
     pub(super) fn touch(&mut self, place: u32) {
         if place != self.newest {
@@ -41,7 +41,7 @@ impl Recency {
         }
     }
 
-    /// The place that was used least recently. There must be one.
+    /// The least recently used place. At least one place must exist.
     pub(super) fn oldest(&self) -> u32 {
         self.oldest
     }
@@ -52,7 +52,7 @@ impl Recency {
         })
     }
 
-    /// Takes a place out that is not the newest.
+    /// Removes a place from the list. It must not be the newest.
     fn unlink(&mut self, place: u32) {
         let Link { older, newer } = self.links[place as usize];
         self.links[newer as usize].older = older;

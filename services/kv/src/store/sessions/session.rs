@@ -11,24 +11,24 @@ use crate::limits::PENDING_WRITES_MAX;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::store) struct Session {
     first_pending: u64,
-    /// By the distance from the first pending one; none where a later write was applied first.
+    /// By distance from the first pending write; none while only a later write has been applied.
     results: VecDeque<Option<Applied>>,
 }
 
-/// What becomes of a write.
+/// The decision about a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum Admission {
-    /// It is to be applied.
+    /// Apply the write.
     New,
-    /// It has been applied, with this result.
+    /// The write was applied before, with this result.
     Repeat(Applied),
-    /// Its result has been forgotten.
+    /// The result of the write has been forgotten.
     TooOld,
-    /// It is too far ahead.
+    /// The write is too far ahead.
     TooMany,
 }
 
-/// Whether a planted defect has a repeated write, at this distance from the first pending one, applied again.
+/// Returns true if a planted defect applies a repeated write again, at this distance from the first pending one.
 fn overlooks(distance: u64) -> bool {
     planted("kv_applies_twice") || (planted("kv_repeats_behind_two") && distance >= 2)
 }
@@ -39,7 +39,7 @@ impl Session {
         Session { first_pending, results: VecDeque::new() }
     }
 
-    /// Forgets what the client needs no more, and looks for the write.
+    /// Forgets results before `first_pending`, and decides about the write.
     #[inline]
     pub(in crate::store) fn admit(&mut self, sequence: u64, first_pending: u64) -> Admission {
         if first_pending > self.first_pending {
@@ -57,7 +57,7 @@ impl Session {
         }
     }
 
-    /// Whether [`admit`](Self::admit) would find the write new.
+    /// Returns true if [`admit`](Self::admit) would return [`Admission::New`].
     pub(in crate::store) fn would_admit(&self, sequence: u64, first_pending: u64) -> bool {
         let distance = sequence.checked_sub(first_pending.max(self.first_pending));
         let has_result = |at: u64| matches!(self.results.get(at as usize), Some(Some(_)));
@@ -65,7 +65,7 @@ impl Session {
             && !has_result(sequence - self.first_pending)
     }
 
-    /// Keeps the result of a write that was admitted.
+    /// Stores the result of an admitted write.
     #[inline]
     pub(in crate::store) fn record(&mut self, sequence: u64, applied: Applied) {
         let distance = (sequence - self.first_pending) as usize;
