@@ -1,5 +1,5 @@
-//! Which packets of a message are there: a cumulative count and a bitmap of what came ahead of it
-//! (MP-RDMA §3.3, `docs/wire-protocol.md` §3.1).
+//! Sets of a message's packets: a cumulative count, and a bitmap of packets beyond (MP-RDMA §3.3,
+//! `docs/wire-protocol.md` §3.1).
 
 use crate::limits::{BITMAP_WORDS, WINDOW_PACKETS};
 
@@ -16,56 +16,55 @@ pub struct Window {
     words: Words,
 }
 
-/// What [`Window::insert`] found.
+/// The result of [`Window::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insert {
     /// The packet is new.
     New,
-    /// The packet was there.
+    /// The packet is in the set already.
     Duplicate,
     /// The packet is too far ahead for the bitmap.
     Beyond,
 }
 
 impl Window {
-    /// An empty set.
+    /// Makes an empty set.
     pub const fn new() -> Self {
         Self { cumulative: 0, words: [0; BITMAP_WORDS] }
     }
 
-    /// All packets below this are in the set.
+    /// Returns the cumulative count: all packets below are in the set.
     #[inline]
     pub const fn cumulative(&self) -> u32 {
         self.cumulative
     }
 
-    /// The bitmap.
+    /// Returns the bitmap.
     #[inline]
     pub const fn words(&self) -> &Words {
         &self.words
     }
 
-    /// How many packets are in the set.
+    /// Returns the number of packets in the set.
     #[inline]
     pub fn count(&self) -> u32 {
         self.cumulative + self.words.iter().map(|word| word.count_ones()).sum::<u32>()
     }
 
-    /// The first packet that is not in the set, if none after it is: what comes next while nothing
-    /// is lost.
+    /// Returns the first packet not in the set, if no packet after it is: the next one while nothing is lost.
     #[inline]
     pub fn next_in_order(&self) -> Option<u32> {
         is_clear(&self.words).then_some(self.cumulative)
     }
 
-    /// Adds the packet that [`Window::next_in_order`] gave.
+    /// Adds the packet that [`Window::next_in_order`] returned.
     #[inline]
     pub fn insert_next(&mut self) {
         debug_assert!(is_clear(&self.words));
         self.cumulative += 1;
     }
 
-    /// Whether `packet` is in the set.
+    /// Returns true if `packet` is in the set.
     #[inline]
     pub fn contains(&self, packet: u32) -> bool {
         match packet.checked_sub(self.cumulative) {
@@ -75,7 +74,7 @@ impl Window {
         }
     }
 
-    /// One more than the highest packet in the set.
+    /// Returns one more than the highest packet in the set.
     #[inline]
     pub fn end(&self) -> u32 {
         self.cumulative + words_end(&self.words)
@@ -102,9 +101,8 @@ impl Window {
         Insert::New
     }
 
-    /// Adds all packets of an acknowledgement: those below `cumulative` and those of `words`,
-    /// counted from there. An older acknowledgement than the last adds nothing wrong. Gives how many
-    /// are new.
+    /// Adds all packets of an acknowledgement: those below `cumulative` and those in `words`, counted from
+    /// there. Outdated acknowledgements are harmless. Returns the number of new packets.
     #[inline]
     pub fn merge(&mut self, cumulative: u32, words: &Words) -> u32 {
         if is_clear(words) && is_clear(&self.words) {
@@ -142,20 +140,20 @@ impl Window {
     }
 }
 
-/// Bits for packets of a window, addressed by packet index modulo [`WINDOW_PACKETS`]: at most that
-/// many neighbouring packets are on the way, so no two share a bit.
+/// Bits for the packets of a window, by packet index modulo [`WINDOW_PACKETS`]. At most this number of
+/// consecutive packets are in flight, so no two share a bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketBits {
     words: Words,
 }
 
 impl PacketBits {
-    /// No bit set.
+    /// Makes a set with no bit set.
     pub const fn new() -> Self {
         Self { words: [0; BITMAP_WORDS] }
     }
 
-    /// Whether no bit is set.
+    /// Returns true if no bit is set.
     #[inline]
     pub fn is_empty(&self) -> bool {
         is_clear(&self.words)
@@ -168,7 +166,7 @@ impl PacketBits {
         self.words[position as usize / 64] |= 1 << (position % 64);
     }
 
-    /// Sets the bit of `packet` and tells whether it was clear.
+    /// Sets the bit of `packet`. Returns true if it was clear.
     #[inline]
     pub fn set_new(&mut self, packet: u32) -> bool {
         let new = !self.is_set(packet);
@@ -176,7 +174,7 @@ impl PacketBits {
         new
     }
 
-    /// Whether the bit of `packet` is set.
+    /// Returns true if the bit of `packet` is set.
     #[inline]
     pub fn is_set(&self, packet: u32) -> bool {
         bit(&self.words, packet % WINDOW_PACKETS)
@@ -189,7 +187,7 @@ impl PacketBits {
         self.words[position as usize / 64] &= !(1 << (position % 64));
     }
 
-    /// The first packet at or after `from` whose bit is set.
+    /// Returns the first packet at or after `from` whose bit is set.
     #[inline]
     pub fn first_from(&self, from: u32) -> Option<u32> {
         if self.is_empty() { None } else { self.search_from(from) }
@@ -212,7 +210,7 @@ pub fn for_each_bit(words: &Words, mut each: impl FnMut(u32)) {
     }
 }
 
-/// One more than the position of the highest set bit; 0 if there is none.
+/// Returns one more than the position of the highest set bit; 0 if no bit is set.
 #[inline]
 pub fn words_end(words: &Words) -> u32 {
     for index in (0..BITMAP_WORDS).rev() {
@@ -244,7 +242,7 @@ fn trailing_ones(words: &Words) -> u32 {
     run
 }
 
-/// Moves all bits down by `count` positions; those below fall out.
+/// Moves all bits down by `count` positions, and discards lower ones.
 fn shift_down(words: &mut Words, count: u32) {
     if count >= WINDOW_PACKETS {
         *words = [0; BITMAP_WORDS];

@@ -1,40 +1,39 @@
-//! What the core needs of a message buffer and of the pool it comes from.
+//! The core's requirements of message buffers and of their pool.
 //!
-//! The core owns the buffers of a call from the call to its completion, by value; it never keeps
-//! a reference beyond one method. What eRPC has to show by argument (§4.2.2: no queue refers to a
-//! buffer that the application may touch), the compiler shows here.
+//! The core owns the buffers of a call from start to completion, by value, and keeps no reference beyond one
+//! method. eRPC argues that no queue refers to a buffer that the application may touch (§4.2.2); here the
+//! compiler proves the same.
 
 use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
 
-/// A message in contiguous memory, with room for packet headers before and after it
-/// (eRPC §4.2.1).
+/// A message in contiguous memory, with room for packet headers before and after (eRPC §4.2.1).
 pub trait Buffer {
-    /// Length of the message in bytes.
+    /// Returns the length of the message in bytes.
     fn len(&self) -> usize;
 
-    /// Whether the message is empty.
+    /// Returns true if the message is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Length of the message that is sent from here. It is another than [`Buffer::len`] only where
-    /// that is 0 and the message lies elsewhere, shared with others who send it too: then the buffer
-    /// gives its packets by [`Buffer::pieces`] and [`Buffer::part`], and not by [`Buffer::frame`].
+    /// Returns the length of the message to send. The length differs from [`Buffer::len`] only if `len` is 0
+    /// and the message is in memory shared with other senders. Then the core uses [`Buffer::pieces`] and
+    /// [`Buffer::part`] for the packets, and not [`Buffer::frame`].
     #[inline]
     fn wire_len(&self) -> usize {
         self.len()
     }
 
-    /// Most bytes that the buffer can hold.
+    /// Returns the capacity in bytes.
     fn capacity(&self) -> usize;
 
-    /// Bytes of memory that the buffer takes, with its headers and what is lost to rounding.
+    /// Returns the bytes of memory that the buffer occupies, with its headers and the loss to rounding.
     fn memory_bytes(&self) -> usize {
         self.capacity()
     }
 
-    /// The most bytes that a larger buffer in this one's place may have, when a response turns out to
-    /// be longer than the capacity; 0 if the caller wants none.
+    /// Returns the largest capacity of a replacement, when a response exceeds the buffer's capacity; 0 if the
+    /// caller wants no replacement.
     fn growth(&self) -> usize {
         0
     }
@@ -42,37 +41,37 @@ pub trait Buffer {
     /// Sets the message's length, at most the capacity.
     fn set_len(&mut self, len: usize);
 
-    /// The memory of the message: all `capacity` bytes.
+    /// Returns the memory of the message: all `capacity` bytes.
     fn storage_mut(&mut self) -> &mut [u8];
 
-    /// Makes `message` the message; it is at most as long as the capacity.
+    /// Copies `message`, at most `capacity` bytes, into the buffer.
     #[inline]
     fn set_message(&mut self, message: &[u8]) {
         self.set_len(message.len());
         self.storage_mut()[..message.len()].copy_from_slice(message);
     }
 
-    /// Where the buffer's memory begins, for who wants it in a cache before it is used; null if that
-    /// has no use. Nothing is read to tell.
+    /// Returns the address of the buffer's memory, for prefetching; null if prefetching has no use. Reads
+    /// none of that memory.
     fn address(&self) -> *const u8 {
         std::ptr::null()
     }
 
-    /// Writes the header of packet `index` to the room kept for it.
+    /// Writes the header of packet `index` to its reserved room.
     fn write_header(&mut self, index: u32, header: &[u8]);
 
-    /// Writes the 16-byte header of a message that is sent in one packet, two words in little-endian
-    /// order, and gives the whole frame: the header and the message behind it.
+    /// Writes the 16-byte header of a message of one packet, two words in little-endian order. Returns the
+    /// whole frame: the header and the message.
     fn frame(&mut self, header: [u64; 2]) -> &[u8];
 
-    /// What [`Buffer::frame`] gives, in two parts where the message lies elsewhere.
+    /// Like [`Buffer::frame`], in two parts if the message is in shared memory.
     #[inline]
     fn pieces(&mut self, header: [u64; 2]) -> (&[u8], &[u8]) {
         (self.frame(header), &[])
     }
 
-    /// Writes the header of packet `index`, three words in little-endian order, and gives what
-    /// [`Buffer::packet`] does.
+    /// Writes the header of packet `index`, three words in little-endian order. Returns the packet like
+    /// [`Buffer::packet`].
     #[inline]
     fn part(&mut self, index: u32, header: [u64; 3], offset: usize, len: usize) -> (&[u8], &[u8]) {
         let header: [u8; PART_HEADER_BYTES] = crate::wire::header_bytes(header);
@@ -80,23 +79,23 @@ pub trait Buffer {
         self.packet(index, PART_HEADER_BYTES, offset, len)
     }
 
-    /// The bytes of packet `index` in two parts, to be sent one after the other: its header, as
-    /// written before, of `header_len` bytes, and the message's bytes from `offset` on. For packet
-    /// 0 both are in the first part, and the second is empty.
+    /// Returns packet `index` in two parts, to be sent in sequence: its header of `header_len` bytes, written
+    /// before, and the message's bytes from `offset` on. For packet 0 both are in the first part, and the
+    /// second is empty.
     fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]);
 }
 
-/// The payload of a frame, wherever it lies, on its way into a buffer.
+/// The payload of a frame in any kind of memory, to be copied to a buffer.
 pub trait Payload<B> {
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> usize;
 
-    /// Whether it is empty.
+    /// Returns true if the payload is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes it the message of a buffer that has room for it.
+    /// Copies the payload to a buffer with enough room, as its message.
     fn fill(self, buffer: &mut B);
 }
 
@@ -113,17 +112,17 @@ impl<B: Buffer> Payload<B> for &[u8] {
     }
 }
 
-/// Where the core gets buffers for requests of several packets.
+/// The source of buffers for requests of several packets.
 pub trait BufferPool {
     /// The buffers of this pool.
     type Buffer: Buffer;
 
-    /// A buffer for a message of `len` bytes, with its length set, and room for the headers of
-    /// `packets` packets; `None` when the pool has no memory for it.
+    /// Returns a buffer for a message of `len` bytes, with its length set and room for the headers of
+    /// `packets` packets; `None` if the pool has no memory.
     fn take(&mut self, len: usize, packets: u32) -> Option<Self::Buffer>;
 }
 
-/// A plain buffer on the heap: for tests, fuzzing, and to see what [`Buffer`] asks for.
+/// A plain buffer on the heap, for tests and fuzzing, and as an example of [`Buffer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapBuffer {
     /// Room for the first header, then the message.
@@ -135,7 +134,7 @@ pub struct HeapBuffer {
 const HEAP_HEAD: usize = PACKET_OVERHEAD_BYTES;
 
 impl HeapBuffer {
-    /// A buffer of `capacity` bytes for a message of up to `packets` packets, empty.
+    /// Makes an empty buffer of `capacity` bytes for a message of up to `packets` packets.
     pub fn new(capacity: usize, packets: u32) -> Self {
         Self {
             memory: vec![0; HEAP_HEAD + capacity],
@@ -144,7 +143,7 @@ impl HeapBuffer {
         }
     }
 
-    /// A buffer that holds `message`.
+    /// Makes a buffer that holds `message`.
     pub fn from_message(message: &[u8], packets: u32) -> Self {
         let mut buffer = Self::new(message.len(), packets);
         buffer.set_len(message.len());
@@ -152,7 +151,7 @@ impl HeapBuffer {
         buffer
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn message(&self) -> &[u8] {
         &self.memory[HEAP_HEAD..HEAP_HEAD + self.len]
     }
@@ -200,10 +199,10 @@ impl Buffer for HeapBuffer {
     }
 }
 
-/// A pool of [`HeapBuffer`]s with a limit, in bytes, on each.
+/// A pool of [`HeapBuffer`]s with a limit on their size.
 #[derive(Clone, Copy, Debug)]
 pub struct HeapPool {
-    /// Longest message for which a buffer is given.
+    /// Longest message, in bytes.
     pub len_max: usize,
 }
 
@@ -223,7 +222,7 @@ impl BufferPool for HeapPool {
 mod tests {
     use super::*;
 
-    /// What a buffer says that tells no more of itself than it has to.
+    /// The default methods of a buffer that implements only the required ones.
     #[test]
     fn buffer__without_words_of_its_own() {
         let mut buffer = HeapBuffer::new(100, 3);

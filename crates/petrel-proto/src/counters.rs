@@ -1,9 +1,9 @@
-//! Counters of the core: one for each thing that happens and each reason to drop a frame.
+//! Counters of the core: one for every kind of event and every reason to drop a frame.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What happened since the endpoint started. Plain numbers of one thread: cheap enough to
-        /// leave on.
+        /// Events since the endpoint's start. Plain numbers, used by one thread: cheap enough to be always
+        /// on.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
@@ -37,62 +37,61 @@ counters! {
     responses_sent,
     /// Data packets sent again.
     packets_retransmitted,
-    /// Data packets sent for the first time. Not beside `responses_sent`: the compiler would add to
-    /// both at once, in more instructions.
+    /// Data packets sent for the first time. Not next to `responses_sent`: the compiler would merge the two
+    /// additions, at the cost of more instructions.
     packets_sent,
     /// CREDIT, PULL and CANCEL frames sent.
     control_frames_sent,
-    /// Frames received and taken.
+    /// Frames accepted.
     frames_accepted,
-    /// Times that a slot looked for what was lost before its timeout.
+    /// Probes: searches for loss before a slot's timeout.
     probes,
-    /// Times that a slot's retransmission timer fired.
+    /// Expiries of slots' retransmission timers.
     timeouts,
-    /// Calls given up because nothing was heard.
+    /// Calls ended after too many unanswered timeouts.
     calls_timed_out,
-    /// Calls that ended because their deadline, or the default timeout, was over.
+    /// Calls ended by their deadline or the default timeout.
     calls_deadline_exceeded,
     /// Calls that the application cancelled.
     calls_cancelled,
-    /// CANCEL frames sent: calls that were given up after something of them was sent.
+    /// CANCEL frames sent, for calls given up after some packet was sent.
     cancels_sent,
-    /// CANCEL frames taken of requests that were arriving, running, or not there yet.
+    /// CANCEL frames accepted for requests that were arriving, running, or not there yet.
     cancels_received,
-    /// CANCEL frames taken of requests that were answered already.
+    /// CANCEL frames accepted for requests already answered.
     cancels_too_late,
-    /// Requests refused because their deadline was over when they had arrived.
+    /// Requests refused because their deadline passed before their arrival was complete.
     requests_expired,
     /// Packets sent by multicast, each to all members of a group.
     multicast_sent,
-    /// Requests announced to a member whose packets go by multicast.
+    /// ANNOUNCE messages: requests announced to a member, with packets sent by multicast.
     multicast_announced,
-    /// Requests announced of which no packet had come to the member by multicast when they were sent again.
+    /// Announced requests without any packet received by multicast before the repetition.
     multicast_missed,
-    /// Packets that came by multicast and were taken into a request.
+    /// Packets received by multicast and accepted into a request.
     multicast_adopted,
-    /// Packets that came by multicast before their request was announced, and were kept for a while.
+    /// Packets received by multicast before their announcement, and kept for a while.
     multicast_held,
-    /// Packets that came by multicast and were dropped: for a group that this is no member of, too old, or
-    /// because too many were kept.
+    /// Packets received by multicast and dropped: not a member of the group, too old, or too many kept.
     multicast_dropped,
     /// Calls that found no free slot and went into the session's queue.
     calls_queued,
-    /// Times that a slot with something to send had to wait for a credit, or behind slots that do.
+    /// Times that a slot with packets to send had to wait for a credit, or behind waiting slots.
     credit_waits,
-    /// Requests that the server said to be running, and that wait without a credit since.
+    /// Requests that wait without a credit after a CREDIT with flag W.
     calls_parked,
-    /// Packets found lost by later ones, without a timeout.
+    /// Packets found lost by evidence of later ones, without a timeout.
     losses_detected,
-    /// Packets of requests sent again by a session that paces what it sends.
+    /// Packets of requests repeated by a paced session.
     repeats_paced,
-    /// Calls that ended while packets of their request stood in the queue to be sent again: the loss
-    /// was a false alarm, or the peer is gone. Nothing of them is sent any more.
+    /// Calls that ended while packets of their request were queued for repetition, after a false alarm or the
+    /// loss of the peer. These packets are not sent.
     ended_before_repeat,
-    /// Calls that failed while the session's pace held them back. Nothing of them is sent any more.
+    /// Calls that failed while held back by the session's pace. Their packets are not sent.
     failed_while_paced,
     /// Frames dropped: too short, of an unknown version or kind, or against the rules.
     dropped_malformed,
-    /// Frames dropped: no open session has this index and token.
+    /// Frames dropped: no open session with this index and token.
     dropped_unknown_session,
     /// Frames dropped: not from the session's peer.
     dropped_wrong_peer,
@@ -100,37 +99,38 @@ counters! {
     dropped_wrong_direction,
     /// Packets dropped: not the next one, and recovery is go-back-N.
     dropped_out_of_order,
-    /// Frames dropped: about a request that is over.
+    /// Frames dropped: about a request that has ended.
     dropped_stale,
-    /// Frames dropped: about a request that cannot have been made yet.
+    /// Frames dropped: about a request that cannot exist yet.
     dropped_future,
-    /// Packets dropped because they were received before.
+    /// Packets dropped because they were duplicates.
     dropped_duplicate,
     /// Packets dropped because they were not allowed yet: beyond the window or the limit.
     dropped_beyond_window,
-    /// Requests refused because no memory was left for them.
+    /// Requests refused for lack of memory.
     refused_no_memory,
-    /// Requests refused because their session, or peer, holds its share of the memory for messages.
+    /// Requests refused because their session or peer holds its share of the message memory.
     refused_over_share,
-    /// Half-arrived requests given up because nothing of them came for ten seconds.
+    /// Half-arrived requests given up after ten seconds without a packet.
     requests_dropped_idle,
-    /// Half-arrived requests given up because memory was short, and they came too slowly.
+    /// Half-arrived requests given up because memory was short and their packets came too slowly.
     requests_dropped_short,
-    /// Large answers given back because the client said that it has them, or wants them no more.
+    /// Large answers freed because the client has received them, or cancelled the call.
     answers_released,
-    /// Large answers given up because they were not asked for in ten seconds.
+    /// Large answers given up after ten seconds without a request for them.
     answers_dropped_idle,
-    /// Large answers given up because memory was short, and they were not asked for in a while.
+    /// Large answers given up because memory was short and the client had not asked for a while.
     answers_dropped_short,
-    /// Answers that were asked for after they had been given up.
+    /// Answers that the client asked for after they were given up.
     answers_missed,
-    /// Large answers replaced by an error, because their session or peer holds its share of the memory.
+    /// Large answers replaced by an error, because their session or peer holds its share of the message
+    /// memory.
     answers_over_share,
-    /// Large responses of which the server was told that they are here.
+    /// Large responses whose reception the client confirmed.
     answers_acknowledged,
     /// Requests refused because they exceed the agreed size.
     refused_too_large,
-    /// Answers of handlers that came after the client gave up or the session ended.
+    /// Answers of handlers after the client gave up or the session ended.
     answers_discarded,
     /// Sessions opened, in both roles.
     sessions_opened,

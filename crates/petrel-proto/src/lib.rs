@@ -1,8 +1,8 @@
-//! The protocol core of Petrel: remote procedure calls over unreliable datagrams, with no I/O, no
-//! clock, no threads and no `unsafe`.
+//! The protocol core of Petrel: remote procedure calls over unreliable datagrams, with no I/O, no clock, no
+//! threads and no `unsafe`.
 //!
-//! It implements `docs/wire-protocol.md`, version 1. Whoever owns a [`Core`] carries frames and time
-//! to it, and frames and events away:
+//! The crate implements `docs/wire-protocol.md`, version 1. The owner of a [`Core`] passes in frames and the
+//! time, and takes out frames and events:
 //!
 //! ```
 //! use petrel_proto::buffer::{HeapBuffer, HeapPool};
@@ -54,19 +54,19 @@
 //! # }
 //! ```
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
 //! | [`rpc`] | [`Core`]: calls, answers, recovery, the frames to send |
-//! | [`session`] | names of sessions and peers, and what two ends agree on |
+//! | [`session`] | names of sessions and peers, and the parameters that two ends agree on |
 //! | [`wire`] | frames, to the bit |
 //! | [`control`] | messages of the control plane |
-//! | [`bitmap`] | which packets of a message are there |
-//! | [`congestion`] | how fast a session may send, and how much may be on the way |
-//! | [`recovery`], [`timer`] | round trips, timeouts, and the wheel that keeps them |
-//! | [`buffer`] | what the core asks of message buffers |
+//! | [`bitmap`] | sets of a message's packets |
+//! | [`congestion`] | the rate of a session, and the limit of its packets in flight |
+//! | [`recovery`], [`timer`] | round trips, timeouts, and the timer wheel |
+//! | [`buffer`] | the core's requirements of message buffers |
 //! | [`limits`], [`counters`], [`status`] | every limit, every counter, every status code |
 //!
-//! What it does not do: encryption, several paths. The wire format has room for them.
+//! Not implemented: encryption and multiple paths. The wire format has room for them.
 
 pub mod bitmap;
 pub mod buffer;

@@ -1,69 +1,70 @@
 //! Every limit of the protocol, with its unit and its reason (`docs/wire-protocol.md` §9).
 
-/// Bytes of the header that every frame has.
+/// Bytes of the common header of frames.
 pub const HEADER_BYTES: usize = 16;
 
 /// Bytes of the header of REQUEST_PART and RESPONSE_PART: the common header, then size, packet
 /// and grant.
 pub const PART_HEADER_BYTES: usize = 24;
 
-/// Bytes of the extension block that carries a deadline, and nothing else.
+/// Bytes of an extension block with a deadline alone.
 pub const DEADLINE_BLOCK_BYTES: usize = 8;
 
-/// Bytes of the longest header of a packet: that of packet 0 of a request with a deadline. A full
-/// packet leaves room for it in a frame, whether it has one or not.
+/// Bytes of the longest header of a packet: that of packet 0 of a request with a deadline. A full packet
+/// always leaves room for it in a frame.
 pub const PACKET_OVERHEAD_BYTES: usize = PART_HEADER_BYTES + DEADLINE_BLOCK_BYTES;
 
 /// Longest frame without payload: a PULL with a whole bitmap.
 pub const CONTROL_FRAME_BYTES_MAX: usize = HEADER_BYTES + 16 + 8 * BITMAP_WORDS;
 
-/// Slots of a session: outstanding requests before calls queue. eRPC §4.3 uses 8, for handlers that
-/// answer at once. Calls that wait for an event hold a slot for as long: with 8, eight of them stopped
-/// a session. A few thousand are what a handle of an application of many tasks has.
+/// Slots of a session: outstanding requests before calls queue. eRPC §4.3 uses 8, for handlers that answer at
+/// once. A call that waits for an event occupies a slot meanwhile: with 8 slots, eight waiting calls stopped
+/// a session. An application of many tasks has a few thousand calls on a handle.
 pub const SLOTS_DEFAULT: u16 = 2048;
 
-/// Most slots of a session. At 128 and 64 bytes a slot it is what one session can make a client
-/// and a server keep: 512 and 256 KiB.
+/// Most slots of a session. At 128 and 64 bytes a slot, one session can make a client keep 512 KiB and a
+/// server 256 KiB.
 pub const SLOTS_MAX: u16 = 4096;
 
-/// Slots for which the two ends have memory from the beginning: the others are made when a call needs
-/// them. With 8 an idle session costs some 1.6 KiB at the client and 1.1 KiB at the server.
+/// Slots allocated at both ends from the beginning; calls allocate further ones as needed. With 8 slots an
+/// idle session costs some 1.6 KiB at the client and 1.1 KiB at the server.
 pub const SLOTS_AT_FIRST: u16 = 8;
 
-/// Slots from which on a session keeps the first one for the endpoint's own requests
-/// ([`ENDPOINT_METHOD`]): fewer are too few to go without one.
+/// Slots from which on a session reserves the first slot for the endpoint's own requests
+/// ([`ENDPOINT_METHOD`]). Smaller sessions cannot spare one.
 pub const SLOTS_WITH_RESERVE_MIN: u16 = 64;
 
-/// The method of requests to the endpoint itself: for its health. They never wait behind calls.
+/// The method of requests to the endpoint itself, for its health; such requests never wait behind calls.
 pub const ENDPOINT_METHOD: u16 = u16::MAX;
 
-/// Credits of a session, in packets: at 1.4 KB some 90 KB in flight. eRPC's implementation uses 32,
-/// the bandwidth-delay product of 25 Gbit/s and 14 µs. With small calls the credits are the calls in a
-/// round trip: one session with 60 calls in flight reached 0.6 of its rate with 32.
+/// Credits of a session, in packets: at 1.4 KB some 90 KB in flight. eRPC's implementation uses 32, the
+/// bandwidth-delay product of 25 Gbit/s and 14 µs. With small calls the credits bound the calls in a round
+/// trip: with 32 credits one session with 60 calls in flight reached 0.6 of its rate.
 pub const CREDITS_DEFAULT: u16 = 64;
 
-/// Credits from which on one message holds half of them at most: large messages and small calls go on beside
-/// each other. And 32 packets of 16 KiB fit into half of a ring in shared memory; with 64 the ring was full,
-/// and what it refused had to be made again.
+/// Credits from which on one message holds at most half of them, so that small calls proceed beside large
+/// messages. Also, 32 packets of 16 KiB fit into half of a shared-memory ring; with 64 the ring was full, and
+/// the refused frames had to be made again.
 pub const CREDITS_SHARED_MIN: u16 = 64;
 
-/// Most credits of a session: bounds what one session may claim of a receive queue.
+/// Most credits of a session: bounds its share of a receive queue.
 pub const CREDITS_MAX: u16 = 4096;
 
 /// Words of the bitmap in CREDIT and PULL frames.
 pub const BITMAP_WORDS: usize = 4;
 
-/// Packets that may be on the way at once in one message: those the bitmap can name.
+/// Packets of one message in flight at most: as many as the bitmap names.
 pub const WINDOW_PACKETS: u32 = 64 * BITMAP_WORDS as u32;
 
-/// Largest message that can be agreed on, in bytes: what one request can make a server reserve.
+/// Largest message that can be agreed on, in bytes: bounds the memory that one request can make a server
+/// reserve.
 pub const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// Largest message by default, in bytes: 8 MiB, inclusive.
 pub const MESSAGE_BYTES_DEFAULT: u32 = 8 << 20;
 
 /// Longest retransmission timeout that can be set, in nanoseconds: an hour, far above any network's. The
-/// timeout is doubled up to 20 times before this bound cuts it, which stays within 64 bits.
+/// timeout is doubled up to 20 times before this bound applies, which stays within 64 bits.
 pub const RTO_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Packets of a message: the packet index has 24 bits.
@@ -73,8 +74,8 @@ pub const MESSAGE_PACKETS_MAX: u32 = 1 << 24;
 /// header, less [`PACKET_OVERHEAD_BYTES`].
 pub const PACKET_BYTES_MIN: u32 = 1200;
 
-/// Largest payload of a full packet: 16 MiB, so that over shared memory a large message can be one
-/// packet, which its handler reads where it lies. Over UDP a datagram's 65 507 bytes are the limit.
+/// Largest payload of a full packet: 16 MiB, so that over shared memory a large message can be one packet,
+/// which the handler reads in place. Over UDP a datagram's 65 507 bytes are the limit.
 pub const PACKET_BYTES_MAX: u32 = 16 << 20;
 
 /// Sessions of an endpoint: the session field has 20 bits.
@@ -83,78 +84,77 @@ pub const SESSIONS_MAX: u32 = 1 << 20;
 /// First number that a request cannot have: the request field has 48 bits.
 pub const REQUEST_NUMBER_END: u64 = 1 << 48;
 
-/// First requests are below this, so that at least as many numbers follow.
+/// First request numbers are below this value, so that at least as many numbers follow.
 pub const FIRST_REQUEST_END: u64 = 1 << 47;
 
-/// Rounds of a slot that a request may be ahead of the server: a client gives up one request per
-/// round, and nobody gives up this many without an answer in between.
+/// Rounds of a slot that a request may be ahead of the server. A client gives up one request per round, and
+/// ends the session before giving up as many without an answer (§5.4).
 pub const FUTURE_ROUNDS_MAX: u64 = 65_536;
 
-/// A slot looks for the answer of a request that runs after the time that it has waited, divided by this:
-/// a lost answer is found within half of the time that the handler took, and a minute of waiting costs
-/// some 30 probes.
+/// A slot probes for the answer of a running request after its waiting time divided by this number. So a lost
+/// answer is found within half of the handler's time, and a minute of waiting costs some 30 probes.
 pub const WAITING_LOOK_DIVISOR: u64 = 2;
 
-/// Nanoseconds that a slot leaves between two such looks at most: 4 s. 2 000 calls that wait for long then
-/// cost a session 500 probes a second, and an answer that is lost comes 4 s late.
+/// Longest time between two such probes, in nanoseconds: 4 s. Then 2 000 calls that wait for long cost a
+/// session 500 probes a second, and a lost answer is 4 s late at most.
 pub const WAITING_LOOK_NS_MAX: u64 = 4_000_000_000;
 
-/// A packet is lost when one sent this many transmissions later has arrived (RFC 9002 §6.1.1,
-/// which takes the number from TCP).
+/// A packet is lost when a packet sent this many transmissions later has arrived (RFC 9002 §6.1.1, which
+/// takes the number from TCP).
 pub const REORDERING_THRESHOLD: u32 = 3;
 
-/// Frames that one call of `Core::transmit` sends at most: what a transport sends as one burst. The
-/// other end works on one burst while the next is made; with 60 calls in flight over UDP 32 were
-/// better than 64 by a third, and than 16 by half.
+/// Frames that one call of `Core::transmit` sends at most: one burst of a transport. The other end processes
+/// one burst while the next is made; with 60 calls in flight over UDP, 32 frames were better than 64 by a
+/// third, and than 16 by half.
 pub const TRANSMIT_FRAMES_MAX: usize = 32;
 
-/// CANCEL frames that may wait to be sent. When that many do, the medium takes nothing anyway, and those
-/// that are left out are made up for (§5.4).
+/// CANCEL frames that may wait to be sent. When the queue is full, the medium accepts nothing anyway, and
+/// omitted CANCELs are made up for (§5.4).
 pub const CANCELS_QUEUED_MAX: usize = 4096;
 
-/// Calls that may wait in a session's queue for a slot. Bounds the buffers a stuck session holds.
+/// Calls that may wait in a session's queue for a slot. Bounds the buffers that a stuck session holds.
 pub const BACKLOG_CALLS_MAX: usize = 65_536;
 
-/// Memory for messages that an endpoint has unless its owner says otherwise, in bytes: 1 GiB.
+/// Default memory for messages of an endpoint, in bytes: 1 GiB.
 pub const MEMORY_BYTES_DEFAULT: u64 = 1 << 30;
 
-/// One session may hold an eighth of the endpoint's memory for half-arrived requests and kept answers: ten
-/// messages of 8 MiB by default, more than its eight slots hold.
+/// One session may hold an eighth of the endpoint's memory for half-arrived requests and kept answers:
+/// sixteen messages of 8 MiB by default.
 pub const HELD_SHARE_OF_SESSION: u64 = 8;
 
 /// All sessions of one peer together may hold a quarter.
 pub const HELD_SHARE_OF_PEER: u64 = 4;
 
-/// An eighth is left to small messages: half-arrived requests and kept answers take none of it.
+/// An eighth is reserved for small messages: half-arrived requests and kept answers cannot use it.
 pub const HELD_SHARE_OF_ALL: u64 = 8;
 
-/// A server drops a request of which nothing has come for this long, and a large answer that was not asked for
-/// in as long: 10 s. A client gives up after 14 timeouts of 0.5 s at most.
+/// A server drops a request after this time without a packet, and a large answer after this time without a
+/// request for it: 10 s. A client gives up after 14 timeouts of 0.5 s at most.
 pub const HELD_IDLE_NS: u64 = 10_000_000_000;
 
-/// The same where memory is short, for a request: 1 s, twice the longest retransmission timeout.
+/// The same time for a request where memory is short: 1 s, twice the longest retransmission timeout.
 pub const ARRIVING_SHORT_NS: u64 = 1_000_000_000;
 
-/// The same where memory is short, for an answer: 250 ms. A client that misses a packet asks for it within some
-/// round trips; one that was asked to wait for so long is rare, and memory is short too rarely to wait for it.
+/// The same time for an answer where memory is short: 250 ms. A client asks for a missing packet within some
+/// round trips. Waiting for a rare client with longer gaps is not worth the memory.
 pub const ANSWER_SHORT_NS: u64 = 250_000_000;
 
-/// Where memory is short, a request may take a second, and this for each of its bytes: at less than 1 MB/s it
-/// gives way to others.
+/// Where memory is short, a request may take a second, plus this time for every byte: a request slower than 1
+/// MB/s gives way to others.
 pub const ARRIVING_NS_PER_BYTE: u64 = 1_000;
 
-/// How often a server looks for what was held too long, in nanoseconds, while anything is held.
+/// Interval of a server's searches for idle holdings, in nanoseconds, while there are holdings.
 pub const HELD_SWEEP_NS: u64 = 1_000_000_000;
 
-/// Holdings that one search for memory looks at: some 10 µs if each is a miss of the caches.
+/// Holdings checked by one search for memory: some 10 µs if every check misses the caches.
 pub const HELD_LOOKS_MAX: usize = 128;
 
-/// Answers up to this size stay in their slot for its next answer: the largest packet over UDP. Larger ones are
-/// kept for a while, and counted, also where one packet carries them.
+/// Answers up to this size stay in their slot for the next answer: the largest packet over UDP. Larger ones
+/// are kept for a while and counted, even if one packet carries them.
 pub const SPARE_BYTES_MAX: u32 = 64 << 10;
 
-/// A client says that it has received a response of this size or more, so that its server need not keep it:
-/// one frame more for 45 packets over UDP.
+/// A client confirms the reception of responses from this size on, so that the server need not keep them: one
+/// frame more for 45 packets over UDP.
 pub const RECEIVED_TOLD_BYTES_MIN: u32 = 64 << 10;
 
 const _: () = {
@@ -165,7 +165,7 @@ const _: () = {
     assert!(SLOTS_AT_FIRST.is_power_of_two() && SLOTS_AT_FIRST < SLOTS_WITH_RESERVE_MIN);
     // Numbers that stand for no slot are above all slots.
     assert!(SLOTS_MAX < u16::MAX - 2);
-    // What is in the future is told from what is in the past by the sign of a difference.
+    // The sign of a difference distinguishes future request numbers from past ones.
     assert!(FUTURE_ROUNDS_MAX * (SLOTS_MAX as u64) < REQUEST_NUMBER_END);
     assert!(CREDITS_DEFAULT <= CREDITS_MAX);
     // The smallest packets still carry the largest message within the packet index.
@@ -176,13 +176,13 @@ const _: () = {
     assert!(PACKET_BYTES_MIN as usize + PACKET_OVERHEAD_BYTES == 1280 - 48);
 };
 
-/// Packets of a message of `size_bytes`, at `packet_bytes` each: at least one.
+/// Returns the number of packets of a message of `size_bytes`, at `packet_bytes` per packet: at least one.
 #[inline]
 pub const fn packets_of(size_bytes: u32, packet_bytes: u32) -> u32 {
     if size_bytes <= packet_bytes { 1 } else { size_bytes.div_ceil(packet_bytes) }
 }
 
-/// Offset and length in bytes of packet `packet` of a message.
+/// Returns the offset and length in bytes of packet `packet` of a message.
 #[inline]
 pub const fn packet_span(packet: u32, size_bytes: u32, packet_bytes: u32) -> (usize, usize) {
     let offset = packet as usize * packet_bytes as usize;

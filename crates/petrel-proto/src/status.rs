@@ -4,7 +4,7 @@ use core::fmt;
 
 macro_rules! statuses {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal;)*) => {
-        /// A canonical gRPC status code: same numbers, names and meanings.
+        /// A canonical gRPC status code, with gRPC's number, name and meaning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Status { $($(#[$doc])* $variant = $code,)* }
@@ -13,7 +13,7 @@ macro_rules! statuses {
             /// All codes, in order.
             pub const ALL: [Status; 17] = [$(Status::$variant,)*];
 
-            /// The name as gRPC writes it, for example `UNAVAILABLE`.
+            /// Returns gRPC's name of the code, for example `UNAVAILABLE`.
             pub const fn name(self) -> &'static str {
                 match self { $(Status::$variant => $name,)* }
             }
@@ -24,47 +24,47 @@ macro_rules! statuses {
 statuses! {
     /// Success.
     Ok = 0, "OK";
-    /// The caller gave the call up.
+    /// The caller cancelled the call.
     Cancelled = 1, "CANCELLED";
     /// An error without a better code.
     Unknown = 2, "UNKNOWN";
-    /// The request makes no sense, whatever the state of the server.
+    /// The request is not valid in any state of the server.
     InvalidArgument = 3, "INVALID_ARGUMENT";
-    /// The time was up before the answer came.
+    /// The deadline passed before the answer arrived.
     DeadlineExceeded = 4, "DEADLINE_EXCEEDED";
-    /// What was asked for does not exist.
+    /// The requested entity does not exist.
     NotFound = 5, "NOT_FOUND";
-    /// What was to be made exists.
+    /// The entity to be created exists.
     AlreadyExists = 6, "ALREADY_EXISTS";
-    /// The caller may not.
+    /// The caller lacks the permission.
     PermissionDenied = 7, "PERMISSION_DENIED";
     /// A limit was reached: memory, message size, sessions.
     ResourceExhausted = 8, "RESOURCE_EXHAUSTED";
     /// The system is not in the state that the call needs.
     FailedPrecondition = 9, "FAILED_PRECONDITION";
-    /// Given up because of a conflict; may succeed when tried again from the start.
+    /// Ended because of a conflict; may succeed if the whole operation is tried again.
     Aborted = 10, "ABORTED";
     /// Beyond the valid range.
     OutOfRange = 11, "OUT_OF_RANGE";
     /// The method has no handler.
     Unimplemented = 12, "UNIMPLEMENTED";
-    /// Something that must hold did not.
+    /// An invariant was violated.
     Internal = 13, "INTERNAL";
-    /// The peer cannot be reached, or not any more.
+    /// The peer cannot be reached, or no longer.
     Unavailable = 14, "UNAVAILABLE";
     /// Data was lost for good.
     DataLoss = 15, "DATA_LOSS";
-    /// The caller did not prove who it is.
+    /// The caller did not authenticate.
     Unauthenticated = 16, "UNAUTHENTICATED";
 }
 
 impl Status {
-    /// The code on the wire.
+    /// Returns the code on the wire.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// Reads a code; what is not in the list is [`Status::Unknown`].
+    /// Returns the status of a code; unknown codes become [`Status::Unknown`].
     pub const fn from_code(code: u8) -> Self {
         if (code as usize) < Self::ALL.len() { Self::ALL[code as usize] } else { Status::Unknown }
     }

@@ -1,29 +1,27 @@
-//! The timers of the client slots, and the sessions that pacing holds back: one wheel per endpoint.
+//! The timers of client slots, and the sessions held back by pacing: one wheel per endpoint.
 //!
-//! It has two halves, a coarse one for timeouts and a fine one for pacing: a millisecond
-//! and more ahead against some microseconds. Both in one wheel of 1 µs ticks would need a hundred
-//! thousand buckets, or hierarchies to move entries through. One comparison with the time at which
-//! either has something to do serves both, so an endpoint that paces nothing pays nothing for it.
+//! The wheel has two halves: a coarse one for timeouts, a millisecond and more ahead, and a fine one for
+//! pacing, some microseconds ahead. One wheel of 1 µs ticks would need a hundred thousand buckets, or
+//! hierarchies to move entries through. One comparison, with the earliest time in either half, serves both,
+//! so an endpoint without pacing pays nothing for the fine half.
 //!
-//! Timeouts are lazily re-armed.
-//! A timer that is set anew with every packet would cost more than the packet's protocol. So a
-//! slot that is in the wheel stays there: setting its deadline only writes a field of the slot.
-//! When the wheel's entry comes due, the owner compares: a slot that is idle leaves the wheel, one
-//! whose deadline has moved is put in again. A busy slot thus costs one visit per wheel turn, not
-//! one per call.
+//! Timeouts are lazily re-armed. Moving a timer with every packet would cost more than the packet's protocol.
+//! So the entry of a slot stays in the wheel, and a new deadline only writes a field of the slot. When the
+//! entry comes due, the owner compares: an idle slot leaves the wheel, a slot with a later deadline is
+//! inserted again. A busy slot thus costs one visit per wheel turn, not one per call.
 //!
-//! A deadline that moves ahead is another matter: after a timeout was set, or while the path was slower,
-//! the entry would come too late for the next call's probe. Then the slot is put in anew. Left where it
-//! was, as in an earlier form, it had more than half of the small calls that lost a packet in a hundred
-//! wait for up to a millisecond longer, and those after the first on a session for up to ten.
+//! A deadline can also become earlier. After a timeout was set, or while the path was slower, the entry would
+//! come due too late for the next call's probe. Then the slot is inserted again. An earlier version left the
+//! entry in place. With a loss of one packet in a hundred, more than half of the small calls with a lost
+//! packet waited for up to a millisecond longer, and those after the first on a session for up to ten.
 //!
-//! With calls on thousands of sessions that turns round: an entry is hardly used again before it
-//! comes due, and a visit to its slot finds nothing of it in the caches; the visits were a sixth of
-//! the time of a small call. So where the wheel is crowded, a call that ends takes its entry out.
+//! With calls on thousands of sessions the balance is reversed: entries are hardly ever reused before they
+//! come due, and a visit to the slot misses the caches; the visits were a sixth of the time of a small call.
+//! So in a crowded wheel, a call that ends removes its entry.
 //!
-//! Calls that wait for long look for their answer seconds apart. They stand in a ring of coarse ticks,
-//! and come to the one of timeouts when they are due within its reach: in that ring alone each of a few
-//! thousand would be visited 30 times a second.
+//! Calls that wait for long probe the server seconds apart. Their entries are in a ring of coarse ticks, and
+//! move to the ring of timeouts when due within its reach. In the ring of timeouts alone, every one of a few
+//! thousand entries would be visited 30 times a second.
 
 use petrel_planted::planted;
 
@@ -33,29 +31,29 @@ mod releases;
 use self::filled::{BUCKETS, Filled};
 use self::releases::Releases;
 
-/// Nanoseconds of a tick, as a power of two: 66 µs. Probes come after a tenth of a millisecond, timeouts
-/// after a millisecond at least. This ring reaches 33 ms ahead.
+/// Nanoseconds of a tick, as a power of two: 66 µs. Probes follow after a tenth of a millisecond, timeouts
+/// after a millisecond at least. The ring of timeouts reaches 33 ms ahead.
 const TICK_SHIFT: u32 = 16;
 
-/// Nanoseconds of a coarse tick, as a power of two: the reach of the other ring, 33 ms. This one reaches
-/// 17 s ahead; later deadlines wait in its last bucket and are put in again from there.
+/// Nanoseconds of a coarse tick, as a power of two: the reach of the ring of timeouts, 33 ms. The coarse ring
+/// reaches 17 s ahead; later deadlines wait in the last bucket and are then inserted again.
 const FAR_SHIFT: u32 = 25;
 
 const _: () = assert!(1 << (FAR_SHIFT - TICK_SHIFT) == BUCKETS);
 
-/// The first bucket of the coarse ring: those of the other one come before it.
+/// The first bucket of the coarse ring; the lower buckets are the ring of timeouts.
 const FAR_BUCKET: u16 = BUCKETS as u16;
 
 const NIL: u32 = u32::MAX;
 
-/// Entries from which on the wheel is crowded: more than the calls that are usually on the way, so
-/// that few sessions never get there, and few enough that visits to them stay rare.
+/// Entries from which on the wheel is crowded: more than the usual number of outstanding calls, so that few
+/// sessions never reach the limit, and few enough to keep visits rare.
 const CROWDED_COUNT: u32 = 256;
 
-/// The bucket of an entry that is in none: it is due, or free.
+/// The bucket of an entry outside all buckets: due, or free.
 const NO_BUCKET: u16 = u16::MAX;
 
-/// Whose timer it is.
+/// The owner of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerKey {
     /// Index of the session.
@@ -70,12 +68,12 @@ pub struct TimerKey {
 struct Node {
     key: TimerKey,
     next: u32,
-    /// The node before it in its bucket, or [`NIL`].
+    /// The preceding node in the bucket, or [`NIL`].
     before: u32,
     bucket: u16,
 }
 
-/// An entry of the wheel, until it comes due or is taken out.
+/// An entry of the wheel, valid until due or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerEntry(u32);
 
@@ -90,25 +88,25 @@ pub struct TimerWheel {
     /// The buckets of both rings.
     heads: Box<[u32]>,
     filled: Filled,
-    /// The same for the coarse ring.
+    /// The non-empty buckets of the coarse ring.
     filled_far: Filled,
     nodes: Vec<Node>,
     free: u32,
-    /// Entries in the buckets that come due soon.
+    /// Entries in the ring of timeouts.
     count: u32,
-    /// All ticks up to this one have been handled. It stands still while nothing comes due; then the
-    /// wheel reaches less far ahead, and an entry beyond comes due early.
+    /// All ticks up to this one have been handled. The value stands still while nothing comes due; then the
+    /// wheel reaches less far ahead, and entries beyond come due early.
     tick: u64,
-    /// Entries that are due and not yet taken by `pop_due`.
+    /// Due entries not yet taken by `pop_due`.
     due: u32,
-    /// When time has to be moved forward: the first tick with an entry, or the next release. An entry
-    /// that was taken out may leave it too early.
+    /// The time at which `advance` has work: the first tick with an entry, or the next release. After a
+    /// removal the value may be too early.
     wake_ns: u64,
     releases: Releases,
 }
 
 impl TimerWheel {
-    /// An empty wheel that starts at `now`.
+    /// Makes an empty wheel that starts at `now_ns`.
     pub fn new(now_ns: u64) -> Self {
         Self {
             heads: vec![NIL; 2 * BUCKETS as usize].into_boxed_slice(),
@@ -124,7 +122,7 @@ impl TimerWheel {
         }
     }
 
-    /// Puts an entry in; it comes due at `deadline_ns`, or up to a tick later.
+    /// Inserts an entry, which comes due at `deadline_ns` or up to a tick later.
     pub fn insert(&mut self, key: TimerKey, deadline_ns: u64) -> TimerEntry {
         let (bucket, due_ns) = self.place_of(deadline_ns);
         let next = self.heads[usize::from(bucket)];
@@ -143,10 +141,10 @@ impl TimerWheel {
         TimerEntry(node)
     }
 
-    /// Whether an entry comes due later than if it were put in anew for this deadline.
+    /// Returns true if an entry comes due later than a new entry for this deadline would.
     pub fn comes_after(&self, entry: TimerEntry, deadline_ns: u64) -> bool {
         let Node { bucket, .. } = self.nodes[entry.0 as usize];
-        // The tick of a bucket after the last one that was handled; both rings have as many buckets.
+        // Returns a bucket's next tick after the last handled one; both rings have equal numbers of buckets.
         let tick_of = |bucket: u16, handled: u64| {
             handled + 1 + (u64::from(bucket) + BUCKETS - (handled + 1) % BUCKETS) % BUCKETS
         };
@@ -158,8 +156,8 @@ impl TimerWheel {
         due_ns > self.place_of(deadline_ns).1
     }
 
-    /// The bucket of an entry with that deadline, and the time at which it comes due: up to a tick later
-    /// than the deadline, or earlier where that is beyond the ring of timeouts.
+    /// Returns the bucket for a deadline, and the time at which the bucket comes due: up to a tick after the
+    /// deadline, or earlier if the deadline is beyond the ring of timeouts.
     fn place_of(&self, deadline_ns: u64) -> (u16, u64) {
         let tick = ((deadline_ns >> TICK_SHIFT) + 1).max(self.tick + 1);
         let last = self.tick + BUCKETS - 1;
@@ -172,25 +170,25 @@ impl TimerWheel {
         ((tick % BUCKETS) as u16, tick << TICK_SHIFT)
     }
 
-    /// The coarse tick up to which all were handled.
+    /// Returns the coarse tick up to which all were handled.
     fn far_tick(&self) -> u64 {
         self.tick >> (FAR_SHIFT - TICK_SHIFT)
     }
 
-    /// When the next entry of either ring comes due.
+    /// Returns the time at which the next entry of either ring comes due.
     fn next_timeout_ns(&self) -> Option<u64> {
         let near_ns = self.filled.next_after(self.tick).map(|tick| tick << TICK_SHIFT);
         let far_ns = self.filled_far.next_after(self.far_tick()).map(|tick| tick << FAR_SHIFT);
         [near_ns, far_ns].into_iter().flatten().min()
     }
 
-    /// Whether there are so many entries that those of calls that end should be taken out.
+    /// Returns true if the wheel is crowded: then calls that end should remove their entries.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
         self.count >= CROWDED_COUNT
     }
 
-    /// Takes an entry out that has not come due yet.
+    /// Removes an entry that has not come due yet.
     pub fn remove(&mut self, entry: TimerEntry) {
         let Node { next, before, bucket, .. } = self.nodes[entry.0 as usize];
         debug_assert_ne!(bucket, NO_BUCKET, "the entry came due");
@@ -209,21 +207,21 @@ impl TimerWheel {
         self.release(entry.0);
     }
 
-    /// Puts a session in that may send again at `release_ns`; it comes due then or up to 1 µs later,
-    /// or earlier if that is more than 0.45 ms ahead. Its owner looks whether its time has come.
+    /// Inserts a session that may send again at `release_ns`. The session comes due then or up to 1 µs later,
+    /// or early if the time is more than 0.45 ms ahead: the owner checks whether the time has come.
     pub fn insert_release(&mut self, now_ns: u64, key: TimerKey, release_ns: u64) {
         let due_ns = self.releases.insert(now_ns, key, release_ns);
         self.wake_ns = self.wake_ns.min(due_ns).min((self.tick + 1) << TICK_SHIFT);
     }
 
-    /// Whether [`TimerWheel::advance`] has something to do.
+    /// Returns true if [`TimerWheel::advance`] has work.
     #[inline(always)]
     pub fn has_come_due(&self, now_ns: u64) -> bool {
         now_ns >= self.wake_ns
     }
 
-    /// Moves time forward; [`TimerWheel::pop_due`] and [`TimerWheel::pop_release`] then give what came
-    /// due.
+    /// Moves time forward. Then [`TimerWheel::pop_due`] and [`TimerWheel::pop_release`] return the due
+    /// entries.
     #[inline]
     pub fn advance(&mut self, now_ns: u64) {
         if now_ns >= self.wake_ns {
@@ -231,8 +229,8 @@ impl TimerWheel {
         }
     }
 
-    /// [`TimerWheel::advance`] for releases only. Timeouts are left where they are: while frames are
-    /// being handled, slots take theirs out.
+    /// [`TimerWheel::advance`] for releases only. Timeouts must stay in place, because slots remove their
+    /// entries while frames are being handled.
     pub fn advance_releases(&mut self, now_ns: u64) {
         let release_ns = self.releases.collect_due(now_ns);
         if let Some(release_ns) = release_ns {
@@ -240,7 +238,7 @@ impl TimerWheel {
         }
     }
 
-    /// Takes an entry that came due. The caller puts it in again if it is not done.
+    /// Takes a due entry. The caller inserts the entry again if still needed.
     #[inline]
     pub fn pop_due(&mut self) -> Option<TimerKey> {
         if self.due == NIL {
@@ -253,13 +251,13 @@ impl TimerWheel {
         Some(key)
     }
 
-    /// Takes a session whose release came due, in their order.
+    /// Takes a session whose release is due, in the order of time.
     #[inline]
     pub fn pop_release(&mut self) -> Option<TimerKey> {
         self.releases.pop_due()
     }
 
-    /// Entries of both halves, those that are due too. Counts the free ones.
+    /// Returns the number of entries in both halves, due ones included. Walks the free list.
     pub(crate) fn entry_count(&self) -> usize {
         let next = |&node: &u32| Some(self.nodes[node as usize].next).filter(|&next| next != NIL);
         let first = Some(self.free).filter(|&first| first != NIL);
@@ -267,7 +265,7 @@ impl TimerWheel {
         self.nodes.len() - free + self.releases.len()
     }
 
-    /// The time at which the next entry comes due, in nanoseconds.
+    /// Returns the time at which the next entry comes due, in nanoseconds.
     pub fn next_due_ns(&self) -> Option<u64> {
         if planted("proto_timer_due_at_once") {
             return self.next_timeout_ns().map(|due_ns| due_ns >> TICK_SHIFT);
@@ -286,9 +284,9 @@ impl TimerWheel {
         }
         let timeout_ns = self.next_timeout_ns();
         let release_ns = self.releases.collect_due(now_ns);
-        // Releases keep to the pace of ticks, or their horizon would come nearer.
+        // Releases need time moved forward every tick, or their horizon would come nearer.
         let tick_ns = release_ns.map(|_| (self.tick + 1) << TICK_SHIFT);
-        // Those that are due wait for `advance_releases`.
+        // Due releases wait for `advance_releases`.
         let due_ns = self.releases.has_due().then_some(now_ns);
         let all = [timeout_ns, release_ns, tick_ns, due_ns];
         self.wake_ns = all.into_iter().flatten().min().unwrap_or(u64::MAX);
@@ -314,7 +312,7 @@ impl TimerWheel {
         self.tick = now;
     }
 
-    /// The entries of a bucket come due.
+    /// Moves the entries of a bucket to the due list.
     fn empty_bucket(&mut self, bucket: u16) {
         self.note_empty(bucket);
         let list = core::mem::replace(&mut self.heads[usize::from(bucket)], NIL);
@@ -328,7 +326,7 @@ impl TimerWheel {
         }
     }
 
-    /// Puts a bucket's list before what is due already; the order among due entries is free.
+    /// Puts a bucket's list before the due entries, which have no order.
     fn append_due(&mut self, list: u32, is_near: bool) {
         let mut last = list;
         loop {
@@ -383,7 +381,7 @@ mod tests {
         keys
     }
 
-    /// Whoever handles timeouts first has collected the releases with them.
+    /// An owner that handles timeouts first has collected the releases with them.
     #[test]
     fn releases_that_come_due_with_timeouts_are_not_forgotten() {
         let mut wheel = TimerWheel::new(0);
@@ -397,8 +395,7 @@ mod tests {
         assert_eq!((wheel.pop_release(), wheel.next_due_ns()), (None, None));
     }
 
-    /// Both halves ask for a visit: the earlier one counts, whichever it is, and a visit that has done its work asks for no
-    /// other at once.
+    /// Both halves ask for visits: the earlier one counts, and after its work no other visit is due at once.
     #[test]
     fn next_due_ns__is_that_of_the_first_entry_of_both_halves() {
         for (deadline_ns, release_ns, due_ns, then_ns) in [
@@ -425,8 +422,8 @@ mod tests {
         }
     }
 
-    /// Only entries that come due soon make it crowded: neither those seconds ahead, nor those that were taken out or came
-    /// due.
+    /// Only entries that come due soon count as crowding: neither entries seconds ahead, nor removed or due
+    /// ones.
     #[test]
     fn is_crowded__by_the_entries_that_come_due_soon() {
         let mut wheel = TimerWheel::new(0);
@@ -448,7 +445,7 @@ mod tests {
         assert_eq!((wheel.count, wheel.entry_count()), (0, 0));
     }
 
-    /// What came due and was not taken keeps the owner from sleeping: it is due since the last tick.
+    /// A due entry that was not taken keeps the owner awake: it is due since the last tick.
     #[test]
     fn next_due_ns__of_what_is_left_is_the_last_tick() {
         let mut wheel = TimerWheel::new(5 * TICK);
@@ -481,7 +478,7 @@ mod tests {
         assert_eq!(wheel.next_due_ns(), None);
     }
 
-    /// What waits for seconds is visited twice: when its coarse tick has come, and when it is due.
+    /// An entry seconds ahead is visited twice: when its coarse tick has come, and when due.
     #[test]
     fn an_entry_seconds_ahead__is_put_in_again_once() {
         let mut wheel = TimerWheel::new(77 * TICK);
@@ -502,7 +499,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against an entry that is put in anew.
+        /// Compares with a newly inserted entry.
         #[test]
         fn comes_after_is_whether_it_would_come_earlier(
             start in 0u64..2_000,
@@ -519,7 +516,7 @@ mod tests {
             prop_assert_eq!(comes_after, first_ns > wheel.next_due_ns());
         }
 
-        /// Against the naive model: a list of deadlines, looked through from front to back.
+        /// Compares with a naive model: a list of deadlines, searched from end to end.
         #[test]
         fn matches_model(steps in prop::collection::vec(
             (0u64..300, 0u64..6000, prop::option::of(any::<prop::sample::Index>())), 1..80))
@@ -533,7 +530,7 @@ mod tests {
                 for session in due(&mut wheel, now) {
                     let at = model.iter().position(|(_, s)| *s == session).expect("is in the model");
                     let (deadline, _) = model[at];
-                    // Beyond the horizon an entry comes early, and its owner puts it in again.
+                    // Beyond the horizon an entry comes due early, and its owner inserts it again.
                     if deadline <= now {
                         model.swap_remove(at);
                     } else {

@@ -10,7 +10,7 @@ use super::{
     StatsReply, StatsRequest, TEXT_BYTES_MAX, VersionRange,
 };
 
-/// Reads one body. Every value of the result is in its range.
+/// Decodes one body. Every value of the result is in range.
 pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeError> {
     let records = Records::read(kind, tags(kind), body)?;
     let message: Message = match kind {
@@ -38,7 +38,7 @@ pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeErro
     Ok(message)
 }
 
-/// The records of each message (§8.2).
+/// The records of every message (§8.2).
 const fn tags(kind: Kind) -> &'static Tags {
     const fn single(single: &'static [u16]) -> Tags {
         Tags { single, repeated: None }
@@ -100,7 +100,7 @@ fn read_link_accept(records: &Records<'_>) -> Result<LinkAccept, DecodeError> {
     })
 }
 
-/// An offer, or `None` for a transport that version 1 does not know.
+/// Reads an offer. Returns `None` for a transport unknown to version 1.
 fn read_offer(kind: Kind, value: &[u8]) -> Result<Option<Offer>, DecodeError> {
     match *value {
         [1, p0, p1, f0, f1, f2, f3] => Ok(Some(Offer::Udp {

@@ -1,16 +1,16 @@
-//! A stream's bytes to messages, as they come.
+//! Turns the bytes of a stream into messages.
 
 use super::decode::decode_body;
 use super::{
     BODY_BYTES_MAX, BODY_BYTES_MAX_BEFORE_HELLO, DecodeError, HEADER_BYTES, Kind, Message, PREFACE,
 };
 
-/// Memory that an idle decoder keeps for its next message; more is given back.
+/// Memory that an idle decoder keeps for the next message; more is freed.
 const KEPT_BYTES: usize = 1_024;
 
-/// Reads one side of a control connection.
+/// Decodes one direction of a control connection.
 ///
-/// Give it bytes as they come, in pieces of any size:
+/// Callers pass bytes as they arrive, in pieces of any size:
 ///
 /// ```
 /// # use petrel_proto::control::{DecodeError, Decoder, Message};
@@ -25,32 +25,31 @@ const KEPT_BYTES: usize = 1_024;
 /// # on_bytes(&mut Decoder::new(), b"GET / HTTP/1.1").unwrap_err();
 /// ```
 ///
-/// It holds at most the one message that is under way, and memory only in proportion to what has
-/// come of it. A foreign stream is refused at its first wrong byte. After an error it stays in
-/// that error.
+/// A decoder holds at most one incomplete message, and memory only in proportion to the received bytes. A
+/// foreign stream is refused at the first wrong byte. Errors are permanent.
 #[derive(Debug)]
 pub struct Decoder {
     stage: Stage,
-    /// What has come of the header and body under way.
+    /// The received bytes of an incomplete header and body.
     partial: Vec<u8>,
     error: Option<DecodeError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// So many bytes of the preface have come.
+    /// This number of bytes of the preface have arrived.
     Preface(usize),
-    /// The next message must be HELLO, or GOODBYE from a peer that cannot take this connection.
+    /// The next message must be HELLO, or GOODBYE from a peer that refuses this connection.
     Hello,
-    /// All messages are welcome.
+    /// Any message may come.
     Open,
-    /// So many bytes of a message of unknown type remain to be thrown away.
+    /// This number of bytes of a message of unknown type remain to be discarded.
     Skip(usize),
 }
 
 /// A message's first bytes, checked.
 struct Header {
-    /// `None`: a type that this version does not know.
+    /// `None` for a type unknown to this version.
     kind: Option<Kind>,
     body_bytes: usize,
 }
@@ -62,16 +61,16 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// A decoder for a new stream.
+    /// Makes a decoder for a new stream.
     pub const fn new() -> Self {
         Self { stage: Stage::Preface(0), partial: Vec::new(), error: None }
     }
 
-    /// Takes bytes off `input` until a message is complete, and returns it; or takes them all,
-    /// and returns `None`.
+    /// Consumes bytes of `input` until a message is complete, and returns the message. Returns `None` when
+    /// all bytes are consumed.
     ///
     /// # Errors
-    /// When the bytes are not what §8 allows. The connection is of no more use then.
+    /// When the bytes violate §8. The connection cannot be used afterwards.
     pub fn decode(&mut self, input: &mut &[u8]) -> Result<Option<Message>, DecodeError> {
         if let Some(error) = self.error {
             return Err(error);
@@ -82,18 +81,17 @@ impl Decoder {
         })
     }
 
-    /// Whether something has begun that is not complete: who stays there long is stuck or means
-    /// no good.
+    /// Returns true if a message is incomplete. A peer that stays in this state for long is stuck or hostile.
     pub fn is_midway(&self) -> bool {
         !self.partial.is_empty() || matches!(self.stage, Stage::Preface(1..) | Stage::Skip(_))
     }
 
-    /// Whether the peer's HELLO has come.
+    /// Returns true if the peer's HELLO has arrived.
     pub fn has_greeted(&self) -> bool {
         matches!(self.stage, Stage::Open | Stage::Skip(_))
     }
 
-    /// Bytes of memory that the message under way takes.
+    /// Returns the bytes of memory held by the incomplete message.
     pub fn memory_bytes(&self) -> usize {
         self.partial.capacity()
     }
@@ -150,7 +148,7 @@ impl Decoder {
         Ok(Some(message))
     }
 
-    /// Completes `partial` to `length` bytes if `input` has them.
+    /// Extends `partial` to `length` bytes. Returns false if `input` has too few.
     fn fill(&mut self, length: usize, input: &mut &[u8]) -> bool {
         let part = split_off(input, length.saturating_sub(self.partial.len()));
         self.reserve(self.partial.len() + part.len(), length);
@@ -158,7 +156,7 @@ impl Decoder {
         self.partial.len() >= length
     }
 
-    /// Room for `needed` bytes: doubled, for few copies, but never more than the message has.
+    /// Makes room for `needed` bytes: doubled, for few copies, but never more than the message has.
     fn reserve(&mut self, needed: usize, message_bytes: usize) {
         if needed > self.partial.capacity() {
             let room = needed.max(2 * self.partial.capacity()).min(message_bytes.max(KEPT_BYTES));
@@ -194,7 +192,7 @@ impl Decoder {
     }
 }
 
-/// Takes up to `count` bytes off `input`.
+/// Removes up to `count` bytes from the front of `input`.
 fn split_off<'a>(input: &mut &'a [u8], count: usize) -> &'a [u8] {
     let (taken, rest) = input.split_at(count.min(input.len()));
     *input = rest;

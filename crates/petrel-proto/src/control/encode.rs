@@ -10,10 +10,10 @@ use super::{
 use crate::Status;
 
 impl Message {
-    /// Appends the message to `out`. Texts for people that are too long are cut.
+    /// Appends the message to `out`. Texts for people are cut if too long.
     ///
     /// # Errors
-    /// When a field is out of its range, which is this side's own fault; `out` is unchanged then.
+    /// A field out of range, which is an error of this side; `out` is unchanged then.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), OutOfRange> {
         self.check()?;
         let start = out.len();
@@ -106,7 +106,7 @@ fn write_link_accept(out: &mut Vec<u8>, accept: &LinkAccept) {
     write_ecn(out, accept.ecn);
 }
 
-/// A record that says something by being there.
+/// Writes an empty record, whose presence is the information.
 fn write_ecn(out: &mut Vec<u8>, is_there: bool) {
     if is_there {
         write(out, 8, &[]);
@@ -169,7 +169,7 @@ fn write_group_join(out: &mut Vec<u8>, join: &GroupJoin) {
     write_u32(out, 9, join.packet_bytes);
 }
 
-/// The port, then the 4 or 16 bytes of the IP address, which say the family by their number.
+/// The port, then the IP address; the length, 4 or 16 bytes, shows the family.
 fn write_address(out: &mut Vec<u8>, address: SocketAddr) {
     let port = address.port().to_le_bytes();
     match address.ip() {

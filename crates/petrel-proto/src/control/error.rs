@@ -1,4 +1,4 @@
-//! What can be wrong with the bytes of a control connection.
+//! Errors in the bytes of a control connection.
 
 use thiserror::Error;
 
@@ -15,17 +15,17 @@ pub struct OutOfRange {
     pub field: &'static str,
 }
 
-/// Why a stream is not, or no longer, a control connection. There is no way to go on after one.
+/// The reason why a stream is not, or no longer, a control connection. No error is recoverable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The stream does not begin with `PETREL\r\n`.
     #[error("the peer does not speak Petrel")]
     NotPetrel,
-    /// Something else came before the HELLO.
+    /// Another message came before the HELLO.
     #[error("message of type {code} before HELLO")]
     HelloExpected {
-        /// The type that came.
+        /// The type of this message.
         code: u16,
     },
     /// A second HELLO came.
@@ -36,7 +36,7 @@ pub enum DecodeError {
     TooLong {
         /// The message's type.
         code: u16,
-        /// The length that it announces.
+        /// The length in the message's header.
         length: u32,
         /// The longest allowed at this point.
         limit: usize,
@@ -47,7 +47,7 @@ pub enum DecodeError {
         /// The message.
         kind: Kind,
     },
-    /// A record that must be there is not.
+    /// A required record is missing.
     #[error("{} without record {tag}", kind.name())]
     RecordMissing {
         /// The message.
@@ -55,7 +55,7 @@ pub enum DecodeError {
         /// The record.
         tag: u16,
     },
-    /// A record is there more often than it may.
+    /// A record occurs more often than allowed.
     #[error("{} with record {tag} repeated", kind.name())]
     RecordRepeated {
         /// The message.
@@ -63,7 +63,7 @@ pub enum DecodeError {
         /// The record.
         tag: u16,
     },
-    /// A record's length is not that of its type.
+    /// A record has the wrong length for its type.
     #[error("{} with record {tag} of the wrong length", kind.name())]
     RecordLength {
         /// The message.
@@ -79,7 +79,7 @@ pub enum DecodeError {
         /// The record.
         tag: u16,
     },
-    /// A record that this side does not know and that the peer calls indispensable.
+    /// A record unknown to this side, and critical for the peer.
     #[error("{} with record {tag:#06x}, which this version does not know and must", kind.name())]
     RecordUnknown {
         /// The message.
@@ -87,24 +87,24 @@ pub enum DecodeError {
         /// The record.
         tag: u16,
     },
-    /// A value that makes no sense.
+    /// A value out of its range.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
 }
 
-/// Whose fault an error is: whom to look at.
+/// The side responsible for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The other end is no Petrel process: a port scanner, a browser, a wrong address.
     Stranger,
     /// The peer breaks the specification: an error in its code, damage, or an attack.
     Peer,
-    /// Nobody's: the peer needs a newer version on this side.
+    /// Neither side: the peer needs a newer version on this side.
     Version,
 }
 
 impl DecodeError {
-    /// Whose fault it is.
+    /// Returns the side responsible.
     pub const fn fault(self) -> Fault {
         match self {
             Self::NotPetrel => Fault::Stranger,
@@ -113,7 +113,7 @@ impl DecodeError {
         }
     }
 
-    /// The status to say GOODBYE with.
+    /// Returns the status for the GOODBYE.
     pub const fn status(self) -> Status {
         match self.fault() {
             Fault::Version => Status::Unimplemented,

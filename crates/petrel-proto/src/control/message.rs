@@ -13,10 +13,10 @@ macro_rules! messages {
         pub enum Kind { $($(#[$doc])* $name = $code,)* }
 
         impl Kind {
-            /// All kinds, in order of their codes.
+            /// All kinds, in the order of their codes.
             pub const ALL: [Kind; 19] = [$(Kind::$name,)*];
 
-            /// The name that the specification uses.
+            /// Returns the name in the specification.
             pub const fn name(self) -> &'static str {
                 match self { $(Kind::$name => $wire,)* }
             }
@@ -27,16 +27,16 @@ macro_rules! messages {
         pub enum Message { $($(#[$doc])* $name($name),)* }
 
         impl Message {
-            /// The message's type.
+            /// Returns the message's type.
             pub const fn kind(&self) -> Kind {
                 match self { $(Message::$name(_) => Kind::$name,)* }
             }
 
-            /// Whether every field is in its range. The decoder and the encoder both ask this, so
-            /// that neither side of a connection can bring nonsense to the other.
+            /// Checks the range of every field. Both the decoder and the encoder call this method, so that
+            /// neither side of a connection can send invalid values to the other.
             ///
             /// # Errors
-            /// The first field that is not.
+            /// The first field out of range.
             pub fn check(&self) -> Result<(), OutOfRange> {
                 match self { $(Message::$name(message) => message.check(),)* }
             }
@@ -51,53 +51,53 @@ macro_rules! messages {
 }
 
 messages! {
-    /// Who a process is; the first message of each side.
+    /// Identifies a process; the first message of each side.
     Hello = 1, "HELLO";
     /// Asks for a link between two endpoints.
     LinkOpen = 2, "LINK_OPEN";
-    /// Grants a link.
+    /// Accepts a link.
     LinkAccept = 3, "LINK_ACCEPT";
-    /// Denies a link.
+    /// Refuses a link.
     LinkRefuse = 4, "LINK_REFUSE";
     /// Ends a link, and all sessions over it.
     LinkClose = 5, "LINK_CLOSE";
     /// Proposes a session.
     SessionOpen = 6, "SESSION_OPEN";
-    /// Grants a session.
+    /// Accepts a session.
     SessionAccept = 7, "SESSION_ACCEPT";
-    /// Denies a session.
+    /// Refuses a session.
     SessionRefuse = 8, "SESSION_REFUSE";
     /// Ends a session.
     SessionClose = 9, "SESSION_CLOSE";
-    /// Asks for a sign of life.
+    /// Asks for a PONG.
     Ping = 10, "PING";
-    /// Gives it.
+    /// Answers a PING.
     Pong = 11, "PONG";
     /// Asks for the process's counters.
     StatsRequest = 12, "STATS_REQUEST";
-    /// A part of them.
+    /// Returns a part of the counters.
     StatsReply = 13, "STATS_REPLY";
-    /// The last message: why the connection ends.
+    /// The last message, with the reason for closing the connection.
     Goodbye = 14, "GOODBYE";
     /// Asks the server of a session to receive a group's multicast.
     GroupJoin = 15, "GROUP_JOIN";
-    /// It does.
+    /// Confirms reception of the multicast.
     GroupAccept = 16, "GROUP_ACCEPT";
-    /// It does not.
+    /// Refuses to receive the multicast.
     GroupRefuse = 17, "GROUP_REFUSE";
-    /// It need not any more.
+    /// Ends reception of the multicast.
     GroupLeave = 18, "GROUP_LEAVE";
-    /// Asks a session's client to use another from now on.
+    /// Asks a session's client to make further calls elsewhere.
     SessionDrain = 19, "SESSION_DRAIN";
 }
 
 impl Kind {
-    /// The kind with this code, if there is one.
+    /// Returns the kind with this code.
     pub fn from_code(code: u16) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
 
-    /// The code on the wire.
+    /// Returns the code on the wire.
     pub const fn code(self) -> u16 {
         self as u16
     }
@@ -106,17 +106,17 @@ impl Kind {
 /// The first message of each side (§8.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The versions that the process speaks.
+    /// The versions that the process supports.
     pub versions: VersionRange,
     /// Drawn at random when the process starts; not 0.
     pub incarnation: u64,
-    /// The process sends a PING this often, in milliseconds; on connections that it accepted less often (§8.6).
+    /// The interval of PINGs in milliseconds; longer on connections that the process accepted (§8.6).
     pub heartbeat_ms: u32,
     /// Name and version of the implementation, for people.
     pub agent: String,
-    /// Names the host; present when shared memory is on offer.
+    /// Names the host; present when shared memory is offered.
     pub host_identity: Option<[u8; 32]>,
-    /// Name of the abstract Unix socket where shared memory is handed over.
+    /// Name of the abstract Unix socket where shared memory is passed.
     pub rendezvous: Option<Vec<u8>>,
 }
 
@@ -127,7 +127,7 @@ pub enum Offer {
     Udp {
         /// The endpoint's port.
         port: u16,
-        /// Largest datagram that the side sends and receives on this path.
+        /// Largest datagram that the side can send and receive on this path.
         max_frame: u32,
     },
     /// Rings in shared memory.
@@ -138,14 +138,14 @@ pub enum Offer {
 }
 
 impl Offer {
-    /// Largest frame that the side can send and receive with this transport.
+    /// Returns the largest frame that the side can send and receive with this transport.
     pub const fn max_frame(self) -> u32 {
         match self {
             Offer::Udp { max_frame, .. } | Offer::Shm { max_frame } => max_frame,
         }
     }
 
-    /// Whether both are offers of one transport, whatever their fields.
+    /// Returns true if both offers name the same transport, with any fields.
     pub const fn is_same_transport(self, other: Offer) -> bool {
         matches!(
             (self, other),
@@ -159,38 +159,38 @@ impl Offer {
 pub struct LinkOpen {
     /// The link's number in this connection, chosen by the opener.
     pub link: u32,
-    /// The endpoint that asks.
+    /// The opener's endpoint.
     pub from_endpoint: u16,
-    /// The endpoint that is asked for.
+    /// The acceptor's endpoint.
     pub to_endpoint: u16,
-    /// Transports, the preferred one first. A decoder leaves out offers of transports that it
-    /// does not know, so that this may be empty.
+    /// Transports, the preferred one first. A decoder leaves out unknown transports, so the list may be
+    /// empty.
     pub offers: Vec<Offer>,
-    /// Over UDP, this side's sessions heed marks of congestion, and would send ECN-capable packets.
+    /// Over UDP: true if this side's sessions react to ECN marks and would send ECN-capable packets.
     pub ecn: bool,
 }
 
-/// Grants a link.
+/// Accepts a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkAccept {
     /// The link.
     pub link: u32,
-    /// The transport that was chosen, with the acceptor's values.
+    /// The chosen transport, with the acceptor's values.
     pub offer: Offer,
-    /// What to show at the rendezvous; with shared memory only.
+    /// The ticket to present at the rendezvous; with shared memory only.
     pub ticket: Option<[u8; 16]>,
-    /// This side reads and echoes marks of congestion, as the opener asked.
+    /// True if this side reads and echoes ECN marks, as the opener asked.
     pub ecn: bool,
 }
 
-/// Denies a link.
+/// Refuses a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkRefuse {
     /// The link.
     pub link: u32,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub status: Status,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: String,
 }
 
@@ -199,9 +199,9 @@ pub struct LinkRefuse {
 pub struct LinkClose {
     /// The link.
     pub link: u32,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub status: Status,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: String,
 }
 
@@ -214,7 +214,7 @@ pub struct SessionOpen {
     pub request: u32,
     /// The session's index at the client.
     pub session: u32,
-    /// The token that the client wants to see in frames of this session.
+    /// The token that frames to the client must carry in this session.
     pub token: u32,
     /// The session's first request number: a random multiple of `slots`.
     pub first_request: u64,
@@ -222,13 +222,13 @@ pub struct SessionOpen {
     pub slots: u16,
     /// Unacknowledged packets.
     pub credits: u16,
-    /// The longest response that the client takes, in bytes.
+    /// The longest response that the client accepts, in bytes.
     pub max_message: u32,
     /// Payload bytes of a full packet.
     pub packet_bytes: u32,
 }
 
-/// Grants a session, with the values that hold.
+/// Accepts a session, with the parameters that hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionAccept {
     /// The link.
@@ -237,20 +237,20 @@ pub struct SessionAccept {
     pub request: u32,
     /// The session's index at the server.
     pub session: u32,
-    /// The token that the server wants to see in frames of this session.
+    /// The token that frames to the server must carry in this session.
     pub token: u32,
-    /// Outstanding requests: at most what was proposed.
+    /// Outstanding requests: at most the proposed number.
     pub slots: u16,
-    /// Unacknowledged packets: at most what was proposed.
+    /// Unacknowledged packets: at most the proposed number.
     pub credits: u16,
-    /// The longest request that the server takes, in bytes.
+    /// The longest request that the server accepts, in bytes.
     pub max_message: u32,
-    /// Payload bytes of a full packet: at most what was proposed.
+    /// Payload bytes of a full packet: at most the proposed number.
     pub packet_bytes: u32,
 }
 
 impl SessionAccept {
-    /// Whether the server kept within the proposal (§8.5).
+    /// Returns true if the server kept within the proposal (§8.5).
     pub const fn is_within(&self, open: &SessionOpen) -> bool {
         self.slots <= open.slots
             && self.credits <= open.credits
@@ -258,16 +258,16 @@ impl SessionAccept {
     }
 }
 
-/// Denies a session.
+/// Refuses a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRefuse {
     /// The link.
     pub link: u32,
     /// The proposal's number.
     pub request: u32,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub status: Status,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: String,
 }
 
@@ -280,16 +280,16 @@ pub struct SessionClose {
     pub session: u32,
     /// The receiver's token of the session.
     pub token: u32,
-    /// Whether the sender is the session's client.
+    /// True if the sender is the session's client.
     pub from_client: bool,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub status: Status,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: String,
 }
 
-/// A server that is about to end asks the client of a session to make no further calls on it, and to
-/// close it when those that it has made have ended; not answered (§8.5).
+/// A server that is going to end asks the client of a session to make no further calls there, and to close
+/// the session after the last pending call. Not answered (§8.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionDrain {
     /// The link.
@@ -298,7 +298,7 @@ pub struct SessionDrain {
     pub session: u32,
     /// The receiver's token of the session.
     pub token: u32,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: String,
 }
 
@@ -316,32 +316,32 @@ pub struct Pong {
     pub nonce: u64,
 }
 
-/// Asks for the process's counters. Only a peer on the loopback interface may.
+/// Asks for the process's counters. Refused except to peers on the same host (§8.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatsRequest {
-    /// Comes back in the answer.
+    /// A number that the answer repeats.
     pub request: u32,
 }
 
-/// One part of the counters: the parts' texts, joined in order, are one JSON object.
+/// One part of the counters. The texts of all parts, joined in order, are one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatsReply {
-    /// The request.
+    /// The number of the STATS_REQUEST.
     pub request: u32,
-    /// Which part this is, from 0.
+    /// The number of this part, from 0.
     pub part: u16,
-    /// How many there are.
+    /// The number of parts.
     pub parts: u16,
     /// The part's text.
     pub json: String,
 }
 
-/// Says why the sender closes the connection.
+/// The reason why the sender closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Goodbye {
-    /// Why, for programs.
+    /// The reason, for programs.
     pub status: Status,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: String,
 }
 
@@ -350,7 +350,7 @@ pub struct Goodbye {
 pub struct GroupJoin {
     /// The link.
     pub link: u32,
-    /// Comes back in the answer.
+    /// A number that the answer repeats.
     pub request: u32,
     /// The session's index at the receiver.
     pub session: u32,
@@ -358,11 +358,11 @@ pub struct GroupJoin {
     pub token: u32,
     /// The group's number, in the session field of its frames.
     pub group: u32,
-    /// What the group's frames carry as their token.
+    /// The token that the group's frames carry.
     pub key: u32,
-    /// Where the group's datagrams go: a multicast address.
+    /// The multicast address that the group's datagrams are sent to.
     pub address: SocketAddr,
-    /// Payload bytes of a full packet: those of the session.
+    /// Payload bytes of a full packet: equal to the session's.
     pub packet_bytes: u32,
 }
 
@@ -382,13 +382,13 @@ pub struct GroupRefuse {
     pub link: u32,
     /// The request.
     pub request: u32,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub status: Status,
-    /// Why, for people.
+    /// The reason, for people.
     pub text: String,
 }
 
-/// The member need not receive the group's multicast any more.
+/// Ends a member's reception of the group's multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupLeave {
     /// The link.

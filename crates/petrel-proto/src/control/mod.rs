@@ -1,17 +1,17 @@
-//! The control plane's messages (`docs/wire-protocol.md` §8): what two processes say over TCP
-//! before their endpoints exchange packets.
+//! The control plane's messages (`docs/wire-protocol.md` §8), which two processes exchange over TCP before
+//! their endpoints exchange packets.
 //!
-//! | item | what it does |
+//! | item | purpose |
 //! | --- | --- |
 //! | [`Message`] | one message of the conversation; [`Message::encode`] writes it |
-//! | [`Decoder`] | bytes in as they come from the stream, messages out |
-//! | [`DecodeError`] | what is wrong with the bytes, and [whose fault](Fault) it is |
-//! | [`choose_version`] | the version that two processes speak |
+//! | [`Decoder`] | turns the bytes of a stream into messages |
+//! | [`DecodeError`] | the error in the bytes, and [whose fault](Fault) it is |
+//! | [`choose_version`] | the version that two processes use |
 //!
-//! Nothing here reads a socket or a clock. A decoder bounds its memory by what the specification
-//! allows in one message, grows only with bytes that have really come, and checks every value's
-//! range, so that who acts on a message need not ask whether it makes sense by itself. Whether it
-//! makes sense *now* (a link that exists, a request that was made) is for its reader to say.
+//! The module reads neither sockets nor clocks. A decoder's memory is bounded by the largest message that the
+//! specification allows, and grows only with received bytes. The decoder checks the range of every value, so
+//! callers get messages that are valid in themselves. Callers check them against the current state: that a
+//! link exists, or that a request was made.
 
 mod decode;
 mod decoder;
@@ -40,28 +40,28 @@ pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 
 use crate::limits::{FIRST_REQUEST_END, PACKET_BYTES_MAX, PACKET_BYTES_MIN, SLOTS_MAX};
 
-/// What each side sends before anything else.
+/// The first bytes that a side sends.
 pub const PREFACE: [u8; 8] = *b"PETREL\r\n";
 
-/// TCP port of a process that was not told another.
+/// The default TCP port of a process.
 pub const DEFAULT_PORT: u16 = 31_850;
 
 /// Bytes of a message before its body: length, type, reserved.
 pub const HEADER_BYTES: usize = 8;
 
-/// Longest body before the peer's HELLO came: a stranger gets no more memory than that.
+/// Longest body before the peer's HELLO: an unknown peer gets no more memory.
 pub const BODY_BYTES_MAX_BEFORE_HELLO: usize = 1_024;
 
 /// Longest body after the HELLO.
 pub const BODY_BYTES_MAX: usize = 65_536;
 
-/// Longest text for people; the encoder cuts what is longer.
+/// Longest text for people; the encoder cuts longer ones.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// Longest `agent` of a HELLO; the encoder cuts what is longer.
+/// Longest `agent` of a HELLO; the encoder cuts longer ones.
 pub const AGENT_BYTES_MAX: usize = 64;
 
-/// Longest rendezvous name: what fits in a Unix socket's address behind the leading zero.
+/// Longest rendezvous name: the size of a Unix socket's address after the leading zero.
 pub const RENDEZVOUS_BYTES_MAX: usize = 107;
 
 /// Most offers in one LINK_OPEN.
@@ -70,16 +70,16 @@ pub const OFFERS_MAX: usize = 8;
 /// Most bytes of JSON in one STATS_REPLY.
 pub const STATS_PART_BYTES_MAX: usize = 60_000;
 
-/// Longest heartbeat interval: a hung peer must be found out some time.
+/// Longest heartbeat interval: bounds the time to detect a hung peer.
 pub const HEARTBEAT_MS_MAX: u32 = 10_000;
 
 /// Smallest `max_frame` of an offer.
 pub const MAX_FRAME_BYTES_MIN: u32 = PACKET_BYTES_MIN + PACKET_OVERHEAD_BYTES;
 
-/// Largest `max_frame` of an offer: of shared memory; no datagram is that long.
+/// Largest `max_frame` of an offer, of shared memory: datagrams are shorter.
 pub const MAX_FRAME_BYTES_MAX: u32 = PACKET_BYTES_MAX + PACKET_OVERHEAD_BYTES;
 
-/// What `packet_bytes` leaves of `max_frame` to the headers of a packet of many.
+/// Bytes of `max_frame` reserved for the headers of a packet: `packet_bytes` is the rest.
 pub const PACKET_OVERHEAD_BYTES: u32 = crate::limits::PACKET_OVERHEAD_BYTES as u32;
 
 const _: () = {

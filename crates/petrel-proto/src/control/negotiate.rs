@@ -1,6 +1,6 @@
-//! Which version two processes speak (§8.3).
+//! The choice of the protocol version of two processes (§8.3).
 
-/// The versions that a process speaks: all from `min` to `max`.
+/// The versions that a process supports: all from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionRange {
     /// The oldest.
@@ -10,7 +10,7 @@ pub struct VersionRange {
 }
 
 impl VersionRange {
-    /// What this implementation speaks.
+    /// The versions that this implementation supports.
     pub const OWN: VersionRange = VersionRange { min: 1, max: 1 };
 }
 
@@ -22,16 +22,16 @@ impl VersionRange {
     Shown(peer)
 )]
 pub struct VersionMismatch {
-    /// What this side speaks.
+    /// This side's versions.
     pub own: VersionRange,
-    /// What the peer speaks.
+    /// The peer's versions.
     pub peer: VersionRange,
 }
 
-/// The version to use: the smaller of the two newest, if both sides speak it.
+/// Returns the version to use: the smaller of the two newest, if both sides support it.
 ///
 /// # Errors
-/// When there is none: the connection ends with UNIMPLEMENTED.
+/// When the sides have no version in common: the connection ends with UNIMPLEMENTED.
 pub fn choose_version(own: VersionRange, peer: VersionRange) -> Result<u16, VersionMismatch> {
     let version = own.max.min(peer.max);
     if version >= own.min && version >= peer.min {

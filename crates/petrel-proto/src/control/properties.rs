@@ -143,7 +143,7 @@ fn group_join() -> impl Strategy<Value = GroupJoin> {
     )
 }
 
-/// Messages that may come at any time after the HELLO.
+/// Any message allowed after the HELLO.
 fn message() -> impl Strategy<Value = Message> {
     let reason = || (any::<u32>(), any::<u32>(), status(), text(TEXT_BYTES_MAX));
     prop_oneof![
@@ -172,7 +172,7 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// A whole conversation: HELLO and what follows.
+/// A whole conversation: HELLO and further messages.
 fn conversation() -> impl Strategy<Value = Vec<Message>> {
     (hello(), vec(message(), 0..8)).prop_map(|(hello, mut messages)| {
         messages.insert(0, hello.into());
@@ -186,7 +186,7 @@ fn encoded(messages: &[Message]) -> Vec<u8> {
     stream
 }
 
-/// Feeds one piece, checks the decoder's memory, and returns what came out.
+/// Passes one piece to the decoder, checks the decoder's memory, and returns the messages.
 fn feed(decoder: &mut Decoder, mut piece: &[u8]) -> (Vec<Message>, Option<DecodeError>) {
     let mut messages = Vec::new();
     loop {
@@ -215,7 +215,7 @@ fn feed_all<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Message>, Op
     (messages, None)
 }
 
-/// Bytes like those of a conversation: with the preface, sound headers and records now and then.
+/// Bytes similar to a conversation: with the preface, and some valid headers and records.
 fn nearly_sound_bytes() -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<prop::sample::Index>(), any::<u8>());
     (conversation(), vec(change, 0..6), any::<bool>()).prop_map(|(messages, changes, cut)| {
@@ -355,8 +355,8 @@ fn decode__skips_a_message_of_unknown_type_without_keeping_it() {
     assert!(decoder.memory_bytes() <= 1_024);
 }
 
-/// However small the pieces are in which a message comes: memory is taken as its bytes come, twice as much as there are at
-/// most, never more than the message has, and in few steps, each of which is a copy.
+/// For pieces of any size, memory grows with the received bytes, to at most twice their number and never
+/// beyond the message's length. Memory grows in few steps, because every step is a copy.
 #[test]
 fn memory_bytes__follow_what_has_come_of_a_message() {
     let json = "x".repeat(9_000);

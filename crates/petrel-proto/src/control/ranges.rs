@@ -1,4 +1,4 @@
-//! The ranges of the messages' fields. The decoder and the encoder both keep to them.
+//! The ranges of the messages' fields, checked by the decoder and the encoder.
 
 use super::{
     Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello, Kind,
@@ -55,7 +55,7 @@ impl LinkAccept {
     }
 }
 
-/// The fields that a proposal and its answer share.
+/// The fields common to a proposal and the answer.
 struct Terms {
     kind: Kind,
     session: u32,
@@ -78,10 +78,10 @@ impl Terms {
 }
 
 impl SessionOpen {
-    /// Whether every field is in its range.
+    /// Checks the range of every field.
     ///
     /// # Errors
-    /// The first field that is not.
+    /// The first field out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let Self { session, slots, credits, max_message, packet_bytes, .. } = *self;
         let kind = Kind::SessionOpen;
@@ -93,10 +93,10 @@ impl SessionOpen {
 }
 
 impl SessionAccept {
-    /// Whether every field is in its range.
+    /// Checks the range of every field.
     ///
     /// # Errors
-    /// The first field that is not.
+    /// The first field out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let Self { session, slots, credits, max_message, packet_bytes, .. } = *self;
         let kind = Kind::SessionAccept;
@@ -117,10 +117,10 @@ impl SessionDrain {
 }
 
 impl GroupJoin {
-    /// Whether every field is in its range.
+    /// Checks the range of every field.
     ///
     /// # Errors
-    /// The first field that is not.
+    /// The first field out of range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         let kind = Kind::GroupJoin;
         let packets = PACKET_BYTES_MIN..=PACKET_BYTES_MAX;

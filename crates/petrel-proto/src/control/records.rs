@@ -6,10 +6,10 @@ use crate::Status;
 /// Version 1 uses tags below this.
 const TAGS: usize = 16;
 
-/// Tags with this bit must be understood by the receiver.
+/// Receivers must understand tags with this bit.
 const CRITICAL: u16 = 1 << 15;
 
-/// The records of one body by tag, borrowed from it.
+/// The records of one body by tag, borrowed from the body.
 pub(super) struct Records<'a> {
     kind: Kind,
     single: [Option<&'a [u8]>; TAGS],
@@ -17,7 +17,7 @@ pub(super) struct Records<'a> {
     repeated_count: usize,
 }
 
-/// Which tags a message has.
+/// The tags of a message.
 pub(super) struct Tags {
     /// Tags that occur at most once.
     pub(super) single: &'static [u16],
@@ -26,7 +26,7 @@ pub(super) struct Tags {
 }
 
 impl<'a> Records<'a> {
-    /// Splits a body into records, and refuses what the message cannot have.
+    /// Splits a body into records, and refuses records that the message cannot have.
     pub(super) fn read(kind: Kind, tags: &Tags, mut body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut records =
             Self { kind, single: [None; TAGS], repeated: [&[]; OFFERS_MAX], repeated_count: 0 };
@@ -55,22 +55,22 @@ impl<'a> Records<'a> {
         Ok(())
     }
 
-    /// The values of the repeated tag, in order.
+    /// Returns the values of the repeated tag, in order.
     pub(super) fn repeated(&self) -> &[&'a [u8]] {
         &self.repeated[..self.repeated_count]
     }
 
-    /// A record of any length.
+    /// Returns a record of any length, if present.
     pub(super) fn optional(&self, tag: u16) -> Option<&'a [u8]> {
         self.single[usize::from(tag)]
     }
 
-    /// A record of any length that must be there.
+    /// Returns a required record of any length.
     pub(super) fn bytes(&self, tag: u16) -> Result<&'a [u8], DecodeError> {
         self.optional(tag).ok_or(DecodeError::RecordMissing { kind: self.kind, tag })
     }
 
-    /// A record of exactly `N` bytes, or none.
+    /// Returns a record of exactly `N` bytes, if present.
     pub(super) fn optional_array<const N: usize>(
         &self,
         tag: u16,
@@ -78,7 +78,7 @@ impl<'a> Records<'a> {
         self.optional(tag).map(|value| self.to_array(tag, value)).transpose()
     }
 
-    /// Whether a record of no bytes is there.
+    /// Returns true if an empty record is present.
     pub(super) fn flag(&self, tag: u16) -> Result<bool, DecodeError> {
         self.optional_array::<0>(tag).map(|value| value.is_some())
     }
@@ -111,7 +111,7 @@ impl<'a> Records<'a> {
         self.u8(tag).map(Status::from_code)
     }
 
-    /// A text of at most `bytes_max` bytes.
+    /// Returns a text of at most `bytes_max` bytes.
     pub(super) fn text(&self, tag: u16, bytes_max: usize) -> Result<String, DecodeError> {
         let value = self.bytes(tag)?;
         if value.len() > bytes_max {
@@ -122,7 +122,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The first record's tag and value, and what follows it.
+/// Returns the first record's tag and value, and the remaining bytes.
 fn split_record(body: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (tag, rest) = body.split_first_chunk()?;
     let (length, rest) = rest.split_first_chunk()?;
@@ -141,7 +141,7 @@ pub(super) fn write(out: &mut Vec<u8>, tag: u16, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// The longest beginning of `text` that has at most `bytes_max` bytes and whole characters.
+/// Returns the longest prefix of `text` with at most `bytes_max` bytes and whole characters.
 pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }

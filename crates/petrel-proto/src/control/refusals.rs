@@ -1,22 +1,22 @@
-//! Each record and each field of each message, wrong in each way (§8.1, §8.2): the tables of the specification, held
-//! against the decoder and the encoder.
+//! Every record and every field of every message, with every kind of error (§8.1, §8.2): compares the tables
+//! of the specification with the decoder and the encoder.
 
 use super::decode::decode_body;
 use super::*;
 use crate::Status;
 
-/// The length of a record, and whether it may be left out.
+/// The length of a record, and its presence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// Must be there, with as many bytes as in the table.
+    /// Required, with the length in the table.
     Fixed,
-    /// May be left out; else it has as many bytes as in the table.
+    /// Optional, with the length in the table.
     Optional,
-    /// May be left out, and has any length.
+    /// Optional, of any length.
     Free,
-    /// Must be there, and is a text of at most so many bytes.
+    /// Required, a text of at most this number of bytes.
     Text(usize),
-    /// At least one must be there, and at most [`OFFERS_MAX`].
+    /// At least one is required, at most [`OFFERS_MAX`] are allowed.
     Offers,
 }
 
@@ -44,7 +44,7 @@ fn status(tag: u16) -> Record {
     (tag, vec![14], Fixed)
 }
 
-/// All records of a message in the order in which the encoder writes them, each with a value of its own.
+/// Returns all records of a message in encoding order, each with a distinct value.
 fn records(kind: Kind) -> Vec<Record> {
     let udp = vec![1, 0x39, 0x30, 0xC0, 5, 0, 0];
     match kind {
@@ -129,14 +129,14 @@ fn decoded(kind: Kind, records: &[Record]) -> Result<Message, DecodeError> {
     decode_body(kind, &body(records))
 }
 
-/// The records with the one at `place` changed.
+/// Returns the records with a change at `place`.
 fn changed(records: &[Record], place: usize, change: impl FnOnce(&mut Vec<u8>)) -> Vec<Record> {
     let mut records = records.to_vec();
     change(&mut records[place].1);
     records
 }
 
-/// Each record of each message: its kind, all records, and which it is.
+/// All records of all messages: the message's kind, its records, and the record's place.
 fn each() -> impl Iterator<Item = (Kind, Vec<Record>, usize)> {
     Kind::ALL.into_iter().flat_map(|kind| {
         let records = records(kind);
@@ -177,7 +177,7 @@ fn record__that_is_missing() {
         let (tag, _, form) = records.remove(place);
         let got = decoded(kind, &records);
         match form {
-            // The ticket that shared memory needs.
+            // The ticket required with shared memory.
             Optional if (kind, tag) == (Kind::LinkAccept, 5) => {
                 let field = "ticket";
                 assert_eq!(got, Err(DecodeError::OutOfRange(OutOfRange { kind, field })));
@@ -256,7 +256,7 @@ fn record__that_is_not_known() {
     }
 }
 
-/// A message with some records changed to these bytes.
+/// Returns a message with some records changed to these bytes.
 fn with(kind: Kind, values: &[(u16, &[u8])]) -> Result<Message, DecodeError> {
     let mut records = records(kind);
     for (tag, bytes) in values {
@@ -268,7 +268,8 @@ fn with(kind: Kind, values: &[(u16, &[u8])]) -> Result<Message, DecodeError> {
     decoded(kind, &records)
 }
 
-/// A field's name, the record it is in, and values at the ends of its range: what may be, and what may not.
+/// A field's name, the tag of its record, and values at the ends of its range: the valid and the invalid
+/// ones.
 type Bounds = (Kind, &'static str, u16, Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 fn of_u16<const N: usize>(values: [u16; N]) -> Vec<Vec<u8>> {
@@ -330,7 +331,7 @@ fn bounds() -> Vec<Bounds> {
             vec![shm_offer(least), shm_offer(most)],
             vec![shm_offer(least - 1), shm_offer(most + 1)],
         ),
-        // Of a transport that version 1 does not know, and UDP with a ticket.
+        // A transport unknown to version 1, and UDP with a ticket.
         (Kind::LinkAccept, "offer", 4, vec![], vec![vec![3, 1], vec![0]]),
         (Kind::LinkAccept, "ticket", 4, vec![], vec![udp_offer(1, least)]),
         (
@@ -378,7 +379,7 @@ fn bounds() -> Vec<Bounds> {
 fn field__at_the_ends_of_its_range() {
     for (kind, field, tag, may_be, may_not) in bounds() {
         for value in may_be {
-            // The longest session has a first request that goes with it.
+            // The largest number of slots needs a suitable first request.
             let message = match (kind, tag) {
                 (Kind::SessionOpen, 6) => with(kind, &[(6, &value), (5, &0u64.to_le_bytes())]),
                 _ => with(kind, &[(tag, &value)]),
@@ -392,7 +393,7 @@ fn field__at_the_ends_of_its_range() {
     }
 }
 
-/// What the decoder lets nobody say, the encoder does not say either, and nothing is left of the attempt.
+/// The encoder refuses all values that the decoder refuses, and leaves its buffer unchanged.
 #[test]
 fn encode__of_a_value_out_of_range() {
     let offers = vec![Offer::Shm { max_frame: 4_096 }; OFFERS_MAX + 1];
@@ -427,7 +428,7 @@ fn encode__cuts_texts_for_people() {
         let cut = long[..bytes_max].to_owned();
         let (mut out, mut expected) = (Vec::new(), Vec::new());
         message.encode(&mut out).unwrap();
-        // The message with the text that the reader is to get.
+        // The message with the text that the receiver is to get.
         let mut records = records(kind);
         let place = records.iter().position(|(.., form)| matches!(form, Text(_))).unwrap();
         records[place].1 = cut.into_bytes();

@@ -4,7 +4,7 @@ use super::*;
 
 const PAGE: &str = include_str!("../../../../docs/wire-protocol.md");
 
-/// A ```` ```control-vector ```` block of the page.
+/// A ```` ```control-vector ```` block of the specification.
 #[derive(Debug)]
 struct Vector {
     name: &'static str,
@@ -47,7 +47,7 @@ fn ecn_word(ecn: bool) -> &'static str {
     if ecn { " ecn" } else { "" }
 }
 
-/// A message as the page writes it.
+/// Returns a message in the notation of the specification.
 fn words(message: &Message) -> String {
     let name = message.kind().name();
     match message {
@@ -141,7 +141,7 @@ fn error_words(error: DecodeError) -> String {
     }
 }
 
-/// A decoder in the state where the message is expected.
+/// Returns a decoder in the state in which the message is expected.
 fn decoder_before(message: &[u8]) -> Decoder {
     let mut decoder = Decoder::new();
     assert_eq!(decoder.decode(&mut &PREFACE[..]), Ok(None));

@@ -5,25 +5,24 @@ use crate::limits::RTO_NS_MAX;
 /// Bounds of the retransmission timeout, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtoBounds {
-    /// Least timeout. RFC 6298 asks for a second, for the Internet; a datacenter round trip is
-    /// some microseconds, and what has to be waited out is the scheduling noise of the hosts.
+    /// Least timeout. RFC 6298 asks for a second, for the Internet. A datacenter round trip is some
+    /// microseconds, and the timeout only has to cover the scheduling noise of the hosts.
     pub min_ns: u64,
     /// Largest timeout, doublings included.
     pub max_ns: u64,
-    /// Timeout before the first measurement, where nothing is known of the path either.
+    /// Timeout before the first measurement, for a path of unknown length.
     pub initial_ns: u64,
-    /// Least time until a *probe*: what was lost at the end of what was sent is looked for once before
-    /// the timeout (RFC 9002 §6.2, RFC 8985 §7). A probe that was not needed costs two small frames, and
-    /// says nothing of congestion, so that it need not wait for as long. From `min_ns` on there are
-    /// none.
+    /// Least time until a *probe*: one search for loss at the tail of a transmission before the timeout (RFC
+    /// 9002 §6.2, RFC 8985 §7). An unnecessary probe costs two small frames and is no sign of congestion, so
+    /// it may be early. Values from `min_ns` on disable probes.
     pub probe_min_ns: u64,
 }
 
 impl RtoBounds {
-    /// Whether timeouts can be reckoned with these bounds.
+    /// Checks that the bounds are consistent.
     ///
     /// # Errors
-    /// The rule that they break.
+    /// The violated rule.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.min_ns == 0 {
             Err("the least retransmission timeout is at least a nanosecond")
@@ -36,13 +35,13 @@ impl RtoBounds {
         }
     }
 
-    /// Whether there are probes.
+    /// Returns true if probes are enabled.
     #[inline]
     pub fn has_probes(&self) -> bool {
         self.probe_min_ns < self.min_ns
     }
 
-    /// A timer set for this long at most is about as near as any is.
+    /// Returns the time of a near timer: a timer set for at most this time is about as near as any.
     #[inline]
     pub fn soon_ns(&self) -> u64 {
         2 * self.probe_min_ns.min(self.min_ns)
@@ -60,9 +59,9 @@ impl Default for RtoBounds {
     }
 }
 
-/// Smoothed round-trip time and its variation. Kept scaled by 8 and by 4, so that the gains of
-/// RFC 6298 §2 (1/8 and 1/4) are shifts. Before the first measurement the second may hold the timeout
-/// that is [expected](RttEstimator::expect).
+/// Smoothed round-trip time and variation, scaled by 8 and by 4, so that the gains of RFC 6298 §2 (1/8 and
+/// 1/4) are shifts. Before the first measurement the second may hold an [expected](RttEstimator::expect)
+/// timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RttEstimator {
     srtt_ns_times_8: u64,
@@ -70,20 +69,20 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// No measurement yet.
+    /// Makes an estimator without measurements.
     pub const fn new() -> Self {
         Self { srtt_ns_times_8: 0, rttvar_ns_times_4: 0 }
     }
 
-    /// Until there is a measurement, takes the timeout from the round trip of the path as somebody
-    /// else has measured it, as if it were the first one (RFC 6298 §2.2).
+    /// Sets the timeout from a round trip measured by other means, as if it were the first measurement (RFC
+    /// 6298 §2.2). Without effect after a measurement.
     pub fn expect(&mut self, path_ns: u64) {
         if self.srtt_ns_times_8 == 0 {
             self.rttvar_ns_times_4 = path_ns.saturating_mul(3);
         }
     }
 
-    /// Takes a measurement in.
+    /// Adds a measurement.
     #[inline]
     pub fn sample(&mut self, rtt_ns: u64) {
         if self.srtt_ns_times_8 == 0 {
@@ -96,12 +95,12 @@ impl RttEstimator {
         self.srtt_ns_times_8 = (self.srtt_ns_times_8 - self.srtt_ns_times_8 / 8 + rtt_ns).max(1);
     }
 
-    /// The smoothed round-trip time in nanoseconds, once there is one.
+    /// Returns the smoothed round-trip time in nanoseconds, once measured.
     pub fn srtt_ns(&self) -> Option<u64> {
         (self.srtt_ns_times_8 != 0).then_some(self.srtt_ns_times_8 / 8)
     }
 
-    /// The time in nanoseconds until a probe: never later than the timeout.
+    /// Returns the time in nanoseconds until a probe: never later than the timeout.
     #[inline]
     pub fn probe_ns(&self, bounds: &RtoBounds) -> u64 {
         let rto_ns = self.rto_ns(bounds, 0);
@@ -114,7 +113,7 @@ impl RttEstimator {
         }
     }
 
-    /// The timeout in nanoseconds after `backoff` doublings.
+    /// Returns the timeout in nanoseconds after `backoff` doublings.
     #[inline]
     pub fn rto_ns(&self, bounds: &RtoBounds, backoff: u32) -> u64 {
         let base = match self.srtt_ns() {

@@ -1,4 +1,4 @@
-//! Which buckets of a wheel have entries.
+//! The set of a wheel's non-empty buckets.
 
 /// Buckets of a wheel.
 pub(super) const BUCKETS: u64 = 512;
@@ -25,7 +25,7 @@ impl Filled {
         self.0[bucket / 64] >> (bucket % 64) & 1 == 1
     }
 
-    /// The first tick after `tick`, at most a turn of the wheel later, whose bucket has entries.
+    /// Returns the first tick after `tick`, at most a turn of the wheel later, whose bucket has entries.
     #[inline]
     pub(super) fn next_after(&self, tick: u64) -> Option<u64> {
         let first = tick + 1;
@@ -37,7 +37,8 @@ impl Filled {
         self.next_in_other_words(first)
     }
 
-    /// The word of `first` comes again last, for its bits before `first`.
+    /// Searches the words after that of `first`, and last the word of `first` again, for the bits below
+    /// `first`.
     fn next_in_other_words(&self, first: u64) -> Option<u64> {
         let start = (first % BUCKETS) as usize;
         let later = (1..=WORDS).find(|step| self.0[(start / 64 + step) % WORDS] != 0)?;

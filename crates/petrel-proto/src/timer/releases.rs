@@ -1,19 +1,18 @@
-//! The sessions that pacing holds back, by the time at which they may send: the fine half of the
-//! wheel.
+//! The sessions held back by pacing, by the time at which they may send: the fine half of the wheel.
 //!
-//! It differs from the half of the timeouts where pacing asks for it. A tick is 1 µs, so that a packet
-//! is late by less than a full one takes at 10 Gbit/s. What came due is given in the order of the
-//! times, and of one tick in the order in which it was put in: no session is always last. And nothing
-//! is taken out: a session has one entry at most, which soon comes due and is then found stale.
+//! Pacing needs three differences from timeouts. A tick is 1 µs, so that a packet is late by less than a full
+//! packet takes at 10 Gbit/s. Due sessions come in the order of their times, and in one tick in the order of
+//! insertion, so that no session is always last. And no entry is removed early: a session has at most one
+//! entry, which soon comes due and is recognised as stale.
 
 use petrel_planted::planted;
 
 use super::TimerKey;
 use super::filled::{BUCKETS, Filled};
 
-/// Nanoseconds of a tick, as a power of two: 1.024 µs, for a horizon of 524 µs, less the up
-/// to 66 µs since time was last moved forward. Later times come due at the horizon and are put in
-/// again: at 1 Mbit/s, the lowest rate, some 30 times for a full packet.
+/// Nanoseconds of a tick, as a power of two: 1.024 µs, for a horizon of 524 µs, less the up to 66 µs since
+/// time was last moved forward. Later times come due at the horizon and are inserted again: at 1 Mbit/s, the
+/// lowest rate, some 30 times for a full packet.
 const TICK_SHIFT: u32 = 10;
 
 const NIL: u32 = u32::MAX;
@@ -40,10 +39,10 @@ impl List {
 pub(super) struct Releases {
     lists: Box<[List]>,
     filled: Filled,
-    /// As many as were ever in at once.
+    /// The largest number of entries so far, free ones included.
     nodes: Vec<Node>,
     free: u32,
-    /// Entries in the buckets and due ones.
+    /// Entries in the buckets and due entries.
     count: u32,
     /// All ticks up to this one have been handled.
     tick: u64,
@@ -63,11 +62,11 @@ impl Releases {
         }
     }
 
-    /// Puts an entry in; gives the time at which it comes due.
+    /// Inserts an entry. Returns the time at which the entry comes due.
     #[inline]
     pub(super) fn insert(&mut self, now_ns: u64, key: TimerKey, release_ns: u64) -> u64 {
         if self.count == 0 {
-            // Nothing has moved time along meanwhile.
+            // Nothing has moved time forward meanwhile.
             self.tick = self.tick.max(now_ns >> TICK_SHIFT);
         }
         let (soonest, latest) = (self.tick + 1, self.tick + BUCKETS - 1);
@@ -80,7 +79,8 @@ impl Releases {
         tick << TICK_SHIFT
     }
 
-    /// Moves the entries of all ticks up to now to those that are due; gives the time of the next.
+    /// Moves the entries of all ticks up to now to the due list. Returns the time of the next tick with an
+    /// entry.
     pub(super) fn collect_due(&mut self, now_ns: u64) -> Option<u64> {
         let now = now_ns >> TICK_SHIFT;
         let mut next = self.next_tick();
@@ -114,7 +114,7 @@ impl Releases {
         Some(key)
     }
 
-    /// Entries in the buckets, and due ones.
+    /// Returns the number of entries in the buckets and due entries.
     pub(super) fn len(&self) -> usize {
         self.count as usize
     }
@@ -123,7 +123,7 @@ impl Releases {
         self.due.first != NIL
     }
 
-    /// When the next entry comes due, those that are due apart.
+    /// Returns the time at which the next entry comes due, apart from due entries.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         Some(self.next_tick()? << TICK_SHIFT)
     }

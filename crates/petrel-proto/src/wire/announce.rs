@@ -1,4 +1,4 @@
-//! What an ANNOUNCE says of the packets that come by multicast (`docs/wire-protocol.md` §12.3).
+//! The contents of an ANNOUNCE, which refers to packets sent by multicast (`docs/wire-protocol.md` §12.3).
 
 use super::{Malformed, Part};
 use crate::limits::{CONTROL_FRAME_BYTES_MAX, DEADLINE_BLOCK_BYTES, PART_HEADER_BYTES};
@@ -11,7 +11,7 @@ const _: () = assert!(
     PART_HEADER_BYTES + DEADLINE_BLOCK_BYTES + ANNOUNCEMENT_BYTES <= CONTROL_FRAME_BYTES_MAX
 );
 
-/// Which message of which group a request is.
+/// Identifies a request among a group's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
     /// The group's number: the session field of its frames.
@@ -24,7 +24,7 @@ impl Announcement {
     /// Reads the payload of an ANNOUNCE.
     ///
     /// # Errors
-    /// [`Malformed`] when it has another length, or numbers that no frame can have.
+    /// [`Malformed`] if the length is wrong or a number is out of range.
     pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let Ok(bytes) = <[u8; ANNOUNCEMENT_BYTES]>::try_from(payload) else {
             return Err(Malformed("ANNOUNCE of a wrong length"));
@@ -37,8 +37,8 @@ impl Announcement {
         Ok(Self { group, sequence })
     }
 
-    /// The whole frame: the common header, the request's fields, its deadline if the header's flags say that
-    /// there is one, and this.
+    /// Returns the whole frame: the common header, the fields of a part, the deadline if the header's flags
+    /// announce one, and the announcement.
     pub fn encode(&self, header: [u64; 2], part: Part, deadline: Option<u64>) -> ControlBytes {
         let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
         let mut len = 0;

@@ -5,25 +5,25 @@ use super::{Flags, Malformed, skip_extensions};
 use crate::bitmap::Words;
 use crate::limits::{BITMAP_WORDS, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
 
-/// A control frame as bytes, with the length that counts.
+/// The bytes of a control frame, and the frame's length.
 pub(crate) type ControlBytes = ([u8; CONTROL_FRAME_BYTES_MAX], usize);
 
-/// Which packets of a request the server has.
+/// The server's acknowledgement of request packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// All packets below this.
+    /// The server has received all packets below this index.
     pub cumulative: u32,
-    /// The packet that came last.
+    /// The packet that arrived last.
     pub echo: u32,
-    /// Bit *i*: packet `cumulative + i`.
+    /// Bit *i* is set if packet `cumulative + i` has arrived.
     pub bitmap: Words,
 }
 
 impl Credit {
-    /// Parses what follows the common header.
+    /// Parses the bytes behind the common header.
     ///
     /// # Errors
-    /// [`Malformed`] when it is too short or its bitmap is not.
+    /// [`Malformed`] if the bytes are too few or the bitmap is not valid.
     #[inline]
     pub fn parse(flags: Flags, rest: &[u8]) -> Result<Self, Malformed> {
         let Some((fields, rest)) = rest.split_first_chunk::<8>() else {
@@ -34,31 +34,31 @@ impl Credit {
         Ok(Self { cumulative: word as u32, echo: (word >> 32) as u32, bitmap })
     }
 
-    /// The whole frame as bytes.
+    /// Returns the whole frame as bytes.
     pub fn encode(&self, header: [u64; 2]) -> ControlBytes {
         let word = u64::from(self.cumulative) | u64::from(self.echo) << 32;
         encode(header, [word], &self.bitmap)
     }
 }
 
-/// Which packets of a response the client has, wants and allows.
+/// The client's acknowledgement of response packets, with a limit and a request for repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pull {
-    /// All packets below this have come.
+    /// The client has received all packets below this index.
     pub cumulative: u32,
-    /// Packets below this may be sent.
+    /// The server may send packets below this index.
     pub limit: u32,
-    /// Packets below this that have not come are to be sent again.
+    /// The server is to send missing packets below this index again.
     pub resend_below: u32,
-    /// Bit *i*: packet `cumulative + i` has come.
+    /// Bit *i* is set if packet `cumulative + i` has arrived.
     pub bitmap: Words,
 }
 
 impl Pull {
-    /// Parses what follows the common header.
+    /// Parses the bytes behind the common header.
     ///
     /// # Errors
-    /// [`Malformed`] when it is too short or its bitmap is not.
+    /// [`Malformed`] if the bytes are too few or the bitmap is not valid.
     #[inline]
     pub fn parse(flags: Flags, rest: &[u8]) -> Result<Self, Malformed> {
         let Some((fields, rest)) = rest.split_first_chunk::<16>() else {
@@ -74,17 +74,17 @@ impl Pull {
         })
     }
 
-    /// The whole frame as bytes.
+    /// Returns the whole frame as bytes.
     pub fn encode(&self, header: [u64; 2]) -> ControlBytes {
         let first = u64::from(self.cumulative) | u64::from(self.limit) << 32;
         encode(header, [first, u64::from(self.resend_below)], &self.bitmap)
     }
 }
 
-/// Checks what follows the common header of a CANCEL: nothing does.
+/// Checks that a CANCEL has no payload behind its common header.
 ///
 /// # Errors
-/// [`Malformed`] when something does.
+/// [`Malformed`] if a payload is present.
 pub fn check_cancel(flags: Flags, rest: &[u8]) -> Result<(), Malformed> {
     match skip_extensions(flags, rest)? {
         [] => Ok(()),

@@ -1,34 +1,35 @@
-//! Extension blocks (`docs/wire-protocol.md` §3.4). Version 1 sends the deadline of a request, heeds
-//! it, and skips all else that comes.
+//! Extension blocks (`docs/wire-protocol.md` §3.4). Version 1 sends the deadline of a request, uses received
+//! deadlines, and skips all other records.
 
 use super::{Flags, Malformed};
 use crate::limits::DEADLINE_BLOCK_BYTES;
 
-/// Types from here on must be understood by the receiver.
+/// Receivers must understand the types from this value on.
 const CRITICAL: u8 = 128;
 
-/// The type of a deadline, and the length of its value.
+/// The type of a deadline record, and the length of the value.
 const DEADLINE: u8 = 2;
 const DEADLINE_BYTES: u8 = 4;
 
-/// What version 1 heeds of an extension block.
+/// The records of an extension block that version 1 uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
-    /// Microseconds that were left until the request's deadline when the frame was sent.
+    /// Microseconds left until the request's deadline when the frame was sent.
     pub deadline_us: Option<u32>,
 }
 
-/// Reads the extension block, if the flags say that there is one, and gives what follows it.
+/// Reads the extension block, if the flags announce one. Returns the contents and the bytes behind the block.
 ///
 /// # Errors
-/// [`Malformed`] when the block is cut short, its records do not fill it or have a wrong length, or
-/// one of them is critical: this version knows none.
+/// [`Malformed`] if the block is cut short, has a critical record (this version knows none), or its records
+/// have a wrong length or do not fill it.
 #[inline]
 pub fn read_extensions(flags: Flags, rest: &[u8]) -> Result<(Extensions, &[u8]), Malformed> {
     if flags.extended() { read_block(rest) } else { Ok((Extensions::default(), rest)) }
 }
 
-/// [`read_extensions`] where nothing in the block means anything.
+/// Like [`read_extensions`], for frames in which no extension has a meaning. Returns the bytes behind the
+/// block.
 ///
 /// # Errors
 /// As [`read_extensions`].
@@ -37,19 +38,19 @@ pub fn skip_extensions(flags: Flags, rest: &[u8]) -> Result<&[u8], Malformed> {
     read_extensions(flags, rest).map(|(_, rest)| rest)
 }
 
-/// The block that says only how many microseconds are left, as the word that follows a header.
+/// Returns the word, following a header, of a block with a deadline alone.
 #[inline]
 pub fn deadline_word(left_us: u32) -> u64 {
     DEADLINE_HEAD | u64::from(left_us) << 32
 }
 
-/// The microseconds that are left, if the word that follows a header is a block that says only that.
+/// Returns the microseconds left, if the word behind a header is a block with a deadline alone.
 #[inline]
 pub(crate) fn word_left_us(word: u64) -> Option<u32> {
     (word as u32 == DEADLINE_HEAD as u32).then_some((word >> 32) as u32)
 }
 
-/// The block's length, and the record's type and length.
+/// The constant half of such a word: the block's length, and the record's type and length.
 const DEADLINE_HEAD: u64 =
     (DEADLINE_BLOCK_BYTES as u64 - 2) | (DEADLINE as u64) << 16 | (DEADLINE_BYTES as u64) << 24;
 

@@ -1,4 +1,4 @@
-//! The 16 bytes with which every frame begins (`docs/wire-protocol.md` §3).
+//! The 16 bytes at the start of every frame (`docs/wire-protocol.md` §3).
 
 use super::Malformed;
 use crate::limits::HEADER_BYTES;
@@ -6,7 +6,7 @@ use crate::limits::HEADER_BYTES;
 /// The protocol version of this crate.
 pub const VERSION: u8 = 1;
 
-/// What a frame is (§3.1).
+/// The kind of a frame (§3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -18,15 +18,15 @@ pub enum Kind {
     RequestPart = 2,
     /// A packet of a response.
     ResponsePart = 3,
-    /// Request packets received.
+    /// Acknowledges request packets.
     Credit = 4,
-    /// Response packets received and allowed.
+    /// Acknowledges response packets and allows further ones.
     Pull = 5,
-    /// The client has given a request up.
+    /// The client has given up a request.
     Cancel = 7,
-    /// A packet of a request to a group; session and token are the group's.
+    /// A packet of a request to a group; session and token are those of the group.
     Multicast = 12,
-    /// A request whose packets come by multicast.
+    /// Announces a request with packets sent by multicast.
     Announce = 13,
 }
 
@@ -47,7 +47,7 @@ impl Kind {
         })
     }
 
-    /// The name in the specification.
+    /// Returns the name in the specification.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Request => "REQUEST",
@@ -67,51 +67,50 @@ impl Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u8);
 
-/// In the aux field of a response: it was not given at once when the request came, and its round trip
-/// says nothing of the network.
+/// Aux bit of a response: the answer did not follow at once on the complete request, so the round trip is no
+/// measurement of the network (§3.3).
 pub const ANSWERED_LATER: u16 = 1 << 8;
 
-/// In the aux field of a response that is an error: the request's handler was not called, and will not
-/// be.
+/// Aux bit of an error response: the request's handler was not called, and will not be (§3.3).
 pub const REFUSED: u16 = 1 << 9;
 
 impl Flags {
     /// No flag.
     pub const NONE: Flags = Flags(0);
-    /// E: a frame of this request or response came with the mark *Congestion Experienced*.
+    /// E: a frame of this request came with the ECN mark *Congestion Experienced*.
     pub const CONGESTION: Flags = Flags(1 << 0);
     /// X: an extension block is present.
     pub const EXTENDED: Flags = Flags(1 << 1);
-    /// R: the frame repeats one sent before.
+    /// R: the frame repeats an earlier one.
     pub const REPEATS: Flags = Flags(1 << 2);
-    /// W, of a CREDIT: the request runs, and its answer begins with one packet, which needs no credit.
+    /// W, of a CREDIT: the request runs, and the first packet of the answer needs no credit.
     pub const WAITS: Flags = Flags(1 << 3);
 
-    /// These and those.
+    /// Returns the union of two sets of flags.
     #[inline]
     pub const fn with(self, others: Flags) -> Flags {
         Flags(self.0 | others.0)
     }
 
-    /// Whether a frame came with the mark *Congestion Experienced*.
+    /// Returns true if a frame came with the mark *Congestion Experienced*.
     #[inline]
     pub const fn congestion(self) -> bool {
         self.0 & Self::CONGESTION.0 != 0
     }
 
-    /// Whether an extension block is present.
+    /// Returns true if an extension block is present.
     #[inline]
     pub const fn extended(self) -> bool {
         self.0 & Self::EXTENDED.0 != 0
     }
 
-    /// Whether the frame repeats one sent before.
+    /// Returns true if the frame repeats an earlier one.
     #[inline]
     pub const fn repeats(self) -> bool {
         self.0 & Self::REPEATS.0 != 0
     }
 
-    /// Whether a CREDIT says that the request runs and needs no credit any more.
+    /// Returns true if a CREDIT returns all credits of a running request.
     #[inline]
     pub const fn waits(self) -> bool {
         self.0 & Self::WAITS.0 != 0
@@ -121,7 +120,7 @@ impl Flags {
 /// The common header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The frame's kind.
     pub kind: Kind,
     /// Flag bits.
     pub flags: Flags,
@@ -136,10 +135,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Parses the header and gives the bytes behind it.
+    /// Parses the header. Returns the header and the bytes behind.
     ///
     /// # Errors
-    /// [`Malformed`] when the frame is too short or of an unknown version or kind.
+    /// [`Malformed`] if the frame is too short or of an unknown version or kind.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
@@ -163,13 +162,13 @@ impl Header {
         Ok((header, rest))
     }
 
-    /// The header as bytes.
+    /// Returns the header as bytes.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         to_bytes(self.words())
     }
 
-    /// The header as two words, which go out in little-endian order.
+    /// Returns the header as two words, sent in little-endian order.
     #[inline]
     pub fn words(&self) -> [u64; 2] {
         let to = Destination::new(self.session, self.token);
@@ -177,20 +176,19 @@ impl Header {
     }
 }
 
-/// What is the same in the headers of all frames to one end of a session: worked out once, so that
-/// a header costs two words.
+/// The part of a header that all frames to one end of a session share, computed once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Destination(u64);
 
 impl Destination {
-    /// The end whose index and token these are.
+    /// Makes the destination from the index and token that the receiving end chose.
     #[inline]
     pub const fn new(session: u32, token: u32) -> Self {
         debug_assert!(session < 1 << 20);
         Self((VERSION as u64) << 4 | (session as u64) << 12 | (token as u64) << 32)
     }
 
-    /// The header of a frame, as two words that go out in little-endian order.
+    /// Returns the header of a frame as two words, sent in little-endian order.
     #[inline]
     pub const fn words(self, kind: Kind, flags: Flags, aux: u16, request: u64) -> [u64; 2] {
         debug_assert!(request < 1 << 48);
@@ -198,13 +196,13 @@ impl Destination {
     }
 }
 
-/// The lowest twelve bits of a frame of this kind without flags.
+/// Returns the lowest twelve bits of a frame of this kind without flags.
 #[inline]
 pub(crate) const fn first_bits(kind: Kind) -> u32 {
     kind as u32 | (VERSION as u32) << 4
 }
 
-/// Header words as they stand in a frame.
+/// Returns header words as the bytes of a frame.
 #[inline]
 pub(crate) fn to_bytes<const WORDS: usize, const BYTES: usize>(words: [u64; WORDS]) -> [u8; BYTES] {
     const { assert!(WORDS * 8 == BYTES) };

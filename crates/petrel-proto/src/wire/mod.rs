@@ -1,8 +1,8 @@
-//! The frame layer: `docs/wire-protocol.md` §3, to the bit.
+//! The frame layer, exactly as `docs/wire-protocol.md` §3 specifies.
 //!
-//! Parsing never allocates, never reads beyond the slice it is given, and takes any bytes. The
-//! core parses in two steps, the common [`Header`] first and the fields of the kind where they are
-//! used; [`Frame`] does both at once, for traces, tests and tools.
+//! Parsers accept any bytes, never allocate, and never read beyond their slice. The core parses in two steps:
+//! first the common [`Header`], then the fields of the kind where they are used. [`Frame`] does both at once,
+//! for traces, tests and tools.
 
 mod announce;
 mod control;
@@ -35,16 +35,16 @@ pub struct Frame<'a> {
     pub header: Header,
     /// The fields of the kind.
     pub fields: Fields,
-    /// What its extension block says.
+    /// The contents of the extension block.
     pub extensions: Extensions,
     /// The payload; empty for CREDIT, PULL and CANCEL.
     pub payload: &'a [u8],
 }
 
-/// The fixed fields of a kind, and its bitmap.
+/// The fixed fields of a kind, with the bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fields {
-    /// REQUEST, RESPONSE and CANCEL have none.
+    /// REQUEST, RESPONSE and CANCEL: no fields.
     None,
     /// REQUEST_PART and RESPONSE_PART.
     Part(Part),
@@ -58,7 +58,7 @@ impl<'a> Frame<'a> {
     /// Parses a frame.
     ///
     /// # Errors
-    /// [`Malformed`], with the rule that is broken.
+    /// [`Malformed`] with the violated rule.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = Header::parse(bytes)?;
         let none = Extensions::default();

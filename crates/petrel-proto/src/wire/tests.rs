@@ -1,4 +1,4 @@
-//! The frame layer against its page, and against arbitrary frames and bytes.
+//! Tests the frame layer against its specification, and against arbitrary frames and bytes.
 
 mod exhaustive;
 mod properties;

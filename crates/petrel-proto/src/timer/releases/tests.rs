@@ -34,7 +34,7 @@ fn releases__after_a_long_idleness_keep_their_time() {
     wheel.insert_release(0, key(1), TICK);
     let now_ns = 1_000_000 * TICK;
     assert_eq!(due(&mut wheel, now_ns), [1]);
-    // The endpoint sleeps, and nothing moves the wheel.
+    // The endpoint sleeps, and nothing moves time forward in the wheel.
     let now_ns = now_ns + 100 * TICK;
     wheel.insert_release(now_ns, key(2), now_ns + 400 * TICK);
     assert_eq!(wheel.next_due_ns(), Some(now_ns + 401 * TICK));
@@ -91,14 +91,14 @@ fn memory__is_reused() {
 }
 
 proptest! {
-    /// Against the naive model: a list of release times, sorted by tick.
+    /// Compares with a naive model: a list of release times, sorted by tick.
     #[test]
     fn releases__match_the_model(
         steps in prop::collection::vec((0u64..700, prop::collection::vec(0u64..1500, 0..4)), 1..80),
     ) {
         let mut wheel = TimerWheel::new(0);
         let mut model: Vec<(u64, u32)> = Vec::new();
-        // Entries that may come early come in no order among those that came late.
+        // Early entries have no defined order among late ones.
         let mut far = std::collections::HashSet::new();
         let (mut now_ns, mut session) = (0, 0);
         for (pass, ahead) in steps {
@@ -133,7 +133,7 @@ proptest! {
     }
 }
 
-/// Time goes on while an entry waits: what comes later is not brought forward to what was then the end of the wheel.
+/// Time goes on while an entry waits: a later entry is not cut to the former horizon of the wheel.
 #[test]
 fn insert__counts_from_now_while_others_wait() {
     let mut releases = Releases::new(0);

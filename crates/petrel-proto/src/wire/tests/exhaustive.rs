@@ -1,10 +1,10 @@
-//! Every value of what steers the decoders, against the page read literally.
+//! All values of the bits that direct the decoders, compared with a literal reading of the specification.
 //!
-//! | what | exhaustive in |
+//! | subject | exhaustive in |
 //! | --- | --- |
 //! | header | the first two bytes (kind, version, flags), every length below a header, every bit |
 //! | frames | kind, flags, every length up to three words beyond the longest, words of the bitmap at their ends |
-//! | extension blocks | all of up to six bytes of nine that mean something, behind every kind |
+//! | extension blocks | all of up to six bytes out of nine significant values, behind every kind |
 //! | announcements | every length, every bit of both numbers |
 
 use super::*;
@@ -18,7 +18,7 @@ const CREDIT: u8 = 4;
 const PULL: u8 = 5;
 const CANCEL: u8 = 7;
 
-/// Bytes behind the header that a kind has before its extension block (§3.1).
+/// Returns the number of bytes between the header and the extension block (§3.1).
 fn fixed_bytes(kind: u8) -> usize {
     match kind {
         0 | 1 | CANCEL => 0,
@@ -27,7 +27,7 @@ fn fixed_bytes(kind: u8) -> usize {
     }
 }
 
-/// Where an extension block ends, if it is sound (§3.4).
+/// Returns the end of a valid extension block (§3.4).
 fn block_end(bytes: &[u8], start: usize) -> Option<usize> {
     let length = usize::from(*bytes.get(start)?) + 256 * usize::from(*bytes.get(start + 1)?);
     let (mut at, end) = (start + 2, start + 2 + length);
@@ -44,7 +44,7 @@ fn block_end(bytes: &[u8], start: usize) -> Option<usize> {
     Some(end)
 }
 
-/// Whether §3 takes the bytes for a frame.
+/// Returns true if §3 accepts the bytes as a frame.
 fn is_frame(bytes: &[u8]) -> bool {
     let [first, second, ..] = *bytes else { return false };
     let kind = first & 0xF;
@@ -66,7 +66,8 @@ fn is_frame(bytes: &[u8]) -> bool {
     }
 }
 
-/// Parses, compares with the page, and has what was taken encoded again where version 1 would write it so.
+/// Parses, and compares with the specification. Encodes accepted frames again where version 1 would send the
+/// same bytes.
 fn check(bytes: &[u8]) {
     let parsed = Frame::parse(bytes);
     assert_eq!(parsed.is_ok(), is_frame(bytes), "{bytes:?}");
@@ -77,7 +78,7 @@ fn check(bytes: &[u8]) {
     }
     let again = encode(&frame);
     let (same, left_out) = bytes.split_at(again.len());
-    // Words that are missing from a bitmap are zero; the last word of a PULL's fields is reserved.
+    // Missing words of a bitmap are zero; the last word of a PULL's fields is reserved.
     let reserved = if matches!(frame.fields, Fields::Pull(_)) { 28..32 } else { 0..0 };
     assert!(again[reserved.clone()].iter().all(|byte| *byte == 0));
     assert_eq!(again[..reserved.start], same[..reserved.start]);
@@ -99,13 +100,13 @@ fn header__of_every_kind_version_and_flags() {
                 assert_eq!((header.kind as u8, header.flags.0), (first & 0xF, second & 0xF));
                 assert!(rest.is_empty());
             }
-            // No first bytes make a header of fewer.
+            // A shorter slice is no header.
             assert!((0..16).all(|len| Header::parse(&bytes[..len]).is_err()));
         }
     }
 }
 
-/// Each of the 128 bits belongs to one field, and to its place in it.
+/// Every one of the 128 bits belongs to one field, at a fixed place.
 #[test]
 fn header__every_bit_is_in_its_field() {
     for kind in KINDS {
@@ -129,7 +130,7 @@ fn header__every_bit_is_in_its_field() {
 
 #[test]
 fn frame__of_every_kind_flags_and_length() {
-    // Bits that an end of a word may have wrong: none, all, the first, all but the first.
+    // Bit patterns for the ends of a word: none, all, the first, all but the first.
     let fills: [(u8, u8); 4] = [(0, 0), (0xFF, 0xFF), (1, 0), (0xFE, 0xFF)];
     for kind in 0..16u8 {
         for flags in 0..16 {
@@ -189,7 +190,7 @@ fn extensions__all_short_blocks_of_bytes_that_matter() {
     }
 }
 
-/// A deadline behind each kind, as its last record and with records of every length before it.
+/// A deadline behind every kind, as the last record and with records of every length before.
 #[test]
 fn extensions__the_last_deadline_counts_behind_every_kind() {
     for kind in KINDS {
@@ -206,7 +207,7 @@ fn extensions__the_last_deadline_counts_behind_every_kind() {
             let found = Frame::parse(&bytes).unwrap().extensions.deadline_us;
             let heeded = (!matches!(kind, CREDIT | PULL | CANCEL)).then_some(0x0403_0201);
             assert_eq!(found, heeded);
-            // Cut anywhere within the block it is none.
+            // A block cut at any place is not valid.
             for len in head..bytes.len() {
                 check(&bytes[..len]);
                 assert!(Frame::parse(&bytes[..len]).is_err());
@@ -223,7 +224,7 @@ fn deadline_word__is_a_block_for_every_bit() {
         assert_eq!((extensions.deadline_us, rest), (Some(left_us), &[][..]));
         assert_eq!(word_left_us(deadline_word(left_us)), Some(left_us));
     }
-    // Any other first half is another block.
+    // A different first half makes a different block.
     for bit in 0..32 {
         assert_eq!(word_left_us(deadline_word(7) ^ 1 << bit), None);
     }

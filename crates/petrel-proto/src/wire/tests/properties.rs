@@ -17,7 +17,7 @@ const KINDS: [Kind; 9] = [
     Kind::Announce,
 ];
 
-/// Every header but those with an extension block: tests give it one that fits its flag.
+/// Any header without an extension block. Tests add a block that fits the flag.
 fn header() -> impl Strategy<Value = Header> {
     let flags = (0u8..16).prop_map(|bits| Flags(bits & !Flags::EXTENDED.0));
     let numbers = (0u32..1 << 20, any::<u32>(), any::<u16>(), 0u64..1 << 48);
@@ -41,7 +41,7 @@ fn bitmap() -> impl Strategy<Value = [u64; 4]> {
     })
 }
 
-/// The fields of a kind, from numbers of which it takes what it needs.
+/// The fields of a kind, from numbers.
 fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields {
     let [first, second, third] = numbers;
     match kind {
@@ -57,7 +57,7 @@ fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields 
     }
 }
 
-/// A header, its fields and its payload.
+/// A header with fields and payload.
 fn frame() -> impl Strategy<Value = (Header, Fields, Vec<u8>)> {
     (header(), any::<[u32; 3]>(), any::<u8>(), bitmap(), vec(any::<u8>(), 0..40)).prop_map(
         |(header, numbers, grant, bitmap, mut payload)| {
@@ -69,7 +69,7 @@ fn frame() -> impl Strategy<Value = (Header, Fields, Vec<u8>)> {
     )
 }
 
-/// Bytes whose first one says version 1 and a known kind, most of the time.
+/// Bytes that mostly begin with version 1 and a known kind.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
     let first = prop_oneof![6 => 0x10u8..0x18, 1 => any::<u8>()];
     let small = prop_oneof![3 => 0u8..6, 1 => any::<u8>()];
@@ -77,8 +77,8 @@ fn frame_like() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(first, head, rest)| [&[first], &head[..], &rest].concat())
 }
 
-/// The extension block read as the page says it (§3.4), with indices: the length of the block, its
-/// own length field included, and the deadline in it; or `None` when it is not sound.
+/// Reads an extension block literally as §3.4 says, with indices. Returns the length of the block, with the
+/// length field, and the deadline; or `None` if the block is not valid.
 fn naive_block(bytes: &[u8]) -> Option<(usize, Option<u32>)> {
     let length = *bytes.first()? as usize + 256 * *bytes.get(1)? as usize;
     let end = 2 + length;
@@ -132,7 +132,7 @@ proptest! {
             let header = Header { flags: without_block, ..frame.header };
             let plain = Frame { header, extensions: Extensions::default(), ..frame };
             let again = encode(&plain);
-            // Shorter where something was left out: extensions, zero words of a bitmap.
+            // Shorter where extensions or zero words of a bitmap are left out.
             prop_assert!(again.len() <= bytes.len());
             prop_assert_eq!(Frame::parse(&again), Ok(plain));
         }
@@ -172,7 +172,7 @@ proptest! {
                 }
                 prop_assert_eq!(Frame::parse(&bytes), Ok(frame));
             }
-            // The block's length was made of other bytes; payloads are free, bitmaps are not.
+            // The block's length came from random bytes; payloads may have any length, bitmaps may not.
             Some((end, _)) => if let Ok(parsed) = Frame::parse(&bytes) {
                 prop_assert!(fixed + end + parsed.payload.len() <= bytes.len());
             },

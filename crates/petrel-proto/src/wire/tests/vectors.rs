@@ -7,12 +7,12 @@ use crate::bitmap::Words;
 
 const PAGE: &str = include_str!("../../../../../docs/wire-protocol.md");
 
-/// Blocks on the page of each sort: a page whose blocks are not found must not pass.
+/// Expected numbers of vectors, by sort: the test must not pass if it finds none.
 const SENT: usize = 29;
 const RECEIVED: usize = 8;
 const MALFORMED: usize = 23;
 
-/// A ```` ```vector ```` block of the page.
+/// A ```` ```vector ```` block of the specification.
 struct Vector {
     name: &'static str,
     bytes: Vec<u8>,
@@ -21,11 +21,11 @@ struct Vector {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Expected {
-    /// Read so and written so.
+    /// Read as specified, and written so by version 1.
     Sent(&'static str),
-    /// Read so, and written by no version 1 sender.
+    /// Read as specified, but written by no version 1 sender.
     Received(&'static str),
-    /// Refused by this rule.
+    /// Refused for this reason.
     Malformed(&'static str),
 }
 
@@ -51,7 +51,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-/// A frame as the page writes it.
+/// Returns a frame in the notation of the specification.
 fn words(frame: &Frame<'_>) -> String {
     let Header { kind, flags, session, token, aux, request } = frame.header;
     let mut words = format!(
@@ -116,14 +116,14 @@ fn encode__matches_every_vector_that_version_1_sends() {
     for Vector { name, bytes, expected } in vectors() {
         let Ok(frame) = Frame::parse(&bytes) else { continue };
         let is_sent = matches!(expected, Expected::Sent(_));
-        // What is only received differs once it is written as version 1 does, but for flag bits.
+        // Except for flag bits, a frame that is only received changes when version 1 writes it again.
         let is_same = encode(&frame) == bytes;
         assert!(is_same || !is_sent, "{name}: {:02x?}", encode(&frame));
         assert!(is_sent || !is_same || frame.header.flags.0 & 0b1001 != 0, "{name}");
     }
 }
 
-/// A prefix of a sound frame is a sound frame or refused, and no prefix reads beyond its end.
+/// A prefix of a valid frame is a valid frame or refused, and no parser reads beyond the end.
 #[test]
 fn parse__every_prefix_of_every_vector() {
     for Vector { name, bytes, expected } in vectors() {
