@@ -1,9 +1,9 @@
-//! The frames of a burst, where their owner has them: what [`Transport::push`] is promised, checked.
+//! Checks the promise of [`Transport::push`] to leave the bytes of pushed frames in place.
 //!
-//! A transport may keep the addresses of what is pushed until the next `flush` has returned, and
-//! read the bytes only then, as UDP does with large frames. So it is looked there whether they are
-//! still what they were: a core that changes, frees or hands back a buffer in between sends
-//! something else over a real transport, and is stopped here at the first frame.
+//!  A transport may keep only the addresses of pushed frames until the next `flush` returns, as UDP does
+//!  with large frames. This module therefore compares the bytes at the flush with those at the push. A core
+//!  that changes, frees or returns a buffer in between would send other bytes over a real transport; here
+//!  the first changed frame causes a panic.
 //!
 //! [`Transport::push`]: petrel_transport::Transport::push
 
@@ -11,11 +11,11 @@ use petrel_proto::wire::Frame;
 
 use crate::fabric::SimAddr;
 
-/// Frames that were pushed and not flushed yet.
+/// Frames that were pushed and are not flushed yet.
 #[derive(Debug, Default)]
 pub(crate) struct Lent {
     frames: Vec<LentFrame>,
-    /// What they were when they were pushed, one behind the other.
+    /// The bytes of these frames at the time of the push, one frame after the other.
     copies: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ struct LentFrame {
 }
 
 impl Lent {
-    /// Notes where a frame lies, and what it is.
+    /// Records the address and the content of a frame.
     #[inline]
     pub(crate) fn note(&mut self, head: &[u8], body: &[u8]) {
         self.frames.push(LentFrame { head, body });
@@ -37,10 +37,10 @@ impl Lent {
     /// Ends the burst of `sender`.
     ///
     /// # Safety
-    /// The frames noted since the last time are where they were.
+    /// The frames recorded since the last call are still at their addresses.
     ///
     /// # Panics
-    /// When one has changed.
+    /// If a frame has changed.
     #[expect(unsafe_code, reason = "the addresses are what is to be checked")]
     pub(crate) unsafe fn check(&mut self, sender: SimAddr) {
         let mut copies = &self.copies[..];
@@ -87,7 +87,7 @@ mod tests {
         lent.note(&head, &body);
         lent.note(&body, &[]);
         assert!(check(&mut lent));
-        // The burst is over: what becomes of them is nobody's business.
+        // The burst is over: the buffers may be freed.
         drop((head, body));
         assert!(check(&mut lent));
     }

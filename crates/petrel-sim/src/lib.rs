@@ -1,11 +1,10 @@
 //! A deterministic simulator for Petrel.
 //!
-//! Real endpoints run here on virtual hosts: the same code as on a NIC, over a
-//! [transport](SimTransport) whose packets travel through a simulated [`fabric`] in virtual time.
-//! Links have rate and delay, queues and switches have finite buffers, and everything that can go
-//! wrong does when it is told to: loss, duplication, reordering, corruption, delay spikes,
-//! partitions, pauses, crashes and restarts. All of it follows from one seed, and the same seed
-//! gives the same run to the picosecond.
+//! Real endpoints run here on virtual hosts: the same code as on a NIC, over a [transport](SimTransport)
+//! whose packets travel through a simulated [`fabric`] in virtual time. Links have rate and delay, queues
+//! and switches have finite buffers. Faults can be injected: loss, duplication, reordering, corruption,
+//! delay spikes, partitions, pauses, crashes and restarts. A run follows from one seed, and the same seed
+//! repeats the run to the picosecond.
 //!
 //! ```
 //! use petrel_sim::fabric::{FabricConfig, FabricHandle, HostId, LinkConfig, SimAddr, Topology};
@@ -28,21 +27,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | item | what it is |
+//! | item | purpose |
 //! | --- | --- |
-//! | [`fabric`] | topologies, queues, links, switches, faults, and what befalls hosts |
-//! | [`SimTransport`] | an endpoint's view of it |
+//! | [`fabric`] | topologies, queues, links, switches, faults of links and hosts |
+//! | [`SimTransport`] | the transport of an endpoint on the fabric |
 //! | [`control`] | the control plane in virtual time |
-//! | [`check`] | whole worlds from one seed, and what must hold in each |
-//! | [`nexus`] | the production nexus in such worlds |
-//! | [`party`] | calls to groups by multicast in such worlds |
+//! | [`check`] | scenarios drawn from a seed, and the rules that each run must keep |
+//! | [`nexus`] | the production nexus in simulated scenarios |
+//! | [`party`] | calls to groups by multicast in simulated scenarios |
 //! | [`experiment`] | loss, incast and scale, measured in virtual time |
-//! | [`Simulation`], [`Actor`] | who runs when |
+//! | [`Simulation`], [`Actor`] | the scheduling of actors |
 //! | [`Trace`] | a line for each event |
 //! | [`Rng`], [`Time`] | randomness that never changes; picoseconds |
 //!
-//! What it does not do: threads, real TCP, two processes in one memory at a time, processor caches, and anything that
-//! depends on the real time of day.
+//! The simulator has no threads, real TCP, memory shared by two running processes, processor caches or real
+//! time of day.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]

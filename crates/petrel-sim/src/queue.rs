@@ -1,19 +1,18 @@
-//! The queue of what happens when.
+//! The event queue of the simulator.
 //!
-//! The plain algorithm is a binary heap, ordered by time and then by the order of scheduling. Its
-//! cost is a walk through memory for each event, deeper the more of them wait. Departures:
+//! The plain algorithm is a binary heap, ordered by time and then by the order of scheduling. Its cost is a
+//! walk through memory for each event, deeper the more events wait. Departures:
 //!
-//! 1. A wheel of slots, each a list of the events of a few nanoseconds, unsorted. When the hand
-//!    reaches a slot, its list is sorted and becomes the run, from which events are taken: a few, in
-//!    a few cache lines. Which slots hold something is in a bitmap, so that a quiet time costs
-//!    nothing.
-//! 2. What is scheduled for the slot under the hand, or before it, comes too late for the run. It
-//!    goes to a heap beside it, which is nearly always empty; the earlier of the two is taken.
-//! 3. What lies beyond the wheel waits in a third place, a heap too, and enters the wheel when it
-//!    has turned so far. These are deadlines, most of them milliseconds away.
+//! 1. A wheel of slots, each an unsorted list of the events of a few nanoseconds. When the hand reaches a
+//!    slot, its list is sorted and becomes the run, from which events are taken: a few, in a few cache
+//!    lines. A bitmap marks the slots in use, so that a quiet time costs nothing.
+//! 2. Events scheduled for the hand's slot, or before it, come too late for the run. They go to a heap
+//!    beside the run, which is nearly always empty; the earlier event of the two is taken.
+//! 3. Events beyond the wheel wait in a third place, a heap too, and enter the wheel when the hand is near
+//!    enough. These are deadlines, most of them milliseconds away.
 //!
-//! The order is that of one heap: run and late heap are before the wheel, and the wheel is before
-//! what lies beyond it. `docs/simulator.md` has the gains, by `examples/fabric_speed.rs`.
+//! The order equals the order of one heap: run and late heap are before the wheel, and the wheel is before
+//! the far heap. `docs/simulator.md` has the gains, by `examples/fabric_speed.rs`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,26 +21,26 @@ use crate::time::Time;
 
 /// One slot is 4.1 ns wide: with 100 hosts that send small packets at 25 Gbit/s, some 50 events.
 const SLOT_PS_LOG2: u32 = 12;
-/// The wheel spans 16.8 µs: longer than a packet takes for a link, and than most polls take.
+/// The wheel spans 16.8 µs: longer than most packets take on a link and than most poll intervals.
 const SLOTS: usize = 4_096;
 const _: () = assert!(SLOTS == 64 * 64, "the bitmap has two levels of 64 bits");
 
-/// Events in order of time; those of one time in the order in which they were scheduled. This
-/// total order is what makes a run repeatable.
+/// Events in order of time; events of the same time in the order of scheduling. This total order makes a
+/// run repeatable.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
-    /// The events that were in the slot when the hand came to it, the last one first.
+    /// The events of the slot that the hand reached last, latest event first.
     run: Vec<Entry<E>>,
-    /// Events of that slot or before it that were scheduled since.
+    /// Events of the hand's slot or before it that were scheduled after the sort.
     late: Heap<E>,
-    /// By slot number modulo [`SLOTS`]: the events of the slots behind the hand.
+    /// The events of the slots after the hand, by slot number modulo [`SLOTS`].
     slots: Box<[Vec<Entry<E>>]>,
     occupied: Bitmap,
     /// Events beyond the wheel.
     far: Heap<E>,
-    /// The number of a slot: time divided by the width.
+    /// The current slot number: time divided by the slot width.
     hand: u64,
-    /// Empty lists with memory, for slots.
+    /// Empty lists that keep their memory for reuse by slots.
     spare: Vec<Vec<Entry<E>>>,
     scheduled_count: u64,
     popped_count: u64,
@@ -71,7 +70,7 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Schedules an event. One for [`Time::NEVER`] is forgotten.
+    /// Schedules an event. An event at [`Time::NEVER`] is discarded.
     #[inline]
     pub(crate) fn push(&mut self, at: Time, event: E) {
         if at == Time::NEVER {
@@ -82,7 +81,7 @@ impl<E> EventQueue<E> {
         self.place(Entry { at, sequence, event });
     }
 
-    /// Takes the first event if it happens at `limit` or before.
+    /// Takes the first event if its time is at most `limit`.
     #[inline]
     pub(crate) fn pop_until(&mut self, limit: Time) -> Option<(Time, E)> {
         if self.run.is_empty() && self.late.is_empty() {
@@ -98,7 +97,7 @@ impl<E> EventQueue<E> {
         Some((first.at, first.event))
     }
 
-    /// When the first event happens; [`Time::NEVER`] without one.
+    /// Returns the time of the first event; [`Time::NEVER`] without one.
     pub(crate) fn next_at(&self) -> Time {
         let near = if self.is_late_first() {
             self.late.peek().map(|late| &late.0)
@@ -116,12 +115,12 @@ impl<E> EventQueue<E> {
         (self.scheduled_count - self.popped_count) as usize
     }
 
-    /// Events that have been taken.
+    /// Number of events that have been taken.
     pub(crate) fn popped_count(&self) -> u64 {
         self.popped_count
     }
 
-    /// Whether the first event is in `late`, and not in `run`.
+    /// Returns true if the first event is in `late` rather than in `run`.
     #[inline]
     fn is_late_first(&self) -> bool {
         let Some(Reverse(late)) = self.late.peek() else { return false };
@@ -147,8 +146,8 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Moves the hand to the next slot that holds something, and sorts what it holds. Nothing is
-    /// left before. `None` if there is no event at all.
+    /// Moves the hand to the next slot in use and sorts its events. All earlier slots are empty. Returns
+    /// `None` if there is no event at all.
     fn turn(&mut self) -> Option<()> {
         debug_assert!(self.run.is_empty() && self.late.is_empty());
         match self.occupied.next_from(slot_index(self.hand + 1)) {
@@ -172,7 +171,7 @@ impl<E> EventQueue<E> {
         self.run.sort_unstable_by_key(|entry| Reverse(entry.key()));
     }
 
-    /// Moves what the wheel now reaches out of the far heap.
+    /// Moves events that are now within the wheel's span out of the far heap.
     fn draw_near(&mut self) {
         while let Some(Reverse(first)) = self.far.peek()
             && slot_number(first.at) < self.hand + SLOTS as u64
@@ -191,7 +190,7 @@ fn slot_index(slot: u64) -> usize {
     slot as usize % SLOTS
 }
 
-/// Which slots hold something.
+/// The slots in use.
 #[derive(Debug)]
 struct Bitmap {
     /// A bit for each slot.
@@ -219,7 +218,7 @@ impl Bitmap {
         }
     }
 
-    /// The first set bit at `index` or behind it, and behind the last one from the start again.
+    /// Returns the first set bit at or after `index`, wrapping around after the last bit.
     fn next_from(&self, index: usize) -> Option<usize> {
         let word = index / 64;
         let rest = self.words[word] & (u64::MAX << (index % 64));
@@ -229,7 +228,7 @@ impl Bitmap {
         if self.summary == 0 {
             return None;
         }
-        // Words in the order of their distance, this one (its lower bits) last.
+        // Words in the order of their distance; the word of `index` (its lower bits) comes last.
         let distance = self.summary.rotate_right((word as u32 + 1) % 64).trailing_zeros() as usize;
         let word = (word + 1 + distance) % 64;
         Some(word * 64 + self.words[word].trailing_zeros() as usize)
@@ -237,7 +236,7 @@ impl Bitmap {
 }
 
 impl<E> Entry<E> {
-    /// The order as one number: time above, the order of scheduling below.
+    /// The order as one number: time in the high half, order of scheduling in the low half.
     fn key(&self) -> u128 {
         u128::from(self.at.ps()) << 64 | u128::from(self.sequence)
     }
@@ -288,7 +287,7 @@ mod tests {
         assert_eq!((queue.len(), queue.popped_count()), (0, 2));
     }
 
-    /// What a test does with the queue: push so far behind the last event, or take all until then.
+    /// An operation on the queue: push at this distance from the last event, or take all events until then.
     #[derive(Clone, Debug)]
     enum Deed {
         Push(u64),
@@ -313,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// The naive model: a list, of which the first in the order of time and number is taken.
+        /// The naive model: a list from which the first entry by time and number is taken.
         #[test]
         fn pop_until__follows_the_naive_queue(deeds in deeds()) {
             let mut queue = EventQueue::new();

@@ -1,9 +1,8 @@
-//! Random numbers that never change.
+//! A random number generator whose results never change.
 //!
-//! A seed in a regression list must mean the same run for years, so that the generator is part of
-//! this crate instead of a dependency: xoshiro256\*\* (Blackman and Vigna, 2018), seeded by
-//! SplitMix64 as its authors advise. Only integer arithmetic is used, so that the results are
-//! also the same on every platform.
+//! A seed in a regression list must mean the same run for years. The generator is therefore part of this
+//! crate instead of a dependency: xoshiro256\*\* (Blackman and Vigna, 2018), seeded by SplitMix64 as its
+//! authors advise. It uses only integer arithmetic, so that results are the same on every platform.
 
 /// A seeded generator. Not for secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,23 +11,23 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// A generator for `seed`.
+    /// Returns a generator for `seed`.
     pub fn new(seed: u64) -> Self {
         let mut mix = seed;
         Self { state: std::array::from_fn(|_| split_mix(&mut mix)) }
     }
 
-    /// An independent generator for one part of a run.
+    /// Returns an independent generator for one part of a run.
     ///
-    /// Each link, host and workload has a stream of its own, so that more draws in one leave the
-    /// others as they were. `domain` names the kind of part and `index` the part.
+    /// Each link, host and workload has its own stream, so that more draws in one stream leave the others
+    /// unchanged. `domain` names the kind of part and `index` the part.
     pub fn stream(seed: u64, domain: u32, index: u32) -> Self {
         let mut label = u64::from(domain) << 32 | u64::from(index);
         let mut mix = seed;
         Self::new(split_mix(&mut mix) ^ split_mix(&mut label).rotate_left(32))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let result = self.state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -42,10 +41,10 @@ impl Rng {
         result
     }
 
-    /// A number from 0 to `bound - 1`, each equally likely. Zero for a bound of zero or one.
+    /// Returns a number from 0 to `bound - 1`, each equally likely, and zero for a bound of zero or one.
     ///
-    /// Takes the high half of a 128-bit product, and draws again in the few cases that would
-    /// favour some numbers (Lemire, 2019).
+    /// Uses the high half of a 128-bit product, and draws again in the few cases that would favour some
+    /// numbers (Lemire, 2019).
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound <= 1 {
@@ -60,7 +59,7 @@ impl Rng {
         }
     }
 
-    /// A number from `low` to `high`, both included. `low` where the range is empty.
+    /// Returns a number from `low` to `high`, both included, or `low` if the range is empty.
     #[inline]
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         match high.saturating_sub(low).checked_add(1) {
@@ -69,8 +68,8 @@ impl Rng {
         }
     }
 
-    /// Whether something of this probability happens. Always takes exactly one draw, so that a
-    /// change of one probability leaves the later draws where they were.
+    /// Returns true with the given probability. Always consumes exactly one draw, so that changing one
+    /// probability leaves the later draws unchanged.
     #[inline]
     pub fn chance(&mut self, probability: Probability) -> bool {
         let scaled = ((self.next_u64() >> 32) * u64::from(Probability::SCALE)) >> 32;
@@ -97,20 +96,20 @@ fn split_mix(state: &mut u64) -> u64 {
     word ^ word >> 31
 }
 
-/// How likely something is, in parts per billion: links lose one packet of ten million.
+/// A probability in parts per billion: links lose one packet of ten million.
 ///
-/// An integer, because it cannot be negative, above one or not a number, and because it compares
-/// the same everywhere. A draw has 32 bits, so that one part is 4 or 5 of its values; what is a whole
-/// number of millionths happens at the very draws at which it did when those were the unit.
+/// An integer can be neither negative nor NaN, and compares the same everywhere. A draw has 32 bits, so
+/// that one part is 4 or 5 of its values. A whole number of millionths succeeds at exactly the draws at
+/// which it did when the unit was millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Probability(u32);
 
 impl Probability {
     const SCALE: u32 = 1_000_000_000;
 
-    /// It does not happen.
+    /// The event never happens.
     pub const NEVER: Self = Self(0);
-    /// It always happens.
+    /// The event always happens.
     pub const ALWAYS: Self = Self(Self::SCALE);
 
     /// Parts per million; more than a million count as always.
@@ -128,12 +127,12 @@ impl Probability {
         Self::per_million(percent.saturating_mul(10_000))
     }
 
-    /// In parts per million, rounded down.
+    /// Returns parts per million, rounded down.
     pub const fn parts_per_million(self) -> u32 {
         self.0 / 1_000
     }
 
-    /// As a number from 0 to 1.
+    /// Returns a number from 0 to 1.
     pub fn as_f64(self) -> f64 {
         f64::from(self.0) / f64::from(Self::SCALE)
     }

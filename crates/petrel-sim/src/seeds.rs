@@ -1,4 +1,4 @@
-//! Runs seeds of simulated worlds, one by one or many on several threads, whatever the worlds are of.
+//! Runs seeds of simulated worlds of any kind, one by one or many on several threads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,20 +7,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A rule that was broken.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// The seed that broke it.
+    /// The seed of the run that broke the rule.
     pub seed: u64,
-    /// Which rule, when and where.
+    /// The rule, and when and where it was broken.
     pub violation: String,
-    /// The command that runs seeds of its world.
+    /// The command that runs seeds of this kind of world.
     pub command: &'static str,
 }
 
 impl Failure {
-    /// The command that runs the seed again, with a trace.
+    /// Returns the command that runs the seed again, with a trace.
     pub fn replay_command(&self) -> String {
         format!("{} --seed {} --trace", self.command, self.seed)
     }
@@ -34,32 +34,32 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// How far [`run_many`] is.
+/// The progress of [`run_many`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Seeds that were run.
+    /// Number of seeds that have run.
     pub done: u64,
-    /// Seeds to run.
+    /// Number of seeds to run.
     pub all: u64,
-    /// Seeds that broke a rule.
+    /// Number of seeds that broke a rule.
     pub failures: u64,
 }
 
-/// What many seeds found.
+/// The results of many seeds.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Seeds that were run.
+    /// Number of seeds that have run.
     pub seeds: u64,
-    /// What happened in those that kept all rules, added up.
+    /// Event counts, added up over the seeds that kept all rules.
     pub totals: BTreeMap<&'static str, u64>,
-    /// Those that did not, by seed.
+    /// The seeds that broke a rule, in order of seed.
     pub failures: Vec<Failure>,
 }
 
 impl Summary {
-    /// Adds what happened with one more seed.
+    /// Adds the result of one more seed.
     pub fn add(&mut self, result: Result<impl IntoIterator<Item = (&'static str, u64)>, Failure>) {
         self.seeds += 1;
         match result {
@@ -74,7 +74,7 @@ impl Summary {
 /// Runs the world of a seed; `command` runs it again.
 ///
 /// # Errors
-/// What `world` says was broken. A panic counts as that.
+/// The violation that `world` returns. A panic counts as a violation.
 pub fn run_one<R>(
     seed: u64,
     command: &'static str,
@@ -90,10 +90,10 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-/// Runs seeds on `jobs` threads, at least one, until one fails unless it is to keep going. Each thread makes a
-/// runner of its own. `progress` is told after each seed.
+/// Runs seeds on `jobs` threads, at least one, and stops at the first failure unless `keeps_going` is set.
+/// Each thread makes its own runner. `progress` is called after each seed.
 ///
-/// Each seed is a world of its own, so that the order in which they run changes nothing.
+/// Each seed is an independent world, so that the order of execution changes nothing.
 pub fn run_many<W, C>(
     seeds: Range<u64>,
     jobs: usize,

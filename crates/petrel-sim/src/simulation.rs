@@ -1,19 +1,19 @@
-//! The loop that lets actors run and time pass.
+//! The loop that runs actors and advances time.
 
 use crate::fabric::{ActorId, FabricHandle, HostId, SimAddr, Step};
 use crate::time::Time;
 
-/// Something that runs on a host: an endpoint with its application.
+/// A program that runs on a host: an endpoint with its application.
 pub trait Actor {
-    /// Runs once, as one pass of an event loop, at the virtual time `now_ns`. Returns when it
-    /// wants to run again if nothing arrives before; a time that has passed means at once.
+    /// Runs one turn of an event loop at the virtual time `now_ns`. Returns the time of the next turn if
+    /// nothing arrives before; a past time means at once.
     ///
-    /// It also runs when a packet arrives at its ports, when its transmit queue has room again,
-    /// at the end of a `Transport::wait`, and sometimes for no reason.
+    /// The simulation also runs an actor when a packet arrives at its ports, when its transmit queue has
+    /// room again, at the end of a `Transport::wait`, and sometimes for no reason.
     fn poll(&mut self, now_ns: u64) -> Option<u64>;
 
-    /// Work that this actor has begun and not finished, such as pending calls. If nothing is
-    /// scheduled any more while somebody waits, the simulation reports a deadlock.
+    /// Returns the amount of work that this actor has begun and not finished, for example pending calls. If
+    /// no event is scheduled while an actor has work, the simulation reports a deadlock.
     fn outstanding(&self) -> usize {
         0
     }
@@ -29,36 +29,36 @@ impl<A: Actor + ?Sized> Actor for Box<A> {
     }
 }
 
-/// Why a simulation stopped. Run it again to go on.
+/// Why a simulation stopped. The next run continues.
 #[derive(Debug)]
 pub enum Stop<A> {
     /// The time is up.
     Limit,
     /// The condition holds.
     Satisfied,
-    /// Nothing is scheduled any more, and nobody waits for anything.
+    /// No event is scheduled, and no actor waits.
     Idle,
-    /// Nothing is scheduled any more, but these actors wait for something.
+    /// No event is scheduled, but these actors have outstanding work.
     Deadlock {
-        /// Who, and how much each has outstanding.
+        /// The waiting actors, and how much work each has outstanding.
         waiting: Vec<(ActorId, usize)>,
     },
-    /// A host has crashed. Its actors are no longer part of the simulation; they are handed out
-    /// so that their last state can be looked at.
+    /// A host has crashed. The simulation no longer has its actors and hands them out so that their last
+    /// state can be inspected.
     Crashed {
-        /// Which host.
+        /// The host.
         host: HostId,
-        /// Who was on it.
+        /// The actors that were on the host.
         dead: Vec<(ActorId, A)>,
     },
     /// A host is back after a crash, with nothing on it. Bind its ports and spawn its actors anew.
     Restarted {
-        /// Which host.
+        /// The host.
         host: HostId,
     },
 }
 
-/// Actors on a fabric, of one type: an enum, or a box, where they differ.
+/// Actors of one type on a fabric: an enum, or a box, if they differ.
 ///
 /// ```
 /// use petrel_sim::{Actor, Simulation, Stop};
@@ -85,26 +85,26 @@ pub enum Stop<A> {
 #[derive(Debug)]
 pub struct Simulation<A> {
     fabric: FabricHandle,
-    /// By [`ActorId`]; `None` for those that are gone.
+    /// By [`ActorId`]; `None` for actors that have left.
     actors: Vec<Option<A>>,
 }
 
 impl<A: Actor> Simulation<A> {
-    /// A simulation without actors. A fabric carries the actors of one simulation.
+    /// Makes a simulation without actors. A fabric carries the actors of one simulation.
     pub fn new(fabric: FabricHandle) -> Self {
         Self { fabric, actors: Vec::new() }
     }
 
-    /// The fabric.
+    /// Returns the fabric.
     pub fn fabric(&self) -> &FabricHandle {
         &self.fabric
     }
 
-    /// Adds an actor to the host of `at`. It runs soon for the first time, and from then on when
-    /// something arrives at `at`. Bind that port before; an actor may also do without one.
+    /// Adds an actor to the host of `at`. The actor runs soon, and then whenever something arrives at `at`.
+    /// Bind that port first; an actor may also have no port.
     ///
     /// # Panics
-    /// When the host does not exist or is down.
+    /// If the host does not exist or is down.
     pub fn spawn(&mut self, at: SimAddr, actor: A) -> ActorId {
         let mut fabric = self.fabric.borrow_mut();
         let id = fabric.add_core(at.host);
@@ -119,7 +119,7 @@ impl<A: Actor> Simulation<A> {
         self.fabric.borrow_mut().set_owner(at, actor);
     }
 
-    /// Lets an actor run soon.
+    /// Makes an actor run soon.
     pub fn wake(&mut self, actor: ActorId) {
         self.fabric.borrow_mut().wake(actor);
     }
@@ -130,33 +130,32 @@ impl<A: Actor> Simulation<A> {
         self.actors.get_mut(actor.0 as usize)?.take()
     }
 
-    /// An actor, if it is still there.
+    /// Returns an actor, if it is still in the simulation.
     pub fn actor(&self, actor: ActorId) -> Option<&A> {
         self.actors.get(actor.0 as usize)?.as_ref()
     }
 
-    /// An actor, to give it work; [`Simulation::wake`] makes it look.
+    /// Returns an actor, to give it work; [`Simulation::wake`] makes the actor run.
     pub fn actor_mut(&mut self, actor: ActorId) -> Option<&mut A> {
         self.actors.get_mut(actor.0 as usize)?.as_mut()
     }
 
-    /// All actors that are there.
+    /// Returns all actors of the simulation.
     pub fn actors(&self) -> impl Iterator<Item = (ActorId, &A)> {
         let numbered = (0u32..).map(ActorId).zip(&self.actors);
         numbered.filter_map(|(id, actor)| Some((id, actor.as_ref()?)))
     }
 
-    /// Runs until the virtual time is `limit_ns`, or something happens that the caller has to
-    /// deal with.
+    /// Runs until the virtual time is `limit_ns`, or until an event that the caller has to handle.
     pub fn run_until(&mut self, limit_ns: u64) -> Stop<A> {
         self.run_while(limit_ns, |_| true)
     }
 
-    /// The same, and stops when `goes_on` is false. It is asked after each pass of an actor, with
-    /// that actor.
+    /// Like [`Simulation::run_until`], and stops when `goes_on` returns false. `goes_on` is called with the
+    /// actor after each turn.
     pub fn run_while(&mut self, limit_ns: u64, mut goes_on: impl FnMut(&A) -> bool) -> Stop<A> {
         let limit = Time::from_ns(limit_ns);
-        // Somebody may have used a waker since the last run.
+        // A waker may have been used since the last run.
         self.fabric.heed_wakers();
         loop {
             let step = self.fabric.borrow_mut().advance(limit);

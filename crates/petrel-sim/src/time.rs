@@ -2,8 +2,8 @@
 
 /// A point in virtual time, in picoseconds since the start of the run.
 ///
-/// Picoseconds, because one byte takes 80 of them at 100 Gbit/s: with nanoseconds a link would
-/// gain or lose rate by rounding. 64 bits of them last 213 days. Outside of the fabric, time is in
+/// The unit is the picosecond because one byte takes 80 of them at 100 Gbit/s: with nanoseconds a link
+/// would gain or lose rate by rounding. 64 bits last 213 days. Outside of the fabric, time is in
 /// nanoseconds, as everywhere in Petrel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
@@ -13,10 +13,10 @@ const PS_PER_NS: u64 = 1_000;
 impl Time {
     /// The start of the run.
     pub const ZERO: Self = Self(0);
-    /// Later than everything that happens.
+    /// Later than every event.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// A time in nanoseconds. What is beyond the range is [`Time::NEVER`].
+    /// Converts nanoseconds. A value out of range becomes [`Time::NEVER`].
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(PS_PER_NS))
     }

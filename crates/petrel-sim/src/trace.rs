@@ -1,23 +1,23 @@
-//! A record of everything, one line for each event.
+//! A record of all events, one line for each.
 //!
-//! A line has the time in nanoseconds, what it is about, and what happened:
+//! A line has the time in nanoseconds, the subject, and the event:
 //!
 //! ```text
 //! 1535.200 h0:1->h1:1 #0 [REQ 7] len=64 at h1 ARRIVE
 //! 1602.000 h1:1->h0:1 #1 [RESP 7] len=48 on h1>h0 DROP(loss)
 //! ```
 //!
-//! The text in brackets is the user's, who knows what the frames mean.
+//! The user's decoder writes the text in brackets, because the fabric does not know the format of frames.
 
 use std::collections::VecDeque;
 
 /// Describes a frame: appends to the string, without a line break. The frame may be corrupted.
 pub type FrameDecoder = Box<dyn Fn(&[u8], &mut String)>;
 
-/// Takes each line as it is written.
+/// Receives each line when it is written.
 pub type LineSink = Box<dyn FnMut(&str)>;
 
-/// Where lines go, and how frames are described.
+/// The destination of trace lines, and the decoder for frames.
 #[derive(Default)]
 pub struct Trace {
     keep: usize,
@@ -27,36 +27,36 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// No trace: it costs nothing.
+    /// Returns a trace that records nothing and costs nothing.
     pub fn off() -> Self {
         Self::default()
     }
 
-    /// Keeps the last `keep` lines.
+    /// Returns a trace that keeps the last `keep` lines.
     pub fn last(keep: usize) -> Self {
         Self { keep, ..Self::default() }
     }
 
-    /// Also describes frames.
+    /// Adds a decoder that describes frames.
     #[must_use]
     pub fn with_decoder(mut self, decoder: impl Fn(&[u8], &mut String) + 'static) -> Self {
         self.decoder = Some(Box::new(decoder));
         self
     }
 
-    /// Also hands each line on at once.
+    /// Adds a sink that receives each line at once.
     #[must_use]
     pub fn with_sink(mut self, sink: impl FnMut(&str) + 'static) -> Self {
         self.sink = Some(Box::new(sink));
         self
     }
 
-    /// Whether anything is recorded.
+    /// Returns true if lines are recorded.
     pub fn is_on(&self) -> bool {
         self.keep > 0 || self.sink.is_some()
     }
 
-    /// The lines kept, oldest first.
+    /// Returns the kept lines, oldest first.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         self.lines.iter().map(String::as_str)
     }
@@ -73,7 +73,7 @@ impl Trace {
         }
     }
 
-    /// An empty string: the memory of the oldest line, when that has to go.
+    /// Returns an empty string, with the memory of the oldest line if that line has to be dropped.
     fn recycled(&mut self) -> String {
         let oldest = if self.lines.len() >= self.keep { self.lines.pop_front() } else { None };
         let mut line = oldest.unwrap_or_default();

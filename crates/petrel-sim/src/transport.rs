@@ -1,4 +1,4 @@
-//! The simulated back-end of [`Transport`].
+//! The simulated implementation of [`Transport`].
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,21 +17,21 @@ use crate::lent::Lent;
 use crate::ring::{DataLink, Rings};
 use crate::udp::Udp;
 
-/// What the largest frame may be: from what every transport must carry to the largest UDP payload
-/// over IPv4.
+/// Allowed limits for the frame size: from the size that every transport must carry to the largest UDP
+/// payload over IPv4.
 pub const FRAME_BYTES: RangeInclusive<usize> = MIN_FRAME_BYTES..=65_507;
 
-/// Most peers of one transport.
+/// Maximum number of peers of one transport.
 const PEERS_MAX: usize = 1 << 20;
 
-/// What is between an endpoint and the fabric.
+/// The medium between an endpoint and the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Medium {
-    /// A packet for each frame, or for those of a burst that fit into one.
+    /// A packet for each frame, or for several frames of a burst that fit into one.
     #[default]
     Packets,
-    /// The bundles and trains of the UDP transport; what it is refused, and what is joined on its way in, follows from
-    /// a seed.
+    /// The bundles and GSO trains of the UDP transport. Refusals by the socket and merging of received
+    /// datagrams follow from a seed.
     Udp {
         /// The seed.
         seed: u64,
@@ -43,51 +43,51 @@ pub enum Medium {
 pub struct SimTransportConfig {
     /// The largest frame, within [`FRAME_BYTES`].
     pub max_frame_bytes: usize,
-    /// Whether neighbouring frames of one burst to one peer share a packet, up to
-    /// `max_frame_bytes` together. They are then lost, delayed and duplicated together.
+    /// Whether neighbouring frames of one burst to one peer share a packet, up to `max_frame_bytes`
+    /// together. Such frames are lost, delayed and duplicated together.
     pub coalesce: bool,
-    /// Whether the packets say that their sender heeds marks of congestion: ECT(0) instead of
-    /// Not-ECT. Only then do switches mark them.
+    /// Whether packets are sent with ECT(0) instead of Not-ECT: the sender reacts to congestion marks.
+    /// Switches mark only ECT(0) packets.
     pub ecn_capable: bool,
-    /// How frames become packets. `coalesce` is for packets.
+    /// How frames become packets. `coalesce` applies to packets only.
     pub medium: Medium,
 }
 
 impl Default for SimTransportConfig {
     fn default() -> Self {
-        // An Ethernet frame of 1500 bytes less IPv4 and UDP header.
+        // An Ethernet frame of 1500 bytes minus IPv4 and UDP headers.
         Self { max_frame_bytes: 1472, coalesce: false, ecn_capable: false, medium: Medium::Packets }
     }
 }
 
 /// A transport on a simulated host: its frames become packets of a fabric.
 ///
-/// It belongs to the incarnation of its host in which it was bound. After a crash it sends and
-/// receives nothing; the harness makes a new one. Dropping it closes its port.
+/// The transport belongs to the incarnation of its host in which it was bound. After a crash it sends and
+/// receives nothing; the harness makes a new transport. Dropping a transport closes its port.
 ///
-/// A frame leaves as it is when it is pushed, and has to be the same still when the burst is flushed:
-/// a transport that reads it only then would send it otherwise. If it is not, [`Transport::flush`]
-/// panics and names it.
+/// A frame leaves with its content at the push, and has to have the same content at the flush: a transport
+/// that reads the frame only then would send other bytes. If the content differs, [`Transport::flush`]
+/// panics and names the frame.
 ///
-/// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it notes
-/// when the actor wants to run again, and returns.
+/// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it records when the
+/// actor wants to run again, and returns.
 #[derive(Debug)]
 pub struct SimTransport {
     fabric: FabricHandle,
     binding: Binding,
     config: SimTransportConfig,
-    /// Has peers and counters of its own.
+    /// Has its own peers and counters.
     udp: Option<Box<Udp>>,
-    /// Once there is a peer that shares memory. Behind a cell, as an endpoint lends its transport for looking only,
-    /// and [`SimTransport::rest`] changes what peers see.
+    /// Present once a peer shares memory. In a cell, because an endpoint lends its transport by shared
+    /// reference and [`SimTransport::rest`] changes state that peers see.
     rings: RefCell<Option<Box<Rings>>>,
     peers: Peers,
     stats: TransportStats,
-    /// The packet whose frames the endpoint is looking at.
+    /// The packet whose frames the endpoint is processing.
     received: Frames,
     received_ecn: Ecn,
     rx_marked: u64,
-    /// The packet that frames are being put into.
+    /// The packet that accepts more frames.
     open: Option<Open>,
     /// The frames of this burst.
     lent: Lent,
@@ -134,30 +134,30 @@ impl SimTransport {
         })
     }
 
-    /// Where this transport is reached: the link that others add.
+    /// Returns the address of this transport: the link that peers add.
     pub fn addr(&self) -> SimAddr {
         self.binding.at
     }
 
-    /// The fabric it is on.
+    /// Returns the transport's fabric.
     pub fn fabric(&self) -> &FabricHandle {
         &self.fabric
     }
 
-    /// The codepoint with which the packet arrived whose frames were handed out last. All frames of
-    /// a packet share it, so that a burst with a budget of one frame learns it for each packet.
+    /// Returns the ECN codepoint of the packet whose frames were delivered last. All frames of a packet
+    /// share the codepoint, so that a burst with a budget of one frame learns it for each packet.
     ///
-    /// [`Transport`] has no way for it yet; this is where the fabric's end of one lies.
+    /// [`Transport`] has no method for it yet; this is the fabric's side of one.
     pub fn received_ecn(&self) -> Ecn {
         self.received_ecn
     }
 
-    /// Packets that came with "congestion experienced".
+    /// Number of packets received with "congestion experienced".
     pub fn rx_marked(&self) -> u64 {
         self.rx_marked
     }
 
-    /// Whether frames wait that the endpoint has not taken.
+    /// Returns true if the endpoint has not taken all received frames.
     pub fn has_received(&self) -> bool {
         let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
         if has_ready || self.rings.borrow().as_ref().is_some_and(|rings| rings.has_received()) {
@@ -167,22 +167,23 @@ impl SimTransport {
         fabric.is_bound(self.binding) && fabric.has_waiting(self.binding.at)
     }
 
-    /// The endpoint has nothing to do, and comes back when something wakes it: its peers over shared memory are told, and
-    /// wake it from now on. Gives the time, in nanoseconds, when it is to come back though nothing does.
+    /// Marks the endpoint as asleep: peers over shared memory wake it from now on. Returns the time, in
+    /// nanoseconds, at which the endpoint has to run even if no peer wakes it.
     ///
-    /// For actors that run [`Endpoint::run_once`](petrel::Endpoint::run_once) by themselves; [`Transport::wait`] does it.
+    /// For actors that call [`Endpoint::run_once`](petrel::Endpoint::run_once) directly;
+    /// [`Transport::wait`] does the same.
     pub fn rest(&self) -> Option<u64> {
         self.rings.borrow_mut().as_mut()?.rest()
     }
 
-    /// Does what a process that dies of its own mistakes may do to the memory that it shares.
+    /// Corrupts the shared memory in the ways in which a crashing process may corrupt it.
     pub(crate) fn deface(&self) {
         if let Some(rings) = &mut *self.rings.borrow_mut() {
             rings.deface();
         }
     }
 
-    /// Has the rings draw from another seed.
+    /// Makes the rings draw from another seed.
     #[cfg(test)]
     pub(crate) fn reseed_rings(&self, seed: u64) {
         if let Some(rings) = &mut *self.rings.borrow_mut() {
@@ -190,17 +191,17 @@ impl SimTransport {
         }
     }
 
-    /// Whether a peer is reached through shared memory.
+    /// Returns true if the peer is reached through shared memory.
     pub(crate) fn shares_memory(peer: PeerId) -> bool {
         peer.0 & RING_BIT != 0
     }
 
-    /// Whether frames are kept that the NIC had no room for.
+    /// Returns true if the transport keeps frames for which the NIC had no room.
     pub fn has_backlog(&self) -> bool {
         self.udp.as_ref().is_some_and(|udp| udp.has_backlog())
     }
 
-    /// What the fabric calls a group, of peers that packets go to.
+    /// Returns the fabric's address of a multicast group; fails if `peer` is not reached by packets.
     fn group_for(&self, address: SocketAddr, peer: PeerId) -> Result<SimAddr, LinkError> {
         if self.udp.is_some() || Self::shares_memory(peer) {
             let why = "groups are for transports that send a packet for each frame";
@@ -210,13 +211,13 @@ impl SimTransport {
         group.ok_or_else(|| LinkError::Unsupported(format!("{address} is no group's here")))
     }
 
-    /// The rings, and what they call this peer, if it shares memory.
+    /// Returns the rings and their number of this peer, if the peer shares memory.
     fn ring_of(&mut self, peer: PeerId) -> Option<(&mut Rings, PeerId)> {
         let rings = self.rings.get_mut().as_mut().filter(|_| Self::shares_memory(peer))?;
         Some((rings, in_ring(peer)))
     }
 
-    /// Where a frame goes, or `None` if it has to be dropped, which is counted.
+    /// Returns the destination of a frame, or `None` if the frame has to be dropped, which is counted.
     fn check(&mut self, frame: &TxFrame<'_>) -> Option<SimAddr> {
         let peer = self.peers.addr(frame.peer);
         let dropped = match peer {
@@ -231,7 +232,7 @@ impl SimTransport {
         None
     }
 
-    /// Opens a packet for one more frame if the NIC has room; or joins the frame to the open one.
+    /// Joins the frame to the open packet, or opens a packet if the NIC has room.
     fn place(&mut self, to: SimAddr, frame: &TxFrame<'_>) -> bool {
         let mut fabric = self.fabric.borrow_mut();
         let joined_bytes = self.open.as_ref().map_or(0, |open| open.bytes) + frame.len();
@@ -251,7 +252,7 @@ impl SimTransport {
             None => {
                 self.stats.tx_datagrams += 1;
                 let packet = fabric.packets.create(self.binding.at, to);
-                // Nobody could say for all members that marks are read (§12.2).
+                // No sender knows whether all members process marks (§12.2).
                 if self.config.ecn_capable && !fabric.is_group(to) {
                     fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
                 }
@@ -272,7 +273,7 @@ impl SimTransport {
         };
         let count = self.received.count();
         if count == 0 {
-            // Cut down to nothing on its way.
+            // Truncated to nothing in the network.
             self.stats.rx_dropped_malformed += 1;
         }
         self.stats.rx_frames += count as u64;
@@ -289,17 +290,17 @@ impl SimTransport {
 /// Marks the peers that are reached through shared memory.
 const RING_BIT: u32 = 1 << 31;
 
-/// What the endpoint calls a peer of the rings.
+/// Returns the endpoint's number of a peer of the rings.
 fn of_ring(peer: PeerId) -> PeerId {
     PeerId(peer.0 | RING_BIT)
 }
 
-/// What the rings call it.
+/// Returns the rings' number of a peer of the endpoint.
 fn in_ring(peer: PeerId) -> PeerId {
     PeerId(peer.0 & !RING_BIT)
 }
 
-/// Hands on frames that came through shared memory.
+/// Passes on frames that came through shared memory.
 struct ByRing<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for ByRing<'_, H> {
@@ -442,7 +443,7 @@ impl Transport for SimTransport {
             self.stats.tx_dropped_error += 1;
             return true;
         }
-        // One queue for all peers: what follows a refused frame must not overtake it.
+        // All peers share one queue: frames after a refused frame must not overtake it.
         if self.is_full || !self.place(to, &frame) {
             self.is_full = true;
             self.stats.tx_blocked += 1;
@@ -477,14 +478,14 @@ impl Transport for SimTransport {
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         let mut count = 0;
         if let Some(rings) = self.rings.get_mut() {
-            // Half is for the others, so that neither silences them.
+            // Half is for the other media, so that neither side starves the other.
             count = rings.rx_burst_to(budget.div_ceil(2), ByRing(&mut handler));
         }
         if let Some(udp) = &mut self.udp {
             return count + udp.rx_burst_to(budget - count, handler);
         }
         while count < budget {
-            // The fabric is not borrowed while the endpoint looks at the frames.
+            // The fabric is not borrowed while the endpoint processes the frames.
             let mut fabric = self.fabric.borrow_mut();
             if !fabric.is_bound(self.binding) {
                 break;
@@ -499,7 +500,7 @@ impl Transport for SimTransport {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        // As the real one, which returns at once.
+        // Like the real transport, which returns at once.
         let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
         let timeout_ns = if has_ready { Some(0) } else { timeout_ns };
         let now_ns = self.fabric.now_ns();
@@ -527,8 +528,8 @@ impl Drop for SimTransport {
     }
 }
 
-/// The peers of a transport, by number and by address. The same address added again is the same
-/// peer, which stays until it was removed as often.
+/// The peers of a transport, by number and by address. An address that is added again keeps its peer, which
+/// stays until it is removed as often.
 #[derive(Debug, Default)]
 struct Peers {
     slots: Vec<Option<Peer>>,
@@ -582,14 +583,14 @@ impl Peers {
     }
 }
 
-/// Ports from this one on are looked up in a tree: a table for each host would have them all.
+/// Ports from this number on are looked up in a tree, because all ports would make a host's table large.
 const TABLE_PORTS: u16 = 64;
 
-/// The peer of each address. Looked up for every packet received, so that the addresses that clusters
-/// have, hosts and ports counted from zero, are in tables.
+/// The peer of each address. Every received packet needs a lookup, so that the usual addresses of clusters,
+/// hosts and ports counted from zero, are in tables.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// By host, then by port: one more than the peer's number, or 0 for none.
+    /// By host, then by port: the peer's number plus one, or 0 for none.
     tables: Vec<Vec<u32>>,
     others: BTreeMap<SimAddr, PeerId>,
 }

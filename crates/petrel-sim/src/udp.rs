@@ -1,11 +1,13 @@
-//! UDP as production has it, over the fabric: frames go through the plan of `petrel-transport` into bundles and trains, and
-//! come out of joined datagrams by its receiving side. Each datagram of a train is a packet of the fabric.
+//! The production UDP code over the fabric. Frames go through the transmit planner of `petrel-transport`
+//! into bundles and GSO trains, and come out of merged datagrams by its receiving side. Each datagram of a
+//! train is a packet of the fabric.
 //!
-//! A packet carries frames, as all packets of the fabric do: what is bundled is made again where it comes in. Packets
-//! that wait one behind the other, of one sender and one size, may be received as one buffer, as GRO does.
+//! A packet carries frames, as all packets of the fabric do: bundles are rebuilt at the receiver.
+//! Consecutive waiting packets of one sender and one size may be received as one buffer, as GRO does.
 //!
-//! Checked here, and a panic otherwise: what leaves for an address are the frames that were pushed, byte for byte and in
-//! their order, and none stays behind without a backlog; what is delivered are the frames that came.
+//! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and
+//! in order. No frame may stay behind without a backlog, and the delivered frames must be the received
+//! ones.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,14 +22,15 @@ use petrel_transport::{FrameHandler, LinkError, PeerId, ReturnPath, TransportSta
 use crate::fabric::{Binding, Ecn, FabricHandle, Frames, HostId, SimAddr};
 use crate::rng::Rng;
 
-/// What one message or one receive buffer holds.
+/// The capacity of one message or one receive buffer.
 const TRAIN_BYTES_MAX: usize = 65_507;
 const TRAIN_DATAGRAMS_MAX: usize = 64;
 
-/// Calls of which one is interrupted, tells of another datagram, or finds that messages cannot be segmented after all.
+/// Each kind of refusal happens once in this number of calls: an interruption, the error of an earlier
+/// datagram, segmentation that is not available.
 const CALLS_PER_REFUSAL: u64 = 400;
 
-/// Neighbouring datagrams of one flow that are joined, of so many.
+/// Out of this number of neighbouring datagrams of a flow, one ends the merging.
 const JOINED_OF: u64 = 4;
 
 /// The transport of an endpoint.
@@ -36,37 +39,38 @@ pub(crate) struct Udp {
     detached: Detached,
     cable: Cable,
     max_frame_bytes: usize,
-    /// Frames kept, as counted so far.
+    /// Number of kept frames counted so far.
     kept_before: u64,
 }
 
-/// The end of the fabric.
+/// The fabric's side of the transport.
 #[derive(Debug)]
 struct Cable {
     fabric: FabricHandle,
     binding: Binding,
     is_ecn_capable: bool,
-    /// Whether datagrams are joined where they come in.
+    /// Whether received datagrams are merged.
     joins: bool,
     rng: Rng,
     /// Frames that were pushed and have not left, by address.
     pushed: BTreeMap<SocketAddr, VecDeque<Vec<u8>>>,
     incoming: Rc<RefCell<Incoming>>,
-    /// A packet that did not fit behind those before it.
+    /// A packet that could not be merged with those before it.
     next: Option<Datagram>,
     frames: Frames,
 }
 
-/// What is known of the frames that come in.
+/// State of the received frames.
 #[derive(Debug, Default)]
 struct Incoming {
     /// Frames that were received and not delivered.
     frames: VecDeque<Received>,
-    /// Frames that may have been dropped, and were taken for one that was delivered. A copy of each may be left.
+    /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be
+    /// left.
     mistakable: Vec<Vec<u8>>,
-    /// Addresses that peers have, and how many links.
+    /// Addresses of the peers, and the number of links to each.
     links: BTreeMap<SimAddr, u32>,
-    /// Whose frames come under which name: anybody may send a copy of a frame, which is dropped.
+    /// The sender behind each peer number: any host may send a copy of a frame, which is dropped.
     senders: BTreeMap<PeerId, SimAddr>,
 }
 
@@ -74,11 +78,11 @@ struct Incoming {
 struct Received {
     from: SimAddr,
     frame: Vec<u8>,
-    /// Whether there was no link to its sender, when it came or later: then it may be dropped.
+    /// Whether there was no link to the sender on arrival or later: the frame may then be dropped.
     is_strange: bool,
 }
 
-/// A packet that came in.
+/// A received packet.
 #[derive(Debug)]
 struct Datagram {
     from: SimAddr,
@@ -141,7 +145,7 @@ impl Udp {
         let bytes = head.len() + body.len();
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
-        // Before the push, which may send what it found planned, and this with it.
+        // Before the push, which may send planned frames and this one with them.
         if let Some(address) = address {
             self.cable.pushed.entry(address).or_default().push_back([head, body].concat());
         }
@@ -176,7 +180,7 @@ impl Udp {
         count
     }
 
-    /// Whether frames may be had without another packet.
+    /// Returns true if frames are available without another packet.
     pub(crate) fn has_ready(&self) -> bool {
         self.detached.has_ready() || self.cable.next.is_some()
     }
@@ -202,7 +206,7 @@ impl Cable {
         self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, &frame);
     }
 
-    /// The frames of a datagram that leaves: those that were pushed first.
+    /// Checks that the frames of a departing datagram are those that were pushed first.
     fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) {
         let at = self.binding.at;
         let pushed = self.pushed.entry(to).or_default();
@@ -228,7 +232,7 @@ impl Cable {
         fabric.submit_shown(packet);
     }
 
-    /// Whether there is room for a train; or what stands in its way.
+    /// Returns whether the NIC has room for a train, or why it has none.
     fn check_room(&mut self, datagrams: usize, bytes: usize) -> Result<(), Refusal> {
         let mut fabric = self.fabric.borrow_mut();
         let host = self.binding.at.host;
@@ -242,7 +246,7 @@ impl Cable {
         Err(Refusal::NoRoom)
     }
 
-    /// The next packet, as a datagram.
+    /// Returns the next packet, as a datagram.
     fn take(&mut self) -> Option<Datagram> {
         if let Some(next) = self.next.take() {
             return Some(next);
@@ -256,7 +260,7 @@ impl Cable {
         Some(Datagram { from, bytes: datagram_of(&self.frames), is_marked })
     }
 
-    /// Notes what a datagram brings.
+    /// Records the frames of a datagram.
     fn note(&self, datagram: &Datagram) {
         let (incoming, from) = (&mut self.incoming.borrow_mut(), datagram.from);
         let is_strange = !incoming.links.contains_key(&from);
@@ -274,7 +278,7 @@ impl Wire for Cable {
         segment_bytes: usize,
     ) -> Result<(), Refusal> {
         if !self.fabric.borrow_mut().is_bound(self.binding) {
-            // The host is down; the endpoint hears of it when it is gone itself.
+            // The host is down; the endpoint finds out when it is removed itself.
             self.pushed.clear();
             return Ok(());
         }
@@ -331,7 +335,7 @@ impl Incoming {
         }
     }
 
-    /// A frame is delivered: gives its sender. Those before it may have been dropped.
+    /// Checks a delivered frame and returns its sender. The frames before it may have been dropped.
     fn deliver(&mut self, at: SimAddr, peer: PeerId, frame: &[u8]) -> SimAddr {
         let sender = self.senders.get(&peer).copied();
         while let Some(next) = self.frames.pop_front() {
@@ -355,7 +359,7 @@ impl Incoming {
     }
 }
 
-/// Looks at each frame before it is handled.
+/// Checks each frame before it is handled.
 struct Checked<H> {
     handler: H,
     fabric: FabricHandle,
@@ -390,7 +394,7 @@ impl<H: FrameHandler> FrameHandler for Checked<H> {
     }
 }
 
-/// A packet's frames as they are on the wire: one alone, or a bundle.
+/// Returns a packet's frames as they are on the wire: one alone, or a bundle.
 fn datagram_of(frames: &Frames) -> Vec<u8> {
     if frames.count() < 2 {
         return frames.bytes.clone();
@@ -404,7 +408,7 @@ fn datagram_of(frames: &Frames) -> Vec<u8> {
     bytes
 }
 
-/// Address and port of a seat of the fabric.
+/// Returns IP address and port of an address of the fabric.
 fn address_of(at: SimAddr) -> SocketAddr {
     let [high, low] = at.host.0.to_be_bytes();
     (Ipv4Addr::new(10, 0, high, low), at.port).into()

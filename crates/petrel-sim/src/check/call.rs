@@ -1,4 +1,4 @@
-//! What a call asks for, and what its answer must be.
+//! The parameters of a call, and the answer that the checker expects.
 
 use petrel::Status;
 use petrel_proto::SessionId;
@@ -6,26 +6,26 @@ use petrel_proto::SessionId;
 use super::pattern;
 use crate::fabric::SimAddr;
 
-/// The methods that every node serves, but the last.
+/// The methods of a node. Every node serves all except the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     /// Answers with the request.
     Echo,
-    /// Answers with bytes that follow from the request, of another length.
+    /// Answers with bytes computed from the request, of another length.
     Transform,
-    /// The same, after a while.
+    /// Like `Transform`, after a delay.
     Deferred,
-    /// The same, after a call to a third endpoint.
+    /// Like `Transform`, after a call to a third endpoint.
     Nested,
     /// Answers with an error.
     Fail,
     /// Drops the request without an answer, at once or later.
     Drop,
-    /// Answers with more than the client accepts.
+    /// Answers with more bytes than the client accepts.
     Huge,
-    /// Echo for requests without room for a number.
+    /// Echo for requests too short for a call number.
     TinyEcho,
-    /// Answers such a request with several packets.
+    /// Answers a request too short for a call number with several packets.
     TinyGrow,
     /// Not registered.
     Unknown,
@@ -52,12 +52,12 @@ impl Method {
         matches!(self, Method::TinyEcho | Method::TinyGrow)
     }
 
-    /// The method of this number, if it is one for requests without room for a number.
+    /// Returns the method of this number, if its requests are too short for a call number.
     pub(super) fn tiny(number: u16) -> Option<Self> {
         [Method::TinyEcho, Method::TinyGrow].into_iter().find(|method| method.number() == number)
     }
 
-    /// What the server answers to such a request.
+    /// Returns the content of the answer to a request without a call number.
     pub(super) fn content_of_tiny(self, byte: Option<u8>) -> Content {
         match self {
             Method::TinyEcho => Content::Tiny(byte),
@@ -66,7 +66,7 @@ impl Method {
         }
     }
 
-    /// Whether a handler runs for it.
+    /// Returns true if a handler is registered for the method.
     pub(super) fn is_served(self) -> bool {
         self != Method::Unknown
     }
@@ -75,99 +75,99 @@ impl Method {
 /// Bytes of the answer of [`Method::TinyGrow`].
 pub(super) const GROWN_BYTES: u32 = 20_000;
 
-/// What a call asks for.
+/// The parameters of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spec {
     pub(super) method: Method,
     pub(super) request_len: u32,
-    /// Length of the answer if it succeeds.
+    /// Length of the answer if the call succeeds.
     pub(super) response_len: u32,
-    /// Bytes that the caller's buffer should have beyond that; negative for too few.
+    /// Bytes of the caller's response buffer beyond `response_len`; negative for too few.
     pub(super) slack: i64,
-    /// How long a deferred answer takes.
+    /// The delay of a deferred answer.
     pub(super) delay_ns: u64,
 }
 
-/// Everything known of one call.
+/// The state of one call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) spec: Spec,
-    /// The client: which endpoint in which incarnation.
+    /// The client: an endpoint in one incarnation.
     pub(super) client: u32,
     pub(super) client_at: SimAddr,
     pub(super) server: SimAddr,
     pub(super) session: SessionId,
-    /// What the caller's buffer holds.
+    /// The size of the caller's response buffer.
     pub(super) room: u32,
-    /// The call whose handler makes this one.
+    /// The call whose handler makes this call.
     pub(super) parent: Option<u32>,
     pub(super) issued_ns: u64,
-    /// When it ended.
+    /// When the call ended.
     pub(super) ended_ns: Option<u64>,
-    /// When its first packet left for the first time, by the clock that was read for it.
+    /// When its first packet left for the first time, by the clock read for this packet.
     pub(super) left_ns: Option<u64>,
-    /// When it has to end: the caller's deadline, or an earlier one that it inherits.
+    /// The caller's deadline, or an earlier inherited deadline.
     pub(super) deadline_ns: Option<u64>,
-    /// Whether its caller has cancelled it.
+    /// Whether the caller has cancelled the call.
     pub(super) is_cancelled: bool,
-    /// Until when its handler thought that it has time.
+    /// The deadline as the handler saw it.
     pub(super) seen_ns: Option<u64>,
     pub(super) watch: Watch,
-    /// How often a handler ran for it.
+    /// Number of handler runs for the call.
     pub(super) executions: u32,
-    /// What the answer follows from, once the server has worked it out.
+    /// The seed of the answer's bytes, once the server has computed them.
     pub(super) seed: Option<u64>,
     pub(super) end: End,
 }
 
-/// Whether a request's handler wants to know when nobody waits for its answer any more.
+/// Whether a request's handler asked for a notification when its caller stops waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
     No,
-    /// It does, at this endpoint.
+    /// The handler asked, at this endpoint.
     Waits(u32),
     Told,
     Answered,
 }
 
-/// How a call stands.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Pending,
-    /// Not taken: the application got an error at once.
+    /// Not accepted: the application got an error at once.
     Rejected,
-    /// The client died first.
+    /// The client crashed first.
     Lost,
     Succeeded,
     Failed(Status, petrel::Execution),
 }
 
-/// What a server's answer must be.
+/// The expected outcome of a server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// The request.
     Same,
-    /// So many bytes that follow from the request.
+    /// This number of bytes, computed from the request.
     Made(u32),
-    /// An error; the text begins so, if it is known.
+    /// An error; the text begins with these bytes, if known.
     Error(Status, Option<Vec<u8>>),
 }
 
-/// What a server's message consists of.
+/// The content of a server's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// The request of this call.
     Request(u32),
-    /// A request without room for a number.
+    /// A request too short for a call number.
     Tiny(Option<u8>),
-    /// What follows from a seed.
+    /// Bytes that follow from a seed.
     Filled(u64),
-    /// No message: an error, or nothing yet.
+    /// No message: an error, or no answer yet.
     None,
 }
 
 impl Call {
-    /// What the server's message consists of, if it has answered with one.
+    /// Returns the content of the server's message, if the server has answered with a message.
     pub(super) fn content(&self, id: u32) -> Content {
         match self.spec.method {
             Method::Echo => Content::Request(id),
@@ -175,7 +175,7 @@ impl Call {
         }
     }
 
-    /// What must come when the server answers, whatever the faults.
+    /// Returns the outcome that the server's answer must have, whatever the faults.
     pub(super) fn expected(&self, id: u32) -> Expected {
         let Spec { method, response_len, .. } = self.spec;
         let answer = match method {
@@ -200,7 +200,7 @@ impl Call {
         answer
     }
 
-    /// The text of [`Method::Fail`]: letters, as many as the answer has bytes.
+    /// Returns the text of [`Method::Fail`]: letters, as many as the answer has bytes.
     pub(super) fn fail_text(&self, id: u32) -> Vec<u8> {
         let mut text = vec![0; self.spec.response_len as usize];
         pattern::fill(u64::from(id), &mut text);
@@ -209,12 +209,12 @@ impl Call {
     }
 }
 
-/// The status of [`Method::Fail`]: any but OK.
+/// Returns the status of [`Method::Fail`]: any except OK.
 pub(super) fn fail_status(id: u32) -> Status {
     Status::from_code((1 + id % 16) as u8)
 }
 
-/// The seed of an answer's bytes.
+/// Returns the seed of an answer's bytes.
 pub(super) fn answer_seed(request: &[u8]) -> u64 {
     pattern::hash(request)
 }

@@ -1,6 +1,6 @@
-//! Workers, as virtual threads: a queue with the library's admission control, and some workers that take
-//! requests from it, are busy for a while, and answer. What is refused, too late or cancelled is not run,
-//! and the ledger holds its callers' answers against that.
+//! A worker pool of virtual threads: a queue with the library's admission control, and workers that take
+//! requests, are busy for a while, and answer. Requests that are refused, late or cancelled are not run.
+//! The ledger checks the callers' outcomes against this.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::errand::{Order, Work};
 use super::node::{Shared, SimEndpoint};
 use super::service;
 
-/// The workers of an endpoint, and what waits for them.
+/// The worker pool of an endpoint, and its queue.
 pub(super) struct Crew {
     size: usize,
     admission: Admission,
@@ -24,7 +24,7 @@ pub(super) struct Crew {
     busy: Vec<Busy>,
 }
 
-/// What is to be run.
+/// The work of a queued request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     Call(Method),
@@ -39,7 +39,7 @@ struct Job {
     task: Task,
 }
 
-/// A worker at work.
+/// A busy worker.
 struct Busy {
     began_ns: u64,
     until_ns: u64,
@@ -48,7 +48,8 @@ struct Busy {
 }
 
 impl Crew {
-    /// Few workers and short queues, so that they are full at times. Each kind of shedding has its turn.
+    /// Makes a pool with few workers and a short queue, so that the queue is full at times. `party` selects
+    /// the kind of load shedding.
     pub(super) fn new(party: u32) -> Self {
         let (target, interval) = (Duration::from_millis(2), Duration::from_millis(10));
         let shedding = match party % 5 {
@@ -72,7 +73,7 @@ impl Crew {
         self.waiting.is_empty() && self.busy.is_empty()
     }
 
-    /// When a worker is done; at once if one is free for what waits.
+    /// Returns when the next worker finishes; zero if a worker is free for a waiting request.
     pub(super) fn next_ns(&self) -> Option<u64> {
         if self.busy.len() < self.size && !self.waiting.is_empty() {
             return Some(0);
@@ -106,7 +107,7 @@ impl Crew {
     }
 }
 
-/// Puts a request into the queue, or refuses it.
+/// Enqueues a request, or refuses it.
 pub(super) fn enlist(
     shared: &Rc<Shared>,
     cx: &mut Context<'_>,
@@ -128,7 +129,7 @@ pub(super) fn enlist(
     handled
 }
 
-/// Lets the workers go on: answers what they have done, and gives them what waits.
+/// Runs the workers: answers finished requests, and starts waiting ones.
 pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
     let now_ns = shared.common.fabric.pass_clock().last_ns;
     loop {
@@ -145,7 +146,7 @@ pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
 
 fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job) {
     let Job { queued_ns, deadline_ns, responder, message, task } = job;
-    // As a worker's thread does: what came before this job has taken its time.
+    // Reads the clock as a worker's thread does, because earlier jobs have taken time.
     let now_ns = cx.clock_now_ns();
     if responder.is_cancelled(cx) {
         shared.ledger().errand_counts.crew_skipped += 1;

@@ -1,8 +1,8 @@
-//! The book of all calls of a run: who made them, how often they were executed, how they ended.
+//! The record of all calls of a run: their callers, executions and outcomes.
 //!
-//! Every rule that an application may rely on is checked here at the moment when it could break:
-//! a handler runs at most once for a call, and never for one that was not sent; a call ends once;
-//! its answer is what the server made of exactly its request; and a failure has a reason.
+//! Every rule on which an application may rely is checked here as soon as it can break. A handler runs at
+//! most once for a call, and never for a call that was not sent. A call ends once. The answer is computed
+//! from exactly the request, and a failure has a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -22,30 +22,30 @@ use crate::fabric::{FabricHandle, HostId, PassClock, SimAddr};
 pub(super) struct Ledger {
     calls: Vec<Call>,
     pub(super) errands: Vec<Errand>,
-    /// Requests too short for a number, by server, method and the byte that they have.
+    /// Requests too short for a call number, by server, method and their byte.
     tiny: BTreeMap<TinyKey, Tiny>,
-    /// Endpoints, each in its incarnation, whose sessions have a congestion control.
+    /// Endpoints, in one incarnation each, whose sessions have congestion control.
     pub(super) controlled: BTreeSet<u32>,
     /// Sessions that their own client closed.
     closed_here: BTreeSet<(u32, SessionId)>,
     pub(super) troubles: Troubles,
     /// Whether servers may run out of memory.
     pub(super) memory_is_tight: bool,
-    /// Whether clients give up so soon that loss alone is a reason.
+    /// Whether the timeout policy of clients is so short that loss alone justifies failures.
     pub(super) is_impatient: bool,
-    /// Whether deferred answers are given by workers, who may have too much to do.
+    /// Whether worker pools execute deferred requests; pools may be overloaded.
     pub(super) has_crews: bool,
     /// Whether servers may refuse sessions.
     pub(super) is_crowded: bool,
-    /// How long after its deadline a call may end where nothing holds its endpoint up.
+    /// How long after its deadline a call may end if its endpoint is not stopped.
     pub(super) late_ns_max: u64,
-    /// The largest message that endpoints take.
+    /// The largest message that endpoints accept.
     pub(super) message_bytes_max: u32,
-    /// The clock as the node that runs has seen it last.
+    /// The clock as the running node has seen it last.
     pub(super) now_ns: u64,
-    /// How long the node's pass had stood still by then.
+    /// How long the node's turn had been stopped by then.
     pub(super) held_up_ns: u64,
-    /// The clock as the node read it when it began its turn of the event loop.
+    /// The clock reading at the beginning of the node's turn.
     pub(super) turn_ns: u64,
     pub(super) violation: Option<String>,
     pub(super) digest: u64,
@@ -53,17 +53,18 @@ pub(super) struct Ledger {
     pub(super) errand_counts: errand::Counts,
 }
 
-/// What a deadline on its way may lose: it is told in microseconds.
+/// Rounding of deadlines on the wire, in microseconds there.
 pub(super) const ROUNDED_NS: u64 = 1_000;
 
-/// When a request is over, and when its first packet left.
+/// The deadline of a request, and when its first packet left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) deadline_ns: Option<u64>,
     pub(super) left_ns: Option<u64>,
 }
 
-/// Whether a first packet says what is left, by a clock that was read for its burst. Notes when the first one left.
+/// Checks that a first packet carries the remaining time by a clock read for its burst. Records when the
+/// first packet left.
 pub(super) fn check_left(
     deadline_ns: Option<u64>,
     told_us: Option<u32>,
@@ -75,7 +76,7 @@ pub(super) fn check_left(
         u32::try_from(left_us).unwrap_or(u32::MAX)
     };
     *first_ns = first_ns.or(read_ns);
-    // Without a reading nothing can be right but to have no deadline.
+    // Without a reading, only a request without a deadline can be right.
     let is_right = match deadline_ns {
         None => told_us.is_none(),
         Some(_) => told_us.is_some() && told_us == deadline_ns.zip(read_ns).map(left_us),
@@ -88,7 +89,7 @@ pub(super) fn check_left(
 
 type TinyKey = (SimAddr, u16, Option<u8>);
 
-/// How often such a request was made, and how often a handler ran.
+/// Calls and handler runs of a request too short for a call number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tiny {
     made: u32,
@@ -96,47 +97,47 @@ struct Tiny {
     succeeded: u32,
 }
 
-/// How far a session's congestion control may keep packets apart: nothing where it has none.
+/// The packet spacing of a session's congestion control: zero without one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gap {
-    /// What a full packet carries.
+    /// Payload of a full packet.
     pub(super) packet_bytes: u32,
     pub(super) gap_ns: u64,
 }
 
-/// How calls ended.
+/// Outcomes of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) executed: u64,
     pub(super) succeeded: u64,
-    /// Failed, because the server said so.
+    /// Failed with an error from the server.
     pub(super) answered: u64,
-    /// Failed, because the server did not want to execute it.
+    /// Failed, because the server refused to execute the call.
     pub(super) refused: u64,
     /// Failed, and may have been executed.
     pub(super) unknown: u64,
-    /// Failed, and nothing was sent.
+    /// Failed, and no packet was sent.
     pub(super) not_sent: u64,
     pub(super) rejected: u64,
     pub(super) lost: u64,
     pub(super) nested: u64,
-    /// Cancelled by their callers.
+    /// Cancelled by the callers.
     pub(super) cancelled: u64,
-    /// Requests whose handlers were told that nobody waits any more.
+    /// Requests whose handlers were notified that the caller has stopped waiting.
     pub(super) told: u64,
     /// Succeeded, with a message of the largest size.
     pub(super) largest: u64,
 }
 
 impl Ledger {
-    /// Takes note of the time, and of who has come to stand still.
+    /// Updates the clock, and collects stopped hosts.
     pub(super) fn heed(&mut self, fabric: &FabricHandle) {
         let clock = fabric.pass_clock();
         (self.now_ns, self.held_up_ns) = (clock.last_ns, clock.held_up_ns());
         fabric.take_stopped().into_iter().for_each(|stop| self.troubles.add_stop(stop));
     }
 
-    /// Enters a call that is about to be made; gives its number.
+    /// Records a call that is about to be made; returns its number.
     pub(super) fn issue(&mut self, call: Call) -> u32 {
         let id = self.calls.len() as u32;
         self.counts.nested += u64::from(call.parent.is_some());
@@ -147,7 +148,7 @@ impl Ledger {
         id
     }
 
-    /// The call was not taken.
+    /// Records that the endpoint did not accept the call.
     pub(super) fn reject(&mut self, id: u32, error: &Error) {
         self.counts.rejected += 1;
         let call = &mut self.calls[id as usize];
@@ -169,7 +170,7 @@ impl Ledger {
             Status::ResourceExhausted if text.contains("already waiting on this session") => {
                 self.is_crowded
             }
-            // The pool has its own words.
+            // The pool words this error differently.
             Status::ResourceExhausted => self.memory_is_tight,
             _ => false,
         };
@@ -187,7 +188,7 @@ impl Ledger {
         self.closed_here.contains(&(client, session))
     }
 
-    /// Whether its server asked for no further calls.
+    /// Returns true if the call's server was draining.
     fn drains(&self, call: &Call) -> bool {
         self.troubles.drains(call.server.host, call.issued_ns, self.now_ns)
     }
@@ -196,7 +197,7 @@ impl Ledger {
         call.spec.request_len > self.message_bytes_max
     }
 
-    /// A handler runs. Gives the call, unless its request is too short to tell.
+    /// Checks a handler's run. Returns the call, unless the request is too short for a call number.
     pub(super) fn execute(
         &mut self,
         server: SimAddr,
@@ -247,10 +248,10 @@ impl Ledger {
         }
     }
 
-    /// Whether a handler was told the right deadline, which is not over. The server counts what a frame says to be
-    /// left from the beginning of the turn that takes the frame. So a deadline grows by the time that the request
-    /// was on its way, and shrinks by what is rounded off, and by a stop of that turn: what comes while a
-    /// turn stands still may have come before it.
+    /// Returns true if a handler saw the right deadline, and before its expiry. The server adds the
+    /// remaining time on the wire to the beginning of the turn that receives the frame. So the deadline
+    /// grows by the time in flight. The deadline shrinks by rounding, and by a stop of the receiving turn:
+    /// a frame that arrives during the stop counts as if it had arrived before.
     pub(super) fn is_seen_rightly(
         &self,
         Sent { deadline_ns, left_ns }: Sent,
@@ -271,7 +272,7 @@ impl Ledger {
         }
     }
 
-    /// The first packet of a call's request leaves, and says what is left.
+    /// Checks the deadline on the first packet of a departing request.
     pub(super) fn leave(
         &mut self,
         id: u32,
@@ -282,7 +283,7 @@ impl Ledger {
         check_left(call.deadline_ns, left_us, clock, &mut call.left_ns)
     }
 
-    /// A handler makes a call, or one that it made has ended: what calls inherit there.
+    /// Checks the deadline that calls inherit in a handler, or in the continuation of a handler's call.
     pub(super) fn check_inherited(&mut self, parent: Option<u32>, inherited_ns: Option<u64>) {
         let expected_ns = parent.and_then(|parent| self.calls[parent as usize].seen_ns);
         if inherited_ns != expected_ns {
@@ -291,7 +292,7 @@ impl Ledger {
         }
     }
 
-    /// A call is cancelled; whether there was such a call.
+    /// Records a cancellation, and checks whether the call was outstanding.
     pub(super) fn cancel(&mut self, id: u32, was_there: bool) -> SessionId {
         let call = &mut self.calls[id as usize];
         let is_pending = call.end == End::Pending && !call.is_cancelled;
@@ -303,12 +304,12 @@ impl Ledger {
         self.calls[id as usize].session
     }
 
-    /// A handler wants to know if nobody waits for its answer any more.
+    /// Records that a handler asked for a notification when its caller stops waiting.
     pub(super) fn watch(&mut self, id: u32, party: u32) {
         self.calls[id as usize].watch = Watch::Waits(party);
     }
 
-    /// It is told so.
+    /// Records the notification.
     pub(super) fn tell(&mut self, id: u32) {
         let before = std::mem::replace(&mut self.calls[id as usize].watch, Watch::Told);
         self.counts.told += 1;
@@ -317,7 +318,7 @@ impl Ledger {
         }
     }
 
-    /// A handler answers, whether anybody waits for it or not.
+    /// Records a handler's answer, whether or not its caller still waits.
     pub(super) fn answer(&mut self, id: u32) {
         let Some(call) = self.calls.get_mut(id as usize) else { return };
         if let Watch::Waits(_) = call.watch {
@@ -338,8 +339,8 @@ impl Ledger {
         }
     }
 
-    /// How often calls might be looked for while they took their time, if pauses double from 20 us on; those of errands may
-    /// take as long as they like.
+    /// Returns an upper bound of probes for all calls, if pauses double from 20 us on. Client and group
+    /// calls have no bound on their duration.
     pub(super) fn doublings(&self) -> u64 {
         const FIRST_NS: u64 = 20_000;
         const ERRAND: u64 = 16;
@@ -348,7 +349,7 @@ impl Ledger {
         of_calls + ERRAND * self.errands.len() as u64
     }
 
-    /// Calls and how long they waited, the work of handlers apart.
+    /// Returns calls with their waiting time, excluding the work of handlers.
     pub(super) fn waits(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let wait_ns = |call: &Call| {
             Some((call.ended_ns? - call.issued_ns).saturating_sub(call.spec.delay_ns))
@@ -356,12 +357,13 @@ impl Ledger {
         (0..).zip(&self.calls).filter_map(move |(id, call)| Some((id, wait_ns(call)?)))
     }
 
-    /// For how long the congestion control of a call's session may have held packets back while the call waited, if `gap_ns`
-    /// says how far it keeps those of a call's session apart.
+    /// Returns how long the congestion control of a call's session may have held packets back while the
+    /// call waited. `gap_ns` returns the packet spacing of a call's session.
     ///
-    /// A session has one pace for all its calls. They are charged to it packet by packet: those of the request as they leave,
-    /// those of the response as they are allowed, but for the first, which the request allows. So each call that was under
-    /// way meanwhile may have been first with all of its packets. The call waits for those that its handler makes, too.
+    /// A session has one pace for all its calls. Packets are charged one by one: request packets as they
+    /// leave, response packets when the client pulls them. The request covers the first response packet. So
+    /// all packets of every concurrent call may have gone first. The call also waits for nested calls of
+    /// its handler.
     pub(super) fn held_back_ns(&self, id: u32, gap_ns: &impl Fn(&Call) -> Gap) -> u64 {
         let call = self.call(id);
         let Gap { packet_bytes, gap_ns: apart_ns } = gap_ns(call);
@@ -381,14 +383,14 @@ impl Ledger {
         own_ns + nested.map(|(nested, _)| self.held_back_ns(nested, gap_ns)).sum::<u64>()
     }
 
-    /// How long a call took that succeeded.
+    /// Returns the duration of a successful call.
     pub(super) fn took_ns(&self, id: u32) -> Option<u64> {
         let call = self.calls.get(id as usize)?;
         let is_well = call.end == End::Succeeded;
         Some(call.ended_ns.filter(|_| is_well)? - call.issued_ns)
     }
 
-    /// A call has ended. Gives whether it succeeded.
+    /// Records the end of a call. Returns true if the call succeeded.
     pub(super) fn end(&mut self, id: u32, reply: &Reply) -> bool {
         let call = &mut self.calls[id as usize];
         if call.end != End::Pending {
@@ -433,7 +435,7 @@ impl Ledger {
         let is_right = match call.expected(id) {
             Expected::Same => response == request,
             Expected::Made(len) => {
-                // The server's, which has looked at every byte, or that of a tiny request.
+                // The server's seed, computed over every byte, or the seed of a tiny request.
                 let seed = call.seed.unwrap_or_else(|| answer_seed(request));
                 response.len() == len as usize && pattern::is_filled(seed, response)
             }
@@ -479,7 +481,7 @@ impl Ledger {
         }
     }
 
-    /// The server answered with a failure: it must be the one that this call asks for.
+    /// Checks that a failure from the server is the expected error.
     fn check_answer(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
         if self.memory_is_tight && failure.status == Status::ResourceExhausted {
             return;
@@ -515,8 +517,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a server may have given up a call's answer, or what had come of its request: memory is short, or
-    /// nobody has asked for a long time. An answer that is gone was given.
+    /// Returns true if a server may have discarded a call's answer or partial request: memory is short, or
+    /// the client has not asked for a long time. A discarded answer implies an execution.
     fn may_give_up(&self, call: &Call, failure: &petrel::Error) -> bool {
         let is_long = self.now_ns.saturating_sub(call.issued_ns) >= HELD_IDLE_NS;
         let is_once = call.executions == 1 || call.spec.method.is_tiny();
@@ -527,7 +529,8 @@ impl Ledger {
         }
     }
 
-    /// Whether a server may refuse a call so: its workers have too much to do, or it drains.
+    /// Returns true if a server may refuse a call with this status: its workers are overloaded, or it
+    /// drains.
     fn may_refuse(&self, call: &Call, status: Status) -> bool {
         match status {
             Status::ResourceExhausted => self.has_crews && call.spec.method == Method::Deferred,
@@ -536,7 +539,7 @@ impl Ledger {
         }
     }
 
-    /// A nested call's failure is passed on only if it failed.
+    /// Checks that a failure passed on from a nested call is real.
     fn check_nested_failure(&mut self, id: u32, failure: &petrel::Error) {
         let has_failed = |call: &Call| {
             call.parent == Some(id) && matches!(call.end, End::Failed(..) | End::Rejected)
@@ -549,7 +552,7 @@ impl Ledger {
         }
     }
 
-    /// A failure that did not come from the server needs a reason.
+    /// Checks that a failure that did not come from the server has a reason.
     fn check_failure(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
         let is_right = match failure.status {
             Status::Unavailable => {
@@ -569,7 +572,7 @@ impl Ledger {
         }
     }
 
-    /// A call ends with its deadline: not before, and not long after it.
+    /// Checks that a call ends with its deadline: not before, and not long after.
     fn check_deadline(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
         let Some(deadline_ns) = call.deadline_ns else {
             return self.break_rule(id, "has no deadline", failure);
@@ -586,14 +589,14 @@ impl Ledger {
         }
     }
 
-    /// How long before a deadline a server may refuse a request that was sent at that time or later: see
+    /// Returns how long before a deadline a server may refuse a request sent at `sent_ns` or later: see
     /// [`Ledger::is_seen_rightly`].
     pub(super) fn early_ns_max(&self, server: HostId, sent_ns: u64) -> u64 {
         ROUNDED_NS + self.troubles.longest_stop_ns(server, sent_ns, self.now_ns)
     }
 
-    /// Whether it is too late for a call of this host to end that was over at that time: by more than the
-    /// host's threads stood still since.
+    /// Returns true if a call of this host ends too late after `over_ns`, its due time: by more than the
+    /// stops of the host's threads since.
     pub(super) fn is_late(&self, client: HostId, over_ns: u64) -> bool {
         let stopped_ns = self.troubles.stopped_ns(client, over_ns, self.now_ns);
         self.now_ns > over_ns + self.late_ns_max + stopped_ns
@@ -604,12 +607,12 @@ impl Ledger {
         self.troubles.justify(hosts, call.issued_ns, self.now_ns)
     }
 
-    /// A client closes one of its sessions.
+    /// Records that a client closes one of its sessions.
     pub(super) fn close_here(&mut self, client: u32, session: SessionId) {
         self.closed_here.insert((client, session));
     }
 
-    /// A client died with its calls.
+    /// Records that a client crashed with its calls.
     pub(super) fn bury(&mut self, client: u32) {
         self.bury_errands(client);
         for call in &mut self.calls {
@@ -623,7 +626,7 @@ impl Ledger {
         }
     }
 
-    /// What must hold of every call when all is over.
+    /// Checks every call at the end of the run.
     pub(super) fn close(&mut self) {
         self.close_errands();
         for id in 0..self.calls.len() as u32 {
@@ -641,7 +644,7 @@ impl Ledger {
         }
     }
 
-    /// Calls that have not ended, for people.
+    /// Describes some calls that have not ended.
     pub(super) fn pending(&self) -> String {
         let pending = (0u32..).zip(&self.calls).filter(|(_, call)| call.end == End::Pending);
         let some: Vec<String> =
@@ -649,12 +652,12 @@ impl Ledger {
         some.join("; ")
     }
 
-    /// The seed of a call's answer, as the server works it out from the request.
+    /// Records the seed of a call's answer, as computed by the server from the request.
     pub(super) fn note_seed(&mut self, id: u32, seed: u64) {
         self.calls[id as usize].seed = Some(seed);
     }
 
-    /// Whether somebody has made such a call.
+    /// Returns true if a call with this request was made.
     pub(super) fn has_tiny(&self, server: SimAddr, method: Method, byte: Option<u8>) -> bool {
         self.tiny.get(&(server, method.number(), byte)).is_some_and(|tiny| tiny.made > 0)
     }
@@ -667,7 +670,7 @@ impl Ledger {
         self.calls.len()
     }
 
-    /// A request that was never sent must not be executed later either.
+    /// Removes a request that was never sent, so that a later execution is an error.
     fn unmake(&mut self, id: u32) {
         let call = self.calls[id as usize].clone();
         if call.spec.method.is_tiny() {
@@ -691,14 +694,14 @@ impl Ledger {
         self.violate(format!("call {id} {what}: {with:?}; {call:?}"));
     }
 
-    /// Remembers the first rule that is broken.
+    /// Records the first broken rule.
     pub(super) fn violate(&mut self, what: String) {
         let now_ns = self.now_ns;
         self.violation.get_or_insert_with(|| format!("at {now_ns} ns: {what}"));
     }
 }
 
-/// Whether `got` is `text`, or its beginning where it does not fit into one packet.
+/// Returns true if `got` is `text`, or the part of `text` that fits into one packet.
 fn is_cut_of(got: &[u8], text: &[u8]) -> bool {
     got == text
         || (got.len() >= petrel_proto::limits::PACKET_BYTES_MIN as usize && text.starts_with(got))

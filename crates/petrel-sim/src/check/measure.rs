@@ -1,8 +1,9 @@
-//! What a call alone takes: how long, how many passes of event loops, and how many packets.
+//! The cost of a call alone: duration, turns of event loops, and packets.
 //!
-//! The rules of the storm cannot say how long a call may take, as queues, losses and slow handlers are what the storm is.
-//! When it is over and everything is at rest, they can: a new session is opened, and a few calls are made over it, each
-//! alone. Nothing is lost, nothing else is sent, and so the time follows from the links, and the passes from the protocol.
+//! While faults last, the checker cannot bound the duration of a call, because of queues, losses and slow
+//! handlers. Afterwards, when everything is idle, it can: a new session makes a few calls, one at a time.
+//! Nothing is lost, and nothing else is sent. So the links determine the duration, and the protocol
+//! determines the number of turns.
 
 use petrel::endpoint::SessionState;
 use petrel_proto::Agreed;
@@ -19,53 +20,54 @@ use crate::ring::{FULL_PAUSE_NS, SPINS_MAX, WAKE_NS};
 use crate::transport::SimTransport;
 use crate::{Probability, Rng};
 
-/// Pairs of client and server in a world that calls are measured between.
+/// Number of measured pairs of client and server in a world.
 const PAIRS_MAX: usize = 2;
 
-/// How long a session may take to open, and how long a step of waiting is.
+/// Time limit for opening a session, and the step of waiting.
 const STEP_NS: u64 = 20_000;
 
-/// How long the handler of a call that waits takes.
+/// Duration of the handler of a waiting call.
 const WAIT_NS: u64 = 5_000_000;
 
-/// Bytes of a small call's request and answer, and of a large one's.
+/// Bytes of a small call's request and answer, and of a large call's.
 const SMALL_BYTES: u32 = ID_BYTES as u32;
 const LARGE_BYTES: u32 = 60_000;
 
-/// Bytes each way of a call whose session shares the link with another.
+/// Bytes in either direction of a call whose session shares the link with a second session.
 const SHARED_BYTES: u32 = 30_000;
 
-/// Small calls that are measured, one after the other.
+/// Number of small calls measured, one after another.
 const SMALL_CALLS: u32 = 6;
 
-/// Bytes that a packet has on a link beside its payload: the frame's header, and what the fabric adds.
+/// Bytes of a packet on a link in addition to its payload: the frame's header, and the fabric's overhead.
 const HEADERS_BYTES: u64 = 32 + 42;
 
-/// Large calls that each of two sessions makes at a time.
+/// Number of simultaneous large calls in either of two sessions.
 const SHARED_CALLS: u32 = 3;
 
-/// How many times longer than one session the other may take for the same: 2.9 was seen.
+/// Maximum ratio between the durations of two sessions with equal load: 2.9 was seen.
 const SHARES_MAX: u64 = 5;
 
-/// What a congestion control may hold a large call back for.
+/// The longest delay that congestion control may add to a large call.
 const HELD_BACK_NS_MAX: u64 = 1_000_000_000;
 
-/// How often a client may look for an answer while it waits: the pauses double, from some microseconds on.
+/// Maximum probes of a client while it waits: the pauses double, starting at some microseconds.
 const LOOKS_MAX: u64 = 12;
 
-/// How far ahead the timer wheel takes releases of paced sessions: those that wait for longer wake on the way.
+/// The horizon of the timer wheel for releases of paced sessions: sessions that wait longer wake in
+/// between.
 const RELEASE_NS: u64 = 450_000;
 
 /// The tick of timers.
 const TICK_NS: u64 = 1 << 16;
 
-/// Passes that a node without anything to do may take while a call waits: what is left in its timer wheel comes due.
+/// Maximum turns of an idle node while a call waits: the remaining entries of its timer wheel expire.
 const IDLE_PASSES_MAX: u64 = 12;
 
-/// What a session needs to come to rest.
+/// Time for a session to become idle.
 const SETTLE_NS: u64 = 500_000;
 
-/// What is counted of a world.
+/// Counters of a world.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
     client_passes: u64,
@@ -76,7 +78,7 @@ struct Reading {
     counters: Counters,
 }
 
-/// What one call took.
+/// The cost of one call.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     took_ns: u64,
@@ -84,16 +86,17 @@ struct Taken {
     server_passes: u64,
     other_passes: u64,
     packets: u64,
-    /// Packets for which a queue had no room.
+    /// Packets dropped by full queues.
     dropped: u64,
     looks: u64,
     repeated: u64,
 }
 
 impl World {
-    /// Measures calls between a few pairs, each alone: in half of the worlds small ones, in the others those that move much.
+    /// Measures calls between a few pairs, one at a time: small calls in half of the worlds, large ones in
+    /// the rest.
     pub(super) fn measure(&mut self, seed: u64) -> Result<(), String> {
-        // There, calls may be refused, or given up before the links could have carried them.
+        // In these worlds, calls may be refused, or time out before the links could have carried them.
         let scenario = &self.common.scenario;
         if scenario.memory_is_tight || scenario.is_crowded || scenario.is_impatient {
             return Ok(());
@@ -113,7 +116,7 @@ impl World {
         Ok(())
     }
 
-    /// Clients with servers that run: each client once.
+    /// Returns clients with running servers, every client once.
     fn pairs_to_measure(&self) -> Vec<(ActorId, ActorId, Target)> {
         let pair = |(id, node): (ActorId, &Node)| {
             let reached = node.targets.iter().find_map(|&target| {
@@ -125,7 +128,7 @@ impl World {
         self.simulation.actors().filter_map(pair).take(PAIRS_MAX).collect()
     }
 
-    /// Opens a session; `None` where the server has no room for it.
+    /// Opens a session; `None` if the server has no room for it.
     fn open_session(&mut self, client: ActorId, target: Target) -> Result<Option<Open>, String> {
         let opened = self.simulation.actor_mut(client).and_then(|node| {
             node.connect(target, false)?;
@@ -136,7 +139,7 @@ impl World {
         Ok(self.wait_until_open(client, open)?.then_some(open))
     }
 
-    /// Whether the session opens. Servers without room refuse it.
+    /// Waits until the session opens. Returns false if the server refuses for lack of room.
     fn wait_until_open(&mut self, client: ActorId, open: Open) -> Result<bool, String> {
         let limit_ns = self.common.fabric.now_ns() + self.common.scenario.aftermath_ns();
         loop {
@@ -152,9 +155,10 @@ impl World {
         }
     }
 
-    /// A small call is one packet each way: it leaves in the pass that makes it, is answered in the pass that takes it, and
-    /// each side has one more pass to find that nothing else is there. A pass by chance may come to one call, not to all; and
-    /// the first looks come before the answers where a first timeout is shorter than the path.
+    /// A small call is one packet in either direction. The packet leaves in the turn that makes the call,
+    /// is answered in the turn that receives it, and either side needs one more turn to find no further
+    /// work. A chance turn may hit one call, but not all. Early probes precede the answers if a first
+    /// timeout is shorter than the path.
     fn measure_small(&mut self, pair: Pair) -> Result<(), String> {
         let spec = alone(Method::Echo, SMALL_BYTES, 0);
         let (mut fewest, mut looks) = ([u64::MAX; 3], 0);
@@ -172,9 +176,9 @@ impl World {
             fewest[2] = fewest[2].min(taken.packets);
             looks += taken.looks;
         }
-        // A look that comes due on a long path wakes the client.
+        // A probe timer that expires on a long path wakes the client.
         let ticks = 2 * trip_ns / TICK_NS;
-        // Who has had frames from a ring may look some times more before it sleeps.
+        // An endpoint that has received frames from a ring may poll a few times before it sleeps.
         let (packets, spins) = if shares_memory { (0, SPINS_MAX) } else { (2, 0) };
         if fewest[0] > 4 + 2 * ticks + spins
             || fewest[1] > 2 + spins
@@ -190,15 +194,15 @@ impl World {
         Ok(())
     }
 
-    /// A client whose answer takes its time asks more and more seldom whether its request is there, and sleeps meanwhile. So
-    /// do all others.
+    /// A client with a slow server probes at growing intervals, and sleeps in between. All other nodes
+    /// sleep, too.
     fn measure_waiting(&mut self, pair: Pair) -> Result<(), String> {
         let taken = self.measure_call(pair, alone(Method::Deferred, SMALL_BYTES, WAIT_NS))?;
         let Taken { looks, packets, client_passes, server_passes, other_passes, .. } = taken;
         let nodes = self.simulation.actors().count() as u64;
         let spins = if self.shares_memory(pair) { SPINS_MAX * (looks + 1) } else { 0 };
-        // The request and what looks for it may be held back until the pause behind the packet before is over. That takes
-        // some releases, and the timer of the slot comes due meanwhile.
+        // Pacing may hold back the request and its probes until the pause after the previous packet ends.
+        // This takes some releases, and the slot's timer expires meanwhile.
         let pause_ns = self.pause_ns(pair);
         let releases = (looks + 1) * (pause_ns.div_ceil(RELEASE_NS) + u64::from(pause_ns > 0));
         let is_right = looks <= LOOKS_MAX
@@ -214,33 +218,35 @@ impl World {
         Err(format!("a call that waits {WAIT_NS} ns alone for its answer took {taken:?}"))
     }
 
-    /// A large call fills the links, or waits for credits: a round trip for as many packets as a message may have credits.
-    /// Nothing is missing, and so nothing is sent again, but where the first timeout is shorter than the path.
+    /// A large call fills the links, or waits for credits: a round trip for every window of credits.
+    /// Nothing is lost, and so nothing is retransmitted, except if the first timeout is shorter than the
+    /// path.
     fn measure_large(&mut self, pair: Pair) -> Result<(), String> {
         let scenario = &self.common.scenario;
         let len = LARGE_BYTES.min(scenario.message_bytes_max);
         let Some(agreed) = self.agreed(pair) else { return Ok(()) };
         let packets = u64::from(len.div_ceil(agreed.packet_bytes));
-        // A message has half of the credits where there are enough to share.
+        // A message has half of the credits if there are enough to share.
         let credits = u64::from(agreed.credits);
         let rounds = packets.div_ceil(if credits < 4 { credits } else { credits / 2 });
         let packet_bytes = u64::from(agreed.packet_bytes) + HEADERS_BYTES;
         let mut round_ns = 2 * scenario.path.trip_ns(packet_bytes) + self.cpu_ns(4, 4);
         let mut one_way_ns = scenario.path.sending_ns(u64::from(len)) + rounds * round_ns;
         if self.shares_memory(pair) {
-            // A ring has room for two frames at least, and who finds it full looks again after a pause.
+            // A ring has room for at least two frames, and a producer polls a full ring after a pause.
             round_ns = 2 * WAKE_NS.1 + FULL_PAUSE_NS.1 + self.cpu_ns(4, 4);
             one_way_ns = packets * round_ns;
         }
         let needed_ns = 2 * one_way_ns + self.cpu_ns(0, 4 * packets);
-        // A controller that is wrong about the links holds back too much.
+        // A controller with a wrong estimate of the links holds back too much.
         let bound_ns =
             if self.is_controlled(pair) { needed_ns + HELD_BACK_NS_MAX } else { 3 * needed_ns };
-        // The first timeouts may be shorter than the pauses of who finds a ring full.
+        // The first timeouts may be shorter than the pauses of a producer with a full ring.
         let rounds_in_ring = if self.shares_memory(pair) { 2 * packets } else { 0 };
         let spec = alone(Method::Transform, len, 0);
         let taken = self.measure_call(pair, spec)?;
-        // Queues that are too short for a burst lose some of it, and a datagram that is lost may be a bundle of all.
+        // Queues too short for a burst drop some of it, and a dropped datagram may be a bundle of all
+        // frames.
         let harm = (10 + packets) * taken.dropped;
         let goes_back_n = self.common.scenario.goes_back_n();
         let is_right = (taken.took_ns <= bound_ns || harm > 0)
@@ -253,7 +259,7 @@ impl World {
         Err(format!("{packets} packets each way alone took {taken:?}, and not {bound_ns} ns"))
     }
 
-    /// Two sessions of one client that send the same to one server at a time get equal shares of the link.
+    /// Two sessions of one client with equal load to one server get equal shares of the link.
     fn measure_shares(&mut self, pair: Pair) -> Result<(), String> {
         let Some(other) = self.open_session(pair.client, pair.open.target)? else { return Ok(()) };
         self.run_for(SETTLE_NS)?;
@@ -261,7 +267,7 @@ impl World {
         let before = self.read(pair);
         let first = self.common.ledger.borrow().call_count() as u32;
         if let Some(node) = self.simulation.actor_mut(pair.client) {
-            // The one that asks first is not the one that wins.
+            // The first to ask is not the winner.
             (0..SHARED_CALLS).for_each(|_| node.issue(pair.open, spec));
             (0..SHARED_CALLS).for_each(|_| node.issue(other, spec));
         }
@@ -273,7 +279,8 @@ impl World {
             ends.max().flatten().map_or(0, |ended_ns| ended_ns - begun_ns)
         };
         let took = [ended(first), ended(first + SHARED_CALLS)];
-        // Who loses packets waits for timeouts, and controllers that are wrong about the links give what they give.
+        // Sessions with lost packets wait for timeouts, and controllers with wrong estimates make no
+        // fairness promise.
         let is_lossy = self.read(pair).dropped > before.dropped;
         let is_fair = took[0].max(took[1]) <= SHARES_MAX * took[0].min(took[1]);
         if is_fair || is_lossy || self.is_controlled(pair) {
@@ -282,7 +289,7 @@ impl World {
         Err(format!("two sessions with the same load took {took:?} ns"))
     }
 
-    /// How far a congestion control may keep the session's packets apart.
+    /// Returns the longest packet spacing of the session's congestion control.
     fn pause_ns(&self, pair: Pair) -> u64 {
         match self.agreed(pair) {
             Some(agreed) if self.is_controlled(pair) && !self.shares_memory(pair) => {
@@ -296,7 +303,7 @@ impl World {
         self.simulation.actor(pair.client).is_some_and(|node| node.is_controlled)
     }
 
-    /// Whether the session goes through rings.
+    /// Returns true if the session goes through rings.
     fn shares_memory(&self, pair: Pair) -> bool {
         self.agreed(pair).is_some_and(|agreed| SimTransport::shares_memory(PeerId(agreed.peer.0)))
     }
@@ -306,15 +313,15 @@ impl World {
         node.endpoint.core().agreed(pair.open.session).copied()
     }
 
-    /// What so many passes with so many frames cost at most.
+    /// Returns the maximum CPU cost of a number of turns with a number of frames.
     fn cpu_ns(&self, passes: u64, frames: u64) -> u64 {
         let CpuConfig { poll_ns, poll_jitter_ns, frame_ns } = self.common.scenario.fabric.cpu;
         passes * (poll_ns + poll_jitter_ns) + frames * frame_ns
     }
 
-    /// Makes a call, waits for its end, and says what it took.
+    /// Makes a call, waits for its end, and returns its cost.
     fn measure_call(&mut self, pair: Pair, spec: Spec) -> Result<Taken, String> {
-        // What crossed the last answer arrives first.
+        // Frames that crossed the last answer arrive first.
         self.run_for(SETTLE_NS)?;
         let before = self.read(pair);
         let id = self.common.ledger.borrow().call_count() as u32;
@@ -369,7 +376,7 @@ impl World {
     }
 }
 
-/// Who calls whom.
+/// A client, a server and the session between them.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     client: ActorId,

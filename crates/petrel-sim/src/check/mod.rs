@@ -1,50 +1,45 @@
-//! Whole worlds from one seed, and what must hold in each.
+//! Whole worlds drawn from a seed, and the rules that must hold in all of them.
 //!
-//! A seed draws hosts and processes, their settings, a network, a workload and all that goes wrong.
-//! Real endpoints then call each other: echoes and transformations of every size, deferred and
-//! nested answers, errors, forgotten requests, calls of methods that nobody serves. After the
-//! storm there is a quiet time in which everything must come to an end. Checked are
+//! A seed draws hosts and processes, their settings, a network, a workload and a fault schedule. Real
+//! endpoints then call one another: echoes and transformations of every size, deferred and nested answers,
+//! errors, dropped requests, calls of unknown methods. After the faults comes a quiet time in which
+//! everything must end. The checker verifies
 //!
-//! - **calls**: each ends exactly once, with the right answer, byte for byte, or with a failure
-//!   that has a reason: what the call asked for, or a crash, partition, pause, closed session or
-//!   heavy loss that touched one of its hosts while it was on its way;
-//! - **handlers**: each runs at most once for a call, across crashes and sessions; exactly once if
-//!   the call succeeded; never if the client was told that nothing was sent, or that the server refused;
-//! - **deadlines**: a call ends with DEADLINE_EXCEEDED not before its time, and no more than a tick and a few
-//!   turns after it, and none succeeds later; a frame says what is left by a clock that was read for it; handlers see
-//!   that, no request runs whose time is over, and nested calls and those that follow them inherit just that.
-//!   Threads stand still within their turns all the same, and each rule has leave for the length of those stops
-//!   that befell the side that it is about, and no more. A call that its caller cancels ends so, once, wherever it is;
-//! - **clients and groups**: a call of a client ends once and in time, whatever becomes of its sessions; it
-//!   is attempted no more often than it may be, and executed at most once unless its caller allows more; a
-//!   group's outcome is that of its members. See `errand`;
-//! - **workers**: what admission control refuses, or its caller has given up, is not run;
-//! - **drains**: an endpoint that drains loses no call that it has been sent, and takes its leave when the
-//!   last client has left;
-//! - **watched requests**: a handler that asked for it is told, once, if nobody waits any more, or it
-//!   answers;
-//! - **resources**: credits are back where they began, no buffer is lent out and no session is open
-//!   when all is over;
-//! - **frames**: where nobody forges any, none is malformed, from the wrong peer, in the wrong
-//!   direction, beyond the window or about the future;
-//! - **economy**: nothing is sent again that the other side is known to have, no client exceeds its
-//!   credits, and every CREDIT and PULL tells exactly what was received: a witness follows each
-//!   session from its frames alone; and repetitions are in proportion to losses;
-//! - **buffers**: no frame shows a buffer that was given back. Applications overwrite theirs when
-//!   they have them back, and use them for other calls; pools poison what comes back to them; no frame
-//!   may change between push and flush; and each payload that leaves, sent again or for nobody, is
-//!   held against what its call's message has there;
-//! - **rest**: when the calls have ended, nothing is left of them: no slot waits for a credit or its pace, no request runs,
-//!   no box of a large message is kept, nothing is to be sent; and in the end no session, task, sleeping future or order.
-//!   Meanwhile tables and queues hold no more than they may;
-//! - **cost**: calls alone, when all is at rest, take the packets and passes of event loops that the protocol needs, and
-//!   the time that the links do. See `measure`;
-//! - **progress**: everything ends; after the storm a new session to every process that runs works, and so
-//!   does every client. Tasks end with the clients that they serve.
+//! - **calls**: a call ends exactly once, with the right answer, byte for byte, or with a failure that has
+//! a reason: the call asked for it, or a crash, partition, pause, closed session or heavy loss hit one of
+//! its hosts while the call was outstanding; - **handlers**: a handler runs at most once for a call, across
+//! crashes and sessions; exactly once if the call succeeded; never if the client learned that nothing was
+//! sent, or that the server refused; - **deadlines**: a call ends with DEADLINE_EXCEEDED not before its
+//! deadline, at most a tick and a few turns later, and no call succeeds later. A frame carries the
+//! remaining time by a clock read for this frame. Handlers see that deadline, no request runs after it, and
+//! nested and following calls inherit exactly that deadline. Threads stop within their turns nevertheless:
+//! a rule allows for the length of the stops of the side in question, and no more. A cancelled call ends as
+//! cancelled, once, in whatever state it is; - **clients and groups**: a client's call ends once and in
+//! time, whatever happens to its sessions. It is attempted at most the allowed number of times, and
+//! executed at most once unless its caller allows more. A group's outcome follows from its members. See
+//! `errand`; - **workers**: requests that admission control refuses, or that the caller has cancelled, are
+//! not run; - **drains**: a draining endpoint loses no call sent to it, and ends when the last client has
+//! left; - **watched requests**: a handler that asked for a notification is notified, once, if its caller
+//! stops waiting, or the handler answers; - **resources**: at the end of the run credits are back at their
+//! initial number, no buffer is lent out and no session is open; - **frames**: without forged frames, no
+//! frame is malformed, from the wrong peer, in the wrong direction, beyond the window or about the future;
+//! - **economy**: no packet is retransmitted that its receiver is known to have, no client exceeds its
+//! credits, and every CREDIT and PULL reports exactly the received packets: a wire checker follows every
+//! session from its frames alone. Retransmissions are in proportion to losses; - **buffers**: no frame
+//! shows a buffer after its release. Applications overwrite their buffers when they get them back, and
+//! reuse them for further calls; pools poison returned buffers; no frame may change between push and flush;
+//! and every departing payload, including retransmissions and stale ones, is compared with its call's
+//! message; - **idle state**: when the calls have ended, they leave nothing behind: no slot waits for a
+//! credit or its pace, no request runs, no reassembly state of a large message is kept, nothing waits to be
+//! sent. At the end no session, task, timer or queued command is left. Until then tables and queues stay
+//! within their limits; - **cost**: calls alone, when everything is idle, need the packets and turns of the
+//! protocol and the time of the links, and no more. See `measure`; - **progress**: everything ends. After
+//! the faults a new session to every running process works, and so does every client. Tasks end with the
+//! clients that they serve.
 //!
-//! Beside this world each seed has one of production [nexuses](crate::nexus), with rules of its own.
+//! In addition, every seed has a world of production [nexuses](crate::nexus), with its own rules.
 //!
-//! Corrupted packets are dropped by their checksum, as UDP's does: frames have none of their own.
+//! Corrupted packets are dropped because of their checksum, as with UDP: frames have no checksum.
 //!
 //! ```
 //! use petrel_sim::check::{Options, run_seed};

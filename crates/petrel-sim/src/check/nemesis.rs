@@ -1,4 +1,4 @@
-//! Who brings the trouble: what goes wrong when, and forged frames.
+//! Fault schedules and forged frames.
 
 use super::node::{Common, data_port};
 use super::scenario::{Scenario, Weather};
@@ -6,31 +6,31 @@ use crate::control::Death;
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet, Recorded, SimAddr};
 use crate::rng::{Probability, Rng};
 
-/// Something to do to the world.
+/// A fault action.
 #[derive(Clone, Debug)]
 pub(super) enum Deed {
-    /// Something that may make calls of these hosts fail, for so long.
+    /// A fault window in which calls of these hosts may fail.
     Trouble { action: Action, hosts: Vec<HostId>, for_ns: u64 },
-    /// The next pass of a host's threads stops on its way. A trouble only when it does.
+    /// The next turn of a host's threads stops in the middle. Opens a fault window when the stop begins.
     Stall { host: HostId, after: u64, for_ns: u64 },
-    /// A host goes down.
+    /// A host crashes.
     Crash { host: HostId, death: Death, down_ns: u64 },
-    /// An endpoint ends in a process that goes on, and another takes its place.
+    /// An endpoint ends in a running process, and a new one replaces it.
     Replace { at: SimAddr },
-    /// An endpoint drains, for so long.
+    /// An endpoint drains for this time.
     Drain { at: SimAddr, for_ns: u64 },
-    /// It ends, and another takes its place.
+    /// The drained endpoint ends, and a new one replaces it.
     EndDrain { at: SimAddr },
-    /// The usual faults come back.
+    /// The default fault plan is restored.
     Restore,
-    /// Somebody injects frames.
+    /// The attacker injects frames.
     Forge { count: u64 },
 }
 
-/// Packets that the forger keeps.
+/// Packets that the attacker keeps.
 pub(super) const RECORDED: usize = 300;
 
-/// What will go wrong, in order of time.
+/// Draws the fault actions of a run, in order of time.
 pub(super) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, Deed)> {
     let mut deeds = Vec::new();
     if scenario.weather == Weather::Storm {
@@ -49,7 +49,7 @@ pub(super) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, Deed)> {
     deeds
 }
 
-/// Endpoints that drain and are replaced then: what an operator does, also in good weather.
+/// Adds endpoints that drain and are then replaced, as an operator does, also at low fault levels.
 pub(super) fn add_drains(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u64, Deed)>) {
     if scenario.weather == Weather::Still {
         return;
@@ -67,13 +67,14 @@ pub(super) fn add_drains(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u6
 /// Steps of a turn after which it may stop; most turns have fewer.
 const STEPS_MAX: u64 = 24;
 
-/// Threads that stand still within a turn, in half of the storms: from a microsecond to longer than heartbeats. Every
-/// other one stops between the reading of the clock and all else.
+/// Adds threads that stop within a turn, in half of the worlds with the highest fault level, for a
+/// microsecond up to longer than a heartbeat. Half of the stops come between the reading of the clock and
+/// everything else.
 pub(super) fn add_stalls(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u64, Deed)>) {
     if rng.below(2) == 0 || scenario.weather != Weather::Storm {
         return;
     }
-    // About as long as calls may take, and many: of most stops nobody's deadline is near.
+    // About as long as calls may take, and many, because most stops are near no deadline.
     let are_short = rng.below(3) == 0;
     let (count, longest) =
         if are_short { (rng.between(20, 200), 21) } else { (rng.between(1, 12), 28) };
@@ -124,7 +125,7 @@ fn all_hosts(count: u16) -> impl Iterator<Item = HostId> {
     (0..count).map(HostId)
 }
 
-/// Two sets of hosts, neither empty.
+/// Splits the hosts into two sets, neither empty.
 fn split(count: u16, rng: &mut Rng) -> (Vec<HostId>, Vec<HostId>) {
     let alone = rng.below(u64::from(count)) as u16;
     let (mut from, mut to) = (vec![HostId(alone)], Vec::new());
@@ -143,11 +144,11 @@ fn heavy_loss(rng: &mut Rng) -> FaultPlan {
     }
 }
 
-/// Injects a frame that is none of its receiver's business: random bytes, a guess, an old frame
-/// once more, or a frame of a session from somebody who is not its peer.
+/// Injects a frame that its receiver must ignore: random bytes, a guess, a replayed frame, or a frame of a
+/// session from a wrong peer.
 ///
-/// Not among them: other bytes with a session's token *and* its peer's address. Frames have no
-/// checksum and no seal of their own; they rely on the medium's, and on nobody on the way.
+/// Never injects changed bytes with a session's token *and* its peer's address. Frames have no checksum and
+/// no seal; they rely on the medium's, and on the absence of attackers on the path.
 pub(super) fn forge(common: &Common, rng: &mut Rng) {
     let scenario = &common.scenario;
     let anybody = |rng: &mut Rng| {
@@ -173,7 +174,7 @@ pub(super) fn forge(common: &Common, rng: &mut Rng) {
     }
 }
 
-/// A frame of a session, whole or not, from an address that is not its peer's.
+/// Injects a frame of a session, whole or truncated, from an address that is not its peer's.
 fn forge_from(common: &Common, rng: &mut Rng, from: SimAddr, recorded: Recorded, delay_ns: u64) {
     let stranger = if from == recorded.from { SimAddr::new(from.host, 77) } else { from };
     for mut frame in recorded.frames {
@@ -194,7 +195,7 @@ fn garbage(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// A frame of version 1 with a likely session and a token that is no better than a guess.
+/// Returns a frame of version 1 with a likely session and a guessed token.
 fn guess(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = garbage(rng);
     bytes.resize(bytes.len() + 16, 0);

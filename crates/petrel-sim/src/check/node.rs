@@ -1,4 +1,4 @@
-//! A node: an endpoint with its application, an actor of the simulation.
+//! A node: an endpoint with its application, run as an actor of the simulation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use crate::transport::SimTransport;
 
 pub(super) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
 
-/// What all nodes of a world share.
+/// State shared by all nodes of a world.
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) scenario: Scenario,
@@ -39,24 +39,24 @@ pub(super) struct Common {
     pub(super) phase: Cell<Phase>,
 }
 
-/// What nodes are doing.
+/// The phases of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// They make calls while things go wrong.
+    /// Nodes make calls while faults occur.
     Active,
-    /// They wait for their calls.
+    /// Nodes wait for their calls.
     Draining,
-    /// Each opens a session to each other and makes one call, which must succeed.
+    /// Every node opens a session to every target and makes one call, which must succeed.
     Probing,
-    /// They end their clients, and come to rest.
+    /// Nodes end their clients, and become idle.
     Resting,
-    /// They do as they are told: calls are measured, each alone.
+    /// Nodes act on request only: calls are measured one at a time.
     Measuring,
-    /// They close everything.
+    /// Nodes close everything.
     Closing,
 }
 
-/// What a node's handlers and continuations share with it.
+/// State that a node shares with its handlers and continuations.
 pub(super) struct Shared {
     pub(super) common: Rc<Common>,
     /// Number of this endpoint in this incarnation.
@@ -64,17 +64,17 @@ pub(super) struct Shared {
     pub(super) at: SimAddr,
     pub(super) rng: RefCell<Rng>,
     pub(super) deferred: RefCell<Vec<Deferred>>,
-    /// Sessions for nested calls: no others use them, so that nobody waits in a circle.
+    /// Sessions for nested calls only, so that no cycle of waiting calls can arise.
     pub(super) leaves: RefCell<Vec<Leaf>>,
-    /// Sessions on which requests came.
+    /// Sessions on which requests arrived.
     pub(super) served: RefCell<BTreeSet<SessionId>>,
     /// Calls that have not ended.
     pub(super) pending: Cell<usize>,
-    /// Calls that are going to be cancelled.
+    /// Calls to be cancelled later.
     pub(super) to_cancel: RefCell<Vec<ToCancel>>,
     /// Request buffers that came back, for the next calls.
     pub(super) spare: RefCell<Spare>,
-    /// Its workers.
+    /// The worker pool.
     pub(super) crew: RefCell<Crew>,
 }
 
@@ -85,26 +85,26 @@ pub(super) struct Leaf {
     pub(super) server: SimAddr,
 }
 
-/// A request whose answer comes later.
+/// A request with a delayed answer.
 pub(super) struct Deferred {
     pub(super) due_ns: u64,
     pub(super) id: u32,
     pub(super) responder: Responder,
-    /// The request, if it was kept.
+    /// The request, if kept.
     pub(super) message: Option<MsgBuf>,
     pub(super) answer: Answer,
 }
 
-/// What becomes of a deferred request.
+/// The outcome of a deferred request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    /// So many bytes that follow from the request's hash.
+    /// This number of bytes, computed from the request's hash.
     Made { seed: u64, len: usize },
-    /// None.
+    /// No answer.
     Dropped,
 }
 
-/// An endpoint that a node talks to.
+/// An endpoint that a node calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) remote: SocketAddr,
@@ -117,7 +117,7 @@ pub(super) fn data_port(host: HostId, endpoint: u16) -> SimAddr {
     SimAddr::new(host, endpoint + 1)
 }
 
-/// A session as its client's node sees it.
+/// A session in its client node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     pub(super) session: SessionId,
@@ -125,7 +125,7 @@ pub(super) struct Open {
     pub(super) is_leaf: bool,
 }
 
-/// What an endpoint may hold.
+/// Limits of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) sessions_max: u32,
@@ -149,23 +149,23 @@ pub(super) struct Node {
     pub(super) shared: Rc<Shared>,
     pub(super) targets: Vec<Target>,
     pub(super) open: Vec<Open>,
-    /// Sessions that have ended, to be used by mistake.
+    /// Ended sessions, kept to be used by mistake.
     pub(super) over: Vec<Open>,
     pub(super) calls_left: u32,
     pub(super) bytes_left: u64,
-    /// Whether its sessions have a congestion control.
+    /// Whether its sessions have congestion control.
     pub(super) is_controlled: bool,
     pub(super) limits: Limits,
-    /// Passes of its event loop so far.
+    /// Turns of its event loop so far.
     pub(super) passes: u64,
     pub(super) next_work_ns: u64,
-    /// The pause before the next look after all calls were made.
+    /// The pause before the next check after all calls were made.
     pub(super) retry_ns: u64,
     pub(super) scripted: Scripted,
-    /// Up to which phase this node has begun.
+    /// The last phase that this node has begun.
     pub(super) begun: Phase,
     pub(super) probed: bool,
-    /// Who calls by clients, and to groups.
+    /// The simulated caller for client and group calls.
     pub(super) patron: Option<Patron>,
     pub(super) is_draining: bool,
 }
@@ -177,7 +177,7 @@ impl Shared {
         ledger
     }
 
-    /// Makes a call. `on_end` gets the context, whether it succeeded, and the response.
+    /// Makes a call. `on_end` gets the context and the response, if the call succeeded.
     pub(super) fn call(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
@@ -190,14 +190,14 @@ impl Shared {
         let spare = self.spare.borrow_mut().take(spec.request_len as usize);
         let request = spare.map_or_else(|| cx.alloc(spec.request_len as usize), Ok);
         let (Ok(mut request), Ok(response)) = (request, cx.alloc(room)) else {
-            // What lies about may be what is missing.
+            // The kept buffers may hold the missing memory.
             self.spare.borrow_mut().clear();
             return on_end(cx, None);
         };
         // Taken by the continuation, or by the rejection.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
-        // What the call will read, if it reads the clock.
+        // The time that the call will read, if it reads the clock.
         let now_ns = self.common.fabric.next_reading_ns();
         let patience = self.patience(self.ledger().call_count() as u32);
         let inherited_ns = cx.deadline_ns();
@@ -257,8 +257,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Does with a request's buffer what an application may do once it has it back: overwrites it
-    /// at once, and uses it for another call.
+    /// Treats a returned request buffer as an application may: overwrites it at once, and reuses it for
+    /// another call.
     fn get_back(&self, mut request: MsgBuf) {
         request.storage_mut().fill(SCRIBBLE_BYTE);
         if self.common.phase.get() == Phase::Active {
@@ -269,7 +269,7 @@ impl Shared {
 
 impl Actor for Node {
     fn poll(&mut self, _: u64) -> Option<u64> {
-        // A pass that is going to stop does not know of it yet.
+        // A turn that will stop does not know of its stop yet.
         let now_ns = self.shared.common.fabric.pass_clock().last_ns;
         self.passes += 1;
         self.shared.ledger().turn_ns = now_ns;
@@ -277,12 +277,12 @@ impl Actor for Node {
         crew::run(&self.shared, &mut self.endpoint);
         self.cancel_due(now_ns);
         self.work(now_ns);
-        // The first thing that a turn does is to read the clock.
+        // A turn begins with a reading of the clock.
         self.shared.ledger().turn_ns = self.shared.common.fabric.next_reading_ns();
         let blocked_before = self.endpoint.transport_blocked();
         let is_busy = self.endpoint.run_once();
         let is_blocked = self.endpoint.transport_blocked() > blocked_before;
-        // Somebody whose queue is full is woken when there is room; a ring is looked at again.
+        // A node with a full transmit queue is woken when there is room; a full ring is polled.
         if is_busy && !is_blocked {
             return Some(now_ns);
         }
@@ -314,7 +314,7 @@ impl Node {
         [answer, work, own, crew, self.next_cancel_ns()].into_iter().flatten().min()
     }
 
-    /// Whether this node has nothing left to do in its phase.
+    /// Returns true if this node has nothing left to do in its phase.
     pub(super) fn is_done(&self) -> bool {
         let phase = self.shared.common.phase.get();
         if self.begun < phase {
@@ -330,7 +330,7 @@ impl Node {
         }
     }
 
-    /// Whether a call of this node is under way.
+    /// Returns true if a call of this node is outstanding.
     pub(super) fn is_calling(&self) -> bool {
         self.shared.pending.get() > 0
     }
@@ -341,7 +341,7 @@ impl Node {
             && self.shared.crew.borrow().is_idle()
     }
 
-    /// What must not be there when this node has closed everything.
+    /// Returns leftover state of a node that has closed everything.
     pub(super) fn left_at_end(&self) -> Option<(&'static str, u64)> {
         let sessions = u64::from(self.endpoint.core().session_count());
         let census = self.endpoint.census();
@@ -349,7 +349,7 @@ impl Node {
         left.or((sessions > 0).then_some(("sessions", sessions)))
     }
 
-    /// What must not be there when this node has nothing to do.
+    /// Returns leftover state of a node that has nothing to do.
     pub(super) fn left_at_rest(&self) -> Option<(&'static str, u64)> {
         let kept = u64::from(self.endpoint.transport().has_backlog());
         let left = self.endpoint.census().core.left_at_rest();
@@ -359,7 +359,7 @@ impl Node {
     /// Opens a session.
     pub(super) fn connect(&mut self, target: Target, is_leaf: bool) -> Option<SessionId> {
         if self.shared.common.scenario.numbers_collide {
-            // The token is drawn, the first request number is not.
+            // The token is random, the first request number is not.
             let first = [0, 64, (1 << 47) - 64][self.shared.rng.borrow_mut().below(3) as usize];
             *self.scripted.borrow_mut() = [None, Some(first)].into();
         }
@@ -380,7 +380,7 @@ impl Node {
         self.endpoint.close(session);
     }
 
-    /// Takes out the sessions that have ended.
+    /// Removes ended sessions.
     pub(super) fn sweep(&mut self) {
         let endpoint = &self.endpoint;
         let is_over = |open: &mut Open| {

@@ -1,5 +1,6 @@
-//! How long callers wait: which calls have a deadline, and which are cancelled. It follows from a call's
-//! number and the world, and is not drawn: the seeds on the regression list stay what they were.
+//! The timeout policy of callers: which calls have a deadline, and which are cancelled. The policy follows
+//! from a call's number and the world without draws, so that the seeds on the regression list keep their
+//! meaning.
 
 use petrel::endpoint::{CallKey, CallOptions};
 use std::time::Duration;
@@ -7,14 +8,14 @@ use std::time::Duration;
 use super::node::{Node, Phase, Shared};
 use super::pattern;
 
-/// What the caller of a call does if it takes too long.
+/// The timeout policy of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience {
-    /// How far ahead its deadline is.
+    /// The time from the call to its deadline.
     deadline_after_ns: Option<u64>,
-    /// After how long it cancels the call.
+    /// The time from the call to its cancellation.
     pub(super) cancel_after_ns: Option<u64>,
-    /// Whether it says until when, and not how long.
+    /// Whether the option is an absolute deadline rather than a timeout.
     is_absolute: bool,
 }
 
@@ -38,12 +39,12 @@ impl Patience {
         Self { deadline_after_ns, cancel_after_ns, is_absolute: other % 2 == 0 }
     }
 
-    /// When the call is over.
+    /// Returns the deadline.
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
         self.deadline_after_ns.map(|after_ns| now_ns + after_ns)
     }
 
-    /// The options to say so by, if any are needed.
+    /// Returns the options of the call, if any are needed.
     pub(super) fn options(&self, now_ns: u64) -> Option<CallOptions> {
         let options = CallOptions::new();
         match self.deadline_after_ns {
@@ -54,7 +55,7 @@ impl Patience {
     }
 }
 
-/// A call that is to be cancelled.
+/// A call to be cancelled later.
 pub(super) struct ToCancel {
     pub(super) at_ns: u64,
     pub(super) key: CallKey,
@@ -62,7 +63,7 @@ pub(super) struct ToCancel {
 }
 
 impl Shared {
-    /// How long the caller of a call waits.
+    /// Returns the timeout policy of a call.
     pub(super) fn patience(&self, id: u32) -> Patience {
         let scenario = &self.common.scenario;
         if !scenario.gives_up() || self.common.phase.get() != Phase::Active {
@@ -73,7 +74,7 @@ impl Shared {
 }
 
 impl Node {
-    /// Cancels the calls whose time has come.
+    /// Cancels the calls that are due.
     pub(super) fn cancel_due(&mut self, now_ns: u64) {
         let is_due = |to_cancel: &mut ToCancel| to_cancel.at_ns <= now_ns;
         let due: Vec<_> = self.shared.to_cancel.borrow_mut().extract_if(.., is_due).collect();
@@ -81,14 +82,14 @@ impl Node {
             let was_there = self.endpoint.context().cancel(key);
             let session = self.shared.ledger().cancel(id, was_there);
             if was_there {
-                // Its credits are back at once, and the CANCEL leaves when it comes to it (§5.4).
+                // The call's credits are back at once, and the CANCEL leaves at its turn (§5.4).
                 let witness = &mut self.shared.common.witness.borrow_mut();
                 witness.lose_count(self.shared.at, session.index);
             }
         }
     }
 
-    /// When the next call is to be cancelled.
+    /// Returns when the next call is to be cancelled.
     pub(super) fn next_cancel_ns(&self) -> Option<u64> {
         self.shared.to_cancel.borrow().iter().map(|to_cancel| to_cancel.at_ns).min()
     }

@@ -1,13 +1,12 @@
-//! Bytes of messages that follow from a number, so that both ends can check every one of them.
+//! Message bytes that follow from a number, so that both ends can check all of them.
 
-/// Bytes of a request that name its call.
+/// Bytes of a request that hold the call number.
 pub(super) const ID_BYTES: usize = 4;
 
-/// What applications overwrite a buffer with that they have back. No byte of a text in ASCII.
+/// The byte with which applications overwrite returned buffers. Not an ASCII byte.
 pub(super) const SCRIBBLE_BYTE: u8 = 0xC7;
 
-/// Writes the request of call `id`. One that is too short for the number is filled with its low
-/// byte.
+/// Writes the request of call `id`. A request too short for the number is filled with its low byte.
 pub(super) fn fill_request(id: u32, request: &mut [u8]) {
     if request.len() < ID_BYTES {
         return request.fill(id as u8);
@@ -17,7 +16,7 @@ pub(super) fn fill_request(id: u32, request: &mut [u8]) {
     fill(u64::from(id), rest);
 }
 
-/// Whether these are the bytes of the request of call `id`.
+/// Returns true if these are the bytes of the request of call `id`.
 pub(super) fn is_request(id: u32, request: &[u8]) -> bool {
     if request.len() < ID_BYTES {
         return request.iter().all(|&byte| byte == id as u8);
@@ -26,7 +25,8 @@ pub(super) fn is_request(id: u32, request: &[u8]) -> bool {
     head == id.to_le_bytes() && is_filled(u64::from(id), rest)
 }
 
-/// Whether these are the bytes from `offset` on of the request of call `id`, which has its number.
+/// Returns true if these bytes are part of the request of call `id`, from `offset` on. The request has a
+/// call number.
 pub(super) fn is_part_of_request(id: u32, offset: usize, part: &[u8]) -> bool {
     let in_head = ID_BYTES.saturating_sub(offset).min(part.len());
     let (head, rest) = part.split_at(in_head);
@@ -35,12 +35,12 @@ pub(super) fn is_part_of_request(id: u32, offset: usize, part: &[u8]) -> bool {
         && is_part_of_filled(u64::from(id), offset.saturating_sub(ID_BYTES), rest)
 }
 
-/// The number of the call in a request that is long enough to have one.
+/// Returns the call number of a request, if the request is long enough to have one.
 pub(super) fn id_of(request: &[u8]) -> Option<u32> {
     request.first_chunk().map(|head| u32::from_le_bytes(*head))
 }
 
-/// A number that depends on every byte and its place.
+/// Returns a hash of all bytes and their places.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     let mut state = bytes.len() as u64 ^ 0x51ed_270b;
     let (words, rest) = bytes.as_chunks::<8>();
@@ -60,7 +60,7 @@ pub(crate) fn fill(seed: u64, bytes: &mut [u8]) {
     rest.copy_from_slice(&word(seed, count).to_le_bytes()[..rest.len()]);
 }
 
-/// Whether [`fill`] wrote these bytes.
+/// Returns true if [`fill`] wrote these bytes.
 pub(crate) fn is_filled(seed: u64, bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<8>();
     let count = words.len();
@@ -68,9 +68,9 @@ pub(crate) fn is_filled(seed: u64, bytes: &[u8]) -> bool {
         && rest == &word(seed, count).to_le_bytes()[..rest.len()]
 }
 
-/// Whether [`fill`] writes these bytes from `offset` on.
+/// Returns true if [`fill`] writes these bytes from `offset` on.
 pub(super) fn is_part_of_filled(seed: u64, offset: usize, part: &[u8]) -> bool {
-    // Up to the next whole word, and those behind it.
+    // Up to the next whole word, and the words after it.
     let before = offset.next_multiple_of(8) - offset;
     let (head, rest) = part.split_at(before.min(part.len()));
     let at = offset % 8;

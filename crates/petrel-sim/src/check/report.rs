@@ -1,4 +1,4 @@
-//! What a run found.
+//! The results of a run.
 
 use petrel_proto::counters::Counters;
 
@@ -9,31 +9,31 @@ use crate::control::ControlStats;
 use crate::fabric::{DropReason, FabricStats};
 use crate::{nexus, party};
 
-/// What happened in the run of a seed that kept all rules.
+/// The results of a seed that kept all rules.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Two runs share it if, and as good as only if, the same happened in both.
+    /// Two runs share it if, and almost certainly only if, the same events happened in both.
     pub digest: u64,
-    /// Virtual time that passed, in nanoseconds.
+    /// Elapsed virtual time, in nanoseconds.
     pub virtual_ns: u64,
-    /// Calls made, nested ones included.
+    /// Calls made, including nested calls.
     pub calls: u64,
-    /// Crashes, partitions, pauses and the like that may make calls fail.
+    /// Fault windows: crashes, partitions, pauses and further events that may make calls fail.
     pub troubles: u64,
-    /// Counters of the protocol, of all endpoints together.
+    /// Counters of the protocol, summed over all endpoints.
     pub protocol: Counters,
     /// Counters of the network.
     pub fabric: FabricStats,
     /// Counters of the control planes.
     pub control: ControlStats,
-    /// Frames that were held against the specification.
+    /// Frames checked against the specification.
     pub frames_witnessed: u64,
-    /// The seed's world of nexuses.
+    /// The report of the seed's nexus world.
     pub nexus: nexus::Report,
-    /// Its party, if it has one.
+    /// The report of the seed's multicast world, if there is one.
     pub party: party::Report,
     pub(super) counts: Counts,
     pub(super) errands: errand::Counts,
@@ -42,8 +42,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Names and values of what is worth a glance, in order: whether faults really happened, and
-    /// what became of calls.
+    /// Returns names and values of the main counters, in order: whether faults really happened, and the
+    /// outcomes of calls.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (protocol, fabric, control) = (&self.protocol, &self.fabric, &self.control);
         let errands = &self.errands;

@@ -11,37 +11,38 @@ use crate::seeds::{self, Failure, Progress, Summary};
 use crate::trace::Trace;
 use crate::{nexus, party};
 
-/// One seed in so many has a party beside its other worlds.
+/// One of this number of seeds has a multicast world in addition.
 const SEEDS_PER_PARTY: u64 = 8;
 
-/// One in so many seeds has a world of nexuses, which costs as much as a quarter of one of endpoints.
+/// One of this number of seeds has a nexus world, which costs a quarter of a world of endpoints.
 const SEEDS_PER_NEXUS: u64 = 2;
 
-/// How seeds are run.
+/// Options for running seeds.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Whether [`run_seeds`] goes on after a failure.
+    /// Whether [`run_seeds`] continues after a failure.
     pub keep_going: bool,
-    /// Whether each world has all features, none is large, and each frame of every endpoint is a packet, as the worlds of the seeds on the regression list had. Otherwise
-    /// half of the worlds go without about half of them, so that each feature is also met without the others.
+    /// Whether every world has all features, no world is large, and every frame of every endpoint is a
+    /// packet, like the worlds of the seeds on the regression list. Otherwise half of the worlds omit about
+    /// half of the features, so that features also occur alone.
     pub has_everything: bool,
 }
 
-/// Runs the world of a seed, of every second seed [that of nexuses](crate::nexus) too, and of every eighth
-/// [the party](crate::party), and checks everything.
+/// Runs the world of a seed, for every second seed also a [nexus](crate::nexus) world, and for every eighth
+/// seed also a [multicast](crate::party) world, and checks all rules.
 ///
 /// # Errors
-/// The first rule that was broken. A panic counts as one.
+/// The first broken rule. A panic counts as one.
 pub fn run_seed(seed: u64, options: &Options) -> Result<Report, Failure> {
     run_seed_traced(seed, options, Trace::off())
 }
 
-/// The same, with a trace that shows what every frame says. Give it a sink
-/// ([`Trace::with_sink`]) to see the lines.
+/// Like [`run_seed`], with a trace that describes every frame. Add a sink ([`Trace::with_sink`]) to the
+/// trace to see the lines.
 ///
 /// # Errors
-/// As [`run_seed`].
+/// Like [`run_seed`].
 pub fn run_seed_traced(seed: u64, options: &Options, trace: Trace) -> Result<Report, Failure> {
     let trace = if trace.is_on() { trace.with_decoder(describe) } else { trace };
     let command = if options.has_everything { "petrel sim --everything" } else { "petrel sim" };
@@ -69,7 +70,7 @@ fn describe(frame: &[u8], line: &mut String) {
     };
 }
 
-/// Runs seeds on `jobs` threads, at least one. `progress` is told after each.
+/// Runs seeds on `jobs` threads, at least one. `progress` is called after every seed.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

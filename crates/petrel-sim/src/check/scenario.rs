@@ -1,4 +1,4 @@
-//! What a seed's world is like: everything that is drawn before it begins.
+//! The scenario of a seed: everything drawn before the run.
 
 use petrel::endpoint::{EndpointConfig, SessionConfig};
 use petrel_proto::Recovery;
@@ -19,25 +19,25 @@ use crate::transport::{Medium, SimTransportConfig};
 
 use super::swarm::{Feature, Swarm};
 
-/// How rough a world is.
+/// The fault level of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weather {
-    /// Nothing goes wrong, and queues are long.
+    /// No faults, and long queues.
     Still,
-    /// Packets are lost, copied, reordered and delayed, but no call may fail for it.
+    /// Packets are lost, copied, reordered and delayed, but no call may fail because of this.
     Breeze,
-    /// Hosts, processes and the network fail too.
+    /// Hosts, processes and the network fail, too.
     Storm,
 }
 
-/// Hosts of the largest worlds: troubles note hosts as bits of a word.
+/// Maximum number of hosts: fault windows store hosts as bits of a word.
 const HOSTS_MAX: u64 = 50;
 
-/// A world, before it begins.
+/// The settings of a world.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) weather: Weather,
-    /// What it does without.
+    /// Omitted features.
     pub(super) swarm: Swarm,
     pub(super) hosts: u16,
     pub(super) endpoints_per_host: u16,
@@ -46,55 +46,55 @@ pub(super) struct Scenario {
     pub(super) fabric: FabricConfig,
     pub(super) control: ControlConfig,
     pub(super) faults: FaultPlan,
-    /// Whether somebody injects frames.
+    /// Whether an attacker injects frames.
     pub(super) is_attacked: bool,
-    /// How long calls are made and things go wrong.
+    /// The duration of calls and faults.
     pub(super) active_ns: u64,
-    /// Calls that each endpoint makes.
+    /// Calls made by every endpoint.
     pub(super) calls: u32,
-    /// Bytes that all calls of an endpoint may move together.
+    /// Total bytes of all calls of an endpoint.
     pub(super) bytes: u64,
-    /// Most calls made at once.
+    /// Maximum number of calls made at once.
     pub(super) burst_max: u64,
-    /// Most endpoints that one calls.
+    /// Maximum number of targets of an endpoint.
     pub(super) targets_max: u64,
-    /// Sessions to each target.
+    /// Sessions to every target.
     pub(super) sessions_per_target: u64,
     pub(super) message_bytes_max: u32,
     pub(super) deferred_ns_max: u64,
-    /// Whether clients close sessions with calls pending, and servers too.
+    /// Whether clients and servers close sessions with pending calls.
     pub(super) closes_sessions: bool,
     /// Whether all sessions begin with the same few request numbers.
     pub(super) numbers_collide: bool,
-    /// Whether clients give up so soon that ordinary loss makes calls fail.
+    /// Whether the timeout policy of clients is so short that ordinary loss makes calls fail.
     pub(super) is_impatient: bool,
     /// Whether endpoints have so few sessions that they refuse some.
     pub(super) is_crowded: bool,
     /// Whether pools are so small that they run out.
     pub(super) memory_is_tight: bool,
-    /// Whether some messages are as large as they may be.
+    /// Whether some messages have the maximum size.
     pub(super) has_large: bool,
-    /// Whether some endpoints have UDP's plan between them and the fabric.
+    /// Whether some endpoints use the simulated UDP medium.
     pub(super) has_udp: bool,
-    /// Whether neighbours reach each other through rings in shared memory.
+    /// Whether neighbours reach one another through rings in shared memory.
     pub(super) has_rings: bool,
 }
 
-/// The way from host to host.
+/// The path from host to host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path {
     link: LinkConfig,
-    /// Links one after the other.
+    /// Number of links in the path.
     links: u64,
 }
 
 impl Path {
-    /// What packets of so many bytes in all take over one link.
+    /// Returns the time that packets of this total size occupy one link.
     pub(super) fn sending_ns(&self, bytes: u64) -> u64 {
         (bytes * 8 * 1_000_000_000).div_ceil(self.link.rate_bps)
     }
 
-    /// What a packet of so many bytes takes from host to host, if nothing else is on the way.
+    /// Returns the time of a packet of this size from host to host on an idle path.
     pub(super) fn trip_ns(&self, bytes: u64) -> u64 {
         self.links * (self.link.delay_ns + self.sending_ns(bytes))
     }
@@ -149,7 +149,7 @@ impl Scenario {
         }
     }
 
-    /// Makes a world of many hosts and some ten thousand calls of it, most of them small.
+    /// Makes this a large world: many hosts and some ten thousand calls, most of them small.
     pub(super) fn enlarge(&mut self, rng: &mut Rng) {
         const CALLS: u64 = 10_000;
         const BYTES: u64 = 20 << 20;
@@ -157,7 +157,7 @@ impl Scenario {
         self.endpoints_per_host = 1;
         let hosts = u64::from(self.hosts);
         (self.topology, self.path) = draw_topology(rng, self.hosts, self.weather);
-        // Errands are a third of the calls.
+        // Client and group calls are a third of all calls.
         (self.calls, self.bytes) = ((CALLS / hosts) as u32, BYTES / hosts);
         self.message_bytes_max = 1 << 20;
         self.has_large = false;
@@ -165,12 +165,12 @@ impl Scenario {
         self.sessions_per_target = 1;
     }
 
-    /// Makes a world whose messages are of ordinary sizes of one that moves the largest.
+    /// Limits the messages of a world with the largest messages to ordinary sizes.
     pub(super) fn lighten(&mut self) {
         (self.has_large, self.bytes) = (false, 1 << 20);
     }
 
-    /// The settings of one endpoint.
+    /// Draws the settings of one endpoint.
     pub(super) fn draw_endpoint(&self, rng: &mut Rng) -> EndpointConfig {
         let mut config = EndpointConfig::default();
         config.sessions = SessionConfig::default();
@@ -188,14 +188,15 @@ impl Scenario {
         config.protocol.rto = draw_rto(rng);
         let retries = if self.is_impatient { rng.between(1, 9) } else { rng.between(10, 14) };
         config.protocol.retries_max = retries as u8;
-        // A quarter takes the general way for all frames: both ways are to keep the rules. Not drawn
-        // anew, so that the seeds on the regression list stay what they were.
+        // A quarter of the endpoints take the general path for all frames, because both paths must keep the
+        // rules. Derived without a draw, so that the seeds on the regression list keep their meaning.
         let credits = config.sessions.credits;
         config.protocol.short_ways = credits % 4 != 3;
         if self.swarm.allows(Feature::Congestion) {
             config.protocol.congestion = congestion(controller_of(credits));
         }
-        // The same for all endpoints: one that drops what is out of order needs a peer that repeats it.
+        // The same for all endpoints: an endpoint that drops packets out of order needs a peer that
+        // retransmits them.
         if self.goes_back_n() {
             config.protocol.recovery = Recovery::GoBackN;
         }
@@ -211,42 +212,42 @@ impl Scenario {
         config
     }
 
-    /// Endpoints in all.
+    /// Returns the number of endpoints.
     pub(super) fn endpoints(&self) -> u32 {
         u32::from(self.hosts) * u32::from(self.endpoints_per_host)
     }
 
-    /// Whether sessions of an endpoint have a congestion control.
+    /// Returns true if sessions of an endpoint have congestion control.
     pub(super) fn is_controlled(&self, config: &EndpointConfig) -> bool {
         self.swarm.allows(Feature::Congestion) && controller_of(config.sessions.credits) != 0
     }
 
-    /// How far a congestion control keeps packets of so many bytes apart at most. Two of the three have a least rate of
-    /// 10 Mbit/s, and the third a longest pause of 1 ms.
+    /// Returns the longest spacing of packets of this size under congestion control. Two of the three
+    /// controllers have a minimum rate of 10 Mbit/s, and the third a longest pause of 1 ms.
     pub(super) fn gap_ns_max(packet_bytes: u32) -> u64 {
         const PAUSE_NS: u64 = 1_000_000;
         (u64::from(packet_bytes) * 1_000_000_000 / LEAST_RATE.get()).max(PAUSE_NS)
     }
 
-    /// Whether all endpoints go back N, as a quarter of the worlds do. Not drawn anew either.
+    /// Returns true if all endpoints go back N, as in a quarter of the worlds. Also derived without a draw.
     pub(super) fn goes_back_n(&self) -> bool {
         self.active_ns % 4 == 3 && self.swarm.allows(Feature::GoBackN)
     }
 
-    /// Whether callers give calls up, by deadlines and cancels, as in two thirds of the worlds. Not drawn
-    /// anew either.
+    /// Returns true if callers use deadlines and cancels, as in two thirds of the worlds. Also derived
+    /// without a draw.
     pub(super) fn gives_up(&self) -> bool {
         !self.active_ns.is_multiple_of(3) && self.swarm.allows(Feature::GivingUp)
     }
 
-    /// Whether nodes call by clients and to groups too, and workers answer; see `errand`. Not drawn
-    /// anew either.
+    /// Returns true if nodes also make client and group calls, and workers answer; see `errand`. Also
+    /// derived without a draw.
     pub(super) fn has_errands(&self) -> bool {
         !(self.active_ns / 12).is_multiple_of(3) && self.swarm.allows(Feature::Errands)
     }
 
-    /// How long after its deadline a call may end: a tick of the timer wheel, and the turns in a row for
-    /// which an endpoint that frames come to leaves timers alone.
+    /// Returns how long after its deadline a call may end: a tick of the timer wheel, and the consecutive
+    /// turns in which an endpoint under load skips its timers.
     pub(super) fn late_ns_max(&self) -> u64 {
         const TICK_NS: u64 = 1 << 16;
         const TURNS_MAX: u64 = 130;
@@ -255,7 +256,7 @@ impl Scenario {
         TICK_NS + TURNS_MAX * (poll_ns + poll_jitter_ns + FRAMES_MAX * frame_ns)
     }
 
-    /// The transport of one endpoint.
+    /// Draws the transport settings of one endpoint.
     pub(super) fn draw_transport(&self, rng: &mut Rng) -> SimTransportConfig {
         let max_frame_bytes = match rng.below(6) {
             0 => 1_232,
@@ -265,13 +266,13 @@ impl Scenario {
             _ => 1_472,
         } as usize;
         let coalesce = rng.below(2) == 0;
-        // Two thirds of the sizes; again not drawn anew.
+        // Two thirds of the sizes; again derived without a draw.
         let ecn_capable = !max_frame_bytes.is_multiple_of(3);
         SimTransportConfig { max_frame_bytes, coalesce, ecn_capable, ..Default::default() }
     }
 
-    /// What is between an endpoint and the fabric: UDP for half of them. From a stream of its own, so that seeds draw
-    /// what they drew.
+    /// Draws the medium of an endpoint: UDP for half of them. Uses a separate stream, so that other draws
+    /// stay unchanged.
     pub(super) fn draw_medium(&self, rng: &mut Rng) -> Medium {
         match rng.below(2) {
             1 if self.has_udp => Medium::Udp { seed: rng.next_u64() },
@@ -279,7 +280,7 @@ impl Scenario {
         }
     }
 
-    /// What goes wrong with the wake-ups of rings: about half as much as with packets.
+    /// Returns the faults of ring wake-ups, with probabilities taken from those of packets.
     pub(super) fn wake_faults(&self) -> WakeFaults {
         if self.weather == Weather::Still {
             return WakeFaults::default();
@@ -288,19 +289,19 @@ impl Scenario {
         WakeFaults { late: reorder, late_within_ns: reorder_within_ns, refused: loss }
     }
 
-    /// The longest that a packet may have to go round, queues aside.
+    /// Returns an upper bound of a packet's round trip, excluding queues.
     pub(super) fn aftermath_ns(&self) -> u64 {
         4 * self.control.heartbeat_ns + 4 * self.control.step_timeout_ns + 2 * RTO_NS_MAX
     }
 }
 
-/// Which controller endpoints have that grant so many credits.
+/// Selects a controller by the number of credits.
 fn controller_of(credits: u16) -> u16 {
     credits / 4 % 4
 }
 
-/// One of the controllers, or none. Where it is wrong about the links, it holds back too much or too
-/// little; the rules hold all the same.
+/// Returns one of the controllers, or none. A controller with a wrong estimate of the links holds back too
+/// much or too little; the rules must hold nevertheless.
 fn congestion(which: u16) -> CongestionControl {
     let line = Rate::gbit(25);
     let config = match which {
@@ -312,7 +313,7 @@ fn congestion(which: u16) -> CongestionControl {
     CongestionControl::new(config).expect("the defaults are sound")
 }
 
-/// The least rate of the controllers that have one.
+/// The minimum rate of the controllers that have one.
 const LEAST_RATE: Rate = Rate::mbit(10);
 
 /// Largest timeout of any endpoint.
@@ -324,7 +325,7 @@ fn draw_rto(rng: &mut Rng) -> RtoBounds {
         min_ns,
         max_ns: rng.between(20_000_000, RTO_NS_MAX),
         initial_ns: rng.between(100_000, 10_000_000),
-        // Without probes where the least timeout is the least.
+        // Without probes at the smallest minimum timeout.
         probe_min_ns: min_ns.max(40_000) / 2,
     }
 }
@@ -349,7 +350,7 @@ fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> (Topology, Path
         return (Topology::pair(nic, link), Path { link, links: 1 });
     }
     let buffer = BufferPolicy::PerPort { bytes };
-    // Half of the rates; again not drawn anew.
+    // Half of the rates; again derived without a draw.
     let ecn = (link.rate_bps / 1_000_000_000).is_multiple_of(2).then_some(EcnConfig::DCQCN);
     let switch = SwitchConfig { buffer, ecn, ..SwitchConfig::default() };
     let star = Topology::star(usize::from(hosts), nic, switch, link);

@@ -23,7 +23,7 @@ pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
     }
 }
 
-/// Does what an errand asks for.
+/// Handles a client or group call.
 fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Work) -> Handled {
     shared.served.borrow_mut().insert(request.session());
     if work == Work::Crew {
@@ -137,7 +137,7 @@ fn answer(cx: &Context<'_>, seed: u64, len: usize) -> Result<MsgBuf, &'static st
     Ok(message)
 }
 
-/// Answers a request that waited.
+/// Answers a waiting request.
 pub(super) fn answer_by(responder: Responder, cx: &mut Context<'_>, seed: u64, len: usize) {
     match answer(cx, seed, len) {
         Ok(message) => responder.reply_buffer(cx, message),
@@ -145,7 +145,7 @@ pub(super) fn answer_by(responder: Responder, cx: &mut Context<'_>, seed: u64, l
     }
 }
 
-/// Half of the handlers that answer later want to know if nobody waits for that any more.
+/// Asks for a notification when the caller stops waiting, in half of the handlers with delayed answers.
 fn watch(shared: &Rc<Shared>, cx: &mut Context<'_>, responder: &Responder, id: u32) {
     if id % 4 < 2 {
         shared.ledger().watch(id, shared.party);
@@ -197,7 +197,7 @@ fn forget(
     handled
 }
 
-/// Answers once a call to somebody else has ended.
+/// Answers after a nested call to another endpoint has ended.
 fn nest(
     shared: &Rc<Shared>,
     cx: &mut Context<'_>,
@@ -254,7 +254,7 @@ fn answer_nested(
     answer_by(responder, cx, seed, len);
 }
 
-/// Answers the deferred requests whose time has come.
+/// Answers the deferred requests that are due.
 pub(super) fn answer_due(shared: &Shared, endpoint: &mut SimEndpoint, now_ns: u64) {
     loop {
         let mut deferred = shared.deferred.borrow_mut();

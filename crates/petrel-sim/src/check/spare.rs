@@ -1,28 +1,28 @@
-//! Request buffers that an application has back and keeps for its next calls, as fast ones do: the
-//! next message then overwrites the last one where it lies.
+//! A free list of request buffers. An application reuses returned buffers for its next calls, as fast
+//! applications do: the next message then overwrites the last one in place.
 
 use petrel::MsgBuf;
 
-/// Buffers that are kept: a few calls' worth, so that one comes round again soon.
+/// Maximum number of kept buffers: a few calls' worth, so that a buffer is reused soon.
 const BUFFERS_MAX: usize = 4;
 
-/// Buffers that are not in use.
+/// Free buffers.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     buffers: Vec<MsgBuf>,
-    /// How often one was taken.
+    /// How often a buffer was reused.
     pub(super) reused: u64,
 }
 
 impl Spare {
-    /// The buffer that came back last of those that are large enough.
+    /// Takes the most recent buffer that is large enough.
     pub(super) fn take(&mut self, len: usize) -> Option<MsgBuf> {
         let place = self.buffers.iter().rposition(|buffer| buffer.capacity() >= len)?;
         self.reused += 1;
         Some(self.buffers.remove(place))
     }
 
-    /// Keeps a buffer, in place of the oldest.
+    /// Keeps a buffer, and drops the oldest if there are too many.
     pub(super) fn put(&mut self, buffer: MsgBuf) {
         if self.buffers.len() == BUFFERS_MAX {
             self.buffers.remove(0);

@@ -1,9 +1,10 @@
-//! Which features a world has: each world has about half of them, in every other world.
+//! The features of a world: every other world has about half of them.
 //!
-//! Where everything can happen, much of it happens together, and some of it hardly ever alone: a world whose calls all have
-//! deadlines shows few that wait for ever. So half of the seeds leave out about half of the features (swarm testing, Groce
-//! et al., ISSTA 2012). One in a thousand is a large world instead. The choice comes from a random stream of its own, so
-//! that the seeds of the regression list, which run without it, stay what they were.
+//! If everything can happen, much happens together, and some events hardly ever alone: a world whose calls
+//! all have deadlines shows few calls that wait for ever. So half of the seeds omit about half of the
+//! features (swarm testing, Groce et al., ISSTA 2012). One seed in a thousand is a large world instead. A
+//! separate random stream makes the choice, so that the seeds on the regression list, which run without it,
+//! keep their meaning.
 
 use super::call::Method;
 use super::nemesis::Deed;
@@ -11,18 +12,18 @@ use super::scenario::Scenario;
 use crate::fabric::Action;
 use crate::rng::{Probability, Rng};
 
-/// What a world may do without.
+/// A feature that a world may omit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Feature {
     /// Messages of several packets.
     Large,
-    /// Requests without room for a number.
+    /// Requests too short for a call number.
     Tiny,
-    /// Handlers that fail, forget their request, or are not there.
+    /// Handlers that fail, drop their request, or are missing.
     Errors,
     Deferred,
     Nested,
-    /// Buffers that are too long or too short.
+    /// Response buffers that are too long or too short.
     Slack,
     /// Deadlines and cancels.
     GivingUp,
@@ -38,15 +39,15 @@ pub(super) enum Feature {
     Pauses,
     Stalls,
     Drains,
-    /// Endpoints that are replaced in a process that goes on.
+    /// Endpoints that are replaced in a running process.
     Replacing,
     HeavyLoss,
     Forging,
-    /// Sessions that are closed with calls under way.
+    /// Sessions that are closed with outstanding calls.
     Closing,
     /// Sessions that begin with the same numbers.
     Collisions,
-    /// Too few sessions, too little memory or patience.
+    /// Too few sessions, too little memory or too short timeouts.
     Shortage,
     Congestion,
     GoBackN,
@@ -54,14 +55,14 @@ pub(super) enum Feature {
     Rings,
 }
 
-/// The features that a world does without, as bits.
+/// The omitted features of a world, as bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Swarm {
     off: u32,
 }
 
 impl Swarm {
-    /// Half of the worlds have everything.
+    /// Draws the omitted features. Half of the worlds have all features.
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let off = if rng.below(2) == 0 { rng.next_u64() as u32 } else { 0 };
         Self { off }
@@ -71,7 +72,7 @@ impl Swarm {
         self.off >> feature as u32 & 1 == 0
     }
 
-    /// The method that a call has in place of one that this world does without.
+    /// Replaces the method of a call if this world omits its feature.
     pub(super) fn method(self, drawn: Method) -> Method {
         let feature = match drawn {
             Method::Echo | Method::Transform => return drawn,
@@ -83,7 +84,7 @@ impl Swarm {
         if self.allows(feature) { drawn } else { Method::Transform }
     }
 
-    /// Whether something may be done to this world.
+    /// Returns true if the world has the feature of a fault action.
     pub(super) fn allows_deed(self, deed: &Deed) -> bool {
         let feature = match deed {
             Deed::Trouble { action: Action::Partition { .. }, .. } => Feature::Partitions,
@@ -101,8 +102,8 @@ impl Swarm {
 }
 
 impl Scenario {
-    /// Leaves out what the world does without. Half of the calls and bytes are enough for one world: what they cost is
-    /// better spent on another.
+    /// Removes the omitted features. Half of the calls and bytes are enough for one world: the saved time
+    /// is better spent on another world.
     pub(super) fn thin_out(&mut self, swarm: Swarm) {
         self.swarm = swarm;
         self.calls = (self.calls / 2).max(4);

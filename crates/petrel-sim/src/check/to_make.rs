@@ -1,4 +1,4 @@
-//! The ways in which nodes make calls: with or without options, with messages of their own or shared ones.
+//! The ways in which nodes make calls: with or without options, with owned or shared messages.
 
 use petrel::endpoint::{CallKey, CallOptions, CallRejected, SessionId, SharedMsg};
 use petrel::{Context, Error, MsgBuf, Reply};
@@ -12,11 +12,11 @@ pub(super) struct ToMake {
     pub(super) options: Option<CallOptions>,
 }
 
-/// A call that was not made, and its request.
+/// The error and the request of a rejected call.
 type NotMade = (Error, MsgBuf);
 
 impl ToMake {
-    /// Makes the call; every fourth one sends its message as if others might send it too.
+    /// Makes the call. Every fourth call sends its message as a shared one.
     pub(super) fn make(
         self,
         cx: &mut Context<'_>,
@@ -45,8 +45,8 @@ impl ToMake {
         })
     }
 
-    /// Sends the request from where it is, and takes it back when the call has ended: then nobody else
-    /// may have it.
+    /// Sends the request from shared memory, and takes the message back when the call has ended: then no
+    /// other share may exist.
     fn make_shared(
         self,
         cx: &mut Context<'_>,

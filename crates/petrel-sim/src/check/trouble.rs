@@ -1,32 +1,32 @@
-//! What justifies that a call fails: crashes, partitions, pauses, closed sessions, heavy loss.
+//! Fault windows: crashes, partitions, pauses, closed sessions and heavy loss, which justify failed calls.
 
 use crate::fabric::{HostId, Stopped};
 
-/// Something that may make calls of some hosts fail.
+/// A fault window, in which calls of some hosts may fail.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
     /// Bit per host.
     hosts: u64,
     from_ns: u64,
     until_ns: u64,
-    /// Whether it is only that an endpoint drains: no call is lost then, but further ones may not be taken.
+    /// Whether the window is only a drain: no call is lost then, but new calls may be refused.
     is_drain: bool,
 }
 
-/// Everything that went wrong in a run, on purpose.
+/// All fault windows of a run.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     all: Vec<Trouble>,
-    /// When threads of hosts stood still, in the order in which that began.
+    /// Stops of hosts' threads, in the order of their beginning.
     stops: Vec<Stopped>,
-    /// Those of whole hosts among them.
+    /// The stops of whole hosts.
     pauses: Vec<Stopped>,
-    /// How long after its end a trouble may still be felt.
+    /// How long after its end a fault may still have effects.
     pub(super) aftermath_ns: u64,
 }
 
 impl Troubles {
-    /// Notes a trouble of some hosts.
+    /// Records a fault window of some hosts.
     pub(super) fn add(
         &mut self,
         hosts: impl IntoIterator<Item = HostId>,
@@ -38,20 +38,20 @@ impl Troubles {
         self.all.push(Trouble { hosts, from_ns, until_ns, is_drain: false });
     }
 
-    /// Notes that threads of a host stand still for a time: a trouble, and the only one for which a client may
-    /// be late.
+    /// Records a stop of a host's threads: a fault window, and the only kind that allows a client to be
+    /// late.
     pub(super) fn add_stop(&mut self, stopped: Stopped) {
         self.add([stopped.host], stopped.from_ns, stopped.for_ns);
         self.stops.push(stopped);
     }
 
-    /// Notes that all threads of a host do.
+    /// Records a stop of all threads of a host.
     pub(super) fn add_pause(&mut self, stopped: Stopped) {
         self.add_stop(stopped);
         self.pauses.push(stopped);
     }
 
-    /// For how long threads of a host stood still between two times.
+    /// Returns how long threads of a host were stopped between two times.
     pub(super) fn stopped_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
         let mut counted_ns = from_ns;
         let mut sum_ns = 0;
@@ -64,7 +64,7 @@ impl Troubles {
         sum_ns
     }
 
-    /// The longest stop of a host's threads that ended after a time, as long as it has lasted by another.
+    /// Returns the longest stop of a host's threads that ended after `from_ns`, counted until `until_ns`.
     pub(super) fn longest_stop_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
         let stops = self.stops.iter().filter(|stop| stop.host == host);
         let ends = stops.map(|stop| (stop.from_ns, self.end_ns(stop)));
@@ -73,8 +73,8 @@ impl Troubles {
         ends.filter(|&(_, end_ns)| end_ns >= from_ns).map(lasted_ns).max().unwrap_or(0)
     }
 
-    /// When a thread that stops goes on. If its host is paused by then, it stands still until that is over, too: for its turn
-    /// of the event loop that is one stop.
+    /// Returns when a stopped thread resumes. If its host is paused by then, the thread stays stopped until
+    /// the pause ends: for its turn of the event loop this is one stop.
     fn end_ns(&self, stop: &Stopped) -> u64 {
         let end_of = |stop: &Stopped| stop.from_ns.saturating_add(stop.for_ns);
         let mut end_ns = end_of(stop);
@@ -87,18 +87,18 @@ impl Troubles {
         end_ns
     }
 
-    /// Notes that an endpoint of a host drains, and is replaced then.
+    /// Records that an endpoint of a host drains, and is then replaced.
     pub(super) fn add_drain(&mut self, HostId(host): HostId, from_ns: u64, for_ns: u64) {
         let until_ns = from_ns.saturating_add(for_ns).saturating_add(self.aftermath_ns);
         self.all.push(Trouble { hosts: 1 << host, from_ns, until_ns, is_drain: true });
     }
 
-    /// Whether a host has an endpoint that drains, or has drained.
+    /// Returns true if a host has an endpoint that drains, or has drained.
     pub(super) fn drains(&self, HostId(host): HostId, from_ns: u64, until_ns: u64) -> bool {
         self.meet(1 << host, from_ns, until_ns).any(|trouble| trouble.is_drain)
     }
 
-    /// Whether a call between two hosts may have failed because of a trouble.
+    /// Returns true if a fault window may have made a call between two hosts fail.
     pub(super) fn justify(&self, hosts: [HostId; 2], from_ns: u64, until_ns: u64) -> bool {
         let bits = hosts.into_iter().fold(0, |bits, HostId(host)| bits | 1u64 << host);
         self.meet(bits, from_ns, until_ns).any(|trouble| !trouble.is_drain)
@@ -160,7 +160,7 @@ mod tests {
         troubles.add_pause(stop(1, 150, 50));
         troubles.add_pause(stop(2, 190, 500));
         troubles.add_pause(stop(1, 200, 40));
-        // Another thread of the host stops; the first goes on meanwhile.
+        // Another thread of the host stops; the first has resumed by then.
         troubles.add_stop(stop(1, 239, 60));
         assert_eq!(longest(&troubles, 0, 1_000), 140);
         assert_eq!(longest(&troubles, 240, 220), 120);

@@ -1,4 +1,4 @@
-//! What must hold when a world has come to rest.
+//! The rules for an idle world.
 
 use petrel_proto::counters::Counters;
 
@@ -8,12 +8,12 @@ use super::report::Report;
 use super::scenario::{Scenario, Weather};
 use super::world::World;
 
-/// What a call may wait for its queues and for what it lost, the links apart: losses in a row are looked for at up to 0.1 s
-/// each, and a nested call has two calls to wait for.
+/// Maximum time of a call for queues and lost packets, excluding the links: consecutive losses are probed
+/// for at intervals of up to 0.1 s, and a nested call waits for two calls.
 const STALL_NS_MAX: u64 = 2_000_000_000;
 
 impl World {
-    /// A session without pending calls has all its credits.
+    /// Checks that a session without pending calls has all its credits.
     pub(super) fn check_credits(&self) -> Result<(), String> {
         for (_, node) in self.simulation.actors() {
             for open in &node.open {
@@ -31,7 +31,7 @@ impl World {
         Ok(())
     }
 
-    /// Tables and queues hold no more than they are allowed to, whatever happens.
+    /// Checks that tables and queues stay within their limits.
     pub(super) fn check_tables(&self) -> Result<(), String> {
         for (_, node) in self.simulation.actors() {
             let core = node.endpoint.core();
@@ -92,7 +92,7 @@ impl World {
         })
     }
 
-    /// Honest endpoints send each other nothing that breaks the rules.
+    /// Checks that honest endpoints send one another nothing that breaks the rules.
     fn check_counters(&self) -> Result<(), String> {
         let counters = &self.counters;
         let wrong = [
@@ -112,10 +112,11 @@ impl World {
         }
     }
 
-    /// What is sent again is in proportion to what happened to packets, and so are looks for what seems lost: one loss must
-    /// not lead to thousands of repetitions, and timeouts do not excuse themselves. A call that takes long is looked for more
-    /// and more seldom, so that its looks go by the logarithm of its time. The factors are several times what was seen in
-    /// 3 000 worlds. Who goes back N is not economical, and troubles lose whole windows.
+    /// Checks that retransmissions and probes are in proportion to faults of packets. One loss must not
+    /// lead to thousands of retransmissions, and timeouts do not justify further timeouts. A long call is
+    /// probed at growing intervals, so that the number of probes is logarithmic in its duration. The
+    /// factors are several times the values seen in 3 000 worlds. Endpoints that go back N are not
+    /// economical, and fault windows lose whole windows of packets.
     fn check_economy(&self) -> Result<(), String> {
         let ledger = self.common.ledger.borrow();
         if self.common.scenario.goes_back_n() || ledger.troubles.count() > 0 {
@@ -136,11 +137,12 @@ impl World {
         Ok(())
     }
 
-    /// Where there is no trouble, no call waits for long: for all that the links have to carry, and for the timeouts of what
-    /// was lost. This is the floor of goodput, too, and no session starves.
+    /// Checks that without fault windows, no call waits longer than the links need for all data, plus the
+    /// timeouts for lost packets. This is the lower bound of goodput, too, and no session starves.
     ///
-    /// A controller that is wrong about the links may take every round trip for a queue, as on a slow link whose packets of
-    /// 50 KB take longer to send than a queue may, and then it stays at its least rate. That much it gives at any time.
+    /// A controller with a wrong estimate may take every round trip for a queue, and then it stays at its
+    /// minimum rate. One example is a slow link on which sending a packet of 50 KB takes longer than the
+    /// queueing delay that the controller allows. The controller guarantees its minimum rate at any time.
     fn check_longest(&self) -> Result<(), String> {
         let (ledger, scenario) = (self.common.ledger.borrow(), &self.common.scenario);
         if ledger.troubles.count() > 0 {
@@ -167,13 +169,14 @@ impl World {
         Ok(())
     }
 
-    /// Where nothing is lost and nothing is late, nothing is found lost or sent again.
+    /// Checks that without losses and delays, nothing is detected as lost or retransmitted.
     fn check_stillness(&self) -> Result<(), String> {
         let Counters { timeouts, probes, losses_detected, packets_retransmitted, .. } =
             self.counters;
-        // A handler that takes its time is asked.
+        // A slow handler is probed.
         let is_quiet = timeouts + probes == 0 && self.common.fabric.stats().dropped_total() == 0;
-        // A request without memory or time, over a share, or dropped for others, is refused once for each of its packets.
+        // A request without memory or time, over a share, or dropped for others, is refused once for every
+        // one of its packets.
         let refused = self.counters.refused_no_memory
             + self.counters.refused_over_share
             + self.counters.requests_expired

@@ -1,4 +1,4 @@
-//! What nodes do by themselves: open sessions, make calls in bursts, close sessions at bad moments.
+//! The workload of nodes: they open sessions, make calls in bursts, and close sessions at bad moments.
 
 use petrel::{Context, MsgBuf};
 
@@ -8,15 +8,15 @@ use super::pattern::ID_BYTES;
 use super::swarm::Feature;
 use crate::rng::Rng;
 
-/// How soon a node tries again to reach a target without a session, and how seldom it does in the end.
+/// The first and the longest interval between attempts to open a missing session.
 const RETRY_NS: u64 = 2_000_000;
 const RETRY_NS_MAX: u64 = 128_000_000;
 
-/// Least pause between looks at what there is to do.
+/// Minimum pause between actions of the workload.
 const WORK_NS_MIN: u64 = 1_000;
 
 impl Node {
-    /// Does what is due by the node's own plan.
+    /// Performs the actions that are due.
     pub(super) fn work(&mut self, now_ns: u64) {
         let phase = self.shared.common.phase.get();
         if self.begun < phase {
@@ -65,7 +65,7 @@ impl Node {
         now_ns + pause_ns.min(RETRY_NS)
     }
 
-    /// Opens the sessions that are missing.
+    /// Opens the missing sessions.
     fn open_some(&mut self) {
         self.open_leaves();
         let wanted = self.shared.common.scenario.sessions_per_target;
@@ -117,10 +117,10 @@ impl Node {
         self.shared.call(&mut self.endpoint.context(), to, spec, None, nothing);
     }
 
-    /// Closes sessions with calls pending, and uses some that are over.
+    /// Closes sessions with pending calls, and uses some ended sessions.
     fn disturb(&mut self) {
         if let Some(over) = self.over.pop() {
-            // Names nothing any more, even if its place was given to another session.
+            // The name is stale, even if its index was reused for a new session.
             self.close(over.session);
             let spec = Spec {
                 method: Method::Echo,
@@ -200,7 +200,7 @@ impl Node {
         self.endpoint.core().agreed(open.session).map_or(1_440, |agreed| agreed.packet_bytes)
     }
 
-    /// A length near the places where something changes, within what may still be moved.
+    /// Draws a length near the boundaries of behaviour, within the remaining bytes.
     fn draw_len(&self, rng: &mut Rng, packet: u32) -> u32 {
         let scenario = &self.shared.common.scenario;
         let near = |rng: &mut Rng, len: u32| (len + rng.below(3) as u32).saturating_sub(1);
@@ -270,7 +270,7 @@ fn draw_method(rng: &mut Rng) -> Method {
     }
 }
 
-/// How much larger than the answer the caller's buffer is.
+/// Draws the difference between the caller's buffer and the answer.
 fn draw_slack(rng: &mut Rng) -> i64 {
     match rng.below(20) {
         0 => -(rng.between(1, 3_000) as i64),

@@ -29,23 +29,25 @@ use crate::simulation::{Simulation, Stop};
 use crate::trace::Trace;
 use crate::transport::SimTransport;
 
-/// Virtual time after which whatever has not ended will not.
+/// Virtual time limit: a call or phase that has not ended by then never will.
 pub(super) const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// How soon it is looked whether all are done, and how long the pauses between looks become.
+/// The first and the longest interval between checks for the end of a phase.
 const LOOK_NS: u64 = 500_000;
 const LOOK_NS_MAX: u64 = 10_000_000;
 
-/// How often a client looks whether its last call to a server that drains has ended, and as much again.
+/// Time limit for a client to leave a draining server after its last call: twice the client's check
+/// interval.
 const LEAVE_NS: u64 = 400_000;
 
-/// In one of so many worlds neighbours share memory.
+/// In one of this number of worlds neighbours share memory.
 const WORLDS_PER_RINGS: u64 = 2;
 
-/// One in so many worlds is a large one.
+/// One of this number of worlds is large.
 const LARGE_WORLDS: u64 = 1_000;
 
-/// Of the worlds that move messages of the largest size, one in so many does: each costs as much as twenty others.
+/// Of the worlds with messages of the largest size, one of this number keeps them: such a world costs as
+/// much as twenty others.
 const GIANTS: u64 = 4;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
@@ -53,7 +55,7 @@ const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
 const STREAM_RINGS: u32 = 3;
-/// Of this number, since the seeds on the regression list have no stalls by it.
+/// This number, because the seeds on the regression list have no stalls with it.
 const STREAM_STALLS: u32 = 304;
 const STREAM_PARTY: u32 = 0x1_0000;
 const STREAM_PATRON: u32 = 0x2_0000;
@@ -63,12 +65,12 @@ pub(super) struct World {
     pub(super) common: Rc<Common>,
     pub(super) simulation: Simulation<Node>,
     rng: Rng,
-    /// How the hosts that go down next do so.
+    /// How the hosts that crash next do so.
     deaths: BTreeMap<HostId, Death>,
     parties: u32,
-    /// Of all endpoints that are dead, and in the end of all.
+    /// Counters of all crashed endpoints, and at the end of all endpoints.
     pub(super) counters: Counters,
-    /// Buffers that their applications used again; of the dead, and in the end of all.
+    /// Reused request buffers; of crashed endpoints, and at the end of all.
     pub(super) buffers_reused: u64,
 }
 
@@ -124,13 +126,13 @@ impl World {
         Ok(world)
     }
 
-    /// From the first call to the last check.
+    /// Runs from the first call to the last check.
     pub(super) fn run(mut self, seed: u64) -> Result<Report, String> {
         self.run_storm()?;
         self.calm()?;
         self.begin(Phase::Draining);
         self.run_until_done()?;
-        // What was cut off is noticed, so that nobody probes over a dead link.
+        // Wait until dead links are detected, so that no node probes over one.
         self.run_for(self.common.scenario.aftermath_ns())?;
         self.common.ledger.borrow_mut().troubles.aftermath_ns = 0;
         self.begin(Phase::Probing);
@@ -206,7 +208,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends an endpoint in a process that goes on, and puts another in its place.
+    /// Ends an endpoint in a running process, and starts a new one in its place.
     fn replace(&mut self, at: SimAddr) -> Result<(), String> {
         let Some(id) = self.actor_at(at) else { return Ok(()) };
         self.common.fabric.note(format_args!("REPLACE {at}"));
@@ -222,7 +224,7 @@ impl World {
         self.simulation.actors().find(|(_, node)| node.shared.at == at).map(|(id, _)| id)
     }
 
-    /// An endpoint asks its clients to leave.
+    /// Makes an endpoint ask its clients to leave.
     fn begin_drain(&mut self, at: SimAddr, for_ns: u64) {
         let Some(id) = self.actor_at(at) else { return };
         let now_ns = self.common.fabric.now_ns();
@@ -238,7 +240,7 @@ impl World {
         self.simulation.wake(id);
     }
 
-    /// It ends, and another takes its place. Calls may be lost only if some clients have not left.
+    /// Replaces the drained endpoint. Calls may be lost only if some clients have not left.
     fn end_drain(&mut self, at: SimAddr) -> Result<(), String> {
         self.check_leaving()?;
         let node = self.actor_at(at).and_then(|id| self.simulation.actor(id));
@@ -253,7 +255,7 @@ impl World {
         self.replace(at)
     }
 
-    /// Clients leave who drains as soon as their last call has ended.
+    /// Checks that clients leave a draining server as soon as their last call has ended.
     fn check_leaving(&mut self) -> Result<(), String> {
         let now_ns = self.common.fabric.now_ns();
         let staying = self.sessions_to_leave();
@@ -270,7 +272,7 @@ impl World {
         }
     }
 
-    /// Sessions without calls whose servers drain, and their clients.
+    /// Returns sessions without calls to draining servers, and their clients.
     fn sessions_to_leave(&self) -> Vec<(ActorId, SimAddr, SessionId)> {
         let is_to_leave = |node: &Node, session: SessionId| {
             let core = node.endpoint.core();
@@ -295,7 +297,7 @@ impl World {
         self.common.fabric.apply(Action::Faults { links: LinkSet::All, plan });
     }
 
-    /// From now on nothing goes wrong any more. Hosts that are down come back, or stay down.
+    /// Ends all faults. Crashed hosts restart, or stay down.
     fn calm(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
         self.common.fabric.set_wake_faults(WakeFaults::default());
@@ -325,7 +327,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether all nodes are, and no host is still to come back.
+    /// Returns true if all nodes are done, and no host has yet to restart.
     fn is_done(&self) -> bool {
         self.simulation.actors().all(|(_, node)| node.is_done()) && self.deaths.is_empty()
     }
@@ -354,7 +356,7 @@ impl World {
         self.run_to(self.common.fabric.now_ns() + duration_ns)
     }
 
-    /// Lets actors and control planes run until a time.
+    /// Runs actors and control planes until a time.
     fn run_to(&mut self, limit_ns: u64) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         loop {
@@ -364,7 +366,7 @@ impl World {
             match self.simulation.run_while(next_ns, goes_on) {
                 Stop::Satisfied => {}
                 Stop::Limit => is_over = next_ns == limit_ns,
-                // The control plane may still have something for somebody.
+                // The control plane may still have messages to deliver.
                 Stop::Idle | Stop::Deadlock { .. } => {
                     let now_ns = common.fabric.now_ns();
                     common.fabric.advance(next_ns.saturating_sub(now_ns));
@@ -399,7 +401,7 @@ impl World {
         let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
         self.common.fabric.note(format_args!("DEATH of {host}: {}", death.name()));
         self.common.control.stop_process(host, death);
-        // Some processes die of what they did to their memory, and to that of others.
+        // Some processes corrupt their memory, and memory shared with peers, when they crash.
         if self.common.scenario.has_rings && self.rng.below(2) == 0 {
             dead.iter().for_each(|node| node.endpoint.transport().deface());
         }
@@ -479,7 +481,7 @@ impl World {
         })
     }
 
-    /// Some endpoints on other hosts.
+    /// Draws some endpoints on other hosts.
     fn draw_targets(&self, here: HostId, rng: &mut Rng) -> Vec<Target> {
         let scenario = &self.common.scenario;
         let others = (0..scenario.hosts).map(HostId).filter(|&host| host != here);

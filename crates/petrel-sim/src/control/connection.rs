@@ -1,5 +1,5 @@
-//! Streams between two processes: in order, late while the network is cut, and ended by a reset or
-//! by silence (`docs/wire-protocol.md` §8.1, §8.3, §8.6).
+//! Streams between two processes: ordered, delayed by partitions, and ended by a reset or by silence
+//! (`docs/wire-protocol.md` §8.1, §8.3, §8.6).
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use super::links::Stage;
 use super::network::{Event, Network, Side, unavailable};
 use crate::fabric::HostId;
 
-/// A peer is dead or hung after so many heartbeats without a byte (§8.6).
+/// A peer counts as dead or hung after this number of heartbeats without a byte (§8.6).
 const SILENT_HEARTBEATS_MAX: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub(super) struct Connection {
     /// Whether the acceptor's kernel has it.
     is_established: bool,
     dialled_ns: u64,
-    /// The shortest round trip that the dialling kernel has seen.
+    /// The shortest round trip measured by the dialling kernel.
     pub(super) path_rtt_ns: u32,
 }
 
@@ -34,22 +34,22 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) host: HostId,
-    /// Whether the process has it open.
+    /// Whether the process has its end open.
     is_open: bool,
-    /// The peer's incarnation, once its HELLO came.
+    /// The peer's incarnation, once its HELLO has arrived.
     pub(super) peer: Option<u64>,
     heard_ns: u64,
     decoder: Decoder,
-    /// What it has sent and the other side has not received, with the time of its arrival.
+    /// Items sent and not yet received by the other side, with their arrival times.
     out: VecDeque<(u64, Item)>,
 }
 
 #[derive(Debug)]
 enum Item {
     Bytes(Vec<u8>),
-    /// A PING: most of all messages, so that it does not pass through encoder and decoder.
+    /// A PING. PINGs are most of all messages, and so skip encoder and decoder.
     Ping,
-    /// Its answer.
+    /// The answer to a PING.
     Pong,
     Reset,
 }
@@ -62,7 +62,7 @@ impl End {
 }
 
 impl Network {
-    /// The connection of `host` to the process of `remote`, which it opens if there is none.
+    /// Returns the connection of `host` to the process of `remote`, and opens one if necessary.
     pub(super) fn connect(&mut self, host: HostId, remote: HostId) -> ConnectionId {
         if let Some(&id) = self.process(host).dialled.get(&remote) {
             return id;
@@ -81,12 +81,12 @@ impl Network {
         id
     }
 
-    /// Whether a side has heard the other's HELLO.
+    /// Returns true if a side has received the other's HELLO.
     pub(super) fn has_greeted(&self, id: ConnectionId, side: Side) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.ends[side].peer.is_some())
     }
 
-    /// The connection request gets to the other host: accepted, refused or lost.
+    /// Handles the arrival of a connection request: accepted, refused or lost.
     pub(super) fn on_dial(&mut self, id: ConnectionId) {
         let now_ns = self.now_ns();
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -153,7 +153,7 @@ impl Network {
         u32::try_from(self.draw_delay_ns() + self.draw_delay_ns()).unwrap_or(u32::MAX)
     }
 
-    /// The kernel has measured another round trip: the endpoints hear of a shorter one.
+    /// Draws another round trip of the kernel, and reports a shorter one to the endpoints.
     fn measure_path(&mut self, id: ConnectionId) {
         let rtt_ns = self.draw_round_trip_ns();
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -163,7 +163,7 @@ impl Network {
         }
     }
 
-    /// Delivers what `side` has sent and what has arrived, unless the network is cut.
+    /// Delivers the items from `side` that have arrived, unless the network is cut.
     pub(super) fn on_pump(&mut self, id: ConnectionId, side: Side) {
         while let Some(at_ns) = self.deliverable_at(id, side) {
             if at_ns > self.now_ns() {
@@ -176,12 +176,12 @@ impl Network {
         self.forget_if_over(id);
     }
 
-    /// When the first item that `side` has sent can be delivered, if there is one.
+    /// Returns when the first item from `side` can be delivered, if there is one.
     fn deliverable_at(&self, id: ConnectionId, side: Side) -> Option<u64> {
         let connection = self.connections.get(&id)?;
         let &(at_ns, _) = connection.ends[side].out.front()?;
         let [from, to] = [&connection.ends[side], &connection.ends[1 - side]];
-        // A request that nobody has accepted; `on_dial` goes on.
+        // The connection request is not accepted yet; `on_dial` continues.
         let is_early = !connection.is_established;
         let is_cut = to.is_open && self.fabric.is_cut(from.host, to.host);
         let retry_ns = self.now_ns() + self.config.retry_ns;
@@ -197,7 +197,7 @@ impl Network {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let end = &mut connection.ends[side];
         if !end.is_open {
-            // The kernel of a host that is up knows no such connection.
+            // The kernel of a running host does not know this connection.
             let answers = !matches!(item, Item::Reset) && self.fabric.is_up(end.host);
             return if answers {
                 self.push_item(id, side, Item::Reset)
@@ -263,7 +263,7 @@ impl Network {
         }
     }
 
-    /// A side says that it lives, and looks whether the other does.
+    /// Sends a heartbeat from a side, and checks the other side for silence.
     pub(super) fn on_tick(&mut self, id: ConnectionId, side: Side) {
         let now_ns = self.now_ns();
         let Some(connection) = self.connections.get(&id) else { return };
@@ -290,7 +290,7 @@ impl Network {
         self.schedule(now_ns + self.config.heartbeat_ns, Event::Tick(id, side));
     }
 
-    /// Whether heartbeats of a connection would tell neither side anything any more.
+    /// Returns true if further heartbeats of a connection would change nothing.
     fn needs_no_heartbeats(&self, id: ConnectionId) -> bool {
         let now_ns = self.now_ns();
         let hears = |end: &End| {
@@ -302,7 +302,7 @@ impl Network {
         self.is_calm && self.connections.get(&id).is_some_and(|one| one.ends.iter().all(hears))
     }
 
-    /// A side's process closes the connection: its links end, and the other side hears of it.
+    /// Closes a side of the connection: its links end, and the other side gets a reset.
     fn close(&mut self, id: ConnectionId, side: Side, why: &str) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if !std::mem::take(&mut connection.ends[side].is_open) {
@@ -335,7 +335,7 @@ impl Network {
         self.tell(host, link.endpoint, message);
     }
 
-    /// The process of a host has ended: nobody there has its connections any more.
+    /// Drops the connections of an ended process.
     pub(super) fn abandon_connections(&mut self, host: HostId, is_silent: bool) {
         let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
         for (id, side) in ids.into_iter().flat_map(|id| [(id, 0), (id, 1)]) {
@@ -346,8 +346,8 @@ impl Network {
             }
             if is_silent {
                 let now_ns = self.fabric.now_ns();
-                // What is on the wire arrives, unless something before it waits for the network
-                // to heal: that will not be sent again, and a stream has no gaps.
+                // Bytes on the wire arrive, unless earlier bytes wait for the end of a partition: these
+                // will not be retransmitted, and a stream has no gaps.
                 if end.out.front().is_some_and(|&(at_ns, _)| at_ns <= now_ns) {
                     end.out.clear();
                 }
@@ -365,14 +365,14 @@ impl Network {
         }
     }
 
-    /// Remembers the first thing that must not be.
+    /// Records the first error.
     pub(super) fn report(&mut self, fault: String) {
         self.fault.get_or_insert(fault);
     }
 }
 
 impl Death {
-    /// What to call it in a trace.
+    /// Returns the name for traces.
     pub fn name(self) -> &'static str {
         match self {
             Death::Killed => "killed",

@@ -1,5 +1,5 @@
-//! Groups: who receives whose multicast passes between the wire and the endpoints (`docs/wire-protocol.md` §12.2).
-//! Nothing of it is remembered, as in the nexus.
+//! Multicast groups: passes messages about groups between the wire and the endpoints
+//! (`docs/wire-protocol.md` §12.2). Stateless, like the nexus.
 
 use petrel::endpoint::Reason;
 use petrel::unstable::control::{FromNexus, LinkId};
@@ -11,13 +11,13 @@ use crate::fabric::HostId;
 use crate::ring::DataLink;
 
 impl Network {
-    /// An endpoint would send to its peer by multicast, too.
+    /// Offers multicast from an endpoint to its peer.
     pub(super) fn offer_group(&mut self, host: HostId, id: LinkId, join: GroupJoin) {
         let Some((connection, side, link)) = self.place_of(host, id) else { return };
         self.send(connection, side, GroupJoin { link, ..join });
     }
 
-    /// An endpoint receives a group's multicast, or does not.
+    /// Sends an endpoint's answer to an offer of multicast.
     pub(super) fn answer_group(
         &mut self,
         host: HostId,
@@ -34,7 +34,7 @@ impl Network {
         }
     }
 
-    /// An endpoint does not send to a group any more.
+    /// Reports that an endpoint no longer sends to a group.
     pub(super) fn leave_group(&mut self, host: HostId, id: LinkId, group: u32) {
         let Some((connection, side, link)) = self.place_of(host, id) else { return };
         self.send(connection, side, GroupLeave { link, group });
@@ -68,7 +68,7 @@ impl Network {
         self.pass_on((id, side), leave.link, |link| FromNexus::GroupLeft { link, group });
     }
 
-    /// The connection of a process's link, its side of it, and the link's number there.
+    /// Returns the connection of a process's link, its side of the connection, and the link's number there.
     fn place_of(&mut self, host: HostId, id: LinkId) -> Option<(ConnectionId, Side, u32)> {
         let link = self.process(host).links.get(id)?;
         let (connection, number) = (link.connection, link.number);

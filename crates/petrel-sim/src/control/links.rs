@@ -1,4 +1,4 @@
-//! Links: two endpoints agree to exchange packets (`docs/wire-protocol.md` §8.4).
+//! Links: agreements of two endpoints to exchange packets (`docs/wire-protocol.md` §8.4).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,17 +18,17 @@ use crate::ring::{DataLink, RingLink};
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connection: ConnectionId,
-    /// Its number on that connection.
+    /// Its number on this connection.
     pub(super) number: u32,
     pub(super) endpoint: EndpointId,
     pub(super) stage: Stage,
-    /// Sessions proposed over it and not answered, by the client's number.
+    /// Proposed and unanswered sessions, by the client's number.
     pub(super) proposals: BTreeMap<u32, SessionOpen>,
     /// The peer's data port, once the link is up.
     pub(super) peer: Option<SimAddr>,
 }
 
-/// The links of a process, by its own name for them and by what both ends call them.
+/// The links of a process, by the process's own name and by the number that both ends use.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     by_id: BTreeMap<LinkId, Link>,
@@ -44,7 +44,7 @@ impl Links {
     pub(super) fn remove(&mut self, id: LinkId) -> Option<Link> {
         let link = self.by_id.remove(&id)?;
         let name = (link.connection, link.number);
-        // A peer that gives a number twice has its last one there.
+        // If a peer uses a number twice, the entry names the newer link.
         if self.by_number.get(&name) == Some(&id) {
             self.by_number.remove(&name);
         }
@@ -63,12 +63,12 @@ impl Links {
         self.by_number.get(&(connection, number)).copied()
     }
 
-    /// The links of which something holds, in the order of their making.
+    /// Returns the links that satisfy a condition, oldest first.
     pub(super) fn select(&self, holds: impl Fn(&Link) -> bool) -> Vec<LinkId> {
         self.by_id.iter().filter(|(_, link)| holds(link)).map(|(&id, _)| id).collect()
     }
 
-    /// The links of a connection, in the order of their numbers.
+    /// Returns the links of a connection, in the order of their numbers.
     fn on(&self, connection: ConnectionId) -> Vec<LinkId> {
         let all = (connection, 0)..=(connection, u32::MAX);
         self.by_number.range(all).map(|(_, &id)| id).collect()
@@ -77,7 +77,7 @@ impl Links {
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Asked for by this end.
+    /// Requested by this end.
     Opening {
         request: u64,
         open: LinkOpen,
@@ -87,7 +87,7 @@ pub(super) enum Stage {
 }
 
 impl Network {
-    /// An endpoint wants a link.
+    /// Opens a link for an endpoint.
     pub(super) fn open_link(
         &mut self,
         from: EndpointKey,
@@ -108,7 +108,7 @@ impl Network {
             from_endpoint: endpoint.0,
             to_endpoint: to.0,
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
-            // Simulated transports are told what to do about marks when they are made.
+            // Simulated transports get their ECN setting at construction.
             ecn: false,
         };
         let stage = Stage::Opening { request, open, is_sent: false };
@@ -134,7 +134,7 @@ impl Network {
         LinkId(self.link_count)
     }
 
-    /// The peer is there: asks it for the links that wait.
+    /// Sends requests for the waiting links, now that the peer is known.
     pub(super) fn send_link_opens(&mut self, id: ConnectionId) {
         let host = self.host_at(id, 0);
         for link in self.process(host).links.on(id) {
@@ -148,12 +148,12 @@ impl Network {
         }
     }
 
-    /// The host of a side of a connection that exists.
+    /// Returns the host of a side of an existing connection.
     pub(super) fn host_at(&self, id: ConnectionId, side: Side) -> HostId {
         self.connections[&id].ends[side].host
     }
 
-    /// A process is asked for a link.
+    /// Handles a peer's request for a link.
     pub(super) fn on_link_open(&mut self, id: ConnectionId, open: &LinkOpen) {
         let (host, opener) = (self.host_at(id, 1), self.host_at(id, 0));
         let endpoint = EndpointId(open.to_endpoint);
@@ -177,7 +177,7 @@ impl Network {
         self.tell_up((id, 1), (host, endpoint), None, link, transport);
     }
 
-    /// The peer grants a link.
+    /// Handles a peer's acceptance of a link.
     pub(super) fn on_link_accept(&mut self, id: ConnectionId, accept: &LinkAccept) {
         let (host, acceptor) = (self.host_at(id, 0), self.host_at(id, 1));
         let Some(link_id) = self.find_link(id, 0, accept.link) else {
@@ -196,7 +196,7 @@ impl Network {
         self.tell_up((id, 0), (host, endpoint), Some(request), link_id, transport);
     }
 
-    /// How a link's frames go from `here` to its other end. Both ends come to the same.
+    /// Returns the data path of a link from `here` to its other end. Both ends compute the same path.
     fn data_link(
         &self,
         (ConnectionId(connection), number): (ConnectionId, u32),
@@ -233,7 +233,7 @@ impl Network {
         }
     }
 
-    /// Tells the endpoints that asked for a connection's links how long the path is.
+    /// Reports the round trip of a connection to the endpoints that opened its links.
     pub(super) fn tell_path(&mut self, id: ConnectionId) {
         let (host, rtt_ns) = (self.host_at(id, 0), self.connections[&id].path_rtt_ns);
         for link in self.process(host).links.on(id) {
@@ -265,7 +265,7 @@ impl Network {
         self.tell(host, link.endpoint, message);
     }
 
-    /// An endpoint of this process ends a link.
+    /// Closes a link for an endpoint of this process.
     pub(super) fn close_link(&mut self, host: HostId, id: LinkId, reason: Reason) {
         let Some(link) = self.process(host).links.remove(id) else { return };
         if let Some(side) = self.side_of(host, link.connection) {
@@ -273,7 +273,7 @@ impl Network {
             let close = LinkClose { link: link.number, status: reason.status, text };
             self.send(link.connection, side, close);
         }
-        // The endpoint may still wait for an answer that comes by the link.
+        // The endpoint may still wait for an answer over the link.
         if let Stage::Up = link.stage {
             self.tell(host, link.endpoint, FromNexus::LinkDown { link: id, reason });
         }
@@ -292,13 +292,13 @@ impl Network {
         self.tell(host, endpoint, FromNexus::LinkFailed { request, reason });
     }
 
-    /// This side's name of the link with a number on a connection.
+    /// Returns this side's name of the link with a number on a connection.
     pub(super) fn find_link(&self, id: ConnectionId, side: Side, number: u32) -> Option<LinkId> {
         let process = &self.processes[usize::from(self.host_at(id, side).0)];
         process.links.named(id, number)
     }
 
-    /// Which side of a connection a host is. Both ends are never one host's.
+    /// Returns the side of a connection on which a host is. No connection has one host at both ends.
     pub(super) fn side_of(&self, host: HostId, id: ConnectionId) -> Option<Side> {
         let connection = self.connections.get(&id)?;
         connection.ends.iter().position(|end| end.host == host)

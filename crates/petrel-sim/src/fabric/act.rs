@@ -1,4 +1,4 @@
-//! What befalls hosts and links at a chosen time: partitions, pauses, crashes, new fault plans.
+//! Scheduled changes to hosts and links: partitions, pauses, crashes, new fault plans.
 
 use crate::time::Time;
 
@@ -7,19 +7,19 @@ use super::stats::DropReason;
 use super::topology::{HostId, LinkId, NodeId};
 use super::{Event, Fabric, Place, Step};
 
-/// Something to do to the fabric, now or at a scheduled time.
+/// A change to the fabric, made now or at a scheduled time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
     /// Gives links another fault plan.
     Faults {
-        /// Which.
+        /// The links.
         links: LinkSet,
         /// The plan from now on.
         plan: FaultPlan,
     },
-    /// Cuts two sets of hosts off from each other. Packets that would arrive while the partition
-    /// lasts are dropped; hosts that are in neither set notice nothing.
+    /// Cuts two sets of hosts off from each other. Packets that would arrive while the partition lasts are
+    /// dropped; hosts that are in neither set are not affected.
     Partition {
         /// One set.
         from: Vec<HostId>,
@@ -27,53 +27,54 @@ pub enum Action {
         to: Vec<HostId>,
         /// Whether only packets from `from` to `to` are dropped.
         one_way: bool,
-        /// How long.
+        /// The duration.
         for_ns: u64,
     },
     /// Ends all partitions.
     HealAll,
-    /// The host's actors do not run for a while. Its NIC goes on: it sends what it has, and
+    /// The host's actors do not run for a while. Its NIC continues: it sends its queued packets, and
     /// receives until its queues are full.
     Pause {
-        /// Which host.
+        /// The host.
         host: HostId,
-        /// How long.
+        /// The duration.
         for_ns: u64,
     },
-    /// The host's actors stop within their next pass, as a thread that the system takes from its core. The
-    /// clock and the packets that the pass sees before it stops are those of its beginning; after it, those of
-    /// its end. What is sent in the pass leaves at its end, as if the NIC had kept the rest.
+    /// The host's actors stop in the middle of their next turn, like a thread that loses its core. Before
+    /// the stop, the turn sees the clock and the packets of its beginning; after it, those of its end.
+    /// Packets sent in the turn leave at its end, as if the NIC had kept the rest.
     Stall {
-        /// Which host.
+        /// The host.
         host: HostId,
-        /// After how many steps of the pass: readings of the clock, and frames taken, pushed and flushed. With 1,
-        /// the pass stops between its reading of the clock and all else. 0 stops before it.
+        /// Number of steps of the turn before the stop: clock readings, and frames taken, pushed and
+        /// flushed. With 1, the turn stops between its clock reading and everything else. 0 stops before the
+        /// reading.
         after: u64,
-        /// How long.
+        /// The duration.
         for_ns: u64,
     },
-    /// The host loses everything: its actors, and all packets in its queues. The packet that it is
-    /// sending goes on. What is on its way to it arrives at whoever is bound to the port then.
+    /// The host loses everything: its actors, and all packets in its queues. The packet in transmission
+    /// goes on. A packet in flight to the host arrives at the actor that is bound to the port by then.
     Crash {
-        /// Which host.
+        /// The host.
         host: HostId,
-        /// How long it is down. `u64::MAX` for good.
+        /// How long the host is down. `u64::MAX` for good.
         down_ns: u64,
     },
 }
 
-/// Some directions of links.
+/// A set of link directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkSet {
-    /// All.
+    /// All links.
     All,
-    /// This one.
+    /// This link.
     One(LinkId),
     /// Both directions of a host's link.
     Host(HostId),
 }
 
-/// A partition that holds.
+/// An active partition.
 #[derive(Debug)]
 pub(super) struct Partition {
     number: u32,
@@ -91,12 +92,12 @@ impl Partition {
 }
 
 impl Fabric {
-    /// Schedules an action. A time that has passed means now.
+    /// Schedules an action. A past time means now.
     pub(crate) fn schedule(&mut self, at: Time, action: Action) {
         self.queue.push(at.max(self.now), Event::Act(Box::new(action)));
     }
 
-    /// Does an action. Returns what the owner of the actors has to know.
+    /// Performs an action. Returns the step that the owner of the actors has to handle.
     pub(super) fn act(&mut self, action: Action) -> Option<Step> {
         match action {
             Action::Faults { links, plan } => self.set_faults(links, plan),
@@ -114,7 +115,7 @@ impl Fabric {
         None
     }
 
-    /// Whether a partition lies between two hosts.
+    /// Returns true if a partition separates two hosts.
     pub(super) fn is_cut(&self, from: HostId, to: HostId) -> bool {
         self.partitions.iter().any(|partition| partition.cuts(from, to))
     }

@@ -1,4 +1,4 @@
-//! When a source sends.
+//! The arrival process of a source.
 
 use crate::rng::Rng;
 use crate::time::Time;
@@ -7,7 +7,7 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Arrivals {
-    /// A packet every so many picoseconds.
+    /// A packet in each interval of this length in picoseconds.
     Periodic {
         /// From one packet to the next.
         every_ps: u64,
@@ -26,9 +26,8 @@ pub enum Arrivals {
         /// How long the silence lasts on average, in picoseconds.
         off_mean_ps: u64,
     },
-    /// So many packets are under way at any time: each that arrives is answered by a small one,
-    /// and that lets the next one go. Nothing is sent again, so that losses make the window
-    /// smaller, and copies make it larger.
+    /// A constant number of packets in flight: a small packet answers each arrival, and lets the next one
+    /// go. Nothing is retransmitted, so that losses shrink the window and copies enlarge it.
     Window {
         /// Packets in the window.
         packets: u32,
@@ -38,7 +37,7 @@ pub enum Arrivals {
 }
 
 impl Arrivals {
-    /// What is impossible in it.
+    /// Returns a description of an impossible setting.
     pub(super) fn problem(&self) -> Option<&'static str> {
         match *self {
             Self::Periodic { every_ps: 0 } | Self::OnOff { every_ps: 0, .. } => {
@@ -51,7 +50,7 @@ impl Arrivals {
     }
 }
 
-/// The pattern with what it remembers.
+/// The pattern with its state.
 #[derive(Debug)]
 pub(super) struct Clockwork {
     arrivals: Arrivals,
@@ -64,7 +63,7 @@ impl Clockwork {
         Self { arrivals, rng, burst_until: Time::ZERO }
     }
 
-    /// When the first packet goes, of a source that starts at `start`.
+    /// Returns the time of the first packet of a source that starts at `start`.
     pub(super) fn first(&mut self, start: Time) -> Time {
         match self.arrivals {
             Arrivals::Periodic { .. } | Arrivals::Window { .. } => start,
@@ -73,7 +72,7 @@ impl Clockwork {
         }
     }
 
-    /// When the next packet goes, after one at `last`. A window says it by itself: never.
+    /// Returns the time of the next packet, after one at `last`. A window never schedules packets by time.
     pub(super) fn next(&mut self, last: Time) -> Time {
         match self.arrivals {
             Arrivals::Periodic { every_ps } => last.plus_ps(every_ps),
@@ -86,12 +85,12 @@ impl Clockwork {
         }
     }
 
-    /// One of `count` targets, each equally likely.
+    /// Returns one of `count` targets, each equally likely.
     pub(super) fn pick(&mut self, count: usize) -> usize {
         if count == 1 { 0 } else { self.rng.below(count as u64) as usize }
     }
 
-    /// The start of the burst after the silence that begins at `silent_from`.
+    /// Returns the start of the burst after the silence that begins at `silent_from`.
     fn next_burst(&mut self, silent_from: Time) -> Time {
         let Arrivals::OnOff { on_mean_ps, off_mean_ps, .. } = self.arrivals else {
             return Time::NEVER;
@@ -102,7 +101,7 @@ impl Clockwork {
     }
 }
 
-/// An exponentially distributed number.
+/// Returns an exponentially distributed number.
 pub(crate) fn exponential(mean: u64, rng: &mut Rng) -> u64 {
     const STEPS: f64 = (1u64 << 53) as f64;
     // Above zero and at most one.
@@ -110,10 +109,10 @@ pub(crate) fn exponential(mean: u64, rng: &mut Rng) -> u64 {
     (mean as f64 * -logarithm(uniform)).round() as u64
 }
 
-/// The natural logarithm of a positive, normal number.
+/// Returns the natural logarithm of a positive, normal number.
 ///
-/// Written out, because that of the system's mathematical library may differ in the last bit from
-/// one platform to the next, and with it what a seed means. Sums, products and quotients do not.
+/// Written out, because the logarithm of a platform's mathematical library may differ in the last bit, and
+/// with it the meaning of a seed. Sums, products and quotients are the same on every platform.
 fn logarithm(x: f64) -> f64 {
     const FRACTION_BITS: u32 = 52;
     let bits = x.to_bits();
@@ -151,7 +150,7 @@ mod tests {
         let mut rng = Rng::new(2);
         let draws: Vec<f64> = (0..DRAWS).map(|_| exponential(1_000_000, &mut rng) as f64).collect();
         let mean = draws.iter().sum::<f64>() / f64::from(DRAWS);
-        // The deviation of an exponential is its mean, so that of the average is mean / sqrt n.
+        // The deviation of an exponential is its mean, so that the average deviates by mean / sqrt n.
         assert!((mean / 1e6 - 1.0).abs() < 4.0 / f64::from(DRAWS).sqrt(), "{mean}");
         let beyond = draws.iter().filter(|&&draw| draw > 2e6).count() as f64 / f64::from(DRAWS);
         assert!((beyond - (-2f64).exp()).abs() < 0.005, "{beyond}");

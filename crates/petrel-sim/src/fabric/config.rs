@@ -1,24 +1,24 @@
-//! What a fabric is made of, in numbers, with defaults that resemble one rack of 25 Gbit/s hosts.
+//! The settings of a fabric, with defaults that resemble one rack of 25 Gbit/s hosts.
 
 use crate::rng::Probability;
 
 /// Settings of the whole fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
-    /// Bytes that every packet occupies on a link and in a buffer beyond its payload.
+    /// Bytes of each packet on a link and in a buffer in addition to its payload.
     pub overhead_bytes: u32,
     /// Delay between two endpoints of one host, in nanoseconds.
     pub loopback_ns: u64,
-    /// Whether a receiving NIC drops corrupted packets, as the checksums of real networks make it
-    /// do. Off, they are delivered, and parsers meet them.
+    /// Whether a receiving NIC drops corrupted packets, because of the checksums of real networks. If
+    /// false, corrupted packets are delivered, and parsers process them.
     pub verify_checksums: bool,
-    /// What computing costs.
+    /// The cost of computing.
     pub cpu: CpuConfig,
 }
 
 impl FabricConfig {
-    /// What a UDP packet over IPv4 occupies on a real Ethernet beyond its payload: the default's
-    /// headers (42), checksum (4), preamble (8) and the gap between frames (12).
+    /// Bytes of a UDP packet over IPv4 on a real Ethernet in addition to its payload: the default's headers
+    /// (42), checksum (4), preamble (8) and the gap between frames (12).
     pub const ETHERNET_OVERHEAD_BYTES: u32 = 66;
 }
 
@@ -35,14 +35,14 @@ impl Default for FabricConfig {
     }
 }
 
-/// What one pass of an actor costs its core, in virtual nanoseconds.
+/// The cost of one turn of an actor to its core, in virtual nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuConfig {
-    /// Each pass. At least 1 is charged, so that an actor which never rests cannot stop time.
+    /// Each turn. At least 1 is charged, so that an actor that never sleeps cannot stop time.
     pub poll_ns: u64,
-    /// Up to this much more for each pass, at random.
+    /// A random addition of at most this time to each turn.
     pub poll_jitter_ns: u64,
-    /// Each frame sent or received during the pass.
+    /// Each frame sent or received during the turn.
     pub frame_ns: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// A link of so many gigabits per second.
+    /// Makes a link of this number of gigabits per second.
     pub const fn gbit(gbit_per_second: u64, delay_ns: u64) -> Self {
         Self { rate_bps: gbit_per_second * 1_000_000_000, delay_ns }
     }
@@ -79,11 +79,11 @@ impl Default for LinkConfig {
 /// The queues of a host's NIC. The receive limits hold for each bound port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicConfig {
-    /// Packets that wait for the link, the one being sent included.
+    /// Packets that wait for the link, including the packet in transmission.
     pub tx_packets: usize,
     /// Bytes of those packets, overhead included.
     pub tx_bytes: u64,
-    /// Packets received that the endpoint has not taken.
+    /// Received packets that the endpoint has not taken.
     pub rx_packets: usize,
     /// Bytes of those packets, overhead included.
     pub rx_bytes: u64,
@@ -96,16 +96,16 @@ impl Default for NicConfig {
     }
 }
 
-/// A switch. The default stores and forwards at once, and marks nothing.
+/// A switch. The default stores and forwards without delay, and marks nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchConfig {
     /// How its packet memory is divided among its output ports.
     pub buffer: BufferPolicy,
     /// When its output ports mark packets; `None` for never.
     pub ecn: Option<EcnConfig>,
-    /// How much of a packet must be there before the switch sends it on.
+    /// How much of a packet the switch must have before it forwards the packet.
     pub forwarding: Forwarding,
-    /// From that moment until the packet is in the queue of its output port, in nanoseconds.
+    /// From this moment until the packet is in the queue of its output port, in nanoseconds.
     pub latency_ns: u64,
 }
 
@@ -118,16 +118,15 @@ pub enum BufferPolicy {
         /// Bytes, overhead included.
         bytes: u64,
     },
-    /// All ports share one memory by a dynamic threshold (Choudhury and Hahne, 1998): a port may
-    /// hold at most `alpha_num / alpha_den` times the bytes that are free. So `n` ports that all
-    /// want more get alpha / (1 + n alpha) of the memory each, and the rest stays free for a port
-    /// that becomes busy.
+    /// All ports share one memory by a dynamic threshold (Choudhury and Hahne, 1998): a port may hold at
+    /// most `alpha_num / alpha_den` times the free bytes. So `n` ports that all want more get alpha / (1 +
+    /// n alpha) of the memory each, and the rest stays free for a port that becomes busy.
     Shared {
         /// Bytes of the memory, overhead of the packets included.
         bytes: u64,
-        /// The upper part of alpha.
+        /// The numerator of alpha.
         alpha_num: u32,
-        /// The lower part, not zero.
+        /// The denominator of alpha, not zero.
         alpha_den: u32,
     },
 }
@@ -139,35 +138,35 @@ impl Default for BufferPolicy {
     }
 }
 
-/// When a switch sends on what it receives.
+/// When a switch forwards a packet that it receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarding {
     /// The whole packet must be there.
     #[default]
     StoreAndForward,
-    /// The header is enough ([`CUT_THROUGH_BYTES`]), if the output is not faster than the input:
-    /// it would run out of bits otherwise, and waits for the whole packet as real switches do.
+    /// The header is enough ([`CUT_THROUGH_BYTES`]), if the output is not faster than the input. A faster
+    /// output would run out of bits, and waits for the whole packet as real switches do.
     CutThrough,
 }
 
-/// What a cut-through switch reads before it decides: the headers, in the smallest Ethernet frame.
+/// Bytes that a cut-through switch reads before it decides: the headers, in the smallest Ethernet frame.
 pub const CUT_THROUGH_BYTES: u64 = 64;
 
-/// When an output port marks packets that allow it: by RED on the instantaneous queue (Zhu et al.,
-/// DCQCN, SIGCOMM 2015, §3.1). The queue is what lies in the port when a packet comes, the packet
-/// being sent included and the one that comes excluded.
+/// When an output port marks packets that allow marks: by RED on the instantaneous queue (Zhu et al.,
+/// DCQCN, SIGCOMM 2015, §3.1). The queue is the content of the port when a packet arrives, including the
+/// packet in transmission and excluding the arriving packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EcnConfig {
-    /// Up to so many bytes, no packet is marked.
+    /// Up to this queue length in bytes, no packet is marked.
     pub k_min_bytes: u64,
-    /// From so many bytes on, each packet is marked.
+    /// From this queue length in bytes on, each packet is marked.
     pub k_max_bytes: u64,
-    /// The probability just below `k_max_bytes`; it grows linearly from zero at `k_min_bytes`.
+    /// The probability just below `k_max_bytes`. The probability grows linearly from zero at `k_min_bytes`.
     pub p_max: Probability,
 }
 
 impl EcnConfig {
-    /// What the DCQCN paper deploys at 40 Gbit/s: 5 KB, 200 KB, 1 %.
+    /// The values that the DCQCN paper deploys at 40 Gbit/s: 5 KB, 200 KB, 1 %.
     pub const DCQCN: Self =
         Self { k_min_bytes: 5_000, k_max_bytes: 200_000, p_max: Probability::percent(1) };
 }

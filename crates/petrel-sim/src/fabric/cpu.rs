@@ -1,13 +1,12 @@
-//! When actors run.
+//! The scheduling of actors.
 //!
-//! Each actor has a core of its own. A core sleeps until something wakes it: a packet, room in the
-//! transmit queue, a deadline, or a wake-up by hand. A pass then happens `poll_ns` plus jitter
-//! later, sees all that arrived by then, and may keep the core busy beyond it
-//! ([`CpuConfig::frame_ns`](super::CpuConfig::frame_ns)); wake-ups in the meantime lead to one
-//! more pass behind it.
+//! Each actor has its own core. A core sleeps until a packet, room in the transmit queue, a deadline or an
+//! explicit wake-up. A turn then happens `poll_ns` plus jitter later, sees all packets that have arrived by
+//! then, and may keep the core busy longer ([`CpuConfig::frame_ns`](super::CpuConfig::frame_ns)). Wake-ups
+//! in the meantime lead to one more turn afterwards.
 //!
-//! An event cannot be taken out of the queue. So each core has at most one valid event of each
-//! kind, named by a token; an event with another token does nothing.
+//! An event cannot be removed from the queue. Therefore each core has at most one valid event of each kind,
+//! named by a token; an event with another token does nothing.
 
 use crate::rng::Rng;
 use crate::time::Time;
@@ -25,49 +24,49 @@ pub(super) struct Core {
     pub(super) host: HostId,
     is_alive: bool,
     rng: Rng,
-    /// No pass begins earlier than this.
+    /// No turn begins earlier.
     busy_until: Time,
     /// When the actor wants to run even if nothing happens.
     deadline: Time,
-    /// The earliest end among this pass's calls of `Transport::wait`.
+    /// The earliest timeout among this turn's calls of `Transport::wait`.
     noted_deadline: Time,
     poll: Armed,
     timer: Armed,
-    /// The next pass stops on its way.
+    /// Set if the next turn stops in the middle.
     stall: Option<Stall>,
 }
 
-/// A pass that is to stop, or has.
+/// A turn that stops in the middle, or is stopped.
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     after: u64,
     for_ns: u64,
-    /// When it began, once it has.
+    /// When the stop began, if it has.
     began: Option<Time>,
 }
 
-/// The part of the running pass that comes before its stop.
+/// The part of the current turn before its stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Past {
     began: Time,
     steps_left: u64,
 }
 
-/// The clock as an actor has seen it in the pass that runs. Both are the same but for a pass that has stopped and
-/// gone on.
+/// The clock as an actor has seen it in the current turn. Both times are equal unless the turn has been
+/// stopped and resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassClock {
-    /// When the pass began.
+    /// When the turn began.
     pub first_ns: u64,
-    /// At its last step. Where the pass stops lies between two steps, and nothing tells where: the actor's code up
-    /// to the next step counts as run before the stop.
+    /// The time at its last step. The stop lies between two steps: the actor's code up to the next step
+    /// counts as run before the stop.
     pub last_ns: u64,
-    /// The actor's latest reading, if it has taken and flushed no frame since.
+    /// The actor's latest reading, if it has neither taken nor flushed a frame since.
     pub read_ns: Option<u64>,
 }
 
 impl PassClock {
-    /// How long the pass has stood still up to its last step.
+    /// Returns how long the turn has been stopped up to its last step.
     pub fn held_up_ns(self) -> u64 {
         self.last_ns - self.first_ns
     }
@@ -81,7 +80,7 @@ pub(crate) struct Stopped {
     pub(crate) for_ns: u64,
 }
 
-/// The one valid event of its kind.
+/// The one valid event of a kind.
 #[derive(Debug)]
 struct Armed {
     at: Time,
@@ -93,14 +92,14 @@ impl Armed {
         Self { at: Time::NEVER, token: 0 }
     }
 
-    /// Makes a new event valid instead of the last, and returns its token.
+    /// Makes a new event valid instead of the last, and returns the new event's token.
     fn arm(&mut self, at: Time) -> u32 {
         self.at = at;
         self.token = self.token.wrapping_add(1);
         self.token
     }
 
-    /// Whether the event with this token is the valid one; it is used up then.
+    /// Consumes the valid event; returns true if `token` names it.
     fn fire(&mut self, token: u32) -> bool {
         let is_valid = self.at != Time::NEVER && self.token == token;
         if is_valid {
@@ -130,7 +129,7 @@ impl Fabric {
     /// Makes a core on `host`, which runs soon for the first time.
     ///
     /// # Panics
-    /// When the host does not exist or is down.
+    /// If the host does not exist or is down.
     pub(crate) fn add_core(&mut self, host: HostId) -> ActorId {
         let is_up = self.hosts.get(usize::from(host.0)).is_some_and(|host| host.is_up);
         assert!(is_up, "an actor needs a host that exists and runs; {host} does not");
@@ -141,7 +140,7 @@ impl Fabric {
         actor
     }
 
-    /// Lets an actor run soon.
+    /// Makes an actor run soon.
     pub(crate) fn wake(&mut self, actor: ActorId) {
         let now = self.now;
         let Some(core) = self.cores.get_mut(actor.0 as usize) else { return };
@@ -155,14 +154,14 @@ impl Fabric {
         self.queue.push(at, Event::Poll { actor, token });
     }
 
-    /// Remembers that an actor sleeps until `deadline` at most.
+    /// Records that an actor sleeps until `deadline` at most.
     pub(super) fn note_wait(&mut self, actor: ActorId, deadline: Time) {
         if let Some(core) = self.cores.get_mut(actor.0 as usize) {
             core.noted_deadline = core.noted_deadline.min(deadline);
         }
     }
 
-    /// Ends a pass that [`Step::Poll`] began. `deadline` is what the actor asked for.
+    /// Ends a turn that [`Step::Poll`] began. `deadline` is the time that the actor returned.
     pub(crate) fn finish_poll(&mut self, actor: ActorId, deadline: Time) {
         (self.past, self.held_up_ns, self.read) = (None, 0, None);
         let frame_ns = self.config.cpu.frame_ns.saturating_mul(self.frames_in_pass);
@@ -176,7 +175,7 @@ impl Fabric {
         }
     }
 
-    /// A timer event came up.
+    /// Handles a timer event.
     pub(super) fn handle_timer(&mut self, actor: ActorId, token: u32) {
         let now = self.now;
         let core = &mut self.cores[actor.0 as usize];
@@ -186,12 +185,12 @@ impl Fabric {
         if core.deadline <= now {
             self.wake(actor);
         } else {
-            // The deadline has moved on since; most do, and are cheaper to follow than to cancel.
+            // The deadline has moved on since. Most do, and following them costs less than cancelling.
             self.arm_timer(actor);
         }
     }
 
-    /// A poll event came up: lets the actor run, unless its host is paused.
+    /// Handles a poll event: lets the actor run, unless its host is paused.
     pub(super) fn handle_poll(&mut self, actor: ActorId, token: u32) -> Option<Step> {
         let core = &mut self.cores[actor.0 as usize];
         if !core.poll.fire(token) || !core.is_alive {
@@ -221,7 +220,7 @@ impl Fabric {
         Some(Step::Poll(actor))
     }
 
-    /// Has the next pass of each core of a host stop on its way. Tells whether there is one.
+    /// Makes the next turn of each core of a host stop in the middle. Returns true if there is a core.
     pub(super) fn stall_cores_of(&mut self, host: HostId, after: u64, for_ns: u64) -> bool {
         let mut any = false;
         for core in self.cores.iter_mut().filter(|core| core.host == host && core.is_alive) {
@@ -231,16 +230,16 @@ impl Fabric {
         any
     }
 
-    /// The time as the actor that runs sees it: that of the beginning of its pass until the pass has stopped and
-    /// gone on. This is a step of the pass.
+    /// Returns the time as the current actor sees it: the beginning of its turn until the turn has been
+    /// stopped and resumed. A reading is a step of the turn.
     pub(crate) fn read_clock(&mut self) -> Time {
         let now = self.note_step();
         self.read = Some(now);
         now
     }
 
-    /// The actor that runs does a step of its pass: the first one after the stop, if it comes here. Gives the time
-    /// as the actor would see it.
+    /// Counts a step of the current turn and resumes the clock at the first step after the stop. Returns
+    /// the time as the actor sees it.
     pub(crate) fn note_step(&mut self) -> Time {
         let Some(past) = &mut self.past else { return self.now };
         if let Some(left) = past.steps_left.checked_sub(1) {
@@ -252,19 +251,19 @@ impl Fabric {
         self.now
     }
 
-    /// What the actor that runs does from now on is not done at its latest reading of the clock.
+    /// Records that further actions of the current actor do not happen at its latest clock reading.
     pub(crate) fn forget_reading(&mut self) {
         self.read = None;
     }
 
-    /// What the actor that runs has seen of the clock. No step of its pass.
+    /// Returns the clock as the current actor has seen it. Not a step of its turn.
     pub(crate) fn pass_clock(&self) -> PassClock {
         let last_ns = self.past.map_or(self.now, |past| past.began).ns();
         let read_ns = self.read.map(Time::ns);
         PassClock { first_ns: last_ns - self.held_up_ns, last_ns, read_ns }
     }
 
-    /// What the actor that runs would read from the clock. No step of its pass.
+    /// Returns the time that the current actor would read from the clock. Not a step of its turn.
     pub(crate) fn next_reading(&self) -> Time {
         match self.past {
             Some(Past { began, steps_left: 1.. }) => began,
@@ -286,7 +285,7 @@ impl Fabric {
         }
     }
 
-    /// The host of an actor.
+    /// Returns the host of an actor.
     pub(crate) fn host_of(&self, actor: ActorId) -> HostId {
         self.cores[actor.0 as usize].host
     }
@@ -320,7 +319,7 @@ mod tests {
             next_pass(&mut fabric, actor);
             fabric.finish_poll(actor, fabric.now.plus_ns(1_000_000));
             fabric.wake(actor);
-            // One pass and one timer.
+            // One turn and one timer.
             assert!(fabric.queue.len() <= 2);
         }
     }
@@ -343,7 +342,7 @@ mod tests {
         fabric.wake(actor);
         fabric.wake(actor);
         next_pass(&mut fabric, actor);
-        // Those during a pass make one more.
+        // Wake-ups during a turn make one more.
         fabric.wake(actor);
         fabric.wake(actor);
         fabric.finish_poll(actor, Time::NEVER);

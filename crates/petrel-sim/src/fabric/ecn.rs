@@ -1,4 +1,4 @@
-//! Explicit congestion notification (RFC 3168): what packets say, and when switches mark them.
+//! Explicit congestion notification (RFC 3168): codepoints of packets, and when switches mark them.
 
 use crate::rng::Rng;
 
@@ -8,20 +8,19 @@ use super::config::EcnConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Ecn {
-    /// Its sender does not heed marks, so that switches leave it alone.
+    /// The sender does not react to marks, so that switches never mark the packet.
     #[default]
     NotEct = 0b00,
-    /// Its sender heeds marks: ECT(0).
+    /// The sender reacts to marks: ECT(0).
     Ect0 = 0b10,
-    /// A switch on its way was congested: CE.
+    /// A switch on the path was congested: CE.
     Ce = 0b11,
 }
 
 impl EcnConfig {
-    /// Whether a packet is marked that finds so many bytes in the queue.
+    /// Returns true if a packet that finds this number of bytes in the queue is marked.
     ///
-    /// Draws only where the answer is open, so that a queue that never fills leaves the stream as
-    /// it was.
+    /// Draws only if the answer is open, so that a queue that never fills leaves the stream unchanged.
     #[inline]
     pub(super) fn marks(&self, queued_bytes: u64, rng: &mut Rng) -> bool {
         if queued_bytes <= self.k_min_bytes {
@@ -32,7 +31,7 @@ impl EcnConfig {
         }
         let above = queued_bytes - self.k_min_bytes;
         let range = self.k_max_bytes - self.k_min_bytes;
-        // A draw below `range` millions, and the chance as a part of it: exact, in integers.
+        // A draw below `range` millions, and the chance as a part of this range: exact, in integers.
         let parts = above.saturating_mul(u64::from(self.p_max.parts_per_million()));
         rng.below(range.saturating_mul(1_000_000)) < parts
     }

@@ -1,4 +1,4 @@
-//! What links do to packets besides carrying them.
+//! The faults of links.
 
 use crate::rng::{Probability, Rng};
 use crate::time::Time;
@@ -7,33 +7,32 @@ use super::packet::Frames;
 
 /// The faults of one direction of a link. The default has none.
 ///
-/// A fault plan can be replaced while a run goes on; see
-/// [`Action::Faults`](super::Action::Faults).
+/// A fault plan can be replaced during a run; see [`Action::Faults`](super::Action::Faults).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// A packet is lost.
     pub loss: Probability,
-    /// After a lost packet, the next one is lost too, if this is likelier than `loss`: losses come
-    /// in bursts of 1 / (1 - `loss_continues`) packets on average.
+    /// After a lost packet, the next packet is lost with this probability if it is higher than `loss`:
+    /// losses come in bursts of 1 / (1 - `loss_continues`) packets on average.
     pub loss_continues: Probability,
     /// A second copy arrives.
     pub duplicate: Probability,
-    /// The copy arrives up to this much later, in nanoseconds. Long times replay old packets.
+    /// The maximum delay of the copy, in nanoseconds. Long times replay old packets.
     pub duplicate_within_ns: u64,
-    /// A packet is delayed alone, so that later ones overtake it.
+    /// A packet alone is delayed, so that later packets overtake it.
     pub reorder: Probability,
-    /// By how much at most, in nanoseconds.
+    /// The maximum delay, in nanoseconds.
     pub reorder_within_ns: u64,
     /// Bits are flipped, bytes replaced, or the packet's end is cut off.
     pub corrupt: Probability,
-    /// The link stops delivering for a time; then everything arrives, in order.
+    /// The link stops delivering for a time; then all held packets arrive, in order.
     pub spike: Probability,
-    /// For how long at most, in nanoseconds.
+    /// The maximum duration, in nanoseconds.
     pub spike_within_ns: u64,
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const NONE: Self = Self {
         loss: Probability::NEVER,
         loss_continues: Probability::NEVER,
@@ -47,27 +46,27 @@ impl FaultPlan {
     };
 }
 
-/// What becomes of one packet.
+/// The fate of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fate {
     pub(super) lost: bool,
     /// A spike begins with this packet.
     pub(super) spike: bool,
-    /// Until when the link holds everything back.
+    /// Until when the link holds all packets back.
     pub(super) held_until: Time,
-    /// How much longer than others this packet takes.
+    /// The additional delay of this packet.
     pub(super) reorder_ns: Option<u64>,
-    /// How much later its copy arrives.
+    /// The additional delay of the copy.
     pub(super) duplicate_ns: Option<u64>,
-    /// From which seed to change its bytes.
+    /// The seed from which its bytes are changed.
     pub(super) corrupt_seed: Option<u64>,
 }
 
-/// The faults of a link, with what they remember.
+/// The faults of a link, with their state.
 #[derive(Debug)]
 pub(super) struct FaultState {
     plan: FaultPlan,
-    /// Whether the plan has no fault at all, as most links have none: asked for every packet.
+    /// Whether the plan has no fault at all, as for most links: checked for every packet.
     is_calm: bool,
     rng: Rng,
     last_was_lost: bool,
@@ -86,13 +85,13 @@ impl FaultState {
         self.last_was_lost = false;
     }
 
-    /// Decides on a packet that has left the sender at `now`.
+    /// Decides the fate of a packet that has left the sender at `now`.
     pub(super) fn decide(&mut self, now: Time) -> Fate {
         if self.is_calm {
             return Fate { held_until: self.held_until, ..Fate::default() };
         }
-        // Six draws for every packet, whatever the plan: two plans that differ in one class meet
-        // the same decisions in the others.
+        // Six draws for every packet, whatever the plan: two plans that differ in one class make the same
+        // decisions in the others.
         let lost = self.rng.chance(self.loss());
         let duplicate = self.rng.chance(self.plan.duplicate);
         let reorder = self.rng.chance(self.plan.reorder);
@@ -121,11 +120,11 @@ impl FaultState {
     }
 }
 
-/// Most bytes from a packet's start that half of all corruptions hit: headers are a small part of
-/// large packets, but the part where a change does most.
+/// The bytes from a packet's start that half of all corruptions hit: headers are a small part of large
+/// packets, but the part in which a change does most damage.
 const HEADER_BYTES: u64 = 32;
 
-/// Changes some bytes. Never adds any, and never leaves the frames as they were.
+/// Changes some bytes. Never adds bytes, and never leaves the frames unchanged.
 pub(super) fn corrupt(frames: &mut Frames, seed: u64) {
     let mut rng = Rng::new(seed);
     let length = frames.bytes.len() as u64;
@@ -141,7 +140,7 @@ pub(super) fn corrupt(frames: &mut Frames, seed: u64) {
 
 fn flip_bits(bytes: &mut [u8], rng: &mut Rng) {
     let reach = reach(bytes, rng);
-    // Bits next to each other, so that no two flips undo one another.
+    // Adjacent bits, so that no two flips undo one another.
     let first = rng.below(reach * 8);
     for bit in (first..reach * 8).take(1 + rng.below(3) as usize) {
         bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
@@ -152,7 +151,7 @@ fn replace_bytes(bytes: &mut [u8], rng: &mut Rng) {
     let reach = reach(bytes, rng);
     let first = rng.below(reach) as usize;
     for byte in bytes[first..].iter_mut().take(1 + rng.below(8) as usize) {
-        // A value other than the one there.
+        // A value different from the current one.
         *byte = byte.wrapping_add(1 + rng.below(255) as u8);
     }
 }

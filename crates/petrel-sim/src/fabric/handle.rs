@@ -1,4 +1,4 @@
-//! The fabric as its users see it.
+//! The public interface of the fabric.
 
 use std::cell::{BorrowMutError, RefCell, RefMut};
 use std::rc::Rc;
@@ -22,21 +22,21 @@ use super::wakers::Wakers;
 use super::wiretap::{Recorded, Sight};
 use super::{Fabric, STREAM_USER, Step};
 
-/// Why a fabric could not be made.
+/// The error of making a fabric.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
     /// The topology cannot work.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The operating system gave no descriptor.
+    /// The operating system provided no descriptor.
     #[error("cannot watch for wake-ups: {0}; close files or raise the limit of open files")]
     Wakers(#[from] std::io::Error),
 }
 
-/// A fabric, shared by everything that is on it. Clones name the same fabric.
+/// A fabric, shared by everything on it. Clones name the same fabric.
 ///
-/// All of it belongs to one thread. Nothing here may be called from a trace's decoder or sink.
+/// A fabric belongs to one thread. A trace's decoder or sink must not call these methods.
 #[derive(Clone, Debug)]
 pub struct FabricHandle {
     fabric: Rc<RefCell<Fabric>>,
@@ -53,95 +53,97 @@ impl FabricHandle {
         Ok(Self { fabric, wakers: Rc::new(Wakers::new()?) })
     }
 
-    /// The virtual time, in nanoseconds.
+    /// Returns the virtual time, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.fabric.borrow().now.ns()
     }
 
-    /// The virtual time.
+    /// Returns the virtual time.
     pub fn now(&self) -> Time {
         self.fabric.borrow().now
     }
 
-    /// The time as the actor that runs sees it; see [`Action::Stall`].
+    /// Returns the time as the current actor sees it; see [`Action::Stall`].
     pub(crate) fn clock_ns(&self) -> u64 {
         self.borrow_mut().read_clock().ns()
     }
 
-    /// What the actor that runs has seen of the clock. Unlike a reading, this is no step of its pass.
+    /// Returns the clock as the current actor has seen it. Unlike a reading, this is not a step of its
+    /// turn.
     pub(crate) fn pass_clock(&self) -> PassClock {
         self.fabric.borrow().pass_clock()
     }
 
-    /// What the actor that runs would read from the clock now; no step of its pass either.
+    /// Returns the time that the current actor would read from the clock now; not a step of its turn
+    /// either.
     pub(crate) fn next_reading_ns(&self) -> u64 {
         self.fabric.borrow().next_reading().ns()
     }
 
-    /// The stops of actors that have begun since the last call.
+    /// Returns the stops of actors that have begun since the last call.
     pub(crate) fn take_stopped(&self) -> Vec<Stopped> {
         std::mem::take(&mut self.borrow_mut().stopped)
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     pub fn host_count(&self) -> usize {
         self.fabric.borrow().hosts.len()
     }
 
-    /// Whether a host exists and has not crashed.
+    /// Returns true if a host exists and has not crashed.
     pub fn is_up(&self, host: HostId) -> bool {
         self.fabric.borrow().hosts.get(usize::from(host.0)).is_some_and(|host| host.is_up)
     }
 
-    /// Until when a host is paused, in nanoseconds; a time that has passed if it is not.
+    /// Returns until when a host is paused, in nanoseconds; a past time if the host is not paused.
     pub fn paused_until_ns(&self, host: HostId) -> u64 {
         let fabric = self.fabric.borrow();
         fabric.hosts.get(usize::from(host.0)).map_or(0, |host| host.paused_until.ns())
     }
 
-    /// Whether a partition drops what `from` sends to `to`.
+    /// Returns true if a partition drops the packets from `from` to `to`.
     pub fn is_cut(&self, from: HostId, to: HostId) -> bool {
         self.fabric.borrow().is_cut(from, to)
     }
 
-    /// Lets a frame arrive at a port after `delay_ns`, as if `from` had sent it. No link and no
-    /// fault is on its way; partitions are.
+    /// Makes a frame arrive at a port after `delay_ns`, as if `from` had sent it. The frame crosses no link
+    /// and meets no link fault, but partitions apply.
     pub fn inject(&self, from: SimAddr, to: SimAddr, frame: &[u8], delay_ns: u64) {
         self.borrow_mut().inject(from, to, frame, delay_ns);
     }
 
-    /// Shows everything that endpoints send and receive to `watcher` from now on. It must not use
+    /// Shows all frames that endpoints send and receive to `watcher` from now on. `watcher` must not use
     /// the fabric.
     pub fn watch(&self, watcher: impl FnMut(Sight<'_>) + 'static) {
         self.borrow_mut().watch(watcher);
     }
 
-    /// Records a sample of `keep` packets from now on: new ones replace random old ones.
+    /// Records a sample of `keep` packets from now on: new packets replace random old ones.
     pub fn tap(&self, keep: usize) {
         self.borrow_mut().tap(keep);
     }
 
-    /// One of the recorded packets: the one that `pick` chooses, given how many there are.
+    /// Returns one of the recorded packets. `pick` gets their number and returns an index.
     pub fn recorded(&self, pick: impl FnOnce(usize) -> usize) -> Option<Recorded> {
         let fabric = self.fabric.borrow();
         let recorded = fabric.recorded();
         recorded.get(pick(recorded.len())).cloned()
     }
 
-    /// Schedules an action for a time in nanoseconds; one that has passed means now.
+    /// Schedules an action for a time in nanoseconds; a past time means now.
     pub fn schedule(&self, at_ns: u64, action: Action) {
         self.borrow_mut().schedule(Time::from_ns(at_ns), action);
     }
 
-    /// Schedules an action for now: it happens before anything that is scheduled later.
+    /// Schedules an action for now: it happens before any event that is scheduled later.
     pub fn apply(&self, action: Action) {
         let mut fabric = self.borrow_mut();
         let now = fabric.now;
         fabric.schedule(now, action);
     }
 
-    /// Lets time pass without running actors, and packets travel. For tests of transports alone;
-    /// a [`Simulation`](crate::Simulation) advances time by itself.
+    /// Advances time without running actors, while packets travel. For tests of transports alone; a
+    /// [`Simulation`](crate::Simulation) advances time itself.
     pub fn advance(&self, duration_ns: u64) {
         let mut fabric = self.borrow_mut();
         let limit = fabric.now.plus_ns(duration_ns);
@@ -149,7 +151,7 @@ impl FabricHandle {
         fabric.now = limit;
     }
 
-    /// Counters of the fabric so far.
+    /// Returns the counters of the fabric so far.
     pub fn stats(&self) -> FabricStats {
         let fabric = self.fabric.borrow();
         let mut stats = fabric.stats;
@@ -157,21 +159,21 @@ impl FabricHandle {
         stats
     }
 
-    /// Counters of one direction of a link; zeros for an unknown one.
+    /// Returns the counters of one direction of a link; zeros for an unknown link.
     pub fn link_stats(&self, link: LinkId) -> LinkStats {
         let fabric = self.fabric.borrow();
         let link = fabric.links.get(link.0 as usize);
         link.map_or_else(LinkStats::default, |link| link.stats_at(fabric.now))
     }
 
-    /// The links that lead from one node directly to another, in the order of their making.
+    /// Returns the links that lead from one node directly to another, in the order in which they were made.
     pub fn links_between(&self, from: impl Into<NodeId>, to: impl Into<NodeId>) -> Vec<LinkId> {
         let (from, to, fabric) = (from.into(), to.into(), self.fabric.borrow());
         let numbered = fabric.links.iter().zip((0u32..).map(LinkId));
         numbered.filter(|(link, _)| (link.from, link.to) == (from, to)).map(|(_, id)| id).collect()
     }
 
-    /// Counters of a switch; zeros for an unknown one.
+    /// Returns the counters of a switch; zeros for an unknown switch.
     pub fn switch_stats(&self, switch: SwitchId) -> SwitchStats {
         let fabric = self.fabric.borrow();
         let switch = fabric.switches.get(usize::from(switch.0));
@@ -186,47 +188,47 @@ impl FabricHandle {
         self.borrow_mut().add_source(config)
     }
 
-    /// What a source has measured; nothing for an unknown one.
+    /// Returns the measurements of a source; empty for an unknown source.
     pub fn source_stats(&self, source: SourceId) -> SourceStats {
         let fabric = self.fabric.borrow();
         let source = fabric.sources.get(source.0 as usize);
         source.map_or_else(SourceStats::default, |source| source.stats.clone())
     }
 
-    /// Lets links, switches and sources count from zero: at the end of a warm-up. Delays then count
-    /// for packets that are sent from now on. [`FabricHandle::stats`] goes on.
+    /// Resets the counters of links, switches and sources, for the end of a warm-up. Delays then count for
+    /// packets sent from now on. [`FabricHandle::stats`] is not reset.
     pub fn begin_measuring(&self) {
         self.borrow_mut().begin_measuring();
     }
 
-    /// How many events there were so far: a measure of the work of a simulation.
+    /// Returns the number of events so far: a measure of the work of a simulation.
     pub fn events(&self) -> u64 {
         self.fabric.borrow().queue.popped_count()
     }
 
-    /// Bytes in the packet memory of all switches at this moment.
+    /// Returns the bytes in the packet memory of all switches at this moment.
     pub fn switch_bytes(&self) -> u64 {
         self.fabric.borrow().switches.iter().map(super::switch::Switch::used_bytes).sum()
     }
 
-    /// A number that two runs share if, and as good as only if, the same things happened at the
-    /// same times. It costs little, and needs no trace.
+    /// Returns a number that two runs share if, and almost certainly only if, the same events happened at
+    /// the same times. The digest is cheap and needs no trace.
     pub fn digest(&self) -> u64 {
         self.fabric.borrow().digest
     }
 
-    /// A random stream of its own for a user of this fabric, such as a workload. The same `index`
-    /// gives the same stream in every run of the seed.
+    /// Returns a random stream for a user of this fabric, such as a workload. The same `index` selects the
+    /// same stream in every run of the seed.
     pub fn rng(&self, index: u32) -> Rng {
         Rng::stream(self.fabric.borrow().seed, STREAM_USER, index)
     }
 
-    /// Traces from now on, and returns the trace so far.
+    /// Replaces the trace, and returns the trace so far.
     pub fn set_trace(&self, trace: Trace) -> Trace {
         std::mem::replace(&mut self.borrow_mut().trace, trace)
     }
 
-    /// The lines that the trace has kept, oldest first.
+    /// Returns the lines that the trace has kept, oldest first.
     pub fn trace_lines(&self) -> Vec<String> {
         self.fabric.borrow().trace.lines().map(str::to_owned).collect()
     }
@@ -236,22 +238,23 @@ impl FabricHandle {
         self.borrow_mut().note(text);
     }
 
-    /// What may go wrong with the wake-ups of rings from now on.
+    /// Sets the faults of ring wake-ups from now on.
     pub fn set_wake_faults(&self, faults: WakeFaults) {
         self.borrow_mut().rings.faults = faults;
     }
 
-    /// Whether the switch lets multicast through to a host, as it does unless told otherwise.
+    /// Sets whether the switch withholds multicast from a host. By default it does not.
     pub fn set_deaf(&self, host: HostId, is_deaf: bool) {
         self.borrow_mut().multicast.set_deaf(host, is_deaf);
     }
 
-    /// How many ports listen to groups, each as often as it has joined one.
+    /// Returns the number of ports that listen to groups; a port counts once for each group that it has
+    /// joined.
     pub fn group_listeners(&self) -> usize {
         self.fabric.borrow().multicast.listener_count()
     }
 
-    /// Binds a port. Returns what the binding is known by from then on.
+    /// Binds a port. Returns the name of the binding.
     pub(crate) fn bind(&self, at: SimAddr) -> Result<Binding, BindError> {
         let incarnation = self.borrow_mut().bind(at)?;
         match self.wakers.add(at) {
@@ -272,19 +275,19 @@ impl FabricHandle {
         }
     }
 
-    /// The waker of a port's owner.
+    /// Returns the waker of a port's owner.
     pub(crate) fn waker(&self, binding: Binding) -> Waker {
         self.wakers.give(binding.waker)
     }
 
-    /// Lets those run whose wakers were used.
+    /// Makes actors run whose wakers were used.
     pub(crate) fn heed_wakers(&self) {
         for at in self.wakers.take_woken() {
             self.borrow_mut().wake_owner(at);
         }
     }
 
-    /// The fabric, unless it is being used: for ends of lives in the middle of a panic.
+    /// Returns the fabric, unless it is borrowed: for drops during a panic.
     pub(crate) fn try_borrow_mut(&self) -> Result<RefMut<'_, Fabric>, BorrowMutError> {
         self.fabric.try_borrow_mut()
     }

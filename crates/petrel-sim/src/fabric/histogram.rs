@@ -1,11 +1,11 @@
-//! How long things took.
+//! A histogram of times.
 
-/// Powers of two are divided into so many equal parts.
+/// Powers of two are divided into 2 to this power equal parts.
 const PARTS_LOG2: u32 = 6;
 const PARTS: u64 = 1 << PARTS_LOG2;
 
-/// Times in picoseconds, in buckets of which each is at most a 64th of its value wide: a percentile
-/// is off by less than 0.8 %. Count, mean, least and most are exact.
+/// Times in picoseconds, in buckets that are at most a 64th of their value wide: a percentile is off by
+/// less than 0.8 %. Count, mean, least and most are exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: Vec<u64>,
@@ -16,12 +16,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Nothing yet.
+    /// Makes an empty histogram.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Enters a time.
+    /// Records a time.
     #[inline]
     pub fn record(&mut self, ps: u64) {
         let bucket = bucket_of(ps);
@@ -35,7 +35,7 @@ impl Histogram {
         self.sum_ps += u128::from(ps);
     }
 
-    /// Enters everything that another one has.
+    /// Adds all times of another histogram.
     pub fn add(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -50,27 +50,27 @@ impl Histogram {
         self.sum_ps += other.sum_ps;
     }
 
-    /// How many there are.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The average; zero of none.
+    /// Returns the average; zero if empty.
     pub fn mean_ps(&self) -> f64 {
         self.sum_ps as f64 / (self.count as f64).max(1.0)
     }
 
-    /// The shortest; zero of none.
+    /// Returns the shortest time; zero if empty.
     pub fn min_ps(&self) -> u64 {
         self.min_ps
     }
 
-    /// The longest; zero of none.
+    /// Returns the longest time; zero if empty.
     pub fn max_ps(&self) -> u64 {
         self.max_ps
     }
 
-    /// The time that the given part of all (0 to 1) does not exceed; zero of none.
+    /// Returns the time that the given part of all times (0 to 1) does not exceed; zero if empty.
     pub fn quantile_ps(&self, part: f64) -> u64 {
         let rank = ((part * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
@@ -84,13 +84,13 @@ impl Histogram {
     }
 }
 
-/// Small numbers have a bucket each; from there on, the bits behind the first one choose.
+/// Small numbers have one bucket each. From there on, the bits after the first one choose the bucket.
 fn bucket_of(ps: u64) -> usize {
     let Some(shift) = (ps | 1).ilog2().checked_sub(PARTS_LOG2) else { return ps as usize };
     (u64::from(shift) * PARTS + (ps >> shift)) as usize
 }
 
-/// A number in the middle of a bucket.
+/// Returns a number in the middle of a bucket.
 fn middle_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let Some(shift) = (bucket / PARTS).checked_sub(1) else { return bucket };

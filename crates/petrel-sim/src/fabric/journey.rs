@@ -1,4 +1,4 @@
-//! The way of a packet: transmit queue, link, switch, link, receive queue.
+//! The path of a packet: transmit queue, link, switch, link, receive queue.
 
 use super::config::CUT_THROUGH_BYTES;
 use super::ecn::Ecn;
@@ -12,7 +12,7 @@ use super::trace_line::Mark;
 use super::{Event, Fabric, Place};
 
 impl Fabric {
-    /// Whether the NIC of `host` has room for one more packet of this payload.
+    /// Returns true if the NIC of `host` has room for one more packet of this payload.
     pub(crate) fn has_tx_room(&self, host: HostId, payload_bytes: usize) -> bool {
         let nic = &self.hosts[usize::from(host.0)].nic;
         let link = &self.links[self.routes.uplink(host).0 as usize];
@@ -20,14 +20,15 @@ impl Fabric {
         link.queued_packets() < nic.tx_packets && link.queued_bytes() + bytes <= nic.tx_bytes
     }
 
-    /// Whether the transmit queue of a NIC takes so many packets, of so many payload bytes together.
+    /// Returns true if the transmit queue of a NIC has room for this number of packets with this total
+    /// payload.
     pub(crate) fn has_tx_room_for(&self, host: HostId, packets: usize, bytes: usize) -> bool {
         let link = &self.links[self.routes.uplink(host).0 as usize];
         let queued = (link.queued_packets(), link.queued_bytes());
         self.fits_tx_queue(host, packets, bytes, queued)
     }
 
-    /// Whether it would, were it empty.
+    /// Returns true if an empty transmit queue would have room.
     pub(crate) fn could_have_tx_room_for(
         &self,
         host: HostId,
@@ -50,13 +51,13 @@ impl Fabric {
             && queued_bytes + headers + self.wire_bytes(bytes) <= nic.tx_bytes
     }
 
-    /// Sends a packet that was made by `self.packets`. The caller has asked for room.
+    /// Sends a packet that was made by `self.packets`. The caller has checked for room.
     pub(crate) fn submit(&mut self, packet: PacketRef) {
         self.show_sent(&packet);
         self.submit_shown(packet);
     }
 
-    /// The same for one whose frames the watcher has seen.
+    /// Like `submit`, for a packet whose frames the watcher has seen.
     pub(crate) fn submit_shown(&mut self, packet: PacketRef) {
         let frames = self.packets.frames(&packet);
         let (count, bytes) = (frames.count(), frames.bytes.len());
@@ -81,7 +82,7 @@ impl Fabric {
         }
     }
 
-    /// A transmitter has sent the last bit of its first packet.
+    /// Handles that a transmitter has sent the last bit of its first packet.
     pub(super) fn handle_sent(&mut self, id: LinkId) {
         let link = &mut self.links[id.0 as usize];
         let Some((packet, bytes)) = link.pop_sent(self.now) else { return };
@@ -96,7 +97,7 @@ impl Fabric {
         }
     }
 
-    /// A packet has come to the end of a link.
+    /// Handles a packet at the end of a link.
     pub(super) fn handle_arrival(&mut self, id: LinkId, packet: PacketRef) {
         match self.links[id.0 as usize].to {
             NodeId::Host(host) => self.deliver(host, packet),
@@ -104,7 +105,7 @@ impl Fabric {
         }
     }
 
-    /// A packet that takes no link has come.
+    /// Handles a packet that takes no link.
     pub(super) fn handle_direct(&mut self, packet: PacketRef) {
         let host = self.packets.head(&packet).to.host;
         self.deliver(host, packet);
@@ -117,12 +118,12 @@ impl Fabric {
         Some(head)
     }
 
-    /// The same for an owner that shows the watcher each frame when it is looked at.
+    /// Like `take`, for an owner that shows the watcher each frame when it is processed.
     pub(crate) fn take_unshown(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
         let clock = self.note_step();
         self.forget_reading();
         let port = self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)?;
-        // To whoever is stopped in this pass, later packets have not come yet.
+        // For an actor that stops in this turn, later packets have not arrived yet.
         if port.first_came()? > clock {
             return None;
         }
@@ -134,7 +135,7 @@ impl Fabric {
         Some(head)
     }
 
-    /// Ends the way of a packet, and counts why.
+    /// Drops a packet, and counts the reason.
     pub(super) fn drop_packet(&mut self, packet: PacketRef, reason: DropReason, place: Place) {
         self.record(&packet, Mark::Drop(reason), place);
         self.stats.count_drop(reason);
@@ -159,7 +160,7 @@ impl Fabric {
         }
     }
 
-    /// Begins with the first packet of a queue, if there is one.
+    /// Starts transmitting the first packet of a queue, if there is one.
     fn begin_sending(&mut self, id: LinkId) {
         let link = &mut self.links[id.0 as usize];
         let Some(bytes) = link.first_bytes() else { return };
@@ -173,8 +174,8 @@ impl Fabric {
         }
     }
 
-    /// How much of a packet a cut-through switch waits for, as time on the link that leads to it:
-    /// the header, or everything where the next link is faster.
+    /// Returns how much of a packet a cut-through switch waits for, as time on the link that leads to the
+    /// switch: the header, or the whole packet if the next link is faster.
     fn lead_ps(&self, id: LinkId, packet: &PacketRef, bytes: u64, whole_ps: u64) -> u64 {
         let link = &self.links[id.0 as usize];
         let NodeId::Switch(switch) = link.to else { return whole_ps };
@@ -191,8 +192,8 @@ impl Fabric {
         self.routes.next_hop(switch, to.host, || ecmp_hash(from, to, salt))
     }
 
-    /// Wakes those whose transmissions were refused, once the queue is half empty: each of them
-    /// then finds room for more than one packet.
+    /// Wakes actors whose transmissions were refused, once the queue is half empty: each actor then finds
+    /// room for more than one packet.
     fn wake_tx_waiters(&mut self, host: HostId, uplink: LinkId) {
         let link = &self.links[uplink.0 as usize];
         let nic = &self.hosts[usize::from(host.0)].nic;
@@ -205,8 +206,8 @@ impl Fabric {
         waiters.into_iter().for_each(|actor| self.wake(actor));
     }
 
-    /// Puts a packet on the wire, where the faults of the link befall it. After `lead_ps`, as much
-    /// of it has been sent as the other end waits for.
+    /// Puts a packet on the wire, where the faults of the link apply. After `lead_ps`, the part for which
+    /// the other end waits has been sent.
     fn launch(&mut self, id: LinkId, packet: PacketRef, lead_ps: u64) {
         let link = &mut self.links[id.0 as usize];
         let fate = link.faults.decide(self.now);
@@ -246,7 +247,7 @@ impl Fabric {
 
     fn corrupt(&mut self, packet: &PacketRef, seed: u64) {
         self.packets.head_mut(packet).corrupted = true;
-        // A source's packet has no bytes that could change.
+        // A source's packet has no bytes to change.
         if self.packets.head(packet).source.is_none() {
             let frames = self.packets.frames_mut(packet);
             corrupt(frames, seed);
@@ -281,7 +282,7 @@ impl Fabric {
         }
     }
 
-    /// Marks a packet on its way into an output port, if the port is congested.
+    /// Marks a packet that enters an output port, if the port is congested.
     fn mark(&mut self, id: SwitchId, port: LinkId, packet: &PacketRef, queued_bytes: u64) {
         let switch = &mut self.switches[usize::from(id.0)];
         let Some(ecn) = switch.config.ecn else { return };
@@ -309,7 +310,7 @@ impl Fabric {
         }
     }
 
-    /// Why the host cannot receive this packet.
+    /// Returns why the host cannot receive this packet.
     fn refusal(&self, host_id: HostId, packet: &PacketRef) -> Option<DropReason> {
         let host = &self.hosts[usize::from(host_id.0)];
         let head = self.packets.head(packet);

@@ -3,15 +3,15 @@
 use super::config::{BufferPolicy, Forwarding, LinkConfig, NicConfig, SwitchConfig};
 use super::topology::{HostId, SwitchId, Topology};
 
-/// A network of two tiers: hosts under leaf switches ("top of rack"), and each leaf joined to each
-/// spine switch.
+/// A network of two tiers: hosts under leaf switches ("top of rack"), and each leaf linked to each spine
+/// switch.
 ///
 /// Hosts are numbered leaf by leaf, and switches leaves first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafSpine {
     /// Leaf switches.
     pub leaves: u16,
-    /// Hosts under each of them.
+    /// Hosts under each leaf.
     pub hosts_per_leaf: u16,
     /// Spine switches.
     pub spines: u16,
@@ -30,15 +30,15 @@ pub struct LeafSpine {
 }
 
 impl LeafSpine {
-    /// The cluster "CX4" on which eRPC was measured (Kalia et al., NSDI 2019, Table 1 and §3.3):
-    /// five leaves with downlinks of 25 Gbit/s and five uplinks of 100 Gbit/s each to one spine;
-    /// cut-through switches with 12 MB of dynamic buffer. Full leaves have 40 hosts, which makes
-    /// the oversubscription of 2:1; the paper uses 100 of the 200 hosts.
+    /// The cluster "CX4" on which eRPC was measured (Kalia et al., NSDI 2019, Table 1 and §3.3). Five
+    /// leaves have downlinks of 25 Gbit/s and five uplinks of 100 Gbit/s each to one spine; the cut-through
+    /// switches have 12 MB of dynamic buffer. Full leaves have 40 hosts, for an oversubscription of 2:1;
+    /// the paper uses 100 of the 200 hosts.
     ///
-    /// The paper gives 6 µs as the round trip between leaves, below 500 ns for a switch, and 2.9 µs
-    /// for an RDMA read under one leaf. 450 ns for each link, which includes the NIC at its end,
-    /// and 400 ns for each switch make 6.0 and 2.6 µs. How the memory is shared is not in the
-    /// paper; alpha is 8, so that one port can hold 8/9 of it: its text counts on almost all.
+    /// The paper states 6 µs as the round trip between leaves, below 500 ns for a switch, and 2.9 µs for an
+    /// RDMA read under one leaf. 450 ns for each link, including the NIC at its end, and 400 ns for each
+    /// switch make 6.0 and 2.6 µs. The paper does not say how the memory is shared; alpha is 8, so that one
+    /// port can hold 8/9 of the memory: the paper's text counts on almost all.
     pub fn cx4(hosts_per_leaf: u16) -> Self {
         let switch = SwitchConfig {
             buffer: BufferPolicy::Shared { bytes: 12_000_000, alpha_num: 8, alpha_den: 1 },
@@ -59,10 +59,11 @@ impl LeafSpine {
         }
     }
 
-    /// The same network with spine links of such a rate that the hosts of a leaf can offer `down`
-    /// for each `up` that its uplinks carry: 2 and 1 for an oversubscription of 2:1.
+    /// Changes the rate of the spine links so that the hosts of a leaf can offer `down` for each `up` that
+    /// its uplinks carry: 2 and 1 for an oversubscription of 2:1.
     ///
     /// # Panics
+    /// If `down` is zero.
     /// When `down` is zero.
     #[must_use]
     pub fn oversubscribed(mut self, down: u64, up: u64) -> Self {
@@ -73,13 +74,13 @@ impl LeafSpine {
         self
     }
 
-    /// What the hosts of a leaf can offer, divided by what its uplinks carry.
+    /// Returns the load that the hosts of a leaf can offer, divided by the capacity of its uplinks.
     pub fn oversubscription(&self) -> f64 {
         let up_bps = u128::from(self.uplink_count()) * u128::from(self.spine_link.rate_bps);
         self.down_bps() as f64 / up_bps as f64
     }
 
-    /// Builds it.
+    /// Builds the topology.
     pub fn topology(&self) -> Topology {
         let mut topology = Topology::new();
         let leaves: Vec<SwitchId> =
@@ -100,32 +101,32 @@ impl LeafSpine {
         topology
     }
 
-    /// How many hosts it has.
+    /// Returns the number of hosts.
     pub fn host_count(&self) -> usize {
         usize::from(self.leaves) * usize::from(self.hosts_per_leaf)
     }
 
-    /// A host, by its leaf and its place there.
+    /// Returns a host, by its leaf and its place in the leaf.
     pub fn host(&self, leaf: u16, place: u16) -> HostId {
         HostId(leaf.saturating_mul(self.hosts_per_leaf).saturating_add(place))
     }
 
-    /// The leaf of a host.
+    /// Returns the leaf of a host.
     pub fn leaf_of(&self, host: HostId) -> SwitchId {
         SwitchId(host.0 / self.hosts_per_leaf.max(1))
     }
 
-    /// A leaf.
+    /// Returns a leaf.
     pub fn leaf_switch(&self, leaf: u16) -> SwitchId {
         SwitchId(leaf)
     }
 
-    /// A spine.
+    /// Returns a spine.
     pub fn spine_switch(&self, spine: u16) -> SwitchId {
         SwitchId(self.leaves.saturating_add(spine))
     }
 
-    /// Uplinks of one leaf.
+    /// Number of uplinks of one leaf.
     fn uplink_count(&self) -> u32 {
         u32::from(self.spines) * u32::from(self.links_per_spine)
     }

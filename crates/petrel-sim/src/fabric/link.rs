@@ -11,34 +11,34 @@ use super::packet::PacketRef;
 use super::stats::{DropReason, LinkStats};
 use super::topology::{Direction, NodeId};
 
-/// The queue in front of a link belongs to the node that sends: it is the transmit queue of a NIC
-/// or the output port of a switch, and that node decides who may enter.
+/// The queue in front of a link belongs to the sending node: it is the transmit queue of a NIC or the
+/// output port of a switch, and this node decides which packets enter.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) config: LinkConfig,
-    /// Whether it leads to a switch that sends on what it has not received in full.
+    /// Whether the link leads to a cut-through switch, which forwards packets before their last bit.
     pub(super) cuts_through: bool,
-    /// Behind the delay of the link, what the node at its end needs to forward, in nanoseconds.
+    /// Added to the delay of the link: forwarding latency of the node at its end, in nanoseconds.
     pub(super) node_latency_ns: u64,
     pub(super) faults: FaultState,
     pub(super) stats: LinkStats,
     /// Decides which packets are marked.
     pub(super) red: Rng,
-    /// The packet being sent is the first; its bytes leave the queue with its last bit.
+    /// The packet in transmission is the first; its bytes leave the queue with its last bit.
     queue: VecDeque<Queued>,
     queued_bytes: u64,
-    /// Until when `stats.queued_byte_ps` is summed.
+    /// The time up to which `stats.queued_byte_ps` is summed.
     summed_until: Time,
     measured_since: Time,
-    /// Picoseconds for each byte, where they are a whole number, as at all usual rates.
+    /// Picoseconds for each byte, if a whole number, as at all usual rates.
     ps_per_byte: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Queued {
-    /// `None` once it is under way; see [`Link::take_first`].
+    /// `None` once the packet is in flight; see [`Link::take_first`].
     packet: Option<PacketRef>,
     bytes: u64,
 }
@@ -66,7 +66,7 @@ impl Link {
         }
     }
 
-    /// Puts a packet at the end. Returns whether the transmitter was idle, and has to begin.
+    /// Appends a packet. Returns true if the transmitter was idle, and has to start.
     pub(super) fn push(&mut self, now: Time, packet: PacketRef, bytes: u64) -> bool {
         self.sum_up(now);
         self.queue.push_back(Queued { packet: Some(packet), bytes });
@@ -75,7 +75,7 @@ impl Link {
         self.queue.len() == 1
     }
 
-    /// Takes out the first entry, whose last bit has been sent: its size, and the packet unless it
+    /// Removes the first entry, whose last bit has been sent. Returns its size, and the packet unless it
     /// was taken before.
     pub(super) fn pop_sent(&mut self, now: Time) -> Option<(Option<PacketRef>, u64)> {
         self.sum_up(now);
@@ -86,18 +86,18 @@ impl Link {
         Some((packet, bytes))
     }
 
-    /// The size of the first packet; `None` when there is none.
+    /// Returns the size of the first packet; `None` if the queue is empty.
     pub(super) fn first_bytes(&self) -> Option<u64> {
         self.queue.front().map(|first| first.bytes)
     }
 
-    /// The first packet, which may have to be under way before its last bit. Its bytes stay in the
-    /// queue until that is sent.
+    /// Takes the first packet, which may have to leave before its last bit. Its bytes stay in the queue
+    /// until the last bit is sent.
     pub(super) fn take_first(&mut self) -> Option<PacketRef> {
         self.queue.front_mut()?.packet.take()
     }
 
-    /// Takes out the last packet that is not being sent.
+    /// Removes the last packet that is not in transmission.
     pub(super) fn pop_waiting(&mut self, now: Time) -> Option<PacketRef> {
         if self.queue.len() <= 1 {
             return None;
@@ -116,7 +116,7 @@ impl Link {
         self.queued_bytes
     }
 
-    /// Counts a packet that the switch did not let in.
+    /// Counts a packet that the switch did not admit.
     pub(super) fn count_refused(&mut self, reason: DropReason) {
         match reason {
             DropReason::SwitchThreshold => self.stats.dropped_threshold += 1,
@@ -124,7 +124,7 @@ impl Link {
         }
     }
 
-    /// The counters, complete until `now`.
+    /// Returns the counters, complete until `now`.
     pub(super) fn stats_at(&self, now: Time) -> LinkStats {
         LinkStats {
             queued_byte_ps: self.stats.queued_byte_ps + self.not_summed(now),
@@ -133,13 +133,13 @@ impl Link {
         }
     }
 
-    /// Counts from zero again.
+    /// Resets the counters.
     pub(super) fn begin_measuring(&mut self, now: Time) {
         (self.measured_since, self.summed_until) = (now, now);
         self.stats = LinkStats { queued_bytes_max: self.queued_bytes, ..LinkStats::default() };
     }
 
-    /// How long so many bytes take to send, in picoseconds. Rounded up: a link is never faster
+    /// Returns the time to send this number of bytes, in picoseconds. Rounded up: a link is never faster
     /// than its rate.
     #[inline]
     pub(super) fn serialization_ps(&self, bytes: u64) -> u64 {

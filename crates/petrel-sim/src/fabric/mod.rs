@@ -1,18 +1,18 @@
 //! The network: hosts, links and switches in virtual time.
 //!
-//! A packet goes from the transmit queue of a NIC over links and through switches to the receive
-//! queue of a port. Each link direction sends one packet after the other at its rate, then its
-//! faults befall the packet, then the packet travels for the link's delay. A switch stores and
-//! forwards, or cuts through; it chooses among equal paths by a hash of the addresses and ports, may
-//! mark packets when its queue is long, and drops what finds no buffer.
+//! A packet goes from the transmit queue of a NIC over links and through switches to the receive queue of a
+//! port. Each link direction sends its packets one after the other at its rate. Then its faults apply to
+//! the packet, and the packet travels for the link's delay. A switch stores and forwards, or cuts through.
+//! It chooses among equal paths by a hash of the addresses and ports, may mark packets when its queue is
+//! long, and drops packets that find no buffer.
 //!
-//! Packets come from endpoints, or from synthetic [sources](SourceConfig), which cost no endpoint.
-//! `docs/simulator.md` says what the model leaves out, and how it compares with closed forms and
-//! with another simulator.
+//! Packets come from endpoints, or from synthetic [sources](SourceConfig) that need no endpoint.
+//! `docs/simulator.md` lists the omissions of the model, and compares it with closed forms and with another
+//! simulator.
 //!
-//! Everything happens in one queue of events with a total order, and every random decision comes
-//! from a stream that follows from the seed. So a seed gives one run, whatever else the process
-//! does. No container with a random order is ever walked.
+//! All events are in one queue with a total order, and every random decision comes from a stream that
+//! follows from the seed. Therefore a seed makes one run, whatever else the process does. No container with
+//! a random order is ever iterated.
 
 mod act;
 mod arrivals;
@@ -109,7 +109,7 @@ pub(crate) struct Fabric {
     routes: Routes,
     cores: Vec<Core>,
     sources: Vec<Source>,
-    /// Only what was sent since counts in the delays of sources.
+    /// Delays of sources count only packets that were sent since.
     measured_since: Time,
     partitions: Vec<Partition>,
     pub(crate) stats: FabricStats,
@@ -117,33 +117,33 @@ pub(crate) struct Fabric {
     trace: Trace,
     wiretap: Option<Wiretap>,
     watcher: Option<Watcher>,
-    /// Frames that the actor which runs now has sent and received in this pass.
+    /// Frames that the current actor has sent and received in this turn.
     frames_in_pass: u64,
-    /// Set while the actor that runs is in the part of its pass before a stop.
+    /// Set while the current actor is in the part of its turn before a stop.
     past: Option<Past>,
-    /// How long that pass has stood still, once it has gone on.
+    /// How long this turn has been stopped, once it has resumed.
     held_up_ns: u64,
-    /// The actor's latest reading of the clock, if it has taken and flushed nothing since.
+    /// The actor's latest reading of the clock, if it has neither taken nor flushed a frame since.
     read: Option<Time>,
-    /// Stops that nobody has taken note of yet.
+    /// Stops that have not been fetched yet.
     stopped: Vec<Stopped>,
-    /// Rings that wait for their second side, and what may go wrong with wake-ups.
+    /// Rings that wait for their second side, and the faults of wake-ups.
     pub(crate) rings: Halves,
     pub(crate) multicast: Multicast,
 }
 
-/// What happens at a time.
+/// An event of the simulation.
 #[derive(Debug)]
 enum Event {
     /// A link has sent the last bit of its first packet.
     Sent(LinkId),
-    /// A packet has come to the end of a link.
+    /// A packet has reached the end of a link.
     Arrive(LinkId, PacketRef),
-    /// A packet that takes no link has come: of a host to itself, or injected.
+    /// A packet without a link has arrived: from a host to itself, or injected.
     Direct(PacketRef),
     /// An actor runs.
     Poll { actor: ActorId, token: u32 },
-    /// An actor's deadline may have come.
+    /// An actor's deadline may have passed.
     Timer { actor: ActorId, token: u32 },
     /// A source sends.
     Emit(SourceId),
@@ -153,20 +153,20 @@ enum Event {
     Heal(u32),
     /// A crashed host comes back.
     Restart(HostId),
-    /// So many wake-ups for the consumer of a ring arrive.
+    /// This number of wake-ups for the consumer of a ring arrives.
     Ring(Rc<RefCell<Lane>>, u64),
 }
 
 /// Why [`Fabric::advance`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// This actor runs now; [`Fabric::finish_poll`] ends it.
+    /// This actor runs now; [`Fabric::finish_poll`] ends its turn.
     Poll(ActorId),
     /// This host has lost its actors.
     Crashed(HostId),
     /// This host is back, without actors.
     Restarted(HostId),
-    /// Nothing is scheduled any more.
+    /// No event is scheduled.
     Idle,
     /// The limit is reached.
     Limit,
@@ -204,7 +204,7 @@ impl Fabric {
         })
     }
 
-    /// Lets things happen, in order, until somebody outside has to do something.
+    /// Handles events, in order, until the caller has to act.
     pub(crate) fn advance(&mut self, limit: Time) -> Step {
         loop {
             let Some((at, event)) = self.queue.pop_until(limit) else {

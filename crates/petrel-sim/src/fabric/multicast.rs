@@ -1,8 +1,9 @@
-//! Multicast: who listens to whom, and where a switch copies packets.
+//! Multicast: subscriptions of ports to senders, and the copies that switches make.
 //!
-//! A group is an address of a host that does not exist. Its packets take one link to the switch, which sends one copy out of
-//! each port behind which somebody listens to their sender (RFC 4607), and each host gives one to each port that
-//! does. Networks of several switches carry none: they would need trees.
+//! A group is an address of a host that does not exist. Its packets take one link to the switch. The switch
+//! sends one copy out of each port behind which a host listens to the sender (RFC 4607), and each host
+//! delivers one copy to each listening port. Networks of several switches carry no groups: they would need
+//! trees.
 
 use std::net::SocketAddr;
 
@@ -11,26 +12,26 @@ use super::stats::DropReason;
 use super::topology::{HostId, LinkId, SwitchId};
 use super::{Fabric, Place};
 
-/// The host of all groups: there are fewer hosts than that.
+/// The host of all groups: real host numbers are smaller.
 const GROUPS: HostId = HostId(u16::MAX);
 
-/// The port of the first group. Transports look lower ones up in tables that groups would make large.
+/// The port of the first group. Transports keep lower ports in tables that groups would make large.
 const PORT_FIRST: u16 = 1_024;
 
-/// Groups that the fabric carries.
+/// Maximum number of groups.
 const GROUPS_MAX: usize = 4_096;
 
-/// All groups, and who listens to them.
+/// All groups, and their listeners.
 #[derive(Debug, Default)]
 pub(crate) struct Multicast {
-    /// Their addresses, by number.
+    /// The addresses of the groups, by number.
     groups: Vec<SocketAddr>,
     listeners: Vec<Listener>,
-    /// Hosts whose port of the switch lets no multicast through.
+    /// Hosts to which the switch passes no multicast.
     deaf: Vec<HostId>,
 }
 
-/// Somebody who listens to a sender; as often as it has joined.
+/// A listener to a sender; one entry for each join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listener {
     at: SimAddr,
@@ -39,7 +40,8 @@ struct Listener {
 }
 
 impl Multicast {
-    /// What the fabric calls a group; `None` if it is not a multicast address, or if there are too many.
+    /// Returns the fabric's address of a group; `None` if it is not a multicast address, or if there are
+    /// too many.
     pub(crate) fn group(&mut self, address: SocketAddr) -> Option<SimAddr> {
         if !address.ip().is_multicast() {
             return None;
@@ -64,28 +66,28 @@ impl Multicast {
         }
     }
 
-    /// A port is closed.
+    /// Removes the listeners of a closed port.
     pub(super) fn close(&mut self, at: SimAddr) {
         self.listeners.retain(|listener| listener.at != at);
     }
 
-    /// A host is gone with its ports.
+    /// Removes the listeners of a crashed host.
     pub(super) fn close_host(&mut self, host: HostId) {
         self.listeners.retain(|listener| listener.at.host != host);
     }
 
-    /// Whether the switch lets multicast through to a host.
+    /// Sets whether the switch withholds multicast from a host.
     pub(crate) fn set_deaf(&mut self, host: HostId, is_deaf: bool) {
         self.deaf.retain(|deaf| *deaf != host);
         self.deaf.extend(is_deaf.then_some(host));
     }
 
-    /// How many listen, each as often as it has joined.
+    /// Returns the number of listeners; a port counts once for each join.
     pub(crate) fn listener_count(&self) -> usize {
         self.listeners.len()
     }
 
-    /// Ports that get this packet, each once, in the order of their addresses.
+    /// Returns the ports that get this packet, each once, in the order of their addresses.
     fn receivers(&self, head: &Head) -> Vec<SimAddr> {
         let hears = |listener: &&Listener| {
             (listener.group, listener.from) == (head.to, head.from)
@@ -98,18 +100,18 @@ impl Multicast {
     }
 }
 
-/// Whether packets to this address go to a group.
+/// Returns true if packets to this address go to a group.
 pub(super) fn is_group(to: SimAddr) -> bool {
     to.host == GROUPS
 }
 
 impl Fabric {
-    /// Whether packets to this address go to a group.
+    /// Returns true if packets to this address go to a group.
     pub(crate) fn is_group(&self, to: SimAddr) -> bool {
         is_group(to)
     }
 
-    /// Sends a copy of a group's packet out of each port of the switch behind which somebody listens.
+    /// Sends a copy of a group's packet out of each port of the switch behind which a host listens.
     pub(super) fn replicate(&mut self, id: SwitchId, packet: PacketRef) {
         if self.switches.len() > 1 {
             return self.drop_packet(packet, DropReason::NoRoute, Place::Switch(id));
@@ -131,7 +133,7 @@ impl Fabric {
         self.forward_by(id, last, packet);
     }
 
-    /// Gives a group's packet to each port of a host that listens.
+    /// Delivers a group's packet to each listening port of a host.
     pub(super) fn deliver_to_group(&mut self, host: HostId, packet: PacketRef) {
         let mut receivers = self.multicast.receivers(self.packets.head(&packet));
         receivers.retain(|receiver| receiver.host == host);

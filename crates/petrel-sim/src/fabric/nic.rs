@@ -13,7 +13,7 @@ use super::packet::PacketRef;
 pub(super) struct Host {
     pub(super) nic: NicConfig,
     pub(super) is_up: bool,
-    /// Goes up with every crash. A transport of an earlier incarnation reaches nothing.
+    /// Incremented by every crash. A transport of an earlier incarnation reaches nothing.
     pub(super) incarnation: u32,
     pub(super) paused_until: Time,
     pub(super) ports: BTreeMap<u16, Port>,
@@ -25,12 +25,12 @@ impl Host {
         Self { nic, is_up: true, incarnation: 0, paused_until, ports }
     }
 
-    /// Whether a transport bound in `incarnation` still belongs to this host.
+    /// Returns true if a transport bound in `incarnation` still belongs to this host.
     pub(super) fn is_current(&self, incarnation: u32) -> bool {
         self.is_up && self.incarnation == incarnation
     }
 
-    /// Actors whose transmissions were refused for lack of room, once each.
+    /// Returns the actors whose transmissions were refused for lack of room, once each.
     pub(super) fn take_tx_waiters(&mut self) -> impl Iterator<Item = ActorId> {
         self.ports.values_mut().filter_map(|port| {
             if std::mem::take(&mut port.is_tx_waiting) { port.owner } else { None }
@@ -41,17 +41,17 @@ impl Host {
 /// A bound port: the receive queue of one endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Port {
-    /// Who is woken when something arrives.
+    /// The actor that is woken when a packet arrives.
     pub(super) owner: Option<ActorId>,
     /// Whether a transmission was refused since the queue last had room.
     pub(super) is_tx_waiting: bool,
-    /// Packets with their bytes and the time at which they came.
+    /// Packets with their sizes in bytes and arrival times.
     queue: VecDeque<(PacketRef, u64, Time)>,
     queued_bytes: u64,
 }
 
 impl Port {
-    /// Whether a packet of `bytes` may enter the receive queue.
+    /// Returns true if a packet of `bytes` may enter the receive queue.
     pub(super) fn has_room(&self, nic: &NicConfig, bytes: u64) -> bool {
         self.queue.len() < nic.rx_packets && self.queued_bytes + bytes <= nic.rx_bytes
     }
@@ -67,7 +67,7 @@ impl Port {
         Some(packet)
     }
 
-    /// When the first packet came.
+    /// Returns the arrival time of the first packet.
     pub(super) fn first_came(&self) -> Option<Time> {
         self.queue.front().map(|(_, _, came)| *came)
     }

@@ -1,11 +1,11 @@
-//! Packets in flight, and the memory they use again and again.
+//! Packets in flight, and their reused memory.
 
 use super::ecn::Ecn;
 use super::source::SourceId;
 use super::topology::HostId;
 use crate::time::Time;
 
-/// Where an endpoint is reached: a host, and one of its ports.
+/// The address of an endpoint: a host, and one of its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SimAddr {
     /// The host.
@@ -15,7 +15,7 @@ pub struct SimAddr {
 }
 
 impl SimAddr {
-    /// The address of `port` on `host`.
+    /// Makes the address of `port` on `host`.
     pub const fn new(host: HostId, port: u16) -> Self {
         Self { host, port }
     }
@@ -27,21 +27,21 @@ impl std::fmt::Display for SimAddr {
     }
 }
 
-/// What is known of a packet besides its bytes. Small, because each hop reads it.
+/// The metadata of a packet. Small, because each hop reads it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     /// Counts packets over the whole run; for traces.
     pub(crate) number: u64,
-    /// When it entered the transmit queue.
+    /// When the packet entered the transmit queue.
     pub(crate) sent_at: Time,
     pub(crate) from: SimAddr,
     pub(crate) to: SimAddr,
-    /// The length of its frames. A packet of a source has a length, but no frames.
+    /// The length of the frames. A packet of a source has a length, but no frames.
     pub(crate) payload_bytes: u32,
-    /// The source that made it, if no endpoint did.
+    /// The source that made the packet, unless an endpoint did.
     pub(crate) source: Option<SourceId>,
     pub(crate) ecn: Ecn,
-    /// Whether the fabric has changed its bytes.
+    /// Whether the fabric has changed the bytes.
     pub(crate) corrupted: bool,
 }
 
@@ -52,11 +52,11 @@ impl Head {
     }
 }
 
-/// The bytes of some frames, one behind the other.
+/// The bytes of some frames, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frames {
     pub(crate) bytes: Vec<u8>,
-    /// Where each frame ends in `bytes`; ascending.
+    /// The end of each frame in `bytes`; ascending.
     ends: Vec<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Frames {
         starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start as usize..end as usize])
     }
 
-    /// Cuts the bytes; frames behind the cut are gone, and the one across it is shorter.
+    /// Truncates the bytes. Frames after the cut are removed, and the frame across the cut is shortened.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.bytes.truncate(length);
         let length = self.bytes.len();
@@ -98,19 +98,19 @@ impl Frames {
     }
 }
 
-/// A packet's place in [`Packets`]. Exactly one queue or event holds it.
+/// A packet's index in [`Packets`]. Exactly one queue or event holds it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PacketRef(u32);
 
-/// All packets of a fabric. Places are used again with their memory, so that a run at its cruising
-/// height allocates nothing.
+/// All packets of a fabric. Entries are reused with their memory, so that a run in steady state allocates
+/// nothing.
 ///
-/// [`PacketRef`] is neither `Copy` nor `Clone`: whoever holds it must hand it on or free it, and
-/// [`Packets::live`] counts those that are still held.
+/// [`PacketRef`] is neither `Copy` nor `Clone`: its holder must pass it on or free it, and
+/// [`Packets::live`] counts the packets that are held.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
     heads: Vec<Head>,
-    /// Apart from the heads: they are as many, but only the ends of a packet's way touch them.
+    /// Separate from the heads: equal in number, but only sender and receiver of a packet touch its frames.
     frames: Vec<Frames>,
     free: Vec<u32>,
     created: u64,
@@ -129,7 +129,7 @@ impl Packets {
         PacketRef((self.heads.len() - 1) as u32)
     }
 
-    /// A second packet with the same contents.
+    /// Makes a second packet with the same contents.
     pub(crate) fn duplicate(&mut self, packet: &PacketRef) -> PacketRef {
         let original = *self.head(packet);
         let copy = self.create(original.from, original.to);
@@ -159,7 +159,7 @@ impl Packets {
         &mut self.frames[packet.0 as usize]
     }
 
-    /// Frees the place. Its memory stays for the next packet.
+    /// Frees the entry. Its memory stays for the next packet.
     pub(crate) fn free(&mut self, packet: PacketRef) {
         if self.head(&packet).source.is_none() {
             self.frames_mut(&packet).clear();
@@ -167,7 +167,7 @@ impl Packets {
         self.free.push(packet.0);
     }
 
-    /// Frees the place, and gives its frames for `frames`, whose memory it keeps instead.
+    /// Frees the entry and swaps its frames with `frames`, so that the memory of `frames` is reused.
     pub(crate) fn take(&mut self, packet: PacketRef, frames: &mut Frames) -> Head {
         let head = *self.head(&packet);
         std::mem::swap(self.frames_mut(&packet), frames);
@@ -175,7 +175,7 @@ impl Packets {
         head
     }
 
-    /// Packets that somebody holds.
+    /// Returns the number of packets that are held.
     pub(crate) fn live(&self) -> u64 {
         (self.heads.len() - self.free.len()) as u64
     }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     proptest! {
-        /// The naive model: the frames as separate vectors, of which the cut removes bytes.
+        /// The naive model: the frames as separate vectors, from which the cut removes bytes.
         #[test]
         fn truncate__cuts_frames(lengths in prop::collection::vec(1usize..9, 1..6), cut in 0usize..50) {
             let mut frames = Frames::default();

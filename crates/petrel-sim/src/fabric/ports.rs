@@ -9,7 +9,7 @@ use super::stats::DropReason;
 use super::topology::HostId;
 use super::{Fabric, Place};
 
-/// Why a port could not be bound.
+/// The error of binding a port.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
@@ -19,16 +19,17 @@ pub enum BindError {
     /// The host has crashed and is not back.
     #[error("{0} is down; bind again after its restart")]
     HostDown(HostId),
-    /// Somebody else has the port.
+    /// The port is already bound.
     #[error("{0} is bound already; take another port or close the transport that has it")]
     InUse(SimAddr),
-    /// The largest frame is below what every transport must carry, or above what a datagram can.
+    /// The largest frame is below the size that every transport must carry, or above the size of a
+    /// datagram.
     #[error("frames of {bytes} bytes are outside of {min} to {max} bytes", min = crate::transport::FRAME_BYTES.start(), max = crate::transport::FRAME_BYTES.end())]
     FrameBytes {
-        /// What was asked for.
+        /// The requested size.
         bytes: usize,
     },
-    /// The operating system gave no descriptor for the transport's waker.
+    /// The operating system provided no descriptor for the transport's waker.
     #[error("cannot make a waker: {0}; close files or raise the limit of open files")]
     Waker(std::io::Error),
 }
@@ -42,7 +43,7 @@ pub(crate) struct Binding {
 }
 
 impl Fabric {
-    /// Binds a port. Returns the host's incarnation, by which the binding is known from then on.
+    /// Binds a port. Returns the host's incarnation, which names the binding from then on.
     pub(super) fn bind(&mut self, at: SimAddr) -> Result<u32, BindError> {
         let Some(host) = self.hosts.get_mut(usize::from(at.host.0)) else {
             return Err(BindError::UnknownHost(at.host));
@@ -57,7 +58,7 @@ impl Fabric {
         Ok(host.incarnation)
     }
 
-    /// Closes a port; what lies in its receive queue is dropped.
+    /// Closes a port; packets in its receive queue are dropped.
     pub(super) fn close(&mut self, at: SimAddr, incarnation: u32) {
         if !self.hosts[usize::from(at.host.0)].is_current(incarnation) {
             return;
@@ -70,25 +71,25 @@ impl Fabric {
         }
     }
 
-    /// Whether a binding still holds: its host has not crashed since.
+    /// Returns true if the host of a binding has not crashed since.
     pub(crate) fn is_bound(&self, binding: Binding) -> bool {
         self.hosts[usize::from(binding.at.host.0)].is_current(binding.incarnation)
     }
 
-    /// Whether packets wait in the receive queue of a port.
+    /// Returns true if packets wait in the receive queue of a port.
     pub(crate) fn has_waiting(&self, at: SimAddr) -> bool {
         let ports = &self.hosts[usize::from(at.host.0)].ports;
         ports.get(&at.port).is_some_and(|port| !port.is_empty())
     }
 
-    /// Lets the owner of a port run soon.
+    /// Makes the owner of a port run soon.
     pub(crate) fn wake_owner(&mut self, at: SimAddr) {
         if let Some(owner) = self.port_mut(at).and_then(|port| port.owner) {
             self.wake(owner);
         }
     }
 
-    /// Lets `actor` run when something arrives at a port. Something may have already.
+    /// Makes `actor` run when a packet arrives at a port, and at once if one has arrived.
     pub(crate) fn set_owner(&mut self, at: SimAddr, actor: ActorId) {
         let Some(port) = self.port_mut(at) else { return };
         port.owner = Some(actor);
@@ -97,7 +98,7 @@ impl Fabric {
         }
     }
 
-    /// Remembers that a transmission from this port was refused.
+    /// Records that a transmission from this port was refused.
     pub(crate) fn note_tx_blocked(&mut self, at: SimAddr) {
         self.stats.tx_blocked += 1;
         if let Some(port) = self.port_mut(at) {
@@ -105,7 +106,7 @@ impl Fabric {
         }
     }
 
-    /// Remembers that the owner of this port sleeps for so long at most.
+    /// Records that the owner of this port sleeps for `timeout_ns` at most.
     pub(crate) fn note_port_wait(&mut self, at: SimAddr, timeout_ns: Option<u64>) {
         let deadline = timeout_ns.map_or(Time::NEVER, |ns| self.now.plus_ns(ns));
         if let Some(owner) = self.port_mut(at).and_then(|port| port.owner) {

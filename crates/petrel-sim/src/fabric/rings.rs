@@ -1,4 +1,4 @@
-//! Rings in shared memory, as far as the fabric has to do with them: wake-ups, and who sees their frames.
+//! The fabric's part in shared-memory rings: wake-ups, and showing frames to the watcher.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,14 +17,14 @@ impl Fabric {
         self.queue.push(self.now.plus_ns(delay_ns), Event::Ring(Rc::clone(lane), count));
     }
 
-    /// They arrive.
+    /// Handles the arrival of wake-ups.
     pub(super) fn handle_ring(&mut self, lane: &RefCell<Lane>, count: u64) {
         let to = lane.borrow_mut().receive_wakes(count);
         self.note(format_args!("WAKE {to} {count} times"));
         self.wake_owner(to);
     }
 
-    /// A frame was written to a ring, or taken out of it, by the actor that runs.
+    /// Records that the current actor has written a frame to a ring, or taken one out of a ring.
     pub(crate) fn show_ring_frame(
         &mut self,
         from: SimAddr,

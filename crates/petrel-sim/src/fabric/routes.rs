@@ -1,4 +1,4 @@
-//! Which links a packet may take, and which of them it takes.
+//! Routing tables, and the choice among equal links.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,11 +8,10 @@ use super::topology::{HostId, LinkId, NodeId, SwitchId, Topology, TopologyError}
 /// No path.
 const NOWHERE: u32 = u32::MAX;
 
-/// The link out of each host and, for every switch, the links by which a packet gets nearer to
-/// each host.
+/// The link out of each host and, for every switch, the links on the shortest paths to each host.
 ///
-/// Paths have the fewest hops. Among equal ones, parallel links included, a hash of the packet's
-/// addresses and ports chooses (ECMP), so that all packets of one pair of ports take one path.
+/// Paths have the fewest hops. A hash of the packet's addresses and ports chooses among equal paths,
+/// including parallel links (ECMP), so that all packets of one pair of ports take one path.
 #[derive(Debug)]
 pub(super) struct Routes {
     uplinks: Vec<LinkId>,
@@ -30,7 +29,7 @@ struct Group {
 }
 
 impl Routes {
-    /// Finds all paths. Each host has the one link in `uplinks`.
+    /// Finds all paths. `uplinks` has the one link of each host.
     pub(super) fn find(topology: &Topology, uplinks: Vec<LinkId>) -> Result<Self, TopologyError> {
         let group_of = vec![NOWHERE; topology.switches.len() * uplinks.len()];
         let mut routes = Self { uplinks, group_of, groups: Vec::new(), members: Vec::new() };
@@ -43,14 +42,14 @@ impl Routes {
         Ok(routes)
     }
 
-    /// The link out of a host.
+    /// Returns the link out of a host.
     #[inline]
     pub(super) fn uplink(&self, host: HostId) -> LinkId {
         self.uplinks[usize::from(host.0)]
     }
 
-    /// The link by which `switch` sends to `destination`; `None` for an unknown host. `hash`
-    /// chooses among equal ones.
+    /// Returns the link by which `switch` sends to `destination`; `None` for an unknown host. `hash`
+    /// chooses among equal links.
     #[inline]
     pub(super) fn next_hop(
         &self,
@@ -74,7 +73,7 @@ impl Routes {
         usize::from(switch.0) * self.uplinks.len() + usize::from(destination.0)
     }
 
-    /// Gives each switch its links to those neighbours that are nearer to the destination.
+    /// Adds the links of each switch to neighbours that are nearer to the destination.
     fn add_destination(
         &mut self,
         topology: &Topology,
@@ -137,8 +136,8 @@ impl Around {
         around
     }
 
-    /// How many links lie between each node and the destination, by a breadth-first search from
-    /// there outwards. Hosts end paths, they never forward: no other host has a distance.
+    /// Returns the number of links between each node and the destination, by a breadth-first search
+    /// outwards from the destination. Hosts end paths and never forward: no other host has a distance.
     fn hops_to(&self, topology: &Topology, destination: HostId) -> Vec<Option<u32>> {
         let mut hops = vec![None; self.incoming.len()];
         hops[topology.node_index(destination.into())] = Some(0u32);
@@ -158,15 +157,15 @@ impl Around {
     }
 }
 
-/// The hash by which a switch chooses among equal paths: of both addresses and both ports (the
-/// protocol is always UDP), with a salt of its own for each switch. With one salt for all, the
-/// packets that one switch sent to the same neighbour would all be sent on the same way there.
+/// The hash by which a switch chooses among equal paths. It covers both addresses and both ports (the
+/// protocol is always UDP), with a different salt for each switch. With one salt for all, a neighbour would
+/// choose the same link for all packets that one switch has sent to it.
 #[inline]
 pub(super) fn ecmp_hash(from: SimAddr, to: SimAddr, salt: u64) -> u64 {
     let hosts = u64::from(from.host.0) << 48 | u64::from(to.host.0) << 32;
     let ports = u64::from(from.port) << 16 | u64::from(to.port);
-    // Two rounds of multiplying and folding, with the salt between them too: one round over a
-    // salted tuple leaves two switches with hashes that are the same but for a fixed difference.
+    // Two rounds of multiplying and folding, with the salt between them too. One round over a salted tuple
+    // leaves two switches with hashes that are equal except for a fixed difference.
     let first = fold((hosts | ports) ^ salt, 0x9fb2_1c65_1e98_df25);
     fold(first.wrapping_add(salt), 0xd6e8_feb8_6659_fd93)
 }
@@ -232,7 +231,7 @@ mod tests {
             routes.next_hop(switches[0], hosts[1], || third * (u64::MAX / 3) + (1 << 33)).unwrap()
         };
         assert_eq!([chosen(0), chosen(1), chosen(2)], up);
-        // Backwards there is one way.
+        // Backwards there is one path.
         let back = routes.next_hop(switches[1], hosts[0], || u64::MAX).unwrap();
         assert_eq!(topology.links[back.0 as usize].to, switches[0].into());
     }

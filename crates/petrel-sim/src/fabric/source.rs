@@ -1,8 +1,8 @@
 //! Synthetic sources: packets without endpoints, to load a network or to measure it.
 //!
-//! A packet of a source has a length but no bytes, and the host that it reaches takes it at once:
-//! no port, no receive queue, no processor. All else befalls it like any other packet, but watchers
-//! and wiretaps do not see it: they are about frames.
+//! A packet of a source has a length but no bytes, and its destination host consumes it at once: no port,
+//! no receive queue, no processor. Otherwise links and switches treat it like any other packet. Watchers
+//! and wiretaps do not see it, because they are about frames.
 
 use crate::rng::Rng;
 use crate::time::Time;
@@ -15,83 +15,83 @@ use super::topology::HostId;
 use super::trace_line::{Mark, Place};
 use super::{Event, Fabric, STREAM_SOURCE};
 
-/// Most sources of one fabric.
+/// Maximum number of sources of one fabric.
 pub const SOURCES_MAX: usize = 1 << 16;
 
-/// Most bytes in a packet of a source: the largest UDP payload over IPv4.
+/// Maximum payload of a packet of a source, in bytes: the largest UDP payload over IPv4.
 const PAYLOAD_BYTES_MAX: u32 = 65_507;
 
-/// A source, numbered from 0 in the order of their making.
+/// A source, numbered from 0 in the order in which sources are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u32);
 
-/// What a source sends.
+/// Settings of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceConfig {
-    /// Its address. The port need not be bound; it chooses among equal paths.
+    /// The source's address. The port need not be bound; it is hashed to choose among equal paths.
     pub from: SimAddr,
-    /// Where its packets go: each to one of these, at random.
+    /// The targets of its packets: each packet goes to a random one.
     pub to: Vec<SimAddr>,
     /// The payload of each packet, in bytes.
     pub payload_bytes: u32,
-    /// When it sends.
+    /// The arrival process.
     pub arrivals: Arrivals,
     /// Whether switches may mark its packets.
     pub ecn_capable: bool,
-    /// When it starts, in nanoseconds.
+    /// The start time, in nanoseconds.
     pub start_ns: u64,
-    /// From when on it sends nothing, in nanoseconds.
+    /// The stop time, in nanoseconds.
     pub stop_ns: u64,
 }
 
 impl SourceConfig {
-    /// A source that starts at once and never stops, and whose packets are not marked.
+    /// Makes a source that starts at once and never stops, and whose packets are not marked.
     pub fn new(from: SimAddr, to: SimAddr, payload_bytes: u32, arrivals: Arrivals) -> Self {
         let (to, ecn_capable, start_ns, stop_ns) = (vec![to], false, 0, u64::MAX);
         Self { from, to, payload_bytes, arrivals, ecn_capable, start_ns, stop_ns }
     }
 }
 
-/// Why there can be no such source.
+/// The error of adding a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// It is on a host, or sends to one, that the topology does not have.
+    /// The topology lacks the source's host or a target's host.
     #[error("there is no host {0} in this fabric")]
     UnknownHost(HostId),
-    /// It has nowhere to send.
+    /// The source has no target.
     #[error("a source needs at least one target that is not its own address")]
     NoTarget,
-    /// Its packets are larger than a datagram can be.
+    /// The packets are larger than a datagram.
     #[error("packets of {bytes} bytes; a datagram has at most {PAYLOAD_BYTES_MAX}")]
     Payload {
-        /// What was asked for.
+        /// The requested size.
         bytes: u32,
     },
-    /// Its pattern is impossible.
+    /// The arrival process is impossible.
     #[error("the source cannot send like this: {0}")]
     Arrivals(&'static str),
-    /// There are too many.
+    /// There are too many sources.
     #[error("a fabric has at most {SOURCES_MAX} sources")]
     TooMany,
 }
 
-/// What became of a source's packets, since the start or since
+/// The fate of a source's packets, since the start or since
 /// [`FabricHandle::begin_measuring`](super::FabricHandle::begin_measuring).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SourceStats {
     /// Packets that entered the transmit queue.
     pub sent: u64,
-    /// Packets that were not sent because that queue was full, or the host was down.
+    /// Packets that were not sent because the transmit queue was full, or the host was down.
     pub refused: u64,
     /// Packets that arrived; answers of a window are not counted.
     pub delivered: u64,
-    /// Those of them that switches had marked.
+    /// Delivered packets that switches had marked.
     pub marked: u64,
-    /// Packets and answers that were dropped, for whatever reason.
+    /// Packets and answers that were dropped, for any reason.
     pub lost: u64,
-    /// From the transmit queue to the last bit's arrival, of packets sent since then.
+    /// From the transmit queue to the last bit's arrival, for packets sent since the reset.
     pub delay: Histogram,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Source {
     config: SourceConfig,
     clockwork: Clockwork,
     pub(super) stats: SourceStats,
-    /// Packets of a window that are not under way.
+    /// Packets of a window that are not in flight.
     owed: u32,
     /// Whether an event is scheduled that tries to send them.
     is_waiting: bool,
@@ -123,7 +123,7 @@ impl Fabric {
         Ok(id)
     }
 
-    /// It is time for a source to send.
+    /// Handles the time at which a source sends.
     pub(super) fn handle_emit(&mut self, id: SourceId) {
         let source = &mut self.sources[id.0 as usize];
         if self.now >= Time::from_ns(source.config.stop_ns) {
@@ -139,7 +139,7 @@ impl Fabric {
         self.queue.push(next, Event::Emit(id));
     }
 
-    /// A packet of a source has arrived.
+    /// Handles the arrival of a source's packet.
     pub(super) fn absorb(&mut self, id: SourceId, packet: PacketRef) {
         let head = *self.packets.head(&packet);
         self.stats.delivered += 1;
@@ -157,7 +157,7 @@ impl Fabric {
             source.stats.delay.record(self.now.ps() - head.sent_at.ps());
         }
         if let Arrivals::Window { reply_bytes, .. } = source.config.arrivals {
-            // An answer always finds room: it takes the place of what has just arrived.
+            // An answer always finds room: it replaces the packet that has just arrived.
             let answer = self.packet_of(id, head.to, head.from, reply_bytes);
             self.dispatch(answer);
         }
@@ -171,7 +171,7 @@ impl Fabric {
         self.sources.iter_mut().for_each(|source| source.stats = SourceStats::default());
     }
 
-    /// Sends what is missing in a window, as far as the transmit queue has room.
+    /// Sends the missing packets of a window while the transmit queue has room.
     fn fill_window(&mut self, id: SourceId) {
         let has_stopped = self.now >= Time::from_ns(self.sources[id.0 as usize].config.stop_ns);
         while !has_stopped && self.sources[id.0 as usize].owed > 0 {

@@ -1,30 +1,30 @@
-//! What happened to packets, in numbers.
+//! Counters and reasons of packet drops.
 
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// A link lost it.
+    /// A link lost the packet.
     Loss,
-    /// It would have crossed a partition.
+    /// The packet would have crossed a partition.
     Partition,
-    /// A switch had no memory left, or none of the port's own.
+    /// A switch, or the port's share of its memory, was full.
     SwitchBuffer,
     /// The receive queue of the NIC was full.
     RxQueue,
-    /// Nothing is bound to its destination port.
+    /// No endpoint is bound to its destination port.
     NoPort,
     /// Its destination names no host.
     NoRoute,
     /// Its host was down.
     HostDown,
-    /// It lay in a queue of a host that crashed.
+    /// The packet was in a queue of a host that crashed.
     Crash,
-    /// It lay in the receive queue of a port that was closed.
+    /// The packet was in the receive queue of a port that was closed.
     Closed,
-    /// It was corrupted, and the NIC verifies checksums.
+    /// The packet was corrupted, and the NIC verifies checksums.
     Checksum,
-    /// The output port of a switch held its share of the memory, of which more was free.
+    /// The output port of a switch held its share of the memory, although more memory was free.
     SwitchThreshold,
 }
 
@@ -44,7 +44,7 @@ impl DropReason {
         Self::SwitchThreshold,
     ];
 
-    /// A short name, for traces and tables.
+    /// Returns a short name, for traces and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Loss => "loss",
@@ -66,21 +66,21 @@ impl DropReason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FabricStats {
-    /// Taken into the transmit queue of a NIC.
+    /// Accepted by the transmit queue of a NIC.
     pub sent: u64,
     /// Copies that links made.
     pub duplicated: u64,
     /// Copies that switches and hosts made of packets to groups.
     pub replicated: u64,
-    /// Brought in from outside; see [`FabricHandle::inject`](super::FabricHandle::inject).
+    /// Injected from outside; see [`FabricHandle::inject`](super::FabricHandle::inject).
     pub injected: u64,
     /// Taken out of a receive queue by an endpoint, or arrived from a source.
     pub delivered: u64,
     /// In queues and on links at this moment.
     pub in_flight: u64,
-    /// Changed on the way; they are also delivered or dropped.
+    /// Changed in flight; these packets are also delivered or dropped.
     pub corrupted: u64,
-    /// Delayed so that later ones may overtake.
+    /// Delayed so that later packets may overtake.
     pub reordered: u64,
     /// Marked by a switch with "congestion experienced".
     pub marked: u64,
@@ -88,29 +88,29 @@ pub struct FabricStats {
     pub spikes: u64,
     /// Times that an endpoint found its transmit queue full.
     pub tx_blocked: u64,
-    /// Messages of several datagrams that endpoints with UDP's plan sent.
+    /// Messages of several datagrams (GSO trains) that endpoints with UDP's transmit planner sent.
     pub trains: u64,
-    /// Datagrams that were received in one buffer with the one before.
+    /// Datagrams that were received in one buffer with the previous one.
     pub joined: u64,
-    /// Frames that those endpoints kept until there was room.
+    /// Frames that these endpoints kept until there was room.
     pub frames_kept: u64,
     /// Frames that endpoints wrote into rings in shared memory.
     pub ring_frames: u64,
-    /// Times that an endpoint came to rest while a ring had no room for it.
+    /// Times that an endpoint went to sleep while a ring had no room for its frames.
     pub rings_full: u64,
-    /// Rings that dying processes left in disorder.
+    /// Rings that crashing processes left corrupted.
     pub rings_defaced: u64,
     /// Wake-ups sent to consumers of rings.
     pub wakes: u64,
-    /// Those that came late.
+    /// Wake-ups that came late.
     pub wakes_late: u64,
-    /// Those that the system refused.
+    /// Wake-ups that the system refused.
     pub wakes_refused: u64,
     /// Crashes of hosts.
     pub crashes: u64,
     /// Pauses of hosts.
     pub pauses: u64,
-    /// Passes of hosts' actors that were to stop on their way.
+    /// Turns of hosts' actors that were to stop in the middle.
     pub stalls: u64,
     /// Partitions begun.
     pub partitions: u64,
@@ -118,18 +118,18 @@ pub struct FabricStats {
 }
 
 impl FabricStats {
-    /// Packets dropped for this reason.
+    /// Returns the packets dropped for this reason.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]
     }
 
-    /// Packets dropped for any reason.
+    /// Returns the packets dropped for any reason.
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().sum()
     }
 
-    /// Whether every packet is accounted for: what was sent, copied or injected was delivered, was dropped
-    /// for a reason, or is still in flight.
+    /// Returns true if every packet is accounted for: each packet that was sent, copied or injected was
+    /// delivered, was dropped for a reason, or is still in flight.
     pub fn is_balanced(&self) -> bool {
         let came = self.sent + self.duplicated + self.replicated + self.injected;
         came == self.delivered + self.dropped_total() + self.in_flight
@@ -149,11 +149,11 @@ pub struct LinkStats {
     pub packets: u64,
     /// Their bytes, overhead included.
     pub bytes: u64,
-    /// The most bytes that ever waited for the link, the packet being sent included.
+    /// The most bytes that ever waited for the link, including the packet in transmission.
     pub queued_bytes_max: u64,
     /// Bytes that waited, summed over time: bytes times picoseconds.
     pub queued_byte_ps: u128,
-    /// The time over which they were summed, in picoseconds.
+    /// The length of this time, in picoseconds.
     pub measured_ps: u64,
     /// Packets marked as they entered the queue.
     pub marked: u64,
@@ -166,17 +166,17 @@ pub struct LinkStats {
 }
 
 impl LinkStats {
-    /// The average over time of the bytes that waited.
+    /// Returns the waiting bytes, averaged over time.
     pub fn queued_bytes_mean(&self) -> f64 {
         self.queued_byte_ps as f64 / (self.measured_ps as f64).max(1.0)
     }
 
-    /// Bits sent per second.
+    /// Returns the bits sent per second.
     pub fn rate_bps(&self) -> f64 {
         self.bytes as f64 * 8e12 / (self.measured_ps as f64).max(1.0)
     }
 
-    /// Packets that did not enter the queue.
+    /// Returns the packets that did not enter the queue.
     pub fn refused(&self) -> u64 {
         self.dropped_full + self.dropped_threshold
     }
@@ -193,7 +193,7 @@ pub struct SwitchStats {
     pub used_bytes_max: u64,
     /// Packets marked.
     pub marked: u64,
-    /// Packets refused because the memory was full, the port's own or all of it.
+    /// Packets refused because the memory, or the port's share, was full.
     pub dropped_full: u64,
     /// Packets refused because their port held its share.
     pub dropped_threshold: u64,

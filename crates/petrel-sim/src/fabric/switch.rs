@@ -3,12 +3,12 @@
 use super::config::{BufferPolicy, SwitchConfig};
 use super::stats::{DropReason, SwitchStats};
 
-/// A switch. Its ports are the links that lead out of it; what waits in a port is kept by its
-/// link. A policy sees both that and the total, so that it may divide the memory by demand.
+/// A switch. Its ports are the links that lead out of it; each link keeps the packets that wait in its
+/// port. A buffer policy sees the port's bytes and the total, so that it can divide the memory by demand.
 #[derive(Debug)]
 pub(super) struct Switch {
     pub(super) config: SwitchConfig,
-    /// What makes its choice among equal paths its own.
+    /// Makes the switch's choice among equal paths differ from other switches.
     pub(super) salt: u64,
     pub(super) stats: SwitchStats,
 }
@@ -18,7 +18,7 @@ impl Switch {
         Self { config, salt, stats: SwitchStats::default() }
     }
 
-    /// Takes memory for a packet, or says why there is none for its port.
+    /// Reserves memory for a packet, or returns why its port gets none.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -38,19 +38,19 @@ impl Switch {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Gives the memory of a packet back.
+    /// Releases the memory of a packet.
     #[inline]
     pub(super) fn release(&mut self, packet_bytes: u64) {
         debug_assert!(self.stats.used_bytes >= packet_bytes);
         self.stats.used_bytes -= packet_bytes;
     }
 
-    /// Bytes in use for all ports.
+    /// Returns the bytes in use by all ports.
     pub(super) fn used_bytes(&self) -> u64 {
         self.stats.used_bytes
     }
 
-    /// Forgets all but what is in use.
+    /// Resets all counters except the bytes in use.
     pub(super) fn begin_measuring(&mut self) {
         let used_bytes = self.used_bytes();
         self.stats =
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn admit__a_share_of_what_is_free() {
-        // Half of what is free.
+        // Half of the free memory.
         let mut switch = switch(BufferPolicy::Shared { bytes: 100, alpha_num: 1, alpha_den: 2 });
         assert_eq!(switch.admit(51, 0), Err(DropReason::SwitchThreshold));
         assert_eq!(switch.admit(30, 0), Ok(()));
@@ -115,7 +115,7 @@ mod tests {
     fn admit__a_large_alpha_lets_one_port_take_almost_all() {
         let mut switch = switch(BufferPolicy::Shared { bytes: 900, alpha_num: 8, alpha_den: 1 });
         let taken = (0..).take_while(|&queued| switch.admit(1, queued).is_ok()).count();
-        // The packet that comes is not counted as used: 8 * (900 - 800) = 800.
+        // The arriving packet is not counted as used: 8 * (900 - 800) = 800.
         assert_eq!((taken, switch.used_bytes()), (800, 800));
         assert_eq!(switch.stats.dropped_threshold, 1);
     }

@@ -1,11 +1,12 @@
-//! Which hosts and switches there are, and how they are joined.
+//! Hosts, switches and the links between them.
 
 use super::config::{BufferPolicy, LinkConfig, NicConfig, SwitchConfig};
 use super::routes::Routes;
 
-/// Most hosts in one fabric: the routing tables of all switches then stay within a few megabytes.
+/// Maximum number of hosts in one fabric: the routing tables of all switches then stay within a few
+/// megabytes.
 pub const HOSTS_MAX: usize = 4_096;
-/// Most switches in one fabric.
+/// Maximum number of switches in one fabric.
 pub const SWITCHES_MAX: usize = 1_024;
 
 /// A host, numbered from 0 in the order of [`Topology::add_host`].
@@ -56,7 +57,7 @@ impl std::fmt::Display for NodeId {
     }
 }
 
-/// Why a topology cannot be used.
+/// The reason for which a topology cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -65,39 +66,39 @@ pub enum TopologyError {
     NotOneLink {
         /// The host.
         host: HostId,
-        /// How many it has.
+        /// The number of its links.
         links: usize,
     },
-    /// Some host cannot be reached from another.
+    /// One host cannot be reached from another.
     #[error("there is no path from {from} to {to}; add the missing links")]
     Disconnected {
-        /// Where a packet starts.
+        /// The source host.
         from: HostId,
-        /// Where it cannot get.
+        /// The unreachable host.
         to: HostId,
     },
-    /// A link names a node that was never added, joins a node with itself, or has no rate.
+    /// A link names a node that was never added, connects a node with itself, or has no rate.
     #[error("the link between {a} and {b} is impossible: unknown node, same node or zero rate")]
     BadLink {
         /// One end.
         a: NodeId,
-        /// The other.
+        /// The other end.
         b: NodeId,
     },
     /// More nodes than a fabric may have.
     #[error("{hosts} hosts and {switches} switches; at most {HOSTS_MAX} and {SWITCHES_MAX}")]
     TooLarge {
-        /// Hosts asked for.
+        /// Requested number of hosts.
         hosts: usize,
-        /// Switches asked for.
+        /// Requested number of switches.
         switches: usize,
     },
-    /// A switch has settings that contradict themselves.
+    /// The settings of a switch contradict each other.
     #[error("s{} cannot be: {problem}", switch.0)]
     BadSwitch {
         /// The switch.
         switch: SwitchId,
-        /// What is wrong, and what would be right.
+        /// The problem and its remedy.
         problem: &'static str,
     },
 }
@@ -119,12 +120,12 @@ pub(super) struct Direction {
 }
 
 impl Topology {
-    /// Nothing yet.
+    /// Makes an empty topology.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Two hosts, back to back.
+    /// Makes two hosts, back to back.
     pub fn pair(nic: NicConfig, link: LinkConfig) -> Self {
         let mut topology = Self::new();
         let (a, b) = (topology.add_host(nic), topology.add_host(nic));
@@ -132,7 +133,7 @@ impl Topology {
         topology
     }
 
-    /// `host_count` hosts around one switch.
+    /// Makes `host_count` hosts around one switch.
     pub fn star(host_count: usize, nic: NicConfig, switch: SwitchConfig, link: LinkConfig) -> Self {
         let mut topology = Self::new();
         let centre = topology.add_switch(switch);
@@ -155,7 +156,7 @@ impl Topology {
         SwitchId(saturating_index(self.switches.len()))
     }
 
-    /// Joins two nodes. Returns the directions from `a` to `b` and from `b` to `a`.
+    /// Links two nodes. Returns the directions from `a` to `b` and from `b` to `a`.
     pub fn connect(
         &mut self,
         a: impl Into<NodeId>,
@@ -169,7 +170,7 @@ impl Topology {
         (LinkId(first), LinkId(first + 1))
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     pub fn host_count(&self) -> usize {
         self.hosts.len()
     }
@@ -213,7 +214,7 @@ impl Topology {
         }
     }
 
-    /// The one link out of each host.
+    /// Returns the one link out of each host.
     fn uplinks(&self) -> Result<Vec<LinkId>, TopologyError> {
         let mut uplinks = vec![(LinkId(0), 0usize); self.hosts.len()];
         for (index, link) in self.links.iter().enumerate() {
@@ -231,7 +232,7 @@ impl Topology {
         }
     }
 
-    /// Hosts first, then switches.
+    /// Returns the index of a node: hosts first, then switches.
     pub(super) fn node_index(&self, node: NodeId) -> usize {
         match node {
             NodeId::Host(HostId(index)) => usize::from(index),
@@ -240,7 +241,7 @@ impl Topology {
     }
 }
 
-/// What is wrong with the settings of a switch.
+/// Returns the problem with the settings of a switch.
 fn problem_of(switch: &SwitchConfig) -> Option<&'static str> {
     if let BufferPolicy::Shared { alpha_num, alpha_den, .. } = switch.buffer
         && (alpha_num == 0 || alpha_den == 0)
@@ -255,7 +256,7 @@ fn problem_of(switch: &SwitchConfig) -> Option<&'static str> {
     }
 }
 
-/// The index of the newest of `count` items; beyond `u16`, `Topology::routes` refuses.
+/// Returns the index of the newest of `count` items; `Topology::routes` refuses numbers beyond `u16`.
 fn saturating_index(count: usize) -> u16 {
     u16::try_from(count - 1).unwrap_or(u16::MAX)
 }
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn routes__no_host_forwards() {
-        // h0 - s0 - h1 - s1 - h2 would need h1 to forward, and gives it two links.
+        // h0 - s0 - h1 - s1 - h2 would need h1 to forward, and h1 has two links.
         let mut topology = Topology::new();
         let hosts: [HostId; 3] = std::array::from_fn(|_| topology.add_host(nic()));
         let switches = [

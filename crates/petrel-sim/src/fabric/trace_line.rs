@@ -1,4 +1,4 @@
-//! How events become lines and digests.
+//! Conversion of events to trace lines and digests.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::stats::DropReason;
 use super::topology::{LinkId, NodeId, SwitchId};
 use super::{Fabric, HostId};
 
-/// What happened to a packet.
+/// An event of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mark {
     /// Entered a transmit queue.
@@ -20,22 +20,22 @@ pub(super) enum Mark {
     Take,
     /// Was dropped.
     Drop(DropReason),
-    /// Was copied; the copy comes so many nanoseconds later.
+    /// Was copied; the copy arrives this number of nanoseconds later.
     Duplicate(u64),
-    /// Was delayed alone, by so many nanoseconds.
+    /// Was delayed alone, by this number of nanoseconds.
     Reorder(u64),
     /// Was changed.
     Corrupt,
     /// Was marked with "congestion experienced".
     Congested,
-    /// Began a spike that lasts until then.
+    /// Began a spike that lasts until this time.
     Spike(Time),
-    /// Was brought in from outside.
+    /// Was injected from outside.
     Inject,
 }
 
 impl Mark {
-    /// Two numbers for the digest.
+    /// Returns two numbers for the digest.
     fn code(self) -> (u64, u64) {
         match self {
             Self::Send => (1, 0),
@@ -69,7 +69,7 @@ impl std::fmt::Display for Mark {
     }
 }
 
-/// Where something happened.
+/// The place of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Host(HostId),
@@ -88,7 +88,7 @@ impl Place {
 }
 
 impl Fabric {
-    /// Enters something about a packet into the digest and, if it is on, into the trace.
+    /// Adds a packet's event to the digest and, if the trace is on, to the trace.
     pub(super) fn record(&mut self, packet: &PacketRef, mark: Mark, place: Place) {
         let head = self.packets.head(packet);
         let (kind, detail) = mark.code();
@@ -129,12 +129,12 @@ impl Fabric {
         });
     }
 
-    /// Enters a sentence of its own into the trace, and its length into the digest.
+    /// Writes text to the trace, and adds the time to the digest.
     pub(crate) fn note(&mut self, text: std::fmt::Arguments<'_>) {
         self.note_frame(text, &[]);
     }
 
-    /// The same, and what the frame is, if there is one.
+    /// Like `note`, and appends the description of the frame, if there is one.
     pub(super) fn note_frame(&mut self, text: std::fmt::Arguments<'_>, frame: &[u8]) {
         self.digest = mix(self.digest, self.now.ps());
         let now = self.now;
@@ -150,7 +150,7 @@ impl Fabric {
     }
 }
 
-/// A digest of a sequence of words; any change of any word changes everything behind it.
+/// Returns a digest of a sequence of words; changing any word changes all later digests.
 pub(super) fn mix(digest: u64, word: u64) -> u64 {
     let folded = u128::from(digest ^ word) * 0x9e37_79b9_7f4a_7c15;
     (folded >> 64) as u64 ^ folded as u64 ^ digest.rotate_left(23)

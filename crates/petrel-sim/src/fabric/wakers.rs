@@ -1,8 +1,8 @@
 //! The wakers of all endpoints of a fabric.
 //!
-//! A waker is used while some actor runs, or between two runs. The simulation asks after each pass
-//! which ones were; one `epoll` answers that in one system call, however many endpoints there are,
-//! and in none as long as the wakers' common count stands still.
+//! A waker is used while an actor runs, or between two runs. After each turn the simulation collects the
+//! used wakers. One `epoll` finds them in one system call, however many endpoints there are, and in none
+//! while the wakers' common counter is unchanged.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::packet::SimAddr;
 
-/// Wakers asked about in one system call.
+/// Wakers collected by one system call.
 const BATCH: usize = 64;
 
 #[derive(Debug)]
@@ -25,9 +25,9 @@ pub(super) struct Wakers {
     epoll: OwnedFd,
     by_key: RefCell<BTreeMap<u64, (Waker, SimAddr)>>,
     next_key: Cell<u64>,
-    /// How often all of them were used.
+    /// The number of uses of all wakers.
     used: Arc<AtomicU64>,
-    /// What `used` was when the kernel was asked last.
+    /// The value of `used` at the last query of the kernel.
     used_before: Cell<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Wakers {
         })
     }
 
-    /// Makes a waker for whoever owns the port `at`. Returns the key by which it is known.
+    /// Makes a waker for the owner of the port `at`. Returns its key.
     pub(super) fn add(&self, at: SimAddr) -> io::Result<u64> {
         let used = Arc::clone(&self.used);
         let count = move || {
@@ -57,10 +57,10 @@ impl Wakers {
         Ok(key)
     }
 
-    /// Forgets a waker; using it has no effect from then on.
+    /// Removes a waker; using it has no effect from then on.
     pub(super) fn remove(&self, key: u64) {
         if let Some((waker, _)) = self.by_key.borrow_mut().remove(&key) {
-            // Clones may keep the descriptor open, so that closing ours does not take it out.
+            // Clones may keep the descriptor open, so that closing ours would not remove it.
             let _ = epoll::delete(&self.epoll, &waker);
         }
     }
@@ -71,9 +71,10 @@ impl Wakers {
         waker.clone()
     }
 
-    /// The ports whose wakers were used since the last call, in the order of their making.
+    /// Returns the ports whose wakers were used since the last call, in the order in which the wakers were
+    /// made.
     pub(super) fn take_woken(&self) -> Vec<SimAddr> {
-        // Pairs with the count of a wake, which comes after the wake: it is readable.
+        // Pairs with the increment by a wake, which comes after the wake: the descriptor is readable.
         let used = self.used.load(Ordering::Acquire);
         if self.used_before.replace(used) == used {
             return Vec::new();

@@ -1,5 +1,4 @@
-//! Who looks on: a watcher that sees every frame, and an attacker who records packets and sends
-//! others in anybody's name.
+//! Observers: a watcher that sees every frame, and an attacker that records packets and sends forged ones.
 
 use crate::rng::Rng;
 use crate::time::Time;
@@ -10,32 +9,32 @@ use super::topology::HostId;
 use super::trace_line::Mark;
 use super::{Event, Fabric, Place};
 
-/// What a watcher sees.
+/// An observation of a watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight<'a> {
-    /// An endpoint sends a frame; it is in the transmit queue of its NIC.
+    /// An endpoint sends a frame; the frame is in the transmit queue of its NIC.
     Sent {
-        /// Who sends.
+        /// The sender.
         from: SimAddr,
-        /// To whom.
+        /// The receiver.
         to: SimAddr,
         /// The frame.
         frame: &'a [u8],
-        /// The clock as its sender has seen it.
+        /// The clock as the sender has seen it.
         clock: PassClock,
     },
     /// An endpoint takes a frame out of its receive queue.
     Taken {
-        /// Who sent it, or seems to have.
+        /// The sender, or the forged sender address.
         from: SimAddr,
-        /// Who takes it.
+        /// The receiver.
         to: SimAddr,
         /// The frame.
         frame: &'a [u8],
     },
 }
 
-/// Sees everything that endpoints do.
+/// Sees all frames of endpoints.
 pub(super) struct Watcher(Box<dyn FnMut(Sight<'_>)>);
 
 impl std::fmt::Debug for Watcher {
@@ -44,19 +43,19 @@ impl std::fmt::Debug for Watcher {
     }
 }
 
-/// A packet that somebody recorded.
+/// A recorded packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Who sent it.
+    /// The sender.
     pub from: SimAddr,
-    /// To whom.
+    /// The receiver.
     pub to: SimAddr,
     /// Its frames.
     pub frames: Vec<Vec<u8>>,
 }
 
-/// A sample of the packets sent so far: old ones stay in it for long, because each new one takes a
-/// random place, and only some do.
+/// A sample of the packets sent so far. Old packets stay for long, because each new packet replaces a
+/// random one, and only some packets enter.
 #[derive(Debug)]
 pub(super) struct Wiretap {
     keep: usize,
@@ -64,7 +63,7 @@ pub(super) struct Wiretap {
     recorded: Vec<Recorded>,
 }
 
-/// One packet in so many enters a full sample.
+/// One packet of this number enters a full sample.
 const ENTERS_ONE_IN: u64 = 8;
 
 impl Wiretap {
@@ -72,7 +71,7 @@ impl Wiretap {
         Self { keep, rng, recorded: Vec::new() }
     }
 
-    /// The place for the next packet, if it is to be recorded.
+    /// Returns the place for the next packet, if that packet is to be recorded.
     fn place(&mut self) -> Option<usize> {
         if self.recorded.len() < self.keep {
             return Some(self.recorded.len());
@@ -104,7 +103,7 @@ impl Fabric {
         }
     }
 
-    /// The same for a frame whose packet is made later.
+    /// Like `show_sent`, for a frame whose packet is made later.
     pub(crate) fn show_frame_sent(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
         let clock = self.pass_clock();
         if let Some(Watcher(watcher)) = &mut self.watcher {
@@ -112,7 +111,7 @@ impl Fabric {
         }
     }
 
-    /// The same for a frame that is received.
+    /// Like `show_frame_sent`, for a received frame.
     pub(crate) fn show_frame_taken(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
         if let Some(Watcher(watcher)) = &mut self.watcher {
             watcher(Sight::Taken { from, to, frame });
@@ -138,7 +137,7 @@ impl Fabric {
         }
     }
 
-    /// Lets a packet arrive after `delay_ns` as if `from` had sent it.
+    /// Makes a packet arrive after `delay_ns` as if `from` had sent it.
     pub(super) fn inject(&mut self, from: SimAddr, to: SimAddr, frame: &[u8], delay_ns: u64) {
         let HostId(host) = to.host;
         if usize::from(host) >= self.hosts.len() {

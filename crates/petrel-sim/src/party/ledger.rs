@@ -1,4 +1,4 @@
-//! What is known of the calls of a party, and of what went wrong.
+//! The record of calls and fault windows of a multicast world.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use petrel::{Execution, MsgBuf, Status};
 use crate::check::pattern;
 use crate::fabric::HostId;
 
-/// Bytes of a call's number in its request.
+/// Bytes of a request that hold the call number.
 const ID_BYTES: usize = 4;
 
-/// What calls and handlers say, and what is wrong with it.
+/// Calls and executions, and the first violation.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) now_ns: u64,
@@ -31,11 +31,11 @@ struct Call {
     issued_ns: u64,
     is_over: bool,
     executions: BTreeMap<HostId, u32>,
-    /// Members that have certainly not executed it.
+    /// Members that are known not to have executed the call.
     barred: Vec<HostId>,
 }
 
-/// Something that may make calls to a member fail.
+/// A fault window in which calls to a member may fail.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
     host: HostId,
@@ -57,7 +57,7 @@ impl Ledger {
         self.troubles.push(Trouble { host, from_ns, until_ns });
     }
 
-    /// A call is made. Gives its number.
+    /// Records a call. Returns its number.
     pub(super) fn issue(
         &mut self,
         members: Vec<(SessionId, HostId)>,
@@ -76,12 +76,12 @@ impl Ledger {
         self.calls.len() as u32 - 1
     }
 
-    /// Calls that have not ended.
+    /// Returns the number of calls that have not ended.
     pub(super) fn pending(&self) -> usize {
         self.calls.iter().filter(|call| !call.is_over).count()
     }
 
-    /// A handler runs. Gives what it answers by.
+    /// Checks a handler's run. Returns the seed of the answer.
     pub(super) fn execute(&mut self, host: HostId, request: &[u8]) -> Option<u64> {
         let Some(id) = number_of(request) else {
             self.violate(format!("{host} was given {} bytes of no call", request.len()));
@@ -104,7 +104,7 @@ impl Ledger {
         Some(answer_seed(id, host))
     }
 
-    /// A call has ended.
+    /// Checks the end of a call.
     pub(super) fn end(&mut self, id: u32, reply: &GroupReply) {
         let Some(call) = self.calls.get_mut(id as usize) else { return };
         let was_over = std::mem::replace(&mut call.is_over, true);
@@ -182,12 +182,12 @@ impl Ledger {
     }
 }
 
-/// What a member answers a call by.
+/// Returns the seed of a member's answer.
 fn answer_seed(id: u32, host: HostId) -> u64 {
     (u64::from(id) << 16 | u64::from(host.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8
 }
 
-/// The bytes of a call's request.
+/// Returns the bytes of a call's request.
 pub(super) fn request_of(id: u32, len: usize) -> Vec<u8> {
     let mut request = vec![0; len.max(ID_BYTES)];
     let (head, rest) = request.split_at_mut(ID_BYTES);
@@ -196,7 +196,7 @@ pub(super) fn request_of(id: u32, len: usize) -> Vec<u8> {
     request
 }
 
-/// Whose request this is, if every byte is as it was sent.
+/// Returns the call number of a request, if every byte is intact.
 fn number_of(request: &[u8]) -> Option<u32> {
     let (head, rest) = request.split_first_chunk::<ID_BYTES>()?;
     let id = u32::from_le_bytes(*head);

@@ -1,20 +1,22 @@
-//! Worlds of one client and a group of members, to which the packets of large requests go by multicast
+//! Worlds of one client and a group of members that receive large requests by multicast
 //! (`docs/wire-protocol.md` §12).
 //!
-//! A seed draws the members, how their endpoints are set up, what happens to packets, and what the client does: calls to
-//! all, to a majority or to any, of sizes from a few bytes to hundreds of packets, some at a time. Members die and come
-//! back, stand still, or hear no multicast for a while, as their port of the switch lets none through; some want none.
-//! The client closes sessions, opens others, and forms its group anew. After that, everything comes to an end. Checked are
+//! A seed draws the members, the settings of their endpoints, the faults of packets, and the client's
+//! actions: calls to all members, to a majority or to any, from a few bytes to hundreds of packets, some at
+//! a time. Members crash and restart, stop, or lose multicast for a while because their switch port blocks
+//! it; some refuse multicast. The client closes and opens sessions, and rebuilds its group. Then everything
+//! must end. The checker verifies
 //!
-//! - **calls**: each ends once, with as many right answers as it needs, or with a failure that has a reason: a deadline,
-//!   or a trouble of enough members. A member executes a call at most once, and exactly once if it answered;
-//! - **recovery**: whoever misses packets, or all of them, gets them alone. The number of packets sent again is in
-//!   proportion to what happened to packets; where nothing did, none is;
-//! - **no storm of replies**: a member whose answers are short never sends more frames than it was given: what comes by multicast is answered
-//!   once a burst, and not by itself;
-//! - **saving**: in still worlds the client sends a packet to a group once, and not once for each member;
-//! - **rest**: in the end no session, call, group, box or buffer is left, nobody listens to a group, and all packets, copies of
-//!   switches among them, are accounted for.
+//! - **calls**: a call ends once, with the needed number of right answers, or with a failure that has a
+//!   reason: a deadline, or fault windows of enough members. A member executes a call at most once, and
+//!   exactly once if it answered;
+//! - **recovery**: a member that misses packets gets them again by unicast. The number of retransmissions
+//!   is in proportion to faults of packets; without faults, there are none;
+//! - **no implosion of replies**: a member with short answers never sends more frames than it received:
+//!   multicast packets are acknowledged once per burst, and not one by one;
+//! - **saving**: without faults the client sends a packet to a group once, and not once for every member;
+//! - **idle state**: at the end no session, call, group, reassembly state or buffer is left, no port
+//!   listens to a group, and all packets, including copies by switches, are accounted for.
 
 mod ledger;
 mod node;
@@ -22,35 +24,35 @@ mod world;
 
 pub(crate) use world::run_world;
 
-/// What happened in a world that kept all rules.
+/// The results of a world that kept all rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Two runs share it if the same happened in both.
+    /// Two runs share the digest if the same events happened in both.
     pub digest: u64,
     /// Calls to groups.
     pub calls: u64,
-    /// Those that enough members answered.
+    /// Calls that enough members answered.
     pub succeeded: u64,
-    /// The client's packets that went by multicast.
+    /// Packets that the client sent by multicast.
     pub multicast_sent: u64,
-    /// Packets that members took from multicast.
+    /// Packets that members accepted from multicast.
     pub adopted: u64,
-    /// Those that came before their announcement, and were kept.
+    /// Packets that arrived before their announcement, and were kept.
     pub held: u64,
-    /// Requests of which a member had heard nothing.
+    /// Requests of which a member had received no packet.
     pub missed: u64,
-    /// Copies of packets that switches and hosts made.
+    /// Copies of packets made by switches and hosts.
     pub replicated: u64,
-    /// Packets that the client sent again.
+    /// Packets that the client retransmitted.
     pub repeated: u64,
-    /// Members that died.
+    /// Members that crashed.
     pub deaths: u64,
-    /// Members that would not join, or could not.
+    /// Members that refused to join, or could not.
     pub refused: u64,
 }
 
 impl Report {
-    /// Names and values.
+    /// Returns names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
             ("party_calls", self.calls),

@@ -1,4 +1,4 @@
-//! An endpoint of a party.
+//! An endpoint of a multicast world.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::fabric::SimAddr;
 use crate::simulation::Actor;
 use crate::transport::SimTransport;
 
-/// What members serve.
+/// The method of members.
 pub(super) const METHOD: u16 = 3;
 
 pub(super) struct Node {
@@ -34,7 +34,7 @@ impl Node {
         Self { endpoint, at }
     }
 
-    /// What is there, and must not be at the end.
+    /// Returns leftover state at the end of the run.
     pub(super) fn left_at_end(&self) -> Option<(&'static str, u64)> {
         let (census, buffers) = (self.endpoint.census(), self.endpoint.buffers_in_use().count);
         let sessions = u64::from(self.endpoint.core().session_count());
@@ -66,7 +66,7 @@ impl Actor for Node {
         let blocked_before = self.endpoint.transport().stats().tx_blocked;
         let is_busy = self.endpoint.run_once();
         let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
-        // An endpoint whose queue is full is woken when there is room.
+        // An endpoint with a full transmit queue is woken when there is room.
         if is_busy && !is_blocked { Some(now_ns) } else { self.endpoint.next_due_ns() }
     }
 }

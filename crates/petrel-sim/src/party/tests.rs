@@ -1,4 +1,4 @@
-//! Parties of many seeds, and that each kind of them occurs.
+//! Multicast worlds of many seeds, in which every kind of event must occur.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ fn run_world__keeps_all_rules_and_meets_everything() {
     }
 }
 
-/// Members were told of a group's end in the order of a hash table, which differs from run to run.
+/// Regression: members learned of a group's end in the order of a hash table, which differs from run to
+/// run.
 #[test]
 fn run_world__is_the_same_every_time() {
     for seed in 0..10 {

@@ -1,4 +1,4 @@
-//! A party from its first session to its last check.
+//! A multicast world, from its first session to its last check.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,22 +27,24 @@ use crate::rng::{Probability, Rng};
 use crate::simulation::{Simulation, Stop};
 use crate::transport::{SimTransport, SimTransportConfig};
 
-/// Virtual time after which what has not ended will not.
+/// Virtual time limit: a phase that has not ended by then never will.
 const PATIENCE_NS: u64 = 30_000_000_000;
 
-/// How soon it is looked whether something is over, and how long pauses between looks become.
+/// The first and the longest interval between checks for the end of a phase.
 const LOOK_NS: (u64, u64) = (100_000, 5_000_000);
 
-/// How long after a trouble calls may fail for it: silences, timeouts of links and sessions, and the slowest retries.
+/// How long after a fault calls may fail because of it: silences, timeouts of links and sessions, and the
+/// slowest retries.
 const AFTERMATH_NS: u64 = 400_000_000;
 
-/// More packets than a request has.
+/// More packets than any request has.
 const PACKETS_MAX: u64 = 256;
 
-/// What answers are shorter than: those of one packet, and others. Their lengths depend on the call.
+/// Upper bounds of answer lengths: for answers of one packet, and for larger ones. The lengths depend on
+/// the call.
 const ANSWER_BYTES: (usize, usize) = (200, 20_000);
 
-/// Calls that are under way at a time.
+/// Maximum number of outstanding calls.
 const CALLS_AT_ONCE: usize = 4;
 
 const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
@@ -52,18 +54,18 @@ const STREAM_CONTROL: u32 = 0;
 const STREAM_DEEDS: u32 = 1;
 const STREAM_NODE: u32 = 0x100;
 
-/// How rough a party is.
+/// The fault level of a multicast world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
-    /// Nothing happens to packets, and everybody hears.
+    /// No faults of packets, and multicast reaches all members.
     Still,
     /// Packets are lost, copied, late.
     Breeze,
-    /// Members die, stand still and hear nothing, and sessions are closed.
+    /// Members crash, stop and lose multicast, and sessions are closed.
     Storm,
 }
 
-/// Runs the party of a seed.
+/// Runs the multicast world of a seed.
 pub(crate) fn run_world(seed: u64) -> Result<Report, String> {
     World::new(seed)?.run().map_err(|what| format!("party: {what}"))
 }
@@ -73,22 +75,22 @@ struct World {
     control: ControlNetwork,
     simulation: Simulation<Node>,
     ledger: Rc<RefCell<Ledger>>,
-    /// Frames that members were given, and that they sent, by address.
+    /// Frames that members received, and sent, by address.
     traffic: Rc<RefCell<BTreeMap<SimAddr, (u64, u64)>>>,
     rng: Rng,
     weather: Weather,
     members: Vec<SimAddr>,
-    /// Answers are shorter than this.
+    /// Upper bound of answer lengths.
     answer_bytes_max: usize,
-    /// The client's sessions, and where they lead.
+    /// The client's sessions, and their servers.
     open: Vec<(SessionId, HostId)>,
     group: Option<Group>,
     messages: Vec<SharedMsg>,
     groups_made: u16,
     nodes_made: u32,
-    /// Calls that were under way when their group's multicast was stopped.
+    /// Outstanding calls at the moment when their group's multicast was stopped.
     cut_short: u64,
-    /// Hosts that are on their way down.
+    /// Hosts that are about to crash.
     dying: BTreeMap<HostId, Death>,
     counters: Counters,
     report: Report,
@@ -147,7 +149,7 @@ impl World {
         };
         self.connect()?;
         self.form_group();
-        // The answers of members are in order before the first large call, in still worlds.
+        // Members have answered the join before the first large call, in worlds without faults.
         self.run_for(1_000_000)?;
         self.count_refusals();
         self.set_faults(faults);
@@ -163,7 +165,7 @@ impl World {
         self.check_end()
     }
 
-    /// Does something of what may come to the client's mind, or befall a member.
+    /// Performs one action of the client, or one fault of a member.
     fn act(&mut self) -> Result<(), String> {
         let is_stormy = self.weather == Weather::Storm;
         match self.rng.below(16) {
@@ -173,7 +175,7 @@ impl World {
             3 if is_stormy => return self.close_one(),
             deed @ 4..6 => {
                 if self.weather == Weather::Still {
-                    // What is under way would be cut short.
+                    // Outstanding calls would be cut short.
                     self.run_until("calls", |world| world.ledger.borrow().pending() == 0)?;
                 }
                 self.cut_short += self.ledger.borrow().pending() as u64;
@@ -218,7 +220,7 @@ impl World {
         self.fabric.apply(Action::Pause { host, for_ns });
     }
 
-    /// A port of the switch lets no multicast through, or lets it through again. No call may fail for it.
+    /// Makes a switch port block multicast, or stop blocking it. No call may fail because of this.
     fn deafen(&mut self) {
         let (host, is_deaf) = (self.draw_member(), self.rng.below(2) == 0);
         self.fabric.set_deaf(host, is_deaf);
@@ -237,7 +239,7 @@ impl World {
         Ok(())
     }
 
-    /// Opens a session to each member that has none.
+    /// Opens a session to every member without one.
     fn connect(&mut self) -> Result<(), String> {
         let mut open = std::mem::take(&mut self.open);
         let members = self.members.clone();
@@ -262,7 +264,7 @@ impl World {
         })
     }
 
-    /// Makes a group of the sessions that are open, whose large messages mostly go by multicast.
+    /// Makes a group of the open sessions. Its large messages usually go by multicast.
     fn form_group(&mut self) {
         self.stop_multicast();
         let number = self.groups_made;
@@ -326,11 +328,11 @@ impl World {
         self.call_group(len, need, timeout_ns, late);
     }
 
-    /// Calls the group, if there is one, and everybody in it.
+    /// Calls all members of the group, if there is one.
     fn call_group(&mut self, len: usize, need: Need, timeout_ns: Option<u64>, late: Late) {
         let Some(group) = self.group.clone() else { return };
         let host_of = |id: &SessionId| {
-            // A session that was closed has left `open`, and failed with a reason.
+            // A closed session is no longer in `open`, and its calls fail with a reason.
             self.open.iter().find(|(session, _)| session == id).map_or(HostId(0), |it| it.1)
         };
         let members: Vec<_> = group.members().iter().map(|id| (*id, host_of(id))).collect();
@@ -363,21 +365,21 @@ impl World {
         self.wake_client();
     }
 
-    /// From now on nothing goes wrong, and what is under way comes to its end.
+    /// Ends all faults, and waits until outstanding calls have ended.
     fn calm(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
         self.members.iter().for_each(|at| self.fabric.set_deaf(at.host, false));
         self.run_until("the last calls", |world| {
             world.ledger.borrow().pending() == 0 && world.dying.is_empty()
         })?;
-        // Links that were cut off are noticed.
+        // Broken links are detected.
         if self.ledger.borrow().has_troubles() {
             self.run_for(AFTERMATH_NS)?;
         }
         Ok(())
     }
 
-    /// When all is over, all members that run are called once more, and answer.
+    /// Calls all running members once more after the faults: all must answer.
     fn check_last_call(&mut self) -> Result<(), String> {
         self.connect()?;
         self.form_group();
@@ -437,7 +439,8 @@ impl World {
         })
     }
 
-    /// No member says more than it is told. Of long answers it may: a frame may grant many packets.
+    /// Checks that no member sends more frames than it receives. Long answers are exempt: a frame may grant
+    /// many packets.
     fn check_replies(&self) -> Result<(), String> {
         if self.answer_bytes_max > ANSWER_BYTES.0 {
             return Ok(());
@@ -450,7 +453,7 @@ impl World {
         Ok(())
     }
 
-    /// What is sent again is in proportion to what happened.
+    /// Checks that retransmissions are in proportion to faults.
     fn check_economy(&self, client: &Counters) -> Result<(), String> {
         let (stats, ledger) = (self.fabric.stats(), self.ledger.borrow());
         let repeated = client.packets_retransmitted;
@@ -511,7 +514,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets actors and control planes run for a time.
+    /// Runs actors and control planes for a time.
     fn run_for(&mut self, duration_ns: u64) -> Result<(), String> {
         let limit_ns = self.fabric.now_ns() + duration_ns;
         let control = self.control.clone();
@@ -585,7 +588,7 @@ fn draw_topology(rng: &mut Rng, hosts: usize) -> Topology {
         rate_bps: rng.between(5, 100) * 1_000_000_000,
         delay_ns: 1 << rng.between(7, 13),
     };
-    // Long queues: what is lost, is lost by the links.
+    // Long queues: only links lose packets.
     let nic = NicConfig { rx_packets: 1 << 16, rx_bytes: 64 << 20, ..NicConfig::default() };
     Topology::star(hosts, nic, SwitchConfig::default(), link)
 }
@@ -595,7 +598,7 @@ fn draw_endpoint(rng: &mut Rng, weather: Weather, is_client: bool) -> EndpointCo
     config.sessions.credits = rng.between(16, 512) as u16;
     config.sessions.slots = 1 << rng.between(1, 5);
     config.sessions.accept_multicast = is_client || rng.below(8) > 0;
-    // In still worlds nobody becomes impatient while a hundred packets are under way.
+    // Without faults, no timeout may expire while a hundred packets are in flight.
     let initial_ns =
         if weather == Weather::Still { 20_000_000 } else { rng.between(1, 8) * 500_000 };
     config.protocol.rto = RtoBounds {
@@ -610,7 +613,7 @@ fn draw_endpoint(rng: &mut Rng, weather: Weather, is_client: bool) -> EndpointCo
     config
 }
 
-/// Faults under which every call must still succeed.
+/// Draws faults under which every call must still succeed.
 fn draw_faults(rng: &mut Rng) -> FaultPlan {
     let mut some = |parts_max: u64| {
         let is_on = rng.below(2) == 0;

@@ -1,4 +1,4 @@
-//! What the simulation knows of one ring: its frames, and whether its consumer sleeps.
+//! The state that the simulation keeps of one ring: its frames, and whether its consumer sleeps.
 
 use std::collections::VecDeque;
 
@@ -14,18 +14,18 @@ pub(crate) struct Lane {
     to: SimAddr,
     /// Frames that were written and not taken.
     frames: VecDeque<Vec<u8>>,
-    /// How many of them, at the end, the consumer cannot see yet.
+    /// The number of frames at the end that are not published yet.
     unpublished: usize,
-    /// When the latest of those that it can see were published.
+    /// When the latest published frame was published.
     newest: Time,
     is_asleep: bool,
-    /// How often the consumer has said that it sleeps.
+    /// The number of times that the consumer has announced sleep.
     sleeps: u64,
     wakes_on_way: u64,
     rung: u64,
     /// Whether the system refused the wake-up for this sleep.
     was_refused: bool,
-    /// Whether the producer, or the consumer, has broken a rule here.
+    /// Whether producer or consumer has broken a rule here.
     is_defaced: bool,
     has_bad_header: bool,
     rests: u32,
@@ -54,20 +54,20 @@ impl Lane {
         self.unpublished += 1;
     }
 
-    /// The frames of a burst can be seen from now on, and the consumer knows of it or is told.
+    /// Publishes the frames of a burst. The consumer is awake, or a wake-up is in flight to it.
     pub(super) fn publish(&mut self, now: Time) {
         if self.unpublished == 0 {
             return;
         }
         self.unpublished = 0;
         self.newest = now;
-        // Each refusal is for one burst.
+        // Each refusal covers one burst.
         let was_refused = std::mem::take(&mut self.was_refused);
         let is_told = self.wakes_on_way + self.rung > 0 || was_refused;
         assert!(!self.is_asleep || is_told, "{} sleeps on, and nobody wakes it", self.to);
     }
 
-    /// A frame is given to the consumer.
+    /// Checks a frame that is delivered to the consumer.
     pub(super) fn take(&mut self, frame: &[u8]) {
         let to = self.to;
         assert!(self.published() > 0, "{to} is given a frame that nobody has published: {frame:?}");
@@ -75,17 +75,17 @@ impl Lane {
         assert!(next.as_deref() == Some(frame), "{to} is given another frame than the next");
     }
 
-    /// Frames that the consumer can see, and has not taken.
+    /// Returns the number of frames that the consumer can see and has not taken.
     pub(super) fn published(&self) -> usize {
         self.frames.len() - self.unpublished
     }
 
-    /// When the latest of them was published; the beginning if there is none.
+    /// Returns when the latest of these frames was published; time zero without one.
     pub(super) fn newest(&self) -> Time {
         if self.published() > 0 { self.newest } else { Time::ZERO }
     }
 
-    /// The consumer says that it sleeps; what it does then is another matter.
+    /// Records that the consumer announces sleep, whether or not it then sleeps.
     pub(super) fn note_sleep(&mut self) {
         self.sleeps += 1;
     }
@@ -102,12 +102,12 @@ impl Lane {
         self.was_refused = true;
     }
 
-    /// Wake-ups leave. They come to the address that this gives.
+    /// Records departing wake-ups.
     pub(crate) fn send_wakes(&mut self, count: u64) {
         self.wakes_on_way += count;
     }
 
-    /// They arrive.
+    /// Records arriving wake-ups. Returns the consumer's address.
     pub(crate) fn receive_wakes(&mut self, count: u64) -> SimAddr {
         self.wakes_on_way -= count;
         self.rung += count;
@@ -122,7 +122,7 @@ impl Lane {
         std::mem::take(&mut self.rung)
     }
 
-    /// One of the two sides breaks a rule; with a bad header, the consumer is sure to find it.
+    /// Records that a side breaks a rule. With a bad header, the consumer is sure to find out.
     pub(super) fn note_misdeed(&mut self, header: Option<Misdeed>) {
         self.is_defaced = true;
         self.has_bad_header |= header.is_some();
@@ -132,7 +132,8 @@ impl Lane {
         self.is_defaced
     }
 
-    /// How often the consumer has come to rest, this time included, with nothing but an impossible header before it.
+    /// Counts the consumer's rests, including the current one, before nothing but an impossible header, and
+    /// returns their number.
     pub(super) fn rests_over_bad_header(&mut self) -> u32 {
         self.rests += u32::from(self.has_bad_header && self.published() == 0);
         self.rests

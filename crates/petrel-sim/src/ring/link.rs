@@ -1,4 +1,4 @@
-//! How endpoints come to their rings.
+//! How endpoints attach to their rings.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,17 +11,17 @@ use super::lane::Lane;
 use crate::fabric::SimAddr;
 use crate::rng::{Probability, Rng};
 
-/// How a peer is reached.
+/// The link to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataLink {
     /// By packets of the fabric.
     Packets(SimAddr),
-    /// Through rings in memory that both share.
+    /// Through rings in shared memory.
     Ring(RingLink),
 }
 
 impl DataLink {
-    /// Where the peer is.
+    /// Returns the peer's address.
     pub fn peer(&self) -> SimAddr {
         match *self {
             Self::Packets(peer) | Self::Ring(RingLink { peer, .. }) => peer,
@@ -35,25 +35,25 @@ impl From<SimAddr> for DataLink {
     }
 }
 
-/// A pair of rings, as one of its sides sees it.
+/// A pair of rings, from the perspective of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLink {
     /// The other side.
     pub peer: SimAddr,
-    /// What both sides call the pair, and nobody any other.
+    /// The number of the pair, the same on both sides and unique.
     pub number: u64,
-    /// Bytes of each ring: a power of two from 4 KiB on.
+    /// Bytes of each ring: a power of two, at least 4 KiB.
     pub ring_bytes: usize,
-    /// The longest frame: no more than half of a ring, less 8 bytes.
+    /// The longest frame: at most half of a ring minus 8 bytes.
     pub max_frame_bytes: usize,
 }
 
-/// Links of processes that share memory, of which one in so many goes by packets all the same.
+/// One of this number of links between processes that share memory uses packets nevertheless.
 const LINKS_PER_FALLBACK: u64 = 8;
 
 impl RingLink {
-    /// How two endpoints whose processes share memory reach each other: both are told the same of one number. The rings
-    /// are small, so that they are full now and then.
+    /// Draws the link between two endpoints whose processes share memory; both sides draw the same from one
+    /// number. The rings are small, so that they are full occasionally.
     pub(crate) fn draw(peer: SimAddr, number: u64) -> DataLink {
         let rng = &mut Rng::new(number);
         if rng.below(LINKS_PER_FALLBACK) == 0 {
@@ -66,18 +66,19 @@ impl RingLink {
     }
 }
 
-/// What may go wrong with wake-ups.
+/// The faults of wake-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakeFaults {
-    /// How many come late.
+    /// The share of late wake-ups.
     pub late: Probability,
-    /// By so many nanoseconds at most.
+    /// Their maximum delay, in nanoseconds.
     pub late_within_ns: u64,
-    /// How many the system refuses, for lack of memory. The next frame for the sleeper brings another.
+    /// The share of wake-ups that the system refuses, for lack of memory. The next frame for the sleeper
+    /// sends another.
     pub refused: Probability,
 }
 
-/// What one side holds of a pair.
+/// One side's half of a pair.
 #[derive(Debug)]
 pub(crate) struct Half {
     pub(super) end: RingEnd,
@@ -93,7 +94,7 @@ pub(crate) struct Halves {
 }
 
 impl Halves {
-    /// The half of the pair that belongs to `here`: its memory is made when the first is taken.
+    /// Takes the half of the pair that belongs to `here`. The first half taken allocates the memory.
     pub(super) fn take_half(&mut self, here: SimAddr, link: RingLink) -> Result<Half, ShmError> {
         let RingLink { peer, number, ring_bytes, max_frame_bytes } = link;
         if let Some(half) = self.waiting.remove(&number) {
@@ -106,7 +107,7 @@ impl Halves {
         Ok(Half { end: near, outgoing: there, incoming: back })
     }
 
-    /// One side has left: nobody is waited for.
+    /// Drops the half that waits for the other side, because one side has left.
     pub(super) fn forget(&mut self, number: u64) {
         self.waiting.remove(&number);
     }

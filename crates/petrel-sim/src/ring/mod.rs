@@ -1,10 +1,11 @@
-//! Shared memory as production has it, between endpoints of the simulation: records, wrap, full rings, and who is woken when
-//! are those of `petrel-transport`. Memory has no packets and loses nothing: a frame is there when its burst is published.
-//! The fabric decides when its consumer looks: a wake-up takes its time, may be late, or is refused by the system.
+//! The production shared-memory code, between endpoints of the simulation: records, wrapping, full rings
+//! and wake-ups are those of `petrel-transport`. Memory has no packets and loses nothing: a frame is
+//! readable when its burst is published. The fabric decides when its consumer polls: a wake-up takes time,
+//! may be late, or is refused by the system.
 //!
-//! Checked here, and a panic otherwise: what comes out of a ring are the frames that were written, byte for byte and in their
-//! order; nobody sleeps over frames that were published, unless a wake-up is on its way; and rings are given up when
-//! the peer broke a rule, and never else.
+//! This module panics unless the frames that come out of a ring are the written frames, byte for byte and
+//! in order. No consumer may sleep over published frames, unless a wake-up is in flight. Rings are
+//! abandoned if the peer broke a rule, and in no other case.
 
 mod lane;
 mod link;
@@ -22,21 +23,23 @@ pub(crate) use link::{Half, Halves};
 use crate::fabric::{FabricHandle, SimAddr};
 use crate::rng::Rng;
 
-/// What a wake-up usually takes, in nanoseconds: from a thread that spins in the kernel to one whose core has gone to sleep.
+/// The usual latency of a wake-up, in nanoseconds: from a thread that spins in the kernel to one whose core
+/// is in a sleep state.
 pub(crate) const WAKE_NS: (u64, u64) = (500, 30_000);
 
-/// Looks in a row at a full ring come after pauses from the first to the second, each of them twice the one before.
+/// The first and the longest pause between polls of a full ring; each pause is twice the previous one.
 pub(crate) const FULL_PAUSE_NS: (u64, u64) = (500, 64_000);
 
-/// After one burst in so many an endpoint looks again some times before it sleeps.
+/// After one of this number of bursts an endpoint polls again a few times before it sleeps.
 const BURSTS_PER_SPIN: u64 = 4;
 pub(crate) const SPINS_MAX: u64 = 3;
 const SPIN_NS: u64 = 1_000;
 
-/// Rests over an impossible header: a burst with a small budget may not come to its ring, but the next ones do.
+/// Rests over an impossible header: a burst with a small budget may not reach its ring, but the next bursts
+/// do.
 const RESTS_MAX: u32 = 64;
 
-/// One in so many dying peers leaves its rings as they are.
+/// One of this number of dying peers leaves its rings intact.
 const DEATHS_PER_CLEAN_ONE: u64 = 3;
 
 /// The rings of one endpoint.
@@ -49,14 +52,14 @@ pub(crate) struct Rings {
     pairs: Vec<Option<Pair>>,
     rng: Rng,
     is_asleep: bool,
-    /// Looks that come before the next sleep.
+    /// Polls before the next sleep.
     spins: u64,
-    /// Frames for which rings had no room, as counted so far, and the pause before the next look at them.
+    /// Frames for which rings had no room, counted so far, and the pause before the next poll.
     blocked: u64,
     pause_ns: u64,
 }
 
-/// What is known of the two rings of a peer.
+/// State of the two rings of a peer.
 #[derive(Debug)]
 struct Pair {
     peer: SimAddr,
@@ -104,7 +107,7 @@ impl Rings {
 
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         self.wake_up();
-        // As it does, so that the frames of the burst are published.
+        // The transport does the same, so that the frames of the burst are published.
         self.flush();
         self.detached.remove_peer(peer);
         if let Some(pair) = self.pairs.get_mut(peer.0 as usize).and_then(Option::take) {
@@ -120,7 +123,7 @@ impl Rings {
         let is_taken = self.detached.push(peer, head, body);
         let bytes = head.len() + body.len();
         let is_possible = (1..=self.max_frame_bytes(peer)).contains(&bytes);
-        // What is for a ring that was given up goes nowhere.
+        // Frames for an abandoned ring are discarded.
         if is_taken && is_possible && !self.detached.is_given_up(peer) {
             self.eye().written(peer, [head, body].concat());
         }
@@ -138,7 +141,7 @@ impl Rings {
     pub(crate) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
         self.wake_up();
         let clock = self.fabric.borrow_mut().note_step();
-        // To whoever is stopped in this pass, later frames have not come yet.
+        // For an actor that stops in this turn, later frames have not arrived yet.
         let has_later =
             self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().newest() > clock);
         if has_later {
@@ -153,7 +156,8 @@ impl Rings {
         count
     }
 
-    /// Its endpoint has nothing to do. Tells when it looks again though nothing wakes it; `None` if it sleeps.
+    /// Called when the endpoint has nothing to do. Returns when it polls again even if nothing wakes it;
+    /// `None` if it sleeps.
     pub(crate) fn rest(&mut self) -> Option<u64> {
         if self.pairs.iter().all(Option::is_none) {
             return None;
@@ -169,7 +173,7 @@ impl Rings {
         if !self.sleep() {
             return Some(now_ns);
         }
-        // What has rung before is heard at once.
+        // Earlier wake-ups take effect at once.
         let has_rung = self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().has_rung());
         if has_rung {
             self.wake_up();
@@ -178,7 +182,7 @@ impl Rings {
         None
     }
 
-    /// Whether frames lie in the rings that the endpoint has not taken.
+    /// Returns true if the rings hold frames that the endpoint has not taken.
     pub(crate) fn has_received(&self) -> bool {
         self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().published() > 0)
     }
@@ -187,7 +191,7 @@ impl Rings {
         self.detached.stats()
     }
 
-    /// Does with its rings what a process that dies of its own mistakes may do last.
+    /// Corrupts the rings in the ways in which a crashing process may corrupt them last.
     pub(crate) fn deface(&mut self) {
         let Self { detached, fabric, pairs, rng, .. } = self;
         for (pair, peer) in pairs.iter().zip(0u32..) {
@@ -214,7 +218,7 @@ impl Rings {
             }
             fabric.borrow_mut().stats.rings_defaced += 1;
             match misdeed {
-                // Nobody ever sees it.
+                // No reader ever sees this record.
                 Misdeed::HalfRecord => {}
                 Misdeed::HeadOffTheLines | Misdeed::HeadBeyond => {
                     pair.incoming.borrow_mut().note_misdeed(None);
@@ -236,7 +240,8 @@ impl Rings {
         Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at }
     }
 
-    /// How long to wait if some ring has had no room since the last call: its consumer wakes nobody.
+    /// Returns the pause if a ring has had no room since the last call: its consumer does not wake
+    /// producers.
     fn pause_before_full_ring(&mut self) -> Option<u64> {
         let blocked = self.detached.stats().tx_blocked;
         let before = std::mem::replace(&mut self.blocked, blocked);
@@ -250,7 +255,7 @@ impl Rings {
         Some(self.pause_ns)
     }
 
-    /// Goes to sleep, unless frames have come.
+    /// Goes to sleep, unless frames have arrived.
     fn sleep(&mut self) -> bool {
         for pair in self.pairs.iter().flatten() {
             pair.incoming.borrow_mut().note_sleep();
@@ -314,7 +319,7 @@ impl Drop for Rings {
 }
 
 impl Pair {
-    /// Nobody is at this end any more.
+    /// Records that this end of the pair has left.
     fn leave(self, fabric: &FabricHandle) {
         self.incoming.borrow_mut().set_asleep(false);
         // A panic inside the fabric may be unwinding through the transport's owner.
@@ -357,7 +362,7 @@ impl Eye for Watching<'_> {
     }
 }
 
-/// How an endpoint and its peer wake each other.
+/// The wake-up channel between an endpoint and its peer.
 #[derive(Debug)]
 struct SimCord {
     fabric: FabricHandle,

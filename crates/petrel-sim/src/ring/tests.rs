@@ -27,7 +27,7 @@ impl Two {
         Self { fabric, ends, peers }
     }
 
-    /// How many of these frames a side's ring takes.
+    /// Returns how many of these frames fit into a side's ring.
     fn send(&mut self, side: usize, frames: &[&[u8]]) -> usize {
         let peer = self.peers[side];
         let frames: Vec<_> = frames.iter().map(|head| TxFrame { peer, head, body: &[] }).collect();
@@ -40,7 +40,7 @@ impl Two {
         frames
     }
 
-    /// Lets a side sleep, whatever it does before.
+    /// Polls a side until it sleeps.
     fn sleep(&mut self, side: usize) {
         for _ in 0..10 {
             if self.ends[side].rest().is_none() {
@@ -105,8 +105,8 @@ fn flush__wakes_a_sleeper_once_for_each_sleep() {
     assert_eq!(two.broken_rings(1), 0);
 }
 
-/// The kernel may be out of memory for a byte. A sleep that nobody could end is not over: the next frame, which the
-/// protocol sends when it hears nothing, rings again.
+/// The kernel may be out of memory for a byte. A sleep without a successful wake-up is not over: the next
+/// frame, which the protocol sends when no response comes, rings again.
 #[test]
 fn flush__rings_again_where_the_system_has_refused() {
     let mut two = Two::new();
@@ -130,7 +130,8 @@ fn rest__is_not_granted_over_a_frame() {
     assert_eq!(two.receive(1).len(), 1);
 }
 
-/// Whatever a dying process does to its rings, the other side finds it or is not harmed, and what was sent before arrives.
+/// Whatever a crashing process does to its rings, the other side detects it or is not harmed, and frames
+/// sent before arrive.
 #[test]
 fn deface__ends_the_link_and_nothing_else() {
     let (mut given_up, mut kept) = (0, 0);
@@ -147,7 +148,7 @@ fn deface__ends_the_link_and_nothing_else() {
         two.ends[0].deface();
         two.fabric.advance(10 * WAKE_NS.1);
         assert!(two.receive(1) == [b"last words"] || two.broken_rings(1) == 1);
-        // Full, so that the head is looked at.
+        // Full, so that the head is read.
         two.send(1, &[&[2; FRAME_BYTES][..]; 4]);
         for _ in 0..4 {
             two.ends[1].rest();

@@ -1,4 +1,4 @@
-//! Calls to groups of a node's sessions, as futures and with continuations.
+//! Calls to groups of a node's sessions, made as futures and with continuations.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::{Errand, Patron, Spread};
 use crate::check::node::{Node, Shared};
 use crate::rng::Rng;
 
-/// A group call that is about to be made.
+/// A group call before it is made.
 struct Company {
     id: u32,
     group: Group,
@@ -20,7 +20,7 @@ struct Company {
 }
 
 impl Node {
-    /// Calls some of the sessions together.
+    /// Calls some of the sessions as a group.
     pub(super) fn call_company(&mut self, patron: &mut Patron) {
         let rng = &mut patron.rng;
         let members = self.draw_members(rng);

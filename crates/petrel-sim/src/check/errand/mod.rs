@@ -1,9 +1,10 @@
-//! Errands: calls that are not one request on one session. A client makes several attempts of one, at
-//! several servers, over sessions that come and go; a group call goes to several members at once.
+//! Client calls and group calls of simulated callers, named errands in the code. A client makes several
+//! attempts of a call, at several servers, over sessions that open and close; a group call goes to several
+//! members at once.
 //!
-//! They have numbers of their own, which their requests carry as those of plain calls do. How often each
-//! was attempted is read from the frames, how often it was executed is told by the handlers, and
-//! [`rules`] holds both against what the caller was told.
+//! Errands are numbered separately, and their requests carry the number like requests of plain calls.
+//! Attempts are counted from frames, and executions by the handlers. [`rules`] checks both against the
+//! outcome that the caller got.
 
 mod company;
 mod patron;
@@ -20,28 +21,28 @@ use crate::fabric::SimAddr;
 /// Marks the number of an errand.
 const MARK: u32 = 1 << 31;
 
-/// What is done for an errand.
+/// How a server executes an errand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// It is answered at once.
+    /// The handler answers at once.
     AtOnce,
-    /// After a while.
+    /// The handler answers after a delay.
     Later,
-    /// By a worker.
+    /// A worker answers.
     Crew,
-    /// After a while, by some servers; the others refuse it for good.
+    /// Some servers answer after a delay; others always refuse.
     Picky,
 }
 
 impl Work {
     pub(super) const ALL: [Work; 4] = [Work::AtOnce, Work::Later, Work::Crew, Work::Picky];
 
-    /// Whether a server refuses such an errand.
+    /// Returns true if a server refuses this errand.
     pub(super) fn is_refused(self, id: u32, server: SimAddr) -> bool {
         self == Work::Picky && (id ^ u32::from(server.host.0)) % 2 == 1
     }
 
-    /// The method that asks for it.
+    /// Returns the number of the method.
     pub(super) fn number(self) -> u16 {
         self as u16 + 20
     }
@@ -51,61 +52,61 @@ impl Work {
     }
 }
 
-/// How an errand's requests may spread.
+/// The servers to which an errand's requests may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// A client tries one server after the other.
+    /// A client tries the servers one after another.
     Client {
         attempts_max: u32,
-        /// Whether the caller says that it may be executed more than once.
+        /// Whether the caller allows more than one execution.
         is_idempotent: bool,
     },
-    /// To each server once. Whether those that are late are cancelled.
+    /// Every server gets one request. `cancels`: late members are cancelled.
     Group { needed: usize, cancels: bool },
 }
 
-/// Everything known of one errand.
+/// The state of one client call or group call.
 #[derive(Clone, Debug)]
 pub(super) struct Errand {
     pub(super) work: Work,
     pub(super) spread: Spread,
-    /// Which endpoint in which incarnation.
+    /// The calling endpoint in one incarnation.
     pub(super) client: u32,
     pub(super) client_at: SimAddr,
-    /// Who may execute it; for a group its members, in order.
+    /// Servers that may execute it; for a group call its members, in order.
     pub(super) servers: Vec<SimAddr>,
     pub(super) request_len: u32,
     pub(super) response_len: u32,
-    /// How long its execution takes.
+    /// The duration of an execution.
     pub(super) delay_ns: u64,
-    /// What the answer follows from.
+    /// The seed of the answer.
     pub(super) seed: u64,
-    /// Nothing is in its way any more.
+    /// Set if no fault can justify a failure.
     pub(super) must_succeed: bool,
     pub(super) issued_ns: u64,
     pub(super) deadline_ns: Option<u64>,
-    /// Requests that left, by server.
+    /// Number of requests that left, by server.
     pub(super) attempts: BTreeMap<SimAddr, u32>,
-    /// When the first packet of one left first for each server, as of a [`Call`](super::call::Call).
+    /// When the first packet of a request first left for a server, as for a [`Call`](super::call::Call).
     pub(super) left_ns: BTreeMap<SimAddr, u64>,
-    /// Sessions on which they did.
+    /// Sessions that carried these requests.
     pub(super) sessions: BTreeSet<usize>,
-    /// Where the latest went.
+    /// The server of the latest request.
     pub(super) latest: Option<SimAddr>,
     pub(super) executions: BTreeMap<SimAddr, u32>,
-    /// Servers of which it was said that they have not executed it.
+    /// Servers that have reported not to have executed it.
     pub(super) barred: BTreeSet<SimAddr>,
     pub(super) is_cancelled: bool,
     pub(super) fate: Fate,
 }
 
-/// How an errand stands.
+/// The state of an errand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Pending,
-    /// Its caller did not want it any more.
+    /// The caller dropped the future.
     Dropped,
-    /// Its caller died.
+    /// The caller crashed.
     Lost,
     Succeeded,
     Failed(Status, Execution),
@@ -113,7 +114,7 @@ pub(super) enum Fate {
     FewAnswered,
 }
 
-/// What a server is to do for an errand.
+/// A server's instructions for an errand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) id: u32,
@@ -122,7 +123,7 @@ pub(super) struct Order {
     pub(super) delay_ns: u64,
 }
 
-/// How errands went.
+/// Counters of client and group calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) by_client: u64,
@@ -135,7 +136,7 @@ pub(super) struct Counts {
     pub(super) dropped: u64,
     pub(super) lost: u64,
     pub(super) attempts: u64,
-    /// Executed more than once, as their callers allowed.
+    /// Executed more than once, as the callers allowed.
     pub(super) executed_again: u64,
     pub(super) retries: u64,
     pub(super) hedges: u64,
@@ -153,7 +154,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Their names and values.
+    /// Returns the names and values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
             ("errands_by_client", self.by_client),
@@ -193,13 +194,13 @@ impl Errand {
         self.attempts.values().sum()
     }
 
-    /// Whether requests may leave for it although it has ended: the rest of a group's.
+    /// Returns true if requests may leave although the call has ended: the rest of a group call's requests.
     fn goes_on(&self) -> bool {
         matches!(self.spread, Spread::Group { cancels: false, .. }) && self.fate != Fate::Lost
     }
 }
 
-/// The number of the errand whose request this is, if it is one's.
+/// Returns the index of the errand with this request number, if it is an errand's.
 pub(super) fn place_of(id: u32) -> Option<usize> {
     (id & MARK != 0).then_some((id & !MARK) as usize)
 }

@@ -1,5 +1,5 @@
-//! Who runs errands: a node's clients, and what it asks of them. All of it is drawn from a stream of its
-//! own, so that worlds without errands stay what they were.
+//! Simulated callers: the clients of a node, and the calls made with them. All draws come from a separate
+//! stream, so that worlds without client calls stay unchanged.
 
 use std::cell::RefCell;
 use std::mem;
@@ -18,19 +18,20 @@ use crate::check::pattern::ID_BYTES;
 use crate::fabric::SimAddr;
 use crate::rng::Rng;
 
-/// Clients of a node.
+/// Maximum number of clients of a node.
 const CLIENTS_MAX: u64 = 3;
 
-/// Errands begun at once.
+/// Maximum number of calls begun at once.
 const BURST_MAX: u64 = 6;
 
-/// How long one may take whose success is certain after the storm.
+/// Timeout for a call made after faults have ended, which must succeed.
 const PROBE_NS: u64 = 20_000_000_000;
 
-/// How long one may take where servers have no room for sessions: it may fail, and clients ask for sessions all the while.
+/// Timeout where servers have no room for sessions: the call may fail, and clients ask for sessions
+/// meanwhile.
 const CROWDED_PROBE_NS: u64 = 1_000_000_000;
 
-/// A node's errands.
+/// The simulated caller of a node.
 pub(in crate::check) struct Patron {
     pub(super) rng: Rng,
     clients: Vec<Kept>,
@@ -39,30 +40,30 @@ pub(in crate::check) struct Patron {
     next_number: u32,
 }
 
-/// A client, and what the rules need to know of it.
+/// A client, and its state for the checker.
 struct Kept {
     number: u32,
     client: Client,
     servers: Vec<SimAddr>,
-    /// Those of before, until the endpoint's event loop has heard of the change.
+    /// Earlier servers, kept until the endpoint's event loop has processed the change.
     former: Rc<RefCell<Vec<SimAddr>>>,
     attempts_max: u32,
 }
 
-/// An errand of a client that has not ended.
+/// A client call that has not ended.
 struct Running {
     id: u32,
-    /// Which of the clients.
+    /// The number of the client.
     client: u32,
     hold: Hold,
 }
 
-/// What its caller has of it.
+/// The caller's handle to a call.
 enum Hold {
     Task(Task<()>),
-    /// It has a continuation, and may be cancelled.
+    /// The call has a continuation, and may be cancelled.
     Key(CallKey),
-    /// It has a continuation.
+    /// The call has a continuation.
     Nothing,
 }
 
@@ -72,7 +73,7 @@ impl Hold {
     }
 }
 
-/// What the caller of a client says.
+/// The options of a client call.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     options: CallOptions,
@@ -85,7 +86,7 @@ impl Patron {
         Self { rng, clients: Vec::new(), running: Vec::new(), left: errands, next_number: 0 }
     }
 
-    /// Takes note of what a client did that is going to be dropped.
+    /// Adds up the statistics of a client before the client is dropped.
     fn retire(kept: &Kept, shared: &Shared) {
         let stats = kept.client.stats();
         let counts = &mut shared.ledger().errand_counts;
@@ -96,13 +97,13 @@ impl Patron {
         counts.connects_failed += stats.connects_failed;
     }
 
-    /// Drops the clients: their sessions are closed when the last errand has ended.
+    /// Drops the clients: their sessions are closed when the last call has ended.
     pub(in crate::check) fn retire_all(&mut self, shared: &Shared) {
         self.clients.iter().for_each(|kept| Self::retire(kept, shared));
         self.clients.clear();
     }
 
-    /// The clients' servers, and who waits for what.
+    /// Describes the clients' servers and waiting calls.
     pub(in crate::check) fn describe(&self) -> String {
         let clients = self.clients.iter().map(|kept| format!("{:?}", kept.client));
         clients.collect::<Vec<_>>().join(", ")
@@ -110,7 +111,7 @@ impl Patron {
 }
 
 impl Node {
-    /// Begins some errands, drops some, and sometimes a client with them under way.
+    /// Begins some calls, drops some, and sometimes drops a client with outstanding calls.
     pub(in crate::check) fn run_errands(&mut self) {
         let Some(mut patron) = self.patron.take() else { return };
         let ledger = Rc::clone(&self.shared.common.ledger);
@@ -137,7 +138,7 @@ impl Node {
         self.patron = Some(patron);
     }
 
-    /// The caller of an errand wants it no more.
+    /// Drops or cancels a call on behalf of its caller.
     fn give_up(&mut self, id: u32, hold: Hold) {
         let is_pending = |errand: &Errand| errand.fate == Fate::Pending;
         if !self.shared.ledger().errand(id).is_some_and(is_pending) {
@@ -149,7 +150,7 @@ impl Node {
                 self.shared.pending.set(self.shared.pending.get() - 1);
                 task.abort();
             }
-            // Its continuation runs: with CANCELLED, or with the end that it has had already.
+            // The continuation runs: with CANCELLED, or with the outcome that the call already has.
             Hold::Key(key) => {
                 if self.endpoint.context().cancel(key) {
                     self.shared.ledger().cancel_errand(id);
@@ -159,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Whether errands are left to be begun.
+    /// Returns true if there are calls left to begin.
     pub(in crate::check) fn has_errands_left(&self) -> bool {
         self.patron.as_ref().is_some_and(|patron| patron.left > 0)
     }
@@ -191,7 +192,7 @@ impl Node {
         }
     }
 
-    /// A client gets other servers, while errands of it may be on their way: these may go to both.
+    /// Changes the servers of a client. Its outstanding calls may go to old and new servers.
     fn change_targets(&mut self, patron: &mut Patron) {
         let place = patron.rng.below(patron.clients.len() as u64) as usize;
         let targets = draw_targets(&mut patron.rng, &self.targets);
@@ -202,7 +203,7 @@ impl Node {
         for running in patron.running.iter().filter(|running| running.client == kept.number) {
             self.shared.ledger().add_servers(running.id, &kept.servers);
         }
-        // Tasks run after the loop has looked at what was posted.
+        // Tasks run after the event loop has processed its mailbox.
         let former = Rc::clone(&kept.former);
         self.endpoint.handle().spawn(async move { former.borrow_mut().clear() });
         self.shared.ledger().errand_counts.target_changes += 1;
@@ -226,7 +227,7 @@ impl Node {
             must_succeed: probed.is_some(),
             ..self.draw_errand(&mut patron.rng, spread, [&servers[..], &former.borrow()].concat())
         };
-        // Workers may have too much to do.
+        // Worker pools may be overloaded.
         let errand = match probed {
             Some(_) => Errand { work: Work::Later, ..errand },
             None => errand,
@@ -239,7 +240,7 @@ impl Node {
         patron.running.push(Running { id, client: number, hold });
     }
 
-    /// Makes a call of a client: awaited in a task, or with a continuation.
+    /// Makes a client call: awaited in a task, or with a continuation.
     fn call_in_a_way(
         &mut self,
         way: u64,
@@ -278,7 +279,7 @@ impl Node {
         })
     }
 
-    /// What one is about.
+    /// Draws the parameters of a call.
     pub(super) fn draw_errand(
         &self,
         rng: &mut Rng,
@@ -310,7 +311,7 @@ impl Node {
         }
     }
 
-    /// Calls once by each client, after the storm.
+    /// Makes one call with every client, after the faults.
     pub(in crate::check) fn probe_clients(&mut self) {
         let Some(mut patron) = self.patron.take() else { return };
         for place in 0..patron.clients.len() {
@@ -326,7 +327,7 @@ impl Node {
         }
     }
 
-    /// Sessions that a group may have: some that are open.
+    /// Draws open sessions for a group.
     pub(super) fn draw_members(&self, rng: &mut Rng) -> Vec<Open> {
         debug_assert!(self.shared.common.phase.get() == Phase::Active);
         let is_open = |open: &Open| {
@@ -342,7 +343,7 @@ impl Node {
 }
 
 impl Shared {
-    /// The caller of an errand begins to wait. What reads the clock next is the call.
+    /// Records the beginning of a call. The call itself makes the next reading of the clock.
     pub(super) fn begin_errand(&self, id: u32, timeout_ns: Option<u64>) {
         let from_ns = self.common.fabric.next_reading_ns();
         let deadline_ns = timeout_ns.map(|timeout_ns| from_ns + timeout_ns);
@@ -351,7 +352,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// A client's call has ended.
+    /// Records the end of a client's call.
     fn client_ends(&self, id: u32, outcome: Result<&[u8], &petrel::Error>) {
         self.pending.set(self.pending.get() - 1);
         self.ledger().end_errand(id, outcome);
@@ -394,7 +395,7 @@ impl Wish {
         Self { options, timeout_ns, is_idempotent }
     }
 
-    /// One that is tried until its time is over.
+    /// Returns options for a call that is retried until its timeout.
     fn within(timeout_ns: u64) -> Self {
         let options = CallOptions::new().timeout(Duration::from_nanos(timeout_ns));
         let options = options.idempotent().wait_for_ready();

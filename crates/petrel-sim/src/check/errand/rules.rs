@@ -1,15 +1,15 @@
-//! What must hold of errands.
+//! The rules for client calls and group calls.
 //!
-//! | rule | when it is looked at |
+//! | rule | checked |
 //! | --- | --- |
-//! | no more attempts than allowed; of a group one for each session | when a request leaves |
-//! | none leaves once the errand has ended, or its caller has dropped it | when a packet leaves |
-//! | an errand that is not idempotent is not attempted again where an attempt was executed | when a request leaves |
-//! | and only its latest attempt is executed, once | when a handler runs |
-//! | a server executes no more than it was sent; nothing that it is said not to have executed | when a handler runs |
-//! | success means executed, and the right bytes; a failure has a reason | at the end |
-//! | a group succeeds with just as many answers as are needed, and fails with just so many failures that those cannot come | at the end |
-//! | each ends once, by its deadline | at the end, and when all is over |
+//! | at most the allowed attempts; of a group call one for each session | when a request leaves |
+//! | no packet leaves after the call has ended, or its caller has dropped it | when a packet leaves |
+//! | a call that is not idempotent is not attempted again after an execution | when a request leaves |
+//! | only the latest attempt of a call that is not idempotent is executed, once | when a handler runs |
+//! | a server executes at most the requests sent to it, and none that it reported as not executed | when a handler runs |
+//! | success means executed, with the right bytes; a failure has a reason | at the end |
+//! | a group call succeeds with exactly the needed number of answers; it fails with the first failure that rules success out | at the end |
+//! | every call ends once, by its deadline | at the end of the call, and at the end of the run |
 
 use std::fmt::Debug;
 
@@ -24,7 +24,7 @@ use crate::check::pattern;
 use crate::fabric::{PassClock, SimAddr};
 
 impl Ledger {
-    /// Enters an errand that is about to be run; gives its number and its request.
+    /// Records a call that is about to be made; returns its number and its request.
     pub(in crate::check) fn send_out(&mut self, errand: Errand) -> (u32, Vec<u8>) {
         let id = id_at(self.errands.len());
         let mut request = vec![0; errand.request_len as usize];
@@ -37,14 +37,14 @@ impl Ledger {
         (id, request)
     }
 
-    /// Its caller begins to wait.
+    /// Records that the caller begins to wait.
     pub(in crate::check) fn begin_errand(&mut self, id: u32, deadline_ns: Option<u64>) {
         let now_ns = self.now_ns;
         let Some(errand) = self.errand_mut(id) else { return };
         (errand.issued_ns, errand.deadline_ns) = (now_ns, deadline_ns);
     }
 
-    /// The first packet of a request leaves, and says what is left.
+    /// Checks the deadline on a departing first packet.
     pub(in crate::check) fn leave_errand(
         &mut self,
         id: u32,
@@ -63,7 +63,7 @@ impl Ledger {
         self.errands.get(place_of(id)?)
     }
 
-    /// Its caller has cancelled it, and was told that it had not ended.
+    /// Records that the caller has cancelled a call that had not ended.
     pub(super) fn cancel_errand(&mut self, id: u32) {
         if let Some(errand) = self.errand_mut(id) {
             errand.is_cancelled = true;
@@ -71,7 +71,7 @@ impl Ledger {
         }
     }
 
-    /// An errand may go to these servers, too.
+    /// Adds servers to which the call may go.
     pub(super) fn add_servers(&mut self, id: u32, servers: &[SimAddr]) {
         let Some(errand) = self.errand_mut(id) else { return };
         let new = servers.iter().filter(|server| !errand.servers.contains(server)).copied();
@@ -82,7 +82,7 @@ impl Ledger {
         self.errands.get_mut(place_of(id)?)
     }
 
-    /// The first packet of a request leaves.
+    /// Checks the first packet of a departing request.
     pub(in crate::check) fn attempt(
         &mut self,
         id: u32,
@@ -110,7 +110,7 @@ impl Ledger {
         }
     }
 
-    /// A packet of its request leaves.
+    /// Checks a departing packet of a request.
     pub(in crate::check) fn check_leaving(&self, id: u32) -> Result<(), String> {
         match self.errand(id) {
             Some(errand) if errand.fate == Fate::Pending || errand.goes_on() => Ok(()),
@@ -118,7 +118,7 @@ impl Ledger {
         }
     }
 
-    /// A handler runs.
+    /// Checks a handler's run.
     pub(in crate::check) fn execute_errand(
         &mut self,
         server: SimAddr,
@@ -162,7 +162,7 @@ impl Ledger {
         Some(Order { id, seed, len: response_len as usize, delay_ns })
     }
 
-    /// A client's call has ended.
+    /// Records the end of a client's call.
     pub(in crate::check) fn end_errand(&mut self, id: u32, outcome: Result<&[u8], &petrel::Error>) {
         let Some(errand) = self.errand(id).cloned() else { return };
         if errand.is_cancelled && outcome.is_ok() {
@@ -192,7 +192,7 @@ impl Ledger {
         }
     }
 
-    /// After the storm an errand fails only if all its servers are gone for good.
+    /// After the faults, a call may fail only if all its servers have crashed for good.
     fn check_need_to_fail(&mut self, id: u32, errand: &Errand, failure: &petrel::Error) {
         let client = errand.client_at.host;
         let is_gone = |server: &SimAddr| {
@@ -204,7 +204,7 @@ impl Ledger {
         }
     }
 
-    /// A group's outcome is certain.
+    /// Checks the outcome of a group call.
     pub(in crate::check) fn end_group(
         &mut self,
         id: u32,
@@ -251,7 +251,7 @@ impl Ledger {
         }
     }
 
-    /// The errand has ended, and must not have before.
+    /// Records the end of a call, which must not have ended before.
     fn conclude(&mut self, id: u32, fate: Fate) {
         self.note_errand(id, 3);
         let Some(errand) = self.errand_mut(id) else { return };
@@ -264,13 +264,14 @@ impl Ledger {
         if self.is_late(errand.client_at.host, deadline_ns.max(errand.issued_ns)) {
             self.break_errand(id, "ended long after its deadline", &fate);
         }
-        // An answer that came in time may find its caller's turn held up.
+        // An answer that arrived in time may find its caller's turn stopped.
         if fate == Fate::Succeeded && deadline_ns + self.held_up_ns <= self.now_ns {
             self.break_errand(id, "succeeded after its deadline", &"");
         }
     }
 
-    /// Who was said not to have executed it has not, and will not.
+    /// Checks that servers reported as not having executed the call have not done so, and bars them from
+    /// doing so later.
     fn check_not_executed(&mut self, id: u32, failure: &petrel::Error, servers: Vec<SimAddr>) {
         if !matches!(failure.execution, Execution::NotSent | Execution::Refused) {
             self.errand_counts.failed_unknown += 1;
@@ -292,7 +293,7 @@ impl Ledger {
         }
     }
 
-    /// A failure needs a reason, at one of these servers.
+    /// Checks that a failure has a reason, at one of these servers.
     fn check_errand_failure(
         &mut self,
         id: u32,
@@ -303,7 +304,7 @@ impl Ledger {
         let Some(errand) = self.errand(id).cloned() else { return };
         let now_ns = self.now_ns;
         let did_not = matches!(failure.execution, Execution::NotSent | Execution::Refused);
-        // A client may still pause after a connect that failed.
+        // A client may still pause after a failed connect.
         let from_ns = errand.issued_ns.saturating_sub(self.troubles.aftermath_ns);
         let hosts = |server: &SimAddr| [errand.client_at.host, server.host];
         let is_justified =
@@ -323,7 +324,7 @@ impl Ledger {
             Status::Cancelled => is_closed_here || errand.is_cancelled,
             Status::DeadlineExceeded => {
                 let early_ns = |server: &SimAddr| self.early_ns_max(server.host, errand.issued_ns);
-                // One attempt may be refused, and what became of the others unknown.
+                // One attempt may be refused, and the outcome of the others unknown.
                 let is_retried = matches!(errand.spread, Spread::Client { attempts_max: 2.., .. });
                 let may_be_refused = match failure.execution {
                     Execution::Refused => true,
@@ -334,12 +335,12 @@ impl Ledger {
                 let early_ns = early_ns.unwrap_or(0);
                 errand.deadline_ns.is_some_and(|deadline_ns| now_ns + early_ns >= deadline_ns)
             }
-            // Whatever earlier attempts may have done, the last was refused or not sent.
+            // Whatever the outcome of earlier attempts, the last was refused or not sent.
             Status::ResourceExhausted if failure.execution != Execution::Answered => {
                 errand.work == Work::Crew || self.memory_is_tight || self.is_crowded
             }
             Status::ResourceExhausted => self.memory_is_tight,
-            // The answer was given up before it was asked for again.
+            // The server discarded the answer before a repeated pull.
             Status::DataLoss => failure.execution == Execution::Answered && self.memory_is_tight,
             Status::FailedPrecondition => {
                 let refuses = |&server: &SimAddr| errand.work.is_refused(id, server);
@@ -352,7 +353,7 @@ impl Ledger {
         }
     }
 
-    /// The caller drops it.
+    /// Records that the caller drops the call.
     pub(in crate::check) fn drop_errand(&mut self, id: u32) {
         self.errand_counts.dropped += 1;
         if let Some(errand) = self.errand_mut(id) {
@@ -360,7 +361,7 @@ impl Ledger {
         }
     }
 
-    /// A client died with its errands.
+    /// Records that a client crashed with its calls.
     pub(in crate::check) fn bury_errands(&mut self, client: u32) {
         for errand in &mut self.errands {
             if errand.client == client && errand.fate == Fate::Pending {
@@ -370,7 +371,7 @@ impl Ledger {
         }
     }
 
-    /// What must hold when all is over.
+    /// Checks that all calls have ended.
     pub(in crate::check) fn close_errands(&mut self) {
         let pending = |errand: &Errand| errand.fate == Fate::Pending;
         if let Some(place) = self.errands.iter().position(pending) {

@@ -14,7 +14,7 @@ const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
 const SERVER: SimAddr = SimAddr::new(HostId(1), 1);
 const SESSION: SessionId = SessionId { index: 1, generation: 0 };
 
-/// A ledger with one call, and somewhere to get buffers from.
+/// A ledger with one call, and an endpoint that allocates buffers.
 struct Desk {
     ledger: Ledger,
     endpoint: Endpoint<(), SimTransport, SimControl>,
@@ -55,7 +55,7 @@ impl Desk {
         Self { ledger, endpoint }
     }
 
-    /// With a call that has a deadline.
+    /// Makes a call with a deadline.
     fn until(deadline_ns: u64) -> Self {
         let mut desk = Self::new(Method::Echo);
         desk.ledger.calls[0].deadline_ns = Some(deadline_ns);
@@ -236,7 +236,7 @@ fn is_seen_rightly(desk: &mut Desk, seen_ns: Option<u64>) -> bool {
 
 #[test]
 fn deadline__grows_by_the_way_and_shrinks_by_a_stop_of_the_server() {
-    // On its way for 100 ns before the turn began.
+    // In flight for 100 ns before the turn began.
     for (seen_ns, is_right) in [(2_100, true), (2_101, false)] {
         let mut desk = Desk::until(2_000);
         desk.ledger.calls[0].left_ns = Some(450);
@@ -251,7 +251,7 @@ fn deadline__grows_by_the_way_and_shrinks_by_a_stop_of_the_server() {
         desk.ledger.troubles.add_stop(Stopped { host, from_ns: 300, for_ns: 200 });
         assert_eq!(is_seen_rightly(&mut desk, Some(seen_ns)), is_right, "{seen_ns}");
     }
-    // It is over.
+    // The deadline has passed.
     let mut desk = Desk::until(2_000);
     (desk.ledger.now_ns, desk.ledger.turn_ns) = (2_000, 2_000);
     assert!(!is_seen_rightly(&mut desk, Some(2_000)));
@@ -379,7 +379,8 @@ fn held_back_ns__is_for_the_packets_of_the_session_meanwhile_and_of_nested_calls
             Call { spec, client, session, issued_ns, ended_ns, parent, end, ..first.clone() };
         ledger.issue(call)
     };
-    // Call 0 is under way from 400 on. In its session are others from before its end and after its beginning.
+    // Call 0 is outstanding from 400 on. Its session has further calls from before its end and after its
+    // beginning.
     let waits = add(0, 2, (500, Some(900)), None, End::Succeeded);
     add(0, 2, (400, Some(500)), None, End::Succeeded);
     add(0, 2, (900, None), None, End::Pending);
@@ -396,7 +397,7 @@ fn held_back_ns__is_for_the_packets_of_the_session_meanwhile_and_of_nested_calls
         packet_bytes: 1_000,
         gap_ns: if call.client == 0 { 10 } else { 1_000 },
     };
-    // Three calls with three packets each: the one of the response comes with the request.
+    // Three calls with three packets each: the response packet needs no pull.
     assert_eq!(ledger.held_back_ns(waits, &gap), 9 * 10);
     let mut nested = first.clone();
     (nested.client, nested.parent) = (7, Some(waits));

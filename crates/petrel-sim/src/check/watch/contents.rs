@@ -1,14 +1,15 @@
-//! What frames carry, held against the messages of the calls: the rule that no frame shows a buffer
-//! that was given back (eRPC §4.2.2, appendices B and C).
+//! The checker of frame contents: no frame may show a buffer after its release (eRPC §4.2.2, appendices B
+//! and C).
 //!
-//! An application overwrites a buffer as soon as it has it back, or uses it for another call, and
-//! pools poison what comes back to them. Every payload that leaves is therefore looked at here, those
-//! included that nobody will take: packets sent again, and answers to calls that are over. A request
-//! must be that of a call which has not ended, and each byte the one that its message has there.
+//! An application overwrites or reuses a buffer as soon as it is returned, and pools poison returned
+//! memory. Every departing payload is therefore compared with its message, including payloads without a
+//! reader: retransmissions, and answers to ended calls. A request must belong to a call that has not ended,
+//! and every byte must be the byte of its message at this place.
 //!
-//! Endpoints that were broken on purpose, with the witness's other rules switched off, which mostly
+//! The table lists endpoints with planted defects. The wire checker's other rules, which mostly notice
+//! first, were switched off. The seed is the first from 0 on that this rule finds.
 //! notice first, and the first seed from 0 on that this rule finds:
-//!
+//! | planted defect | seed | message |
 //! | what was broken | seed | what it says |
 //! | --- | --- | --- |
 //! | packets sent again wait for a turn in a list of addresses | 0 | "memory that the application had got back" |
@@ -29,10 +30,10 @@ use crate::check::ledger::Ledger;
 use crate::check::pattern::{self, SCRIBBLE_BYTE};
 use crate::fabric::{PassClock, SimAddr};
 
-/// So many times the same byte are no accident.
+/// A repetition of this length is no accident.
 const RUN_BYTES: usize = 4;
 
-/// The rule, with what it knows.
+/// The contents checker, with its state.
 #[derive(Debug)]
 pub(super) struct Contents {
     ledger: Rc<RefCell<Ledger>>,
@@ -41,35 +42,35 @@ pub(super) struct Contents {
     counts: ContentCounts,
 }
 
-/// How many payloads were held against their messages.
+/// Number of payloads compared with their messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::check) struct ContentCounts {
     pub(in crate::check) all: u64,
-    /// Of packets sent again.
+    /// In retransmitted packets.
     pub(in crate::check) repeated: u64,
-    /// Of answers to calls that had ended: nobody takes them.
+    /// In answers to ended calls, which have no reader.
     pub(in crate::check) stale: u64,
 }
 
-/// The request that a number stands for.
+/// The request behind a request number.
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    /// That of a call.
+    /// A plain call's.
     Call(u32),
-    /// That of an errand.
+    /// A client or group call's.
     Errand(u32),
-    /// Too short to name its call.
+    /// Too short for a call number.
     Tiny { method: Method, byte: Option<u8> },
 }
 
-/// The way of a frame.
+/// The path of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Way {
-    /// The session's number among all.
+    /// The session's index in the wire checker.
     pub(super) session: usize,
     pub(super) from: SimAddr,
     pub(super) to: SimAddr,
-    /// Bytes of each packet but the last.
+    /// Payload of every packet except the last.
     pub(super) packet_bytes: u32,
     /// The sender's clock.
     pub(super) clock: PassClock,
@@ -84,7 +85,7 @@ impl Contents {
         self.counts
     }
 
-    /// A frame leaves.
+    /// Checks a departing frame.
     pub(super) fn look(&mut self, way: Way, frame: &Frame<'_>) -> Result<(), String> {
         let name = (way.session, frame.header.request);
         let offset = part_of(frame).packet as usize * way.packet_bytes as usize;
@@ -105,7 +106,7 @@ impl Contents {
                 false
             }
             Kind::Response | Kind::ResponsePart => {
-                // Forged frames may be answered too.
+                // Forged frames may be answered, too.
                 let Some(message) = known else { return Ok(()) };
                 self.look_at_answer(message, offset, frame)?;
                 self.is_over(message)
@@ -118,7 +119,7 @@ impl Contents {
         Ok(())
     }
 
-    /// The request to which a new number is given, as its first packet tells.
+    /// Returns the request behind a new request number, according to its first packet.
     fn first_seen(&self, way: Way, frame: &Frame<'_>) -> Result<Message, String> {
         let ledger = self.ledger.borrow();
         let (payload, method) = (frame.payload, frame.header.aux);
@@ -140,7 +141,7 @@ impl Contents {
         is_meant.then_some(Message::Call(id)).ok_or_else(|| wrong("a request", payload))
     }
 
-    /// An attempt of an errand begins.
+    /// Checks the first packet of an attempt.
     fn attempt_seen(&self, way: Way, frame: &Frame<'_>) -> Result<Message, String> {
         let id = pattern::id_of(frame.payload).unwrap_or_default();
         let asked = (frame.header.aux, part_of(frame).size);
@@ -172,7 +173,7 @@ impl Contents {
         Ok(())
     }
 
-    /// The first packet tells what is left.
+    /// Checks the deadline on the first packet.
     fn look_at_deadline(
         &self,
         message: Message,
@@ -184,7 +185,7 @@ impl Contents {
         match message {
             Message::Call(id) => ledger.leave(id, left_us, clock),
             Message::Errand(id) => ledger.leave_errand(id, to, left_us, clock),
-            // Its call is not known.
+            // The call of a tiny request is unknown.
             Message::Tiny { .. } => Ok(()),
         }
     }
@@ -203,7 +204,7 @@ impl Contents {
     ) -> Result<(), String> {
         let payload = frame.payload;
         if frame.header.aux as u8 != 0 {
-            // The texts of errors, whoever gave them, are in ASCII.
+            // Error texts are ASCII, whatever their origin.
             return payload.is_ascii().then_some(()).ok_or_else(|| wrong("an error", payload));
         }
         let content = match message {

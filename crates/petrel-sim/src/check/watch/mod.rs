@@ -1,25 +1,24 @@
-//! A witness who reads every frame, and knows the specification but not the code.
+//! The wire checker: it reads every frame, and is written from the specification rather than from the code.
 //!
-//! What only costs time or room never shows in the outcome of a call: a packet sent again that the
-//! other side is known to have, a credit too many, a bitmap that tells less than is true. So each
-//! session is followed here from its frames alone, as `docs/wire-protocol.md` says, with sets in
-//! place of bitmaps, and each frame is held against what its sender must know at that moment:
-//! everything that it took from its receive queue, and nothing that it did not.
+//! Waste of time or memory never shows in the outcome of a call: an unneeded retransmission, a credit too
+//! many, an incomplete bitmap. So the wire checker follows every session from its frames alone, as in
+//! `docs/wire-protocol.md`, with sets instead of bitmaps. It compares every frame with the sender's
+//! knowledge at that moment: exactly the frames that the sender has taken from its receive queue.
 //!
 //! | rule | section |
 //! | --- | --- |
-//! | a client has no more than C packets unacknowledged, but for requests that wait | §4 |
-//! | a server that says so of a request begins its answer with one packet | §6.3 |
-//! | no packet is sent or allowed 256 or more beyond what is known to be received | §4 |
+//! | a client has at most C packets unacknowledged, excluding waiting requests | §4 |
+//! | a server that acknowledges a waiting request begins its answer with one packet | §6.3 |
+//! | no packet is sent or allowed 256 or more beyond the packets known to be received | §4 |
 //! | packets are first sent in order | §5, §6.3 |
-//! | nothing is sent again that is known to be there | §5.2, §6.3 |
-//! | CREDIT and PULL tell exactly what was received | §3.1 |
-//! | a limit never goes back | §3.1 |
-//! | a server sends only what was allowed, and only when it has the whole request | §6 |
-//! | a CANCEL is for a request that was sent, comes once, and ends what is sent for it | §5.4, §6.2 |
-//! | that a response is here is said once, and is true | §6.4 |
+//! | no packet is retransmitted that is known to have arrived | §5.2, §6.3 |
+//! | CREDIT and PULL report exactly the received packets | §3.1 |
+//! | a limit never decreases | §3.1 |
+//! | a server sends only allowed packets, and only after the whole request has arrived | §6 |
+//! | a CANCEL names a request that was sent, is sent once, and ends all packets for this request | §5.4, §6.2 |
+//! | a client acknowledges a response once, and only after its arrival | §6.4 |
 //!
-//! What the frames carry is held against the calls' messages: see `contents`.
+//! Payloads are compared with the calls' messages: see `contents`.
 
 mod contents;
 mod packets;
@@ -40,52 +39,52 @@ pub(super) use contents::ContentCounts;
 use contents::{Contents, Way};
 use request::{InOrder, Request};
 
-/// The witness.
+/// The wire checker.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     sessions: Vec<Session>,
-    /// By receiver, session index and token: which session, and whether the receiver is its server.
+    /// By receiver, session index and token: the session, and whether the receiver is its server.
     by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
     /// Endpoints that drop packets out of order.
     in_order: BTreeSet<SimAddr>,
-    /// What frames carry, where it is known what they should.
+    /// The checker of payloads, if the calls are known.
     contents: Option<Contents>,
     pub(super) violation: Option<String>,
-    /// Frames held against the rules.
+    /// Number of checked frames.
     pub(super) frames: u64,
 }
 
-/// A session, as its frames show it.
+/// The state of a session, derived from its frames.
 #[derive(Debug)]
 struct Session {
     agreement: Agreement,
     in_order: InOrder,
     packet_bytes: u32,
-    /// The latest request of each slot.
+    /// The latest request of every slot.
     slots: BTreeMap<u64, Request>,
     /// Credits held by all slots.
     held: u32,
-    /// Whether `held` is right: a call that the client ends by itself shows in no frame.
+    /// Whether `held` is exact: a call that the client ends without a frame is invisible here.
     is_exact: bool,
 }
 
-/// A broken rule, in words.
+/// The description of a broken rule.
 pub(super) type Broken = &'static str;
 
 impl Witness {
-    /// A witness who knows the calls, and looks at what frames carry too.
+    /// Makes a wire checker that knows the calls, and checks payloads, too.
     pub(super) fn of_calls(ledger: Rc<RefCell<Ledger>>) -> Self {
         Self { contents: Some(Contents::new(ledger)), ..Self::default() }
     }
 
-    /// What was held against the calls' messages.
+    /// Returns the counts of compared payloads.
     pub(super) fn content_counts(&self) -> ContentCounts {
         self.contents.as_ref().map(Contents::counts).unwrap_or_default()
     }
 
-    /// An endpoint is made; whether it goes back N.
+    /// Records a new endpoint, and whether it goes back N.
     pub(super) fn add_endpoint(&mut self, at: SimAddr, goes_back_n: bool) {
-        // Another may have been there before.
+        // Another endpoint may have had this address before.
         if goes_back_n {
             self.in_order.insert(at)
         } else {
@@ -93,7 +92,7 @@ impl Witness {
         };
     }
 
-    /// A session is open.
+    /// Records an open session.
     pub(super) fn add(&mut self, agreement: Agreement) {
         let Agreement { client, server, open, accept } = agreement;
         let index = self.sessions.len();
@@ -111,7 +110,7 @@ impl Witness {
         });
     }
 
-    /// A client has ended a call without a frame that says so.
+    /// Records that a client has ended a call without a frame.
     pub(super) fn lose_count(&mut self, client: SimAddr, session_index: u32) {
         let is_it = |session: &&mut Session| {
             let Agreement { client: owner, open, .. } = session.agreement;
@@ -122,7 +121,7 @@ impl Witness {
         }
     }
 
-    /// The bytes of a full packet of a client's session; the most, where its number was given several times.
+    /// Returns the payload of a full packet of a client's session; the largest, if its number was reused.
     pub(super) fn packet_bytes(&self, client: SimAddr, session_index: u32) -> u32 {
         let is_it = |session: &&Session| {
             let Agreement { client: owner, open, .. } = session.agreement;
@@ -132,7 +131,7 @@ impl Witness {
         of_number.max().unwrap_or(PACKET_BYTES_MIN)
     }
 
-    /// Takes note of what happens.
+    /// Processes an observation.
     pub(super) fn see(&mut self, sight: Sight<'_>) {
         match sight {
             Sight::Sent { from, to, frame, clock } => self.look(Some(clock), from, to, frame),
@@ -140,7 +139,7 @@ impl Witness {
         }
     }
 
-    /// A frame is sent, if there is the sender's clock, or taken.
+    /// Checks a frame: a sent one if there is the sender's clock, otherwise a received one.
     fn look(&mut self, sent: Option<PassClock>, from: SimAddr, to: SimAddr, bytes: &[u8]) {
         let is_sent = sent.is_some();
         let Ok(frame) = Frame::parse(bytes) else { return };
@@ -153,7 +152,7 @@ impl Witness {
             return;
         }
         self.frames += 1;
-        // Its attempts may end without a frame that says so, and nobody tells on which session.
+        // An attempt of a client call may end without a frame, on an unknown session.
         let is_errand = is_data(&frame.header) && Work::of(frame.header.aux).is_some();
         session.is_exact &= !is_errand;
         if let Err(rule) = session.follow(is_sent, to_server, &frame) {
@@ -187,7 +186,7 @@ impl Session {
         }
         let Some(request) = self.slots.get_mut(&slot) else { return Ok(()) };
         if request.number != frame.header.request {
-            // About a request that the client is through with.
+            // For a request that the client has finished.
             return Ok(());
         }
         let before = request.held();
@@ -206,7 +205,7 @@ impl Session {
         Ok(())
     }
 
-    /// Request numbers of a slot only go up.
+    /// Checks that request numbers of a slot only increase.
     fn begin_if_new(&mut self, slot: u64, frame: &Frame<'_>) -> Result<(), Broken> {
         let number = frame.header.request;
         let part = part_of(frame);
@@ -238,7 +237,7 @@ fn is_data(header: &Header) -> bool {
     matches!(header.kind, Kind::Request | Kind::RequestPart)
 }
 
-/// The part that a data frame carries: a message alone is its only packet.
+/// Returns the part in a data frame: a single-packet message is its only part.
 fn part_of(frame: &Frame<'_>) -> Part {
     match frame.fields {
         Fields::Part(part) => part,

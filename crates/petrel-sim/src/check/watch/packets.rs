@@ -3,7 +3,7 @@
 use petrel_proto::bitmap::Words;
 use petrel_proto::limits::WINDOW_PACKETS;
 
-/// Packets of a message that somebody has or knows to be there.
+/// Packets of a message that a side has or knows to have arrived.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct Packets {
     there: Vec<bool>,
@@ -27,7 +27,7 @@ impl Packets {
         self.there.get(packet as usize).copied().unwrap_or(false)
     }
 
-    /// The first that is missing.
+    /// Returns the first missing packet.
     pub(super) fn cumulative(&self) -> u32 {
         self.cumulative
     }
@@ -36,13 +36,13 @@ impl Packets {
         self.count
     }
 
-    /// Adds what a frame tells.
+    /// Adds the packets that a frame reports.
     pub(super) fn add(&mut self, cumulative: u32, words: &Words) {
         (self.cumulative..cumulative).for_each(|packet| self.insert(packet));
         told(words).for_each(|ahead| self.insert(cumulative + ahead));
     }
 
-    /// Whether a frame tells exactly this set.
+    /// Returns true if a frame reports exactly this set.
     pub(super) fn is_told_by(&self, cumulative: u32, words: &Words) -> bool {
         let ahead = told(words).count() as u32;
         cumulative == self.cumulative
@@ -51,7 +51,7 @@ impl Packets {
     }
 }
 
-/// The positions of the bits that are set.
+/// Returns the positions of set bits.
 fn told(words: &Words) -> impl Iterator<Item = u32> {
     // Almost all words are empty.
     let filled = (0..).step_by(64).zip(words).filter(|&(_, &word)| word != 0);
@@ -59,7 +59,7 @@ fn told(words: &Words) -> impl Iterator<Item = u32> {
     filled.flat_map(move |(first, &word)| bits(word).map(move |bit| first + bit))
 }
 
-/// A frame tells of no packets beyond the window.
+/// A frame reports no packets beyond the window.
 const _: () = assert!(WINDOW_PACKETS as usize == size_of::<Words>() * 8);
 
 impl std::fmt::Debug for Packets {

@@ -1,4 +1,4 @@
-//! One request, as the frames of its session show it to both sides.
+//! One request, as both sides see it from the frames of its session.
 
 use petrel_proto::limits::{WINDOW_PACKETS, packets_of};
 use petrel_proto::wire::{Credit, Fields, Frame, Kind, Part, Pull};
@@ -6,21 +6,22 @@ use petrel_proto::wire::{Credit, Fields, Frame, Kind, Part, Pull};
 use super::packets::Packets;
 use super::{Broken, part_of};
 
-/// What each side did and knows.
+/// The actions and the knowledge of both sides.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) number: u64,
-    /// Of the request.
+    /// Packets of the request.
     packets: u32,
-    /// It is for the endpoint itself, and takes no credit until its answer has several packets (§4).
+    /// The request is for the endpoint itself, and takes no credit until its answer has several packets
+    /// (§4).
     is_exempt: bool,
-    /// Which sides drop what is out of order.
+    /// Sides that drop packets out of order.
     in_order: InOrder,
     client: Client,
     server: Server,
 }
 
-/// Which sides of a session go back N.
+/// The sides of a session that go back N.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InOrder {
     pub(super) client: bool,
@@ -31,34 +32,34 @@ pub(super) struct InOrder {
 struct Client {
     /// Packets of the request sent at least once.
     sent: u32,
-    /// Those known to be at the server.
+    /// Packets known to have arrived at the server.
     acknowledged: Packets,
-    /// Packets of the response that may come.
+    /// Limit of allowed response packets.
     limit: u32,
     /// Packets of the response, once known.
     response: Option<u32>,
     received: Packets,
-    /// The server has said that it runs, and that its answer begins with one packet.
+    /// The server has reported that the request runs, and that its answer begins with one packet.
     waits: bool,
-    /// The answer is there, or the request was given up.
+    /// The answer has arrived, or the request was cancelled.
     is_over: bool,
-    /// The server was told that it was given up.
+    /// The client has sent a CANCEL.
     is_cancelled: bool,
-    /// The server was told that the whole response is here.
+    /// The client has acknowledged the whole response.
     is_acknowledged: bool,
 }
 
 #[derive(Debug, Default)]
 struct Server {
     arrived: Packets,
-    /// The packet that came last, and whether it was a repetition.
+    /// The latest packet, and whether it was a retransmission.
     last: (u32, bool),
-    /// Packets of the response that may be sent, and those that were.
+    /// Number of response packets that may be sent, and that were sent.
     limit: u32,
     sent: u32,
-    /// What the client has, as its latest PULL tells.
+    /// Packets at the client, according to its latest PULL.
     told: Packets,
-    /// A CANCEL has come.
+    /// A CANCEL has arrived.
     is_cancelled: bool,
 }
 
@@ -68,12 +69,12 @@ impl Request {
         Self { number, packets, is_exempt: false, in_order, client, server }
     }
 
-    /// One for the endpoint itself, in the slot that is kept for those.
+    /// Marks a request for the endpoint itself, in the slot reserved for such requests.
     pub(super) fn exempt(self) -> Self {
         Self { is_exempt: true, ..self }
     }
 
-    /// Credits that the client holds for it (§4).
+    /// Returns the credits that the client holds for the request (§4).
     pub(super) fn held(&self) -> u32 {
         let client = &self.client;
         match client.response {
@@ -84,7 +85,7 @@ impl Request {
             None => {
                 let unacknowledged = client.sent - client.acknowledged.count();
                 let is_whole = client.acknowledged.count() == self.packets;
-                // One stays for the first packet of the response; the rest of the grant is extra.
+                // One credit stays for the first packet of the response; the rest of the grant is extra.
                 unacknowledged + u32::from(is_whole) + client.limit.saturating_sub(1)
             }
         }
@@ -183,7 +184,7 @@ impl Request {
             return server.arrived.insert(part.packet);
         };
         if pull.cumulative < server.told.cumulative() {
-            // Overtaken by a later one.
+            // Overtaken by a later PULL.
             return;
         }
         server.limit = server.limit.max(pull.limit.min(pull.cumulative + WINDOW_PACKETS));
@@ -206,7 +207,7 @@ impl Request {
                 }
                 self.server_acknowledges(&credit, frame.header.flags.repeats())
             }
-            // A request that is refused need not be there whole.
+            // A request may be refused before all its packets have arrived.
             (Kind::Response, _) if has_all || frame.header.aux as u8 != 0 => Ok(()),
             (Kind::ResponsePart, Fields::Part(part)) if has_all => self.server_sends_part(part),
             (Kind::Response | Kind::ResponsePart, _) => {
@@ -258,7 +259,7 @@ impl Request {
                 }
                 let packets = packets_of(part.size, packet_bytes);
                 client.response.get_or_insert(packets);
-                // A grant may be for more than the response turns out to have.
+                // A grant may exceed the packets of the response.
                 client.limit = client.limit.min(packets);
                 client.received.insert(part.packet);
                 client.is_over = client.response == Some(client.received.count());

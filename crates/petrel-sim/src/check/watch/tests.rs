@@ -1,4 +1,4 @@
-//! Each rule of the witness, kept and broken.
+//! Tests that keep and break every rule of the wire checker.
 
 use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_proto::wire::{Credit, Flags, Pull};
@@ -89,7 +89,7 @@ impl Witness {
         });
     }
 
-    /// Sent, and taken at the other end.
+    /// Sends a frame, and takes it at the other end.
     fn carried(&mut self, frame: &[u8]) {
         self.sent(frame);
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
@@ -103,7 +103,7 @@ impl Witness {
         assert!(broken.contains(what), "{broken}");
     }
 
-    /// A request of ten packets has arrived and was acknowledged.
+    /// Makes a checker with an arrived and acknowledged request of ten packets.
     fn with_request() -> Self {
         let mut witness = witness();
         for packet in 0..10 {

@@ -1,4 +1,4 @@
-//! The rule, kept and broken.
+//! Tests that keep and break the rule.
 
 use petrel_proto::SessionId;
 use petrel_proto::wire::{Flags, Header, Part};
@@ -38,7 +38,7 @@ fn call_of(method: Method, request_len: u32) -> Call {
     }
 }
 
-/// A rule with a call of each of some methods, numbered in this order.
+/// Makes a contents checker with a call of every given method, numbered in this order.
 fn rule(methods: &[Method]) -> Contents {
     let mut ledger = Ledger::default();
     for &method in methods {
@@ -53,7 +53,7 @@ fn request_of(id: u32) -> Vec<u8> {
     request
 }
 
-/// The frame of a packet of a message, for request number 64.
+/// Makes the frame of a packet of a message, for request number 64.
 fn part(kind: Kind, aux: u16, message: &[u8], packet: u32) -> Vec<u8> {
     let header = Header { kind, flags: Flags::NONE, session: 4, token: 44, aux, request: 64 };
     let part = Part { size: message.len() as u32, packet, grant: 1 };
