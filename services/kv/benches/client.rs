@@ -1,14 +1,15 @@
-//! What the client costs beside the call that it makes: puts by [`KvClient`], and the same bytes by
+//! The cost of the client beyond its call: puts by [`KvClient`], and the same bytes by
 //! [`petrel::task::Session::start`], to a server that answers at once.
 //!
-//! Both ends turn on one thread, so that nobody waits, and what differs between the two is the client.
+//! Both ends run on one thread and never wait. The difference between the two is therefore the client.
 //!
 //! ```sh
 //! cargo bench --locked -p petrel-kv --bench client
 //! ```
 //!
-//! With arguments, `start 20000` or `put 20000`, it makes so many calls and prints nothing: the difference of two
-//! such runs under `valgrind --tool=callgrind`, divided by that of their numbers, is the instructions of a call.
+//! With arguments, `start 20000` or `put 20000`, the program makes this number of calls and prints nothing. Two runs
+//! under `valgrind --tool=callgrind` yield the instructions of a call: the difference of their counts divided by the
+//! difference of their calls.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -25,8 +26,8 @@ use petrel_kv::command::{Command, Op};
 const KEY: &[u8] = &[7; 16];
 const VALUE: &[u8] = &[9; 64];
 
-/// Calls of one measurement, and how many there are of each kind: in turns, so that both have the same share of
-/// what else the machine does.
+/// Calls of a measurement, and measurements of each kind. The kinds alternate, so that other load on the machine
+/// affects both equally.
 const CALLS: u32 = 20_000;
 const ROUNDS: usize = 11;
 
@@ -85,7 +86,7 @@ impl Ends {
         Self { server, client, handle, address }
     }
 
-    /// Turns both ends until the future is ready.
+    /// Runs both ends until the future is ready.
     fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
         let mut task = std::pin::pin!(self.handle.spawn(future));
         let cx = &mut Context::from_waker(Waker::noop());

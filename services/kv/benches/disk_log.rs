@@ -1,9 +1,9 @@
-//! What it costs until a batch of entries is durable, beside the same bytes appended to a file and synced.
+//! The time until a batch of entries is durable, compared with the same bytes appended to a file and synced.
 //!
 //! `cargo bench --locked -p petrel-kv --bench disk_log [-- DIRECTORY [BATCHES]]`
 //!
-//! The directory says which disk: another one's syncs may take a hundred times as long. Rounds alternate, because
-//! a disk may be slow for a while.
+//! The directory selects the disk: syncs of another disk may take a hundred times as long. Rounds alternate, because a
+//! disk may be slow for a while.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -56,7 +56,7 @@ fn bare(path: &Path, batches: u64, entries: u64) {
     report("append, fdatasync", entries, start, times, batches);
 }
 
-/// With some batches on their way at any time.
+/// With up to `outstanding` batches at any time.
 fn disk_log(path: &Path, batches: u64, entries: u64, outstanding: usize) {
     let mut log = begin(path);
     let syncs = log.meter().read().syncs;
@@ -107,7 +107,7 @@ fn batch(number: u64, entries: u64) -> Batch {
     let first = (number - 1) * entries + 1;
     let entry =
         |index| Entry { index, term: 1, data: vec![7; ENTRY_BYTES].into(), ..Entry::default() };
-    // The first number was the beginning's.
+    // The bootstrap batch had the first number.
     let entries = (first..first + entries).map(entry).collect();
     Batch { number: number + 1, entries, ..Batch::default() }
 }

@@ -1,5 +1,5 @@
-//! What the state machine costs: nanoseconds per command and per lookup, with a million keys of 16 B and values
-//! of 64 B, in random order, by 64 sessions.
+//! The cost of the state machine: nanoseconds per command and per lookup, with a million keys of 16 B and values of 64
+//! B, in random order, from 64 sessions.
 //!
 //! `cargo bench --locked -p petrel-kv --bench state_machine [-- KEYS]`
 
@@ -57,7 +57,7 @@ fn measure(replica: &mut Replica) {
     assert_ne!(replica.store.digest(), image.digest());
 }
 
-/// Prints the quickest and the median of some rounds: others may use the machine too, which only makes it slower.
+/// Prints the fastest and the median round: other load on the machine only slows rounds down.
 fn report(name: &str, rounds: u64, count: u64, mut work: impl FnMut(u64)) {
     let mut round = || {
         let start = Instant::now();
@@ -82,7 +82,7 @@ fn copy(image: &Image) -> Store {
 
 type Key = fn(u64) -> [u8; 16];
 
-/// A store with the log that it applies.
+/// A store, and the log that it applies.
 struct Replica {
     store: Store,
     keys: u64,
@@ -112,7 +112,7 @@ impl Replica {
         }
     }
 
-    /// As a follower applies what came with one append.
+    /// As a follower applies the entries of one append.
     fn put_in_groups(&mut self, count: u64) {
         let mut group: Vec<Vec<u8>> = vec![Vec::new(); WARMED_MAX];
         for _ in 0..count / WARMED_MAX as u64 {
@@ -146,7 +146,7 @@ impl Replica {
         self.check(replaced);
     }
 
-    /// The command behind so many. Every session has one write pending at a time.
+    /// The command after the first `index` commands. Every session has one write pending at a time.
     fn write(&self, index: u64, key: u64, command: &mut Vec<u8>) {
         let (session, sequence) = (1 + index % SESSIONS, index / SESSIONS);
         let op = Op::Put { key: &(self.key)(key), value: &[index as u8; VALUE_BYTES] };
@@ -181,7 +181,7 @@ impl Replica {
     }
 }
 
-/// Another number for each, as if by chance (the last step of SplitMix64).
+/// A different number for each, as if random (the last step of SplitMix64).
 fn scatter(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -202,7 +202,7 @@ fn decimal_key(number: u64) -> [u8; 16] {
     key
 }
 
-/// Memory of the process, or 0 where that is not to be had.
+/// Memory of the process, or 0 where the system does not report it.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);

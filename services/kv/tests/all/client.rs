@@ -19,7 +19,7 @@ use petrel_kv::client::{Batched, Cas, KvClient, KvClientConfig, KvError};
 use petrel_kv::command::{BatchBuffer, Command, Expected, Op};
 use petrel_kv::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
 
-/// Far more than anything here takes: who waits longer waits for ever.
+/// Timeout of the tests, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A client on an endpoint of its own.
@@ -50,13 +50,13 @@ impl Bench {
         self.endpoint.handle()
     }
 
-    /// Does something with the client.
+    /// Runs an operation with the client.
     fn run<R>(&mut self, operation: impl AsyncFnOnce(KvClient) -> R) -> R {
         let client = self.client.clone();
         self.endpoint.block_on(operation(client))
     }
 
-    /// Runs the event loop until something holds.
+    /// Runs the event loop until `holds` returns true.
     fn run_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         let begin = Instant::now();
         self.endpoint.run_until(|_, _| holds() || begin.elapsed() > PATIENCE);
@@ -64,7 +64,7 @@ impl Bench {
     }
 }
 
-/// Tasks of which the results are counted.
+/// Counts tasks that have ended.
 struct Tally {
     ended: Rc<Cell<usize>>,
     begun: usize,
@@ -124,7 +124,7 @@ fn client__each_operation() {
 
 #[test]
 fn client__what_breaks_a_limit_is_not_sent() {
-    // Nobody is there: who sent would wait.
+    // No server is there: an operation that sent would wait.
     let mut bench = Bench::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
     bench.run(async |client| {
         let long = vec![0; (1 << 20) + 1];
@@ -214,7 +214,7 @@ fn client__a_write_that_is_dropped_holds_nobody_up() {
     let handle = bench.handle();
     for _ in 0..3 * PENDING_WRITES_MAX {
         let client = bench.client.clone();
-        // Polled once or more, and then given up.
+        // Polled at least once, and then dropped.
         let put = async move { client.put(b"key", b"value").await.map(drop) };
         let given_up = handle.timeout(Duration::ZERO, put);
         bench.run(async |_| drop(given_up.await));
@@ -222,15 +222,15 @@ fn client__a_write_that_is_dropped_holds_nobody_up() {
     bench.run(async |client| client.put(b"last", b"value").await.unwrap());
 }
 
-/// Keys, and how often each was added to.
+/// Keys, and the number of increments of each.
 type Totals = Vec<([u8; 8], u64)>;
 
-/// Writers with a key each, that count up by compare and set. Were a write applied twice, its second answer would
-/// be a mismatch; were one lost, the next would be.
+/// Writers with a key each, which increment it by compare and set. After a write that was applied twice or lost, the
+/// next would report a mismatch.
 struct Writers {
     acknowledged: Rc<Cell<u64>>,
     stop: Rc<Cell<bool>>,
-    /// Keys, and how far their writers have counted.
+    /// Keys, and the final counts of their writers.
     totals: Rc<RefCell<Totals>>,
     tally: Tally,
 }
@@ -275,7 +275,7 @@ impl Writers {
         bench.run_until("writes go on", || self.acknowledged.get() >= goal);
     }
 
-    /// Ends the writers, and looks whether the store has what they have counted.
+    /// Ends the writers, and checks that the store has their counts.
     fn check(self, bench: &mut Bench) {
         self.stop.set(true);
         bench.run_until("all writers end", || self.tally.has_ended());
@@ -307,7 +307,7 @@ fn client__a_leader_that_is_killed_loses_nothing_and_doubles_nothing() {
     cluster.wait_for_equal_digests();
 }
 
-/// Attempts are given up so early that many of them are applied nevertheless.
+/// Attempts time out so early that many of them are applied nevertheless.
 #[test]
 fn client__what_is_sent_again_is_applied_once() {
     let cluster = Cluster::start(3, Options::default());
@@ -320,7 +320,7 @@ fn client__what_is_sent_again_is_applied_once() {
         assert!(round < 1000, "no write has come twice");
         writers.run_for(&mut bench, 200);
         let entries = cluster.view(cluster.wait_for_leader()).unwrap().status.commit;
-        // The entries are the writes, those that came twice, some of elections, and the session.
+        // The entries are the writes, their repetitions, a few of elections, and the session.
         if entries > writers.acknowledged.get() + WRITERS + 200 {
             break;
         }
@@ -328,7 +328,7 @@ fn client__what_is_sent_again_is_applied_once() {
     writers.check(&mut bench);
 }
 
-/// A server that keeps the first change of members waiting, and refuses all that come after it.
+/// A server that leaves the first membership change unanswered, and refuses all later ones.
 fn refuse_all_but_the_first(stop: &AtomicBool, address: &Sender<SocketAddr>) {
     let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
     let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
@@ -362,7 +362,7 @@ fn client__a_change_is_not_refused_for_an_earlier_copy_of_itself() {
         let [first, second] =
             [1, 2].map(|node| bench.run(async move |client| client.remove_member(node).await));
         stop.store(true, Ordering::Relaxed);
-        // The first one waits for its answer yet.
+        // The first change still waits for its answer.
         assert!(matches!(first, Err(KvError::Unknown { .. })), "{first:?}");
         assert!(matches!(second, Err(KvError::Refused(_))), "{second:?}");
     });
@@ -385,7 +385,7 @@ fn client__leadership_is_handed_over_and_followed() {
     });
 }
 
-/// What came by a snapshot counts as applied also for the election that follows, without another entry between.
+/// A snapshot counts as applied in the next election, too, without another entry in between.
 #[test]
 fn client__leadership_goes_to_a_replica_that_has_nothing_but_a_snapshot() {
     let mut cluster = Cluster::start(3, Options::default());
@@ -411,7 +411,7 @@ fn client__one_address_is_enough_to_learn_of_the_others() {
     bench.run(async |client| client.put(b"key", b"value").await.unwrap());
     let client = bench.client.clone();
     bench.run_until("all are known", || client.addresses().len() == 3);
-    // The others serve when the only one that was named is gone.
+    // The others serve when the only named replica is gone.
     cluster.kill(follower);
     bench.run(async |client| client.put(b"key", b"value").await.unwrap());
 }
@@ -432,7 +432,7 @@ fn client__without_a_majority_the_time_ends() {
         assert!(matches!(read, KvError::Timeout { .. }), "{read}");
         let stale = client.get_with(b"key", Consistency::Stale).await.unwrap().unwrap();
         assert!(matches!(&stale[..], b"value" | b"other"));
-        // Once the leader has noticed that it leads nobody, the error says what is wrong.
+        // Once the leader has lost its followers, the error states the cause.
         let why = "no leader: 1 of 3 servers can be called";
         let says_why = async || {
             let [write, read] =
@@ -450,7 +450,7 @@ fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
     let cluster = Cluster::start(1, Options::default());
     let mut bench = Bench::new(cluster.addresses());
     let first = bench.run(async |client| client.put(b"key", b"one").await.unwrap());
-    // So many others that there is no room for it any more.
+    // Opens enough other sessions to end the client's session.
     let (handle, address) = (bench.handle(), cluster.addresses()[0]);
     bench.run(async |_| {
         let session = handle.connect(address).await.unwrap();
@@ -466,7 +466,7 @@ fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
             assert!(matches!(WriteReply::decode(&answer), Ok(WriteReply::Applied(_))));
         }
     });
-    // Nothing was on its way: it is certain that this one was not applied in the old session.
+    // No write was outstanding: the client knows that the old session did not apply the second put.
     let second = bench.run(async |client| client.put(b"key", b"two").await.unwrap());
     assert!(second.replaced);
     assert!(second.revision > first.revision + SESSIONS_MAX as u64, "a session was opened for it");

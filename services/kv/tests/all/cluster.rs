@@ -11,10 +11,10 @@ use petrel_kv::api::{
 };
 use petrel_kv::command::{Command, Op};
 
-/// Far more than anything here takes: who waits longer waits for ever.
+/// Timeout of the tests, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A client that asks every replica until one answers: the simplest that is right.
+/// A client that asks the replicas in turn until one answers: the simplest correct client.
 struct Client {
     endpoint: Endpoint,
     addresses: Vec<SocketAddr>,
@@ -35,7 +35,7 @@ impl Client {
         client
     }
 
-    /// Calls whoever answers with something that `take` accepts.
+    /// Calls the replicas in turn until `take` accepts an answer.
     fn ask<R>(&mut self, method: u16, request: &[u8], take: impl Fn(&[u8]) -> Option<R>) -> R {
         let begin = Instant::now();
         for place in (0..self.addresses.len()).cycle() {
@@ -148,8 +148,8 @@ fn cluster__leases_answer_what_was_written() {
     }
 }
 
-/// Until the new replica has caught up the old one counts, and from then on it does not: no change of the members makes
-/// the majority larger, as it does to add a fourth voter beside a dead one.
+/// The old replica counts until the new one has caught up, and then no longer. No membership change enlarges the
+/// majority, as adding a fourth voter beside a dead one would.
 #[test]
 fn cluster__a_lost_node_is_swapped_in_one_step_for_one_at_another_address() {
     let mut cluster = Cluster::start(3, Options::default());

@@ -15,7 +15,7 @@ fn apply(store: &mut Store, command: &Command<'_>) -> Vec<u8> {
     let index = store.applied() + 1;
     let (foreseen, writes) = (store.foresee(index, &bytes), store.counters().writes);
     store.apply(index, &bytes, &mut reply);
-    // Whatever is new is foreseen, and nothing else.
+    // The answer to a new write is computed in advance, and no other.
     assert_eq!(foreseen, (store.counters().writes > writes).then(|| reply.clone()));
     reply
 }
@@ -47,7 +47,7 @@ fn refused<'a>(reply: &'a [u8]) -> Refusal<'a> {
     }
 }
 
-/// A store that went through an image.
+/// Copies a store by means of an image.
 fn through_image(store: &Store) -> Store {
     let image = store.image();
     let mut builder = Builder::new();
@@ -60,16 +60,16 @@ fn through_image(store: &Store) -> Store {
     builder.finish().unwrap()
 }
 
-/// What happens next.
+/// The next event.
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// A client sends a further write.
+    /// A client sends another write.
     Send { client: usize },
-    /// A copy of something that was sent arrives. It can arrive again.
+    /// A copy of a sent write arrives. Further copies may follow.
     Arrive { which: usize },
-    /// The client gets the reply to a copy that arrived.
+    /// The client gets the reply to an arrived copy.
     Answer { which: usize },
-    /// The replica is built anew from an image.
+    /// The replica is rebuilt from an image.
     Restore,
 }
 
@@ -86,11 +86,11 @@ fn event() -> impl Strategy<Value = Event> {
 struct Client {
     session: u64,
     next: u64,
-    /// Writes that have no answer, as far as the client knows.
+    /// Writes without an answer, to the client's knowledge.
     pending: std::collections::BTreeSet<u64>,
 }
 
-/// A write as it was sent.
+/// A sent write.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     client: usize,
@@ -101,7 +101,7 @@ struct Sent {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Every write says in its value which it is; a key for each counts how often it took effect, by its revision.
+    /// Each write has its own key, whose revision shows when the write took effect.
     #[test]
     fn writes__that_come_again_and_in_any_order_take_effect_once(events in vec(event(), 1..300)) {
         let mut store = Store::new();

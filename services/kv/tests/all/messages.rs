@@ -1,4 +1,4 @@
-//! Every message: what is encoded is decoded as it was, and any bytes are decoded to something or to an error.
+//! Every message: decoding inverts encoding, and arbitrary bytes decode to a message or an error.
 
 use petrel_kv::api::*;
 use petrel_kv::command::{BatchBuffer, BatchError, Command, Expected, Op};
@@ -14,7 +14,7 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// Demands of a message that it is decoded as it was, that no part of it is, and nothing that is longer.
+/// Checks that a message decodes to itself, and that no prefix and no longer message decodes.
 macro_rules! assert_round_trip {
     ($type:ident, $message:expr) => {{
         let message = $message;
@@ -161,7 +161,7 @@ proptest! {
         decode_all(&bytes);
     }
 
-    /// Bytes that are right but for some come further than any.
+    /// Messages with few wrong bytes reach more code than arbitrary bytes.
     #[test]
     fn decoders__take_messages_that_were_changed(
         which: usize, changes in vec((any::<usize>(), any::<u8>()), 1..4),
@@ -176,7 +176,7 @@ proptest! {
     }
 }
 
-/// What decodes must also encode, to the same bytes.
+/// A decoded message must encode to the same bytes.
 fn decode_all(bytes: &[u8]) {
     if let Ok(command) = Command::decode(bytes) {
         assert_eq!(encoded(|out| command.encode(out)), bytes);

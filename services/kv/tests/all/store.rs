@@ -1,4 +1,4 @@
-//! The store against a model: an ordered map, and every reply that was ever given.
+//! The store against a model: an ordered map.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ enum Step {
     Cas(Vec<u8>, Expectation, Vec<u8>),
     CasDelete(Vec<u8>, Expectation),
     Batch(Vec<Step>),
-    /// Puts or deletes many keys that follow each other, to split and join pages.
+    /// Puts or deletes many consecutive keys, to split and join pages.
     Fill(u16, u16, usize),
     Clear(u16, u16),
     Image,
@@ -36,7 +36,7 @@ enum Expectation {
     Revision(u64),
 }
 
-/// A store, what it should have, and what images of it should have.
+/// A store with its expected content, and images with theirs.
 #[derive(Default)]
 struct Checked {
     store: Store,
@@ -117,7 +117,7 @@ impl Checked {
     }
 }
 
-/// What the model does with an operation.
+/// The effect of an operation on the model.
 fn execute(model: &mut Model, index: u64, op: &Op<'_>) -> Outcome {
     if let Op::Batch(batch) = op {
         let mut after = model.clone();
@@ -221,7 +221,7 @@ fn build<'a>(chunks: impl IntoIterator<Item = &'a Vec<u8>>) -> Result<Store, Bui
     builder.finish()
 }
 
-/// Keys that are often equal, often begin alike, are around 16 bytes, or end in zeros.
+/// Keys that are often equal, often have a common prefix, have about 16 bytes, or end in zeros.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (0..300u16).prop_map(numbered),

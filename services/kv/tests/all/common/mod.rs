@@ -1,4 +1,4 @@
-//! Replicas on threads of this process, each with a nexus of its own.
+//! Replicas on threads of this process, each with its own nexus.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -14,10 +14,10 @@ use petrel_kv::api::{MemberKind, Role, Status};
 use petrel_kv::persist::Volatile;
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};
 
-/// What tests change.
+/// Settings that tests change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
-    /// 0: the default.
+    /// 0 for the default.
     pub(crate) log_entries_max: usize,
     pub(crate) has_leases: bool,
 }
@@ -34,7 +34,7 @@ struct Node {
     thread: JoinHandle<()>,
 }
 
-/// How a replica is.
+/// The state of a replica.
 pub(crate) struct View {
     pub(crate) status: Status,
     pub(crate) digest: Option<(u64, u64)>,
@@ -53,14 +53,14 @@ impl Cluster {
         self.addresses.clone()
     }
 
-    /// Ends a replica without a word. What it had is gone.
+    /// Ends a replica abruptly. Its state is lost.
     pub(crate) fn kill(&mut self, place: usize) {
         let Node { ask, thread } = self.nodes[place].take().expect("it runs");
         drop(ask);
         thread.join().expect("the replica did not panic");
     }
 
-    /// Another machine takes the number of one that was killed, at an address of its own.
+    /// Starts another machine with the number of a killed one, at a new address.
     pub(crate) fn replace(&mut self, place: usize) {
         self.addresses[place] = free_addresses(1)[0];
         self.restart(place);
@@ -71,7 +71,7 @@ impl Cluster {
         let peers = (1..).zip(self.addresses.iter().copied()).collect();
         let node = place as u16 + 1;
         let mut config = ReplicaConfig::new(node, self.addresses[place], peers, self.seed << 32);
-        // Threads of a busy machine stand still for long.
+        // On a busy machine, threads may be paused for long.
         config.election = Duration::from_secs(1);
         if self.options.log_entries_max > 0 {
             config.log_entries_max = self.options.log_entries_max;
@@ -85,7 +85,7 @@ impl Cluster {
         self.nodes[place] = Some(Node { ask, thread });
     }
 
-    /// How a replica is, if it runs.
+    /// The state of a replica, if it runs.
     pub(crate) fn view(&self, place: usize) -> Option<View> {
         let (tell, told) = channel();
         self.nodes[place].as_ref()?.ask.send(tell).expect("the replica runs");
@@ -97,7 +97,7 @@ impl Cluster {
         (0..self.nodes.len()).filter_map(view).collect()
     }
 
-    /// Waits until the replicas that run agree who leads.
+    /// Waits until the running replicas agree on the leader.
     pub(crate) fn wait_for_leader(&self) -> usize {
         loop {
             let views = self.views();
@@ -112,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until all that run have applied the same.
+    /// Waits until all running replicas have applied the same entries.
     pub(crate) fn wait_for_equal_digests(&self) {
         let all_equal = || {
             let digests: Vec<_> = self.views().iter().map(|(_, view)| view.digest).collect();
@@ -123,7 +123,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until there are so many voters, one of them of this place's present replica.
+    /// Waits until the cluster has `count` voters, including the present replica of this place.
     pub(crate) fn wait_for_voters(&self, count: usize, place: usize) {
         let is_so = || {
             let own = self.view(place)?.status.raft_id;
@@ -148,7 +148,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         for node in self.nodes.iter_mut().filter_map(Option::take) {
             drop(node.ask);
-            // A panic of a replica has failed the test by then.
+            // A replica's panic has already failed the test.
             let _ = node.thread.join();
         }
     }
@@ -162,7 +162,7 @@ fn run(config: ReplicaConfig, asked: &Receiver<Sender<View>>) {
     let stop = || match asked.try_recv() {
         Ok(tell) => {
             let view = View { status: replica.status(), digest: replica.digest() };
-            // Whoever asked may have given up.
+            // The asking thread may have given up.
             let _ = tell.send(view);
             false
         }
@@ -171,8 +171,8 @@ fn run(config: ReplicaConfig, asked: &Receiver<Sender<View>>) {
     replica.run(&mut endpoint, stop).expect("the replica goes on");
 }
 
-/// Addresses of this process's own, each given out once: a port that the system gives out and takes back would be another
-/// test's before it is used. These are below those that it gives out.
+/// Addresses used by this process alone, each returned once. The ports are below those that the system assigns: the
+/// system could assign a freed port to another test before its use here.
 fn free_addresses(count: usize) -> Vec<SocketAddr> {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let [_, b, c, d] = std::process::id().to_be_bytes();

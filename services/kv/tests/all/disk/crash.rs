@@ -1,4 +1,4 @@
-//! Crashes: whatever part of the last writes is there, what was durable comes back, and of the rest a prefix.
+//! Crashes: whichever part of the last writes reached the disk, all durable writes return, and a prefix of the others.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use super::rig::{Content, Rig, Step, copy, files, open, quick_directory};
 
-/// Small, so that there are many.
+/// Small, to have many segments.
 const SEGMENT_BYTES: usize = 700;
 
-/// A segment's first record is whole, or cut, but not zeros in part.
+/// A segment's first record may be whole or cut, but not partly zero.
 const SEGMENT_HEAD_BYTES: u64 = 128;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -66,13 +66,13 @@ fn write_before(path: &Path, steps: &[Step]) {
 }
 
 struct History {
-    /// What was in the log after each step, from before the first one on.
+    /// The content of the log before the first step, and after each step.
     contents: Vec<Content>,
-    /// Where the log ended when it said that a step was durable.
+    /// The end of the log when a step was reported as durable, and the step's place in `contents`.
     durable: Vec<(u64, usize)>,
 }
 
-/// Keeps all files, also those that the log removes.
+/// Keeps all files, including files that the log removes.
 fn write_after(path: &Path, kept: &Path, steps: &[(Step, bool)]) -> History {
     let mut rig = Rig::resume(path, SEGMENT_BYTES);
     let mut history = History { contents: vec![rig.content.clone()], durable: vec![] };
@@ -95,16 +95,17 @@ fn write_after(path: &Path, kept: &Path, steps: &[(Step, bool)]) -> History {
     history
 }
 
-/// Gives the files a second name each: what is written into them later is there under both.
+/// Gives each file a second name: later writes to the file appear under both names.
 fn keep(path: &Path, kept: &Path) {
     fs::create_dir_all(kept.join("log")).unwrap();
     for file in files(path) {
-        // It may have been removed since, or be there already.
+        // The file may have been removed since, or linked before.
         let _ = fs::hard_link(&file, kept.join(file.strip_prefix(path).unwrap()));
     }
 }
 
-/// Removes segments before one that was begun and removed too fast to be kept. Tells from where on all are there.
+/// Removes segments before one that was created and removed too fast to be kept. Returns the place from which on all
+/// segments are present.
 fn without_gap(kept: &Path) -> u64 {
     let mut next = end(kept);
     for (begin, path) in segments(kept).into_iter().rev() {
@@ -117,7 +118,7 @@ fn without_gap(kept: &Path) -> u64 {
     if next == 0 { 0 } else { end(kept) }
 }
 
-/// Segments with the places in the log where they begin.
+/// The segments, each with the offset of its beginning.
 fn segments(path: &Path) -> Vec<(u64, PathBuf)> {
     let begin = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.strip_prefix("r-")?.strip_suffix(".wal")?;
@@ -130,7 +131,7 @@ fn end(path: &Path) -> u64 {
     segments(path).last().map_or(0, |(begin, path)| begin + fs::metadata(path).unwrap().len())
 }
 
-/// What may be there when the log's end has not been written from some place on.
+/// A possible state after a crash that lost all writes from `cut` on.
 fn crash(from: &Path, to: &Path, cut: u64, [zeros, has_empty, has_new]: [bool; 3]) {
     copy(from, to);
     for (begin, path) in segments(to) {
@@ -150,12 +151,12 @@ fn crash(from: &Path, to: &Path, cut: u64, [zeros, has_empty, has_new]: [bool; 3
     }
 }
 
-/// But for the commit index, which is not synced for its own sake.
+/// Compares without the commit index, which is never synced alone.
 fn is_same(one: &Content, other: &Content) -> bool {
     Content { commit: 0, ..one.clone() } == Content { commit: 0, ..other.clone() }
 }
 
-/// What was recovered stays, and more can follow.
+/// The recovered content persists, and the log accepts more.
 fn goes_on(path: &Path, found: Content) {
     let mut rig = Rig::resume(path, SEGMENT_BYTES);
     assert_eq!(rig.content, found);
@@ -168,7 +169,7 @@ fn goes_on(path: &Path, found: Content) {
     assert!(files(path).iter().all(|path| path.extension().is_none_or(|end| end != "new")));
 }
 
-/// From an empty directory to the first durable batch, after each file that is made or renamed.
+/// From an empty directory to the first durable batch, with a crash after each file that is created or renamed.
 #[test]
 fn open__after_a_crash_at_each_step_of_the_first_start_begins_anew() {
     let dir = quick_directory();
@@ -179,7 +180,7 @@ fn open__after_a_crash_at_each_step_of_the_first_start_begins_anew() {
     let (_, segment) = segments(segment.parent().unwrap()).pop().unwrap();
     let content = fs::read(&segment).unwrap();
     let segment = segment.strip_prefix(&live).unwrap().to_owned();
-    // Dropped, the log ends when all is written.
+    // Dropping the log waits until everything is written.
     drop(Rig::begin(&live, SEGMENT_BYTES).log);
     let checkpoint = fs::read(live.join("checkpoint-1")).unwrap();
     let begun = fs::read(live.join("petrel-kv")).unwrap();
@@ -225,7 +226,7 @@ fn open__after_a_crash_before_the_first_batch_has_nothing() {
     for cut in 0..end(&live) {
         let crashed = dir.path().join(format!("crashed-{cut}"));
         crash(&live, &crashed, cut, [false; 3]);
-        // The mark is written anew when the first batch has been synced.
+        // The mark is updated only after the sync of the first batch.
         fs::write(crashed.join("petrel-kv"), &mark).unwrap();
         let (log, recovered) = open(&crashed);
         assert!(recovered.is_none(), "cut at {cut}");

@@ -1,4 +1,4 @@
-//! Damage: an error, and never a log that has less.
+//! Damage: opening fails, and never returns a shorter log.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use petrel_kv::disk::{DiskError, DiskLog, DiskOptions};
 
 use super::rig::{NODE, Rig, Step, copy, files, quick_directory};
 
-/// A log of several segments, and a checkpoint.
+/// Writes a log of several segments, and a checkpoint.
 fn write_log(path: &Path) {
     let mut rig = Rig::begin(path, 600);
     for round in 0..4 {
@@ -85,7 +85,7 @@ fn open__with_a_cut_file_after_an_orderly_end_is_an_error() {
     }
 }
 
-/// As after a crash: the directory as it is while the replica runs, from its first durable batch on.
+/// As after a crash: the directory of a running replica, after its first durable batch.
 #[test]
 fn open__without_a_log_that_was_durable_is_an_error_and_removes_nothing() {
     let dir = quick_directory();
@@ -114,7 +114,7 @@ fn open__without_a_log_that_was_durable_is_an_error_and_removes_nothing() {
     assert!(crashed.join("checkpoint-1").exists());
 }
 
-/// The mark is written at each new segment: what is missing before is found even after a crash.
+/// The mark is updated at each new segment: the loss of earlier segments is noticed even after a crash.
 #[test]
 fn open__after_a_crash_without_the_last_segments_is_an_error() {
     let dir = quick_directory();

@@ -1,4 +1,4 @@
-//! I/O that fails: the log says so, once and for all.
+//! Failed I/O: the log reports the failure, and never recovers.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use petrel_skip::{Need, skip};
 
 use super::rig::{Rig, Step, checkpoint, directory, entry, open, wait};
 
-/// Set for the process that has a small file system of its own.
+/// Set for the process with its own small file system.
 const INSIDE: &str = "PETREL_KV_TEST_SMALL_DISK";
 
 #[test]
@@ -71,7 +71,7 @@ fn write__on_a_full_disk_is_a_failure() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "it ran there");
 }
 
-/// In a file system of 1 MiB.
+/// Fills a file system of 1 MiB.
 fn fill(path: &Path) {
     let mut rig = Rig::begin(path, 100 << 10);
     let mut last_durable = 1;
@@ -85,14 +85,14 @@ fn fill(path: &Path) {
     assert!(failure.0.contains("No space left"), "{failure}");
     assert!(last_durable > 100, "{last_durable}");
     drop(rig.log);
-    // Somebody makes room.
+    // Makes room.
     Command::new("mount").args(["-o", "remount,size=4m"]).arg(path).status().unwrap();
     let (_, recovered) = open(path);
     let entries = recovered.unwrap().entries;
     assert!(entries.len() as u64 + 1 >= last_durable, "{} of {last_durable}", entries.len());
 }
 
-/// A test of this file by its full name, for a process that runs it alone.
+/// The full name of a test of this file, for a process that runs it alone.
 fn full_name(test: &str) -> String {
     let (_program, module) = module_path!().split_once("::").expect("a module of the program");
     format!("{module}::{test}")

@@ -1,4 +1,4 @@
-//! A process that is killed while it writes: all that it was told is durable is there.
+//! A process is killed while it writes: everything that was reported as durable is in the log.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,7 +8,7 @@ use petrel_kv::persist::LogStore;
 
 use super::rig::{Content, Rig, Step, directory, entry, open_with_segments};
 
-/// Set for the process that is to be killed: its directory, and whether it begins.
+/// Set for the process to be killed: its directory.
 const INSIDE: &str = "PETREL_KV_TEST_KILLED";
 const SEGMENT_BYTES: usize = 64 << 10;
 const ROUNDS: usize = 5;
@@ -31,7 +31,7 @@ fn open__after_a_kill_has_all_that_was_acknowledged() {
     }
 }
 
-/// Kills the writer in the midst of it. Tells which entry it was told of last.
+/// Kills the writer while it is writing. Returns the last entry that was reported as durable.
 fn run_and_kill(path: &Path, lines: usize) -> u64 {
     let mut writer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &full_name("open__after_a_kill_has_all_that_was_acknowledged")])
@@ -48,13 +48,13 @@ fn run_and_kill(path: &Path, lines: usize) -> u64 {
     assert_eq!(seen.len(), lines, "the writer has ended on its own");
     writer.kill().unwrap();
     writer.wait().unwrap();
-    // What it still said before it ended; the last line may be cut.
+    // Lines from just before the end; the last line may be cut.
     let rest: Vec<String> = acknowledged.collect();
     let rest = rest.iter().rev().skip(1).cloned().filter_map(number);
     rest.chain(seen.into_iter().rev()).next().unwrap()
 }
 
-/// Several batches are on their way at any time, and a checkpoint is written now and then.
+/// Keeps several batches outstanding, and writes a checkpoint from time to time.
 fn write_until_killed(path: &Path) -> ! {
     let mut rig = match path.join("petrel-kv").exists() {
         true => Rig::resume(path, SEGMENT_BYTES),
@@ -85,7 +85,7 @@ fn write_until_killed(path: &Path) -> ! {
     }
 }
 
-/// A test of this file by its full name, for a process that runs it alone.
+/// The full name of a test of this file, for a process that runs it alone.
 fn full_name(test: &str) -> String {
     let (_program, module) = module_path!().split_once("::").expect("a module of the program");
     format!("{module}::{test}")

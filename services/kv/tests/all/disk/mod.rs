@@ -1,4 +1,4 @@
-//! The log on disk: what comes back after it was closed, cut off, damaged, killed, or has found no room.
+//! The log on disk: its content after a close, a cut, damage, a kill, and a full disk.
 
 mod crash;
 mod damage;

@@ -1,4 +1,4 @@
-//! Directories that are not this replica's.
+//! Directories of other replicas or programs.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A log with somebody who knows what must be in it.
+//! A log, and a model of its expected content.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use tempfile::TempDir;
 pub(crate) const NODE: u16 = 7;
 pub(crate) const IDENTITY: Identity = Identity { cluster: 0xC1, replica: 0x0007_0000_0000_00AA };
 
-/// A directory on the disk that has the build's files, so that syncs are real.
+/// A directory on the disk of the build's files, for real syncs.
 pub(crate) fn directory() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A directory in memory if there is such a place, for tests that sync a thousand times and lose nothing.
+/// A directory in memory if possible, for tests that sync a thousand times.
 pub(crate) fn quick_directory() -> TempDir {
     TempDir::new_in("/dev/shm").unwrap_or_else(|_| directory())
 }
@@ -48,7 +48,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits until the log says that a batch is durable, or that it has failed.
+/// Waits until the log reports that a batch is durable, or that the log has failed.
 pub(crate) fn wait(log: &mut DiskLog, number: u64) -> Result<(), LogFailure> {
     while log.durable()? < number {
         std::thread::park();
@@ -56,7 +56,7 @@ pub(crate) fn wait(log: &mut DiskLog, number: u64) -> Result<(), LogFailure> {
     Ok(())
 }
 
-/// All that a replica is told when it begins again.
+/// The state that a replica recovers when it restarts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Content {
     pub(crate) identity: Identity,
@@ -91,20 +91,20 @@ impl Content {
     }
 }
 
-/// Something that a replica gives its log.
+/// A write of a replica to its log.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Entries, of which some may take the place of others.
+    /// Entries, some of which may replace others.
     Append {
         back: u64,
         count: u64,
         bytes: usize,
     },
     Vote,
-    /// The commit index alone.
+    /// Only the commit index.
     Commit(u64),
     Empty,
-    /// A checkpoint from the leader, perhaps with an entry behind it.
+    /// A checkpoint from the leader, with or without a following entry.
     Reset {
         ahead: u64,
         has_entry: bool,
@@ -121,7 +121,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Begins with an empty log.
+    /// Starts with an empty log.
     pub(crate) fn begin(path: &Path, segment_bytes: usize) -> Self {
         let (mut log, recovered) = open_with_segments(path, segment_bytes);
         assert!(recovered.is_none());
@@ -142,7 +142,7 @@ impl Rig {
         Self { log, content, number: 0, checkpoints: 0 }
     }
 
-    /// Goes on with what is there.
+    /// Continues with an existing log.
     pub(crate) fn resume(path: &Path, segment_bytes: usize) -> Self {
         let (log, recovered) = open_with_segments(path, segment_bytes);
         let content = Content::of(&recovered.expect("something was written"));
@@ -198,7 +198,7 @@ impl Rig {
         self.write(Batch { checkpoint, entries, hard_state, ..Batch::default() });
     }
 
-    /// Waits for it, so that it is known what is before and after.
+    /// Waits for the checkpoint, so that its order among the batches is known.
     fn checkpoint(&mut self) {
         let Content { commit, base, .. } = self.content;
         if commit == base.0 {
@@ -240,7 +240,7 @@ pub(crate) fn entry(index: u64, term: u64, bytes: usize) -> Entry {
     Entry { index, term, data: data.into(), ..Entry::default() }
 }
 
-/// A checkpoint with a few keys, which are others for each index.
+/// A checkpoint with a few keys, different for each index.
 pub(crate) fn checkpoint(index: u64, term: u64) -> Checkpoint {
     let image = store(index, 3).image();
     let conf_state = ConfState::from((vec![1, 2, index], vec![]));

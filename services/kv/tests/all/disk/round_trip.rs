@@ -1,4 +1,4 @@
-//! What was given comes back.
+//! A reopened log returns everything that was written.
 
 use std::io::Read;
 use std::process::Command;
@@ -93,7 +93,7 @@ fn write__commit_index_without_a_sync_is_at_least_the_checkpoints() {
     let mut rig = Rig::begin(dir.path(), 1 << 20);
     rig.take(&Step::Append { back: 0, count: 3, bytes: 10 });
     rig.content.commit = 3;
-    // The log was never told of that commit index.
+    // The log never received this commit index.
     rig.take(&Step::Checkpoint);
     let content = rig.content;
     drop(rig.log);
@@ -109,7 +109,7 @@ fn checkpoint__does_not_hold_up_the_log() {
     let mut rig = Rig::begin(dir.path(), 1 << 20);
     rig.take(&Step::Append { back: 0, count: 3, bytes: 10 });
     rig.wait();
-    // Nobody can write into a pipe that nobody reads.
+    // A write to a pipe blocks until a reader opens it.
     let pipe = dir.path().join("checkpoint-2.new");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     rig.log.checkpoint(checkpoint(2, 1));
@@ -166,7 +166,7 @@ fn write__a_checkpoint_forgets_entries_after_it() {
 fn write__many_batches_share_syncs() {
     let dir = directory();
     let mut rig = Rig::begin(dir.path(), 1 << 20);
-    // The first is a file and some syncs: the others gather behind it.
+    // The reset is a file and some syncs: the other batches gather behind it.
     rig.take(&Step::Reset { ahead: 5, has_entry: true });
     for _ in 0..500 {
         rig.take(&Step::Append { back: 0, count: 1, bytes: 10 });
