@@ -1,13 +1,13 @@
-//! What an endpoint and its control plane say to each other.
+//! The messages between an endpoint and its control plane.
 //!
-//! An endpoint never touches a control connection: it posts [`ToNexus`] messages, which never
-//! block, and reads [`FromNexus`] messages in its event loop. The real control plane is the
-//! [`Nexus`](crate::Nexus) thread, which speaks `docs/wire-protocol.md` §8 over TCP. A simulator
-//! can stand in its place with the same two types, because nothing here names a socket.
+//! An endpoint never touches a control connection: it posts [`ToNexus`] messages, which never block, and reads
+//! [`FromNexus`] messages in its event loop. The real control plane is the [`Nexus`](crate::Nexus) thread, which speaks
+//! `docs/wire-protocol.md` §8 over TCP. A simulator can replace it with the same two types, because nothing here names
+//! a socket.
 //!
-//! Order: messages of one endpoint to the control plane keep their order, and so do those back.
-//! A [`FromNexus::LinkUp`] always precedes everything else about that link, and nothing follows
-//! its [`FromNexus::LinkDown`].
+//! Order: messages from one endpoint to the control plane keep their order, and so do those in the other direction. A
+//! [`FromNexus::LinkUp`] always precedes every other message about its link, and nothing follows the link's
+//! [`FromNexus::LinkDown`].
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,11 +19,11 @@ use petrel_proto::control::{GroupJoin, SessionAccept, SessionOpen};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub u16);
 
-/// Names a link within one process; never used again in that process.
+/// The name of a link within one process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
 
-/// An endpoint of another process, by the address of the control connection to it.
+/// An endpoint of another process, named by the address of the control connection to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerName {
     /// The process's end of the control connection.
@@ -38,24 +38,23 @@ impl fmt::Display for PeerName {
     }
 }
 
-/// A status and a sentence for people: why something was refused or ended.
+/// Why a request was refused or a session ended: a status and a text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
     /// The gRPC status code.
     pub status: Status,
-    /// What happened and what to do about it.
+    /// The cause and the remedy.
     pub message: String,
 }
 
 impl Reason {
-    /// Makes a reason.
+    /// Creates a reason.
     pub fn new(status: Status, message: impl Into<String>) -> Self {
         Self { status, message: message.into() }
     }
 }
 
-/// Which transports a link may use. Shared memory is preferred where both are allowed and both
-/// ends are on one host.
+/// The transports that a link may use. Shared memory is preferred if both are allowed and both ends are on one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedTransports {
     /// Kernel UDP.
@@ -64,17 +63,17 @@ pub struct AllowedTransports {
     pub shm: bool,
 }
 
-/// What an endpoint asks of the control plane.
+/// A message from an endpoint to the control plane.
 #[derive(Debug)]
 pub enum ToNexus {
-    /// Make a link to an endpoint of another process. Answered by [`FromNexus::LinkUp`] with the
-    /// same `request`, or by [`FromNexus::LinkFailed`], in bounded time.
+    /// Open a link to an endpoint of another process. Answered by [`FromNexus::LinkUp`] with the same `request`, or by
+    /// [`FromNexus::LinkFailed`], in bounded time.
     OpenLink {
         /// Chosen by the endpoint.
         request: u64,
         /// Control address of the other process.
         remote: SocketAddr,
-        /// The endpoint wanted there.
+        /// The wanted endpoint there.
         remote_endpoint: EndpointId,
         /// Transports that this endpoint accepts.
         transports: AllowedTransports,
@@ -93,8 +92,7 @@ pub enum ToNexus {
         link: LinkId,
         /// The proposal's request number.
         request: u32,
-        /// The server's values, or why not. `link` and `request` inside are filled in by the
-        /// control plane.
+        /// The server's values, or a refusal. The control plane fills in `link` and `request` inside.
         answer: Result<SessionAccept, Reason>,
     },
     /// Tell the peer that a session has ended.
@@ -107,14 +105,14 @@ pub enum ToNexus {
         peer_token: u32,
         /// Whether this endpoint is the session's client.
         from_client: bool,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// A session ended of which this endpoint was the server: its memory is free.
+    /// A session with this endpoint as the server has ended: its memory is free.
     SessionEnded {
         /// The session's link.
         link: LinkId,
-        /// The slots that it had.
+        /// The number of its slots.
         slots: u16,
     },
     /// Ask the client of a session to make no further calls on it.
@@ -125,11 +123,11 @@ pub enum ToNexus {
         peer_session: u32,
         /// The client's token of the session.
         peer_token: u32,
-        /// Why, for people.
+        /// The reason, for people.
         message: String,
     },
-    /// Ask the server of a session to receive a group's multicast. Answered by
-    /// [`FromNexus::GroupAnswered`], if the peer knows of groups.
+    /// Ask the server of a session to receive a group's multicast. Answered by [`FromNexus::GroupAnswered`], if the
+    /// peer supports groups.
     JoinGroup {
         /// The session's link.
         link: LinkId,
@@ -145,18 +143,18 @@ pub enum ToNexus {
         /// Whether this endpoint receives the group's multicast, or why not.
         answer: Result<(), Reason>,
     },
-    /// Tell the peer that it need not receive a group's multicast any more.
+    /// Tell the peer that it no longer needs to receive a group's multicast.
     LeaveGroup {
         /// The link.
         link: LinkId,
         /// The group's number.
         group: u32,
     },
-    /// The endpoint could not use the link (its transport refused it): close it.
+    /// Close a link that the endpoint could not use (its transport refused it).
     CloseLink {
         /// The link.
         link: LinkId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// Answers [`FromNexus::StatsRequested`].
@@ -170,42 +168,42 @@ pub enum ToNexus {
     Gone,
 }
 
-/// What the control plane tells an endpoint. `L` is the transport's link type.
+/// A message from the control plane to an endpoint. `L` is the transport's link type.
 #[derive(Debug)]
 pub enum FromNexus<L> {
-    /// A link is up, asked for by this endpoint (`request` is set) or by the other side.
+    /// A link is up, requested by this endpoint (`request` is set) or by the peer.
     LinkUp {
-        /// The endpoint's own request, if it asked.
+        /// The endpoint's own request, if any.
         request: Option<u64>,
         /// The link's name from now on.
         link: LinkId,
-        /// What the transport needs to reach the peer.
+        /// The transport's data to reach the peer.
         transport: L,
         /// The peer.
         peer: PeerName,
         /// The other process's incarnation.
         incarnation: u64,
     },
-    /// The shortest round trip to the other process that the control connection has seen: for a link
-    /// that is up and was asked for by this endpoint. Said again when there was a shorter one.
+    /// The shortest round trip to the peer process on the control connection, for a link requested by this endpoint
+    /// that is up. Sent again when it gets shorter.
     PathMeasured {
         /// The link.
         link: LinkId,
         /// The round trip in nanoseconds.
         rtt_ns: u32,
     },
-    /// The link that was asked for cannot be had.
+    /// A requested link could not be opened.
     LinkFailed {
         /// The endpoint's request.
         request: u64,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// The link has ended: closed by the peer, or the peer is dead, hung or restarted.
     LinkDown {
         /// The link.
         link: LinkId,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// A peer wants to be the client of a session with this endpoint.
@@ -219,7 +217,7 @@ pub enum FromNexus<L> {
     SessionOpened {
         /// The link.
         link: LinkId,
-        /// The values that hold.
+        /// The agreed values.
         accept: SessionAccept,
     },
     /// The peer refused.
@@ -228,7 +226,7 @@ pub enum FromNexus<L> {
         link: LinkId,
         /// The proposal's request number.
         request: u32,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// The peer closed a session.
@@ -241,10 +239,10 @@ pub enum FromNexus<L> {
         token: u32,
         /// Whether the peer was the session's client.
         from_client: bool,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The server of a session is about to end: no further calls, please.
+    /// The server of a session is about to end: make no further calls.
     SessionDraining {
         /// The link.
         link: LinkId,
@@ -252,10 +250,10 @@ pub enum FromNexus<L> {
         session: u32,
         /// The token of the session here.
         token: u32,
-        /// Why, for people.
+        /// The reason, for people.
         message: String,
     },
-    /// A peer would send requests to this endpoint by multicast.
+    /// A peer offers to send requests to this endpoint by multicast.
     GroupOffered {
         /// The link.
         link: LinkId,
@@ -268,17 +266,17 @@ pub enum FromNexus<L> {
         link: LinkId,
         /// The endpoint's request.
         request: u32,
-        /// It does, or why not.
+        /// Yes, or why not.
         answer: Result<(), Reason>,
     },
-    /// A group's client does not send to it any more.
+    /// A group's client no longer sends to it.
     GroupLeft {
         /// The link.
         link: LinkId,
         /// The group's number.
         group: u32,
     },
-    /// Somebody outside the process wants this endpoint's counters.
+    /// A caller outside the process wants this endpoint's counters.
     StatsRequested {
         /// Answer with this number.
         request: u64,
@@ -289,17 +287,16 @@ pub enum FromNexus<L> {
 ///
 /// [`ControlPort`](crate::nexus::ControlPort) is the real one; a simulator has its own.
 pub trait ControlPlane<L> {
-    /// Tells the control plane something. Never blocks.
+    /// Sends a message to the control plane. Never blocks.
     fn post(&self, message: ToNexus);
 
-    /// The next message for the endpoint, if there is one. Asked at every turn of the event loop,
-    /// so that it must cost next to nothing when there is none.
+    /// Returns the next message for the endpoint, if there is one. The event loop asks in every turn, so an empty
+    /// answer must cost next to nothing.
     fn poll(&mut self) -> Option<FromNexus<L>>;
 
     /// The endpoint's number within its process.
     fn endpoint_id(&self) -> EndpointId;
 
-    /// A number that nobody else can guess, for tokens and first request numbers. A simulator
-    /// draws it from its seed.
+    /// Returns an unguessable number, for tokens and first request numbers. A simulator draws it from its seed.
     fn random(&mut self) -> u64;
 }

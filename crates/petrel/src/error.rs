@@ -1,4 +1,4 @@
-//! How things fail: calls, and what has to be there before them.
+//! Errors of calls, and of setting up a nexus, an endpoint or a server.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,11 +16,11 @@ use petrel_transport::udp::UdpError;
 use crate::control::Reason;
 use crate::endpoint::CallRejected;
 
-/// Why a call has no response, a session is not open, a buffer is not there, or an answer is not there in time.
+/// The failure of a call, of opening a session, of allocating a buffer, or of waiting for a response in time.
 ///
 /// It has three fields: `status`, the gRPC status code; `message`, for people; `execution`, which says whether the
-/// server may have executed the request. Everything that can keep a call from its response becomes this, so that `?`
-/// works in a handler that makes calls of its own: what it fails with, its caller gets.
+/// server may have executed the request. Every cause of a failed call converts to this type. In a handler that makes
+/// calls, `?` thus passes a failure on to its own caller.
 ///
 /// ```
 /// use petrel::{Error, Execution, Status};
@@ -36,7 +36,7 @@ use crate::endpoint::CallRejected;
 pub struct Error(Box<CallFailure>);
 
 impl Error {
-    /// An error that a handler answers with.
+    /// Returns an error for a handler to answer with.
     pub fn new(status: Status, message: impl Into<String>) -> Self {
         Self::of(status, message, Execution::Answered)
     }
@@ -45,19 +45,19 @@ impl Error {
         Self(Box::new(CallFailure { status, message: message.into(), execution }))
     }
 
-    /// Of a call of which nothing was sent.
+    /// The error of a call of which nothing was sent.
     #[cold]
     pub(crate) fn not_sent(status: Status, message: impl Into<String>) -> Self {
         Self::of(status, message, Execution::NotSent)
     }
 
-    /// The time is over that was given to a future; what it had begun may have been executed.
+    /// The timeout of a future; the operations it began may have been executed.
     #[cold]
     pub(crate) fn elapsed() -> Self {
         Self::of(Status::DeadlineExceeded, "the time is over", Execution::MayHaveExecuted)
     }
 
-    /// A call on a session that asks for more than one server.
+    /// A call on a session with options that need more than one server.
     #[cold]
     pub(crate) fn needs_servers() -> Self {
         let text =
@@ -65,21 +65,21 @@ impl Error {
         Self::not_sent(Status::InvalidArgument, text)
     }
 
-    /// A session that has ended before it was open.
+    /// A session that ended before it was open.
     #[cold]
     pub(crate) fn cannot_connect(remote: SocketAddr, reason: &Reason) -> Self {
         let text = format!("cannot open a session to {remote}: {}", reason.message);
         Self::not_sent(reason.status, text)
     }
 
-    /// The same error, with something else known of the request's execution.
+    /// Returns the same error with other knowledge of the request's execution.
     #[must_use]
     pub fn with_execution(mut self, execution: Execution) -> Self {
         self.0.execution = execution;
         self
     }
 
-    /// The same error, in other words.
+    /// Returns the same error with another message.
     #[must_use]
     pub fn with_message(mut self, message: impl Into<String>) -> Self {
         self.0.message = message.into();
@@ -146,7 +146,7 @@ impl From<PoolExhausted> for Error {
 }
 
 impl From<CallRejected> for Error {
-    /// Without the buffers.
+    /// Drops the buffers.
     fn from(rejected: CallRejected) -> Self {
         rejected.error
     }
@@ -164,10 +164,9 @@ impl From<OpenError> for Error {
     }
 }
 
-/// Why a nexus, an endpoint, a server or a group's multicast is not there: it could not be set up, or has ended badly.
+/// Why a nexus, an endpoint, a server or a group's multicast could not be set up, or ended badly.
 ///
-/// Each text says what to do about it. Where the system said no, [`source`](std::error::Error::source) is its
-/// [`io::Error`].
+/// Each text names a remedy. If the system refused, [`source`](std::error::Error::source) is its [`io::Error`].
 ///
 /// ```
 /// use petrel::Nexus;
@@ -181,7 +180,7 @@ impl From<OpenError> for Error {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// A setting is out of its range, is no such setting, or asks for what is taken.
+    /// A setting is out of range or unknown, or asks for a resource in use.
     #[error("{0}")]
     Refused(Cow<'static, str>),
     /// Without credentials, only this host may connect.
@@ -190,18 +189,18 @@ pub enum SetupError {
          on a loopback address, or call insecure() if the network is trusted"
     )]
     NotLoopback {
-        /// The address that was asked for.
+        /// The requested address.
         address: SocketAddr,
     },
-    /// The system said no: the address is taken, or it has no thread, descriptor or random number to give.
+    /// The system refused: the address is in use, or it lacks a thread, descriptor or random number.
     #[error("{message}")]
     System {
-        /// What could not be done, what the system said, and what to do.
+        /// The failed operation, the system's error, and a remedy.
         message: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A thread has panicked, and what it ran is gone: a server, or the control plane.
+    /// A thread has panicked, and its work is lost: a server, or the control plane.
     #[error("{0}")]
     Panicked(&'static str),
 }
@@ -212,7 +211,7 @@ impl SetupError {
         Self::Refused(text.into())
     }
 
-    /// The text names no value of a setting.
+    /// The text is not a value of a setting.
     #[cold]
     pub(crate) fn no_setting(text: &str, expected: &str) -> Self {
         Self::refused(format!("{text:?}: {expected} expected"))
@@ -255,7 +254,7 @@ mod tests {
         io::ErrorKind::AddrInUse.into()
     }
 
-    /// In any nesting the system's error is the source, and the text that of the transport.
+    /// In any nesting the system's error is the source, and the transport supplies the text.
     #[test]
     fn of_transport__has_the_systems_error_as_its_source() {
         let address = SocketAddr::from(([127, 0, 0, 1], 7));
@@ -311,7 +310,7 @@ mod tests {
         assert_eq!(error.to_string(), text);
     }
 
-    /// As `?` needs it in `main() -> Result<(), Box<dyn Error>>`, and in threads.
+    /// Needed for `?` in `main() -> Result<(), Box<dyn Error>>`, and in threads.
     #[test]
     fn errors__are_boxed_by_question_marks_on_any_thread() {
         fn both(

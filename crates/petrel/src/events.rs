@@ -1,11 +1,10 @@
-//! Events for people who watch a process: why a session ended, why shared memory is not used, why a call
-//! failed.
+//! Events for operators of a process: why a session ended, why shared memory is not used, why a call failed.
 //!
-//! With the cargo feature `tracing` they go to the subscriber that the application has set; without it
-//! the functions here are empty. None of them is called for a plain call that succeeds: each is about a
-//! connection, a link, a session, or a call that failed. `docs/operating.md` has the table of them.
+//! With the cargo feature `tracing` they go to the subscriber set by the application; without it the functions here are
+//! empty. None of them is called for a plain successful call: each is about a connection, a link, a session, or a
+//! failed call. `docs/operating.md` lists them.
 
-// Without the feature nothing looks at what is told.
+// Without the feature the arguments are unused.
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
 
 use std::fmt::Display;
@@ -27,7 +26,7 @@ macro_rules! emit {
     };
 }
 
-/// A session can be used.
+/// A session is open.
 pub(crate) fn session_opened(
     endpoint: EndpointId,
     id: SessionId,
@@ -83,7 +82,7 @@ pub(crate) fn session_ended(
     }
 }
 
-/// This endpoint does not take a session that a peer proposed.
+/// This endpoint refuses a session that a peer proposed.
 pub(crate) fn session_refused(endpoint: EndpointId, peer: Option<PeerName>, reason: &Reason) {
     emit!(
         WARN,
@@ -121,7 +120,7 @@ pub(crate) fn request_refused(session: SessionId, status: Status, why: &str) {
     );
 }
 
-/// A link is up, and over which transport.
+/// A link is up over this transport.
 pub(crate) fn link_up(endpoint: EndpointId, link: LinkId, peer: PeerName, transport: &'static str) {
     emit!(DEBUG, "link_up", endpoint = endpoint.0, link = link.0, %peer, transport, "a link is up");
 }
@@ -139,7 +138,7 @@ pub(crate) fn link_down(endpoint: EndpointId, link: LinkId, reason: &Reason) {
     );
 }
 
-/// A link that an endpoint asked for cannot be had.
+/// A link requested by an endpoint failed.
 pub(crate) fn link_failed(endpoint: EndpointId, remote: SocketAddr, reason: &Reason) {
     emit!(
         WARN,
@@ -152,7 +151,7 @@ pub(crate) fn link_failed(endpoint: EndpointId, remote: SocketAddr, reason: &Rea
     );
 }
 
-/// A link that a peer asked for was refused.
+/// A link requested by a peer was refused.
 pub(crate) fn link_refused(peer: SocketAddr, reason: &Reason) {
     emit!(
         WARN,
@@ -164,7 +163,7 @@ pub(crate) fn link_refused(peer: SocketAddr, reason: &Reason) {
     );
 }
 
-/// A link does without shared memory. Between hosts that goes without saying.
+/// A link does without shared memory. Between hosts that is expected.
 pub(crate) fn shm_not_used(peer: SocketAddr, why: &dyn Display) {
     if peer.ip().to_canonical().is_loopback() {
         emit!(INFO, "shm_not_used", %peer, %why, "shared memory is not used");
@@ -208,12 +207,12 @@ pub(crate) fn call_retried(method: u16, attempts: u32, failure: &CallFailure) {
     );
 }
 
-/// A client would make another attempt, and its budget does not allow it.
+/// A client's retry budget denies another attempt.
 pub(crate) fn retry_denied(method: u16) {
     emit!(WARN, "retry_denied", method, "the retry budget is used up");
 }
 
-/// A client has no session to one of its servers, and tries again.
+/// A client has no session to one of its servers, and reconnects.
 pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
     emit!(
         INFO,
@@ -225,7 +224,7 @@ pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
     );
 }
 
-/// The file that a client's servers come from has others.
+/// A client's servers file has changed.
 pub(crate) fn servers_changed(file: &Path, servers: usize) {
     emit!(
         INFO,
@@ -236,7 +235,7 @@ pub(crate) fn servers_changed(file: &Path, servers: usize) {
     );
 }
 
-/// The file that a client's servers come from cannot be used; the client keeps its servers.
+/// A client's servers file cannot be used; the client keeps its servers.
 pub(crate) fn servers_file_failed(file: &Path, why: &str) {
     emit!(
         WARN,

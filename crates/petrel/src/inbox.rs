@@ -1,23 +1,22 @@
-//! What other threads post to an endpoint: a queue that many fill and one empties, whole.
+//! The inbox of an endpoint for messages from other threads: a queue that many fill and one empties, whole.
 //!
 //! # No post is lost
 //!
-//! A post is put into the queue, and the flag raised, under one lock. The owner looks at the flag
-//! alone, once per turn; if it is up it takes it down *first* and then the queue, under the lock:
-//! who posts later raises the flag again, and who posts at that moment holds the lock, so that the
-//! owner, which never waits for it, puts the flag back up and comes again.
+//! A message is queued, and the flag raised, under one lock. The owner polls the flag alone, once per turn. If the flag
+//! is up, the owner lowers it *first* and then takes the queue, under the lock: a later poster raises the flag again.
+//! If a poster holds the lock at that moment, the owner, which never waits for it, raises the flag and comes back.
 //!
-//! # No sleep is overslept
+//! # No wake-up is lost
 //!
-//! Before it sleeps, the owner looks into the queue and says that it sleeps, under the lock. A post
-//! comes either before, and there is no sleep, or after, and wakes it. The waker remembers
-//! (`petrel_transport::wake`), so that it does not matter whether the sleep has begun.
+//! Before it sleeps, the owner checks the queue and sets its sleep flag, under the lock. A message comes either before,
+//! and prevents the sleep, or after, and wakes the owner. The waker remembers a wake-up (`petrel_transport::wake`): the
+//! sleep need not have begun.
 //!
-//! The queue has no limit of its own. What is posted has: calls by their [`Places`], answers
-//! by the requests that they are for.
+//! The queue has no limit of its own, but its contents have: [`Places`] limit calls, and the requests limit the
+//! answers.
 //!
-//! A `crossbeam` queue would spare posters each other's lock, and cost the owner one atomic operation
-//! for each post instead of one for all.
+//! A `crossbeam` queue would spare posters each other's lock, and cost the owner one atomic operation per message
+//! instead of one for all.
 //!
 //! [`Places`]: crate::client::places::Places
 
@@ -27,12 +26,12 @@ use petrel_planted::planted;
 
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, TryLockError, lock};
 
-/// Says to an endpoint that there is something to look at that did not come as a frame, or when there
-/// will be. It is all that the event loop looks at in every turn.
+/// Tells an endpoint that there is work other than frames, or when there will be. The event loop polls nothing else in
+/// every turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Attention(Arc<AtomicU64>);
 
-/// When there is nothing to look at.
+/// The value without work.
 pub(crate) const NEVER_NS: u64 = u64::MAX;
 
 impl Attention {
@@ -40,42 +39,41 @@ impl Attention {
         Self(Arc::new(AtomicU64::new(NEVER_NS)))
     }
 
-    /// When to look, in nanoseconds of the endpoint's clock; 0 for now.
+    /// Returns when to check for work, in nanoseconds of the endpoint's clock; 0 for now.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Whether to look now.
+    /// Returns true if there is work now.
     pub(crate) fn is_asked(&self) -> bool {
         self.due_ns() == 0
     }
 
-    /// Asks for a look now.
+    /// Requests a check now.
     pub(crate) fn ask(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Asks for a look at that time, if not before.
+    /// Requests a check at that time, if not before.
     pub(crate) fn ask_at(&self, at_ns: u64) {
         self.0.fetch_min(at_ns, Ordering::Relaxed);
     }
 
-    /// Before a look: who asks from now on wants another.
+    /// Clears the request before a check: later ones request another check.
     pub(crate) fn clear(&self) {
         self.0.swap(NEVER_NS, Ordering::Relaxed);
     }
 }
 
-/// The owner's end. When it is dropped, what was not taken is dropped, and posters get back what
-/// they post.
+/// The owner's end. Dropping it drops the queued messages, and makes later posts fail.
 pub(crate) struct Inbox<T> {
     shared: Arc<Shared<T>>,
-    /// What was taken the last time, for its memory.
+    /// The vector taken last, kept for its memory.
     emptied: Vec<T>,
 }
 
-/// The end of those who post.
+/// The posters' end.
 pub(crate) struct Poster<T> {
     shared: Arc<Shared<T>>,
 }
@@ -83,7 +81,7 @@ pub(crate) struct Poster<T> {
 struct Shared<T> {
     queue: Mutex<Queue<T>>,
     attention: Attention,
-    /// Set under the lock; taken back by the one who wakes, or by the owner when it is awake.
+    /// Set under the lock; cleared by the poster that wakes the owner, or by the owner when awake.
     sleeps: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -94,7 +92,7 @@ struct Queue<T> {
 }
 
 impl<T> Inbox<T> {
-    /// An inbox whose posts raise `attention`, and that has `wake` called when its owner sleeps.
+    /// Creates an inbox whose messages raise `attention`, and that calls `wake` when its owner sleeps.
     pub(crate) fn new(attention: Attention, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let queue = Mutex::new(Queue { posts: Vec::new(), is_open: true });
         let sleeps = AtomicBool::new(false);
@@ -106,8 +104,8 @@ impl<T> Inbox<T> {
         Poster { shared: Arc::clone(&self.shared) }
     }
 
-    /// All that was posted, oldest first; give the empty vector back to [`Inbox::put_back`]. The
-    /// attention was cleared before. Does not wait: where a poster is at it, it is asked for again.
+    /// Returns all messages, oldest first; return the empty vector to [`Inbox::put_back`]. The attention was cleared
+    /// before. Does not wait: if a poster holds the lock, raises the attention again.
     pub(crate) fn take(&mut self) -> Vec<T> {
         let mut posts = mem::take(&mut self.emptied);
         match self.shared.queue.try_lock() {
@@ -120,13 +118,13 @@ impl<T> Inbox<T> {
         posts
     }
 
-    /// The memory of what was taken.
+    /// Returns the memory of a taken vector.
     pub(crate) fn put_back(&mut self, emptied: Vec<T>) {
         debug_assert!(emptied.is_empty());
         self.emptied = emptied;
     }
 
-    /// Says that the owner is about to sleep; false if it must not, because something is there.
+    /// Records that the owner is about to sleep. Returns false if it must not, because a message is queued.
     pub(crate) fn may_sleep(&self) -> bool {
         let queue = lock(&self.shared.queue);
         if queue.posts.is_empty() {
@@ -135,7 +133,7 @@ impl<T> Inbox<T> {
         queue.posts.is_empty()
     }
 
-    /// Says that the owner is awake, so that nobody wakes it for nothing.
+    /// Records that the owner is awake, so that posters do not wake it in vain.
     pub(crate) fn is_awake(&self) {
         self.shared.sleeps.store(false, Ordering::Relaxed);
     }
@@ -146,17 +144,17 @@ impl<T> Drop for Inbox<T> {
         let mut queue = lock(&self.shared.queue);
         queue.is_open = false;
         let posts = mem::take(&mut queue.posts);
-        // Not under the lock: what is dropped may wake others, who may post.
+        // Not under the lock: dropping messages may wake other threads, which may post.
         drop(queue);
         drop(posts);
     }
 }
 
 impl<T> Poster<T> {
-    /// Posts, and wakes the owner if it sleeps.
+    /// Queues a message, and wakes the owner if it sleeps.
     ///
     /// # Errors
-    /// The post, when the owner is gone.
+    /// The message, if the owner is gone.
     pub(crate) fn post(&self, post: T) -> Result<(), T> {
         let sleeps = || self.shared.sleeps.load(Ordering::Relaxed);
         let before_lock = planted("inbox_looks_before_its_lock").then(sleeps);
@@ -166,7 +164,7 @@ impl<T> Poster<T> {
         }
         queue.posts.push(post);
         self.shared.attention.ask();
-        // Only the first of many has to. Under the lock: see the module.
+        // Only the first of many has to wake the owner. Under the lock: see the module.
         let sleeps = before_lock.unwrap_or_else(sleeps);
         if sleeps {
             self.shared.sleeps.store(false, Ordering::Relaxed);
@@ -178,7 +176,7 @@ impl<T> Poster<T> {
         Ok(())
     }
 
-    /// Whether the owner is still there.
+    /// Returns true if the owner still exists.
     pub(crate) fn is_open(&self) -> bool {
         lock(&self.shared.queue).is_open
     }

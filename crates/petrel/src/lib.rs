@@ -1,5 +1,4 @@
-//! Petrel: datacenter RPC in microseconds, over plain UDP and shared memory, without special
-//! hardware, root, or set-up.
+//! Petrel: datacenter RPC in microseconds, over plain UDP and shared memory, without special hardware, root, or set-up.
 //!
 //! A server registers handlers by method number, and a client calls, from any thread:
 //!
@@ -24,46 +23,45 @@
 //! # }
 //! ```
 //!
-//! [The guide](https://github.com/petrel-rpc/petrel/blob/main/docs/guide.md) goes from here to a service
-//! between two hosts, and tells what happens in each failure.
+//! [The guide](https://github.com/petrel-rpc/petrel/blob/main/docs/guide.md) continues from here to a service between
+//! two hosts, and explains the handling of each failure.
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! | --- | --- |
-//! | [`Server`] | threads that serve, with an endpoint each, and drain when the process is asked to end |
-//! | [`Client`] | calls to a service, at whichever of its servers, from any thread and any executor: reconnects, retries, hedges |
+//! | [`Server`] | threads with an endpoint each, which drain when the process gets a signal |
+//! | [`Client`] | calls to a service, at any of its servers, from any thread and any executor: reconnects, retries, hedges |
 //! | [`Nexus`] | one per process: the control plane, in a thread of its own |
 //! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
-//! | [`Request`] | what a handler gets, to be answered at once or later |
-//! | [`Reply`] | the end of a call, as its continuation gets it |
-//! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
+//! | [`Request`] | a handler's argument, to be answered at once or later |
+//! | [`Reply`] | the outcome of a call, the argument of its continuation |
+//! | [`MsgBuf`] | message memory: moved into a call, returned by its [`Reply`] |
 //! | [`Error`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
 //!
-//! | module | what it is about |
+//! | module | contents |
 //! | --- | --- |
 //! | [`client`] | threads of clients, their settings, targets, calls and counters |
-//! | [`server`] | how a server is set up, runs and ends |
+//! | [`server`] | setting up, running and ending a server |
 //! | [`endpoint`] | settings, sessions, handlers, calls with continuations, buffers |
 //! | [`task`] | futures on an endpoint's own thread: handles, sessions, calls, tasks |
-//! | [`workers`] | threads that run handlers which take long; requests that any thread can have |
-//! | [`group`] | sessions that are called together: all, a quorum, or any |
+//! | [`workers`] | threads that run long handlers; requests that any thread can own |
+//! | [`group`] | calls to a group of sessions: all, a quorum, or any |
 //! | [`nexus`] | settings and counters of the control plane |
-//! | [`overload`] | limits, budgets and pauses, which clients and workers use |
+//! | [`overload`] | limits, budgets and pauses of clients and workers |
 //! | [`unstable`] | for simulators and experiments |
 //!
-//! **What is promised.** A handler runs at most once for each call, whatever the network loses,
-//! repeats, delays or reorders. Every call ends: with the response, or with a gRPC status code and
-//! the word whether it may have been executed. Nothing is retried behind the caller's back once the
-//! outcome is unknown.
+//! **Guarantees.** A handler runs at most once for each call, whatever the network loses, repeats, delays or reorders.
+//! Every call ends: with the response, or with a gRPC status code and the information whether it may have been
+//! executed. Nothing is retried behind the caller's back once the outcome is unknown.
 //!
-//! **What can be seen.** Each reason for which something is refused, dropped or ended has a counter
-//! ([`Endpoint::stats`], [`Nexus::stats`], [`Client::stats`]; `petrel stats` from outside). With the cargo
-//! feature `tracing`, connections, links, sessions and failed calls tell their reasons as events, too.
+//! **Observability.** Each reason to refuse, drop or end something has a counter ([`Endpoint::stats`],
+//! [`Nexus::stats`], [`Client::stats`]; `petrel stats` from outside). With the cargo feature `tracing`, connections,
+//! links, sessions and failed calls report their reasons as events, too.
 //!
-//! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`](nexus::NexusBuilder::insecure) a nexus listens on
-//! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
-//! control that goes by round trips is set. No streaming.
-//! Endpoints stay on their thread; what crosses to others is copied. Retries and hedging are a [`Client`]'s.
+//! **Limitations.** No encryption: without [`NexusBuilder::insecure`](nexus::NexusBuilder::insecure) a nexus listens on
+//! and connects to loopback only. Congestion is detected by ECN marks of switches and by heavy loss, unless a
+//! controller based on round trips is set. No streaming. Endpoints stay on their thread; data for other threads is
+//! copied. Retries and hedging exist only in a [`Client`].
 
 pub mod client;
 mod control;

@@ -1,9 +1,9 @@
 //! Time and threads under shuttle, a model checker that runs threads one at a time in an order of its own.
 //!
-//! Shuttle knows no time: a timed wait lasts until another thread ends it. Here the clock is a number, and
-//! one thread, the timekeeper, moves it to the next moment that a thread waits for. A scheduler that
-//! runs the timekeeper only when no other thread can run has time stand still while there is work,
-//! so that a lost wake-up cannot hide behind a timeout: it shows as a move of the clock.
+//! Shuttle has no time: a timed wait lasts until another thread ends it. Here the clock is a number, and one thread,
+//! the timekeeper, advances it to the next time that a thread waits for. If the scheduler runs the timekeeper only when
+//! no other thread can run, time stands still while there is work. A lost wake-up then cannot hide behind a timeout: it
+//! shows as an advance of the clock.
 //!
 //! Shuttle runs all threads of an execution on one thread of the operating system, which holds the clock.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use shuttle::thread::Thread;
 
-/// What reading the clock takes, so that a loop that looks at it ends.
+/// The time that reading the clock takes, so that a polling loop ends.
 const READ_NS: u64 = 25;
 
 std::thread_local! {
@@ -23,7 +23,7 @@ std::thread_local! {
 #[derive(Default)]
 struct Clock {
     now_ns: u64,
-    /// By the end of their wait, and a number of their own.
+    /// By the end of their wait, and a unique number.
     sleepers: BTreeMap<(u64, u64), Thread>,
     last_sleeper: u64,
     timekeeper: Option<Thread>,
@@ -40,7 +40,7 @@ pub fn restart(now_ns: u64) {
     with(|clock| *clock = Clock { now_ns, ..Clock::default() });
 }
 
-/// The time, in nanoseconds.
+/// Returns the time, in nanoseconds.
 pub fn now_ns() -> u64 {
     with(|clock| {
         clock.now_ns += READ_NS;
@@ -48,12 +48,12 @@ pub fn now_ns() -> u64 {
     })
 }
 
-/// How often the clock was moved because nothing else could run, or because the scheduler chose so.
+/// Returns how often the clock was advanced because nothing else could run, or because the scheduler chose so.
 pub fn moves() -> u64 {
     with(|clock| clock.moves)
 }
 
-/// Parks this thread until it is unparked or that time has come; it may return earlier.
+/// Parks this thread until it is unparked or that time has come; may return earlier.
 pub fn park_until(end_ns: Option<u64>) {
     let Some(end_ns) = end_ns else { return shuttle::thread::park() };
     let sleeper = shuttle::thread::current();
@@ -68,7 +68,7 @@ pub fn park_until(end_ns: Option<u64>) {
     with(|clock| clock.sleepers.remove(&key));
 }
 
-/// The timekeeper: moves the clock until [`stop_time`], and looks around before each move.
+/// The timekeeper: advances the clock until [`stop_time`], and calls `look` before each step.
 pub fn keep_time(look: impl Fn()) {
     with(|clock| clock.timekeeper = Some(shuttle::thread::current()));
     while !with(|clock| clock.is_over) {
@@ -126,7 +126,7 @@ pub(crate) mod thread {
         Builder, JoinHandle, Thread, ThreadId, current, panicking, park, yield_now,
     };
 
-    /// The same on every machine: schedules are found again by their seeds.
+    /// The same on every machine: seeds repeat their schedules.
     #[expect(clippy::unnecessary_wraps, reason = "the signature of `std::thread`")]
     pub(crate) fn available_parallelism() -> io::Result<NonZeroUsize> {
         Ok(NonZeroUsize::MIN.saturating_add(1))

@@ -7,11 +7,9 @@ use petrel_proto::buffer::{Buffer, BufferPool};
 use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
 use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
 
-/// A message in memory that transports can send from, with room for packet headers before and
-/// after it (eRPC §4.2.1).
+/// A message in memory that transports can send from, with room for packet headers before and after it (eRPC §4.2.1).
 ///
-/// A call takes its two buffers by value and its continuation gives them back; in between nobody
-/// else can touch them, because nobody else has them:
+/// A call takes its two buffers by value and its continuation returns them; ownership prevents any access in between:
 ///
 /// ```compile_fail
 /// # use petrel::endpoint::SessionId;
@@ -26,14 +24,14 @@ use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
 pub struct MsgBuf(PacketBuf);
 
 impl MsgBuf {
-    /// Takes a buffer of `capacity` bytes from a pool; its message is as long as that.
+    /// Takes a buffer of `capacity` bytes from a pool, with a message of the same length.
     #[inline]
     pub(crate) fn from_pool(pool: &BufPool, capacity: usize) -> Result<Self, PoolExhausted> {
         // Room for the headers of the smallest packets: the session is not known yet.
         pool.alloc(capacity, packets_max(capacity)).map(Self)
     }
 
-    /// Takes a buffer from a pool that holds `message`, and has no room for more.
+    /// Takes a buffer from a pool, holding `message` and without room for more.
     #[inline]
     pub(crate) fn holding(pool: &BufPool, message: &[u8]) -> Result<Self, PoolExhausted> {
         let mut buffer = Self::from_pool(pool, message.len())?;
@@ -41,12 +39,12 @@ impl MsgBuf {
         Ok(buffer)
     }
 
-    /// An empty buffer to send a shared message from: see [`BufPool::reference`].
+    /// Returns an empty buffer to send a shared message from: see [`BufPool::reference`].
     pub(crate) fn reference(pool: &BufPool, message: &SharedBuf) -> Result<Self, PoolExhausted> {
         pool.reference(message, packets_max(message.len())).map(Self)
     }
 
-    /// Whether a shared message is sent from this buffer.
+    /// Returns true if a shared message is sent from this buffer.
     pub(crate) fn is_reference(&self) -> bool {
         self.0.wire_len() != self.0.len()
     }
@@ -65,25 +63,25 @@ impl MsgBuf {
         Self(buf)
     }
 
-    /// Length of the message in bytes.
+    /// Returns the length of the message in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the message is empty.
+    /// Returns true if the message is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.len() == 0
     }
 
-    /// Most bytes that the buffer can hold.
+    /// Returns the most bytes that the buffer can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Sets the message's length. Bytes that come into it have any value.
+    /// Sets the message's length. Added bytes have unspecified values.
     ///
     /// # Panics
     /// When `len` exceeds the capacity.
@@ -92,23 +90,23 @@ impl MsgBuf {
         self.0.set_len(len);
     }
 
-    /// Makes `message` the message.
+    /// Copies `message` into the buffer as its message.
     ///
     /// # Panics
-    /// When it is longer than the capacity.
+    /// When `message` is longer than the capacity.
     #[inline(always)]
     pub fn set_message(&mut self, message: &[u8]) {
         self.0.set_message(message);
     }
 
-    /// Lets a response that is longer than the capacity have a larger buffer in this one's place, of
-    /// up to `bytes_max`; 0 takes it back. What a caller does who does not know how long it will be.
+    /// Lets a response longer than the capacity replace this buffer by a larger one, of up to `bytes_max`; 0 disables
+    /// that. For callers that do not know the response's length.
     #[inline]
     pub fn set_growth(&mut self, bytes_max: usize) {
         self.0.set_growth(bytes_max);
     }
 
-    /// All bytes of the buffer, beyond the message too.
+    /// Returns all bytes of the buffer, including those beyond the message.
     #[inline]
     pub fn storage_mut(&mut self) -> &mut [u8] {
         self.0.storage_mut()
@@ -215,14 +213,14 @@ impl Buffer for MsgBuf {
     }
 }
 
-/// Packets of a message if they are the smallest that a session may have.
+/// Returns the number of packets of a message in the smallest packets that a session may have.
 #[inline]
 fn packets_max(message_bytes: usize) -> usize {
     let bytes = u32::try_from(message_bytes).unwrap_or(u32::MAX);
     packets_of(bytes, PACKET_BYTES_MIN) as usize
 }
 
-/// The endpoint's pool, as the protocol core asks for buffers.
+/// The endpoint's pool as the protocol core's buffer pool.
 pub(crate) struct Pool<'a>(pub(crate) &'a BufPool);
 
 impl BufferPool for Pool<'_> {

@@ -1,4 +1,4 @@
-//! What other threads post to an endpoint.
+//! The messages that other threads post to an endpoint.
 
 use petrel_proto::{RequestHandle, Status};
 
@@ -8,15 +8,15 @@ use crate::endpoint::CallOptions;
 use crate::local::Handle;
 use crate::sync::{Arc, AtomicBool, Weak};
 
-/// Something that an endpoint is to do for another thread.
+/// A message from another thread to an endpoint.
 pub(crate) enum Post {
     /// Answer a request.
     Answer(Answer),
-    /// Answer a request whose handler was not run and will not be.
+    /// Answer a request whose handler was not and will not be run.
     Refuse(Refuse),
     /// Make a call.
     Start(StartCall),
-    /// Cancel a call: nobody wants its outcome.
+    /// Cancel a call whose outcome is no longer wanted.
     Cancel(Arc<CallState>),
     /// Connect to the servers of a client.
     OpenService(Box<OpenService>),
@@ -33,7 +33,7 @@ pub(crate) struct Answer {
     pub(crate) handle: RequestHandle,
     pub(crate) status: Status,
     pub(crate) message: Vec<u8>,
-    /// The request's flag, to be used again.
+    /// The request's flag, to be reused.
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
@@ -54,15 +54,15 @@ pub(crate) struct StartCall {
     pub(crate) options: CallOptions,
 }
 
-/// Begins to look for the servers of a service again, and does not wait.
+/// Starts another lookup of a service's servers, without waiting.
 pub(crate) type LookUp = Box<dyn Fn() + Send>;
 
-/// The service of a client that begins.
+/// The service of a new client.
 pub(crate) struct OpenService {
-    /// Gone if nobody wants it any more.
+    /// Dangling if the client is gone.
     pub(crate) service: Weak<Service>,
     pub(crate) targets: Vec<Target>,
-    /// Where servers have names.
+    /// Present if servers have names.
     pub(crate) look_up: Option<LookUp>,
     pub(crate) config: ClientConfig,
     /// Ends when the first session is open, or none could be opened.

@@ -1,10 +1,10 @@
-//! Memory that is asked for before it is needed.
+//! Memory prefetch.
 
-/// Has the line of an address brought to the first-level cache, and does not wait for it.
+/// Starts loading the cache line of an address into the first-level cache, without waiting.
 ///
-/// For handlers and services whose reads miss the cache: what several requests will read is asked for first, and then
-/// read, so that the waits overlap (G-Opt §3). Any address will do: of one that is not mapped nothing comes. On
-/// processors other than x86-64 and AArch64 it does nothing.
+/// For handlers and services whose reads miss the cache: prefetch the data of several requests first and then read it,
+/// so that the waits overlap (G-Opt §3). Any address is allowed; an unmapped one has no effect. On processors other
+/// than x86-64 and AArch64 it does nothing.
 ///
 /// ```
 /// let table = vec![1_u64; 1 << 20];
@@ -17,8 +17,8 @@
 #[inline(always)]
 pub fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads no memory that the program could notice, whatever the address. Its
-    // gain at 20 000 sessions: see `petrel_proto`'s `lookahead`.
+    // SAFETY: a prefetch has no effect on memory that the program could notice, whatever the address. Its gain at 20
+    // 000 sessions: see `petrel_proto`'s `lookahead`.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());

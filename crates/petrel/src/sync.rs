@@ -1,6 +1,5 @@
-//! Threads, time, and the types that threads share, from one place: tests put a model checker's in
-//! their stead, loom's in `tests/loom_inbox.rs` and shuttle's in the whole crate, with
-//! `--cfg shuttle` (`tests/threads`).
+//! Threads, time, and synchronisation types, from one place: tests replace them by a model checker's, loom's in
+//! `tests/loom_inbox.rs` and shuttle's in the whole crate, with `--cfg shuttle` (`tests/threads`).
 
 #[cfg(not(shuttle))]
 pub(crate) use petrel_transport::clock::now_ns;
@@ -23,7 +22,7 @@ pub(crate) use shuttle::{
     thread_local,
 };
 
-/// Locks, also after a panic of another thread: what is locked here is whole between statements.
+/// Locks, also after a panic of another thread: data under these locks is consistent between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! Futures on an endpoint's own thread: calls that are started now and waited for later, and tasks that await them.
+//! Futures on an endpoint's own thread: calls started now and awaited later, and tasks that await them.
 //!
-//! There is no runtime to set up: the endpoint's event loop polls the tasks. [`Endpoint::handle`](crate::Endpoint::handle) and
-//! [`Endpoint::session`](crate::Endpoint::session) are the ways in.
+//! There is no runtime to set up: the endpoint's event loop polls the tasks. Start with
+//! [`Endpoint::handle`](crate::Endpoint::handle) or [`Endpoint::session`](crate::Endpoint::session).
 
 pub use crate::local::{
     Call, Handle, OwnRequest, Parallel, Session, SessionCall, Sleep, Task, Timeout,

@@ -1,6 +1,6 @@
-//! For simulators, checkers and experiments: what changes with the code, in any version.
+//! For simulators, checkers and experiments: may change in any version.
 
-/// The interface between an endpoint and its control plane, for those who bring their own.
+/// The interface between an endpoint and its control plane, for custom control planes.
 pub mod control {
     pub use crate::control::*;
 }

@@ -1,4 +1,4 @@
-//! A call to each member of a group, and where they end.
+//! Calls to each member of a group, and the collection of their outcomes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,68 +10,67 @@ use crate::endpoint::{Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
-/// What a call to a group asks for.
+/// The parameters of a call to a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupCall {
     /// The method.
     pub method: u16,
-    /// How many members have to answer well.
+    /// How many members have to answer successfully.
     pub need: Need,
-    /// Most bytes of an answer, 1 024 by default. Each member gets a buffer of this size.
+    /// The largest response, 1 024 bytes by default. Each member gets a buffer of this size.
     pub response_bytes_max: usize,
-    /// Those of each member's call.
+    /// The options of each member's call.
     pub options: CallOptions,
-    /// What becomes of the calls that nobody waits for any more.
+    /// The fate of calls still outstanding after the decision.
     pub late: Late,
 }
 
-/// What becomes of members' calls that have not ended when the group's outcome is certain.
+/// The fate of members' calls still outstanding when the group's outcome is certain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Late {
-    /// They are carried out, and their answers dropped: a replica that is slow gets the write all the same.
+    /// They are executed and their responses dropped: a slow replica still gets the write.
     #[default]
     Finish,
-    /// They are cancelled: one answer was all that was wanted.
+    /// They are cancelled: the caller wanted only one response.
     Cancel,
 }
 
 impl GroupCall {
-    /// A call of `method`, with the defaults for all else.
+    /// Returns a call of `method`, with default options.
     pub fn new(method: u16, need: Need) -> Self {
         let (options, late) = (CallOptions::new(), Late::Finish);
         Self { method, need, response_bytes_max: 1024, options, late }
     }
 }
 
-/// How a call to a group ended, when that was certain: every member with what is known of it. What comes
-/// later is dropped.
+/// The outcome of a group call at the time of the decision: every member with its outcome so far. Later responses are
+/// dropped.
 pub type GroupReply = Result<Vec<Member<MsgBuf>>, GroupFailure<MsgBuf>>;
 
-/// A call to a group that is on the way.
+/// An outstanding call to a group.
 struct Running {
-    /// Gone when the outcome is certain.
+    /// `None` once the outcome is certain.
     undecided: Option<Undecided>,
 }
 
 struct Undecided {
     collect: Collect<MsgBuf>,
     then: Then,
-    /// The members' calls, to be cancelled if the outcome is certain before they have ended.
+    /// The members' calls, to be cancelled if the outcome is certain before they end.
     late: Vec<(usize, CallKey)>,
 }
 
 type Then = Box<dyn FnOnce(State<'_>, &mut Context<'_>, GroupReply)>;
 
 impl Group {
-    /// Sends `message` to all members, and runs `then` once, as soon as the outcome is certain, in a later
-    /// turn of the event loop.
+    /// Sends `message` to all members, and runs `then` once, in a turn of the event loop after the outcome is certain.
     ///
-    /// A member that cannot be called, because its session has ended or there is no memory for its answer,
-    /// counts as one that failed, without having executed anything.
+    /// A member that cannot be called, because its session has ended or its response has no memory, counts as failed
+    /// without execution.
     ///
     /// # Errors
-    /// When `then` will not run: no outcome could satisfy the call, or so many members could not be called that the rest is not
-    /// enough. The rest may execute it.
+    /// When `then` will not run: no outcome could satisfy the call, or too few members could be called. The called
+    /// members may execute it.
     pub fn call<S: 'static>(
         &self,
         cx: &mut Context<'_, S>,
@@ -157,7 +156,7 @@ impl ToCall<'_> {
     }
 }
 
-/// What is to be done when the outcome is certain.
+/// The continuation and its arguments once the outcome is certain.
 struct Ended {
     then: Then,
     reply: GroupReply,
@@ -166,14 +165,14 @@ struct Ended {
 }
 
 impl Running {
-    /// The call to a member is on the way.
+    /// Records an outstanding call to a member.
     fn note_made(&mut self, late: Late, member: usize, call: CallKey) {
         if let (Late::Cancel, Some(undecided)) = (late, &mut self.undecided) {
             undecided.late.push((member, call));
         }
     }
 
-    /// The call to a member has ended. Gives what is to be done if that decides.
+    /// Records the end of a member's call. Returns the continuation to run if this end decides the outcome.
     fn end(&mut self, member: usize, outcome: Result<MsgBuf, Error>) -> Option<Ended> {
         let undecided = self.undecided.as_mut()?;
         match undecided.collect.take(member, outcome) {

@@ -13,11 +13,11 @@ use crate::client::{Call, Client, Response, Targets};
 use crate::endpoint::CallOptions;
 use crate::error::Error;
 
-/// Clients that are called together, from any thread or task. Clones are the same group.
+/// A group of clients for calls from any thread or task. Clones are the same group.
 ///
-/// Each member reconnects, tries again and follows drain as its client does; a member that is away fails, and is called again by
-/// the next call. Each gets a copy of the message of its own: on an endpoint's thread a [`Group`](super::Group) of sessions sends
-/// one that all share.
+/// Each member reconnects, retries and follows drains as its client does. An unreachable member fails, and the next
+/// call tries it again. Each member gets its own copy of the message; a [`Group`](super::Group) of sessions on an
+/// endpoint's thread shares a single one.
 ///
 /// ```
 /// use petrel::group::{ClientGroup, Late, Need};
@@ -49,10 +49,10 @@ pub struct ClientGroup {
 }
 
 impl ClientGroup {
-    /// A group of these clients.
+    /// Creates a group of these clients.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT: none, too many, or one twice.
+    /// INVALID_ARGUMENT for no members, too many, or a client listed twice.
     pub fn new(members: impl IntoIterator<Item = Client>) -> Result<Self, Error> {
         let members: Arc<[Client]> = members.into_iter().collect();
         let names: Vec<_> = members.iter().map(Client::name).collect();
@@ -60,10 +60,10 @@ impl ClientGroup {
         Ok(Self { members })
     }
 
-    /// Connects a client to each of these, and waits until every one has been reached.
+    /// Connects a client to each target, and waits until all are connected.
     ///
     /// # Errors
-    /// That of the first that cannot be reached; INVALID_ARGUMENT for none or too many.
+    /// The error of the first target that cannot be reached; INVALID_ARGUMENT for none or too many.
     pub async fn connect<T: Into<Targets>>(
         members: impl IntoIterator<Item = T>,
     ) -> Result<Self, Error> {
@@ -74,17 +74,16 @@ impl ClientGroup {
         Self::new(connected)
     }
 
-    /// The members, in their order.
+    /// Returns the members in order.
     pub fn members(&self) -> &[Client] {
         &self.members
     }
 
-    /// Sends a message to all members, and waits until the outcome is certain: as many answers as are needed, or too many
-    /// failures. It tells what is known of every member, by its place. When the future is dropped before, all calls are
-    /// cancelled.
+    /// Sends a message to all members, and waits until the outcome is certain: enough responses, or too many failures.
+    /// Returns the outcome of every member, by its place. Dropping the future earlier cancels all calls.
     ///
     /// # Errors
-    /// Too few members have answered well, or no outcome could satisfy the call.
+    /// Too few members answered successfully, or no outcome could satisfy the call.
     pub async fn call(
         &self,
         method: u16,

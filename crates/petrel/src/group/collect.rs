@@ -1,29 +1,29 @@
-//! When the outcome of a call to many is certain: no clock, no calls, no buffers of its own.
+//! Decides when the outcome of a group call is certain, without clock, calls or buffers of its own.
 
 use crate::error::Error;
 use std::fmt;
 
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
-/// Most members of a group: what one call sends at once, and remembers.
+/// Most members of a group: a call sends to all of them at once and keeps a record of each.
 pub const MEMBERS_MAX: usize = 1024;
 
-/// How many members have to answer well.
+/// How many members have to answer successfully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Every member. One failure decides.
     All,
-    /// So many, at least one.
+    /// This number, at least one.
     Quorum(usize),
     /// One.
     Any,
 }
 
 impl Need {
-    /// How many that are, of so many members.
+    /// Returns the number of responses needed among `members`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where no outcome could satisfy it.
+    /// INVALID_ARGUMENT if no outcome could satisfy it.
     pub fn of(self, members: usize) -> Result<usize, Error> {
         match self {
             Need::All => Ok(members),
@@ -36,19 +36,19 @@ impl Need {
     }
 }
 
-/// How the call to one member stands.
+/// The outcome of the call to one member.
 #[derive(Debug)]
 pub enum MemberOutcome<A> {
-    /// It had not ended when the group's outcome was certain: it may be executed.
+    /// The call was outstanding when the group's outcome was certain: the server may execute it.
     Pending,
-    /// It answered.
+    /// The member answered.
     Answered(A),
-    /// It failed.
+    /// The call failed.
     Failed(Error),
 }
 
 impl<A> MemberOutcome<A> {
-    /// The answer, if it came.
+    /// Returns the response, if it arrived.
     pub fn answer(&self) -> Option<&A> {
         match self {
             MemberOutcome::Answered(answer) => Some(answer),
@@ -56,7 +56,7 @@ impl<A> MemberOutcome<A> {
         }
     }
 
-    /// Why there is none, if the call failed.
+    /// Returns the failure, if the call failed.
     pub fn failure(&self) -> Option<&CallFailure> {
         match self {
             MemberOutcome::Failed(failure) => Some(failure),
@@ -68,25 +68,25 @@ impl<A> MemberOutcome<A> {
 /// A member with its outcome.
 #[derive(Debug)]
 pub struct Member<A, M = SessionId> {
-    /// Who it is: the session to it.
+    /// The member: its session.
     pub id: M,
-    /// How the call to it stands.
+    /// The outcome of the call to it.
     pub outcome: MemberOutcome<A>,
 }
 
-/// What the end of one member's call means for the group's.
+/// The effect of a member's outcome on the group's outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Both outcomes are possible.
+    /// Both outcomes are still possible.
     Undecided,
-    /// It is certain now, by this: `true` if enough have answered well. It is said once.
+    /// This member's outcome decides: `true` for enough successful responses. Returned once.
     Decided(bool),
-    /// It was certain before.
+    /// The outcome was certain before.
     Late,
 }
 
-/// Collects the outcomes of one call to many, and says as soon as the group's outcome is certain: when so
-/// many answers are there as are needed, or so many failures that they cannot come any more.
+/// Collects the outcomes of one group call, and reports when the group's outcome is certain: with enough responses, or
+/// with too many failures for enough responses.
 ///
 /// 1. [`Collect::take`], once for each member, in any order;
 /// 2. at [`Verdict::Decided`], [`Collect::finish`].
@@ -99,11 +99,11 @@ pub struct Collect<A, M = SessionId> {
 }
 
 impl<A, M> Collect<A, M> {
-    /// Nothing has ended yet.
+    /// Creates a collection without outcomes.
     ///
     /// # Errors
-    /// The members are none or too many, or can never satisfy the need: each has failed with INVALID_ARGUMENT, without
-    /// having been called.
+    /// There are no members or too many, or they can never satisfy the need: each failed with INVALID_ARGUMENT without
+    /// a call.
     pub fn new(ids: impl IntoIterator<Item = M>, need: Need) -> Result<Self, GroupFailure<A, M>> {
         let pending = |id| Member { id, outcome: MemberOutcome::Pending };
         let mut members: Vec<_> = ids.into_iter().map(pending).collect();
@@ -120,7 +120,7 @@ impl<A, M> Collect<A, M> {
         }
     }
 
-    /// The call to a member has ended.
+    /// Adds the outcome of a member's call.
     ///
     /// # Panics
     /// When there is no such member, or its call has ended before.
@@ -152,15 +152,15 @@ impl<A, M> Collect<A, M> {
         (self.members.len() - self.failed < self.needed).then_some(false)
     }
 
-    /// What is known of every member.
+    /// Returns every member with its outcome so far.
     pub fn members(&self) -> &[Member<A, M>] {
         &self.members
     }
 
-    /// The group's outcome, with what is known of every member: enough answers, or why not.
+    /// Returns the group's outcome with the outcome of every member: enough responses, or a failure.
     ///
     /// # Errors
-    /// [`GroupFailure`], also before it is certain.
+    /// [`GroupFailure`], also if called before the outcome is certain.
     pub fn finish(self) -> Result<Vec<Member<A, M>>, GroupFailure<A, M>> {
         let Self { members, needed, .. } = self;
         match self.answered >= needed {
@@ -183,7 +183,7 @@ pub(super) fn check_count(members: usize) -> Result<(), Error> {
     }
 }
 
-/// Whether these can be a group: each is there once, or it would get each call twice, and count twice.
+/// Checks that these can form a group: a duplicate would get each call twice, and count twice.
 pub(super) fn check_members<M: Ord + Copy>(ids: &[M]) -> Result<(), Error> {
     check_count(ids.len())?;
     let mut places: Vec<_> = ids.iter().enumerate().map(|(at, &id)| (id, at)).collect();
@@ -198,18 +198,17 @@ pub(super) fn check_members<M: Ord + Copy>(ids: &[M]) -> Result<(), Error> {
     }
 }
 
-/// Too few members have answered well.
+/// Too few members answered successfully.
 #[derive(Debug)]
 pub struct GroupFailure<A, M = SessionId> {
-    /// How many answers were needed.
+    /// The number of responses needed.
     pub needed: usize,
-    /// What is known of every member, in the group's order.
+    /// The outcome of every member, in the group's order.
     pub members: Vec<Member<A, M>>,
 }
 
 impl<A, M> GroupFailure<A, M> {
-    /// The status of most failures; of those that occur equally often, the one that came first in the
-    /// group's order.
+    /// Returns the most frequent status of the failures; of equally frequent ones, the first in the group's order.
     pub fn status(&self) -> Status {
         let all: Vec<Status> = self.failures().map(|(_, failure)| failure.status).collect();
         let count = |status: &Status| all.iter().filter(|&other| other == status).count();
@@ -218,7 +217,7 @@ impl<A, M> GroupFailure<A, M> {
         first.copied().unwrap_or(Status::Unknown)
     }
 
-    /// Members that failed, by their place in the group.
+    /// Returns the failed members by their place in the group.
     pub fn failures(&self) -> impl Iterator<Item = (usize, &CallFailure)> {
         let members = self.members.iter().enumerate();
         members.filter_map(|(place, member)| Some((place, member.outcome.failure()?)))
@@ -248,7 +247,7 @@ impl<A, M> fmt::Display for GroupFailure<A, M> {
 impl<A: fmt::Debug, M: fmt::Debug> std::error::Error for GroupFailure<A, M> {}
 
 impl<A, M> From<GroupFailure<A, M>> for Error {
-    /// With the status of most failures. Any member that was called may have executed the call.
+    /// Takes the most frequent status. Any member that was called may have executed the call.
     fn from(failure: GroupFailure<A, M>) -> Self {
         let did_not_run = |outcome: &MemberOutcome<A>| {
             let execution = outcome.failure().map(|failure| failure.execution);
@@ -279,7 +278,7 @@ mod tests {
         if answers { Ok(7) } else { Err(failure(Status::Unavailable)) }
     }
 
-    /// What is certain after these have ended, of so many: by trying how the rest might end.
+    /// The certain outcome after these ends, found by trying all ends of the rest.
     fn naive(ended: &[bool], all: usize, needed: usize) -> Option<bool> {
         let answered = ended.iter().filter(|&&answers| answers).count();
         let rest = all - ended.len();

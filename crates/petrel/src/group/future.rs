@@ -6,8 +6,8 @@ use crate::local::{Handle, Parallel};
 use crate::msgbuf::MsgBuf;
 
 impl Group {
-    /// Sends a message to all members, and waits until the outcome is certain: as many answers as are
-    /// needed, or too many failures. It tells what is known of every member.
+    /// Sends a message to all members, and waits until the outcome is certain: enough responses, or too many failures.
+    /// Returns the outcome of every member.
     ///
     /// ```
     /// # use petrel::endpoint::{CallOptions, EndpointConfig};
@@ -45,7 +45,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// Too few members have answered well, or no outcome could satisfy the call.
+    /// Too few members answered successfully, or no outcome could satisfy the call.
     pub async fn call_async<S>(
         &self,
         handle: &Handle<S>,

@@ -1,19 +1,18 @@
 //! One call to many peers.
 //!
-//! A [`Group`] is a list of sessions. [`Group::call`] sends one message to all of them, built once
-//! ([`SharedMsg`](crate::endpoint::SharedMsg)), and ends as soon as its outcome is certain: when as many members have answered as are
-//! [needed](Need), or so many have failed that they cannot any more. The outcome tells what is known of each
-//! member, with its status and whether it may have executed the call.
+//! A [`Group`] is a list of sessions. [`Group::call`] sends one message, built once
+//! ([`SharedMsg`](crate::endpoint::SharedMsg)), to all of them. It ends as soon as its outcome is certain: as many
+//! members have answered as are [needed](Need), or too many have failed. The outcome lists each member's status, and
+//! whether the member may have executed the call.
 //!
-//! A group call that failed may have been executed by some members, and so may one of which a quorum has
-//! answered: nothing is taken back. What a member answers after the decision is dropped; whether it is still
-//! asked to do it, says [`Late`].
+//! Some members may have executed a failed group call, as may members outside a quorum that answered: nothing is rolled
+//! back. Responses after the decision are dropped; [`Late`] says whether outstanding calls are cancelled.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
-//! | `collect` | when the outcome is certain: [`Collect`], a state machine of its own |
-//! | `call` | a call to each member, and where they end |
-//! | `future` | the same as a future |
+//! | `collect` | [`Collect`], a state machine that decides when the outcome is certain |
+//! | `call` | the calls to the members, and their outcomes |
+//! | `future` | group calls as futures |
 //! | `clients` | [`ClientGroup`]: clients in place of sessions, from any thread |
 
 mod call;
@@ -32,28 +31,28 @@ use petrel_proto::SessionId;
 
 use crate::error::Error;
 
-/// Sessions that are called together. Clones are the same group.
+/// A list of sessions for group calls. Clones are the same group.
 ///
-/// A session that ends stays a member, whose calls fail: a [`ClientGroup`] has members that come back.
+/// A session that ends stays a member, and its calls fail; the members of a [`ClientGroup`] reconnect.
 #[derive(Clone, Debug)]
 pub struct Group {
     members: Rc<[SessionId]>,
-    /// Its number as one that is sent to by multicast.
+    /// Its number for multicast, if any.
     multicast: Rc<Cell<Option<u32>>>,
 }
 
 impl Group {
-    /// A group of these sessions, all of one endpoint.
+    /// Creates a group of these sessions, all of one endpoint.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT: none, too many, or one twice.
+    /// INVALID_ARGUMENT for no members, too many, or a session listed twice.
     pub fn new(members: impl IntoIterator<Item = SessionId>) -> Result<Self, Error> {
         let members: Rc<[SessionId]> = members.into_iter().collect();
         collect::check_members(&members)?;
         Ok(Self { members, multicast: Rc::default() })
     }
 
-    /// The members, in their order.
+    /// Returns the members in order.
     pub fn members(&self) -> &[SessionId] {
         &self.members
     }

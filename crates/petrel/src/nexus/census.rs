@@ -1,7 +1,7 @@
-//! How much the reactor's tables hold, and whether they agree with each other: for tests and simulators.
+//! The sizes of the reactor's tables, and a check that the tables agree: for tests and simulators.
 //!
-//! A table that keeps an entry of something that has ended is a leak which no endpoint and no peer sees before a limit is
-//! reached. So each is counted here, and held against those that it refers to.
+//! An entry left behind by an ended object is a leak, unnoticed by endpoints and peers until a limit is reached. Hence
+//! every entry is counted here and compared with the objects named in it.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use super::reactor::Reactor;
 use super::shares::{Share, Site};
 use crate::control::LinkId;
 
-/// How many entries each table has.
+/// The number of entries of each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Census {
     /// Connections at all stages.
     pub connections: usize,
-    /// Connections that peers made and that have not said HELLO.
+    /// Accepted connections whose peer has not said HELLO.
     pub ungreeted: usize,
-    /// Connections that peers made, but for those that are closing.
+    /// Accepted connections, except closing ones.
     pub accepted: usize,
-    /// Connections that wait for the peer's end.
+    /// Connections waiting for the peer to close its end.
     pub closing: usize,
-    /// Remote processes that are reached or tried.
+    /// Remote processes with a connection, or with an attempt to connect.
     pub outgoing: usize,
     /// Requests that wait for a connection.
     pub waiting: usize,
@@ -38,27 +38,27 @@ pub struct Census {
     pub early_links: usize,
     /// Sessions proposed and not answered.
     pub proposals: usize,
-    /// Bytes that the sessions of peers count for.
+    /// Bytes charged for sessions of peers.
     pub session_bytes: usize,
-    /// Tickets that peers are to show.
+    /// Tickets that peers have yet to present.
     pub tickets: usize,
     /// Exchanges of descriptors.
     pub exchanges: usize,
-    /// Links that wait for few others to meet.
+    /// Links that wait for a free exchange at the rendezvous.
     pub ready_to_meet: usize,
-    /// Deadlines in the heap, settled ones included.
+    /// Deadlines in the heap, including settled ones.
     pub deadlines: usize,
-    /// Sites that have a share.
+    /// Sites with a share.
     pub sites: usize,
-    /// Connections listed as without use.
+    /// Connections listed as idle.
     pub idlers: usize,
     /// Connections that wait for counters.
     pub askers: usize,
-    /// Connections to be read again, or written.
+    /// Connections to be read again or written.
     pub unfinished: usize,
-    /// Most bytes that wait to be sent on one connection.
+    /// The largest number of unsent bytes on one connection.
     pub unsent_bytes_max: usize,
-    /// Most bytes of a partial message of one connection.
+    /// The largest number of bytes of a partial message on one connection.
     pub partial_bytes_max: usize,
 }
 
@@ -94,10 +94,10 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Holds the tables against each other.
+    /// Compares the tables with each other.
     ///
     /// # Errors
-    /// The first two that do not agree.
+    /// The first disagreement between two tables.
     pub(super) fn check_tables(&self) -> Result<(), String> {
         self.connections
             .iter()
@@ -153,7 +153,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// What leads to connections and links leads to those that are there.
+    /// Every list of connections and links refers to existing ones.
     fn check_lists(&self) -> Result<(), String> {
         let is_there = |id: &ConnectionId| self.connections.contains_key(id);
         let is_heard =
@@ -186,7 +186,7 @@ impl<N: Network> Reactor<N> {
         same(self.idlers.len(), listed.count(), || "connections without use".to_owned())
     }
 
-    /// What all and each site hold is the sum of what their connections do.
+    /// The totals, and the shares of sites, are the sums over their connections.
     fn check_sums(&self) -> Result<(), String> {
         let proposals = self.links.values().map(|link| link.proposals.len()).sum();
         same(self.proposals, proposals, || "proposals in all".to_owned())?;

@@ -1,4 +1,4 @@
-//! How connections end, and what ends with them.
+//! The end of connections, and of their links and requests.
 
 use petrel_planted::planted;
 use petrel_proto::Status;
@@ -13,24 +13,24 @@ use super::reactor::Reactor;
 use crate::control::{FromNexus, Reason};
 use crate::events;
 
-/// Whether the peer is told why a connection ends.
+/// Whether the peer learns why a connection ends.
 #[derive(Clone, Debug)]
 pub(super) enum Farewell {
-    /// GOODBYE with this, and time for it to arrive.
+    /// Sends GOODBYE with this reason, and allows time for delivery.
     Say(Reason),
-    /// Nobody would hear it.
+    /// Sends nothing: the peer would not receive it.
     Silent,
 }
 
 impl<N: Network> Reactor<N> {
-    /// Ends a connection and its links, for `reason` as this process's endpoints hear it.
+    /// Ends a connection and its links; local endpoints get `reason`.
     pub(super) fn close(&mut self, id: ConnectionId, reason: &Reason, farewell: Farewell) {
         let Some(connection) = self.connections.get_mut(&id).filter(|c| !c.is_closing()) else {
             return;
         };
         let was_connecting = matches!(connection.phase, Phase::Connecting);
         let waiting = std::mem::take(&mut connection.waiting);
-        // It ends here, and not with its last link.
+        // The connection ends here, not with its last link.
         connection.is_left = false;
         let links = connection.links_in_order();
         events::connection_ended(connection.remote, reason);
@@ -45,7 +45,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Closes a connection that gets no further links, if it has none left.
+    /// Closes a connection marked to get no further links once the last link has ended.
     pub(super) fn close_if_left(&mut self, id: ConnectionId) {
         let is_over = |c: &Connection<N>| c.is_left && c.links.is_empty() && !c.is_closing();
         if self.connections.get(&id).is_some_and(is_over) {
@@ -54,12 +54,12 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Takes a connection out of the tables that lead to it.
+    /// Removes a connection from the tables by which it is found.
     fn forget_place(&mut self, id: ConnectionId) {
         self.ungreeted.remove(&id);
         self.forget_asker(id);
-        // Now, and not when the peer has closed its end, too: an endpoint that comes meanwhile would get a link that
-        // nothing ever takes down.
+        // Now, not when the peer has closed its end: an endpoint attached in between would get a link that nothing ever
+        // takes down.
         if forgets_at_goodbye() && !planted("nexus_early_links_stay") {
             self.forget_early_links(id);
         }
@@ -67,7 +67,7 @@ impl<N: Network> Reactor<N> {
         self.forget_way(id);
     }
 
-    /// The connection is no longer the way to its peer.
+    /// Stops using the connection for new links to its peer.
     pub(super) fn forget_way(&mut self, id: ConnectionId) {
         let remote = self.connections[&id].remote;
         if matches!(self.outgoing.get(&remote), Some(Outgoing::Connection(at)) if *at == id) {
@@ -91,13 +91,13 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Ends this side's direction once everything is written. A reset would come instead, and
-    /// overtake the GOODBYE, if the socket were closed while something is unread in it.
+    /// Shuts down this side's direction once everything is written. Closing a socket with unread bytes would send a
+    /// reset, which overtakes the GOODBYE.
     pub(super) fn finish_closing(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Closing { is_shut_down } = &mut connection.phase else { return };
-        // Each `shutdown` of a socket is an event of that socket. A second call here would answer the
-        // event of the first, and the thread would never sleep.
+        // Each `shutdown` of a socket raises an event. A second call here would answer the event of the first, and the
+        // thread would never sleep.
         if *is_shut_down || connection.out.len() > 0 {
             return;
         }
@@ -120,7 +120,7 @@ impl<N: Network> Reactor<N> {
         self.counters.connections_open.set(self.connections.len());
     }
 
-    /// The stream has ended or broken.
+    /// Handles the end of the stream, clean or broken.
     pub(super) fn on_stream_end(&mut self, id: ConnectionId, cause: &str) {
         let Some(connection) = self.connections.get(&id) else { return };
         if connection.is_closing() {
@@ -135,7 +135,7 @@ impl<N: Network> Reactor<N> {
         self.close_and_redial(id, &Reason::new(Status::Unavailable, why));
     }
 
-    /// Ends a connection, and asks on another one, while there is time, for what was asked for on it.
+    /// Ends a connection, and repeats its requests on another while their time lasts.
     fn close_and_redial(&mut self, id: ConnectionId, reason: &Reason) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (remote, attempt) = (connection.remote, connection.attempt);
@@ -148,9 +148,8 @@ impl<N: Network> Reactor<N> {
         self.redial_later(remote, again, attempt + 1);
     }
 
-    /// Takes back the requests for links that are not up: it may have dropped this connection
-    /// among others, as full servers do with the oldest silent one, or be a process that ended before
-    /// it was asked.
+    /// Takes back the requests for links that are not up. A full server may have dropped the connection to make room,
+    /// as the oldest silent one. Or the process ended before it received the requests.
     fn take_requests(&mut self, id: ConnectionId) -> Vec<OpenRequest> {
         let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
         let mut requests = std::mem::take(&mut connection.waiting);
@@ -170,15 +169,15 @@ impl<N: Network> Reactor<N> {
         let Some(connection) = self.connections.get(&id) else { return };
         let text = format!("{} closed the connection: {}", connection.remote, goodbye.text);
         let reason = Reason::new(not_ok(goodbye.status), text);
-        // The process ends, and there may be another one, or it closes what was idle until just now. Whatever
-        // else it says, it would say again.
+        // The process ends and another may follow, or the peer closes an idle connection. For any other reason a new
+        // connection would get the same GOODBYE.
         match goodbye.status {
             Status::Ok | Status::Unavailable => self.close_and_redial(id, &reason),
             _ => self.close(id, &reason, Farewell::Silent),
         }
     }
 
-    /// The nexus ends because nobody uses it.
+    /// Says GOODBYE on all connections when the nexus's last user has gone.
     pub(super) fn say_goodbye_to_all(&mut self) {
         let said = Reason::new(Status::Unavailable, "the process has closed its control plane");
         let mut all: Vec<_> = self.connections.keys().copied().collect();
@@ -189,15 +188,15 @@ impl<N: Network> Reactor<N> {
         self.send_the_unsent();
     }
 
-    /// The nexus ends by an error: nobody may wait for it.
+    /// Answers all outstanding requests when the nexus ends by an error.
     pub(super) fn abandon(&mut self, reason: &Reason) {
-        // First, so that whatever follows, new requests are answered.
+        // First, to refuse new requests from here on.
         self.refuse_commands(reason);
         let mut links: Vec<_> = self.links.keys().copied().collect();
         links.sort_unstable();
         links.into_iter().for_each(|link| self.end_link(link, reason));
         let mut connections: Vec<_> = self.connections.drain().collect();
-        // In an order that does not depend on the table's: that is how their sockets close.
+        // In an order independent of the hash table: their sockets close in this order.
         connections.sort_unstable_by_key(|(id, _)| *id);
         let pauses = self.outgoing.drain().flat_map(|(_, outgoing)| match outgoing {
             Outgoing::Pause { waiting, .. } => waiting,
@@ -209,7 +208,7 @@ impl<N: Network> Reactor<N> {
         waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
     }
 
-    /// Tells an endpoint that a link that it asked for cannot be had.
+    /// Reports the failure of a link request to the endpoint.
     pub(super) fn fail_request(&mut self, request: &OpenRequest, reason: Reason) {
         self.counters.links_failed.increment();
         events::link_failed(request.endpoint, request.remote, &reason);
@@ -217,12 +216,12 @@ impl<N: Network> Reactor<N> {
     }
 }
 
-/// Whether links that wait for their endpoint go with the GOODBYE, and not when the peer has closed, too.
+/// Whether early links are dropped with the GOODBYE, rather than when the peer has closed its end too.
 fn forgets_at_goodbye() -> bool {
     !planted("nexus_link_of_a_closing_connection")
 }
 
-/// A refusal that says OK makes no sense: to take it as such would.
+/// Replaces OK in a refusal, which must not count as success.
 pub(super) fn not_ok(status: Status) -> Status {
     if status == Status::Ok { Status::Unavailable } else { status }
 }
@@ -284,7 +283,7 @@ mod tests {
                 let stats = reactor.counters.snapshot();
                 assert_eq!((stats.links_up, stats.links_failed), (0, 1));
                 assert_eq!(stats.connections_open, u64::from(says));
-                // It has ended: a second end is none.
+                // The connection has ended; a second close does nothing.
                 reactor.close(id, &gone(), farewell);
                 assert_eq!((reactor.closing.len(), reactor.accepted), (usize::from(says), 0));
                 assert!(inbox.pop().is_none());
@@ -352,7 +351,7 @@ mod tests {
         assert!(reactor.connections.is_empty() && reactor.outgoing.is_empty());
     }
 
-    /// What a seed shows again has to come in the same order again.
+    /// A repeated seed must produce the same order.
     #[test]
     fn say_goodbye_to_all__in_the_order_of_the_connections() {
         let (mut reactor, mailbox) = reactor();

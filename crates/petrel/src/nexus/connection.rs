@@ -1,4 +1,4 @@
-//! One control connection: its socket, its state, and the bytes that wait in both directions.
+//! A control connection: socket, state, receive buffer and send buffer.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,7 +14,7 @@ use super::net::{MioNetwork, Network, Stream};
 use super::shares::Site;
 use crate::control::LinkId;
 
-/// Names a connection, and is its token in the readiness loop; never used again.
+/// The name of a connection and its token in the readiness loop; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ConnectionId(pub(super) usize);
 
@@ -22,85 +22,85 @@ pub(super) struct ConnectionId(pub(super) usize);
 #[derive(Debug)]
 pub(super) struct Connection<N: Network = MioNetwork> {
     pub(super) stream: N::Stream,
-    /// The other end; an IPv4 address where it is one, in whatever form it came.
+    /// The peer's address; an IPv4-mapped address is stored as IPv4.
     pub(super) remote: SocketAddr,
-    /// Whose share it counts towards, if the peer made it.
+    /// The site whose share an accepted connection counts towards.
     pub(super) site: Site,
-    /// This end.
+    /// This end's address.
     pub(super) local: SocketAddr,
-    /// Whether this process connected: the side that may open links.
+    /// Whether this process connected and therefore may open links.
     pub(super) is_opener: bool,
-    /// Whether it gets no further links, and is closed with its last one.
+    /// Whether the connection gets no further links and closes with the last.
     pub(super) is_left: bool,
     pub(super) phase: Phase,
     pub(super) decoder: Decoder,
     pub(super) out: Outbox,
     /// When the present phase began.
     pub(super) since: Instant,
-    /// When the last byte came.
+    /// When the last byte arrived.
     pub(super) heard: Instant,
-    /// When the message under way began.
+    /// When the first byte of the incomplete message arrived.
     pub(super) midway_since: Option<Instant>,
-    /// Nothing is read while too much is unsent.
+    /// Reading is paused while too many bytes are unsent.
     pub(super) is_paused: bool,
     pub(super) ping_at: Instant,
-    /// Since when there have been no links.
+    /// Since when the connection has had no links.
     pub(super) idle_since: Instant,
     /// Links by their number in this connection.
     pub(super) links: HashMap<u32, LinkId>,
     pub(super) next_link: u32,
-    /// Links to ask for once the peer has said HELLO.
+    /// Links to request once the peer has said HELLO.
     pub(super) waiting: Vec<OpenRequest>,
-    /// How many tries to connect came before this one.
+    /// The number of failed attempts to connect before this.
     pub(super) attempt: u32,
-    /// Proposals under way on this connection's links.
+    /// Unanswered proposals on this connection's links.
     pub(super) proposals: usize,
-    /// Memory that those may take of which the servers are endpoints of this process.
+    /// Memory of proposed sessions with servers in this process.
     pub(super) proposed_bytes: usize,
-    /// Memory of the sessions on its links whose servers are endpoints of this process.
+    /// Memory of sessions on its links with servers in this process.
     pub(super) session_bytes: usize,
-    /// Since when there has been no session, if there is none.
+    /// Since when the connection has had no session.
     pub(super) quiet_since: Instant,
-    /// Where it stands among the connections without use (see `idlers`).
+    /// Its place in the lists of idle connections (see `idlers`).
     pub(super) listed: Option<(Idle, Instant)>,
-    /// The shortest round trip that the endpoints were told of, in nanoseconds.
+    /// The shortest round trip reported to the endpoints, in nanoseconds.
     pub(super) path_rtt_ns: Option<u32>,
 }
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// TCP's handshake is under way.
+    /// TCP's handshake is incomplete.
     Connecting,
-    /// The peer's HELLO is to come.
+    /// The peer's HELLO has not arrived.
     Greeting,
     /// The peer said HELLO.
     Open(Peer),
-    /// GOODBYE was said; only the stream's end is to come.
+    /// GOODBYE was sent; only the stream's end is expected.
     Closing {
-        /// Whether this side's direction has ended, too.
+        /// Whether this side's direction is shut down, too.
         is_shut_down: bool,
     },
 }
 
-/// What the peer's HELLO said.
+/// The contents of the peer's HELLO.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) incarnation: u64,
-    /// Without a byte for so long it is dead or hung.
+    /// After this time without a byte the peer counts as dead or hung.
     pub(super) silence_max: Duration,
     pub(super) host_identity: Option<[u8; 32]>,
     pub(super) rendezvous: Option<Vec<u8>>,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// So many bytes.
+    /// The number of bytes read.
     Bytes(usize),
-    /// No more for now.
+    /// Nothing to read for now.
     Nothing,
-    /// The stream is at its end, or broken.
+    /// The stream has ended or broken.
     End(String),
 }
 
@@ -142,7 +142,7 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// What the peer said of itself, once it has.
+    /// Returns the contents of the peer's HELLO once it has arrived.
     pub(super) fn peer(&self) -> Option<&Peer> {
         match &self.phase {
             Phase::Open(peer) => Some(peer),
@@ -154,8 +154,8 @@ impl<N: Network> Connection<N> {
         self.peer().is_some()
     }
 
-    /// Whether the other end is a process of this host: its address is loopback, or this end's own,
-    /// with which the kernel takes no packet from a network.
+    /// Returns true if the peer is a process of this host: its address is loopback or equals the local address. The
+    /// kernel accepts no packet from a network with such a source address.
     pub(super) fn is_of_this_host(&self) -> bool {
         self.remote.ip().is_loopback() || self.remote.ip() == self.local.ip()
     }
@@ -169,15 +169,14 @@ impl<N: Network> Connection<N> {
         self.since = now;
     }
 
-    /// All its links, the oldest first.
+    /// Returns all its links, the oldest first.
     pub(super) fn links_in_order(&self) -> Vec<LinkId> {
         let mut links: Vec<_> = self.links.values().copied().collect();
         links.sort_unstable();
         links
     }
 
-    /// A number that none of the connection's links has. The loop ends: links are far fewer than
-    /// numbers.
+    /// Returns a number that no link of the connection has. The loop ends because links are far fewer than numbers.
     pub(super) fn new_link_number(&mut self) -> u32 {
         while self.links.contains_key(&self.next_link) {
             self.next_link = self.next_link.wrapping_add(1);
@@ -187,7 +186,7 @@ impl<N: Network> Connection<N> {
         number
     }
 
-    /// The shortest round trip that the kernel has seen, if it is shorter than all before.
+    /// Returns the kernel's shortest round trip if it is shorter than all earlier ones.
     pub(super) fn measure_path(&mut self) -> Option<u32> {
         let shortest_ns = self.stream.min_rtt_ns()?;
         if self.path_rtt_ns.is_some_and(|known_ns| known_ns <= shortest_ns) {
@@ -207,7 +206,7 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Writes what the socket takes.
+    /// Writes until the socket accepts no more.
     pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
         if matches!(self.phase, Phase::Connecting) {
             return Ok(());
@@ -215,7 +214,7 @@ impl<N: Network> Connection<N> {
         self.out.flush(&mut self.stream, now)
     }
 
-    /// Remembers since when a message is under way, now that all bytes so far were decoded.
+    /// Records since when a message is incomplete, after all received bytes were decoded.
     pub(super) fn note_midway(&mut self, has_progressed: bool, now: Instant) {
         if !self.decoder.is_midway() {
             self.midway_since = None;
@@ -224,7 +223,7 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Whether reading may go on after a pause, now that much was sent.
+    /// Ends a pause of reading once enough was sent. Returns true if reading goes on.
     pub(super) fn ends_pause(&mut self) -> bool {
         let ends = self.is_paused && self.out.len() <= OUT_SOFT_BYTES / 2;
         self.is_paused &= !ends;
@@ -232,13 +231,13 @@ impl<N: Network> Connection<N> {
     }
 }
 
-/// Bytes that wait to be sent.
+/// Bytes to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
-    /// Bytes at the beginning that were sent.
+    /// Bytes at the beginning that are sent already.
     sent: usize,
-    /// Since when the socket has taken nothing, though something waits.
+    /// Since when the socket has accepted nothing although bytes are queued.
     pub(super) stalled_since: Option<Instant>,
 }
 
@@ -247,7 +246,7 @@ impl Outbox {
         self.bytes.len() - self.sent
     }
 
-    /// Appends raw bytes: the preface.
+    /// Appends raw bytes (the preface).
     pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -256,7 +255,7 @@ impl Outbox {
         message.encode(&mut self.bytes)
     }
 
-    /// More is waiting than any peer that reads would leave.
+    /// More bytes are queued than a peer that reads ever causes.
     pub(super) fn is_over_limit(&self) -> bool {
         self.len() > OUT_HARD_BYTES
     }
@@ -280,7 +279,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Gives memory back: what was sent, and what a burst had taken.
+    /// Frees the memory of sent bytes, and of a past burst.
     fn forget_sent(&mut self) {
         if self.len() == 0 {
             self.bytes.clear();
@@ -304,7 +303,7 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// An IPv4 address that came in IPv6's clothes, as itself.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -321,7 +320,7 @@ mod tests {
     use crate::nexus::reactor::tests::{open_connection, reactor};
 
     impl Outbox {
-        /// Takes what waits.
+        /// Takes the unsent bytes.
         pub(in crate::nexus) fn take(&mut self) -> Vec<u8> {
             let mut all = std::mem::take(self);
             all.bytes.split_off(all.sent)
@@ -364,7 +363,7 @@ mod tests {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, true);
         let connection = reactor.connections.get_mut(&id).unwrap();
-        // The kernel has measured the handshake, and nothing is sent from then on.
+        // The kernel measured the handshake, and nothing is sent after it.
         let shortest_ns = connection.measure_path();
         assert!(shortest_ns.is_some_and(|ns| ns > 0) && connection.path_rtt_ns == shortest_ns);
         assert_eq!(connection.measure_path(), None);
@@ -402,7 +401,7 @@ mod tests {
         assert!(!connection.ends_pause(), "it has ended");
     }
 
-    /// A socket whose buffer has this much room.
+    /// A socket with room for this many bytes.
     struct Socket {
         room_bytes: usize,
         taken: Vec<u8>,
@@ -430,7 +429,7 @@ mod tests {
         let (now, mut outbox) = (Instant::now(), Outbox::default());
         let mut socket = Socket { room_bytes: 0, taken: Vec::new() };
         outbox.push_bytes(&all[..100]);
-        // Less than half has gone, more than half, all but a byte, and all.
+        // After less than half is sent, more than half, all but a byte, and all.
         for (taken, left) in [(30, 70), (90, 10), (99, 1), (100, 0)] {
             socket.room_bytes = taken - socket.taken.len();
             outbox.flush(&mut socket, now).unwrap();
@@ -438,7 +437,7 @@ mod tests {
             assert_eq!(outbox.stalled_since, (left > 0).then_some(now));
             assert!(outbox.bytes.len() <= 2 * left, "most of it was sent: {}", outbox.bytes.len());
         }
-        // So it is with bytes that come while others wait.
+        // The same with bytes appended while others are queued.
         outbox.push_bytes(&all[100..200]);
         socket.room_bytes = 60;
         outbox.flush(&mut socket, now).unwrap();

@@ -1,4 +1,4 @@
-//! What the nexus counts: every refusal and every end of a connection has its own number.
+//! The nexus's counters: one for every refusal and every way a connection ends.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ macro_rules! counters {
         pub struct NexusStats { $($(#[$doc])* pub $name: u64,)* }
 
         impl NexusStats {
-            /// The counters as one JSON object.
+            /// Returns the counters as one JSON object.
             pub fn to_json(self) -> String {
                 let pairs = [$((stringify!($name), self.$name)),*];
                 let mut json = String::from("{");
@@ -25,7 +25,7 @@ macro_rules! counters {
             }
         }
 
-        /// The counters while they count. Only the nexus's thread writes them.
+        /// The live counters. Only the nexus's thread writes them.
         #[derive(Debug, Default)]
         pub(super) struct Counters { $(pub(super) $name: Counter,)* }
 
@@ -38,89 +38,89 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that peers made to this process.
+    /// Connections accepted from peers.
     connections_accepted,
     /// Connections that this process made to peers.
     connections_dialed,
-    /// Times that a connection was tried again because it broke before it was of use.
+    /// Connections that broke before any use and were tried again.
     connections_redialed,
     /// Connections open now.
     connections_open,
-    /// Connections dropped because too many had not said HELLO, or had no use.
+    /// Connections dropped because too many had not said HELLO or were idle.
     dropped_ungreeted_full,
-    /// Connections without a session that were closed because a newcomer needed the place.
+    /// Connections without a session closed to make room for a new one.
     dropped_idle_full,
-    /// Connections dropped at once because there were too many in all.
+    /// Connections dropped at once because the limit for all was reached.
     dropped_connections_full,
-    /// Connections dropped because no HELLO came in time.
+    /// Connections dropped because no HELLO arrived in time.
     dropped_hello_timeout,
-    /// Connections dropped because a message came too slowly.
+    /// Connections dropped because a message arrived too slowly.
     dropped_slow_message,
-    /// Connections dropped because the peer gave no sign of life.
+    /// Connections dropped because nothing arrived from the peer for too long.
     dropped_silent,
     /// Connections dropped because the peer did not read.
     dropped_not_reading,
-    /// Connections closed because what came was not Petrel at all.
+    /// Connections closed because the peer spoke another protocol.
     refused_strangers,
     /// Connections closed because the peer broke the protocol.
     refused_malformed,
-    /// Connections closed because no protocol version was in common.
+    /// Connections closed for lack of a common protocol version.
     refused_version,
     /// Connections that broke: end of stream or reset without GOODBYE.
     connections_broken,
-    /// Connections closed because nothing used them.
+    /// Connections closed because they were idle.
     connections_idle,
     /// GOODBYEs received.
     goodbyes_received,
-    /// Connections that could not be made: refused, no route, no answer.
+    /// Attempts to connect that failed: refused, no route, no answer.
     dials_failed,
-    /// Peers found to be another process than the one that was at their address before.
+    /// Peers found to be a different process than the last one at their address.
     peers_restarted,
-    /// Times that a connection could not be accepted for want of descriptors or memory.
+    /// Times that accepting failed for lack of descriptors or memory.
     accept_errors,
     /// Links up now.
     links_up,
     /// Links opened, by either side.
     links_opened,
-    /// Links over shared memory among them.
+    /// Links opened over shared memory.
     links_opened_shm,
-    /// Links over UDP whose packets switches may mark.
+    /// Links opened over UDP whose packets switches may mark.
     links_opened_ecn,
-    /// Links that this process asked for and did not get.
+    /// Links requested by this process that failed.
     links_failed,
-    /// Links that peers asked for before their endpoint was there.
+    /// Links that peers requested before their endpoint was attached.
     links_early,
-    /// Links that peers asked for and were refused.
+    /// Links requested by peers and refused.
     links_refused,
-    /// Links without shared memory because an endpoint of this process does not use or ask for it.
+    /// Links without shared memory because a local endpoint does not use or ask for it.
     no_shm_endpoint,
-    /// Links without shared memory because it is off or impossible in this process.
+    /// Links without shared memory because the process has it off or cannot use it.
     no_shm_process,
     /// Links without shared memory because the peer is on another host, of another user, or has none.
     no_shm_peer,
-    /// Times that shared memory was agreed on and could not be set up.
+    /// Links whose agreed shared memory could not be set up.
     shm_fallbacks,
     /// Connections to the rendezvous that were dropped: no or a wrong ticket, or too slow.
     rendezvous_dropped,
     /// Sessions that peers proposed.
     sessions_proposed,
-    /// Sessions agreed on, by either side.
+    /// Sessions accepted, by either side.
     sessions_opened,
-    /// Sessions that were refused, by either side.
+    /// Sessions refused, by either side.
     sessions_refused,
-    /// Proposals that nobody answered in time.
+    /// Proposals not answered in time.
     sessions_unanswered,
-    /// Messages that name a link or a proposal that is no more: late, and ignored.
+    /// Messages ignored because their link or proposal had ended already.
     late_messages,
-    /// Messages of this process that could not be encoded: an error in an endpoint.
+    /// Local messages that failed to encode: an error in an endpoint.
     unsendable_messages,
-    /// Requests for counters that were refused because they came from another host.
+    /// Requests for counters refused because they came from another host.
     stats_refused,
-    /// Requests for counters that were answered.
+    /// Requests for counters answered.
     stats_answered,
 }
 
-/// One number, written by one thread and read by any.
+/// A counter written by a single thread and read by any.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
@@ -133,12 +133,12 @@ impl Counter {
         self.add(1);
     }
 
-    /// For what is counted as it is now.
+    /// Counts down, for counters of a current number.
     pub(super) fn decrement(&self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// For what is counted as it is now.
+    /// Sets a counter of a current number.
     pub(super) fn set(&self, value: usize) {
         self.0.store(value as u64, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What must be answered by when.
+//! Deadlines of the nexus's outstanding requests.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,16 +10,16 @@ use super::limits::DEADLINES_MIN;
 use super::rendezvous::ExchangeId;
 use crate::control::LinkId;
 
-/// What a deadline is about. It does nothing if that is settled when it comes.
+/// The subject of a deadline. A deadline of a settled subject does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
-    /// A link asked for before its endpoint was there, by its number in the connection.
+    /// A link requested before its endpoint was attached, by number in the connection.
     EarlyLink(ConnectionId, u32),
-    /// A link that was asked for or agreed on, and is not up.
+    /// A requested or agreed link that is not up.
     Link(LinkId),
-    /// A session that was proposed, by its request number.
+    /// A proposed session, by its request number.
     Session(LinkId, u32),
-    /// Descriptors to be exchanged.
+    /// An exchange of descriptors.
     Exchange(ExchangeId),
     /// A connection to be tried again.
     Redial(SocketAddr),
@@ -27,12 +27,11 @@ pub(super) enum Due {
     Stats(u64),
 }
 
-/// Deadlines, the soonest first. Those that were settled stay until their time or until
-/// they are many: so that settling costs nothing.
+/// Deadlines, the soonest first. Settled deadlines stay until their time or the next sweep: settling costs nothing.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     heap: BinaryHeap<Reverse<(Instant, Due)>>,
-    /// At this length the settled ones are thrown out.
+    /// The length at which the settled ones are swept.
     sweep_at: usize,
 }
 
@@ -41,18 +40,18 @@ impl Deadlines {
         self.heap.push(Reverse((at, due)));
     }
 
-    /// How many there are, settled ones included.
+    /// Returns the number of deadlines, including settled ones.
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether it is time to [`sweep`](Self::sweep).
+    /// Returns true if it is time to [`sweep`](Self::sweep).
     pub(super) fn is_crowded(&self) -> bool {
         self.heap.len() >= self.sweep_at.max(DEADLINES_MIN)
     }
 
-    /// Throws out what is settled. As many must come before the next time as remain now, so that
-    /// the cost of each is constant on average.
+    /// Removes settled deadlines. The next sweep comes once the heap has doubled, for a constant amortised cost per
+    /// deadline.
     pub(super) fn sweep(&mut self, is_live: impl Fn(&Due) -> bool) {
         self.heap.retain(|Reverse((_, due))| is_live(due));
         self.sweep_at = 2 * self.heap.len();
@@ -62,7 +61,7 @@ impl Deadlines {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Takes one that is due.
+    /// Takes a deadline that has passed.
     pub(super) fn take(&mut self, now: Instant) -> Option<Due> {
         let is_due = self.next().is_some_and(|at| at <= now);
         is_due.then(|| self.heap.pop()).flatten().map(|Reverse((_, due))| due)

@@ -1,4 +1,4 @@
-//! Connections to peers: one for each remote control address, shared by all endpoints.
+//! Connections to peers: one per remote control address, shared by all endpoints.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -14,35 +14,35 @@ use super::net::{Network, Stream};
 use super::reactor::Reactor;
 use crate::control::{AllowedTransports, EndpointId, Reason};
 
-/// A link that an endpoint asks for.
+/// An endpoint's request for a link.
 #[derive(Clone, Debug)]
 pub(super) struct OpenRequest {
     pub(super) endpoint: EndpointId,
-    /// The endpoint's number for it.
+    /// The endpoint's number of the request.
     pub(super) request: u64,
     pub(super) remote: SocketAddr,
     pub(super) remote_endpoint: EndpointId,
     pub(super) transports: AllowedTransports,
-    /// A connection that breaks before the answer is tried again until then.
+    /// Until then a connection that breaks before the answer is tried again.
     pub(super) give_up_at: Instant,
 }
 
-/// How a remote process is reached.
+/// The connection to a remote process, or the pause before the next attempt.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// By this connection, at whatever stage it is.
+    /// A connection in any phase.
     Connection(ConnectionId),
-    /// The last try broke before it was of use; the next is due soon.
+    /// The last connection broke before any use; the next attempt is due soon.
     Pause {
-        /// What waits for it.
+        /// Requests that wait for the next attempt.
         waiting: Vec<OpenRequest>,
-        /// How many tries there were.
+        /// The number of attempts so far.
         attempt: u32,
     },
 }
 
 impl<N: Network> Reactor<N> {
-    /// Asks for a link as soon as there is a connection.
+    /// Requests a link as soon as there is a connection.
     pub(super) fn open_link(&mut self, request: OpenRequest) {
         let remote = canonical(request.remote);
         if !self.settings.insecure && !remote.ip().is_loopback() {
@@ -82,12 +82,12 @@ impl<N: Network> Reactor<N> {
 
     fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
         let stream = self.net.connect(remote)?;
-        // The own end's address is known when the connection is.
+        // The local address is known once the connection is made.
         let connection = Connection::new(stream, (remote, remote), true, self.now);
         self.add_connection(connection).ok_or_else(|| ErrorKind::OutOfMemory.into())
     }
 
-    /// Something happened to a connection in TCP's handshake.
+    /// Handles an event of a connection in TCP's handshake.
     pub(super) fn on_dial_progress(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let failed = connection.stream.take_error().ok().flatten();
@@ -124,7 +124,7 @@ impl<N: Network> Reactor<N> {
         waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
     }
 
-    /// Tries again after a pause, if there is something to try it for.
+    /// Tries again after a pause if requests still wait.
     pub(super) fn redial_later(
         &mut self,
         remote: SocketAddr,
@@ -140,8 +140,8 @@ impl<N: Network> Reactor<N> {
         self.deadlines.add(self.now + pause, Due::Redial(remote));
     }
 
-    /// Forgets what an endpoint that has gone still waited for. The next endpoint with its number must not hear the
-    /// answers: it numbers its own requests in the same way.
+    /// Drops the outstanding requests of an endpoint that has gone. The next endpoint with its number numbers requests
+    /// in the same way and must not get the answers.
     pub(super) fn forget_requests(&mut self, endpoint: EndpointId) {
         let is_others = |request: &OpenRequest| request.endpoint != endpoint;
         self.connections.values_mut().for_each(|connection| connection.waiting.retain(is_others));
@@ -192,7 +192,7 @@ fn dial_reason(remote: SocketAddr, error: &io::Error, timeout: Duration) -> Reas
     Reason::new(Status::Unavailable, why)
 }
 
-/// The time before the attempt of this number, which others came before: doubled with each of them.
+/// The pause before an attempt: doubled with each attempt, up to a limit.
 fn redial_pause(attempt: u32) -> Duration {
     assert!(attempt > 0, "the first attempt waits for nothing");
     REDIAL_PAUSE_MIN.saturating_mul(1 << (attempt - 1).min(16)).min(REDIAL_PAUSE_MAX)
@@ -210,7 +210,7 @@ mod tests {
 
     type Reactor = super::Reactor<crate::nexus::net::MioNetwork>;
 
-    /// Asks for a link to `remote`, with an hour's patience.
+    /// A request for a link to `remote` with a timeout of an hour.
     fn request(reactor: &Reactor, remote: SocketAddr, endpoint: u16, request: u64) -> OpenRequest {
         OpenRequest {
             endpoint: EndpointId(endpoint),
@@ -230,7 +230,7 @@ mod tests {
         reactor.open_link(request(&reactor, remote, 0, 1));
         for attempt in 0..4 {
             let Outgoing::Connection(id) = reactor.outgoing[&remote] else { panic!("a pause") };
-            // It joins the one that waits.
+            // The request joins the connection that is being made.
             reactor.open_link(request(&reactor, remote, 0, 2 + u64::from(2 * attempt)));
             let connection = &reactor.connections[&id];
             let asked = 2 + 2 * attempt as usize;
@@ -281,12 +281,12 @@ mod tests {
         assert_eq!(connection.waiting.len(), 1);
     }
 
-    /// Events may come before the connection is there, or has failed.
+    /// Events may arrive before the connection is made or has failed.
     #[test]
     fn on_dial_progress__waits_for_what_is_under_way() {
         let (mut reactor, _) = reactor();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // With one connection that nobody accepts the queue is full, and the kernel answers no other.
+        // A single unaccepted connection fills the queue; further ones get no answer from the kernel.
         rustix::net::listen(&listener, 0).unwrap();
         let remote = listener.local_addr().unwrap();
         let _first = std::net::TcpStream::connect(remote).unwrap();
@@ -323,7 +323,7 @@ mod tests {
             assert_eq!(left.len(), count);
             assert!(left.iter().all(|request| request.endpoint == EndpointId(1)));
         }
-        // The next request goes by the connection that is there.
+        // The next request uses the existing connection.
         reactor.open_link(request(&reactor, used, 0, 2));
         assert_eq!(reactor.connections.len(), 1);
     }
@@ -360,7 +360,8 @@ mod tests {
         assert_eq!(reactor.counters.snapshot().connections_redialed, 1);
     }
 
-    /// Of another host without leave, or where nobody answers: who asked is told, and the failed try is counted.
+    /// Another host without permission, and an address where no process listens: the endpoint gets an error, and a
+    /// failed attempt is counted.
     #[test]
     fn open_link__that_cannot_be_is_answered() {
         let (mut reactor, mailbox) = reactor();

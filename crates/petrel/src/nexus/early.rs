@@ -1,7 +1,7 @@
-//! Links asked for before their endpoint is there.
+//! Links requested before their endpoint is attached.
 //!
-//! A process listens as soon as its nexus starts; its endpoints follow when their threads get to
-//! it. A client that was quick should not be refused for that, so its LINK_OPEN waits a while.
+//! A process listens as soon as the nexus starts; endpoints follow when their threads attach them. To serve an early
+//! client instead of refusing it, the nexus keeps LINK_OPEN for a while.
 
 use petrel_proto::control::LinkOpen;
 
@@ -12,7 +12,7 @@ use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::EndpointId;
 
-/// A LINK_OPEN that waits for its endpoint.
+/// A LINK_OPEN kept for an endpoint to come.
 #[derive(Debug)]
 pub(super) struct EarlyLink {
     connection: ConnectionId,
@@ -20,7 +20,7 @@ pub(super) struct EarlyLink {
 }
 
 impl EarlyLink {
-    /// The connection that asked.
+    /// The connection that sent it.
     pub(super) fn connection(&self) -> ConnectionId {
         self.connection
     }
@@ -31,7 +31,7 @@ impl EarlyLink {
 }
 
 impl<N: Network> Reactor<N> {
-    /// Keeps a LINK_OPEN whose endpoint is not there, if there is room.
+    /// Keeps a LINK_OPEN for an endpoint not yet attached, if there is room.
     pub(super) fn keep_early_link(&mut self, connection: ConnectionId, open: &LinkOpen) -> bool {
         let is_early = !self.endpoints.contains_key(&EndpointId(open.to_endpoint));
         if !is_early || self.early_links.len() >= EARLY_LINKS_MAX {
@@ -53,7 +53,7 @@ impl<N: Network> Reactor<N> {
         self.early_links.iter().any(|early| early.is(connection, link))
     }
 
-    /// Answers those that waited for this endpoint.
+    /// Answers the links kept for this endpoint.
     pub(super) fn welcome_early_links(&mut self, endpoint: EndpointId) {
         let waiting = std::mem::take(&mut self.early_links);
         let (here, still): (Vec<_>, Vec<_>) =
@@ -64,19 +64,19 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Answers one that has waited long enough, if it still waits: its endpoint is not there.
+    /// Answers a link still kept at its deadline: the endpoint is missing.
     pub(super) fn on_early_link_due(&mut self, connection: ConnectionId, link: u32) {
         if let Some(early) = self.take_early_link(connection, link) {
             self.answer_link_open(connection, &early.open);
         }
     }
 
-    /// Forgets those of a connection that has ended.
+    /// Drops the early links of a connection that has ended.
     pub(super) fn forget_early_links(&mut self, connection: ConnectionId) {
         self.early_links.retain(|early| early.connection != connection);
     }
 
-    /// Forgets one that its opener has given up.
+    /// Removes a link given up by its opener.
     pub(super) fn take_early_link(
         &mut self,
         connection: ConnectionId,
@@ -136,7 +136,7 @@ mod tests {
         let of = |id| reactor.early_links.iter().filter(|early| early.connection().0 == id).count();
         let half = EARLY_LINKS_PER_SITE_MAX / 2;
         assert_eq!([0, 1, 2, 3, 4].map(of), [half - 1, half, 0, half, 1]);
-        // Nothing is early for an endpoint that is there.
+        // A link to an attached endpoint is not early.
         let _inbox = attach(&mailbox);
         reactor.run_commands();
         assert!(!reactor.keep_early_link(ConnectionId(4), &open(1)));

@@ -1,4 +1,4 @@
-//! What this process's endpoints say, and how they are told.
+//! Messages between the nexus and this process's endpoints.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct Endpoint<N: Network> {
 }
 
 impl<N: Network> Endpoint<N> {
-    /// Whether so much waits for it that peers must not add to it.
+    /// Returns true if its inbox is too long for peers to add to.
     pub(super) fn is_overloaded(&self) -> bool {
         self.inbox.len() >= INBOX_MAX
     }
@@ -41,23 +41,23 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Answers commands that nobody will carry out.
+    /// Answers commands that will not be carried out.
     pub(super) fn refuse_commands(&mut self, reason: &Reason) {
         for command in self.mailbox.close() {
             match command {
-                // Endpoints that came last have asked for something, too.
+                // Recently attached endpoints have made requests, too.
                 Command::Attach(id, attach, inbox) => {
                     self.endpoints.insert(id, Endpoint { attach: *attach, inbox });
                 }
                 Command::Post(id, ToNexus::OpenLink { request, .. }) => {
                     self.tell(id, FromNexus::LinkFailed { request, reason: reason.clone() });
                 }
-                // Of a link that has ended the endpoint has been told, and nothing may follow that.
+                // The endpoint knows the end of the link already, and nothing may follow that message.
                 Command::Post(id, ToNexus::OpenSession { link, open }) if self.owns(id, link) => {
                     let (request, reason) = (open.request, reason.clone());
                     self.tell(id, FromNexus::SessionRefused { link, request, reason });
                 }
-                // The next endpoint with its number must not hear of its links.
+                // The next endpoint with this number must not get messages about the links of the former.
                 Command::Post(id, ToNexus::Gone) => self.on_gone(id),
                 Command::Post(..) | Command::StopListening | Command::Shutdown => {}
             }
@@ -102,7 +102,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Whether the link is there and the endpoint's. It may have ended a moment ago.
+    /// Returns true if the link exists and belongs to the endpoint. It may have ended a moment ago.
     pub(super) fn owns(&self, endpoint: EndpointId, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.endpoint == endpoint)
     }
@@ -123,7 +123,7 @@ impl<N: Network> Reactor<N> {
         self.on_endpoint_without_stats(endpoint);
     }
 
-    /// Tells an endpoint something, if it is still there.
+    /// Sends a message to an endpoint that is still attached.
     pub(super) fn tell(&self, endpoint: EndpointId, message: FromNexus<N::Link>) {
         if let Some(endpoint) = self.endpoints.get(&endpoint) {
             endpoint.inbox.push(message);
@@ -141,8 +141,8 @@ mod tests {
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
     use crate::nexus::sessions::tests::open as session_open;
 
-    /// Whatever a peer says, an endpoint that has too much to look at gets no more of it: what is asked for is refused,
-    /// and who says what has no answer is left.
+    /// A peer cannot add to the inbox of an overloaded endpoint: requests are refused, and a message without an answer
+    /// closes the peer's connection.
     #[test]
     fn peers__add_nothing_to_an_inbox_that_is_full() {
         let (mut reactor, mailbox) = reactor();
@@ -184,7 +184,7 @@ mod tests {
             fill();
             let said = say(what);
             assert_eq!(said, (u64::from(has_answer), !has_answer), "{what}");
-            // Of a link that ends the endpoint is told in any case.
+            // An endpoint learns of a link's end in any case.
             assert_eq!(inbox.len(), INBOX_MAX + usize::from(!has_answer));
             while inbox.len() >= INBOX_MAX {
                 inbox.pop();

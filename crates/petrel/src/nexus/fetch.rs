@@ -1,4 +1,4 @@
-//! Asking another process of this host for its counters.
+//! Fetching the counters of another process of this host.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,14 +18,13 @@ use crate::error::Error;
 
 const REQUEST: u32 = 1;
 
-/// Asks the process with this control address for its counters: one JSON object with
-/// `incarnation`, `nexus` (its counters) and `endpoints` (for each its `id` and `stats`, or an
-/// `error`). Blocks for at most `timeout`.
+/// Fetches the counters of the process at a control address: a JSON object with `incarnation`, `nexus` (its counters)
+/// and `endpoints` (for each its `id` and `stats`, or an `error`). Blocks for at most `timeout`.
 ///
 /// # Errors
-/// UNAVAILABLE when nobody answers there, DEADLINE_EXCEEDED when nobody does in time, UNIMPLEMENTED when the answer is not of
-/// the protocol, and what the process itself says. A process answers callers on its own
-/// host only, and says so to others.
+/// UNAVAILABLE if no process listens at the address, DEADLINE_EXCEEDED if no answer comes in time, UNIMPLEMENTED if the
+/// answer is not of the protocol, and any status with which the process itself refuses. A process serves only callers
+/// on its own host and tells others so.
 pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, Error> {
     Ok(fetch(address, timeout)?)
 }
@@ -42,7 +41,7 @@ fn fetch(address: SocketAddr, timeout: Duration) -> Result<String, FetchError> {
 enum FetchError {
     #[error("cannot ask {address}: the system has no random number to give: {source}")]
     Start { address: SocketAddr, source: io::Error },
-    /// In the words of calls to such an address.
+    /// Worded as errors of calls to such an address.
     #[error(
         "cannot connect to {address}: nobody listens at {address}: is the server started, and is this its \
          control address?"
@@ -104,9 +103,9 @@ impl Asker {
     fn ask(&mut self) -> Result<(), FetchError> {
         let hello = Hello {
             versions: VersionRange::OWN,
-            // Any number but 0 will do: this process has no endpoints.
+            // Any number except 0 will do: this process has no endpoints.
             incarnation: self.random()? | 1,
-            // No PINGs are sent: the deadline comes before they would be missed.
+            // No PINGs are sent: the deadline comes before the peer misses them.
             heartbeat_ms: HEARTBEAT_MS_MAX,
             agent: AGENT.to_owned(),
             host_identity: None,
@@ -160,7 +159,7 @@ impl Asker {
         self.taken(read)
     }
 
-    /// How many bytes came, of which a signal may have kept us.
+    /// Returns the number of bytes read; 0 if a signal interrupted the read.
     fn taken(&self, read: io::Result<usize>) -> Result<usize, FetchError> {
         match read {
             Ok(0) => Err(self.broken(ErrorKind::UnexpectedEof.into())),
@@ -169,7 +168,7 @@ impl Asker {
         }
     }
 
-    /// Takes a part of the answer; whether it was the last.
+    /// Adds a part of the answer. Returns true if it was the last.
     fn is_complete(&self, message: Message, json: &mut String) -> Result<bool, FetchError> {
         match message {
             Message::StatsReply(StatsReply { request: REQUEST, part, parts, json: piece }) => {
@@ -183,7 +182,7 @@ impl Asker {
                 let reason = Reason::new(goodbye.status, goodbye.text);
                 Err(FetchError::Refused { address: self.address, reason })
             }
-            // HELLO, PING, and what a newer version may send.
+            // HELLO, PING, and messages of newer versions.
             _ => Ok(false),
         }
     }
@@ -199,7 +198,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Asks a process that does this with the connection once the whole question has come.
+    /// Asks a process that runs `answer` with the connection once the whole question has arrived.
     fn asked(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<String, FetchError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -249,7 +248,7 @@ mod tests {
         assert_eq!(got.unwrap(), "{x}");
     }
 
-    /// The error is the connection's own: a process that ended is no slow one, and a reset is told from an end.
+    /// The error names how the connection ended: an ended process is not a slow one, and a reset differs from an end.
     #[test]
     fn fetch_stats__tells_how_the_connection_broke() {
         let broken = |got| match got {

@@ -1,8 +1,8 @@
-//! Groups: who receives whose multicast passes between the wire and the endpoints
-//! (`docs/wire-protocol.md` §12.2).
+//! Multicast groups: passes messages about membership between the wire and the endpoints (`docs/wire-protocol.md`
+//! §12.2).
 //!
-//! The nexus remembers nothing of it: an endpoint knows what it has asked for, and without an answer the
-//! member is sent to alone.
+//! The nexus keeps no state for groups: an endpoint knows its own requests, and a member that does not answer gets
+//! unicast.
 
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
@@ -16,14 +16,14 @@ use crate::control::{EndpointId, FromNexus, LinkId, Reason};
 use petrel_proto::Status;
 
 impl<N: Network> Reactor<N> {
-    /// An endpoint would send to its peer by multicast, too.
+    /// Offers a link's peer to receive this endpoint's multicast, too.
     pub(super) fn offer_group(&mut self, from: EndpointId, id: LinkId, mut join: GroupJoin) {
         let Some((connection, link)) = self.place_of(from, id) else { return };
         join.link = link;
         self.send(connection, join);
     }
 
-    /// An endpoint receives a group's multicast, or does not.
+    /// Sends the peer an endpoint's answer: whether it receives a group's multicast.
     pub(super) fn answer_group(
         &mut self,
         from: EndpointId,
@@ -40,13 +40,13 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// An endpoint does not send to a group any more.
+    /// Tells the peer that an endpoint no longer sends to a group.
     pub(super) fn leave_group(&mut self, from: EndpointId, id: LinkId, group: u32) {
         let Some((connection, link)) = self.place_of(from, id) else { return };
         self.send(connection, GroupLeave { link, group });
     }
 
-    /// The connection of an endpoint's link, and the link's number there.
+    /// Returns the connection of an endpoint's link, and the link's number there.
     fn place_of(&self, from: EndpointId, id: LinkId) -> Option<(ConnectionId, u32)> {
         if !self.owns(from, id) {
             self.counters.late_messages.increment();
@@ -85,7 +85,7 @@ impl<N: Network> Reactor<N> {
         self.pass_on(connection, leave.link, false, "GROUP_LEAVE by a server", tell)
     }
 
-    /// Tells the link's endpoint, which must be in that role, and able to keep up.
+    /// Passes a message on to the link's endpoint, which must have the right role and keep up.
     fn pass_on(
         &mut self,
         connection: ConnectionId,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 
-    /// Clients ask and leave, and servers answer. What is allowed is passed on.
+    /// Clients ask and leave, and servers answer. Allowed messages are passed on.
     #[test]
     fn messages_of_groups__of_the_wrong_side_or_before_the_link_is_up_break_the_protocol() {
         let by = |is_opener| Stage::Up { is_opener, max_frame: 1_472 };

@@ -1,4 +1,4 @@
-//! HELLO: who the peer is and which version both speak (`docs/wire-protocol.md` §8.3).
+//! HELLO: the identity of the peer and the common protocol version (`docs/wire-protocol.md` §8.3).
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::Reason;
 
-/// What peers see of the implementation.
+/// The name of the implementation that peers get.
 pub(super) const AGENT: &str = concat!("petrel ", env!("CARGO_PKG_VERSION"));
 
 impl<N: Network> Reactor<N> {
-    /// Says HELLO, which each side does at once.
+    /// Sends HELLO, as each side does at once.
     pub(super) fn greet(&mut self, id: ConnectionId) {
         let hello = self.own_hello();
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -65,8 +65,8 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Another incarnation at an address is another process. Links to the former one went down
-    /// with its connection, so that there is nothing to undo but to count it.
+    /// Counts a new incarnation at an address: another process. The links of the former process went down with the
+    /// connection; only the count remains to be done.
     fn note_incarnation(&mut self, id: ConnectionId, incarnation: u64) {
         let Some(connection) = self.connections.get(&id).filter(|c| c.is_opener) else { return };
         let remote = connection.remote;
@@ -96,7 +96,7 @@ mod tests {
 
     type Reactor = super::Reactor<crate::nexus::net::MioNetwork>;
 
-    /// A connection that this process made, as far as its HELLO: by a socket that nobody uses.
+    /// A connection made by this process, before HELLO, over a socket without traffic.
     fn dialed(reactor: &mut Reactor, remote: SocketAddr) -> ConnectionId {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// A connection whose peer has not said HELLO, and the socket that it does not use.
+    /// A connection whose peer has not said HELLO, and the peer's socket.
     fn silent(reactor: &mut Reactor, is_opener: bool) -> (ConnectionId, std::net::TcpStream) {
         let (id, peer) = open_connection(reactor, is_opener);
         let now = reactor.now;
@@ -199,7 +199,7 @@ mod tests {
         }
         let last = dialed(&mut reactor, address(INCARNATIONS_MAX));
         let restarts = |reactor: &Reactor| reactor.counters.snapshot().peers_restarted;
-        // The last that there is room for; and the same peer again, which needs no room.
+        // The last entry with room; and the same peer again, which needs no room.
         for (incarnation, restarted) in [(7, 0), (7, 0), (8, 1)] {
             reactor.note_incarnation(last, incarnation);
             assert_eq!(restarts(&reactor), restarted);

@@ -1,4 +1,4 @@
-//! Signs of life, and everything else that time brings (`docs/wire-protocol.md` §8.6).
+//! Heartbeats and timeouts of connections (`docs/wire-protocol.md` §8.6).
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::Reason;
 
-/// What time has brought a connection.
+/// The action that is due for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Care {
     Nothing,
@@ -33,7 +33,7 @@ enum Care {
 }
 
 impl<N: Network> Connection<N> {
-    /// What is to be done about this connection, the most urgent first.
+    /// Returns the most urgent action due for the connection.
     fn care(&self, now: Instant, step_timeout: Duration) -> Care {
         let has_passed = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
         let in_phase = |limit| has_passed(self.since, limit);
@@ -65,7 +65,7 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// The time until the next PING.
+    /// Returns the time until the next PING.
     pub(super) fn ping_interval(&self, heartbeat: Duration) -> Duration {
         let is_in_use = self.is_opener || self.session_bytes > 0 || self.proposals > 0;
         if is_in_use || heartbeat < IDLE_PING_MIN {
@@ -75,9 +75,9 @@ impl<N: Network> Connection<N> {
         }
     }
 
-    /// Puts the acceptor's next PING off: a PONG is as good a sign of life, and a server may have thousands
-    /// of clients that ask each second. The opener's PINGs go on: they keep the acceptor's PONGs coming, and
-    /// the opener measures the path with each.
+    /// Postpones the acceptor's next PING. A PONG proves life as well, and a server may have thousands of clients that
+    /// send PINGs each second. The opener's PINGs go on: they keep the acceptor's PONGs coming, and with each the
+    /// opener measures the path.
     fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
         if !self.is_opener && heartbeat >= IDLE_PING_MIN {
             self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);
@@ -90,20 +90,20 @@ impl<N: Network> Connection<N> {
 }
 
 impl<N: Network> Reactor<N> {
-    /// Does for each connection what its time has come for.
+    /// Performs all due actions of the connections.
     pub(super) fn look_after_connections(&mut self) {
         let (now, step_timeout) = (self.now, self.settings.step_timeout);
         let cares = self.connections.iter().map(|(id, c)| (*id, c.care(now, step_timeout)));
         let mut cares: Vec<_> = cares.filter(|(_, care)| *care != Care::Nothing).collect();
-        // In an order that is the same in every run with the same events: those of a simulator can be repeated.
+        // Equal events lead to an equal order in every run, and simulated runs repeat.
         cares.sort_unstable_by_key(|(id, _)| *id);
         for (id, care) in cares {
             self.take_care(id, care);
         }
     }
 
-    /// Does not count the time in which this thread did not run as silence, or slowness, of its peers: where the
-    /// whole host stood still, its other processes have had no time for a PING either.
+    /// Does not count time in which this thread did not run as silence or slowness of peers. If the whole host stood
+    /// still, its processes could not send a PING either.
     pub(super) fn excuse_silence(&mut self, late: Duration) {
         if late >= self.tick_interval() {
             let now = self.now;
@@ -155,7 +155,7 @@ impl<N: Network> Reactor<N> {
         self.close(id, &reason, Farewell::Silent);
     }
 
-    /// Too long without a byte, unless this thread itself was held up and the bytes are here.
+    /// Drops a peer silent for too long, unless this thread was delayed and the bytes are in the socket.
     fn on_silence(&mut self, id: ConnectionId) {
         if !planted("nexus_no_last_look") {
             self.read(id);
@@ -183,7 +183,7 @@ impl<N: Network> Reactor<N> {
         self.close(id, &reason, Farewell::Say(reason.clone()));
     }
 
-    /// What this process says is not read. There is no use in one more message.
+    /// Drops a peer that does not read. A GOODBYE would not be read either.
     pub(super) fn on_not_reading(&mut self, id: ConnectionId) {
         self.counters.dropped_not_reading.increment();
         let why = "the peer does not read its control connection: it is hung or overloaded";
@@ -196,7 +196,7 @@ impl<N: Network> Reactor<N> {
         self.close(id, &reason, Farewell::Say(reason.clone()));
     }
 
-    /// Ends what was not answered in time.
+    /// Fails the requests whose deadlines have passed.
     pub(super) fn run_deadlines(&mut self) {
         while let Some(due) = self.deadlines.take(self.now) {
             match due {
@@ -244,7 +244,7 @@ mod tests {
     const STEP: Duration = Duration::from_secs(7);
     const SILENCE: Duration = Duration::from_secs(3);
 
-    /// A connection in this phase since `now`, over a socket that nobody uses.
+    /// A connection in this phase since `now`, over a socket without traffic.
     fn connection(phase: Phase, is_opener: bool, now: Instant) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote: SocketAddr = listener.local_addr().unwrap();
@@ -260,7 +260,7 @@ mod tests {
         Phase::Open(Peer { incarnation: 1, silence_max: SILENCE, host_identity, rendezvous })
     }
 
-    /// What is to be done just before and just at a time.
+    /// The actions due just before and just at a time.
     fn around(connection: &Connection, at: Instant) -> (Care, Care) {
         let before = at.checked_sub(Duration::from_millis(1)).unwrap();
         (connection.care(before, STEP), connection.care(at, STEP))
@@ -288,7 +288,7 @@ mod tests {
         stuck.ping_at = now + STEP;
         stuck.midway_since = Some(now);
         assert_eq!(around(&stuck, now + MESSAGE_TIMEOUT), (Care::Nothing, Care::SlowMessage));
-        // What this process itself does not read is not the peer's fault.
+        // While this process itself pauses reading, the peer is not at fault.
         stuck.is_paused = true;
         assert_eq!(stuck.care(now + MESSAGE_TIMEOUT, STEP), Care::Nothing);
         stuck.out.stalled_since = Some(now);
@@ -321,7 +321,7 @@ mod tests {
         connection.session_bytes = 1;
         assert_eq!(connection.ping_interval(second), second);
         connection.session_bytes = 0;
-        // The side that connected cannot know what its peer's endpoints do.
+        // The side that connected cannot know whether the peer's endpoints are in use.
         connection.is_opener = true;
         assert_eq!(connection.ping_interval(second), second);
     }
@@ -330,7 +330,7 @@ mod tests {
     fn note_pong__takes_the_place_of_the_acceptors_ping() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut acceptor = connection(open(), false, now);
-        // The peer asks each second, and later than that by a tick.
+        // The peer sends a PING each second, and late by a tick.
         for asked in 0..5 {
             let asked = now + asked * (second + second / 4);
             acceptor.heard = asked;
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(connection.midway_since, None);
     }
 
-    /// What a seed shows again has to come in the same order again.
+    /// A repeated seed must produce the same order.
     #[test]
     fn look_after_connections__in_the_order_of_their_numbers_and_once_each() {
         let (mut reactor, _) = reactor();
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(reactor.unsent, all, "the next is due later");
     }
 
-    /// What has come and was not read yet is a sign of life; nothing is none.
+    /// Bytes in the socket that are not read yet prove life; an empty socket does not.
     #[test]
     fn on_silence__reads_once_more() {
         for is_alive in [true, false] {

@@ -1,28 +1,26 @@
-//! Counters of the host beside those of the process: datagrams that reach no socket.
+//! A counter of the host beside those of the process: datagrams without a socket.
 //!
-//! While a data port has a single peer, its socket is connected to it, and the kernel refuses
-//! datagrams of others as it does at a closed port. It counts them, with those to ports that are
-//! closed indeed, in one number for the network namespace (`NoPorts`), and for no socket: so that
-//! number is all that can be known.
+//! The socket of a data port with a single peer is connected to that peer, and the kernel refuses all other datagrams
+//! as at a closed port. The kernel's count (`NoPorts`) includes them beside datagrams to ports that really are closed.
+//! It is a number per network namespace, not per socket; no finer count exists.
 
 use std::fs;
 
-/// Datagrams that no socket of this network namespace took since its beginning; `None` where the
-/// kernel does not say.
+/// Datagrams without a socket in the thread's network namespace since its creation; `None` if the kernel does not say.
 pub(super) fn udp_no_ports() -> Option<u64> {
-    // Of this thread's namespace, and not of the process's first thread.
+    // The namespace of this thread, not of the process's first thread.
     let v4 = fs::read_to_string("/proc/thread-self/net/snmp").ok();
     let v6 = fs::read_to_string("/proc/thread-self/net/snmp6").ok();
     no_ports(v4.as_deref(), v6.as_deref())
 }
 
-/// Of both tables, of which a host without IPv6 lacks one.
+/// The sum over both tables; a host without IPv6 lacks the second.
 fn no_ports(v4: Option<&str>, v6: Option<&str>) -> Option<u64> {
     let v6 = v6.and_then(no_ports_v6).unwrap_or(0);
     Some(v4.and_then(no_ports_v4)?.wrapping_add(v6))
 }
 
-/// Of two lines that begin with `Udp:`, names and values.
+/// Reads `NoPorts` from two lines that begin with `Udp:`, names and values.
 fn no_ports_v4(text: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -30,7 +28,7 @@ fn no_ports_v4(text: &str) -> Option<u64> {
     values.split_whitespace().nth(place)?.parse().ok()
 }
 
-/// Of lines of a name and a value.
+/// Reads `Udp6NoPorts` from lines of a name and a value.
 fn no_ports_v6(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Udp6NoPorts"))?;
     line.trim().parse().ok()

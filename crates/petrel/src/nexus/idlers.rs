@@ -1,9 +1,8 @@
-//! Accepted connections without use, in the order in which they yield to newcomers (see `seats` and
-//! `listener`).
+//! Idle accepted connections, in the order of yielding to new ones (see `seats` and `listener`).
 //!
-//! A full server looks for such a connection at every newcomer. The search visits every site that has some, and of one
-//! site the connections that ask for counters: a peer that connects again and again from one address costs little
-//! more than its connections. To go through all 4 096 of them each time took 480 000 instructions.
+//! A full server looks for an idle connection at every new one. The search visits every site with idle connections, and
+//! within a site the connections that ask for counters. Frequent connections from one address therefore cost little
+//! more than the connections themselves. Visiting all 4 096 connections each time took 480 000 instructions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -13,28 +12,28 @@ use super::net::Network;
 use super::reactor::Reactor;
 use super::shares::Site;
 
-/// Why a connection that a peer made is without use.
+/// Why an accepted connection is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Idle {
     /// The peer has not said HELLO.
     Ungreeted,
-    /// The peer said HELLO, and there is no link.
+    /// The peer said HELLO and has no link.
     Linkless,
-    /// There is neither a session on its links nor one proposed.
+    /// Its links have neither a session nor a proposal.
     Sessionless,
 }
 
-/// The connections of one site without use for one reason, the longest idle first.
+/// The connections of a site with the same reason to be idle, the longest idle first.
 type Crowd = BTreeSet<(Instant, ConnectionId)>;
 
-/// All connections without use.
+/// All idle connections.
 #[derive(Debug, Default)]
 pub(super) struct Idlers {
     crowds: BTreeMap<(Idle, Site), Crowd>,
 }
 
 impl Idlers {
-    /// How many there are.
+    /// Returns the number of idle connections.
     pub(super) fn len(&self) -> usize {
         self.crowds.values().map(BTreeSet::len).sum()
     }
@@ -51,7 +50,7 @@ impl Idlers {
         }
     }
 
-    /// The idle connections of this site, or of the site that has most of them; the longest idle first.
+    /// Returns the idle connections of `site`, or of the site with most of them, the longest idle first.
     pub(super) fn of(
         &self,
         idle: Idle,
@@ -69,7 +68,7 @@ impl Idlers {
 }
 
 impl<N: Network> Connection<N> {
-    /// Why the connection is without use, and since when.
+    /// Returns why and since when the connection is idle.
     pub(super) fn idle(&self) -> Option<(Idle, Instant)> {
         if self.is_opener || self.is_closing() {
             None
@@ -102,14 +101,14 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Takes a connection that has ended out of the lists.
+    /// Removes an ended connection from the lists.
     pub(super) fn forget_use(&mut self, id: ConnectionId, connection: &Connection<N>) {
         if let Some(listed) = connection.listed {
             self.idlers.remove(connection.site, listed, id);
         }
     }
 
-    /// Compares the lists with all connections. Builds without assertions skip it: it takes long.
+    /// Compares the lists with all connections. Builds without assertions skip this slow check.
     pub(super) fn check_idlers(&self) {
         if cfg!(debug_assertions) {
             let listed = self.idlers.len();

@@ -1,5 +1,5 @@
-//! Every limit of the nexus, with its unit and its reason. A peer may be hostile: whatever it can
-//! make this process hold, wait for or do in one turn is bounded here.
+//! Every limit of the nexus, with unit and reason. A peer may be hostile: the limits bound all memory, waiting and work
+//! per turn at a peer's disposal.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash};
@@ -8,70 +8,67 @@ use std::time::Duration;
 /// Default interval of PINGs.
 pub(super) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(1);
 
-/// A peer is dead or hung after so many of its own intervals without a byte (§8.6).
+/// A peer counts as dead or hung after this number of its own intervals without a byte (§8.6).
 pub(super) const SILENT_HEARTBEATS_MAX: u32 = 3;
 
-/// Intervals between PINGs on an accepted connection without a session. Thousands of silent connections
-/// cost half as much as with one. The peer waits for [`SILENT_HEARTBEATS_MAX`]: one, less the tick by which a PING
-/// may be late, is to spare.
+/// Intervals between PINGs on an accepted connection without a session: two halve the cost of thousands of silent
+/// connections. The peer waits for [`SILENT_HEARTBEATS_MAX`]. The margin is an interval less a tick, by which a PING
+/// may be late.
 pub(super) const IDLE_PING_HEARTBEATS: u32 = 2;
 
-/// With a shorter interval a tick would be a large part of what is to spare, and all PINGs go at each interval.
+/// Below this interval a tick would be a large part of the margin, and PINGs are sent at each interval.
 pub(super) const IDLE_PING_MIN: Duration = Duration::from_millis(40);
 
-/// How long a link waits for its endpoint: what a process may take from its first port to its
-/// threads.
+/// How long a link waits for its endpoint: the time a process may need from opening a port to starting its threads.
 pub(super) const EARLY_WAIT: Duration = Duration::from_secs(1);
 
-/// Links that may wait for their endpoints in all; beyond that they are refused at once.
+/// Links that may wait for their endpoints in all; further ones are refused at once.
 pub(super) const EARLY_LINKS_MAX: usize = 1024;
 
-/// The same of one site (see `shares`).
+/// The same limit for one site (see `shares`).
 pub(super) const EARLY_LINKS_PER_SITE_MAX: usize = EARLY_LINKS_MAX / 2;
 
-/// Default time for each step that another process has to take.
+/// Default time for each step of another process.
 pub(super) const STEP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
 /// How long a connection may stay without HELLO (§8.3).
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a message may be under way once its first byte has come: slow bytes must not hold a
-/// connection that does nothing else.
+/// How long a message may stay incomplete after its first byte: a slow sender cannot hold a connection.
 pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the peer may leave what was sent to it unread.
+/// How long the peer may leave sent bytes unread.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections that have not said HELLO (§8.3); the oldest goes.
+/// Connections that have not said HELLO (§8.3); at the limit the oldest is dropped.
 pub(super) const UNGREETED_MAX: usize = 256;
 
-/// Connections that peers made, in all (§8.3), if there are descriptors for them: see [`Capacity`].
-/// Each may hold a partial message and [`OUT_SOFT_BYTES`] of answers.
+/// Accepted connections in all (§8.3), if there are descriptors for them: see [`Capacity`]. Each may hold a partial
+/// message and [`OUT_SOFT_BYTES`] of answers.
 pub(super) const CONNECTIONS_MAX: usize = 4_096;
 
-/// Connections of those that links never take: room to greet a newcomer, to answer a question for
-/// counters, and to say why a link is refused.
+/// Connections reserved for peers without links: room to greet a new one, to answer a request for counters, and to
+/// explain a refusal.
 pub(super) const LOBBY_MIN: usize = 512;
 
-/// How many connections there may be, by the descriptors that the process may have.
+/// How many connections there may be, by the process's limit of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capacity {
-    /// Connections that peers made.
+    /// Accepted connections.
     pub(super) connections: usize,
-    /// Those of them that have not said HELLO.
+    /// Accepted connections that have not said HELLO.
     pub(super) ungreeted: usize,
-    /// Those of them that have links.
+    /// Accepted connections that have links.
     pub(super) seats: usize,
-    /// The same of one site: seven eighths, so that one address leaves room for others, and 3 000
-    /// clients of one host have room in it.
+    /// The limit for a site: seven eighths, to leave room for other addresses. 3 000 clients of a host fit.
     pub(super) seats_per_site: usize,
-    /// Closed connections that wait for the peer's end; the oldest goes.
+    /// Closed connections waiting for the peer to close its end; at the limit the oldest is dropped.
     pub(super) closing: usize,
 }
 
 impl Capacity {
-    /// By the limit of descriptors, `None` if there is none. A quarter of them is left for the rest
-    /// of the process: data ports, shared memory, and whatever the application opens.
+    /// Derives the limits from the limit of descriptors, `None` if unlimited. A quarter of the descriptors stays for
+    /// the rest of the process: data ports, shared memory, and the application.
     pub(super) fn by_descriptors(limit: Option<u64>) -> Self {
         let descriptors = limit.map_or(usize::MAX, |limit| limit.min(1 << 30) as usize);
         let connections = CONNECTIONS_MAX.min(descriptors / 4 * 3).max(8);
@@ -86,13 +83,13 @@ impl Capacity {
     }
 }
 
-/// Connections that the kernel keeps until they are accepted, if `net.core.somaxconn` allows.
+/// Connections kept by the kernel until they are accepted, if `net.core.somaxconn` allows.
 pub(super) const LISTEN_QUEUE: i32 = CONNECTIONS_MAX as i32;
 
-/// Connections accepted in one turn, so that a flood cannot keep the others from being heard.
+/// Connections accepted in one turn: a flood cannot starve the existing ones.
 pub(super) const ACCEPTS_PER_TURN: usize = 32;
 
-/// Pause after the system had no descriptor or memory for a new connection.
+/// Pause after the system lacked a descriptor or memory for a new connection.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Bytes read at once.
@@ -101,25 +98,24 @@ pub(super) const READ_BYTES: usize = 16 << 10;
 /// Reads of one connection in one turn.
 pub(super) const READS_PER_TURN: usize = 4;
 
-/// While more than this is unsent, nothing more is read from the connection: a peer that asks
-/// and does not read the answers makes no more of them.
+/// Reading a connection pauses above this number of unsent bytes: a peer that does not read its answers causes no more
+/// of them.
 pub(super) const OUT_SOFT_BYTES: usize = 64 << 10;
 
-/// A connection with more unsent bytes is dropped. Only this process's own endpoints get beyond
-/// [`OUT_SOFT_BYTES`]; this holds all their proposals ([`PROPOSALS_PER_CONNECTION_MAX`]).
+/// A connection with more unsent bytes is dropped. Only local endpoints can exceed [`OUT_SOFT_BYTES`]; this limit holds
+/// all their proposals ([`PROPOSALS_PER_CONNECTION_MAX`]).
 pub(super) const OUT_HARD_BYTES: usize = 8 << 20;
 
-/// Bytes of an encoded SESSION_OPEN, for the relation of the two limits.
+/// Bytes of an encoded SESSION_OPEN, to relate the two limits.
 const SESSION_OPEN_BYTES: usize = 8 + 9 * 4 + 4 * 4 + 8 + 1 + 2 + 4 * 2;
 
-/// Links of one connection: 128 endpoints on either side, each with each.
+/// Links of one connection: 128 endpoints on either side, fully connected.
 pub(super) const LINKS_PER_CONNECTION_MAX: usize = 16_384;
 
 /// Links of the process.
 pub(super) const LINKS_MAX: usize = 131_072;
 
-/// Links of one site (see `shares`): a quarter of all, and half of the peers that an endpoint's
-/// data port may have.
+/// Links of one site (see `shares`): a quarter of all, and half of the peers that an endpoint's data port may have.
 pub(super) const LINKS_PER_SITE_MAX: usize = 32_768;
 
 /// Sessions proposed and not answered, on one connection.
@@ -128,72 +124,71 @@ pub(super) const PROPOSALS_PER_CONNECTION_MAX: usize = 65_536;
 /// Sessions proposed and not answered, in the process.
 pub(super) const PROPOSALS_MAX: usize = 262_144;
 
-/// The same by peers of one site: a quarter of all, and half of what may wait for an endpoint.
+/// Unanswered proposals by peers of one site: a quarter of all, and half of the messages that may wait for an endpoint.
 pub(super) const PROPOSALS_PER_SITE_MAX: usize = 65_536;
 
-/// Memory of a session at its server, in bytes, besides its slots: measured 0.5 KiB, with the
-/// tables that lead to it.
+/// Memory of a session at the server, in bytes, without slots: measured 0.5 KiB, including entries in tables.
 const SESSION_BASE_BYTES: usize = 512;
 
-/// The same of each slot: one cache line, and what the allocator adds.
+/// Memory of a slot: one cache line, and the allocator's overhead.
 const SLOT_BYTES: usize = 72;
 
-/// Memory that the sessions of peers may take, in bytes: a million of 8 slots.
+/// Memory that the sessions of peers may use, in bytes: a million sessions of 8 slots.
 pub(super) const SESSION_BYTES_MAX: usize = 1 << 30;
 
-/// The same of one site: an eighth, which is 123 000 sessions of 8 slots, or 26 000 of 64. A host
-/// with six times the 20 000 sessions that an endpoint is made for has room in it.
+/// The limit for a site: an eighth, which is 123 000 sessions of 8 slots, or 26 000 of 64. A host with six times the 20
+/// 000 sessions that an endpoint is designed for has room.
 pub(super) const SESSION_BYTES_PER_SITE_MAX: usize = SESSION_BYTES_MAX / 8;
 
-/// The same of one connection: half of its site's, so that one process does not take all that the
-/// processes of its host have. That is 61 000 sessions of 8 slots.
+/// The limit for a connection: half of the site's, to leave room for other processes of the host. In sessions of 8
+/// slots: 61 000.
 pub(super) const SESSION_BYTES_PER_CONNECTION_MAX: usize = SESSION_BYTES_PER_SITE_MAX / 2;
 
-/// What a session of so many slots counts for.
+/// The bytes charged for a session with this number of slots.
 pub(super) fn session_bytes(slots: u16) -> usize {
     SESSION_BASE_BYTES + usize::from(slots) * SLOT_BYTES
 }
 
-/// Slots beyond the least that may still be given to sessions which have `bytes` of `bytes_max`. Such slots take half of
-/// the memory at most: the other half is kept for sessions with the least.
+/// Slots beyond the minimum that sessions with `bytes` of `bytes_max` may still get. Extra slots use at most half of
+/// the memory: the other half is reserved for sessions with the minimum.
 pub(super) fn slots_left(bytes_max: usize, bytes: usize) -> u64 {
     ((bytes_max / 2).saturating_sub(bytes) / SLOT_BYTES) as u64
 }
 
-/// Entries that a table keeps room for, however few it has.
+/// Entries for which a table always keeps room.
 pub(crate) const TABLE_ROOM_MIN: usize = 1_024;
 
-/// Gives the memory of a table back that has few entries left of many. Each time at least three
-/// quarters of its entries have gone, so that it costs each of them a constant.
+/// Frees memory of a table with few entries left. At least three quarters of the entries have gone each time, for a
+/// constant amortised cost per entry.
 pub(crate) fn shrink<K: Eq + Hash, V, H: BuildHasher>(table: &mut HashMap<K, V, H>) {
     if table.capacity() > TABLE_ROOM_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(TABLE_ROOM_MIN.max(2 * table.len()));
     }
 }
 
-/// Messages that wait for an endpoint, beyond which peers are refused. An endpoint whose event
-/// loop stands still must not make this process grow.
+/// Messages queued for an endpoint beyond which peers are refused: a stalled event loop must not make this process grow
+/// without limit.
 pub(super) const INBOX_MAX: usize = 131_072;
 
-/// Exchanges of descriptors under way at this process's rendezvous.
+/// Exchanges of descriptors in progress at this process's rendezvous.
 pub(super) const EXCHANGES_MAX: usize = 512;
 
-/// Exchanges that this process has begun at others' rendezvous. Half of what a Unix socket
-/// queues, so that many links at once do not find it full.
+/// Exchanges begun by this process at others' rendezvous. Half of a Unix socket's queue, to leave room when many links
+/// open at once.
 pub(super) const MEETINGS_MAX: usize = 64;
 
-/// An outgoing connection without links is closed after this time. The side that accepted it
-/// waits twice as long: so the opener, which knows whether it is about to use it, is first.
+/// An outgoing connection without links is closed after this time. The accepting side waits twice as long: the opener
+/// goes first, since it knows whether it is about to use the connection.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Closed connections that wait for the peer's end; the oldest goes.
+/// Closed connections waiting for the peer to close its end; at the limit the oldest is dropped.
 pub(super) const CLOSING_MAX: usize = 256;
 
-/// How long a closed connection waits for the peer to close its end too, so that the GOODBYE
-/// is not lost by a reset.
+/// How long a closed connection waits for the peer to close its end too. Without the wait a reset could discard the
+/// GOODBYE.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
-/// How long endpoints have to give their counters.
+/// The time that endpoints have to report their counters.
 pub(super) const STATS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Longest JSON of one endpoint, and of all.
@@ -201,7 +196,7 @@ pub(super) const STATS_ENDPOINT_BYTES_MAX: usize = 64 << 10;
 /// See [`STATS_ENDPOINT_BYTES_MAX`].
 pub(super) const STATS_BYTES_MAX: usize = 4 << 20;
 
-/// First and longest pause before a connection that broke before it was of use is tried again.
+/// First and longest pause before retrying a connection that broke before any use.
 pub(super) const REDIAL_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`REDIAL_PAUSE_MIN`].
 pub(super) const REDIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -209,13 +204,13 @@ pub(super) const REDIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Remote processes whose incarnation is remembered.
 pub(super) const INCARNATIONS_MAX: usize = 4_096;
 
-/// How often connections are looked after, at least and at most: a quarter of the heartbeat in
-/// between. Looking at all of them takes some tens of microseconds.
+/// The shortest and longest interval between checks of all connections: a quarter of the heartbeat in between. A check
+/// takes some tens of microseconds.
 pub(super) const TICK_MIN: Duration = Duration::from_millis(5);
 /// See [`TICK_MIN`].
 pub(super) const TICK_MAX: Duration = Duration::from_millis(250);
 
-/// Deadlines in the heap before those that are void are first thrown out.
+/// The heap of deadlines is first swept at this length.
 pub(super) const DEADLINES_MIN: usize = 4_096;
 
 const _: () = {
@@ -278,7 +273,7 @@ mod tests {
         }
     }
 
-    /// The room of a table before and after, which had room for `room` and has so many entries.
+    /// The room of a table before and after shrinking, with room for `room` and this many entries.
     fn shrunk(room: usize, entries: usize) -> (usize, usize) {
         let mut table: HashMap<usize, usize> = HashMap::with_capacity(room);
         table.extend((0..entries).zip(0..));
@@ -305,7 +300,7 @@ mod tests {
         let whole = Capacity::by_descriptors(None);
         assert_eq!(whole.connections, CONNECTIONS_MAX);
         assert_eq!((whole.ungreeted, whole.closing), (UNGREETED_MAX, CLOSING_MAX));
-        // So many honest clients of one host are not refused.
+        // 3 000 honest clients of one host are not refused.
         assert!(whole.seats_per_site < whole.seats && whole.seats_per_site >= 3_000);
         for limit in [0, 1, 16, 40, 64, 256, 1_024, 65_536] {
             let some = Capacity::by_descriptors(Some(limit));

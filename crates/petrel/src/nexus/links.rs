@@ -1,4 +1,4 @@
-//! Links: asking for them, granting them, and ending them (`docs/wire-protocol.md` §8.4).
+//! Links: request, grant and end (`docs/wire-protocol.md` §8.4).
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
 
-/// An agreement of two endpoints, or the way to it.
+/// An agreement of two endpoints, made or being made.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) connection: ConnectionId,
@@ -31,24 +31,24 @@ pub(super) struct Link {
     pub(super) endpoint: EndpointId,
     pub(super) peer_endpoint: u16,
     pub(super) stage: Stage,
-    /// When a link that is not up by then is given up.
+    /// A link not up by this time is given up.
     pub(super) deadline: Instant,
-    /// Sessions proposed on it and not answered, by request number.
+    /// Unanswered session proposals on the link, by request number.
     pub(super) proposals: HashMap<u32, Proposal>,
-    /// Memory of the sessions on it, if this process is their server.
+    /// Memory of its sessions with the server in this process.
     pub(super) session_bytes: usize,
 }
 
-/// How far a link is.
+/// The stage of a link.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Opener: LINK_OPEN is sent.
     Asked { request: OpenRequest, offers: Vec<Offer>, ecn: bool },
-    /// Opener: the ticket was shown, the peer's descriptor is to come.
+    /// Opener: the ticket was presented; the peer's descriptor is expected.
     Meeting { request: OpenRequest, exchange: Option<ExchangeId> },
-    /// Acceptor: the peer is to show the ticket.
+    /// Acceptor: the peer has yet to present the ticket.
     Promised { ticket: [u8; 16], max_frame: u32 },
-    /// Both endpoints use it.
+    /// Both endpoints use the link.
     Up { is_opener: bool, max_frame: u32 },
 }
 
@@ -67,7 +67,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// What to offer, and whether to ask for marks of congestion.
+    /// Returns the offers to make, and whether to ask for ECN marks.
     fn prepare_link(
         &self,
         id: ConnectionId,
@@ -75,7 +75,7 @@ impl<N: Network> Reactor<N> {
     ) -> Result<(Vec<Offer>, bool), Reason> {
         let broken = || Reason::new(Status::Unavailable, "the control connection has just ended");
         let connection = self.connections.get(&id).filter(|c| c.is_open()).ok_or_else(broken)?;
-        // An endpoint that has gone hears nothing of the failure either.
+        // An endpoint that has gone does not get the failure either.
         let endpoint = self.endpoints.get(&request.endpoint).ok_or_else(broken)?;
         if connection.links.len() >= LINKS_PER_CONNECTION_MAX || self.links.len() >= LINKS_MAX {
             let why = "this process has too many links; close some first";
@@ -148,7 +148,7 @@ impl<N: Network> Reactor<N> {
         id
     }
 
-    /// The link with this number in a connection, if it is there (still).
+    /// Returns the link with this number in a connection, if still present.
     pub(super) fn link_at(&self, id: ConnectionId, number: u32) -> Option<LinkId> {
         let link = self.connections.get(&id).and_then(|c| c.links.get(&number)).copied();
         if link.is_none() {
@@ -162,7 +162,7 @@ impl<N: Network> Reactor<N> {
         id: ConnectionId,
         open: &LinkOpen,
     ) -> Result<(), Violation> {
-        // An endpoint that was attached before the peer asked for it must be found.
+        // An endpoint attached before the peer's request must be found.
         self.run_commands();
         let Some(connection) = self.connections.get(&id).filter(|c| c.is_open()) else {
             return Ok(());
@@ -184,7 +184,7 @@ impl<N: Network> Reactor<N> {
 
     /// Grants or refuses a link.
     pub(super) fn answer_link_open(&mut self, id: ConnectionId, open: &LinkOpen) {
-        // It may have made room for a link that was granted just before.
+        // The connection may have yielded its seat to a link granted just before.
         if !self.connections.get(&id).is_some_and(|connection| connection.is_open()) {
             return;
         }
@@ -194,7 +194,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// The own and the peer's offer of the transport that suits both.
+    /// Returns the local and the peer's offer of the chosen transport.
     fn grant_link(&self, id: ConnectionId, open: &LinkOpen) -> Result<(Offer, Offer), Reason> {
         let connection = &self.connections[&id];
         let Some(endpoint) = self.endpoints.get(&EndpointId(open.to_endpoint)) else {
@@ -209,7 +209,7 @@ impl<N: Network> Reactor<N> {
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
         let chosen = self.choose(connection, &endpoint.attach, &open.offers);
-        // The text is read at the other side.
+        // The peer reads this text.
         let at_server = |why| format!("the server takes no transport that was offered: {why}");
         let chosen =
             chosen.map_err(|why| Reason::new(Status::FailedPrecondition, at_server(why)))?;
@@ -277,14 +277,14 @@ impl<N: Network> Reactor<N> {
         match (accept.offer, accept.ticket) {
             (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame, ecn),
             (Offer::Shm { .. }, Some(ticket)) => self.show_ticket(link, ticket, max_frame),
-            // The decoder lets no such message through.
+            // The decoder rejects any such message.
             (Offer::Shm { .. }, None) => return Err(Violation("LINK_ACCEPT without a ticket")),
         }
         Ok(())
     }
 
-    /// The peer's UDP address is that of its end of the connection, with the offered port. `ecn`: both
-    /// sides want marks of congestion.
+    /// Brings a link up over UDP. The peer's address is that of the connection, with the offered port. `ecn`: both
+    /// sides want ECN marks.
     fn bring_up_udp(&mut self, link: LinkId, port: u16, max_frame: u32, ecn: bool) {
         let connection = self.links.get(&link).map(|link| link.connection);
         let remote = connection.and_then(|id| self.connections.get(&id)).map(|c| c.remote);
@@ -297,7 +297,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Both sides have what they need: the endpoint may use the link.
+    /// Both sides are ready: the endpoint may use the link.
     pub(super) fn bring_up(
         &mut self,
         id: LinkId,
@@ -337,7 +337,7 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Why the peer had no shared memory to choose, if that is so.
+    /// Returns why the peer was offered no shared memory, or an empty text.
     fn why_not_offered(&self, id: ConnectionId, link: LinkId) -> String {
         let Some(link) = self.links.get(&link) else { return String::new() };
         let (Stage::Asked { request, offers, .. }, Some(connection), Some(endpoint)) =
@@ -362,7 +362,7 @@ impl<N: Network> Reactor<N> {
         self.end_link(link, &Reason::new(not_ok(close.status), close.text));
     }
 
-    /// A link that is not up in time.
+    /// Handles the deadline of a link that is not up.
     pub(super) fn on_link_due(&mut self, id: LinkId) {
         let Some(link) = self.links.get(&id).filter(|link| link.deadline <= self.now) else {
             return;
@@ -378,7 +378,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Gives a link as long for the next step as it had for the first.
+    /// Allows a link as much time for the next step as for the first.
     pub(super) fn extend_deadline(&mut self, id: LinkId) {
         let deadline = self.now + self.settings.step_timeout;
         if let Some(link) = self.links.get_mut(&id) {
@@ -387,7 +387,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Shared memory was agreed on and cannot be had: the link is asked for anew, without it.
+    /// Requests the link again without shared memory, which was agreed on and failed.
     pub(super) fn fall_back(&mut self, id: LinkId, obstacle: &str) {
         self.counters.shm_fallbacks.increment();
         let why = format!("shared memory could not be set up: {obstacle}");
@@ -422,14 +422,14 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Ends a link on this side, and tells its endpoint.
+    /// Ends a link on this side and notifies its endpoint.
     pub(super) fn end_link(&mut self, id: LinkId, reason: &Reason) {
         let Some(link) = self.forget_link(id) else { return };
         match link.stage {
             Stage::Asked { request, .. } | Stage::Meeting { request, .. } => {
                 self.fail_request(&request, reason.clone());
             }
-            // The endpoint never heard of it.
+            // The endpoint does not know the link.
             Stage::Promised { .. } => {}
             Stage::Up { .. } => {
                 events::link_down(link.endpoint, id, reason);
@@ -440,7 +440,7 @@ impl<N: Network> Reactor<N> {
         self.close_if_left(link.connection);
     }
 
-    /// Takes a link out of all tables.
+    /// Removes a link from all tables.
     pub(super) fn forget_link(&mut self, id: LinkId) -> Option<Link> {
         let link = self.links.remove(&id)?;
         self.proposals -= link.proposals.len();
@@ -494,7 +494,7 @@ mod tests {
     use crate::nexus::sessions::tests::{accept, open};
 
     impl Reactor {
-        /// A link between both sides' endpoints with number 0.
+        /// A link between the endpoints number 0 of both sides.
         pub(in crate::nexus) fn add_test_link(
             &mut self,
             at: ConnectionId,
@@ -510,7 +510,7 @@ mod tests {
         LinkOpen { link, from_endpoint: 0, to_endpoint: 0, offers, ecn: false }
     }
 
-    /// LINK_OPEN comes from the side that connected, with a number that no link has, be it up or asked for early.
+    /// LINK_OPEN comes from the side that connected, with a number not in use by a link, up or early.
     #[test]
     fn on_link_open__of_the_wrong_side_or_of_a_number_in_use_breaks_the_protocol() {
         for (is_opener, number, is_allowed) in
@@ -520,7 +520,7 @@ mod tests {
             let (at, _peer) = open_connection(&mut reactor, is_opener);
             reactor.add_test_link(at, 5, Stage::Up { is_opener, max_frame: 1_472 });
             if !is_opener {
-                // Its endpoint is not there.
+                // Its endpoint is not attached.
                 assert!(reactor.keep_early_link(at, &link_open(6)));
             }
             let early = reactor.early_links.len();
@@ -529,7 +529,7 @@ mod tests {
         }
     }
 
-    /// Which answers a link takes at which stage. The transport is UDP, and was the only one offered.
+    /// The answers accepted by a link at each stage. UDP was the only offer.
     #[test]
     fn answers_to_a_link__that_was_not_asked_for_break_the_protocol() {
         let udp = Offer::Udp { port: 9, max_frame: 1_400 };
@@ -576,7 +576,7 @@ mod tests {
         }
     }
 
-    /// As many as may be, and no more: of a connection and in all, for those that ask and those that are asked.
+    /// Up to the limit and no further: per connection and in all, for openers and acceptors.
     #[test]
     fn links__are_bounded() {
         let (mut reactor, mailbox) = reactor();
@@ -647,7 +647,7 @@ mod tests {
         }
     }
 
-    /// An endpoint that came before the peer asked for it is no reason to wait.
+    /// An endpoint attached before the peer's request is found without waiting.
     #[test]
     fn on_link_open__finds_an_endpoint_that_has_just_come() {
         let (mut reactor, mailbox) = reactor();
@@ -658,7 +658,7 @@ mod tests {
         assert!(matches!(said(&mut reactor, at)[..], [Message::LinkAccept(_)]));
     }
 
-    /// Marks of congestion only where both sides want them; what is told and counted of a link that is up.
+    /// ECN marks are used only if both sides want them. A link that comes up is reported and counted.
     #[test]
     fn links_that_come_up__are_told_and_counted() {
         let offer = Offer::Udp { port: 9, max_frame: 1_400 };
@@ -735,7 +735,7 @@ mod tests {
         }
     }
 
-    /// Without shared memory the link is asked for by UDP, if it may go by that.
+    /// Without shared memory the link is requested over UDP, if allowed.
     #[test]
     fn fall_back__closes_the_link_and_asks_without_shared_memory() {
         for udp in [true, false] {
@@ -768,7 +768,7 @@ mod tests {
         }
     }
 
-    /// Since when a connection is without sessions: a link that had one, or was about to, ends that time anew.
+    /// A connection's time without sessions restarts when a link with a session or proposal ends.
     #[test]
     fn forget_link__of_sessions_begins_the_time_without_them() {
         for (opened, proposed, is_anew) in [(0, 0, false), (1, 0, true), (0, 1, true), (1, 1, true)]

@@ -1,4 +1,4 @@
-//! Connections that peers make (`docs/wire-protocol.md` §8.3).
+//! Accepting connections (`docs/wire-protocol.md` §8.3).
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -19,14 +19,14 @@ use crate::control::Reason;
 #[derive(Debug)]
 pub(super) struct Listener<N: Network> {
     socket: N::Listener,
-    /// More connections may wait, though no event will say so.
+    /// More connections may be queued, though no event will report them.
     has_more: bool,
-    /// The system had no room for another connection: it is tried again then.
+    /// The system had no room for another connection; accepting resumes at this time.
     pub(super) paused_until: Option<Instant>,
 }
 
 impl Reactor<MioNetwork> {
-    /// Listens on a socket that is bound already, and returns its address.
+    /// Listens on a bound socket, and returns its address.
     pub(super) fn listen_on(&mut self, socket: &TcpListener) -> io::Result<SocketAddr> {
         let socket = socket.try_clone()?;
         socket.set_nonblocking(true)?;
@@ -38,14 +38,14 @@ impl Reactor<MioNetwork> {
 }
 
 impl<N: Network> Reactor<N> {
-    /// Listens, and returns the address with the port that the system chose.
+    /// Listens, and returns the address with the port chosen by the system.
     pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let (socket, local) = self.net.listen(address, LISTEN_QUEUE, LISTENER)?;
         self.listener = Some(Listener { socket, has_more: false, paused_until: None });
         Ok(local)
     }
 
-    /// Listens no more.
+    /// Stops listening.
     pub(super) fn stop_listening(&mut self) {
         if let Some(Listener { socket, .. }) = self.listener.take() {
             self.net.close_listener(socket);
@@ -89,19 +89,18 @@ impl<N: Network> Reactor<N> {
         let Some(listener) = &mut self.listener else { return };
         match why {
             ErrorKind::WouldBlock => listener.has_more = false,
-            // The peer was gone before it was accepted.
+            // The peer closed the connection before it was accepted.
             ErrorKind::ConnectionAborted => {}
-            // The kernel looks for a free descriptor before it looks at its queue.
+            // The kernel looks for a free descriptor before it looks at the queue.
             _ if !self.net.has_waiting(&listener.socket) => listener.has_more = false,
-            // No descriptors or memory, and the connection still waits: a connection without use
-            // yields to it.
+            // No descriptors or memory while a connection is queued: an idle connection yields.
             _ if planted("nexus_accepts_no_more") => listener.has_more = false,
             _ if self.drop_useless() => {}
             _ => self.pause_accepting(),
         }
     }
 
-    /// Asking again at once would spin.
+    /// Retrying at once would spin.
     fn pause_accepting(&mut self) {
         self.counters.accept_errors.increment();
         if let Some(listener) = &mut self.listener {
@@ -119,7 +118,7 @@ impl<N: Network> Reactor<N> {
             self.counters.dropped_connections_full.increment();
             return;
         }
-        // A socket that is broken already says so here.
+        // A socket that is broken already fails here.
         let Ok(local) = stream.local_addr() else { return };
         let connection = Connection::new(stream, (local, remote), false, self.now);
         let Some(id) = self.add_connection(connection) else { return };
@@ -127,13 +126,12 @@ impl<N: Network> Reactor<N> {
         self.ungreeted.insert(id);
         self.note_use(id);
         self.greet(id);
-        // A HELLO that is here already keeps the connection from being one of the silent ones.
+        // Reads a HELLO already received, so the connection does not count as ungreeted.
         self.read(id);
     }
 
-    /// Drops a connection that is of no use, for the sake of one that may be: one that has not said
-    /// HELLO, or else one without links, or else one without sessions. Of these the oldest, at
-    /// the site that has most of them. False: all are of use.
+    /// Drops an idle connection in favour of a new one: a connection without HELLO, else without links, else without
+    /// sessions. Of equals, the oldest at the site with the most goes. Returns false if no connection is idle.
     fn drop_useless(&mut self) -> bool {
         if planted("nexus_nobody_yields") {
             return false;
@@ -150,7 +148,7 @@ impl<N: Network> Reactor<N> {
         self.idlers.of(Idle::Ungreeted, None).next()
     }
 
-    /// Of those without links the one longest without; one that asks for counters comes last.
+    /// Returns the connection longest without links, with requesters of counters last.
     fn longest_idle(&self) -> Option<ConnectionId> {
         self.check_idlers();
         let mut idle = self.idlers.of(Idle::Linkless, None).peekable();
@@ -158,7 +156,7 @@ impl<N: Network> Reactor<N> {
         idle.find(|id| !self.is_asker(*id)).or(longest)
     }
 
-    /// Takes a connection into the readiness loop; nothing happens if the system refuses.
+    /// Registers a connection with the readiness loop; does nothing if the system refuses.
     pub(super) fn add_connection(&mut self, mut connection: Connection<N>) -> Option<ConnectionId> {
         let id = ConnectionId(self.new_token());
         self.net.register(&mut connection.stream, id.0).ok()?;
@@ -184,7 +182,7 @@ mod tests {
 
     type Reactor = super::Reactor<MioNetwork>;
 
-    /// Accepts until so many connections were made by peers, which may take the kernel a moment.
+    /// Accepts until peers have made `count` connections; the kernel may take a moment.
     fn accept_until(reactor: &mut Reactor, count: usize) {
         let end = Instant::now() + Duration::from_secs(60);
         let accepted = |reactor: &Reactor| reactor.counters.snapshot().connections_accepted;
@@ -199,7 +197,7 @@ mod tests {
         assert_eq!(accepted(reactor), count as u64);
     }
 
-    /// A reactor that listens, and has accepted so many connections of silent peers.
+    /// A reactor that listens and has accepted `count` connections from silent peers.
     fn with_silent(count: usize, adjust: impl FnOnce(&mut Reactor)) -> (Reactor, Vec<TcpStream>) {
         let (mut reactor, mailbox) = reactor();
         let _inbox = attach(&mailbox);
@@ -234,7 +232,7 @@ mod tests {
         let (reactor, _peers) = with_silent(3, |reactor| reactor.capacity.connections = 2);
         assert_eq!((reactor.accepted, silent(&reactor)), (2, 1));
 
-        // One said HELLO and has no link, one has a link, and of one a session is proposed.
+        // In turn: a peer that said HELLO and has no link, a peer with a link, and a peer with a proposed session.
         for use_of_it in 0..3 {
             let (reactor, _peers) = with_silent(1, |reactor| {
                 reactor.capacity.connections = 1;
@@ -285,8 +283,8 @@ mod tests {
         assert!(reactor.listener.as_ref().unwrap().paused_until.is_none());
     }
 
-    /// By what the system says, whether a connection waits, and whether another may yield to it: whether more are
-    /// accepted, whether that has to pause, and whether one has yielded.
+    /// By the error, whether a connection is queued, and whether another may yield to it. Expected: whether accepting
+    /// goes on, whether it pauses, and whether a connection has yielded.
     #[test]
     fn on_not_accepted__goes_on_where_there_is_something_to_accept() {
         let no_room = ErrorKind::Other;
@@ -346,13 +344,14 @@ mod tests {
         assert_eq!(reactor.accepted, peers);
     }
 
-    /// What has come is not left for the next turn: of a turn's share not the last connection, of a connection not the HELLO.
+    /// Nothing received is left for the next turn: neither the last connection of a turn's share, nor a connection's
+    /// HELLO.
     #[test]
     fn accept_more__takes_its_share_and_the_hellos_that_are_there() {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let hello = greeting();
-        // The kernel may take a moment to have them all.
+        // The kernel may take a moment to queue them all.
         let has_taken_all = (0..100).any(|_| {
             let peers: Vec<_> = (0..ACCEPTS_PER_TURN)
                 .map(|_| {
@@ -373,7 +372,7 @@ mod tests {
         assert!(has_taken_all);
     }
 
-    /// It tells whether there is room now. Who asks for counters goes last, though it came first.
+    /// Returns true if there is room now. A connection that asks for counters yields last, even as the oldest.
     #[test]
     fn drop_useless__leaves_who_asks_for_counters_for_the_end() {
         let (mut reactor, mailbox) = reactor();

@@ -1,6 +1,6 @@
 //! The two queues between an endpoint and the nexus's thread.
 //!
-//! Neither side ever waits for the other: each lock is held for the time of a push or a pop.
+//! Neither side waits long for the other: each lock is held for a push or a pop only.
 
 use std::collections::VecDeque;
 
@@ -13,20 +13,20 @@ use super::port::Attach;
 use crate::control::{EndpointId, FromNexus, ToNexus};
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
-/// What reaches the nexus's thread from its process.
+/// A command to the nexus's thread from its process.
 #[derive(Debug)]
 pub(super) enum Command<L> {
-    /// An endpoint is there. Boxed: rare and large.
+    /// Adds an endpoint. Boxed: rare and large.
     Attach(EndpointId, Box<Attach>, std::sync::Arc<Inbox<L>>),
-    /// An endpoint says something.
+    /// A message from an endpoint.
     Post(EndpointId, ToNexus),
-    /// No further connections are to be taken.
+    /// Stop accepting connections.
     StopListening,
-    /// Nobody uses the nexus any more.
+    /// The last user of the nexus has gone.
     Shutdown,
 }
 
-/// From all endpoints to the nexus's thread, in order.
+/// The queue from all endpoints to the nexus's thread, in order.
 #[derive(Debug)]
 pub(super) struct Mailbox<N: Network = MioNetwork> {
     /// `None` once the thread has ended.
@@ -39,7 +39,7 @@ impl<N: Network> Mailbox<N> {
         Self { queue: Mutex::new(Some(VecDeque::new())), thread }
     }
 
-    /// Hands over a command, or gives it back if the thread has ended.
+    /// Queues a command, or returns it if the thread has ended.
     pub(super) fn post(&self, command: Command<N::Link>) -> Result<(), Command<N::Link>> {
         let mut queue = lock(&self.queue);
         let Some(commands) = &mut *queue else { return Err(command) };
@@ -47,7 +47,7 @@ impl<N: Network> Mailbox<N> {
         let is_first = commands.len() == if planted("mailbox_first_wakes_nobody") { 2 } else { 1 };
         drop(queue);
         if is_first {
-            // It can only fail for want of memory in the kernel; the next tick finds the command.
+            // Waking fails only if the kernel lacks memory; the next tick finds the command.
             let _ = self.thread.wake();
         }
         Ok(())
@@ -58,17 +58,17 @@ impl<N: Network> Mailbox<N> {
         lock(&self.queue).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes all commands, and lets nobody post more.
+    /// Takes all commands, and closes the mailbox for further ones.
     pub(super) fn close(&self) -> VecDeque<Command<N::Link>> {
         lock(&self.queue).take().unwrap_or_default()
     }
 }
 
-/// From the nexus's thread to one endpoint, in order.
+/// The queue from the nexus's thread to one endpoint, in order.
 #[derive(Debug)]
 pub(super) struct Inbox<L = HostLink> {
     queue: Mutex<VecDeque<FromNexus<L>>>,
-    /// Length of `queue`: an endpoint asks at every turn of its event loop, mostly in vain.
+    /// Length of `queue`, for endpoints to check in each turn of their event loop: it is mostly empty.
     pending: AtomicUsize,
     endpoint: Waker,
 }
@@ -85,7 +85,7 @@ impl<L> Inbox<L> {
             self.endpoint.wake();
         }
         queue.push_back(message);
-        // Pairs with the load in `pop`: who sees the count finds the message.
+        // Pairs with the load in `pop`: a reader that sees the count finds the message.
         self.pending.store(queue.len(), Ordering::Release);
         drop(queue);
         if !wakes_first {

@@ -1,9 +1,8 @@
-//! The control plane: how processes find each other, agree, and notice that the other is gone.
+//! The control plane: how processes find each other, set up links and sessions, and detect failures.
 //!
-//! A process has one [`Nexus`]. It runs a thread that speaks `docs/wire-protocol.md` §8 over TCP
-//! with the nexuses of other processes: it makes links and sessions for the endpoints of this
-//! process, and sends and expects signs of life. Endpoints never wait for it: they
-//! [`post`](ControlPort::post) what they want and [`poll`](ControlPort::poll) what there is.
+//! A process has one [`Nexus`]. Its thread speaks `docs/wire-protocol.md` §8 over TCP with the nexuses of other
+//! processes, opens links and sessions for local endpoints, and exchanges heartbeats. Endpoints never wait for the
+//! thread: they [`post`](ControlPort::post) requests and [`poll`](ControlPort::poll) for messages.
 //!
 //! ```
 //! use petrel::nexus::{Attach, Nexus, fetch_stats};
@@ -24,24 +23,22 @@
 //!
 //! # Who may connect
 //!
-//! There are no credentials yet. So a nexus listens on, and connects to, loopback addresses only,
-//! unless [`NexusBuilder::insecure`] says that the network is trusted.
+//! There are no credentials yet. A nexus therefore listens on, and connects to, loopback addresses only, unless
+//! [`NexusBuilder::insecure`] declares the network trusted.
 //!
-//! # What a bad peer can do
+//! # Effects of a bad peer
 //!
-//! Waste one connection and a bounded amount of memory. A peer that does not say HELLO, sends what
-//! is not the protocol, sends slowly, does not read, or gives no sign of life is disconnected and
-//! counted in [`NexusStats`]; nothing that a peer does makes the thread wait, and everything that
-//! an endpoint asks for is answered in bounded time.
+//! A bad peer can waste one connection and a bounded amount of memory. A peer that does not say HELLO, speaks another
+//! protocol, sends slowly, does not read, or falls silent is disconnected and counted in [`NexusStats`]. No peer makes
+//! the thread wait, and every request of an endpoint is answered in bounded time.
 //!
-//! Many connections of one address get the address's share of connections, links and session
-//! memory, which leaves room for other addresses. Where connections are short, one without a
-//! session yields to a newcomer. Processes of one address are not told apart: on loopback, all
-//! users of the host share one share.
+//! All connections from an address share the address's limits of connections, links and session memory, which leaves
+//! room for other addresses. If connections run short, a connection without a session yields to a new one. Processes at
+//! an address are not distinguished: on loopback, all users of the host share one limit.
 //!
-//! # When it ends
+//! # Shutdown
 //!
-//! With the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to its peers, whose
+//! The nexus ends with the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to its peers, whose
 //! links then go down at once.
 
 mod census;
@@ -110,47 +107,47 @@ pub struct Nexus {
     counters: Arc<Counters>,
     local: Option<SocketAddr>,
     incarnation: u64,
-    /// Where endpoints have their data ports, unless they say otherwise.
+    /// The address of endpoints' data ports by default.
     data_address: IpAddr,
 }
 
 impl Nexus {
-    /// Settings for a nexus, to be [started](NexusBuilder::start).
+    /// Returns a builder with default settings, to be [started](NexusBuilder::start).
     pub fn builder() -> NexusBuilder {
         NexusBuilder::default()
     }
 
-    /// Takes no further connections; those that are there go on. Another process can listen at the address then, or has the
-    /// socket for itself.
+    /// Stops accepting connections; existing ones continue. Another process can then listen at the address, or has a
+    /// shared socket for itself.
     pub fn stop_listening(&self) {
         self.owner.stop_listening();
     }
 
-    /// The control address that peers connect to, with the port that the system chose; `None` for
-    /// a nexus that does not listen.
+    /// Returns the control address for peers to connect to, with the port chosen by the system; `None` for a nexus that
+    /// does not listen.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// The random number by which peers tell this process from the one that was here before.
+    /// Returns the random number that distinguishes this process from earlier ones at its address.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// The counters so far.
+    /// Returns the current counters.
     pub fn stats(&self) -> NexusStats {
         self.counters.snapshot()
     }
 
-    /// Where endpoints have their data ports, unless they say otherwise.
+    /// Returns the address of endpoints' data ports by default.
     pub(crate) fn data_address(&self) -> IpAddr {
         self.data_address
     }
 
-    /// Takes an endpoint in, and returns its line to the nexus.
+    /// Attaches an endpoint, and returns its port to the nexus.
     ///
     /// # Errors
-    /// When the wanted number or all numbers are taken.
+    /// When the wanted number or all numbers are in use.
     pub fn attach(&self, attach: Attach) -> Result<ControlPort, SetupError> {
         self.owner.attach(attach).map(ControlPort::new)
     }
@@ -170,7 +167,7 @@ pub struct NexusBuilder {
 #[derive(Clone, Debug)]
 enum Listen {
     At(SocketAddr),
-    /// On a socket that the program has bound.
+    /// On a socket bound by the program.
     On(Arc<TcpListener>),
 }
 
@@ -187,43 +184,44 @@ impl Default for NexusBuilder {
 }
 
 impl NexusBuilder {
-    /// The control address to listen on; port 0 takes a free one. By default a nexus does not
-    /// listen, which is enough for a process that is only a client.
+    /// Sets the control address to listen on; port 0 picks a free one. By default a nexus does not listen, which
+    /// suffices for a process that is only a client.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = Some(Listen::At(address));
         self
     }
 
-    /// Listens on a socket that is bound already: one that the process was started with
-    /// ([`inherited_listeners`](crate::server::inherited_listeners)), or that another process has, too. The system gives each
-    /// connection to one of those that listen on it. None by default; the last of this and [`listen`](Self::listen) holds.
+    /// Listens on a bound socket: inherited from the process's parent
+    /// ([`inherited_listeners`](crate::server::inherited_listeners)), or shared with another process. The system passes
+    /// each connection to one of the listening processes. Default: none; the last call of this method or
+    /// [`listen`](Self::listen) counts.
     pub fn listen_on(mut self, socket: TcpListener) -> Self {
         self.listen = Some(Listen::On(Arc::new(socket)));
         self
     }
 
-    /// Allows peers of other hosts, though nobody proves who they are: for networks where
-    /// everybody who can connect may also call. By default there are peers of this host alone, on loopback.
+    /// Allows peers on other hosts, without authentication: for networks in which everybody able to connect may also
+    /// call. By default only peers on this host may connect, over loopback.
     pub fn insecure(mut self) -> Self {
         self.insecure = true;
         self
     }
 
-    /// The transports that this process may use. Both by default, UDP and shared memory.
+    /// Sets the transports that this process may use. Default: both, UDP and shared memory.
     pub fn transports(mut self, transports: AllowedTransports) -> Self {
         self.transports = transports;
         self
     }
 
-    /// How often peers get a sign of life, 1 ms to 10 s; 1 s by default. They take this process
-    /// for dead after three intervals without one.
+    /// Sets the interval of heartbeats to peers, 1 ms to 10 s; 1 s by default. Peers consider this process dead after
+    /// three intervals without a heartbeat.
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.heartbeat = interval;
         self
     }
 
-    /// The time that another process has for each step: to take a connection, to answer a link or
-    /// a session. 5 s by default.
+    /// Sets the time for each step of another process: to accept a connection, to answer a link or a session. 5 s by
+    /// default.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
@@ -232,7 +230,7 @@ impl NexusBuilder {
     /// Starts the nexus's thread.
     ///
     /// # Errors
-    /// A setting is out of its range, the address cannot be listened on, or the system has no thread or descriptor to give.
+    /// A setting is out of its range, the address cannot be listened on, or the system lacks a thread or descriptor.
     pub fn start(self) -> Result<Nexus, SetupError> {
         self.check()?;
         let (net, waker) = MioNetwork::new(MAILBOX).map_err(cannot_start)?;
@@ -247,7 +245,7 @@ impl NexusBuilder {
         Ok(Nexus { owner, counters, local, incarnation, data_address })
     }
 
-    /// A reactor that listens, and its address.
+    /// Returns a listening reactor and its address.
     fn reactor<N: Network>(
         &self,
         net: N,
@@ -259,8 +257,8 @@ impl NexusBuilder {
         let mailbox = Arc::new(Mailbox::new(waker));
         let mut reactor = Reactor::new(settings, net, mailbox, Arc::new(Counters::default()));
         if self.transports.shm {
-            // Where it cannot be had (no /proc, for example), UDP remains, and links that ask
-            // for shared memory alone are told.
+            // Without a rendezvous (no /proc, for example) UDP remains, and links restricted to shared memory get an
+            // error.
             let _ = reactor.open_rendezvous();
         }
         let local = match self.listen {
@@ -273,7 +271,7 @@ impl NexusBuilder {
         Ok((reactor, local))
     }
 
-    /// Peers send data to the address to which they connected.
+    /// Peers send data to the address of their control connection.
     fn data_address(&self, local: Option<SocketAddr>) -> IpAddr {
         match local {
             Some(address) => address.ip(),
@@ -314,18 +312,18 @@ impl NexusBuilder {
     }
 }
 
-/// The address is taken, not local, or a privileged port.
+/// The address is in use, not local, or has a privileged port.
 fn cannot_listen(address: SocketAddr, source: io::Error) -> SetupError {
     let message = format!("cannot listen on {address}: {source}; choose another address or port 0");
     SetupError::System { message, source }
 }
 
-/// The socket that it was given is not one to listen on.
+/// The given socket cannot be listened on.
 fn cannot_listen_on(source: io::Error) -> SetupError {
     SetupError::System { message: format!("cannot listen on the given socket: {source}"), source }
 }
 
-/// The system has no thread, descriptor or random number to give.
+/// The system lacks a thread, descriptor or random number.
 fn cannot_start(source: io::Error) -> SetupError {
     let message = format!(
         "cannot start the control plane: {source}; look at the process's limits (ulimit -a)"

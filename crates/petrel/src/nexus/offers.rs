@@ -33,11 +33,11 @@ pub(super) enum NoShm {
 const HEADER_BYTES_V4: usize = 20 + 8;
 const HEADER_BYTES_V6: usize = 40 + 8;
 
-/// Largest IP packet that its 16-bit length can state.
+/// The largest IP packet that fits the 16-bit length field.
 const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 impl<N: Network> Reactor<N> {
-    /// All that an endpoint can offer over a connection, the preferred first, or why nothing.
+    /// Returns an endpoint's possible offers over a connection, the preferred first, or the obstacles.
     pub(super) fn offers(
         &self,
         connection: &Connection<N>,
@@ -61,7 +61,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Answers the first of the peer's offers that suits, or says why none does.
+    /// Returns the first suitable offer of the peer's, or the obstacles.
     pub(super) fn choose(
         &self,
         connection: &Connection<N>,
@@ -94,7 +94,7 @@ impl<N: Network> Reactor<N> {
         Err(obstacles.join("; "))
     }
 
-    /// Counts and tells why a link goes without shared memory.
+    /// Counts and logs why a link does without shared memory.
     fn note_no_shm(&self, connection: &Connection<N>, obstacle: NoShm) {
         let counter = match obstacle {
             NoShm::NotAsked | NoShm::EndpointWithout => &self.counters.no_shm_endpoint,
@@ -105,7 +105,7 @@ impl<N: Network> Reactor<N> {
         events::shm_not_used(connection.remote, &obstacle);
     }
 
-    /// What to add to a refusal of a link for which shared memory was not offered.
+    /// Returns the text to add to the refusal of a link for which shared memory was not offered.
     pub(super) fn why_no_shm(
         &self,
         connection: &Connection<N>,
@@ -121,7 +121,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Shared memory, to a peer of this host and user.
+    /// Offers shared memory to a peer of this host and user.
     fn shm_offer(&self, connection: &Connection<N>, endpoint: &Attach) -> Result<Offer, NoShm> {
         let shm = endpoint.shm.ok_or(NoShm::EndpointWithout)?;
         let meeting = self.meeting.as_ref().ok_or(NoShm::ProcessWithout)?;
@@ -136,7 +136,7 @@ impl<N: Network> Reactor<N> {
         Ok(Offer::Shm { max_frame })
     }
 
-    /// UDP between the addresses of the connection's two ends.
+    /// Offers UDP between the addresses of the connection's two ends.
     fn udp_offer(&self, connection: &Connection<N>, endpoint: &Attach) -> Result<Offer, String> {
         if !self.settings.transports.udp {
             return Err("UDP is off in the process".to_owned());
@@ -154,7 +154,7 @@ impl<N: Network> Reactor<N> {
     }
 }
 
-/// The peer sends to, and expects to hear from, the address of the connection's end (§8.4).
+/// The peer sends to, and accepts data from, the address of the connection's end (§8.4).
 fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), String> {
     let same_family = endpoint.is_ipv4() == connection.is_ipv4();
     let fits = same_family && (endpoint.ip().is_unspecified() || endpoint.ip() == connection.ip());
@@ -169,7 +169,7 @@ fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), Str
     ))
 }
 
-/// The largest frame for a path, as the UDP transport will reckon it.
+/// Returns the largest frame for a path, computed as in the UDP transport.
 fn max_frame(mtu: Mtu, path: usize, peer: SocketAddr) -> Result<u32, String> {
     let mtu = match mtu {
         Mtu::Auto { cap_bytes } => cap_bytes.min(path),

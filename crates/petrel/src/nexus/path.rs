@@ -1,8 +1,8 @@
-//! How long the paths to peers are: the kernel measures the control connections' round trips, and
-//! congestion control needs them (`docs/congestion.md`).
+//! The round trips of paths to peers: the kernel measures them on the control connections for congestion control
+//! (`docs/congestion.md`).
 //!
-//! By the time a link is up at least two messages have gone each way, and TCP's handshake before them.
-//! The kernel's shortest round trip has no time of the peer's process in it, nor of a sleeping thread.
+//! By the time a link is up, at least two messages have gone each way, after TCP's handshake. The kernel's shortest
+//! round trip includes no time of the peer's process or of a sleeping thread.
 
 use super::connection::ConnectionId;
 use super::links::Stage;
@@ -11,8 +11,8 @@ use super::reactor::Reactor;
 use crate::control::{FromNexus, LinkId};
 
 impl<N: Network> Reactor<N> {
-    /// A link has come up: its endpoint, and those of the connection's other links, hear how long the
-    /// path is.
+    /// Reports the round trip of the path after a link has come up: to its endpoint, and a shorter round trip also to
+    /// the endpoints of the connection's other links.
     pub(super) fn tell_path(&mut self, link: LinkId) {
         let Some(id) = self.links.get(&link).map(|link| link.connection) else { return };
         if self.measure_path(id) {
@@ -24,8 +24,8 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Tells the endpoints of a connection's links if the path has turned out to be shorter than was
-    /// known.
+    /// Reports to the endpoints of a connection's links if the path's round trip is shorter than known. Returns true if
+    /// so.
     pub(super) fn measure_path(&mut self, id: ConnectionId) -> bool {
         // Congestion control needs the path at clients, and only the opener's endpoints are clients.
         let connection = self.connections.get_mut(&id).filter(|connection| connection.is_opener);

@@ -1,4 +1,4 @@
-//! What an endpoint holds of the nexus.
+//! An endpoint's handle to the nexus.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::thread::Owner;
 use crate::control::{ControlPlane, EndpointId, FromNexus, Reason, ToNexus};
 use crate::error::SetupError;
 
-/// An endpoint as the control plane sees it: [`Nexus::attach`](super::Nexus::attach) takes it.
+/// An endpoint's description for the control plane, as passed to [`Nexus::attach`](super::Nexus::attach).
 #[derive(Clone, Debug)]
 pub struct Attach {
     /// The wanted number, or `None` for the lowest free one.
@@ -24,7 +24,7 @@ pub struct Attach {
     pub udp: Option<UdpAttach>,
     /// How the endpoint is reached through shared memory, if at all.
     pub shm: Option<ShmAttach>,
-    /// Wakes the endpoint when something waits for it; peers on this host get it too.
+    /// Wakes the endpoint when messages wait for it; peers on this host get it too.
     pub waker: Waker,
 }
 
@@ -33,16 +33,16 @@ pub struct Attach {
 pub struct UdpAttach {
     /// The data port's address.
     pub local: SocketAddr,
-    /// The endpoint's setting.
+    /// The endpoint's MTU setting.
     pub mtu: Mtu,
-    /// Whether it can make packets ECN-capable and reads marks, for peers that heed them.
+    /// Whether the endpoint can make packets ECN-capable and reads marks, for peers that heed marks.
     pub reads_marks: bool,
     /// Whether its own sessions heed marks.
     pub heeds_marks: bool,
 }
 
 impl UdpAttach {
-    /// Whether the endpoint asks its servers for marks.
+    /// Returns true if the endpoint asks its servers for marks.
     pub(super) fn wants_ecn(&self) -> bool {
         self.reads_marks && self.heeds_marks
     }
@@ -51,14 +51,14 @@ impl UdpAttach {
 /// An endpoint's shared-memory side.
 #[derive(Clone, Copy, Debug)]
 pub struct ShmAttach {
-    /// The endpoint's settings: segments that it creates have these.
+    /// The endpoint's settings, used for the segments that it creates.
     pub config: ShmConfig,
 }
 
-/// Random bytes drawn at once, so that a session does not cost a system call.
+/// Random words drawn at once, to save a system call per session.
 const RANDOM_WORDS: usize = 32;
 
-/// An endpoint's line to a nexus over some network. Dropping it ends the endpoint's links.
+/// An endpoint's connection to a nexus over some network. Dropping it ends the endpoint's links.
 #[derive(Debug)]
 pub struct Line<N: Network> {
     id: EndpointId,
@@ -71,12 +71,12 @@ impl<N: Network> Line<N> {
         Self { id, owner, inbox }
     }
 
-    /// The endpoint's number in its process.
+    /// Returns the endpoint's number in its process.
     pub fn id(&self) -> EndpointId {
         self.id
     }
 
-    /// Tells the nexus something. Never blocks.
+    /// Sends a message to the nexus. Never blocks.
     pub fn post(&self, message: ToNexus) {
         if let Err(Command::Post(_, message)) =
             self.owner.mailbox().post(Command::Post(self.id, message))
@@ -85,15 +85,16 @@ impl<N: Network> Line<N> {
         }
     }
 
-    /// What the nexus has to say, if anything: a single load where it has nothing.
+    /// Returns the next message of the nexus, if any: a single load if the queue is empty.
     #[inline]
     pub fn poll(&mut self) -> Option<FromNexus<N::Link>> {
         self.inbox.pop()
     }
 
-    /// Answers in place of a thread that has ended, so that nobody waits for ever.
+    /// Answers in place of a thread that has ended: no caller waits forever.
     fn answer_for_the_dead(&self, message: &ToNexus) {
-        // A proposal ends with its link, whose end was told when the thread's was. Nothing may follow that.
+        // A proposal ends with its link, and the end of the link was reported with the thread's. Nothing may follow
+        // that message.
         if let ToNexus::OpenLink { request, .. } = *message {
             self.inbox.push(FromNexus::LinkFailed { request, reason: thread_ended() });
         }
@@ -103,12 +104,12 @@ impl<N: Network> Line<N> {
 impl<N: Network> Drop for Line<N> {
     fn drop(&mut self) {
         self.post(ToNexus::Gone);
-        // After `Gone`: whoever gets the number next is attached behind it in the queue.
+        // After `Gone`: the number's next owner is attached behind it in the queue.
         self.owner.free_endpoint(self.id);
     }
 }
 
-/// An endpoint's line to the nexus. Dropping it ends the endpoint's links.
+/// An endpoint's connection to the nexus. Dropping it ends the endpoint's links.
 #[derive(Debug)]
 pub struct ControlPort {
     line: Line<MioNetwork>,
@@ -121,27 +122,26 @@ impl ControlPort {
         Self { line, random: [0; RANDOM_WORDS], random_left: 0 }
     }
 
-    /// The endpoint's number in this process.
+    /// Returns the endpoint's number in this process.
     pub fn id(&self) -> EndpointId {
         self.line.id()
     }
 
-    /// Tells the nexus something. Never blocks.
+    /// Sends a message to the nexus. Never blocks.
     pub fn post(&self, message: ToNexus) {
         self.line.post(message);
     }
 
-    /// What the nexus has to say, if anything: a single load where it has nothing.
+    /// Returns the next message of the nexus, if any: a single load if the queue is empty.
     #[inline]
     pub fn poll(&mut self) -> Option<FromNexus<HostLink>> {
         self.line.poll()
     }
 
-    /// An unguessable number.
+    /// Returns an unguessable number.
     ///
     /// # Panics
-    /// When the system has no randomness. It had when the nexus started, and Linux does not
-    /// lose it.
+    /// When the system has no randomness. It had when the nexus started, and Linux does not lose it.
     pub fn random(&mut self) -> u64 {
         if self.random_left == 0 {
             let bytes: [u8; 8 * RANDOM_WORDS] = random_bytes().expect("getrandom worked before");
@@ -150,17 +150,17 @@ impl ControlPort {
             self.random_left = RANDOM_WORDS;
         }
         self.random_left -= 1;
-        // A number is given out once.
+        // Each number is returned once.
         std::mem::take(&mut self.random[self.random_left])
     }
 }
 
-/// Why nothing works any more when the nexus's thread has ended.
+/// Why every request fails once the nexus's thread has ended.
 pub(super) fn thread_ended() -> Reason {
     Reason::new(Status::Internal, ENDED)
 }
 
-/// The same, for who asks for something new.
+/// The same, as an error of setup.
 pub(super) fn thread_has_ended() -> SetupError {
     SetupError::Panicked(ENDED)
 }

@@ -1,21 +1,21 @@
-//! The nexus's event loop. What it does with each kind of event is in the file of that concern:
+//! The nexus's event loop. The file of each kind of event:
 //!
 //! | file | concern |
 //! | --- | --- |
 //! | `listener` | connections that peers make |
 //! | `dial` | connections to peers |
 //! | `handshake` | HELLO |
-//! | `stream` | bytes to messages, messages to bytes, and who handles which |
-//! | `closing` | GOODBYE, broken connections, and what ends with them |
-//! | `heartbeat` | signs of life, and everything else that time brings |
-//! | `endpoints` | what this process's endpoints say |
-//! | `early` | links asked for before their endpoint is there |
+//! | `stream` | bytes to messages, messages to bytes, and the dispatch of messages |
+//! | `closing` | GOODBYE, broken connections, and the end of their links |
+//! | `heartbeat` | heartbeats and timeouts |
+//! | `endpoints` | messages of this process's endpoints |
+//! | `early` | links requested before their endpoint is attached |
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
-//! | `shares`, `seats`, `idlers` | what one address may have, and who yields |
-//! | `groups` | who receives whose multicast |
-//! | `stats` | counters for those who ask from outside |
+//! | `shares`, `seats`, `idlers` | the limits of one address, and idle connections |
+//! | `groups` | multicast groups |
+//! | `stats` | counters for callers outside the process |
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -49,16 +49,16 @@ pub(super) const RENDEZVOUS: usize = 2;
 /// Connections and exchanges are numbered from here.
 const FIRST_FREE_TOKEN: usize = 3;
 
-/// Events taken in one turn.
+/// Events handled in one turn.
 const EVENTS_PER_TURN: usize = 256;
 
-/// What does not change while the nexus runs.
+/// Settings, fixed while the nexus runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) insecure: bool,
     pub(super) transports: AllowedTransports,
     pub(super) heartbeat: Duration,
-    /// Time for each step that another process has to take.
+    /// Time for each step of another process.
     pub(super) step_timeout: Duration,
     pub(super) incarnation: u64,
 }
@@ -79,39 +79,39 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
 
     pub(super) listener: Option<Listener<N>>,
     pub(super) capacity: Capacity,
-    /// Connections that peers made, but for those that are closing.
+    /// Accepted connections, except closing ones.
     pub(super) accepted: usize,
     pub(super) shares: Shares,
     pub(super) idlers: Idlers,
     pub(super) connections: HashMap<ConnectionId, Connection<N>>,
-    /// Connections that peers made and that have not said HELLO, the oldest first.
+    /// Accepted connections whose peer has not said HELLO, the oldest first.
     pub(super) ungreeted: BTreeSet<ConnectionId>,
-    /// Connections that wait for the peer's end, the oldest first.
+    /// Connections waiting for the peer to close its end, the oldest first.
     pub(super) closing: BTreeSet<ConnectionId>,
     pub(super) outgoing: HashMap<SocketAddr, Outgoing>,
-    /// The process that was last seen at an address.
+    /// The process last seen at an address.
     pub(super) incarnations: HashMap<SocketAddr, u64>,
     pub(super) endpoints: HashMap<EndpointId, Endpoint<N>>,
     pub(super) links: HashMap<LinkId, Link>,
-    /// Links whose endpoint is not there yet.
+    /// Links whose endpoint is not attached yet.
     pub(super) early_links: Vec<EarlyLink>,
     pub(super) meeting: Option<Meeting<N>>,
     pub(super) exchanges: HashMap<ExchangeId, Exchange<N>>,
-    /// Links that may show their ticket as soon as few others do.
+    /// Links that present their ticket as soon as few others are doing so.
     pub(super) ready_to_meet: VecDeque<Invitation>,
-    /// Links whose peer is to show this at the rendezvous.
+    /// Links by the ticket that their peer is to present at the rendezvous.
     pub(super) tickets: HashMap<[u8; 16], LinkId>,
-    /// Proposals under way in all.
+    /// Unanswered proposals in all.
     pub(super) proposals: usize,
     pub(super) collection: Option<Collection>,
     pub(super) collections: u64,
     pub(super) deadlines: Deadlines,
 
-    /// Connections that may have more to read, though no event will say so.
+    /// Connections that may have more to read without a further event.
     pub(super) unread: Vec<ConnectionId>,
-    /// Connections with something to send.
+    /// Connections with bytes to send.
     pub(super) unsent: Vec<ConnectionId>,
-    /// Where reads go.
+    /// The buffer for reads.
     pub(super) buffer: Vec<u8>,
 }
 
@@ -161,7 +161,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Runs until nobody uses the nexus any more.
+    /// Runs until the last user of the nexus has gone.
     ///
     /// # Errors
     /// When the system cannot wait for events.
@@ -174,12 +174,12 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Room for the events of one turn.
+    /// Returns room for the events of one turn.
     pub(super) fn new_events(&self) -> N::Events {
         self.net.events(EVENTS_PER_TURN)
     }
 
-    /// Waits for something to happen, and handles what has.
+    /// Waits for events, and handles them.
     pub(super) fn turn(&mut self, events: &mut N::Events) -> io::Result<()> {
         let patience = self.patience();
         match self.net.poll(events, patience) {
@@ -190,7 +190,7 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Handles events, and everything else that there is to do at this time.
+    /// Handles events, and all other work due at this time.
     fn handle(&mut self, events: &N::Events) {
         self.now = self.net.now();
         events.iter().for_each(|event| self.on_event(event));
@@ -209,7 +209,7 @@ impl<N: Network> Reactor<N> {
 
     fn on_event(&mut self, event: Ready) {
         match event.token {
-            // The commands are taken in any case.
+            // Commands are handled in every turn.
             MAILBOX => {}
             LISTENER => self.on_listener_ready(),
             RENDEZVOUS => self.on_rendezvous_ready(),
@@ -220,7 +220,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// How long to wait for events: `None` is for ever.
+    /// Returns how long to wait for events; `None` is forever.
     pub(super) fn patience(&self) -> Option<Duration> {
         if !self.unread.is_empty() || self.has_more_to_accept() || self.has_more_to_meet() {
             return Some(Duration::ZERO);
@@ -235,13 +235,13 @@ impl<N: Network> Reactor<N> {
         (self.settings.heartbeat / 4).clamp(TICK_MIN, TICK_MAX)
     }
 
-    /// A number for a socket in the readiness loop.
+    /// Returns a token for a socket in the readiness loop.
     pub(super) fn new_token(&mut self) -> usize {
         self.next_token += 1;
         self.next_token - 1
     }
 
-    /// A name for a link.
+    /// Returns a new name for a link.
     pub(super) fn new_link_id(&mut self) -> LinkId {
         self.next_link += 1;
         LinkId(self.next_link - 1)
@@ -269,7 +269,7 @@ pub(super) mod tests {
     use crate::nexus::mailbox::{Command, Inbox};
     use crate::nexus::port::{Attach, UdpAttach};
 
-    /// A reactor without a thread, which does no more than a test makes it do.
+    /// A reactor without a thread; a test drives it step by step.
     pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
         let (net, waker) = MioNetwork::new(MAILBOX).unwrap();
         let mailbox = Arc::new(Mailbox::new(waker));
@@ -284,7 +284,7 @@ pub(super) mod tests {
         (reactor, mailbox)
     }
 
-    /// Adds a connection whose peer said HELLO, and never reads or says anything else. The socket is its end.
+    /// Adds a connection whose peer said HELLO and is silent from then on, and returns the peer's socket.
     pub(in crate::nexus) fn open_connection(
         reactor: &mut Reactor,
         is_opener: bool,
@@ -305,14 +305,14 @@ pub(super) mod tests {
         (id, listener.accept().unwrap().0)
     }
 
-    /// Takes the messages that are to be sent on a connection whose HELLO is said.
+    /// Takes the messages queued on a connection after its HELLO.
     pub(in crate::nexus) fn said(reactor: &mut Reactor, id: ConnectionId) -> Vec<Message> {
         let bytes = [greeting(), reactor.connections.get_mut(&id).unwrap().out.take()].concat();
         let (mut bytes, mut decoder) = (bytes.as_slice(), Decoder::new());
         std::iter::from_fn(|| decoder.decode(&mut bytes).unwrap()).skip(1).collect()
     }
 
-    /// A turn that does not wait; how many events there were.
+    /// Takes a turn without waiting, and returns the number of events.
     fn turn_at_once(reactor: &mut Reactor) -> usize {
         let mut events = reactor.new_events();
         reactor.net.poll(&mut events, Some(Duration::ZERO)).unwrap();
@@ -343,7 +343,7 @@ pub(super) mod tests {
         bytes
     }
 
-    /// LINK_OPEN for this endpoint, by a link of the same number.
+    /// LINK_OPEN for this endpoint, with a link number equal to the endpoint's.
     fn link_open(to_endpoint: u16) -> Message {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
         let link = u32::from(to_endpoint);
@@ -415,7 +415,7 @@ pub(super) mod tests {
         };
         let _newcomer = ask(&[0]);
         turns_until(&mut reactor, |reactor| reactor.early_links.len() == 1);
-        // It has the only seat, waits for endpoint 0 too, and has no session.
+        // This peer has the only seat, also waits for endpoint 0, and has no session.
         let yields = ask(&[1, 0]);
         turns_until(&mut reactor, |reactor| reactor.early_links.len() == 2);
         assert_eq!(reactor.links.len(), 1);
@@ -451,7 +451,7 @@ pub(super) mod tests {
     fn turn__the_next_endpoint_of_a_number_hears_no_answer_to_the_former() {
         let (mut reactor, mailbox) = reactor();
         let _former = attach(&mailbox);
-        // It takes connections and says nothing.
+        // A server that accepts connections and sends nothing.
         let mute = TcpListener::bind("127.0.0.1:0").unwrap();
         let transports = AllowedTransports { udp: true, shm: false };
         let remote = mute.local_addr().unwrap();
@@ -469,7 +469,7 @@ pub(super) mod tests {
         assert!(next.pop().is_none(), "an answer to a question of the former endpoint's");
     }
 
-    /// A reactor with a connection that it ends for a broken rule, and the peer's socket.
+    /// A reactor that closes a connection for a protocol violation, and the peer's socket.
     fn with_a_connection_that_closes() -> (Reactor, TcpStream) {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
@@ -484,7 +484,7 @@ pub(super) mod tests {
     #[test]
     fn turn__a_connection_that_waits_for_its_peers_end_causes_no_events() {
         let (mut reactor, mut peer) = with_a_connection_that_closes();
-        // The peer hears GOODBYE and the end, and does not close its own direction.
+        // The peer gets GOODBYE and the end, and does not close its own direction.
         peer.read_to_end(&mut Vec::new()).unwrap();
         assert!((0..16).any(|_| turn_at_once(&mut reactor) == 0), "each event causes another");
         assert_eq!(reactor.closing.len(), 1);
@@ -509,7 +509,7 @@ pub(super) mod tests {
         assert_eq!(reactor.counters.snapshot().dropped_silent, 1);
     }
 
-    /// The end of a connection that was to end is no news, and leaves nothing for the time to clear away.
+    /// The expected end of a closing connection is not reported, and leaves nothing to a later tick.
     #[test]
     fn turn__the_peers_end_is_the_end_of_a_connection_that_closes() {
         let (mut reactor, mut peer) = with_a_connection_that_closes();
@@ -534,7 +534,7 @@ pub(super) mod tests {
         reactor.close(id, &reason, Farewell::Say(reason.clone()));
         let connection = reactor.connections.get_mut(&id).unwrap();
         assert!(connection.is_closing());
-        // As if GOODBYE were written. The peer ends with HELLO there and unread, which is a reset.
+        // As if GOODBYE were written. The peer closes with HELLO unread, which is a reset.
         connection.out = Outbox::default();
         assert_eq!(peer.peek(&mut [0]).unwrap(), 1);
         drop(peer);
@@ -566,7 +566,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What a session takes of its connection's and its site's share, from the proposal to its end.
+    /// A session counts towards the shares of its connection and site, from the proposal to its end.
     #[test]
     fn turn__sessions_take_their_share_as_long_as_they_are_there() {
         let (mut reactor, mailbox) = reactor();
@@ -591,7 +591,7 @@ pub(super) mod tests {
         }
         peer.write_all(&bytes).unwrap();
         turns_until(&mut reactor, |reactor| reactor.proposals == 3);
-        // Proposals, bytes of sessions, and those of the connection's sessions that are there.
+        // Proposals, bytes of sessions in all, and bytes of the connection's open sessions.
         let shares = |reactor: &Reactor| {
             reactor.check_tables().unwrap();
             let (all, connection) = (reactor.shares.all(), reactor.connections.values().next());

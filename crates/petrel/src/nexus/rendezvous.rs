@@ -1,12 +1,12 @@
-//! Handing over shared memory (`docs/wire-protocol.md` §8.4).
+//! Exchange of shared memory (`docs/wire-protocol.md` §8.4).
 //!
-//! The opener of a link makes the rings, connects to the acceptor's Unix socket, shows the ticket
-//! and sends the descriptor of the memory. The acceptor answers with one byte. The connection stays: by
-//! it the two endpoints wake each other. Nothing here blocks: a peer that does not go on is given
-//! up at a deadline, and the link falls back to UDP.
+//! The opener of a link creates the rings, connects to the acceptor's Unix socket, presents the ticket and sends the
+//! descriptor of the memory. The acceptor answers with one byte. The connection stays: the two endpoints wake each
+//! other through it. Nothing here blocks: if a peer stalls, the exchange is given up at a deadline, and the link falls
+//! back to UDP.
 //!
-//! Streams and descriptors of peers stay in the types that [`SharedMemory`](super::net::SharedMemory) has for them, because to
-//! close one may block.
+//! Streams and descriptors of peers keep the types of [`SharedMemory`](super::net::SharedMemory), because closing one
+//! may block.
 
 use std::io::{self, ErrorKind};
 
@@ -23,35 +23,35 @@ use crate::control::{LinkId, Reason};
 
 const TICKET_BYTES: usize = 16;
 
-/// Descriptors that come with a ticket: the memory of the rings.
+/// Descriptors accompanying a ticket: the memory of the rings.
 const FDS_MAX: usize = 1;
 
-/// What the acceptor answers a good ticket with.
+/// The acceptor's answer to a valid ticket.
 const GRANTED: u8 = 1;
 
-/// Names an exchange, and is its token in the readiness loop; never used again.
+/// The name of an exchange and its token in the readiness loop; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ExchangeId(pub(super) usize);
 
-/// Where peers of this host come for shared memory.
+/// The rendezvous of this process, to which peers of this host connect.
 #[derive(Debug)]
 pub(super) struct Meeting<N: Network> {
     rendezvous: N::Rendezvous,
-    /// What peers are told.
+    /// The name sent to peers.
     pub(super) name: Vec<u8>,
     pub(super) host_identity: [u8; HOST_IDENTITY_BYTES],
-    /// More may wait, though no event will say so.
+    /// More connections may be queued, though no event will report them.
     has_more: bool,
 }
 
-/// An exchange of descriptors under way.
+/// An exchange of descriptors in progress.
 #[derive(Debug)]
 pub(super) struct Exchange<N: Network> {
     stream: N::Guest,
     part: Part<N>,
 }
 
-/// A link whose ticket is to be shown.
+/// A link with a ticket to present.
 #[derive(Debug)]
 pub(super) struct Invitation {
     link: LinkId,
@@ -59,17 +59,17 @@ pub(super) struct Invitation {
     max_frame: u32,
 }
 
-/// Which part this process has in an exchange.
+/// The role of this process in an exchange.
 #[derive(Debug)]
 enum Part<N: Network> {
-    /// The ticket and the memory are to come.
+    /// The ticket and the memory are expected.
     Acceptor { ticket: [u8; TICKET_BYTES], ticket_bytes: usize, fds: N::Fds },
-    /// They are sent; the answer is to come.
+    /// They are sent; the answer is expected.
     Opener { link: LinkId, segment: N::Segment },
 }
 
 impl<N: Network> Reactor<N> {
-    /// Opens the rendezvous. Without it shared memory is not on offer.
+    /// Opens the rendezvous. Without it shared memory is not offered.
     pub(super) fn open_rendezvous(&mut self) -> io::Result<()> {
         let host_identity = self.net.host_identity()?;
         let rendezvous = self.net.open_rendezvous(RENDEZVOUS)?;
@@ -88,7 +88,7 @@ impl<N: Network> Reactor<N> {
         self.may_meet() || self.meeting.as_ref().is_some_and(|meeting| meeting.has_more)
     }
 
-    /// Goes on with what is ready, in both parts.
+    /// Continues the exchanges that are ready, in both roles.
     pub(super) fn meet_more(&mut self) {
         self.accept_invitations();
         self.accept_guests();
@@ -96,16 +96,16 @@ impl<N: Network> Reactor<N> {
 
     /// Accepts a bounded number of connections at the rendezvous.
     fn accept_guests(&mut self) {
-        // While closes hang, whoever comes waits, and in the end falls back to UDP.
+        // While closes hang, new guests wait and in the end fall back to UDP.
         for _ in 0..if self.net.can_close() { ACCEPTS_PER_TURN } else { 0 } {
             let Some(meeting) = self.meeting.as_mut().filter(|meeting| meeting.has_more) else {
                 return;
             };
             match self.net.accept_guest(&mut meeting.rendezvous) {
                 Ok(Some(stream)) => self.start_accepting(stream),
-                // A flood of strangers: they were dropped, and others have their turn first.
+                // A flood of strangers: they were dropped, and other work comes first.
                 Err(error) if error.kind() == ErrorKind::Interrupted => return,
-                // Without descriptors to spare, those who wait fall back to UDP.
+                // Without free descriptors the waiting guests fall back to UDP.
                 Ok(None) | Err(_) => meeting.has_more = false,
             }
         }
@@ -141,7 +141,7 @@ impl<N: Network> Reactor<N> {
         Some(exchange)
     }
 
-    /// Opener: is to make the rings, and to send them with the ticket.
+    /// Opener: queues a link to create its rings and to send them with the ticket.
     pub(super) fn show_ticket(&mut self, id: LinkId, ticket: [u8; TICKET_BYTES], max_frame: u32) {
         self.extend_deadline(id);
         if let Some(link) = self.links.get_mut(&id)
@@ -157,7 +157,7 @@ impl<N: Network> Reactor<N> {
         !self.ready_to_meet.is_empty() && begun.count() < MEETINGS_MAX
     }
 
-    /// Opener: begins with those that wait, as long as few are under way.
+    /// Opener: begins queued exchanges while few are in progress.
     fn accept_invitations(&mut self) {
         while self.may_meet()
             && let Some(Invitation { link, ticket, max_frame }) = self.ready_to_meet.pop_front()
@@ -199,7 +199,7 @@ impl<N: Network> Reactor<N> {
         self.add_exchange(stream, part).map_err(|error| error.to_string())
     }
 
-    /// Something came, or an earlier event was late and the exchange is no more.
+    /// Handles received bytes. The exchange may have ended before the event.
     pub(super) fn on_exchange_ready(&mut self, id: ExchangeId) {
         match self.exchanges.get(&id).map(|exchange| &exchange.part) {
             Some(Part::Acceptor { .. }) => self.receive_ticket(id),
@@ -214,7 +214,7 @@ impl<N: Network> Reactor<N> {
     fn receive_grant(&mut self, id: ExchangeId, link: LinkId) {
         let Some(exchange) = self.exchanges.get(&id) else { return };
         let (mut answer, mut fds) = ([0], N::Fds::default());
-        // One byte: behind it may be wake-ups already.
+        // One byte: wake-ups may follow already.
         let receive = || self.net.receive_from_guest(&exchange.stream, &mut answer, &mut fds, 0);
         match retry(receive) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -258,13 +258,13 @@ impl<N: Network> Reactor<N> {
         self.on_ticket(id, &ticket);
     }
 
-    /// Somebody of the same user who does not know what we speak of.
+    /// Drops a process of the same user without a valid ticket.
     fn drop_stranger(&mut self, id: ExchangeId) {
         self.counters.rendezvous_dropped.increment();
         self.remove_exchange(id);
     }
 
-    /// Acceptor: the ticket says which link it is.
+    /// Acceptor: finds the link by its ticket.
     fn on_ticket(&mut self, id: ExchangeId, ticket: &[u8; TICKET_BYTES]) {
         let Some(link) = self.tickets.remove(ticket) else { return self.drop_stranger(id) };
         let Some(Exchange { stream, part: Part::Acceptor { mut fds, .. } }) =
@@ -303,13 +303,13 @@ impl<N: Network> Reactor<N> {
         if found != max_frame as usize {
             return Err(format!("the rings carry frames of {found} bytes"));
         }
-        // One byte always fits into a socket that nothing was written to.
+        // One byte always fits into a socket that was not written to yet.
         retry(|| self.net.send_to_guest(stream, &[GRANTED], None))
             .map_err(|error| format!("cannot answer at the rendezvous: {error}"))?;
         Ok((segment, max_frame))
     }
 
-    /// How the endpoint of a link that waits for its rings is configured, and their frames.
+    /// Returns the settings of the endpoint for a promised link, and the frame size.
     fn promised_rings(&self, id: LinkId) -> Result<(ShmConfig, u32), &'static str> {
         let link = self.links.get(&id).ok_or("the link has ended")?;
         let Stage::Promised { max_frame, .. } = link.stage else {
@@ -320,7 +320,7 @@ impl<N: Network> Reactor<N> {
         Ok((shm.config, max_frame))
     }
 
-    /// An exchange that takes too long. The opener's is ended by its link's own deadline.
+    /// Ends an exchange at its deadline. The opener's ends by its link's own deadline.
     pub(super) fn on_exchange_due(&mut self, id: ExchangeId) {
         if let Some(Part::Acceptor { .. }) = self.exchanges.get(&id).map(|e| &e.part) {
             self.drop_stranger(id);

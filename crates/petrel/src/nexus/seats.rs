@@ -1,10 +1,9 @@
-//! Who may have links: connections that do have a *seat* (`docs/wire-protocol.md` §8.4).
+//! Seats: permission of a connection to have links (`docs/wire-protocol.md` §8.4).
 //!
-//! Seats are fewer than connections, so that a newcomer can always be greeted, ask for counters,
-//! and be told why a link is refused. When they are all taken, or a site has its share of them, a
-//! connection without use yields its seat: one with links and without a session, the one that is so
-//! for the longest time. (A client that is about to open its first session is among the newest.) A
-//! connection with a session never yields.
+//! There are fewer seats than connections, to let a new connection always be greeted, ask for counters, and learn why a
+//! link is refused. If all seats, or all of a site, are taken, an idle connection yields its seat: the one longest with
+//! links and without a session. (A client about to open its first session is among the newest.) A connection with a
+//! session never yields.
 
 use petrel_proto::Status;
 
@@ -17,7 +16,7 @@ use super::shares::{Exhausted, Site};
 use crate::control::Reason;
 
 impl<N: Network> Reactor<N> {
-    /// Makes sure that a connection may have a link more.
+    /// Ensures that a connection may have a further link.
     pub(super) fn find_seat(&mut self, id: ConnectionId) -> Result<(), Reason> {
         let Some(connection) = self.connections.get(&id) else { return Ok(()) };
         let site = connection.site;
@@ -36,8 +35,7 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Closes the connection that is longest without use: of this site, or of the site that has
-    /// most of them.
+    /// Closes the longest idle connection of `site`, or of the site with most of them.
     pub(super) fn make_seat(&mut self, site: Option<Site>) -> Option<()> {
         self.check_idlers();
         let useless = self.idlers.of(Idle::Sessionless, site).next()?;
@@ -56,8 +54,8 @@ mod tests {
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
     use crate::nexus::sessions::tests::open as session_open;
 
-    /// With seats for two, of one site or of all: the third gets that of who is longest without a session, if anybody
-    /// is.
+    /// With two seats, per site or in all, the third connection gets the seat of the one longest without a session, if
+    /// any.
     #[test]
     fn find_seat__of_who_has_no_session() {
         for (seats, seats_per_site, exhausted) in
@@ -77,7 +75,7 @@ mod tests {
                 for (id, _) in &peers[..with_session] {
                     reactor.on_session_open(*id, session_open(5, 1)).unwrap();
                 }
-                // Who has a seat needs no other.
+                // A connection with a seat needs no other.
                 assert_eq!(reactor.find_seat(peers[0].0), Ok(()));
                 assert!(reactor.closing.is_empty());
                 let expected = match with_session {

@@ -1,8 +1,7 @@
-//! Sessions: proposals, answers and ends pass between the wire and the endpoints
-//! (`docs/wire-protocol.md` §8.5).
+//! Sessions: passes proposals, answers and ends between the wire and the endpoints (`docs/wire-protocol.md` §8.5).
 //!
-//! The nexus remembers a proposal until it is answered, and no session: an end is passed on, and
-//! the endpoint knows by the token whether it means a session of now.
+//! The nexus remembers a proposal until it is answered, and no session: it passes an end on, and the endpoint checks by
+//! the token whether the session is current.
 
 use std::time::Instant;
 
@@ -26,27 +25,27 @@ use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
 use crate::endpoint::{SLOTS_MIN, slots_of};
 
-/// A session proposed and not answered.
+/// A proposed session without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proposal {
     open: SessionOpen,
-    /// Slots that this process's endpoint was offered for it.
+    /// Slots offered for it to this process's endpoint.
     slots: u16,
     deadline: Instant,
 }
 
 impl Proposal {
-    /// Slots that it counts for until it is answered.
+    /// Returns the slots charged until the answer.
     pub(super) fn slots(&self) -> u16 {
         self.slots
     }
 }
 
 impl<N: Network> Reactor<N> {
-    /// An endpoint wants to be a session's client.
+    /// Proposes a session with a local endpoint as the client.
     pub(super) fn propose_session(&mut self, from: EndpointId, id: LinkId, mut open: SessionOpen) {
         if !self.owns(from, id) {
-            // The link has ended, and the endpoint was told or is being told.
+            // The link has ended, and the endpoint was or is being notified.
             return self.counters.late_messages.increment();
         }
         let link = &self.links[&id];
@@ -54,7 +53,7 @@ impl<N: Network> Reactor<N> {
         open.link = link.number;
         match self.check_own_proposal(id, &open) {
             Ok(()) => {
-                // The server's nexus has the same time for its endpoint, and its word comes first.
+                // The server's nexus allows its endpoint half of this time and answers first.
                 let deadline = self.now + 2 * self.settings.step_timeout;
                 self.add_proposal(id, Proposal { open, slots: open.slots, deadline });
                 self.send(connection, open);
@@ -121,7 +120,7 @@ impl<N: Network> Reactor<N> {
         Some(proposal)
     }
 
-    /// An endpoint of this process is the server of a session more.
+    /// Counts a new session of a local server.
     fn add_session(&mut self, id: LinkId, slots: u16) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let at = link.connection;
@@ -133,8 +132,7 @@ impl<N: Network> Reactor<N> {
         self.note_use(at);
     }
 
-    /// An endpoint of this process is the server of a session less. If the link has ended, its
-    /// sessions were given back with it.
+    /// Uncounts a session of a local server. The end of a link has uncounted the sessions of the link already.
     pub(super) fn remove_session(&mut self, from: EndpointId, id: LinkId, slots: u16) {
         if !self.owns(from, id) {
             return;
@@ -151,7 +149,7 @@ impl<N: Network> Reactor<N> {
         self.note_use(at);
     }
 
-    /// A peer wants to be a session's client.
+    /// Handles a peer's proposal of a session.
     pub(super) fn on_session_open(
         &mut self,
         connection: ConnectionId,
@@ -182,7 +180,8 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Slots that a session may get by what its connection and site have: the more sessions, the fewer for each.
+    /// Returns the slots for a session within the shares of its connection and site: the more sessions, the fewer for
+    /// each.
     fn slots_to_offer(&self, connection: ConnectionId, open: &SessionOpen) -> u16 {
         let Some(connection) = self.connections.get(&connection) else { return open.slots };
         let bytes = connection.session_bytes + connection.proposed_bytes;
@@ -208,7 +207,7 @@ impl<N: Network> Reactor<N> {
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
         if let Some(connection) = self.connections.get(&link.connection) {
-            // What every session gets.
+            // The minimum for every session.
             let least = open.slots.min(SLOTS_MIN);
             let bytes = connection.session_bytes + connection.proposed_bytes + session_bytes(least);
             if bytes > SESSION_BYTES_PER_CONNECTION_MAX {
@@ -229,7 +228,7 @@ impl<N: Network> Reactor<N> {
         self.send(connection, SessionRefuse { link, request, status, text });
     }
 
-    /// The server's answer, from an endpoint of this process.
+    /// Handles the server's answer, from an endpoint of this process.
     pub(super) fn answer_session(
         &mut self,
         from: EndpointId,
@@ -242,7 +241,7 @@ impl<N: Network> Reactor<N> {
         }
         let proposal = self.take_proposal(id, request);
         if let Ok(accept) = &answer {
-            // It is there, whatever becomes of the answer: its end will be told.
+            // The session exists, whatever happens to the answer: its end will be reported.
             self.add_session(id, accept.slots);
         }
         match (proposal, answer) {
@@ -282,7 +281,7 @@ impl<N: Network> Reactor<N> {
         self.send(connection, accept);
     }
 
-    /// Tells a server's endpoint that the session it accepted has no client.
+    /// Reports to a server's endpoint that the accepted session has no client.
     fn tell_orphaned(&self, id: LinkId, accept: &SessionAccept, why: String) {
         let Some(link) = self.links.get(&id) else { return };
         let message = FromNexus::SessionClosed {
@@ -322,7 +321,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// The answer to a proposal that was given up: the server must not keep the session.
+    /// Closes a session accepted after the proposal was given up; the server must not keep it.
     fn close_orphan(&mut self, connection: ConnectionId, accept: &SessionAccept) {
         self.counters.late_messages.increment();
         if planted("nexus_server_keeps_a_late_session") {
@@ -362,7 +361,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// An endpoint ends a session: `session` is the peer's index and token.
+    /// Ends a session for an endpoint: `session` is the peer's index and token.
     pub(super) fn close_session(
         &mut self,
         from: EndpointId,
@@ -398,8 +397,7 @@ impl<N: Network> Reactor<N> {
         self.tell(endpoint, message);
     }
 
-    /// A peer can say as much as it likes: closes its connection if an endpoint has too much of it to
-    /// look at.
+    /// Closes a peer's connection if the endpoint's inbox is too long: a peer may send without limit.
     fn close_if_overloaded(&mut self, connection: ConnectionId, endpoint: EndpointId) -> bool {
         let is_overloaded = self.endpoints.get(&endpoint).is_some_and(|e| e.is_overloaded());
         if is_overloaded {
@@ -410,7 +408,7 @@ impl<N: Network> Reactor<N> {
         is_overloaded
     }
 
-    /// An endpoint asks the client of a session to leave it: `session` is the client's index and token.
+    /// Asks the client of a session to leave it: `session` is the client's index and token.
     pub(super) fn drain_session(
         &mut self,
         from: EndpointId,
@@ -453,14 +451,14 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Has further links to the peer's address go over another connection: another process may listen there by now.
+    /// Sends further links to the peer's address over another connection: another process may listen there by now.
     fn leave(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.is_left = true;
         self.forget_way(id);
     }
 
-    /// A proposal that was not answered in time.
+    /// Handles the deadline of a proposal.
     pub(super) fn on_session_due(&mut self, id: LinkId, request: u32) {
         let Some(link) = self.links.get(&id) else { return };
         let proposal = link.proposals.get(&request);
@@ -530,14 +528,14 @@ pub(super) mod tests {
         }
     }
 
-    /// The answer that takes all that [`open`] has on offer.
+    /// An answer that accepts the whole offer of [`open`].
     pub(in crate::nexus) fn accept(link: u32, request: u32) -> SessionAccept {
         let SessionOpen { slots, credits, max_message, packet_bytes, .. } = open(link, request);
         let (session, token) = (3, 4);
         SessionAccept { link, request, session, token, slots, credits, max_message, packet_bytes }
     }
 
-    /// Which messages of sessions may come on a link of each kind.
+    /// The session messages allowed on each kind of link.
     #[test]
     fn messages_of_sessions__of_the_wrong_side_or_before_the_link_is_up_break_the_protocol() {
         let by = |is_opener| Stage::Up { is_opener, max_frame: 1_472 };
@@ -560,7 +558,7 @@ pub(super) mod tests {
             assert_eq!(reactor.on_session_accept(at, accept(5, 1)).is_ok(), may_answer);
             assert_eq!(reactor.on_session_refuse(at, refuse).is_ok(), may_answer);
             assert_eq!(reactor.on_session_drain(at, drain).is_ok(), may_answer);
-            // Answers to what nobody has asked are late, and nothing else.
+            // Unexpected answers count as late, and have no other effect.
             assert_eq!(reactor.counters.snapshot().late_messages, 2 * u64::from(may_answer));
         }
     }
@@ -578,7 +576,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What is wrong with a proposal, and the share of its connection.
+    /// Checks a proposal's packet size, and the share of its connection.
     #[test]
     fn check_proposal__by_its_packets_and_its_connections_share() {
         let (mut reactor, mailbox) = reactor();
@@ -596,7 +594,7 @@ pub(super) mod tests {
         {
             assert_eq!(check(&reactor, 8, packet_bytes), expected);
         }
-        // There is to be room for the least that a session gets, however many slots are asked for.
+        // The minimum for a session must fit, however many slots are requested.
         for (slots, counted) in [(1, 1), (SLOTS_MIN, SLOTS_MIN), (2_048, SLOTS_MIN)] {
             for (more, expected) in [(0, allowed), (1, Err(Status::ResourceExhausted))] {
                 let bytes = SESSION_BYTES_PER_CONNECTION_MAX - session_bytes(counted) + more;
@@ -609,7 +607,7 @@ pub(super) mod tests {
         }
     }
 
-    /// All of one process, as an application with the default of slots opens them.
+    /// All of one process, opened with the default number of slots.
     #[test]
     fn slots__of_twenty_thousand_sessions_fit_into_a_connections_share() {
         let mut bytes = 0;
@@ -621,7 +619,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Each proposal has one answer, whoever says no: this nexus at once or when its time is over, or the endpoint.
+    /// Each proposal has exactly one answer: this nexus's refusal, at once or at the deadline, or the endpoint's
+    /// answer.
     #[test]
     fn on_session_open__every_proposal_is_answered() {
         let ok = Reason::new(Status::Ok, "of no use");
@@ -672,7 +671,7 @@ pub(super) mod tests {
                 }
                 _ => panic!("{told:?} instead of {expected:?}"),
             }
-            // A session that the server took and the client does not get is ended.
+            // A session that the server accepted and the client does not get is ended.
             let is_orphan = expected == Some(Status::Internal);
             match inbox.pop() {
                 Some(FromNexus::SessionClosed { link, session, token, from_client, reason }) => {
@@ -690,7 +689,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The client's side: what is asked, and what comes of each answer.
+    /// The client's side: proposals, and the effect of each answer.
     #[test]
     fn propose_session__asks_the_peer_and_tells_the_answer() {
         for answer in ["accept", "refuse", "none"] {
@@ -735,7 +734,7 @@ pub(super) mod tests {
             let is = |what| u64::from(answer == what);
             assert_eq!(counted, (is("accept"), is("refuse"), is("none")));
             assert_eq!((reactor.proposals, reactor.connections[&at].proposals), (0, 0));
-            // Whatever comes now is late, and a session of which nobody knows is closed.
+            // Later answers are late, and an unknown session is closed.
             reactor.on_session_refuse(at, refuse).unwrap();
             assert_eq!(said(&mut reactor, at), []);
             reactor.on_session_accept(at, accept(5, 1)).unwrap();

@@ -1,9 +1,8 @@
-//! What peers hold of this process, by where they are: no place takes what all need.
+//! Resources of the process held by peers, per site: no site can exhaust the resources of all.
 //!
-//! There are no credentials yet, so a peer is known by its address alone, and one address may be
-//! many processes: all of a host, and on loopback all of this one. So a share is large, and one
-//! more rule protects the peers that have the same address: whatever is without use yields to a
-//! newcomer (see `listener` and `seats`).
+//! There are no credentials yet: a peer is known by its address alone, which many processes may share: all of a host,
+//! and on loopback all of this host. The share of a site is therefore large, and a further rule protects peers at the
+//! same address: idle connections yield to new ones (see `listener` and `seats`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,13 +12,13 @@ use super::limits::{
     session_bytes, shrink, slots_left,
 };
 
-/// Where a peer is: an IPv4 address, or an IPv6 network of 64 bits, since a host may have any
-/// address in its network.
+/// The location of a peer: an IPv4 address, or an IPv6 network of 64 bits, since a host may use any address in its
+/// network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Site(IpAddr);
 
 impl Site {
-    /// Of a peer with this address; it is [canonical](super::connection::canonical).
+    /// Returns the site of a peer's address, which is [canonical](super::connection::canonical).
     pub(super) fn of(remote: SocketAddr) -> Self {
         match remote.ip() {
             IpAddr::V4(v4) => Self(v4.into()),
@@ -29,15 +28,15 @@ impl Site {
     }
 }
 
-/// What the peers of one site hold.
+/// The resources held by the peers of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
     /// Connections with links.
     pub(super) seats: usize,
     pub(super) links: usize,
-    /// Sessions proposed and not answered.
+    /// Unanswered session proposals.
     pub(super) proposals: usize,
-    /// Bytes of sessions, also of those that are proposed.
+    /// Bytes of sessions, including proposed ones.
     pub(super) session_bytes: usize,
 }
 
@@ -50,7 +49,7 @@ impl Share {
     }
 }
 
-/// The shares of all sites. Whatever is taken is given back: the sums are of what is there.
+/// The shares of all sites. Everything added is removed again: the sums cover existing objects.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     by_site: HashMap<Site, Share>,
@@ -60,14 +59,14 @@ pub(super) struct Shares {
 /// Why a site gets no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exhausted {
-    /// This address has its share.
+    /// This address has used its share.
     Site(&'static str),
-    /// All is given away.
+    /// The process's limit is reached.
     All(&'static str),
 }
 
 impl Exhausted {
-    /// For people.
+    /// Returns a text for people.
     pub(super) fn text(self) -> String {
         match self {
             Self::Site(what) => format!("your address has its share of this server's {what}"),
@@ -77,17 +76,17 @@ impl Exhausted {
 }
 
 impl Shares {
-    /// Connections with links, of a site and in all.
+    /// Returns the connections with links, of a site and in all.
     pub(super) fn seats(&self, site: Site) -> (usize, usize) {
         (self.share(site).seats, self.all.seats)
     }
 
-    /// What all sites hold together.
+    /// Returns the sum over all sites.
     pub(super) fn all(&self) -> Share {
         self.all
     }
 
-    /// What each site holds.
+    /// Returns the share of each site.
     pub(super) fn sites(&self) -> impl Iterator<Item = (Site, Share)> + '_ {
         self.by_site.iter().map(|(site, share)| (*site, *share))
     }
@@ -96,7 +95,7 @@ impl Shares {
         self.by_site.get(&site).copied().unwrap_or_default()
     }
 
-    /// Whether a site may have one more link.
+    /// Checks that a site may have a further link.
     pub(super) fn check_link(&self, site: Site) -> Result<(), Exhausted> {
         if self.share(site).links >= LINKS_PER_SITE_MAX {
             return Err(Exhausted::Site("links"));
@@ -104,7 +103,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Whether a site may have one more session, of so many slots.
+    /// Checks that a site may have a further session with this number of slots.
     pub(super) fn check_session(&self, site: Site, slots: u16) -> Result<(), Exhausted> {
         let (share, bytes) = (self.share(site), session_bytes(slots));
         if share.proposals >= PROPOSALS_PER_SITE_MAX {
@@ -119,13 +118,13 @@ impl Shares {
         Ok(())
     }
 
-    /// Slots beyond the least that a site's sessions may still be given.
+    /// Returns the slots beyond the minimum that a site's sessions may still get.
     pub(super) fn slots_left(&self, site: Site) -> u64 {
         let of_site = slots_left(SESSION_BYTES_PER_SITE_MAX, self.share(site).session_bytes);
         of_site.min(slots_left(SESSION_BYTES_MAX, self.all.session_bytes))
     }
 
-    /// A link is there; whether it is its connection's first.
+    /// Adds a link; `is_first`: the connection's first.
     pub(super) fn add_link(&mut self, site: Site, is_first: bool) {
         self.change(site, |share| {
             share.links += 1;
@@ -133,7 +132,7 @@ impl Shares {
         });
     }
 
-    /// A link has ended; whether it was its connection's last.
+    /// Removes a link; `was_last`: the connection's last.
     pub(super) fn remove_link(&mut self, site: Site, was_last: bool) {
         self.change(site, |share| {
             take(&mut share.links, 1);
@@ -141,7 +140,7 @@ impl Shares {
         });
     }
 
-    /// A session of so many slots is proposed.
+    /// Adds a proposal with this number of slots.
     pub(super) fn add_proposal(&mut self, site: Site, slots: u16) {
         self.change(site, |share| {
             share.proposals += 1;
@@ -149,7 +148,7 @@ impl Shares {
         });
     }
 
-    /// A proposal of so many slots is answered, or ended with its link.
+    /// Removes a proposal with this number of slots, answered or ended with its link.
     pub(super) fn remove_proposal(&mut self, site: Site, slots: u16) {
         self.change(site, |share| {
             take(&mut share.proposals, 1);
@@ -157,12 +156,12 @@ impl Shares {
         });
     }
 
-    /// Sessions of so many bytes are open.
+    /// Adds the bytes of open sessions.
     pub(super) fn add_sessions(&mut self, site: Site, bytes: usize) {
         self.change(site, |share| share.session_bytes += bytes);
     }
 
-    /// Sessions of so many bytes have ended.
+    /// Removes the bytes of ended sessions.
     pub(super) fn remove_sessions(&mut self, site: Site, bytes: usize) {
         self.change(site, |share| take(&mut share.session_bytes, bytes));
     }

@@ -1,4 +1,4 @@
-//! Counters for those who ask from outside the process (`petrel stats`).
+//! Counters for callers outside the process (`petrel stats`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,19 +14,19 @@ use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::{EndpointId, FromNexus, Reason};
 
-/// Answers of the endpoints while they come in. There is one at a time: who asks meanwhile gets
-/// the same answer.
+/// Collects the endpoints' answers. There is a single collection at a time: callers that ask meanwhile get the same
+/// answer.
 #[derive(Debug)]
 pub(super) struct Collection {
     pub(super) id: u64,
-    /// What each endpoint said, or that it has not yet.
+    /// Each endpoint's answer, or `None` before it.
     answers: BTreeMap<EndpointId, Option<String>>,
-    /// Who asked, and with what number.
+    /// The connections that asked, and the number of each request.
     askers: BTreeMap<ConnectionId, u32>,
 }
 
 impl Collection {
-    /// How many wait for it.
+    /// Returns the connections that wait for it.
     pub(super) fn askers(&self) -> impl Iterator<Item = ConnectionId> + '_ {
         self.askers.keys().copied()
     }
@@ -71,7 +71,7 @@ impl<N: Network> Reactor<N> {
         self.finish_collection_if_complete();
     }
 
-    /// The endpoint has gone: nobody waits for it.
+    /// Stops waiting for an endpoint that has gone.
     pub(super) fn on_endpoint_without_stats(&mut self, endpoint: EndpointId) {
         if let Some(collection) = &mut self.collection {
             collection.answers.remove(&endpoint);
@@ -79,12 +79,12 @@ impl<N: Network> Reactor<N> {
         self.finish_collection_if_complete();
     }
 
-    /// Whether a connection waits for counters.
+    /// Returns true if a connection waits for counters.
     pub(super) fn is_asker(&self, connection: ConnectionId) -> bool {
         self.collection.as_ref().is_some_and(|c| c.askers.contains_key(&connection))
     }
 
-    /// The connection has ended: nobody waits there.
+    /// Drops the requests of a connection that has ended.
     pub(super) fn forget_asker(&mut self, connection: ConnectionId) {
         if let Some(collection) = &mut self.collection {
             collection.askers.remove(&connection);
@@ -145,7 +145,7 @@ impl<N: Network> Reactor<N> {
     }
 }
 
-/// One endpoint's entry. What is too long, or comes after too much, is left out and says so.
+/// Formats an endpoint's entry. An error replaces counters that are too long, alone or in sum.
 fn endpoint_json(endpoint: EndpointId, answer: Option<&str>, bytes_before: usize) -> String {
     let id = endpoint.0;
     let error = match answer {
@@ -157,7 +157,7 @@ fn endpoint_json(endpoint: EndpointId, answer: Option<&str>, bytes_before: usize
     format!("{{\"id\":{id},\"error\":\"{error}\"}}")
 }
 
-/// A text in pieces of at most `bytes_max` bytes and whole characters.
+/// Splits a text into pieces of at most `bytes_max` bytes and whole characters.
 fn pieces(mut text: &str, bytes_max: usize) -> Vec<&str> {
     let mut pieces = Vec::new();
     while !text.is_empty() {

@@ -1,4 +1,4 @@
-//! A nexus without a thread, whose turns its owner takes: for simulators.
+//! A nexus without a thread, driven turn by turn by its owner: for simulators.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,10 +15,10 @@ use crate::error::SetupError;
 pub use super::census::Census;
 pub use super::port::Line;
 
-/// The token by which the network tells that the waker was used.
+/// The token by which the network reports a use of the waker.
 pub const WAKER: usize = MAILBOX;
 
-/// A nexus over some network. Dropping it is the process's sudden end.
+/// A nexus over some network. Dropping it simulates the process's sudden end.
 #[derive(Debug)]
 pub struct SteppedNexus<N: Network> {
     reactor: Reactor<N>,
@@ -28,7 +28,7 @@ pub struct SteppedNexus<N: Network> {
 }
 
 impl<N: Network> SteppedNexus<N> {
-    /// A nexus with these settings; `waker` ends the waits of `net`.
+    /// Starts a nexus with these settings; `waker` ends the waits of `net`.
     ///
     /// # Errors
     /// As [`NexusBuilder::start`].
@@ -40,20 +40,20 @@ impl<N: Network> SteppedNexus<N> {
         Ok(Self { reactor, events, owner, local })
     }
 
-    /// The address that peers connect to.
+    /// Returns the address for peers to connect to.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// The number that tells this process from others.
+    /// Returns the number that distinguishes this process from others.
     pub fn incarnation(&self) -> u64 {
         self.reactor.settings.incarnation
     }
 
-    /// Takes an endpoint in.
+    /// Attaches an endpoint.
     ///
     /// # Errors
-    /// When its number is taken, or the nexus is let go.
+    /// When its number is in use, or the handle was given up.
     pub fn attach(&self, attach: Attach) -> Result<Line<N>, SetupError> {
         self.owner.as_ref().ok_or_else(thread_has_ended)?.attach(attach)
     }
@@ -63,20 +63,20 @@ impl<N: Network> SteppedNexus<N> {
         self.owner = None;
     }
 
-    /// Whether the handle was given up.
+    /// Returns true if the handle was given up.
     pub fn is_let_go(&self) -> bool {
         self.owner.is_none()
     }
 
-    /// How long it may sleep if nothing happens; `None` is for ever.
+    /// Returns how long the nexus may sleep without events; `None` is forever.
     pub fn patience(&self) -> Option<Duration> {
         self.reactor.patience()
     }
 
-    /// Takes a turn; whether there are more to take.
+    /// Takes a turn. Returns true if there are more to take.
     ///
     /// # Errors
-    /// When the network cannot wait. Endpoints have been told then, and the nexus is of no use any more.
+    /// When the network cannot wait. Endpoints have been notified then, and the nexus is of no further use.
     pub fn turn(&mut self) -> io::Result<bool> {
         if let Err(error) = self.reactor.turn(&mut self.events) {
             self.reactor.abandon(&thread_ended());
@@ -88,20 +88,20 @@ impl<N: Network> SteppedNexus<N> {
         Ok(!self.reactor.is_stopping)
     }
 
-    /// The counters so far.
+    /// Returns the current counters.
     pub fn stats(&self) -> NexusStats {
         self.reactor.counters.snapshot()
     }
 
-    /// How much its tables hold.
+    /// Returns the sizes of its tables.
     pub fn census(&self) -> Census {
         self.reactor.census()
     }
 
-    /// Holds its tables against each other.
+    /// Compares its tables with each other.
     ///
     /// # Errors
-    /// The first two that do not agree.
+    /// The first disagreement between two tables.
     pub fn check_tables(&self) -> Result<(), String> {
         self.reactor.check_tables()
     }

@@ -1,4 +1,4 @@
-//! Bytes to messages, messages to bytes, and who handles which (`docs/wire-protocol.md` §8.1).
+//! Bytes to messages, messages to bytes, and dispatch (`docs/wire-protocol.md` §8.1).
 
 use petrel_planted::planted;
 use petrel_proto::Status;
@@ -11,7 +11,7 @@ use super::net::{Network, Ready};
 use super::reactor::Reactor;
 use crate::control::Reason;
 
-/// A message that the protocol does not allow at this point: the peer's fault.
+/// A message not allowed by the protocol at this point: the peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Violation(pub(super) &'static str);
 
@@ -31,14 +31,14 @@ impl<N: Network> Reactor<N> {
         self.connections.get(&id).is_some_and(|c| matches!(c.phase, Phase::Connecting))
     }
 
-    /// Reads what an earlier turn left.
+    /// Reads the bytes left by an earlier turn.
     pub(super) fn read_the_unread(&mut self) {
         for id in std::mem::take(&mut self.unread) {
             self.read(id);
         }
     }
 
-    /// Reads a bounded number of times; what remains is for the next turn.
+    /// Reads a bounded number of times and leaves the rest for the next turn.
     pub(super) fn read(&mut self, id: ConnectionId) {
         let mut buffer = std::mem::take(&mut self.buffer);
         let is_drained = (0..READS_PER_TURN).any(|_| !self.read_once(id, &mut buffer));
@@ -48,7 +48,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Whether it makes sense to go on reading.
+    /// Reads once. Returns true if reading should go on.
     fn read_once(&mut self, id: ConnectionId, buffer: &mut [u8]) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         if connection.out.len() > OUT_SOFT_BYTES && !connection.is_closing() {
@@ -68,7 +68,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Handles the messages in bytes that came.
+    /// Handles the messages in received bytes.
     fn digest(&mut self, id: ConnectionId, mut bytes: &[u8]) {
         let now = self.now;
         let mut has_progressed = false;
@@ -96,7 +96,7 @@ impl<N: Network> Reactor<N> {
             Message::Hello(hello) => self.on_hello(id, hello),
             Message::Goodbye(goodbye) => self.on_goodbye(id, &goodbye),
             Message::Ping(ping) => self.answer_ping(id, ping),
-            // That it came is all that matters.
+            // Its arrival is all that matters.
             Message::Pong(_) => {}
             Message::LinkOpen(open) => return self.on_link_open(id, &open),
             Message::LinkAccept(accept) => return self.on_link_accept(id, &accept),
@@ -139,14 +139,14 @@ impl<N: Network> Reactor<N> {
         let why = format!("what answers there does not follow the protocol: {error}");
         let reason = Reason::new(Status::Unavailable, why);
         let farewell = match error.fault() {
-            // It would not understand.
+            // The peer would not understand it.
             Fault::Stranger => Farewell::Silent,
             _ => Farewell::Say(Reason::new(error.status(), error.to_string())),
         };
         self.close(id, &reason, farewell);
     }
 
-    /// Queues a message. It goes out at the end of the turn.
+    /// Queues a message, to be sent at the end of the turn.
     pub(super) fn send(&mut self, id: ConnectionId, message: impl Into<Message>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_closing() {
@@ -161,7 +161,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Writes what was queued.
+    /// Writes the queued messages.
     pub(super) fn send_the_unsent(&mut self) {
         while let Some(id) = self.unsent.pop() {
             let now = self.now;
@@ -171,7 +171,7 @@ impl<N: Network> Reactor<N> {
             }
             match connection.flush(now) {
                 Err(error) => {
-                    // The peer may have said why before it closed.
+                    // The peer may have sent a reason before it closed.
                     self.read(id);
                     self.on_stream_end(id, &error.to_string());
                 }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn send_the_unsent__drops_who_leaves_too_much_unread() {
-        // More than the kernel buffers, or little.
+        // More than the kernel buffers, and little.
         for (bytes, is_dropped) in [(64 << 20, true), (OUT_HARD_BYTES / 16, false)] {
             let (mut reactor, _) = reactor();
             let (id, _peer) = open_connection(&mut reactor, true);

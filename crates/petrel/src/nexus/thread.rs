@@ -1,4 +1,4 @@
-//! The nexus's thread: who keeps it alive, and what happens when it ends.
+//! The owner and the end of the nexus's thread.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,13 +13,13 @@ use super::reactor::Reactor;
 use crate::control::EndpointId;
 use crate::error::SetupError;
 
-/// Keeps the thread alive: shared by all handles and ports. The last one stops the thread and
-/// waits until its sockets are closed, so that the address is free again then.
+/// Keeps the thread alive; shared by all handles and ports. The last one stops the thread and waits until its sockets
+/// are closed: then the address is free again.
 #[derive(Debug)]
 pub(super) struct Owner<N: Network = MioNetwork> {
     mailbox: Arc<Mailbox<N>>,
     endpoints: Mutex<BTreeSet<EndpointId>>,
-    /// `None` where others take the reactor's turns.
+    /// `None` if a simulator drives the reactor.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -33,12 +33,12 @@ impl Owner {
 }
 
 impl<N: Network> Owner<N> {
-    /// Of a reactor that has no thread of its own.
+    /// Creates the owner of a reactor without a thread of its own.
     pub(super) fn of(mailbox: Arc<Mailbox<N>>) -> Self {
         Self { mailbox, endpoints: Mutex::default(), thread: None }
     }
 
-    /// Takes an endpoint in, and returns its line to the nexus.
+    /// Attaches an endpoint, and returns its connection to the nexus.
     pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> Result<Line<N>, SetupError> {
         let id = self.take_endpoint(attach.id)?;
         let inbox = Arc::new(Inbox::new(attach.waker.clone()));
@@ -54,7 +54,7 @@ impl<N: Network> Owner<N> {
         &self.mailbox
     }
 
-    /// Takes the wanted number, or the lowest that is free.
+    /// Takes the wanted number, or the lowest free one.
     fn take_endpoint(&self, id: Option<EndpointId>) -> Result<EndpointId, SetupError> {
         let mut taken = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let id = match id {
@@ -77,7 +77,7 @@ impl<N: Network> Owner<N> {
     }
 
     pub(super) fn stop_listening(&self) {
-        // Without its thread it does not listen any more.
+        // A post fails only after the end of the thread, when nothing listens.
         let _ = self.mailbox.post(Command::StopListening);
     }
 
@@ -92,7 +92,7 @@ fn lowest_free(taken: &BTreeSet<EndpointId>) -> Option<EndpointId> {
 
 impl<N: Network> Drop for Owner<N> {
     fn drop(&mut self) {
-        // An error means that the thread has ended by itself; so does a failed join.
+        // An error means that the thread has ended already, and so does a failed join.
         let _ = self.mailbox.post(Command::Shutdown);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -100,8 +100,7 @@ impl<N: Network> Drop for Owner<N> {
     }
 }
 
-/// The thread. An error in it must not leave endpoints waiting for answers: whatever happens,
-/// their links go down.
+/// Runs the thread. An error in it must not leave endpoints waiting for answers: their links go down in any case.
 fn run(mut reactor: Reactor) {
     let ended_well = catch_unwind(AssertUnwindSafe(|| reactor.run()));
     if !matches!(ended_well, Ok(Ok(()))) {
@@ -138,7 +137,7 @@ mod tests {
         abandon(false);
     }
 
-    /// The thread dies, and has taken the endpoint in or not.
+    /// The thread dies, before or after it attached the endpoint.
     fn abandon(has_taken_in: bool) {
         let (mut reactor, mailbox) = reactor();
         let waker = petrel_transport::wake::Waker::new().unwrap();
@@ -148,7 +147,7 @@ mod tests {
         if has_taken_in {
             reactor.run_commands();
         }
-        // The thread that would carry it out has died.
+        // The thread has died before carrying the command out.
         mailbox.post(Command::Post(EndpointId(0), open_link(1))).unwrap();
         reactor.abandon(&thread_ended());
         let mut port = Line::new(EndpointId(0), Arc::new(Owner::of(mailbox)), inbox);

@@ -1,4 +1,4 @@
-//! Which requests a server takes in, and which of those it still runs when their turn comes.
+//! Which requests a server queues, and which queued requests it still runs.
 
 use std::time::Duration;
 
@@ -9,72 +9,72 @@ use super::controlled::ControlledDelay;
 use super::expected::ExpectedWait;
 use crate::time::as_ns;
 
-/// What an [`Admission`] goes by.
+/// Limits of an [`Admission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionConfig {
-    /// Most requests that wait: 1 024.
+    /// Most queued requests: 1 024.
     pub requests_max: usize,
-    /// Most bytes of requests that wait: 64 MiB. One that is larger may wait alone.
+    /// Most bytes of queued requests: 64 MiB. A larger request may wait alone.
     pub bytes_max: usize,
-    /// What is done about requests that wait too long.
+    /// How requests that wait too long are shed.
     pub shedding: Shedding,
 }
 
 impl Default for AdmissionConfig {
-    /// The limits bound memory, not delay: delay is what [`Shedding`] is for.
+    /// The limits bound memory, not delay: delay is the task of [`Shedding`].
     fn default() -> Self {
         Self { requests_max: 1_024, bytes_max: 64 << 20, shedding: Shedding::default() }
     }
 }
 
-/// How a server notices that requests wait too long, and which it refuses then. `docs/overload.md` compares
-/// them.
+/// How a server detects that requests wait too long, and which of them it refuses. `docs/overload.md` compares the
+/// policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shedding {
-    /// Not at all: only the limits, and deadlines that have passed.
+    /// Applies only the limits, and deadlines that have passed.
     LimitOnly,
-    /// CoDel (RFC 8289): when a request has waited longer than `target` and so have all of the last
-    /// `interval`, drops one, and then others, ever more often. Drops where requests leave the queue.
+    /// CoDel (RFC 8289): when a request, and all before it during the last `interval`, has waited longer than `target`,
+    /// drops one, then others at a rising rate. Drops at the exit of the queue.
     Codel {
-        /// A wait that is fine for ever.
+        /// A wait that is always acceptable.
         target: Duration,
-        /// How long a longer one is.
+        /// How long longer waits are acceptable.
         interval: Duration,
     },
-    /// When the queue was not empty for an `interval`, nothing that waited longer than `target` is run; else
-    /// nothing that waited longer than `interval` (Maurer, "Fail at Scale", 2015). Drops where requests leave the queue.
+    /// If the queue was not empty for an `interval`, runs only requests that waited up to `target`, else requests that
+    /// waited up to `interval` (Maurer, "Fail at Scale", 2015). Drops at the exit of the queue.
     ControlledDelay {
-        /// The longest wait in a queue that stands.
+        /// The longest wait in a standing queue.
         target: Duration,
-        /// The longest wait in a queue that does not.
+        /// The longest wait otherwise.
         interval: Duration,
     },
-    /// Refuses at arrival while the oldest request has waited for longer than `target`, as Breakwater's servers
-    /// drop (Cho et al., OSDI 2020 §3.3).
+    /// Refuses arriving requests while the oldest queued request has waited longer than `target`, as Breakwater's
+    /// servers drop (Cho et al., OSDI 2020 §3.3).
     OldestWait {
-        /// The longest wait of the oldest.
+        /// The longest wait of the oldest request.
         target: Duration,
     },
-    /// Refuses at arrival what would wait longer than `target` or `services` mean times of service, whichever
-    /// is longer; or would end after its deadline, taking long itself. By the requests that wait, the workers, and
-    /// what requests took before; and where that is too hopeful, by the oldest one's wait as above.
+    /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times, or if
+    /// with a long service time it would end after its deadline. The expectation comes from the queue length, the
+    /// workers and past service times; where that is too low, from the oldest request's wait as above.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
-        /// The longest wait in mean times of service.
+        /// The longest wait in mean service times.
         services: u32,
     },
 }
 
-/// Requests that wait for a worker.
+/// The queued requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// How many.
+    /// Number of requests.
     pub requests: usize,
-    /// Their bytes.
+    /// Bytes of the requests.
     pub bytes: usize,
-    /// Since when the oldest waits, in nanoseconds.
+    /// When the oldest was queued, in nanoseconds.
     pub oldest_ns: Option<u64>,
 }
 
@@ -82,27 +82,26 @@ pub struct Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Shed {
-    /// As many requests wait as may.
+    /// The queue holds its maximum of requests.
     Requests,
-    /// With this one, more bytes would wait than may.
+    /// With this request the queue would exceed its maximum of bytes.
     Bytes,
-    /// It would wait too long, or did; or could not be answered by its deadline.
+    /// Its wait was or would be too long, or it could not be answered by its deadline.
     Delay,
     /// Its deadline has passed.
     Late,
 }
 
 impl Default for Shedding {
-    /// A hundred times of service, and at least a millisecond: nobody who has set no deadline is refused for
-    /// less, so that a client may have some dozen calls outstanding to a single worker; and those who have one are
-    /// served by it.
+    /// A hundred service times, and at least a millisecond. A request without a deadline is never refused for less, so
+    /// a client may have some dozen calls outstanding to a single worker. A request with a deadline is refused by that.
     fn default() -> Self {
         Shedding::ExpectedWait { target: Duration::from_millis(1), services: 100 }
     }
 }
 
 impl Shed {
-    /// The status that says so to the client. The request was not executed.
+    /// Returns the status for the client. The request was not executed.
     pub fn status(self) -> Status {
         match self {
             Shed::Requests | Shed::Bytes | Shed::Delay => Status::ResourceExhausted,
@@ -110,7 +109,7 @@ impl Shed {
         }
     }
 
-    /// The message for people.
+    /// Returns the message for people.
     pub fn text(self) -> &'static str {
         match self {
             Shed::Requests => "the server's queue is full",
@@ -121,12 +120,12 @@ impl Shed {
     }
 }
 
-/// Decides, for one queue of requests and the workers that serve it, what is refused: a request that waits
-/// longer than its caller does is work for nothing, and delays all that come after it.
+/// Decides which requests to refuse, for one queue and the workers that serve it. A request that waits longer than its
+/// caller is wasted work, and delays all later ones.
 ///
-/// The owner of the queue asks [`admit`](Self::admit) before a request is queued and [`begin`](Self::begin) when a
-/// worker could run it, and tells how long each one took ([`done`](Self::done)). A refused request is answered with
-/// [`Shed::status`], at once.
+/// The owner of the queue asks [`admit`](Self::admit) before it queues a request and [`begin`](Self::begin) when a
+/// worker could run the request, and reports each service time ([`done`](Self::done)). It answers a refused request
+/// with [`Shed::status`] at once.
 ///
 /// ```
 /// use petrel::overload::{Admission, AdmissionConfig, Shed, Waiting};
@@ -158,7 +157,7 @@ enum Policy {
 }
 
 impl Admission {
-    /// For a queue that so many workers serve; nothing waits yet.
+    /// Creates an admission for an empty queue with this number of workers.
     pub fn new(config: AdmissionConfig, workers: usize) -> Self {
         Self {
             requests_max: config.requests_max,
@@ -168,11 +167,10 @@ impl Admission {
         }
     }
 
-    /// A request of so many bytes has come, and others wait: whether it may be queued. If not, it is
-    /// answered at once.
+    /// Decides whether an arriving request of `bytes` may be queued behind `waiting`. If not, it is answered at once.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the request is refused.
     pub fn admit(
         &mut self,
         now_ns: u64,
@@ -183,7 +181,7 @@ impl Admission {
         if waiting.requests >= self.requests_max {
             return Err(Shed::Requests);
         }
-        // What is larger than all that may wait gets in where it is alone.
+        // A request larger than the limit is admitted to an empty queue.
         if waiting.requests > 0 && waiting.bytes.saturating_add(bytes) > self.bytes_max {
             return Err(Shed::Bytes);
         }
@@ -193,11 +191,11 @@ impl Admission {
         if self.is_too_long(now_ns, deadline_ns, waiting) { Err(Shed::Delay) } else { Ok(()) }
     }
 
-    /// A worker is free for a request that has waited since `queued_ns`, and so many others wait: whether it is
-    /// still worth its while. If not, it is answered at once, and the worker takes the next.
+    /// Decides whether a free worker should run a request queued at `queued_ns`, with `waiting` others queued. If not,
+    /// the request is answered at once, and the worker takes the next.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the request is refused.
     pub fn begin(
         &mut self,
         now_ns: u64,
@@ -217,14 +215,13 @@ impl Admission {
         if is_shed { Err(Shed::Delay) } else { Ok(()) }
     }
 
-    /// A worker was busy with a request for so long.
+    /// Records the service time of a request.
     pub fn done(&mut self, service_ns: u64) {
         self.expected.record(service_ns);
     }
 
-    /// Never if nothing waits: else what once took too long to begin anything would keep its place in the
-    /// means for ever, since nothing would be run that could change them. And never before it is known what
-    /// requests take: a millisecond is long for some and short for others.
+    /// False for an empty queue: else a mean that refuses everything would never change, since no request would run.
+    /// False also while service times are unknown: a millisecond is long for some and short for others.
     fn is_too_long(&self, now_ns: u64, deadline_ns: Option<u64>, waiting: Waiting) -> bool {
         if waiting.requests == 0 || !self.expected.is_known() {
             return false;
@@ -240,21 +237,20 @@ impl Admission {
         }
     }
 
-    /// How long a request that comes now will wait, as far as one can know.
+    /// Returns the expected wait of a request that arrives now.
     fn wait_ns(&self, now_ns: u64, waiting: Waiting) -> u64 {
         self.expected.wait_ns(waiting.requests).max(waiting.age_ns(now_ns))
     }
 
-    /// Whether a request that waits, and takes long then, ends too late to be answered within the time that it
-    /// has left.
+    /// Returns true if a slow request with this wait would end too late to be answered in the time left.
     fn is_too_late(&self, wait_ns: u64, left_ns: u64) -> bool {
         let ends_ns = wait_ns.saturating_add(self.expected.long_service_ns());
         ends_ns > left_ns - left_ns / WAY_BACK
     }
 }
 
-/// The part of the time left that is for the answer's way to the client, and for what nobody expects. Without
-/// it a server whose requests all take the same answers at the very deadline, and the client is gone.
+/// The fraction of the remaining time reserved for the response's transmission and surprises. Without it, a server with
+/// constant service times answers exactly at the deadline, when the client is gone.
 const WAY_BACK: u64 = 8;
 
 impl Waiting {
@@ -378,7 +374,7 @@ mod tests {
             Ok(()),
             "a means to learn better"
         );
-        // Four before it and itself: 20 µs and 10, an eighth for the way back, and what times deviate.
+        // Four before it and itself: 20 µs and 10, an eighth for the response's transmission, and the deviation.
         assert_eq!(admission.admit(100, 0, Some(34_300), waiting(4)), Err(Shed::Delay));
         assert_eq!(admission.admit(100, 0, Some(34_500), waiting(4)), Ok(()));
         let mut admission = self::admission(Shedding::LimitOnly);
@@ -433,7 +429,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever requests took: an empty queue takes everything in that is not late.
+        /// Whatever the service times, an empty queue admits every request that is not late.
         #[test]
         fn admit__never_locks_everybody_out(
             shedding in any_shedding(), took in prop::collection::vec(any::<u64>(), 0..99),
@@ -445,7 +441,7 @@ mod tests {
             prop_assert_eq!(admission.admit(now_ns, 9, deadline_ns, waiting(0)), Ok(()));
         }
 
-        /// Whatever is asked in whatever order, even with a clock that goes back.
+        /// For any calls in any order, even with a clock that goes back.
         #[test]
         fn admission__keeps_its_limits_and_runs_nothing_late(
             shedding in any_shedding(), workers in 0..4usize,

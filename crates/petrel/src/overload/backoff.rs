@@ -1,4 +1,4 @@
-//! How long to wait before another attempt.
+//! Pauses before another attempt.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::time::as_ns;
 pub struct BackoffConfig {
     /// Longest pause before the second attempt: 1 ms.
     pub first: Duration,
-    /// No pause is longer: 1 s.
+    /// Longest of all pauses: 1 s.
     pub max: Duration,
-    /// How long the next pause may be, in hundredths of the one before; 200 by default. What waits for a server that is away
-    /// waits longer than it was away, by up to as much of that time as this is above 100.
+    /// Upper bound of the next pause, in per cent of the previous bound; 200 by default. A client notices the end of an
+    /// outage late by up to the excess of this value over 100, in per cent of the outage.
     pub growth_percent: u32,
 }
 
 impl Default for BackoffConfig {
-    /// 1 ms, about the least that a lost packet takes to be noticed, to 1 s: a server that is back is
-    /// found within half a second on average.
+    /// From 1 ms, about the least time to notice a lost packet, to 1 s: a server that is back is found within half a
+    /// second on average.
     fn default() -> Self {
         Self { first: Duration::from_millis(1), max: Duration::from_secs(1), growth_percent: 200 }
     }
@@ -26,9 +26,9 @@ impl Default for BackoffConfig {
 
 /// Pauses between attempts: exponential, with full jitter.
 ///
-/// Each pause is drawn evenly from nothing to a bound: `first`, and then by `growth_percent` more each time, at most `max`. Clients
-/// that failed together come back apart ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015; of the forms
-/// compared there, the full one makes the fewest calls).
+/// Each pause is drawn evenly between zero and a bound: `first`, then growing by `growth_percent` each time, up to
+/// `max`. Clients that failed together thus return apart ("Exponential Backoff And Jitter", AWS Architecture Blog,
+/// 2015; of the variants compared there, full jitter makes the fewest calls).
 ///
 /// ```
 /// use petrel::overload::{Backoff, BackoffConfig};
@@ -46,19 +46,19 @@ pub struct Backoff {
     max_ns: u64,
     growth_percent: u32,
     pauses: u32,
-    /// The longest that the next pause can be.
+    /// The upper bound of the next pause.
     bound_ns: u64,
 }
 
 impl Backoff {
-    /// Nothing has failed yet.
+    /// Creates a backoff without failures.
     pub fn new(config: BackoffConfig) -> Self {
         let (first_ns, max_ns) = (as_ns(config.first), as_ns(config.max));
         let (growth_percent, bound_ns) = (config.growth_percent, first_ns.min(max_ns));
         Self { first_ns, max_ns, growth_percent, pauses: 0, bound_ns }
     }
 
-    /// How long to wait now, in nanoseconds, from evenly distributed random bits.
+    /// Returns the next pause in nanoseconds, from evenly distributed random bits.
     pub fn next_ns(&mut self, random: u64) -> u64 {
         let bound_ns = u128::from(self.bound_ns);
         self.pauses = self.pauses.saturating_add(1);
@@ -68,13 +68,13 @@ impl Backoff {
         ((u128::from(random) * (bound_ns + 1)) >> 64) as u64
     }
 
-    /// An attempt succeeded: the next pause is a first one.
+    /// Records a success: the next pause is a first one.
     pub fn reset(&mut self) {
         self.pauses = 0;
         self.bound_ns = self.first_ns.min(self.max_ns);
     }
 
-    /// Pauses since the last success.
+    /// Returns the pauses since the last success.
     pub fn pauses(&self) -> u32 {
         self.pauses
     }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn next_ns__is_spread_evenly() {
-        // Evenly spaced random numbers, so that a tenth of the pauses is in each tenth of the range.
+        // Evenly spaced random numbers put a tenth of the pauses into each tenth of the range.
         let mut tenths = [0; 10];
         for step in 0..1_000u64 {
             let pause = backoff(999, 999).next_ns(step * (u64::MAX / 1_000));

@@ -1,26 +1,26 @@
 //! CoDel (RFC 8289), for requests.
 //!
-//! As §5 has it, but for what differs between packets and requests: the last one that waits is never shed, as there
-//! the last packet's worth of bytes is not; and the loop that drops is the worker's that asks again.
+//! As in §5, except for differences between packets and requests: the last queued request is never shed, as the RFC
+//! keeps the last packet's worth of bytes; and the dropping loop is the worker that asks again.
 
 /// CoDel's state (§5.3).
 #[derive(Clone, Debug)]
 pub(super) struct Codel {
     target_ns: u64,
     interval_ns: u64,
-    /// When the wait will have been above the target for an interval, if it stays there.
+    /// When the wait will have exceeded the target for an interval, if it does not fall.
     first_above_ns: Option<u64>,
-    /// While it drops: when the next one goes.
+    /// While dropping: the time of the next drop.
     drop_next_ns: Option<u64>,
-    /// Drops since it began to.
+    /// Drops since dropping began.
     count: u64,
-    /// What `count` was when it began to drop the last time.
+    /// The value of `count` when dropping last began.
     last_count: u64,
-    /// When it last dropped or meant to.
+    /// The time of the last or next drop.
     last_next_ns: u64,
 }
 
-/// Beginning to drop again so many intervals after the last time goes on where that stopped (§5.4).
+/// Within this number of intervals, dropping resumes at its former rate (§5.4).
 const RECENT_INTERVALS: u64 = 16;
 
 impl Codel {
@@ -36,7 +36,7 @@ impl Codel {
         }
     }
 
-    /// Whether a request that has waited for so long is to be dropped; `waiting` others remain.
+    /// Returns true if a request that has waited for `waited_ns` is to be dropped; `waiting` others remain.
     pub(super) fn sheds(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
         let is_standing = self.is_standing(now_ns, waited_ns, waiting);
         match self.drop_next_ns {
@@ -58,7 +58,7 @@ impl Codel {
         }
     }
 
-    /// Whether waits have been above the target for an interval (§5.6, `dodequeue`).
+    /// Returns true if waits have exceeded the target for an interval (§5.6, `dodequeue`).
     fn is_standing(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
         if waited_ns < self.target_ns || waiting == 0 {
             self.first_above_ns = None;
@@ -69,7 +69,7 @@ impl Codel {
         now_ns >= *first_above_ns
     }
 
-    /// §5.5, `dequeue`: how often it drops at first depends on how often it did.
+    /// §5.5, `dequeue`: the initial drop rate depends on the former one.
     fn begin_dropping(&mut self, now_ns: u64) {
         let delta = self.count - self.last_count;
         let since_ns = now_ns.saturating_sub(self.last_next_ns);
@@ -95,7 +95,7 @@ mod tests {
     const TARGET_NS: u64 = 50;
     const INTERVAL_NS: u64 = 1_000;
 
-    /// When it drops of a request every 10 ns, all of which have waited so long.
+    /// The times of drops among requests every 10 ns that have all waited for `waited_ns`.
     fn drops(codel: &mut Codel, from_ns: u64, until_ns: u64, waited_ns: u64) -> Vec<u64> {
         let times = (from_ns..until_ns).step_by(10);
         times.filter(|&now_ns| codel.sheds(now_ns, waited_ns, 5)).collect()
@@ -129,13 +129,13 @@ mod tests {
         assert_eq!(later, [41_000, 42_000], "slowly again");
     }
 
-    /// The queue has stood for an interval, and it begins to drop.
+    /// Lets the queue stand for an interval, which begins the dropping.
     fn begin(codel: &mut Codel, now_ns: u64) {
         assert!(!codel.sheds(now_ns - INTERVAL_NS, 100, 5));
         assert!(codel.sheds(now_ns, 100, 5));
     }
 
-    /// It goes on to drop so often, each when it is due; and the queue is gone. Gives when.
+    /// Drops `times` more requests, each when due, then empties the queue. Returns the time.
     fn drop_and_end(codel: &mut Codel, times: u64) -> u64 {
         for _ in 0..times {
             let next_ns = codel.drop_next_ns.expect("it drops");

@@ -1,4 +1,4 @@
-//! How many calls a client has outstanding to one server.
+//! The number of calls a client has outstanding to a server.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use crate::time::as_ns;
 /// Bounds of a [`ConcurrencyLimit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConcurrencyLimitConfig {
-    /// Calls outstanding at first: 8.
+    /// Initial limit of outstanding calls: 8.
     pub initial: u32,
     /// Most calls outstanding: 256.
     pub max: u32,
-    /// The longest pause between two calls, when even one outstanding is too much: 20 ms.
+    /// The longest pause between two calls, when even one outstanding call is too much: 20 ms.
     pub pause_max: Duration,
 }
 
 impl Default for ConcurrencyLimitConfig {
-    /// With pauses of at most 20 ms a client is back within some tenths of a second, wherever its limit was.
+    /// Pauses of at most 20 ms let a client recover within some tenths of a second from any limit.
     fn default() -> Self {
         Self { initial: 8, max: 256, pause_max: Duration::from_millis(20) }
     }
 }
 
-/// How many calls a client may have outstanding to one server, by what the server refuses: additive
-/// increase, multiplicative decrease, as TCP's window (Chiu and Jain 1989).
+/// Limits the calls that a client has outstanding to one server by the server's refusals: additive increase,
+/// multiplicative decrease, as TCP's window (Chiu and Jain 1989).
 ///
-/// - A call that succeeded adds to the limit, if the limit was reached when the call began: one more for each
-///   round trip in which all succeed. A client that does not need its limit does not raise it.
-/// - A refused call halves the limit, but only if it began after the last time that this happened: calls of the
-///   same round trip say the same thing. Where 0.7 to 0.9 of it were left instead of a half, a single worker with
-///   a hundred clients did 3 to 5 % more work, but refusals were two to six times as many, and goodput 9 to
-///   38 % less where those are as dear as the work (`docs/overload.md`).
-/// - The limit goes below one: at a quarter there is one call in four round trips. Else so many clients as the
-///   server has places would keep it refusing, each as fast as refusals come back. Below one it
-///   grows by a quarter for each success: with an eighth, clients of a server
-///   that had been held up for some 30 ms were seen to stay away for seconds; twice as much made more refusals.
+/// - A successful call raises the limit if the limit was reached when the call began: by one for each round trip in
+///   which all succeed. A client that does not use its whole limit does not raise it.
+/// - A refused call halves the limit, but only if the call began after the last decrease: calls of one round trip carry
+///   the same information. With a factor of 0.7 to 0.9 instead of a half, a single worker with a hundred clients did 3
+///   to 5 % more work. But refusals were two to six times as many, and goodput 9 to 38 % less where refusals cost as
+///   much as the work (`docs/overload.md`).
+/// - The limit may fall below one: a quarter means one call in four round trips. Otherwise, as many clients as the
+///   server has places would keep it refusing, each as fast as refusals return. Below one, each success adds a quarter.
+///   With an eighth, clients of a server that had stalled for some 30 ms stayed away for seconds; with a half, there
+///   were more refusals.
 ///
-/// Every [`Permit`] goes back, to exactly one of [`succeeded`](Self::succeeded), [`refused`](Self::refused),
+/// Every [`Permit`] is returned to exactly one of [`succeeded`](Self::succeeded), [`refused`](Self::refused),
 /// [`timed_out`](Self::timed_out) and [`ended`](Self::ended).
 ///
 /// ```
@@ -53,24 +53,24 @@ impl Default for ConcurrencyLimitConfig {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConcurrencyLimit {
-    /// In parts of [`ONE`].
+    /// In units of 1/[`ONE`].
     limit: u64,
     limit_max: u64,
     pause_max_ns: u64,
     outstanding: u32,
-    /// Counts decreases: a call of an earlier epoch began before the last one.
+    /// Counts decreases: a call of an earlier epoch began before the last decrease.
     epoch: u32,
-    /// Before this time nothing starts, if the limit is below one.
+    /// Below a limit of one, no call starts before this time.
     resumes_ns: u64,
 }
 
-/// A call, so that parts of one can be counted.
+/// One call in the unit of the limit, which counts fractions of calls.
 const ONE: u64 = 1 << 16;
 
-/// The part of a limit below one that a success adds.
+/// The fraction of a limit below one that a success adds.
 const GROWTH_BELOW_ONE: u64 = 4;
 
-/// One call in 64 round trips: a server stands 64 times as many clients as it has places for calls.
+/// One call in 64 round trips: a server copes with 64 times as many clients as it has places for calls.
 const LIMIT_MIN: u64 = ONE / 64;
 
 /// The right to have one call outstanding.
@@ -79,12 +79,12 @@ const LIMIT_MIN: u64 = ONE / 64;
 pub struct Permit {
     began_ns: u64,
     epoch: u32,
-    /// Whether no other call could have begun after this one.
+    /// Whether the limit was reached with this call.
     was_full: bool,
 }
 
 impl ConcurrencyLimit {
-    /// No call is outstanding.
+    /// Creates a limit without outstanding calls.
     pub fn new(config: ConcurrencyLimitConfig) -> Self {
         let limit_max = u64::from(config.max.max(1)) * ONE;
         let limit = (u64::from(config.initial) * ONE).clamp(ONE, limit_max);
@@ -92,7 +92,7 @@ impl ConcurrencyLimit {
         Self { limit, limit_max, pause_max_ns, outstanding: 0, epoch: 0, resumes_ns: 0 }
     }
 
-    /// Leave to make a call, if there is any now. If not: once one of those outstanding has ended, and
+    /// Returns a permit to make a call, if possible now. Otherwise try again after an outstanding call has ended, and
     /// not before [`resumes_ns`](Self::resumes_ns).
     pub fn try_start(&mut self, now_ns: u64) -> Option<Permit> {
         if !self.may_start(now_ns) {
@@ -103,14 +103,14 @@ impl ConcurrencyLimit {
         Some(Permit { began_ns: now_ns, epoch: self.epoch, was_full })
     }
 
-    /// Whether there is leave to make a call now.
+    /// Returns true if a call may be made now.
     pub fn may_start(&self, now_ns: u64) -> bool {
         self.outstanding < self.limit() && self.resumes_ns().is_none_or(|at| now_ns >= at)
     }
 
-    /// The server answered.
+    /// Records a response of the server.
     pub fn succeeded(&mut self, permit: Permit, now_ns: u64) {
-        // A success says nothing about a limit that was lowered after the call had begun.
+        // A success carries no information about a limit lowered after the call began.
         if permit.was_full && permit.epoch == self.epoch {
             let more = match self.limit {
                 below_one @ ..ONE => below_one / GROWTH_BELOW_ONE,
@@ -121,43 +121,43 @@ impl ConcurrencyLimit {
         self.end(&permit, now_ns);
     }
 
-    /// The server says that it did not execute the call because it has too much to do: RESOURCE_EXHAUSTED, or
-    /// DEADLINE_EXCEEDED where that was over before the handler ran.
+    /// Records that the server did not execute the call because of overload: RESOURCE_EXHAUSTED, or DEADLINE_EXCEEDED
+    /// if the deadline passed before the handler ran.
     pub fn refused(&mut self, permit: Permit, now_ns: u64) {
         self.decrease(&permit, LIMIT_MIN);
         self.end(&permit, now_ns);
     }
 
-    /// Nothing came back in time. That is a sign of overload too, but no reason to pause: the call has kept
-    /// its place until its deadline, which is pause enough, and a server that was held up once is not to find its
-    /// clients away.
+    /// Records that no response came in time. That is a sign of overload too, but no reason to pause. The call has kept
+    /// its place until its deadline, which is pause enough, and clients should not stay away from a server that stalled
+    /// once.
     pub fn timed_out(&mut self, permit: Permit, now_ns: u64) {
         self.decrease(&permit, ONE.min(self.limit));
         self.end(&permit, now_ns);
     }
 
-    /// The call ended in a way that says nothing about the server's load.
+    /// Records an end that carries no information about the server's load.
     pub fn ended(&mut self, permit: Permit, now_ns: u64) {
         self.end(&permit, now_ns);
     }
 
-    /// Calls that may be outstanding, at least one.
+    /// Returns the limit of outstanding calls, at least one.
     pub fn limit(&self) -> u32 {
         // At most `limit_max`, which came from a u32.
         (self.limit / ONE).max(1) as u32
     }
 
-    /// Calls that are outstanding.
+    /// Returns the number of outstanding calls.
     pub fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// When the next call may begin at the earliest, if there has to be a pause at all.
+    /// Returns the earliest time of the next call, if a pause is needed.
     pub fn resumes_ns(&self) -> Option<u64> {
         (self.limit < ONE).then_some(self.resumes_ns)
     }
 
-    /// Halves the limit, once for all calls that began since the last time.
+    /// Halves the limit, once for all calls that began since the last decrease.
     fn decrease(&mut self, permit: &Permit, least: u64) {
         if permit.epoch == self.epoch {
             self.epoch = self.epoch.wrapping_add(1);
@@ -168,7 +168,7 @@ impl ConcurrencyLimit {
     fn end(&mut self, permit: &Permit, now_ns: u64) {
         assert!(self.outstanding > 0, "each permit goes back once");
         self.outstanding -= 1;
-        // One call in 1 / limit round trips, counted from the beginning of the last: this one took one.
+        // One call in 1 / limit round trips, counted from the beginning of the last call, which took one.
         let round_trip_ns = now_ns.saturating_sub(permit.began_ns);
         let round_trips_ns = u128::from(round_trip_ns) * u128::from(ONE) / u128::from(self.limit);
         let pause_ns = round_trips_ns.saturating_sub(u128::from(round_trip_ns));
@@ -191,12 +191,12 @@ mod tests {
         ConcurrencyLimit::new(ConcurrencyLimitConfig { initial, ..Default::default() })
     }
 
-    /// As many calls as there may be, all at once.
+    /// Starts as many calls as possible at once.
     fn start_all(limit: &mut ConcurrencyLimit, now_ns: u64) -> Vec<Permit> {
         std::iter::from_fn(|| limit.try_start(now_ns)).collect()
     }
 
-    /// A round trip for each entry, in which all calls end that way.
+    /// Runs a round trip for each entry, in which all calls end that way.
     fn round_trips(limit: &mut ConcurrencyLimit, now_ns: &mut u64, succeed: &[bool]) {
         for &succeeds in succeed {
             *now_ns = (*now_ns).max(limit.resumes_ns().unwrap_or(0));
@@ -228,14 +228,14 @@ mod tests {
         }
         assert_eq!(limit.limit(), 4, "one at a time");
         let mut now_ns = 0;
-        // The last of each round trip's calls finds it full.
+        // The last of each round trip's calls fills the limit.
         round_trips(&mut limit, &mut now_ns, &[true; 4]);
         assert_eq!(limit.limit(), 4);
         round_trips(&mut limit, &mut now_ns, &[true; 1]);
         assert_eq!(limit.limit(), 5);
     }
 
-    /// Of a limit so large that a success adds less than can be counted, it still adds something.
+    /// If the limit is too large for the increment's resolution, a success still adds something.
     #[test]
     fn succeeded__raises_any_full_limit() {
         for calls in [1, 2, 3, 1 << 16, 1 << 17] {
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(limit.limit(), u32::MAX);
     }
 
-    /// A server that can hold so many calls and refuses all others at once: round by round.
+    /// A server with a fixed number of places, which refuses all other calls at once: round by round.
     #[test]
     fn limits_of_many_clients__share_what_the_server_holds() {
         let (clients, places, rounds) = (10, 100, 4_000);
@@ -359,7 +359,7 @@ mod tests {
             let now_ns = round * RTT_NS;
             let mut calls: VecDeque<_> = limits.iter_mut().map(|l| start_all(l, now_ns)).collect();
             let mut free = places;
-            // In turns, so that nobody is always the first to find it full.
+            // In turns, so that no client is always the first to find the server full.
             while calls.iter().any(|calls| !calls.is_empty()) {
                 for (client, calls) in calls.iter_mut().enumerate() {
                     let Some(permit) = calls.pop() else { continue };
@@ -418,7 +418,7 @@ mod tests {
                 prop_assert!((1..=max.max(1)).contains(&limit.limit()));
                 prop_assert!(limit.resumes_ns().is_none_or(|at_ns| at_ns <= now_ns + pause_ns));
             }
-            // Whatever happened, with all calls ended and pauses over it goes on.
+            // After any history, a call can start once all calls have ended and pauses are over.
             permits.into_iter().for_each(|permit| limit.ended(permit, now_ns));
             let resumes_ns = limit.resumes_ns().unwrap_or(now_ns);
             prop_assert!(limit.try_start(resumes_ns.max(now_ns)).is_some());

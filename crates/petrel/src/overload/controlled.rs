@@ -1,15 +1,14 @@
-//! Waits bounded by whether the queue stands (Maurer, "Fail at Scale", ACM Queue 2015).
+//! A bound on waits that depends on whether the queue stands (Maurer, "Fail at Scale", ACM Queue 2015).
 //!
-//! There it comes with taking the newest request first while the queue stands. Here requests run in the order
-//! in which they came: where waits are short by other means there is nothing to gain, and a ring has one end to
-//! take from.
+//! The article also takes the newest request first while the queue stands. Here requests run in order of arrival: other
+//! means keep waits short, so there is nothing to gain, and a ring has a single end to take from.
 
 /// The longest wait, by when the queue was last empty.
 #[derive(Clone, Debug)]
 pub(super) struct ControlledDelay {
     target_ns: u64,
     interval_ns: u64,
-    /// When nothing waited the last time.
+    /// When the queue was last empty.
     empty_ns: u64,
 }
 
@@ -18,7 +17,7 @@ impl ControlledDelay {
         Self { target_ns, interval_ns, empty_ns: 0 }
     }
 
-    /// Whether a request that has waited for so long is to be dropped; `waiting` others remain.
+    /// Returns true if a request that has waited for `waited_ns` is to be dropped; `waiting` others remain.
     pub(super) fn sheds(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
         let stands = now_ns.saturating_sub(self.empty_ns) > self.interval_ns;
         if waiting == 0 {

@@ -1,18 +1,18 @@
-//! How long a request will wait, by how many wait before it, and how long it will take then.
+//! The expected wait of a request by the queue length, and its expected service time.
 
-/// Requests that the means remember: after a change of what they take, they are within a seventh of the new
-/// value after twice as many. Of exponential times the mean is within 9 % of the true one two times in three.
+/// Requests averaged by the means. After a change of service times, the means are within a seventh of the new value
+/// after twice as many requests. For exponential times the mean is within 9 % of the true value two times in three.
 const REMEMBERED: u64 = 64;
 
-/// Below a nanosecond, so that the mean of short times does not stop short of them.
+/// A resolution below a nanosecond, without which the mean of short times would stop at a distance from them.
 const PARTS_PER_NS: u64 = 256;
 
-/// Mean deviations above the mean that a request may well take: as many as TCP waits for an
-/// acknowledgement (RFC 6298 §2). Of exponential times 98 % are shorter.
+/// Mean deviations above the mean that a slow request may take: as many as in TCP's retransmission timeout (RFC 6298
+/// §2). Of exponential times 98 % are shorter.
 const DEVIATIONS: u64 = 4;
 
-/// The mean time of service, and what it means for those that wait: with all workers busy one of them is free
-/// every `service / workers`, so that the n-th in the queue waits n times as long.
+/// The mean service time, and the waits derived from it: with all workers busy, a worker becomes free every `service /
+/// workers`, and the n-th request in the queue waits n times as long.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedWait {
     workers: u64,
@@ -20,12 +20,12 @@ pub(super) struct ExpectedWait {
     deviation: Mean,
 }
 
-/// The mean of the first times, and then of the last.
+/// The mean of the first times, and then of the most recent.
 #[derive(Clone, Debug, Default)]
 struct Mean {
-    /// In [`PARTS_PER_NS`].
+    /// In units of 1/[`PARTS_PER_NS`] ns.
     parts: u64,
-    /// Times that it is of, up to [`REMEMBERED`].
+    /// The number of averaged times, up to [`REMEMBERED`].
     count: u64,
 }
 
@@ -40,23 +40,23 @@ impl ExpectedWait {
         self.service.record(service_ns);
     }
 
-    /// Whether there was a first one.
+    /// Returns true if a service time was recorded.
     pub(super) fn is_known(&self) -> bool {
         self.service.count > 0
     }
 
-    /// The mean; zero before the first.
+    /// Returns the mean; zero before the first record.
     pub(super) fn service_ns(&self) -> u64 {
         self.service.parts / PARTS_PER_NS
     }
 
-    /// What a request takes that takes long.
+    /// Returns the service time of a slow request.
     pub(super) fn long_service_ns(&self) -> u64 {
         let deviations = self.deviation.parts.saturating_mul(DEVIATIONS);
         self.service.parts.saturating_add(deviations) / PARTS_PER_NS
     }
 
-    /// What a request waits behind so many others.
+    /// Returns the wait of a request behind `waiting` others.
     pub(super) fn wait_ns(&self, waiting: usize) -> u64 {
         let all = u128::from(self.service.parts) * waiting as u128;
         let parts = u128::from(self.workers) * u128::from(PARTS_PER_NS);
@@ -107,7 +107,7 @@ mod tests {
     fn long_service_ns__is_the_mean_where_all_take_the_same() {
         let mut expected = ExpectedWait::new(1);
         (0..20 * REMEMBERED).for_each(|_| expected.record(10_000));
-        // The first was a surprise.
+        // The first time had a large deviation.
         assert!((10_000..10_010).contains(&expected.long_service_ns()));
         (0..20 * REMEMBERED).for_each(|number| expected.record(5_000 + number % 2 * 10_000));
         let long_ns = expected.long_service_ns();

@@ -1,18 +1,18 @@
-//! Overload: what keeps a server that is asked for more than it can do useful, and its clients patient.
+//! Overload control: keeps an overloaded server useful, and makes its clients back off.
 //!
-//! State machines without clocks, threads or randomness of their own: times are nanoseconds of any clock
-//! that does not go back, and random numbers are passed in. Whoever owns calls or a queue asks them.
+//! State machines without clocks, threads or randomness of their own: times are nanoseconds of any clock that does not
+//! go back, and random numbers are arguments. The owner of the calls or of the queue drives them.
 //!
-//! | type | whose | what it decides |
+//! | type | used by | decision |
 //! | --- | --- | --- |
-//! | [`Admission`] | a server's, for one queue | whether a request is taken in, and whether it is still run |
-//! | [`ConcurrencyLimit`] | a client's, for one server | whether another call may be sent now |
-//! | [`RetryBudget`] | a client's | whether a failed call may be made again |
-//! | [`Backoff`] | a client's | how long to wait before that, or before connecting anew |
+//! | [`Admission`] | a server, per queue | whether a request is queued, and whether it is still run |
+//! | [`ConcurrencyLimit`] | a client, per server | whether another call may be sent now |
+//! | [`RetryBudget`] | a client | whether a failed call may be made again |
+//! | [`Backoff`] | a client | how long to wait before a retry or a reconnect |
 //!
-//! A refused call costs the server a frame in and a frame out, but not the work: so a server refuses as
-//! soon as it knows that a call would wait too long, and clients send fewer calls to a server that
-//! refuses. `docs/overload.md` has the measurements.
+//! A refused call costs the server a received and a sent frame, but not the work. A server therefore refuses as soon as
+//! it expects a call to wait too long, and clients send fewer calls to a server that refuses. `docs/overload.md` has
+//! the measurements.
 
 mod admission;
 mod backoff;

@@ -1,31 +1,31 @@
-//! How many retries a client may make.
+//! The number of retries a client may make.
 
-/// What a [`RetryBudget`] allows.
+/// Settings of a [`RetryBudget`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryBudgetConfig {
-    /// Retries for each thousand calls that succeed: 100.
+    /// Retries per thousand successful calls: 100.
     pub per_thousand: u32,
-    /// Retries each second that need no success before them, for clients that call rarely: 10.
+    /// Retries per second without preceding successes, for clients with few calls: 10.
     pub reserve_per_s: u32,
-    /// Most retries that can be saved up; the budget begins with them: 100.
+    /// Most retries in store, and the initial number: 100.
     pub saved_max: u32,
 }
 
 impl Default for RetryBudgetConfig {
-    /// A tenth of the successes, as gRPC's examples and Linkerd have it between a tenth and a fifth; ten a
-    /// second besides, as Finagle; and at most a hundred at once.
+    /// A tenth of the successes, where gRPC's examples and Linkerd use a tenth to a fifth; ten per second besides, as
+    /// Finagle; and at most a hundred at once.
     fn default() -> Self {
         Self { per_thousand: 100, reserve_per_s: 10, saved_max: 100 }
     }
 }
 
-/// A bucket of tokens, of which each retry takes one: it bounds what retries add to the load of a server
-/// that fails, whatever many calls want to be made again.
+/// A token bucket with one token per retry: bounds the load that retries add to a failing server, however many calls
+/// fail.
 ///
-/// Each success puts a part of a token in, and so does time; in any stretch of time there are at most
-/// `saved_max` + `per_thousand` / 1000 × successes + `reserve_per_s` × seconds retries. So a server that is down
-/// does not meet a multiple of its load when it comes back: with retries of retries and three layers of
-/// callers, three attempts each would be 27 ("Retry Throttling", gRPC proposal A6; `RetryBudget`, Finagle).
+/// Each success adds a fraction of a token, and so does time. Any stretch of time has at most `saved_max` +
+/// `per_thousand` / 1000 × successes + `reserve_per_s` × seconds retries. A server that comes back therefore does not
+/// face a multiple of its load: with retries of retries, three attempts in each of three layers would be 27 ("Retry
+/// Throttling", gRPC proposal A6; `RetryBudget`, Finagle).
 ///
 /// ```
 /// use petrel::overload::{RetryBudget, RetryBudgetConfig};
@@ -41,22 +41,21 @@ impl Default for RetryBudgetConfig {
 /// ```
 #[derive(Clone, Debug)]
 pub struct RetryBudget {
-    /// In parts of [`TOKEN`].
+    /// In units of 1/[`TOKEN`].
     saved: u64,
     saved_max: u64,
     per_success: u64,
     reserve_per_s: u64,
-    /// Until when the reserve has been put in.
+    /// The time up to which the reserve was added.
     filled_ns: u64,
 }
 
-/// A retry. With a millionth of a thousandth as the unit, a nanosecond's share of any whole reserve
-/// per second is a whole number too.
+/// One retry. This unit makes the reserve's share for a nanosecond, and a thousandth of a token, whole numbers.
 const TOKEN: u64 = NS_PER_S;
 const NS_PER_S: u64 = 1_000_000_000;
 
 impl RetryBudget {
-    /// A full one.
+    /// Creates a full budget.
     pub fn new(config: RetryBudgetConfig, now_ns: u64) -> Self {
         let saved_max = u64::from(config.saved_max) * TOKEN;
         Self {
@@ -68,16 +67,16 @@ impl RetryBudget {
         }
     }
 
-    /// A call succeeded, at its first or at a later attempt.
+    /// Records a success, at the first or at a later attempt.
     pub fn on_success(&mut self) {
         self.put_in(self.per_success);
     }
 
-    /// Whether a call may be made again now; if so, that is one retry less.
+    /// Returns true if a call may be repeated now, and takes a token for it.
     pub fn try_retry(&mut self, now_ns: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);
-        // A token is as many parts as a second has nanoseconds.
+        // A token has as many parts as a second has nanoseconds.
         self.put_in(elapsed_ns.saturating_mul(self.reserve_per_s));
         let is_enough = self.saved >= TOKEN;
         if is_enough {
@@ -86,7 +85,7 @@ impl RetryBudget {
         is_enough
     }
 
-    /// Retries that are saved up, without what time has added since the last one.
+    /// Returns the retries in store, without the reserve since the last one.
     pub fn saved(&self) -> u32 {
         u32::try_from(self.saved / TOKEN).unwrap_or(u32::MAX)
     }
@@ -121,7 +120,7 @@ mod tests {
         assert_eq!((0..9).filter(|_| budget.try_retry(0)).count(), 3);
         assert!(!budget.try_retry(99_999_999));
         assert!(budget.try_retry(100_000_000) && !budget.try_retry(100_000_000));
-        // A minute saves no more than the most.
+        // A minute saves no more than the maximum.
         assert_eq!((0..9).filter(|_| budget.try_retry(60 * NS_PER_S)).count(), 3);
         assert!(!budget.try_retry(0), "a time before the last one adds nothing");
     }

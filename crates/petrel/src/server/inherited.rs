@@ -1,4 +1,4 @@
-//! Sockets that the process was started with.
+//! Listening sockets inherited from the parent process.
 
 use std::env;
 use std::io;
@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::socket_acceptconn;
 
-/// The first descriptor that is passed so.
+/// The first inherited descriptor.
 const FIRST: RawFd = 3;
 
-/// The listening sockets that the process was started with, by the convention of systemd's socket units: `LISTEN_FDS` says how
-/// many there are, from descriptor 3 on, and `LISTEN_PID` for which process, if it is there. None without these variables, and
-/// at any further time that it is asked.
+/// Returns the listening sockets inherited by the convention of systemd's socket units: `LISTEN_FDS` is their number,
+/// from descriptor 3 on, and `LISTEN_PID`, if set, the process that they are for. Returns none without these variables,
+/// and at every call after the first.
 ///
-/// Who keeps the socket open, as systemd does, can start a process before the one that it replaces has ended: no connection
-/// is refused in between. See [`Server::inherit_or_bind`](super::Server::inherit_or_bind).
+/// A parent that keeps the socket open, as systemd does, can start a process before the one it replaces has ended: no
+/// connection is refused in between. See [`Server::inherit_or_bind`](super::Server::inherit_or_bind).
 ///
 /// # Errors
-/// A variable is no number, or a descriptor is no socket that listens.
+/// A variable is not a number, or a descriptor is not a listening socket.
 pub fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
     static ARE_TAKEN: AtomicBool = AtomicBool::new(false);
     let count = match (number("LISTEN_PID")?, number("LISTEN_FDS")?) {
@@ -41,14 +41,14 @@ fn number(variable: &str) -> io::Result<Option<u32>> {
 }
 
 fn take(descriptor: RawFd) -> io::Result<TcpListener> {
-    // SAFETY: it is used for this question only; a descriptor that is not open is answered with an error.
+    // SAFETY: the borrow serves only this query; for a closed descriptor the query returns an error.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     if !matches!(socket_acceptconn(borrowed), Ok(true)) {
         return Err(invalid(format!("descriptor {descriptor} is no socket that listens")));
     }
-    // SAFETY: it is open, and by the convention it is this process's to have; it is taken once.
+    // SAFETY: the descriptor is open, and by the convention it belongs to this process; it is taken once.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    // The processes that this one starts have no use for it.
+    // Child processes have no use for it.
     fcntl_setfd(socket.as_fd(), FdFlags::CLOEXEC)?;
     Ok(TcpListener::from(socket))
 }

@@ -1,4 +1,4 @@
-//! A server process: endpoints on threads, that end when the process is asked to.
+//! A server process: threads with an endpoint each, which drain at a signal.
 
 mod inherited;
 mod running;
@@ -16,7 +16,7 @@ use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::error::SetupError;
 use crate::nexus::{Nexus, NexusBuilder};
 
-/// How long a server that is asked to end waits for its clients to leave, unless set.
+/// Default limit of the time that a stopping server waits for its clients to leave.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// A server to be started: an address, and threads that run an endpoint each.
@@ -37,15 +37,16 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// }
 /// ```
 ///
-/// # How it ends
+/// # Shutdown
 ///
-/// SIGTERM or SIGINT makes a server that [`run`](ReadyServer::run)s **drain**: clients finish what is on the way and go to other
-/// servers; the process ends when they have left, or after [`Server::drain_limit`]. A second signal ends it at once.
+/// SIGTERM or SIGINT makes a server that [`run`](ReadyServer::run)s **drain**: clients finish their outstanding calls
+/// and go to other servers. The process ends when they have left, or after [`Server::drain_limit`]. A second signal
+/// ends it at once.
 #[derive(Clone, Debug)]
 #[must_use = "it serves when it is run"]
 pub struct Server {
     listen: Result<SocketAddr, String>,
-    /// The socket, if somebody has bound it.
+    /// The socket, if the caller has bound one.
     socket: Option<Arc<TcpListener>>,
     threads: usize,
     nexus: NexusBuilder,
@@ -53,7 +54,7 @@ pub struct Server {
     drain_limit: Duration,
 }
 
-/// A server with what its endpoints do: to be [run](ReadyServer::run), or [started](ReadyServer::start).
+/// A server with its handlers: to be [run](ReadyServer::run), or [started](ReadyServer::start).
 #[must_use = "it serves when it is run"]
 pub struct ReadyServer<M, F> {
     server: Server,
@@ -62,8 +63,8 @@ pub struct ReadyServer<M, F> {
 }
 
 impl Server {
-    /// A server at this address, with one thread: `"127.0.0.1:31850"`, or a name and a port, or a [`SocketAddr`]. With port 0 the
-    /// system chooses one.
+    /// Returns a server with one thread at this address: `"127.0.0.1:31850"`, a name and a port, or a [`SocketAddr`].
+    /// For port 0 the system chooses one.
     pub fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
         let listen = match address.to_socket_addrs() {
             Ok(mut found) => found.next().ok_or_else(|| format!("{address:?}: it has no address")),
@@ -72,17 +73,17 @@ impl Server {
         Self::new(listen)
     }
 
-    /// A server on a socket that is bound already.
+    /// Returns a server on a socket that is bound already.
     pub fn listen_on(socket: TcpListener) -> Self {
         let address = socket.local_addr().map_err(|error| error.to_string());
         let server = Self::new(address);
         Self { socket: Some(Arc::new(socket)), ..server }
     }
 
-    /// A server on the first socket that the process was [started with](inherited_listeners), or at this address if there is
-    /// none: for services that are replaced without a refused connection, by systemd's socket units or who else keeps the
-    /// socket open. The new process is started first; then the old one is asked to end (SIGTERM): it leaves the
-    /// socket to the other at once, and sends its clients there.
+    /// Returns a server on the first [inherited socket](inherited_listeners), or at this address if there is none. A
+    /// service can thus be replaced without a refused connection, by systemd's socket units or any parent that keeps
+    /// the socket open. Start the new process first, then ask the old one to end (SIGTERM): it leaves the socket to the
+    /// new process at once, and sends its clients there.
     pub fn inherit_or_bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
         match inherited_listeners().map(|sockets| sockets.into_iter().next()) {
             Ok(Some(socket)) => Self::listen_on(socket),
@@ -102,44 +103,44 @@ impl Server {
         }
     }
 
-    /// How many threads, with an endpoint each; 1 by default. They are the process's endpoints 0, 1, and so on, and a client
-    /// names those that it calls.
+    /// Sets the number of threads, with an endpoint each; 1 by default. Their endpoints are numbered 0, 1, and so on,
+    /// and a client names the endpoints that it calls.
     ///
     /// # Panics
-    /// When it is 0.
+    /// When `count` is 0.
     pub fn threads(mut self, count: usize) -> Self {
         assert!(count > 0, "without a thread no request is served");
         self.threads = count;
         self
     }
 
-    /// Settings of the control plane, but for the address; those of [`Nexus::builder`] by default.
+    /// Sets the control plane's settings, except the address; those of [`Nexus::builder`] by default.
     pub fn nexus(mut self, nexus: NexusBuilder) -> Self {
         self.nexus = nexus;
         self
     }
 
-    /// Takes calls of other hosts, though none proves who it is; see [`NexusBuilder::insecure`]. By default a server takes calls
-    /// of this host alone, and does not start at an address that others can reach.
+    /// Accepts calls from other hosts, without authentication; see [`NexusBuilder::insecure`]. By default a server
+    /// accepts calls from this host alone, and does not start at an address that others can reach.
     pub fn insecure(mut self) -> Self {
         self.nexus = self.nexus.insecure();
         self
     }
 
-    /// Settings of the endpoints; [`EndpointConfig::default`] by default.
+    /// Sets the endpoints' settings; [`EndpointConfig::default`] by default.
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         self.endpoint = config;
         self
     }
 
-    /// How long a server that is asked to end waits for its clients to leave; 30 s by default.
+    /// Sets how long a stopping server waits for its clients to leave; 30 s by default.
     pub fn drain_limit(mut self, limit: Duration) -> Self {
         self.drain_limit = limit;
         self
     }
 
-    /// What each endpoint does. On each thread `make_state` makes the state that the endpoint owns and lends to its handlers
-    /// (`|| ()` for none), and `set_up` registers these.
+    /// Sets the endpoints' state and handlers. On each thread `make_state` makes the state that the endpoint owns and
+    /// lends to its handlers (`|| ()` for none), and `set_up` registers the handlers.
     pub fn serve<S, M, F>(self, make_state: M, set_up: F) -> ReadyServer<M, F>
     where
         S: 'static,
@@ -156,7 +157,7 @@ where
     M: Fn() -> S + Clone + Send + 'static,
     F: Fn(&mut Endpoint<S>) + Clone + Send + 'static,
 {
-    /// Serves until the process is asked to end; see [`Server`].
+    /// Serves until the process gets a signal; see [`Server`].
     ///
     /// # Errors
     /// As [`ReadyServer::start`], and [`SetupError::Panicked`] when a thread of the server panics.
@@ -164,7 +165,7 @@ where
         running::run_until_signals(|| self.start())
     }
 
-    /// Serves on threads of its own, until [`RunningServer::stop`].
+    /// Serves on its own threads, until [`RunningServer::stop`].
     ///
     /// # Errors
     /// The address cannot be listened on, an endpoint did not start, or a thread panicked at its start.
@@ -188,7 +189,7 @@ where
     }
 }
 
-/// The system gave no thread or descriptor, or does not tell of signals.
+/// The system lacked a thread or descriptor, or does not deliver signals.
 fn cannot_start(source: io::Error) -> SetupError {
     SetupError::System { message: format!("cannot start a server's threads: {source}"), source }
 }

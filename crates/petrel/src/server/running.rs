@@ -1,4 +1,4 @@
-//! The threads of a server, from their start to their end.
+//! The threads of a server, from start to end.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use crate::endpoint::{Endpoint, EndpointConfig, Stop};
 use crate::error::SetupError;
 use crate::nexus::Nexus;
 
-/// How often a draining endpoint looks whether it is to end at once.
+/// How often a draining endpoint checks whether it should end at once.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A thread has panicked; its endpoint is gone, and the rest was stopped.
+/// A thread has panicked; its endpoint is gone, and the others were stopped.
 const PANICKED: SetupError = SetupError::Panicked("a thread of the server panicked");
 
-/// A server that serves. Dropped, it ends at once.
+/// A running server. Dropping it ends it at once.
 #[must_use = "a server that is dropped ends"]
 pub struct RunningServer {
     address: SocketAddr,
@@ -29,7 +29,7 @@ pub struct RunningServer {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What ends the threads of a server.
+/// Ends the threads of a server.
 #[derive(Clone, Default)]
 struct Ends {
     stops: Arc<Mutex<Vec<Stop>>>,
@@ -60,27 +60,27 @@ impl RunningServer {
         Ok(server)
     }
 
-    /// The address at which it listens, with the port that the system chose.
+    /// Returns the address at which the server listens, with the port chosen by the system.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Asks it to drain, and to end when its clients have left. [`RunningServer::wait`] waits for that.
+    /// Starts a drain; the server ends when its clients have left. [`RunningServer::wait`] waits for the end.
     pub fn stop(&self) {
         self.ends.stop();
     }
 
-    /// Waits until it has ended.
+    /// Waits until the server has ended.
     ///
     /// # Errors
-    /// [`SetupError::Panicked`], when a thread did.
+    /// [`SetupError::Panicked`] if a thread panicked.
     pub fn wait(mut self) -> Result<(), SetupError> {
         self.join()
     }
 
     fn join(&mut self) -> Result<(), SetupError> {
         let joined = self.threads.drain(..).map(JoinHandle::join);
-        // All of them, whatever the first says.
+        // Joins all threads, whatever the first returned.
         match joined.filter(Result::is_err).count() {
             0 => Ok(()),
             _ => Err(PANICKED),
@@ -112,7 +112,7 @@ impl Ends {
     }
 }
 
-/// Ends all threads of a server when one panics: a server that serves in part is found out late.
+/// Ends all threads of a server when one panics: a partial failure would be noticed late.
 struct EndsTogether(Ends);
 
 impl Drop for EndsTogether {
@@ -127,7 +127,7 @@ impl Drop for EndsTogether {
 pub(super) fn run_until_signals(
     start: impl FnOnce() -> Result<RunningServer, SetupError>,
 ) -> Result<(), SetupError> {
-    // Before it listens: whoever has seen it listen may ask it to end.
+    // Before the server listens: a process that sees it listen may signal it.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
     let handle = signals.handle();
     let server = start()?;
@@ -144,7 +144,7 @@ pub(super) fn run_until_signals(
     let watcher = watcher.map_err(cannot_start)?;
     let ended = server.wait();
     handle.close();
-    // It has nothing that could panic.
+    // It contains nothing that could panic.
     let _ = watcher.join();
     ended
 }
@@ -158,7 +158,7 @@ struct Thread {
 }
 
 impl Thread {
-    /// Starts it, and waits until its endpoint serves.
+    /// Starts the thread, and waits until its endpoint serves.
     fn start<S: 'static>(
         self,
         number: usize,
@@ -186,14 +186,14 @@ impl Thread {
         match told.recv() {
             Ok(Ok(())) => Ok(handle),
             Ok(Err(error)) => Err(error),
-            // It has ended without a word.
+            // The thread ended without a message.
             Err(mpsc::RecvError) => Err(PANICKED),
         }
     }
 
-    /// Sends clients away, and serves those that have calls on the way.
+    /// Asks the clients to leave, and serves their outstanding calls.
     fn drain<S: 'static>(&self, endpoint: &mut Endpoint<S>) {
-        // A process that has the socket, too, gets all connections from now on; any other can listen at the address.
+        // A process that shares the socket gets all connections from now on; any other can listen at the address.
         self.nexus.stop_listening();
         endpoint.begin_drain();
         let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! What can be set about a pool of workers.
+//! Settings of a worker pool.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::endpoint::IdlePolicy;
 use crate::overload::{Admission, AdmissionConfig, Shedding};
 use crate::sync::{Arc, Mutex, thread};
 
-/// What can be set about a pool of workers.
+/// Settings of a worker pool.
 #[derive(Clone, Debug)]
 pub struct WorkersBuilder {
     threads: usize,
@@ -28,48 +28,47 @@ impl WorkersBuilder {
         }
     }
 
-    /// How many threads; by default one for each core.
+    /// Sets the number of threads; by default one per core.
     pub fn threads(mut self, count: usize) -> Self {
         self.threads = count;
         self
     }
 
-    /// Requests that may wait for a worker; by default 1 024. More are refused.
+    /// Sets the limit of queued requests; by default 1 024. Further ones are refused.
     pub fn queue_requests(mut self, count: usize) -> Self {
         self.admission.requests_max = count;
         self
     }
 
-    /// Bytes of requests that may wait for a worker; by default 64 MiB. A request that is larger is
-    /// taken when it is alone.
+    /// Sets the limit of queued bytes of requests; by default 64 MiB. A larger request is accepted when the queue is
+    /// empty.
     pub fn queue_bytes(mut self, bytes: usize) -> Self {
         self.admission.bytes_max = bytes;
         self
     }
 
-    /// What is done about requests that wait too long; by default what would wait for a hundred times of
-    /// service, or could not be answered by its deadline, is refused at once.
+    /// Sets how requests that wait too long are shed. By default a request is refused at once if it would wait for a
+    /// hundred service times, or could not be answered by its deadline.
     pub fn shedding(mut self, shedding: Shedding) -> Self {
         self.admission.shedding = shedding;
         self
     }
 
-    /// What a worker without work does. By default it sleeps at once, unless there are more CPUs than
-    /// workers: then it looks again for 20 µs first.
+    /// Sets how an idle worker waits. By default it sleeps at once, unless there are more CPUs than workers: then it
+    /// polls for 20 µs first.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = Some(idle);
         self
     }
 
-    /// Name of the threads, for debuggers and `top`; a number is added.
+    /// Sets the name of the threads, for debuggers and `top`; a number is appended.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// A thread that looks for work on the only CPU keeps the work from coming: with two workers on two CPUs, a
-    /// call takes 47 µs in place of 19.5 (`petrel bench threads --transport shm --handler 0s`, with
-    /// `--spin 20us` and `0s`).
+    /// A worker that spins on the only CPU delays the work: with two workers on two CPUs, a call takes 47 µs in place
+    /// of 19.5 (`petrel bench threads --transport shm --handler 0s`, with `--spin 20us` and `0s`).
     fn idle_policy(&self) -> IdlePolicy {
         self.idle.unwrap_or(match self.threads < cpus() {
             true => IdlePolicy::SpinThenBlock(Duration::from_micros(20)),
@@ -80,8 +79,8 @@ impl WorkersBuilder {
     /// Starts the threads.
     ///
     /// # Errors
-    /// `InvalidInput` when there would be no thread, or no request could ever wait; else what the
-    /// operating system says against another thread.
+    /// `InvalidInput` for zero threads or a queue of zero requests; else the operating system's error in starting a
+    /// thread.
     pub fn start(self) -> io::Result<Workers> {
         if self.threads == 0 || self.admission.requests_max == 0 {
             let text = "a pool needs at least one thread, and room for one request";

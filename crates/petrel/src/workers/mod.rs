@@ -22,20 +22,19 @@ use queue::{Done, How, Job, Queue};
 
 /// A pool of threads that run handlers; endpoints may share it.
 ///
-/// Endpoints register with [`Endpoint::on_worker`](crate::Endpoint::on_worker) what it is
-/// to run. Requests reach it through one queue, bounded in requests and in bytes, and answers go back
-/// through the endpoint's inbox: a worker never touches an endpoint. A handler may wait, for calls by a
-/// [`Client`](crate::Client) for example, also one of the endpoint that the request came from.
+/// Endpoints register handlers for it with [`Endpoint::on_worker`](crate::Endpoint::on_worker). Requests reach it
+/// through one queue, bounded in requests and in bytes, and responses return through the endpoint's inbox: a worker
+/// never touches an endpoint. A handler may block, for example in calls by a [`Client`](crate::Client), even on the
+/// endpoint of its own request.
 ///
-/// A request that has been cancelled when its turn comes, or whose deadline is over, is refused: its handler does
-/// not run. Calls that a handler starts on its thread inherit its request's deadline.
+/// A request cancelled or past its deadline when a worker gets to it is refused, and its handler does not run. Calls
+/// started on the handler's thread inherit the deadline of its request.
 ///
 /// A panic in a handler answers its request with INTERNAL, and the thread goes on.
 ///
-/// When the pool is dropped, what waits is answered with UNAVAILABLE, and what runs is waited for.
-/// A handler that waits for a call ends only if that call's endpoint is still run, or is gone:
-/// where the endpoint's own thread ends the pool, [`Workers::stop`] comes first, and the event loop
-/// runs until [`Workers::is_idle`].
+/// Dropping the pool answers queued requests with UNAVAILABLE, and waits for running handlers. A handler that waits for
+/// a call ends only if that call's endpoint still runs, or is gone. If the endpoint's own thread ends the pool, call
+/// [`Workers::stop`] first, and run the event loop until [`Workers::is_idle`].
 ///
 /// ```
 /// use petrel::endpoint::EndpointConfig;
@@ -66,29 +65,28 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// What can be set about a pool.
+    /// Returns a builder with default settings.
     pub fn builder() -> WorkersBuilder {
         WorkersBuilder::new()
     }
 
-    /// Takes no more requests: later ones are answered with UNAVAILABLE. Those that wait are still
-    /// executed.
+    /// Stops accepting requests: later ones are answered with UNAVAILABLE. Queued requests are still executed.
     pub fn stop(&self) {
         self.queue.stop();
     }
 
-    /// Whether no request waits or runs. Answers may still be on their way to the endpoint.
+    /// Returns true if no request is queued or running. Responses may still be on their way to the endpoint.
     pub fn is_idle(&self) -> bool {
         self.queue.is_idle()
     }
 
-    /// Takes no more requests, waits until those that it has are executed, and ends the threads.
+    /// Stops accepting requests, waits until all accepted ones are executed, and ends the threads.
     pub fn shutdown(self) {
         self.stop();
         self.join();
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn stats(&self) -> WorkersStats {
         self.queue.stats()
     }
@@ -99,7 +97,7 @@ impl Workers {
 
     fn join(&self) {
         for thread in lock(&self.threads).drain(..) {
-            // A handler may own the pool that runs it, and drop it: a thread cannot wait for itself.
+            // A handler may own and drop the pool that runs it: a thread cannot join itself.
             if thread.thread().id() != thread::current().id() {
                 thread.join().expect("panics of handlers are caught");
             }
@@ -120,7 +118,7 @@ impl fmt::Debug for Workers {
     }
 }
 
-/// What a worker does.
+/// The main function of a worker.
 fn work(queue: &Queue) {
     let mut done = None;
     while let Some(job) = queue.next(done) {
@@ -128,7 +126,7 @@ fn work(queue: &Queue) {
     }
 }
 
-/// Runs a request's handler, and measures how long that takes.
+/// Runs a request's handler, and measures its time.
 fn perform(job: Job) -> Done {
     let began_ns = now_ns();
     let how = execute(job);
@@ -144,7 +142,7 @@ fn execute(job: Job) -> How {
     if !planted("workers_deadline_not_inherited") {
         INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline_ns()));
     }
-    // What the handler leaves half done is its own; the request it held answers when it is dropped.
+    // State left inconsistent is the handler's own; the request is answered when it is dropped.
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
     INHERITED_NS.with(|deadline_ns| deadline_ns.set(None));
     match ran {
@@ -158,7 +156,7 @@ thread_local! {
     static INHERITED_NS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The deadline that calls inherit which are started on this thread.
+/// Returns the deadline inherited by calls started on this thread.
 pub(crate) fn inherited_deadline_ns() -> Option<u64> {
     INHERITED_NS.with(Cell::get)
 }
@@ -173,7 +171,7 @@ mod tests {
     use crate::overload::{Admission, AdmissionConfig, Shedding};
     use crate::sync::AtomicBool;
 
-    /// The time from before the request to behind it bounds what it took from above, and the handler's own from below.
+    /// The time around the call bounds the service time from above, and the handler's own time from below.
     #[test]
     fn perform__tells_how_a_request_ended_and_how_long_its_handler_took() {
         let shedding = Shedding::LimitOnly;

@@ -24,34 +24,34 @@ pub(super) struct Job {
     enqueued_ns: u64,
 }
 
-/// A request that the queue did not take.
+/// A request that the queue refused.
 pub(crate) struct Refused {
     request: WorkerRequest,
     reason: Refusal,
 }
 
-/// Why a queue takes no request.
+/// Why a queue refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Too many wait, or for too long.
+    /// Too many requests wait, or they wait too long.
     Shed(Shed),
     /// The pool is being shut down.
     Stopped,
 }
 
-/// Where a pool is in its life.
+/// The stage of a pool's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// Takes no more; workers end when nothing waits.
+    /// Accepts no requests; workers end when the queue is empty.
     Stopping,
 }
 
-/// The queue, with the counters that the same lock guards.
+/// The queue, with the counters guarded by the same lock.
 pub(crate) struct Queue {
     state: Mutex<State>,
     more: Condvar,
-    /// Requests that wait, and 1 when the pool stops: for a worker that looks without the lock.
+    /// Queued requests, plus 1 when the pool stops: for a worker that polls without the lock.
     signs: AtomicUsize,
     idle: IdlePolicy,
 }
@@ -101,7 +101,7 @@ impl Queue {
         Self { state: Mutex::new(state), more, signs, idle }
     }
 
-    /// Puts a request into the queue.
+    /// Queues a request.
     pub(crate) fn push(
         &self,
         now_ns: u64,
@@ -127,8 +127,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The next request for a worker, which waits for one; `None` when the pool stops. `done` is what has
-    /// become of its former one.
+    /// Returns the next request for a worker, which waits for it; `None` when the pool stops. `done` is the outcome of
+    /// its former request.
     pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
         let mut state = lock(&self.state);
         if let Some(done) = done {
@@ -159,7 +159,7 @@ impl Queue {
         }
     }
 
-    /// Waits until there may be something.
+    /// Waits until there may be a request.
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let spin = match self.idle {
             IdlePolicy::Poll | IdlePolicy::Yield => None,
@@ -177,7 +177,7 @@ impl Queue {
         state
     }
 
-    /// Looks without the lock, for this long, or for ever; tells whether there is something.
+    /// Polls without the lock up to `limit`, or forever. Returns true if there is a request.
     fn spin(&self, limit: Option<Duration>) -> bool {
         let begin = Instant::now();
         while self.signs.load(Ordering::Acquire) == 0 {
@@ -194,7 +194,7 @@ impl Queue {
         true
     }
 
-    /// Takes no more requests; what waits is still executed.
+    /// Stops accepting requests; queued ones are still executed.
     pub(super) fn stop(&self) {
         {
             let mut state = lock(&self.state);
@@ -209,7 +209,7 @@ impl Queue {
         }
     }
 
-    /// Takes no more requests, and fails those that wait.
+    /// Stops accepting requests, and fails the queued ones.
     pub(super) fn stop_and_fail(&self) {
         self.stop();
         let failed = {
@@ -228,7 +228,7 @@ impl Queue {
         }
     }
 
-    /// Whether nothing waits and nobody works.
+    /// Returns true if no request is queued or running.
     pub(super) fn is_idle(&self) -> bool {
         let state = lock(&self.state);
         state.jobs.is_empty() && state.stats.busy == 0
@@ -240,24 +240,24 @@ impl Queue {
     }
 }
 
-/// A worker is done with a request.
+/// A worker has finished a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) how: How,
     pub(super) service_ns: u64,
 }
 
-/// How it is done.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Executed,
     Panicked,
-    /// It was not run, for nobody wants it.
+    /// The handler did not run: the request was cancelled.
     Cancelled,
 }
 
 impl State {
-    /// Whether another request may enter: the one place that decides it.
+    /// Decides whether another request may be queued; no other place decides.
     fn admit(&mut self, now_ns: u64, request: &WorkerRequest) -> Result<(), Refusal> {
         if self.stage != Stage::Running {
             return Err(Refusal::Stopped);
@@ -271,7 +271,7 @@ impl State {
         self.admission.admit(now_ns, bytes, deadline_ns, waiting).map_err(Refusal::Shed)
     }
 
-    /// Takes the bytes of a request out of the count; whether it is still worth a worker's while.
+    /// Subtracts the bytes of a request from the count, and decides whether a worker should still run it.
     fn take_out(&mut self, job: &Job) -> Result<(), Shed> {
         self.bytes -= job.request.data().len();
         let (now_ns, waiting) = (now_ns(), self.jobs.len());
@@ -301,7 +301,7 @@ mod tests {
     use crate::post::Post;
     use crate::sync::AtomicBool;
 
-    /// A reading without what depends on the clock.
+    /// The counters without those that depend on the clock.
     fn counts(queue: &Queue) -> WorkersStats {
         WorkersStats { delay_ns_sum: 0, delay_ns_max: 0, ..queue.stats() }
     }
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(told, [(2, Status::DeadlineExceeded), (4, Status::Unavailable)]);
     }
 
-    /// A queue whose workers sleep at once, and requests for it.
+    /// A queue whose workers sleep at once, and a function that queues requests.
     fn queue() -> (Queue, impl Fn(&Queue, u64)) {
         let config =
             AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding: Shedding::LimitOnly };
@@ -387,7 +387,7 @@ mod tests {
         (Queue::new(Admission::new(config, 1), IdlePolicy::Block), push)
     }
 
-    /// Waits until so many workers sleep.
+    /// Waits until `count` workers sleep.
     fn wait_for_sleepers(queue: &Queue, count: usize) {
         while lock(&queue.state).sleeping != count {
             thread::yield_now();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     thread_local! {
-        /// How often this thread has let others run.
+        /// How often this thread has yielded.
         pub(super) static YIELDS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
     }
 
@@ -424,7 +424,7 @@ mod tests {
         ] {
             let queue = Queue { idle, ..queue().0 };
             YIELDS.set(0);
-            // A thread that does not run for so long may not even have looked twice.
+            // A thread that is not scheduled for this time may not have polled twice.
             let has_yielded = (0..if yields { 1_000 } else { 5 }).any(|_| {
                 assert!(!queue.spin(Some(spin)), "there is nothing");
                 YIELDS.get() > 0

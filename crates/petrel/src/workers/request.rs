@@ -1,4 +1,4 @@
-//! A request that belongs to another thread than its endpoint's.
+//! A request that is owned by another thread than its endpoint's.
 
 use std::fmt;
 use std::mem;
@@ -11,13 +11,12 @@ use crate::inbox::Poster;
 use crate::post::{Answer, Post, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
 
-/// A request that any thread can have and answer: with its bytes, and the right and duty to answer.
+/// A request that any thread can own and answer.
 ///
-/// It is `Send`, so that it may go on to another thread or into a task; whoever has it answers it by
-/// [`WorkerRequest::reply`] or [`WorkerRequest::fail`]. Dropping it without an answer, also because
-/// a handler panics, answers the request with INTERNAL.
+/// It is `Send`, and so can move to another thread or into a task; its owner answers it by [`WorkerRequest::reply`] or
+/// [`WorkerRequest::fail`]. Dropping it without an answer, also because of a panic, answers the request with INTERNAL.
 ///
-/// When the endpoint is gone, or the client has given up, the answer goes nowhere.
+/// If the endpoint is gone, or the client has given up, the answer is dropped.
 pub struct WorkerRequest {
     handle: RequestHandle,
     method: u16,
@@ -46,50 +45,50 @@ impl WorkerRequest {
         self
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// The message, to keep or to change; afterwards [`WorkerRequest::data`] is empty. An answer that
-    /// is made in its memory costs no allocation.
+    /// Takes the message, to keep or change it; afterwards [`WorkerRequest::data`] is empty. A reply made in its memory
+    /// costs no allocation.
     pub fn take_data(&mut self) -> Vec<u8> {
         mem::take(&mut self.data)
     }
 
-    /// The method that was called.
+    /// Returns the called method.
     pub fn method(&self) -> u16 {
         self.method
     }
 
-    /// The session on which the request came.
+    /// Returns the session of the request.
     pub fn session(&self) -> SessionId {
         self.handle.session
     }
 
-    /// Who called. `None` if the session had ended before the handler ran.
+    /// Returns the caller's identity. `None` if the session had ended before the handler ran.
     pub fn peer(&self) -> Option<&Peer> {
         self.peer.as_deref()
     }
 
-    /// When the request's deadline is over, if it has one, in nanoseconds of the endpoint's clock.
+    /// Returns the request's deadline, if any, in nanoseconds of the endpoint's clock.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
 
-    /// What is left until the request's deadline, if it has one.
+    /// Returns the time left until the request's deadline, if any.
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns())))
     }
 
-    /// Whether nobody waits for the answer any more: the caller has cancelled the call, or it expired,
-    /// or the session or the endpoint is gone. A handler that takes long looks now and then, and drops the
-    /// request when it is so.
+    /// Returns true if the response is no longer wanted: the caller has cancelled the call, or it expired, or the
+    /// session or the endpoint is gone. A long handler should check this at intervals, and drop the request if it is
+    /// so.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.as_ref().is_none_or(|cancelled| cancelled.load(Ordering::Relaxed))
     }
 
-    /// Answers with a message, which is copied into the memory of the request's.
+    /// Answers with a message, copied into the request's memory.
     pub fn reply(mut self, message: &[u8]) {
         let mut answer = self.take_data();
         answer.clear();
@@ -111,13 +110,13 @@ impl WorkerRequest {
         self.answer(status, message.into());
     }
 
-    /// Answers that the handler was not run, and will not be.
+    /// Answers that the handler was not and will not be run.
     pub(crate) fn refuse(mut self, status: Status, text: &'static str) {
         self.cancelled = None;
         let _ = self.poster.post(Post::Refuse(Refuse { handle: self.handle, status, text }));
     }
 
-    /// Gives the duty to answer back to the endpoint, on its own thread.
+    /// Returns the duty to answer to the endpoint, on its own thread.
     pub(crate) fn into_handle(mut self) -> RequestHandle {
         self.cancelled = None;
         self.handle
@@ -126,7 +125,7 @@ impl WorkerRequest {
     fn answer(&mut self, status: Status, message: Vec<u8>) {
         let Some(cancelled) = self.cancelled.take() else { return };
         let answer = Answer { handle: self.handle, status, message, cancelled };
-        // Without the endpoint nobody waits for the answer.
+        // Without the endpoint no caller waits for the answer.
         let _ = self.poster.post(Post::Answer(answer));
     }
 }

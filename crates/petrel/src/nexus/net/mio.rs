@@ -1,4 +1,4 @@
-//! Production's network: the kernel's, with `mio` as the readiness loop.
+//! The production network: the kernel's sockets, with `mio` as the readiness loop.
 
 use std::fmt;
 use std::io;
@@ -28,7 +28,7 @@ pub struct MioNetwork {
 }
 
 impl MioNetwork {
-    /// A readiness loop, and the waker of its thread by `token`.
+    /// Returns a readiness loop, and the waker of its thread, registered as `token`.
     pub(in crate::nexus) fn new(token: usize) -> io::Result<(Self, mio::Waker)> {
         let poll = Poll::new()?;
         let waker = mio::Waker::new(poll.registry(), Token(token))?;
@@ -50,8 +50,8 @@ impl MioNetwork {
         queue: i32,
         token: usize,
     ) -> io::Result<(TcpListener, SocketAddr)> {
-        // The standard library's queue of 128 is full in a moment, and who finds it full tries
-        // again only a second later.
+        // The standard library's queue of 128 fills in a moment, and a peer that finds it full retries only a second
+        // later.
         rustix::net::listen(&socket, queue)?;
         self.poll.registry().register(&mut socket, Token(token), Interest::READABLE)?;
         let local = socket.local_addr()?;
@@ -103,8 +103,8 @@ impl Network for MioNetwork {
     }
 
     fn close_listener(&mut self, mut listener: TcpListener) {
-        // Where another process has the socket, too, closing it here would leave it among those that are waited for. This fails
-        // only for a socket that is not.
+        // If another process shares the socket, closing it here would leave it registered. Fails only for an
+        // unregistered socket.
         let _ = self.poll.registry().deregister(&mut listener);
     }
 
@@ -127,7 +127,7 @@ impl Network for MioNetwork {
     }
 
     fn deregister(&self, stream: &mut TcpStream) {
-        // It fails only for a socket that is not registered.
+        // Fails only for an unregistered socket.
         let _ = self.poll.registry().deregister(stream);
     }
 }
@@ -211,7 +211,7 @@ impl SharedMemory for MioNetwork {
     }
 
     fn deregister_guest(&self, guest: &PeerStream) {
-        // It fails only for a socket that is not registered.
+        // Fails only for an unregistered socket.
         let _ = self.poll.registry().deregister(&mut SourceFd(&guest.as_raw_fd()));
     }
 

@@ -1,8 +1,8 @@
 //! The system below the reactor: sockets, readiness, shared memory, time and random numbers.
 //!
-//! The reactor is generic over [`Network`] and monomorphised: [`MioNetwork`] is production's, and a simulator brings one
-//! with virtual sockets and a virtual clock, so that its seeds run the reactor that ships. Hidden and not a cargo
-//! feature: a feature would make a second build of the nexus, which is not the one that users have.
+//! The reactor is generic over [`Network`] and monomorphised: [`MioNetwork`] is for production, and a simulator
+//! supplies virtual sockets and a virtual clock. The seeds of the simulator thus run the shipped reactor. The trait is
+//! hidden, not a cargo feature: a feature would build a second nexus, different from the one that users have.
 
 mod mio;
 
@@ -16,61 +16,61 @@ use petrel_transport::udp::UdpLink;
 
 pub use self::mio::MioNetwork;
 
-/// A socket, by its token, with something to do.
+/// A socket that is ready, by its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// The number that the socket was registered with.
     pub token: usize,
-    /// Whether the socket takes bytes again.
+    /// Whether the socket accepts bytes again.
     pub is_writable: bool,
 }
 
-/// Sockets of TCP, and the loop that tells which of them are ready.
+/// TCP sockets, and the loop that reports their readiness.
 ///
-/// Nothing blocks but [`poll`](Network::poll), and readiness is told once for each change: a reader goes on until
+/// Only [`poll`](Network::poll) blocks, and each change of readiness is reported once: a reader goes on until
 /// [`WouldBlock`](io::ErrorKind::WouldBlock).
 pub trait Network: SharedMemory {
     /// An end of a connection.
     type Stream: Stream;
     /// A listening socket.
     type Listener: Debug;
-    /// What a poll found.
+    /// The result of a poll.
     type Events: Events;
     /// Ends the thread's wait from another thread.
     type Waker: Wake;
 
-    /// The time, which never goes back.
+    /// Returns the time, which never goes back.
     fn now(&self) -> Instant;
 
-    /// Fills `bytes` with random ones that nobody can guess.
+    /// Fills `bytes` with unguessable random ones.
     ///
     /// # Errors
     /// When the system has none.
     fn fill_random(&self, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Descriptors that the process may have; `None` is without limit.
+    /// Returns the process's limit of descriptors; `None` is no limit.
     fn descriptors_max(&self) -> Option<u64>;
 
-    /// The path's MTU from an address of this host to a peer.
+    /// Returns the path MTU from an address of this host to a peer.
     ///
     /// # Errors
     /// When there is no route.
     fn path_mtu(&self, local: IpAddr, peer: SocketAddr) -> io::Result<usize>;
 
-    /// Datagrams that reached no socket of this host, where the system counts them.
+    /// Returns the number of datagrams without a socket on this host, if the system counts them.
     fn udp_no_ports(&self) -> Option<u64>;
 
-    /// Room for so many events of one poll.
+    /// Returns room for `count` events of one poll.
     fn events(&self, count: usize) -> Self::Events;
 
     /// Waits until a socket is ready, the waker is used, or `timeout` is over; `None` is no limit. The events of the
-    /// poll before are forgotten, even if this one fails.
+    /// previous poll are discarded, even on an error.
     ///
     /// # Errors
     /// When the system cannot wait.
     fn poll(&mut self, events: &mut Self::Events, timeout: Option<Duration>) -> io::Result<()>;
 
-    /// Listens, with room for `queue` connections that are not accepted yet. Returns the address with its port.
+    /// Listens, with room for `queue` connections to be accepted. Returns the address with its port.
     ///
     /// # Errors
     /// When the address is taken or not local.
@@ -81,18 +81,18 @@ pub trait Network: SharedMemory {
         token: usize,
     ) -> io::Result<(Self::Listener, SocketAddr)>;
 
-    /// Listens no more. Another process may have the socket, too, and goes on.
+    /// Stops listening. Another process that shares the socket goes on.
     fn close_listener(&mut self, listener: Self::Listener) {
         drop(listener);
     }
 
-    /// The next connection that a peer made.
+    /// Returns the next connection made by a peer.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is none, and what the system says.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if none is queued, or the system's error.
     fn accept(&self, listener: &Self::Listener) -> io::Result<(Self::Stream, SocketAddr)>;
 
-    /// Whether a connection waits to be accepted. True where the system does not say.
+    /// Returns true if a connection waits to be accepted, or if the system does not say.
     fn has_waiting(&self, listener: &Self::Listener) -> bool;
 
     /// Begins to connect.
@@ -101,37 +101,37 @@ pub trait Network: SharedMemory {
     /// When the system refuses at once.
     fn connect(&self, remote: SocketAddr) -> io::Result<Self::Stream>;
 
-    /// Tells from now on when the stream can be read or written.
+    /// Reports from now on when the stream can be read or written.
     ///
     /// # Errors
     /// When the system refuses.
     fn register(&self, stream: &mut Self::Stream, token: usize) -> io::Result<()>;
 
-    /// Tells nothing of the stream any more.
+    /// Stops reporting readiness of the stream.
     fn deregister(&self, stream: &mut Self::Stream);
 }
 
-/// An end of a connection of TCP.
+/// An end of a TCP connection.
 pub trait Stream: Read + Write + Debug {
-    /// The error by which connecting failed, if it did. Asked once.
+    /// Returns the error of connecting, if any. The system reports it once.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When the system fails to report.
     fn take_error(&self) -> io::Result<Option<io::Error>>;
 
-    /// The other end, once there is one.
+    /// Returns the address of the other end, once connected.
     ///
     /// # Errors
     /// [`NotConnected`](io::ErrorKind::NotConnected) before.
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 
-    /// This end.
+    /// Returns the address of this end.
     ///
     /// # Errors
     /// When the connection is broken.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Ends this side's direction.
+    /// Shuts down this side's direction.
     ///
     /// # Errors
     /// When the connection is broken.
@@ -140,78 +140,78 @@ pub trait Stream: Read + Write + Debug {
     /// Lets small messages go without waiting for each other. A socket that refuses is merely slower.
     fn set_nodelay(&self);
 
-    /// The shortest round trip that the system has measured.
+    /// Returns the shortest round trip measured by the system.
     fn min_rtt_ns(&self) -> Option<u32>;
 }
 
 /// The events of one poll.
 pub trait Events {
-    /// Each of them, in the order in which the system told them.
+    /// Iterates over the events, in the system's order.
     fn iter(&self) -> impl Iterator<Item = Ready>;
 }
 
 /// Ends a wait.
 pub trait Wake: Debug {
-    /// Lets the present or the next poll return.
+    /// Lets the current or the next poll return.
     ///
     /// # Errors
     /// When the system has no memory.
     fn wake(&self) -> io::Result<()>;
 }
 
-/// How processes of one host meet and hand memory over (`docs/wire-protocol.md` §8.4).
+/// How processes of one host exchange shared memory (`docs/wire-protocol.md` §8.4).
 pub trait SharedMemory: Debug + Sized + 'static {
-    /// Where peers of this host come.
+    /// The socket to which peers of this host connect.
     type Rendezvous: Debug;
-    /// A connection of two processes of this host.
+    /// A connection to another process of this host.
     type Guest: Debug;
     /// The memory of a link's rings.
     type Segment: Debug;
-    /// Descriptors of a peer.
+    /// Descriptors received from a peer.
     type Fds: Fds;
-    /// What an endpoint's transport needs to reach a peer.
+    /// The resources of an endpoint's transport to reach a peer.
     type Link: Debug;
 
-    /// Listens under a fresh name, and tells of guests by `token`.
+    /// Listens under a fresh name, and reports guests by `token`.
     ///
     /// # Errors
     /// When the system lacks descriptors or randomness.
     fn open_rendezvous(&mut self, token: usize) -> io::Result<Self::Rendezvous>;
 
-    /// What tells this host from others.
+    /// Returns a value that differs between hosts.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When the system fails to report.
     fn host_identity(&self) -> io::Result<[u8; HOST_IDENTITY_BYTES]>;
 
-    /// The name to tell peers.
+    /// Returns the name for peers to connect to.
     fn name_of(&self, rendezvous: &Self::Rendezvous) -> Vec<u8>;
 
-    /// The next guest of this process's user; `None` if there is none now.
+    /// Returns the next guest of the same user; `None` if no guest waits.
     ///
     /// # Errors
-    /// What the system says, and [`Interrupted`](io::ErrorKind::Interrupted) after many strangers.
+    /// The system's error, and [`Interrupted`](io::ErrorKind::Interrupted) after many strangers.
     fn accept_guest(&self, rendezvous: &mut Self::Rendezvous) -> io::Result<Option<Self::Guest>>;
 
     /// Connects to a rendezvous.
     ///
     /// # Errors
-    /// When nobody listens there, or another user, or too many wait.
+    /// When no process listens there, or a process of another user, or when the queue is full.
     fn meet(&self, name: &[u8]) -> io::Result<Self::Guest>;
 
-    /// Tells from now on by `token` when a guest has said something.
+    /// Reports from now on by `token` when bytes of a guest arrive.
     ///
     /// # Errors
     /// When the system refuses.
     fn register_guest(&self, guest: &Self::Guest, token: usize) -> io::Result<()>;
 
-    /// Tells nothing of the guest any more.
+    /// Stops reporting readiness of the guest.
     fn deregister_guest(&self, guest: &Self::Guest);
 
-    /// Sends bytes, and a segment with them if there is one. Returns how many bytes went.
+    /// Sends bytes, with a segment if given. Returns the number of bytes sent.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn send_to_guest(
         &self,
         guest: &Self::Guest,
@@ -219,11 +219,11 @@ pub trait SharedMemory: Debug + Sized + 'static {
         segment: Option<&Self::Segment>,
     ) -> io::Result<usize>;
 
-    /// Receives bytes, and at most `fds_max` descriptors with them, which are added to `fds`. Returns the bytes'
-    /// number; 0 is the end.
+    /// Receives bytes, and adds up to `fds_max` accompanying descriptors to `fds`. Returns the number of bytes; 0 is
+    /// the end.
     ///
     /// # Errors
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing came, and what the system says.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are there, and the system's error.
     fn receive_from_guest(
         &self,
         guest: &Self::Guest,
@@ -232,46 +232,46 @@ pub trait SharedMemory: Debug + Sized + 'static {
         fds_max: usize,
     ) -> io::Result<usize>;
 
-    /// Whether streams of peers can be closed without waiting for those that hang.
+    /// Returns true if streams of peers can be closed without waiting for hanging ones.
     fn can_close(&self) -> bool;
 
-    /// Makes a segment.
+    /// Creates a segment.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, for people.
     fn create_segment(&self, config: &ShmConfig) -> Result<Self::Segment, String>;
 
     /// Checks and maps a peer's segment.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, for people.
     fn open_segment(
         &self,
         memory: <Self::Fds as Fds>::Memory,
         huge_pages: bool,
     ) -> Result<Self::Segment, String>;
 
-    /// The largest frame of a segment, in bytes.
+    /// Returns the largest frame of a segment, in bytes.
     fn max_frame_bytes(&self, segment: &Self::Segment) -> usize;
 
-    /// A link through shared memory.
+    /// Returns a link through shared memory.
     fn shm_link(&self, segment: Self::Segment, side: Side, guest: Self::Guest) -> Self::Link;
 
-    /// A link over UDP.
+    /// Returns a link over UDP.
     fn udp_link(&self, link: UdpLink) -> Self::Link;
 }
 
-/// Descriptors of a peer, which nobody but their owner closes.
+/// Descriptors of a peer, closed by their owner only.
 pub trait Fds: Debug + Default {
-    /// One of them, to be mapped.
+    /// A descriptor, to be mapped.
     type Memory;
 
-    /// How many there are.
+    /// Returns the number of descriptors.
     fn count(&self) -> usize;
 
-    /// The one, if it is one.
+    /// Returns the only descriptor, if there is exactly one.
     fn take_only(&mut self) -> Option<Self::Memory>;
 
-    /// Gives up one that is not wanted.
+    /// Gives up an unwanted descriptor.
     fn discard(memory: Self::Memory);
 }
