@@ -2,25 +2,25 @@
 //!
 //! | module | concern |
 //! | --- | --- |
-//! | `measurement` | latency, rate and bandwidth: which ends, which bare medium |
+//! | `measurement` | latency, rate and bandwidth: the ends and the bare medium of each |
 //! | `sessions`, `memory` | many sessions: their calls, their memory |
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
-//! | `lossy` | the same where packets get lost |
-//! | `factors` | what each optimisation is worth |
-//! | `congestion` | what each congestion control costs where nothing is congested |
-//! | `threads` | who runs handlers and who calls, and what it costs to cross a thread |
-//! | `overload` | a server that is asked for more than it can do |
-//! | `attacks` | what hostile peers cost honest clients of the same server |
-//! | `all`, `target` | what the figures must reach |
+//! | `lossy` | two network namespaces with packet loss |
+//! | `factors` | the worth of each optimisation |
+//! | `congestion` | the cost of each congestion control without congestion |
+//! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
+//! | `overload` | a server with more requests than it can execute |
+//! | `attacks` | the cost of hostile peers for honest clients of the same server |
+//! | `all`, `target` | the figures that Petrel must reach |
 //! | `process` | this command as another process |
 //! | `stage`, `far` | threads and CPUs, and the ends in their places |
-//! | `ends` | what an end is; a window of calls |
+//! | `ends` | the traits of the ends; a window of calls |
 //! | `library`, `load` | the library's ends; the calls and the check of their replies |
 //! | `bare` | the bare media |
-//! | `pairs`, `probe` | windows in turn; which of them count |
-//! | `window`, `statistics`, `figure` | what was counted, and what follows from it |
-//! | `table`, `plot` | figures for people |
+//! | `pairs`, `probe` | alternating windows; the selection of valid windows |
+//! | `window`, `statistics`, `figure` | the counts, and the figures computed from them |
+//! | `table`, `plot` | figures for human readers |
 
 mod all;
 mod attacks;
@@ -79,7 +79,7 @@ pub(crate) use self::pairs::Pace;
 pub(crate) use self::stage::Cores;
 pub(crate) use self::table::{footer, table};
 
-/// Measures and prints.
+/// Runs the benchmark and prints its figures.
 pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         BenchCommand::Latency(args) => {
@@ -220,7 +220,7 @@ fn run_congestion(args: &CongestionArgs, output: Output) -> Result<Outcome, Fail
     report.show("Petrel with congestion control beside without", args.windows.plot.as_deref())
 }
 
-/// Counts instructions, and prints.
+/// Counts instructions, and prints them.
 pub(crate) fn run_instructions(
     args: &InstructionsArgs,
     output: Output,
@@ -250,7 +250,7 @@ fn run_rows(args: &AllArgs, output: Output) -> Result<Outcome, Failure> {
     report.show("Petrel and what it must reach", args.windows.plot.as_deref())
 }
 
-/// Makes the measurements one after the other, with a progress bar each; prints them as JSON.
+/// Runs the measurements in turn, with a progress bar each, and prints the figures as JSON.
 pub(crate) fn run_all(
     measurements: &[Measurement],
     output: Output,
@@ -260,7 +260,7 @@ pub(crate) fn run_all(
     Ok(report.figures)
 }
 
-/// Failure if a call of any measurement failed or was answered wrongly.
+/// Returns a failure if a call of any measurement failed or was answered wrongly.
 pub(crate) fn outcome(figures: &[Figure]) -> Outcome {
     match figures.iter().all(Figure::is_flawless) {
         true => Outcome::Success,
@@ -268,7 +268,7 @@ pub(crate) fn outcome(figures: &[Figure]) -> Outcome {
     }
 }
 
-/// Why something was not measured, as `--json` prints it.
+/// The reason for a skipped measurement, as `--json` prints it.
 #[derive(Serialize)]
 struct Skipped<'a> {
     bench: &'a str,
@@ -280,7 +280,7 @@ struct Skipped<'a> {
     command: String,
 }
 
-/// The figures so far. Each is printed as JSON as soon as it is there.
+/// The figures so far. Each figure is printed as JSON as soon as it exists.
 struct Report {
     output: Output,
     figures: Vec<Figure>,
@@ -390,7 +390,7 @@ impl Report {
         congestion.run(bar(self.output, "congestion controls"), |figure| self.add(figure))
     }
 
-    /// Prints the table, what follows it, and the plot.
+    /// Prints the table, the footer, and the plot.
     fn show(self, title: &str, plot: Option<&Path>) -> Result<Outcome, Failure> {
         let Self { output, figures, skipped } = self;
         if !figures.is_empty() {
@@ -408,7 +408,7 @@ impl Report {
     }
 }
 
-/// A progress bar over pairs of windows, which is there once the first is done.
+/// A progress bar over pairs of windows; it appears once the first pair is done.
 fn bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
     let title = format!("{title} (windows)");
     let mut progress: Option<Progress> = None;

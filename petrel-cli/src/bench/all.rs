@@ -1,5 +1,5 @@
-//! Every bar at once: the measurements of the table in PERFORMANCE.md, each beside what it must
-//! reach. What a row takes is limited, so that all of them take ten minutes at most.
+//! All measurements of the table in PERFORMANCE.md, each with its required value. The duration of a row
+//! is limited, so that all rows take ten minutes at most.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use super::stage::Cores;
 use super::target::Goal;
 use crate::cli::BenchTransport;
 
-/// Rows that are measured for `--duration`; each takes up to twice as long where windows are
-/// dropped. The others take some seconds, and all instructions together half a minute.
+/// Rows that are measured for `--duration`; a row with dropped windows takes up to twice as long. The
+/// other rows take some seconds, and all instruction counts together half a minute.
 const ROWS: u32 = 10;
 
-/// All rows together.
+/// Most time for all rows together.
 const TIME_MAX: Duration = Duration::from_secs(500);
 
 /// A row of the table.
 pub(super) struct Row {
     pub(super) job: Job,
-    /// None where the row is there for comparison.
+    /// `None` for a row that serves only for comparison.
     pub(super) goal: Option<Goal>,
 }
 
-/// How a row is measured.
+/// The measurement of a row.
 pub(super) enum Job {
     Pair(Measurement),
     Veth(Measurement),
@@ -37,7 +37,7 @@ pub(super) enum Job {
     Instructions(&'static Workload),
 }
 
-/// All rows.
+/// Returns all rows.
 pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
     let duration = pace.duration.min(TIME_MAX / (2 * ROWS));
     let pace = Pace { duration, ..pace };
@@ -90,7 +90,7 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
 }
 
 impl Row {
-    /// Puts the bar, if there is one, beside a figure of this row.
+    /// Adds the row's required value, if it has one, to a figure.
     pub(super) fn judge(&self, mut figure: Figure) -> Figure {
         figure.target = self.goal.map(|goal| goal.judge(&figure));
         figure

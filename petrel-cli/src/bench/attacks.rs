@@ -1,15 +1,16 @@
 //! Attacks on a server beside honest clients: no honest call fails, and their rate stays.
 //!
-//! The server is a process of its own. Honest calls of several sizes go on all the time, one after
-//! the other on one session, and in each window a newcomer connects, makes a small call and one of 8 MiB,
-//! and asks for the server's counters. Three windows take turns: one without the attack, one with the
-//! attack on another server of the same host, and one with the attack on this server. The rates of the
-//! second and the third are divided by the first of the same turn, and the medians over the turns are the
-//! figures. The second shows the CPU time that attackers take from the whole host; the third
-//! adds the attacked server's own cost.
+//! The server is a process of its own. Honest calls of several sizes run all the time, one after the
+//! other on one session. In each window a newcomer connects, makes a small call and one of 8 MiB, and
+//! asks for the server's counters. Three windows take turns: without the attack, with the attack on
+//! another server of the same host, and with the attack on this server. The rates of the second and the
+//! third are divided by the first of the same turn; the medians over the turns are the figures. The
+//! second window shows the CPU time that attackers take from the whole host; the third adds the attacked
+//! server's own cost.
 //!
-//! Most attackers are silent once they are set up, and what is seen then is what they hold
-//! of the server; those that flood also take CPU time from everybody on the machine, and say so.
+//! Most attackers are silent after their set-up, so their windows measure the server's resources that
+//! they hold. Attackers that flood also take CPU time from every process on the machine; their rows are
+//! marked.
 
 mod honest;
 mod kinds;
@@ -34,38 +35,38 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::{exact_duration, format_bytes};
 
-/// What the rate of honest calls under an attack must be, over that without.
+/// Minimum rate of honest calls under an attack, relative to the rate without.
 const RATIO_MIN: f64 = 0.9;
 
-/// Time between the end of an attack and the next window: connections close meanwhile.
+/// Time between the end of an attack and the next window, for connections to close.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// The name of the thread that a process has for connections, links and sessions.
+/// The name of the thread of a process that serves connections, links and sessions.
 const MANAGEMENT: &str = "petrel-nexus";
 
-/// A figure.
+/// The figures of one attack.
 #[derive(Clone, Debug, Serialize)]
 struct Figure {
     bench: &'static str,
     attack: &'static str,
-    /// Whether the attacker goes on sending, and takes CPU time from the honest.
+    /// Whether the attacker keeps sending, and takes CPU time from the honest clients.
     floods: bool,
-    /// What the attacker got, for people.
+    /// The resources that the attacker obtained, for human readers.
     got: String,
-    /// Calls of the honest, from before the first attack to the end of the last.
+    /// Calls of the honest clients, from before the first attack to the end of the last.
     honest: u64,
     failed: u64,
-    /// The first failure, for people.
+    /// The first failure, for human readers.
     failure: Option<String>,
     newcomers: u64,
     newcomers_failed: u64,
     calm_per_s: f64,
     attacked_per_s: f64,
-    /// Of the rates under the attack and without, in windows of one turn.
+    /// Median over the turns of the rate under the attack divided by the rate without.
     ratio: f64,
-    /// The same with the attack on another server of this host.
+    /// Median ratio with the attack on another server of this host.
     ratio_beside: f64,
-    /// Share of a CPU that the server's management thread takes without the attack, and under it.
+    /// Share of a CPU that the server's management thread uses without the attack, and under it.
     management_calm: Option<f64>,
     management_attacked: Option<f64>,
     memory_before: u64,
@@ -80,14 +81,14 @@ impl Figure {
     }
 }
 
-/// What a server says when it listens.
+/// The record that a server prints when it listens.
 #[derive(Deserialize)]
 struct Ready {
     address: SocketAddr,
     pid: u32,
 }
 
-/// Measures and prints.
+/// Runs the attacks and prints the figures.
 pub(super) fn run(args: &AttacksArgs, output: Output) -> Result<Outcome, Failure> {
     raise_descriptor_limit()?;
     let mut figures = Vec::new();
@@ -100,7 +101,7 @@ pub(super) fn run(args: &AttacksArgs, output: Output) -> Result<Outcome, Failure
     Ok(if figures.iter().all(Figure::holds) { Outcome::Success } else { Outcome::Failure })
 }
 
-/// Attackers have thousands of connections.
+/// Raises the limit on file descriptors: attackers have thousands of connections.
 fn raise_descriptor_limit() -> Result<(), Failure> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
@@ -111,8 +112,8 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let (_server, Ready { address, pid }) = start_server()?;
     let (_other, beside) = start_server()?;
     let honest = Honest::start(address)?;
-    // A server with a single peer connects its socket to it, which saves some 80 ns per datagram, and a
-    // second client of any kind ends that. The bystander keeps this effect out of the ratio.
+    // A server with a single peer connects its socket to this peer, which saves some 80 ns per datagram.
+    // Any second client ends the optimisation. The bystander keeps this effect out of the ratio.
     let mut bystander = honest::endpoint()?;
     bystander.connect_wait(address)?;
     let mut watch = Watch {
@@ -124,7 +125,7 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         failures: vec![],
     };
     let victim_port = honest.port();
-    // Warm-up: what the first calls allocate is not the attack's.
+    // Warm-up: memory that the first calls allocate is not the attack's.
     thread::sleep(args.window / 2);
     let memory_before = resident_bytes(pid)?;
     let mut turns = Vec::new();
@@ -163,7 +164,7 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         newcomers_failed: failures.len() as u64,
         failure: report.failure.or(failures.into_iter().next()),
         calm_per_s: of(|turn| turn.calm.per_s),
-        // None may have ended under the attack: that is a result.
+        // The number may be zero under the attack: zero is a valid result.
         attacked_per_s: of(|turn| turn.attacked.per_s),
         ratio: of(|turn| turn.attacked.per_s / turn.calm.per_s),
         ratio_beside: of(|turn| turn.others.per_s / turn.calm.per_s),
@@ -187,30 +188,30 @@ fn start_server() -> Result<(Process, Ready), Failure> {
     Ok((server, ready))
 }
 
-/// Windows that follow one another.
+/// The consecutive windows of one turn.
 struct Turn {
     calm: Seen,
-    /// With the attack on another server.
+    /// The window with the attack on another server.
     others: Seen,
     attacked: Seen,
 }
 
-/// What a window has shown.
+/// The observations of a window.
 struct Seen {
-    /// Calls of the honest per second.
+    /// Calls of the honest clients per second.
     per_s: f64,
-    /// The share of a CPU that the server's management thread took, if the kernel says so.
+    /// The share of a CPU that the server's management thread used, if the kernel reports it.
     management: Option<f64>,
 }
 
-/// Looks at the honest clients of a server.
+/// Observes the honest clients of a server.
 struct Watch<'a> {
     honest: &'a Honest,
     address: SocketAddr,
     pid: u32,
     window: Duration,
     newcomers: u64,
-    /// Of newcomers.
+    /// Failures of newcomers.
     failures: Vec<String>,
 }
 
@@ -231,7 +232,7 @@ impl Watch<'_> {
     }
 }
 
-/// CPU time of a server's management thread so far, in nanoseconds.
+/// Returns the CPU time of a server's management thread so far, in nanoseconds.
 fn management_ns(pid: u32) -> Option<u64> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let read = |path: PathBuf| std::fs::read_to_string(path).ok();

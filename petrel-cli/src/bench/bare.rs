@@ -1,8 +1,8 @@
-//! The bare media: the same messages in the same bursts, and no protocol at all.
+//! The bare media: the same messages in the same bursts, without a protocol.
 //!
-//! Each is as fast as its medium lets it be, or the library would look better than it is. They know
-//! no sessions, no loss, no flow control beyond a number in flight; what goes astray is counted, and
-//! the measurement goes on without it.
+//! Each medium is used as efficiently as it allows; otherwise the library would look better than it is.
+//! The bare media have no sessions, no loss recovery, and no flow control except a number in flight.
+//! Lost messages are counted, and the measurement continues without them.
 //!
 //! | | latency | rate | bandwidth |
 //! | --- | --- | --- | --- |
@@ -23,17 +23,17 @@ use petrel_transport::clock;
 use super::window::Window;
 use crate::output::latency::Latencies;
 
-/// Bytes that the library puts on the medium for a small message of that size.
+/// Returns the bytes that the library puts on the medium for a small message of `size` bytes.
 pub(super) fn message_bytes(size: usize) -> usize {
     HEADER_BYTES + size
 }
 
-/// The same in whole words.
+/// Returns `message_bytes` in whole words.
 fn message_words(size: usize) -> usize {
     message_bytes(size).div_ceil(size_of::<u64>())
 }
 
-/// A window's counts, as they grow.
+/// A window's counts so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unfinished {
     calls: u64,

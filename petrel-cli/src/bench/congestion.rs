@@ -1,6 +1,6 @@
-//! What each congestion control costs where no network is congested: the library with it, beside the
-//! library with none, over UDP on loopback. Other programs can be there, whose delays a control may
-//! take for those of a network.
+//! The cost of each congestion control without network congestion: the library with the control, beside
+//! the library without one, over UDP on loopback. Other programs may run meanwhile, whose delays a
+//! control may mistake for delays of the network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,13 +20,13 @@ use super::stage::{Cores, Stage};
 use crate::cli::BenchTransport;
 use crate::failure::Failure;
 
-/// The rate that a line is said to have, as by default; loopback has none.
+/// The configured line rate, as by default; loopback has none.
 const LINE_GBIT: u64 = 100;
 
-/// Messages of middle size: some packets each.
+/// Messages of medium size: some packets each.
 const MIDDLE_BYTES: usize = 64 << 10;
 
-/// A congestion control, and what sets it.
+/// A congestion control, and the function that configures it.
 struct Control {
     name: &'static str,
     set: Adjust,
@@ -61,7 +61,7 @@ fn control(config: CongestionConfig) -> CongestionControl {
     CongestionControl::new(config).expect("a control's own defaults are valid")
 }
 
-/// The measurement of them all.
+/// The measurement of all controls.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
     pub(super) cores: Cores,
@@ -71,7 +71,7 @@ pub(super) struct Congestion {
 }
 
 impl Congestion {
-    /// Measures; `done` gets each figure.
+    /// Runs the measurement; `done` gets each figure.
     pub(super) fn run(
         &self,
         mut watch: impl FnMut(u32, u32),
@@ -106,7 +106,8 @@ impl Congestion {
         workload.compare(&stage, (with.as_mut(), beside), describe, watch)
     }
 
-    /// One small call at a time, many, some packets at a time, and large messages.
+    /// Returns the workloads: one small call at a time, many at a time, messages of some packets, and
+    /// large messages.
     fn workloads(&self) -> [Measurement; 4] {
         let small = Measurement {
             quantity: Quantity::Rate,
@@ -139,7 +140,7 @@ impl Congestion {
     }
 }
 
-/// Threads that compute until this is dropped.
+/// Threads that compute until this guard is dropped.
 struct Busy {
     is_over: Arc<AtomicBool>,
 }

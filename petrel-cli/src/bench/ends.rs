@@ -1,9 +1,9 @@
-//! The two ends of what is measured, and a window of time in which they run.
+//! The two ends of a measurement, and a window of time in which they run.
 //!
-//! A [`Drive`] calls and a [`Serve`] answers; the library has one of each, and so has every bare
-//! medium. Either they have a thread and a CPU each ([`Apart`]), or one thread gives them turns
-//! ([`Together`]): the second needs no cache line to travel, so it shows what the work itself costs
-//! and repeats well. Both loops are compiled for their ends: no call through a pointer per turn.
+//! A [`Drive`] calls and a [`Serve`] answers; the library and every bare medium implement both. Either
+//! the ends have a thread and a CPU each ([`Apart`]), or one thread gives them turns ([`Together`]).
+//! With one thread no cache line travels between CPUs, so the figure is the cost of the work itself, and
+//! repeats well. Both loops are compiled for their ends, without a call through a pointer per turn.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use super::window::{Traffic, Window};
 use crate::cores::Seat;
 use crate::failure::Failure;
 
-/// Calls in flight that long after a window's end are given up. A request of 8 MiB of which go-back-N
-/// loses every tenth packet takes several seconds, and more on a busy machine.
+/// Calls still in flight this long after a window's end are given up. A request of 8 MiB of which
+/// go-back-N loses every tenth packet takes several seconds, and more on a busy machine.
 const PATIENCE_NS: u64 = 120_000_000_000;
 
-/// Turns between two looks at the clock.
+/// Turns between two reads of the clock.
 const TURNS_PER_LOOK: u32 = 1 << 14;
 
 /// The calling end.
 pub(super) trait Drive {
-    /// Starts calls, and goes on starting them until that time.
+    /// Starts calls, and keeps starting them until `end_ns`.
     fn begin(&mut self, end_ns: u64);
 
-    /// Looks once whether something came in, and does what follows from it.
+    /// Polls once for received messages, and processes them.
     fn turn(&mut self);
 
-    /// Whether the time is up and no call is in flight.
+    /// Returns true if the time is up and no call is in flight.
     fn is_over(&self) -> bool;
 
-    /// Gives up what is in flight, because it takes too long.
+    /// Gives up the calls in flight, because they take too long.
     fn give_up(&mut self, patience: Duration);
 
-    /// What happened since [`Drive::begin`].
+    /// Returns the counts since [`Drive::begin`].
     fn finish(&mut self) -> Window;
 
-    /// What this end has counted since it was made.
+    /// Returns this end's traffic counters since its creation.
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
@@ -47,18 +47,18 @@ pub(super) trait Drive {
 
 /// The answering end.
 pub(super) trait Serve {
-    /// Looks once whether something came in, and does what follows from it.
+    /// Polls once for received messages, and processes them.
     fn turn(&mut self);
 
-    /// What this end has counted since it was made.
+    /// Returns this end's traffic counters since its creation.
     fn traffic(&self) -> Traffic {
         Traffic::default()
     }
 }
 
-/// One of the two things that are compared.
+/// One of the two sides of a comparison.
 pub(super) trait Side {
-    /// Calls for about that long.
+    /// Runs calls for about `length`.
     fn window(&mut self, length: Duration) -> Result<Window, Failure>;
 }
 
@@ -66,9 +66,9 @@ pub(super) trait Side {
 pub(super) struct Apart<D> {
     pub(super) drive: D,
     pub(super) far: Rc<Far>,
-    /// Where the answering end is in the other thread.
+    /// The place of the answering end in the other thread.
     pub(super) place: Place,
-    /// The calling thread's and the other one's.
+    /// The seats of the calling thread and of the other thread.
     pub(super) seats: [Seat; 2],
 }
 
@@ -78,11 +78,11 @@ pub(super) struct Together<D, S> {
     pub(super) serve: S,
     /// Keeps the other CPU busy; see [`super::far::Companion`].
     pub(super) companion: Option<(Rc<Far>, Place)>,
-    /// The thread's and the companion's.
+    /// The seats of the thread and of the companion.
     pub(super) seats: [Seat; 2],
 }
 
-/// The calling end of somebody else's answering one.
+/// The calling end alone; the answering end is in another process.
 pub(super) struct Alone<D>(pub(super) D);
 
 impl<D: Drive> Side for Alone<D> {
@@ -123,7 +123,7 @@ impl<D: Drive, S: Serve> Side for Together<D, S> {
     }
 }
 
-/// Runs the calling end for a window. `between` runs after each of its turns.
+/// Runs the calling end for a window. `between` runs after each turn.
 #[inline]
 fn drive<D: Drive>(drive: &mut D, length: Duration, mut between: impl FnMut()) {
     let end_ns = clock::now_ns() + length.as_nanos() as u64;

@@ -1,4 +1,4 @@
-//! What each optimisation is worth: the library with one of them switched off, beside the library
+//! The worth of each optimisation: the library with one optimisation switched off, beside the library
 //! with all of them on (eRPC §6.2, table 3).
 
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
@@ -17,11 +17,11 @@ use crate::failure::Failure;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Factor {
     pub(super) name: &'static str,
-    /// What is done instead.
+    /// The replacement while the optimisation is off.
     pub(super) instead: &'static str,
-    /// Transports on which it makes a difference.
+    /// Transports on which the optimisation makes a difference.
     transports: &'static [BenchTransport],
-    /// Switches it off, at either end.
+    /// Switches the optimisation off, at either end.
     switch_off: Adjust,
 }
 
@@ -29,7 +29,7 @@ const UDP: &[BenchTransport] = &[BenchTransport::Udp];
 const SHM: &[BenchTransport] = &[BenchTransport::Shm];
 const BOTH: &[BenchTransport] = &[BenchTransport::Udp, BenchTransport::Shm];
 
-/// All of them.
+/// All optimisations.
 pub(super) const FACTORS: [Factor; 14] = [
     Factor {
         name: "short ways",
@@ -120,12 +120,12 @@ pub(super) const FACTORS: [Factor; 14] = [
     },
 ];
 
-/// The measurement of them all.
+/// The measurement of all optimisations.
 #[derive(Clone, Debug)]
 pub(super) struct Factors {
     pub(super) transport: BenchTransport,
     pub(super) cores: Cores,
-    /// Sizes of small messages, of which the rate counts.
+    /// Size of small messages, whose rate is measured.
     pub(super) size: usize,
     pub(super) in_flight: u16,
     pub(super) batch: u16,
@@ -151,7 +151,7 @@ impl Factors {
         Ok(())
     }
 
-    /// Those that make a difference on the transport.
+    /// Returns the optimisations that make a difference on the transport.
     fn factors(&self) -> impl Iterator<Item = Factor> {
         let transport = self.transport;
         FACTORS.into_iter().filter(move |factor| factor.transports.contains(&transport))
@@ -226,7 +226,7 @@ mod tests {
         for factor in FACTORS {
             let (before, mut after) = (EndpointConfig::default(), EndpointConfig::default());
             (factor.switch_off)(&mut after);
-            // What the benchmark sets itself is the other way round by default.
+            // For this factor the benchmark's own setting is the opposite of the default.
             if factor.name != "fence-free publication" {
                 assert_ne!(format!("{before:?}"), format!("{after:?}"), "{}", factor.name);
             }

@@ -1,9 +1,9 @@
-//! The other thread: where the answering ends live when each end has a CPU of its own.
+//! The other thread: it runs the answering ends when each end has a CPU of its own.
 //!
-//! Endpoints stay on their thread, so the thread makes them itself and keeps them. Between windows
-//! it sleeps in a channel; during a window it gives turns to one of its residents, with nothing but
-//! a flag to look at besides. So a library end that polls without pause takes no time from the bare
-//! medium's window, nor the other way round.
+//! Endpoints stay on their thread, so the thread creates and keeps them itself. Between windows it
+//! sleeps on a channel. During a window it gives turns to one of its ends, and checks only a flag
+//! besides. So a library end that polls without pause uses no time of the bare medium's window, nor vice
+//! versa.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use super::window::Traffic;
 use crate::cores::Seat;
 use crate::failure::Failure;
 
-/// The thread.
+/// The handle of the thread.
 pub(super) struct Far {
     commands: Option<Sender<Command>>,
     events: Receiver<Event>,
@@ -27,7 +27,7 @@ pub(super) struct Far {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place(usize);
 
-/// A window in which one of the residents runs; it ends with this.
+/// A window in which one of the ends runs; it ends when this guard is dropped.
 pub(super) struct Run<'a> {
     far: &'a Far,
     is_over: bool,
@@ -49,7 +49,7 @@ enum Event {
     Halted(Result<Traffic, Failure>),
 }
 
-/// An answering end of any kind; one indirect call per window.
+/// An answering end of any type; one indirect call per window.
 trait Resident {
     fn run(&mut self, is_halted: &AtomicBool) -> Traffic;
 }
@@ -77,7 +77,7 @@ impl Far {
         Ok(Self { commands: Some(commands), events, is_halted, thread: Some(thread) })
     }
 
-    /// Makes an answering end in the thread.
+    /// Creates an answering end in the thread.
     pub(super) fn install<S: Serve + 'static>(
         &self,
         make: impl FnOnce() -> Result<S, Failure> + Send + 'static,
@@ -89,14 +89,14 @@ impl Far {
         }
     }
 
-    /// Does something in the thread, and waits for what comes of it.
+    /// Runs `work` in the thread, and waits for its result.
     pub(super) fn execute<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let (sender, receiver) = mpsc::channel();
         let work = move || {
-            // It is asked for below.
+            // The result is received below.
             let _ = sender.send(work()?);
             Ok(())
         };
@@ -107,8 +107,8 @@ impl Far {
         receiver.recv().map_err(|_| ended())
     }
 
-    /// Gives turns to an answering end, from before this returns until the run ends. The
-    /// thread has that seat meanwhile.
+    /// Gives turns to an answering end, from before this function returns until the run ends. The thread
+    /// has `seat` meanwhile.
     pub(super) fn run(&self, place: Place, seat: Seat) -> Result<Run<'_>, Failure> {
         self.is_halted.store(false, Ordering::Relaxed);
         let run = Run { far: self, is_over: false };
@@ -126,7 +126,7 @@ impl Far {
 }
 
 impl Run<'_> {
-    /// Ends the turns, and gives what the end has counted meanwhile.
+    /// Ends the turns, and returns the end's traffic meanwhile.
     pub(super) fn halt(mut self) -> Result<Traffic, Failure> {
         self.is_over = true;
         self.far.is_halted.store(true, Ordering::Relaxed);
@@ -141,7 +141,7 @@ impl Drop for Run<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.far.is_halted.store(true, Ordering::Relaxed);
-            // Whether it had begun to run or has ended, nothing more comes of it.
+            // Either way the run sends exactly one more event, which is of no use.
             let _ = self.far.events.recv();
         }
     }
@@ -152,7 +152,7 @@ impl Drop for Far {
         self.is_halted.store(true, Ordering::Relaxed);
         self.commands = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was already seen as a missing answer.
+            // A panic of the thread was already reported as a missing answer.
             let _ = thread.join();
         }
     }
@@ -162,8 +162,7 @@ fn ended() -> Failure {
     Failure::because("the benchmark's second thread has ended by an internal error")
 }
 
-/// What the thread does from its start to its end. A send fails only when nobody is left to hear
-/// it; the next receive ends the loop then.
+/// The thread's loop. A send fails only if the receiver is gone; the next receive then ends the loop.
 fn live(orders: &Receiver<Command>, reports: &Sender<Event>, is_halted: &AtomicBool) {
     let mut residents: Vec<Box<dyn Resident>> = Vec::new();
     while let Ok(order) = orders.recv() {
@@ -184,8 +183,8 @@ fn live(orders: &Receiver<Command>, reports: &Sender<Event>, is_halted: &AtomicB
     }
 }
 
-/// Does nothing, as fast as it can: keeps the other CPU awake while both ends run on one. A virtual
-/// CPU's speed depends on whether its neighbour sleeps; so it never does.
+/// Spins without work: keeps the other CPU awake while both ends run on one. A virtual CPU's speed
+/// depends on whether its neighbour sleeps, so the neighbour must not.
 pub(super) struct Companion;
 
 impl Serve for Companion {

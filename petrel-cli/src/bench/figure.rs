@@ -1,4 +1,4 @@
-//! A result: what was measured, beside what, and how it was found. Its fields are those of `--json`.
+//! A result: the measured value, the baseline, and the settings. The fields are those of `--json`.
 
 mod sum;
 #[cfg(test)]
@@ -16,11 +16,11 @@ use super::window::Window;
 use crate::load::FailureGroup;
 use crate::output::latency::LatencySummary;
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Quantity {
-    /// The time that a call takes.
+    /// The duration of a call.
     Latency,
     /// Calls per second.
     Rate,
@@ -28,7 +28,7 @@ pub(crate) enum Quantity {
     Bandwidth,
 }
 
-/// What the library is compared with.
+/// The baseline that the library is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Baseline {
@@ -38,23 +38,22 @@ pub(super) enum Baseline {
     SingleDatagrams,
     /// The library with one session.
     OneSession,
-    /// The library with everything switched on.
+    /// The library with all optimisations on.
     EverythingOn,
     /// The library without congestion control.
     NoControl,
 }
 
-/// What was set; the part of a figure that is known beforehand.
+/// The settings: the part of a figure that is known before the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Setting {
     /// The subcommand.
     pub(super) bench: &'static str,
     pub(super) transport: &'static str,
-    /// `veth` where the ends are in two network namespaces; else they are on loopback, or where
-    /// the other end was found.
+    /// `veth` if the ends are in two network namespaces; else they are on loopback, or at `--connect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network: Option<&'static str>,
-    /// 1 or 2; none where the other end is somebody else's.
+    /// 1 or 2; `None` if the other end is another process.
     pub(super) cores: Option<u8>,
     /// The CPUs that the ends were bound to.
     pub(super) cpus: Option<Vec<usize>>,
@@ -63,21 +62,21 @@ pub(super) struct Setting {
     /// Calls started together.
     pub(super) batch: u16,
     pub(super) sessions: usize,
-    /// What was switched off.
+    /// The optimisation that was off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) factor: Option<&'static str>,
-    /// What was done in its place.
+    /// The replacement of that optimisation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) instead: Option<&'static str>,
-    /// The congestion control, where it is what is measured.
+    /// The congestion control, if the benchmark compares them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) congestion: Option<&'static str>,
     /// Threads that computed meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) busy: Option<u16>,
-    /// What `bare` is.
+    /// The kind of baseline that `bare` measures.
     pub(super) baseline: Option<Baseline>,
-    /// Repeats the measurement.
+    /// The command that repeats the measurement.
     pub(super) command: String,
 }
 
@@ -89,7 +88,7 @@ pub(crate) struct Figure {
     /// Median of the windows.
     pub(super) value: f64,
     pub(super) unit: &'static str,
-    /// The same of what it is compared with.
+    /// Median of the baseline's windows.
     pub(super) bare: Option<f64>,
     /// Median of the pairs' ratios.
     pub(super) ratio: Option<f64>,
@@ -97,7 +96,7 @@ pub(crate) struct Figure {
     /// Median of the pairs' differences, of latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) difference_ns: Option<f64>,
-    /// Whose memory it is: `client` or `server`.
+    /// The owner of the measured memory: `client` or `server`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) side: Option<&'static str>,
     /// Memory of a session that was never used, in the figure's unit.
@@ -106,31 +105,31 @@ pub(crate) struct Figure {
     /// Time of a call with both ends on one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ns_per_call: Option<f64>,
-    /// What counted instructions are per, and those of each side.
+    /// The unit of instruction counts, and the count of each side.
     #[serde(flatten)]
     pub(super) parts: Option<Parts>,
-    /// How far apart the CPUs were: `near`, `far`, `both`, or `unknown` where it never stood still.
+    /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if it never stayed constant.
     pub(super) distance: Option<&'static str>,
-    /// Median time of a cache line's round trip between them.
+    /// Median time of a cache line's round trip between the CPUs.
     pub(super) line_ns: Option<f64>,
-    /// Of the pairs with near CPUs alone, where there were both kinds.
+    /// Medians of the pairs with near CPUs alone, if there were both kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) near: Option<Part>,
-    /// Of the pairs with far CPUs alone, where there were both kinds.
+    /// Medians of the pairs with far CPUs alone, if there were both kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) far: Option<Part>,
-    /// Pairs of windows that count.
+    /// Pairs of windows that are valid.
     pub(super) windows: usize,
     /// Pairs of windows during which the CPUs' distance changed.
     pub(super) dropped_windows: usize,
     pub(super) calls: u64,
-    /// Replies that were compared with what they had to be.
+    /// Replies that were compared with the expected content.
     pub(super) checked: u64,
     pub(super) mismatched: u64,
     pub(super) failures: Vec<FailureGroup>,
     pub(super) retransmissions: u64,
     pub(super) drops: u64,
-    /// Of what it is compared with: replies compared, wrong ones, and messages lost.
+    /// Baseline: replies compared, wrong replies, and messages lost.
     pub(super) bare_checked: u64,
     pub(super) bare_mismatched: u64,
     pub(super) bare_lost: u64,
@@ -141,7 +140,7 @@ pub(crate) struct Figure {
     pub(super) target: Option<Target>,
 }
 
-/// Medians of some of the pairs.
+/// Medians of a subset of the pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Part {
     pub(super) windows: usize,
@@ -151,7 +150,7 @@ pub(super) struct Part {
 }
 
 impl Quantity {
-    /// The name of the subcommand.
+    /// Returns the name of the subcommand.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -168,7 +167,7 @@ impl Quantity {
         }
     }
 
-    /// What a window shows.
+    /// Returns the quantity's value in a window.
     fn of(self, window: &Window) -> f64 {
         match self {
             Self::Latency => window.p50_ns() as f64 / 1e3,
@@ -199,7 +198,7 @@ impl Quantity {
 }
 
 impl Figure {
-    /// What the windows showed.
+    /// Computes a figure from the windows.
     pub(super) fn new(quantity: Quantity, setting: Setting, pairs: Pairs) -> Self {
         let kept: Vec<&Pair> = pairs.kept.iter().collect();
         let at = |distance| {
@@ -245,12 +244,12 @@ impl Figure {
         }
     }
 
-    /// Whether every call was answered, and rightly, on either side.
+    /// Returns true if every call of either side was answered correctly.
     pub(crate) fn is_flawless(&self) -> bool {
         self.mismatched == 0 && self.bare_mismatched == 0 && self.failures.is_empty()
     }
 
-    /// In words: `rate over shm`.
+    /// Returns the title in words: `rate over shm`.
     pub(super) fn title(&self) -> String {
         let Setting { bench, factor, congestion, .. } = &self.setting;
         let transport = self.setting.network.unwrap_or(self.setting.transport);
@@ -262,7 +261,7 @@ impl Figure {
     }
 }
 
-/// The distance in one word.
+/// Returns the distance in one word.
 fn distance(kept: &[Pair]) -> Option<&'static str> {
     let first = kept.first()?.distance?;
     if kept.iter().any(|pair| pair.distance != Some(first)) {
@@ -275,7 +274,7 @@ fn distance(kept: &[Pair]) -> Option<&'static str> {
     })
 }
 
-/// The failures of all windows: one group for each kind.
+/// Returns the failures of all windows: one group for each kind.
 fn failures(pairs: Pairs) -> Vec<FailureGroup> {
     let mut groups: Vec<FailureGroup> = Vec::new();
     let windows = pairs.kept.into_iter().chain(pairs.dropped).map(|pair| pair.library);

@@ -1,8 +1,9 @@
 //! Instructions per RPC and per packet, counted in software by valgrind's callgrind.
 //!
-//! The counting itself is that of `cargo bench -p petrel-rpc --bench instructions`, which says how
-//! it is done; its files are linked here, so that they come along when the command is packaged. There the program that is
-//! counted is the benchmark, here it is this command, started again as `petrel bench counted-workload`.
+//! The counting itself is shared with `cargo bench -p petrel-rpc --bench instructions`, whose
+//! documentation explains it. Its files are linked here, so that the package of the command contains
+//! them. The benchmark counts itself; this command counts another process of its own: `petrel bench
+//! counted-workload`.
 
 mod callgrind;
 #[allow(dead_code, reason = "where instructions were spent is shown by the benchmark alone")]
@@ -26,36 +27,36 @@ use crate::failure::Failure;
 pub(crate) use self::callgrind::obstacle;
 pub(crate) use self::workload::Workload;
 
-/// The rows that are counted, of all that the benchmark has: those with bars, and their like.
+/// The counted rows, out of all rows of the benchmark: those with a required value, and similar ones.
 const ROWS: [&str; 4] = ["shm-60", "shm-8MiB", "udp-60", "udp-8MiB"];
 
-/// Runs of a row, in calls of its short run: a short and a long one for each side.
+/// Runs of a row, in calls of its short run: a short and a long run for each side.
 const SHORT_RUNS: u64 = 2 * (1 + 3);
 
-/// What the subcommand and its figures are called.
+/// The name of the subcommand and of its figures.
 pub(super) const NAME: &str = "instructions";
 
-/// What `value` is made of.
+/// The parts of `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Parts {
-    /// `rpc`, or `packet` of a large request; then the copying of its data is left out.
+    /// `rpc`, or `packet` of a large request, without the copying of its data.
     pub(super) per: &'static str,
     pub(super) client: f64,
     pub(super) server: f64,
 }
 
-/// The process that is counted.
+/// Runs the workload in the counted process.
 pub(super) fn run_counted(args: &CountedArgs) -> Result<(), Failure> {
     workload::run(args.workload, args.calls).map_err(Failure::because)
 }
 
-/// The rows of a transport.
+/// Returns the rows of a transport.
 pub(super) fn rows(transport: BenchTransport) -> impl Iterator<Item = &'static Workload> {
     let of_names = workload::WORKLOADS.iter().filter(|row| ROWS.contains(&row.name));
     of_names.filter(move |row| row.transport() == transport)
 }
 
-/// Counts a row; takes seconds.
+/// Counts the instructions of a row; takes seconds.
 pub(super) fn run(workload: &Workload) -> Result<Figure, Failure> {
     let start = Instant::now();
     let count = |side| {
@@ -81,7 +82,7 @@ impl Workload {
         }
     }
 
-    /// What it has to reach, if anything.
+    /// Returns the row's required value, if any.
     pub(super) fn goal(&self) -> Option<Goal> {
         match self.name {
             "shm-60" => Some(Goal::ValueAtMost(600.0)),
@@ -90,7 +91,7 @@ impl Workload {
         }
     }
 
-    /// What is known beforehand.
+    /// Returns the settings that are known before the measurement.
     pub(super) fn setting(&self) -> Setting {
         let transport = self.transport().name();
         Setting {
@@ -116,7 +117,7 @@ impl Workload {
         let mut figure = Figure::new(Quantity::Rate, self.setting(), Pairs::default());
         (figure.value, figure.unit) = (parts.client + parts.server, "instructions");
         (figure.ns_per_call, figure.parts) = (None, Some(parts));
-        // The program that is counted compares each reply, and ends at the first that is wrong.
+        // The counted program compares each reply, and ends at the first wrong one.
         figure.calls = SHORT_RUNS * self.calls;
         figure.checked = figure.calls;
         figure

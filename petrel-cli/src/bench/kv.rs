@@ -1,8 +1,10 @@
-//! The replicated store as an application meets it: three processes of `petrel kv serve`, and the store's client.
+//! The replicated store as applications use it: three processes of `petrel kv serve`, and the store's
+//! client.
 //!
-//! Nothing is set but what the flags say: the replicas' idle policy is the default, and the kernel places the
-//! threads. Beside the client's operations stand raw calls to the same replicas in the same windows: what the way
-//! there costs, and what the client adds. Keys are there before they are put again, and every answer is checked.
+//! Only the flags change settings: the replicas' idle policy is the default, and the kernel places the
+//! threads. Raw calls to the same replicas run in the same windows as the client's operations. They show
+//! the cost of the calls, and by difference the cost of the client. Keys exist before they are put
+//! again, and every answer is checked.
 
 mod clients;
 mod cluster;
@@ -28,7 +30,7 @@ use crate::output::Output;
 use crate::output::latency::LatencySummary;
 use crate::units::{exact_duration, format_ns};
 
-/// One row: so many operations under way.
+/// A result row, for one number of outstanding operations.
 #[derive(Serialize)]
 struct Row {
     bench: &'static str,
@@ -38,12 +40,13 @@ struct Row {
     per_second: f64,
     p50_ns: u64,
     p99_ns: u64,
-    /// Its median over that of the raw put in the same windows.
+    /// Median latency divided by that of the raw put in the same windows.
     p50_over_raw_put: Option<f64>,
-    /// Its rate over that of etcd's puts in the same run, and etcd's median over its.
+    /// Rate divided by that of etcd's puts in the same run, and etcd's median divided by this row's
+    /// median.
     rate_over_etcd: Option<f64>,
     etcd_p50_over: Option<f64>,
-    /// Answers that were not what they should be.
+    /// Answers that were wrong.
     wrong: u64,
 }
 
@@ -68,7 +71,7 @@ pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure
     Ok(if is_right { Outcome::Success } else { Outcome::Failure })
 }
 
-/// All kinds of operations take their windows in turn.
+/// Runs the windows of all kinds of operations in turn.
 fn measure(
     args: &KvBenchArgs,
     transport: BenchTransport,
@@ -125,7 +128,7 @@ fn rows_of(transport: BenchTransport, clients: usize, tallies: &BTreeMap<Kind, T
     tallies.iter().filter_map(row).collect()
 }
 
-/// Puts etcd's rows behind the others, and the ratios into those.
+/// Appends etcd's rows, and writes the ratios into the other rows.
 fn compare(rows: &mut Vec<Row>, etcd: &[etcd::EtcdRow]) {
     for row in rows.iter_mut() {
         if let Some(other) = etcd.iter().find(|other| other.clients == row.clients) {
@@ -179,7 +182,7 @@ fn table(rows: &[Row], output: Output) -> comfy_table::Table {
     table
 }
 
-/// Draws medians over those of the raw puts beside them.
+/// Draws medians relative to the raw puts of the same windows.
 fn draw(rows: &[Row], path: &Path) -> Result<(), Failure> {
     let bar = |row: &Row| {
         let label = format!("{}, {} clients: {}", row.transport, row.clients, row.what);
@@ -189,7 +192,7 @@ fn draw(rows: &[Row], path: &Path) -> Result<(), Failure> {
     plot::draw_bars(path, "The replicated store", "median over that of a put by raw calls", &bars)
 }
 
-/// The command that repeats it.
+/// Returns the command that repeats the measurement.
 fn command(args: &KvBenchArgs) -> String {
     let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
     let clients: Vec<_> = args.clients.iter().map(usize::to_string).collect();

@@ -1,4 +1,4 @@
-//! The library's two ends: an endpoint that calls and one that answers.
+//! The library's two ends: a calling and an answering endpoint.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -19,14 +19,14 @@ use crate::failure::Failure;
 /// How long to wait for sessions.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Memory for messages in bytes, mapped as it is needed: 64 requests of 8 MiB in flight, and
-/// their responses, twice.
+/// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses,
+/// twice.
 const MEMORY_BYTES_MAX: usize = 2 << 30;
 
-/// Changes a configuration; what a factor is.
+/// Changes a configuration, for instance to switch an optimisation off.
 pub(super) type Adjust = fn(&mut EndpointConfig);
 
-/// How an end is set up.
+/// The configuration of an end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndConfig {
     pub(super) transport: BenchTransport,
@@ -34,7 +34,7 @@ pub(super) struct EndConfig {
     pub(super) data_address: IpAddr,
     pub(super) slots: u16,
     pub(super) credits: u16,
-    /// What else is set.
+    /// Further changes of the configuration.
     pub(super) adjust: Adjust,
 }
 
@@ -51,14 +51,14 @@ pub(super) struct Answerer {
 }
 
 impl EndConfig {
-    /// The defaults of a calling end at an address.
+    /// Returns the defaults of an end whose data port is at `data_address`.
     pub(super) fn new(transport: BenchTransport, data_address: IpAddr) -> Self {
         let (slots, credits) = (SLOTS_DEFAULT, CREDITS_DEFAULT);
         Self { transport, data_address, slots, credits, adjust: |_| () }
     }
 
-    /// The defaults of a calling end whose server has that address: the data port must be of the
-    /// server's family, and on loopback only if the server is.
+    /// Returns the defaults of a calling end for `server`: the data port must be of the server's family,
+    /// and on loopback only if the server is.
     pub(super) fn towards(transport: BenchTransport, server: IpAddr) -> Self {
         Self::new(transport, data_address(server))
     }
@@ -67,7 +67,7 @@ impl EndConfig {
         let mut config = EndpointConfig::default();
         config.data_address = Some(self.data_address);
         config.transports = self.transport.only();
-        // The benchmark itself gives the turns; nobody sleeps, so nobody has to be woken.
+        // The benchmark itself drives the endpoints without sleeping, so no thread has to be woken.
         config.idle = IdlePolicy::Poll;
         config.host.shm.never_sleeps = true;
         config.memory.max_bytes = MEMORY_BYTES_MAX;
@@ -79,7 +79,7 @@ impl EndConfig {
 }
 
 impl Answerer {
-    /// An end that answers calls to an address, where port 0 takes any free one.
+    /// Creates an end that listens at an address, where port 0 selects any free port.
     pub(super) fn start(
         listen: SocketAddr,
         config: &EndConfig,
@@ -91,14 +91,14 @@ impl Answerer {
         }
         let nexus = builder.start()?;
         let address = nexus.local_addr().unwrap_or(listen);
-        // Clients decide how much of these they take.
+        // The server offers the maxima; clients decide how much they use.
         let config = EndConfig { slots: SLOTS_MAX, credits: WINDOW_PACKETS as u16, ..*config };
         let mut endpoint = nexus.endpoint(config.endpoint()).map_err(Failure::because)?;
         register(&mut endpoint);
         Ok(Self { endpoint, address })
     }
 
-    /// The control address.
+    /// Returns the control address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -116,12 +116,12 @@ impl Serve for Answerer {
 }
 
 impl<S: 'static> Caller<S> {
-    /// An end that calls from an address.
+    /// Creates an end that calls `server`.
     pub(super) fn start(server: SocketAddr, config: &EndConfig, state: S) -> Result<Self, Failure> {
         let mut builder =
             Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
         if !server.ip().to_canonical().is_loopback() {
-            // Who names another host wants to call it; nobody can call this process for it.
+            // As in `Client::connect_to`: naming another host expresses the wish to call it.
             builder = builder.insecure();
         }
         let mut endpoint_config = config.endpoint();
@@ -130,7 +130,7 @@ impl<S: 'static> Caller<S> {
         Ok(Self { endpoint: endpoint.map_err(Failure::because)?, sessions: Vec::new() })
     }
 
-    /// Opens sessions. `meanwhile` is run over and over: it may give the other end turns.
+    /// Opens sessions. `meanwhile` is called repeatedly, for instance to give the other end turns.
     pub(super) fn open(
         &mut self,
         (server, endpoint): (SocketAddr, u16),
@@ -144,7 +144,7 @@ impl<S: 'static> Caller<S> {
         for index in self.sessions.len() - count..self.sessions.len() {
             while !self.is_open(index, server)? {
                 if !self.endpoint.run_once() {
-                    // The control plane's threads want a CPU too.
+                    // The control plane's threads need the CPU as well.
                     thread::yield_now();
                 }
                 meanwhile();
@@ -205,7 +205,7 @@ impl Drive for Caller<Load> {
     }
 }
 
-/// Adds up what the counters call drops.
+/// Sums up the drop counters, and copies the others.
 fn traffic(stats: &EndpointStats) -> Traffic {
     let counters = stats.protocol.iter().chain(stats.transport.iter());
     let drops = counters.filter(|(name, _)| name.contains("dropped_"));

@@ -1,9 +1,10 @@
-//! The library's load: a closed loop of calls in batches, as lean as a check of every reply allows.
+//! The library's load: a closed loop of calls in batches, with the least overhead that a check of every
+//! reply allows.
 //!
-//! There is a place for each call in flight, with its two buffers; places make batches, and a
-//! batch's calls are started together once all of its former ones have ended (eRPC §6.2). A request
-//! carries stamps and its reply must carry them too; the other bytes stay the same for the whole
-//! run. The load is the state of the endpoint that calls, which lends it to each continuation.
+//! Each call in flight has a place with its two buffers. Places form batches; the calls of a batch start
+//! together once all former calls of the batch have ended (eRPC §6.2). A request carries stamps, and its
+//! reply must carry the same; the other bytes never change. The load is the state of the calling
+//! endpoint, which lends it to each continuation.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,30 +20,30 @@ use crate::load::Tally;
 use crate::methods;
 use crate::payload::{Pattern, stamps};
 
-/// Makes the bytes of this process's calls unlike those of others.
+/// Distinguishes the bytes of this process's calls from those of other processes.
 const SEED: u64 = 0x7065_7472_656c;
 
-/// What a call does, and how its reply is checked.
+/// The kind of a call, and the check of its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchange {
-    /// The request comes back; its length and its first and last 8 bytes are compared.
+    /// The reply is the request; its length and its first and last 8 bytes are compared.
     Echo,
-    /// The request's length and the sum of its stamps come back; every 8 KiB has one.
+    /// The reply is the request's length and the sum of its stamps, one in every 8 KiB.
     Sample,
-    /// The same with a stamp in every KiB, and so in every packet.
+    /// As `Sample`, with a stamp in every KiB, and so in every packet.
     Samples,
 }
 
-/// Which session a call takes.
+/// The choice of a session for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Each place has its own for the whole run.
+    /// Each place has a fixed session.
     InTurn,
-    /// Any, anew for each call.
+    /// A random session for each call.
     Random,
 }
 
-/// What the load consists of.
+/// The parameters of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Workload {
     pub(super) exchange: Exchange,
@@ -53,7 +54,7 @@ pub(super) struct Workload {
     /// Calls started together.
     pub(super) batch: u16,
     pub(super) choice: Choice,
-    /// Whether each call's time is wanted.
+    /// Whether each call is timed.
     pub(super) is_timed: bool,
 }
 
@@ -63,9 +64,9 @@ pub(super) struct Load {
     sessions: Vec<SessionId>,
     /// Calls in flight.
     active: usize,
-    /// How many of the sessions are used, as of the next window.
+    /// The number of sessions to use from the next window on.
     limit: Rc<Cell<usize>>,
-    /// How many are used in this window.
+    /// The number of sessions used in this window.
     used: usize,
     places: Vec<Place>,
     batches: Vec<Batch>,
@@ -73,29 +74,29 @@ pub(super) struct Load {
     /// Number of the next call.
     next_call: u64,
     started_ns: u64,
-    /// No more calls are started from then on.
+    /// No call starts after this time.
     end_ns: u64,
     ended_ns: u64,
     is_given_up: Option<Duration>,
     answered: u64,
     mismatched: u64,
     started: u64,
-    /// Failures, and the times where they are wanted.
+    /// Failures, and the latencies if calls are timed.
     tally: Tally,
 }
 
-/// A call in flight at a time.
+/// The place of one call in flight.
 struct Place {
     session: SessionId,
     batch: u32,
     /// Stamp of the call in flight.
     stamp: u64,
     started_ns: u64,
-    /// Both buffers, while no call has them.
+    /// Both buffers, while no call is in flight.
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 
-/// Neighbouring places whose calls are started together.
+/// Adjacent places whose calls start together.
 struct Batch {
     first: u32,
     count: u32,
@@ -104,7 +105,7 @@ struct Batch {
 }
 
 impl Load {
-    /// A load on no sessions yet.
+    /// Creates a load without sessions.
     pub(super) fn new(workload: Workload, limit: Rc<Cell<usize>>) -> Self {
         Self {
             workload,
@@ -127,7 +128,7 @@ impl Load {
         }
     }
 
-    /// Sets the sessions, of which each window uses the first ones, and makes the buffers.
+    /// Sets the sessions, and allocates the buffers. Each window uses the first `limit` sessions.
     pub(super) fn set_sessions(
         &mut self,
         cx: &mut Context<'_, Self>,
@@ -161,13 +162,13 @@ impl Load {
         }
     }
 
-    /// Whether the window is over.
+    /// Returns true if the window is over.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.active == 0
     }
 
-    /// Says that calls which end from now on have taken too long.
+    /// Marks calls that end from now on as too late.
     pub(super) fn give_up(&mut self, patience: Duration) {
         self.is_given_up = Some(patience);
         self.end_ns = 0;
@@ -233,7 +234,7 @@ impl Load {
                 Some(patience) => self.tally.give_up(failure.execution, patience),
                 None => self.tally.fail(failure),
             }
-            // One failure spoils the measurement; what is in flight still ends.
+            // One failure spoils the measurement, so no further call starts; calls in flight still end.
             self.end_ns = 0;
         } else {
             let is_right =
@@ -252,16 +253,16 @@ impl Load {
         }
     }
 
-    /// The time. With one timed call in flight it is worth a reading of the clock, one per call:
-    /// the end of a call is the start of the next, as in the bare medium's ping-pong. With many
-    /// the event loop's own reading at the start of its turn is near enough and costs nothing.
+    /// Returns the time. With one timed call in flight, each call needs a reading of the clock: the end
+    /// of a call is the start of the next, as in the bare medium's ping-pong. With many calls in flight,
+    /// the event loop's reading at the start of its turn is precise enough and free.
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         let is_precise = self.workload.is_timed && self.workload.in_flight == 1;
         if is_precise { clock::now_ns() } else { cx.now_ns() }
     }
 
-    /// Ends the window.
+    /// Ends the window, and returns its counts.
     pub(super) fn finish(&mut self) -> Window {
         self.ended_ns = clock::now_ns();
         let Tally { failures, latencies, .. } = std::mem::take(&mut self.tally);
@@ -303,7 +304,7 @@ impl Exchange {
         }
     }
 
-    /// Bytes of a response to a request of that size.
+    /// Returns the length of the response to a request of `size` bytes.
     fn response_bytes(self, size: usize) -> usize {
         match self {
             Self::Echo => size,

@@ -1,8 +1,8 @@
 //! The library between two network namespaces that lose packets, beside itself without loss.
 //!
-//! What `petrel sim experiment loss` does in virtual time happens here to packets of the kernel: a rule
-//! in each namespace throws some of them away. Windows with and without loss alternate over the same
-//! sessions; what came of each pair is a ratio, and the median of the ratios is the figure.
+//! The equivalent of `petrel sim experiment loss` with real packets: a rule in each namespace drops some
+//! of the kernel's packets. Windows with and without loss alternate over the same sessions. Each pair
+//! yields a ratio, and the median of the ratios is the figure.
 
 mod figure;
 mod filter;
@@ -35,7 +35,7 @@ const SMALL_BYTES: usize = 32;
 /// Small calls in flight, and sessions over which they are spread.
 const SMALL_CALLS: u16 = 8;
 
-/// What is called.
+/// The kind of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossyCalls {
     /// Requests of 8 MiB, one outstanding.
@@ -44,17 +44,17 @@ pub(crate) enum LossyCalls {
     Small,
 }
 
-/// What is measured: each kind of recovery with each loss.
+/// The plan of a measurement: each kind of recovery with each loss.
 pub(crate) struct LossPlan {
     pub(crate) calls: LossyCalls,
     pub(crate) recoveries: Vec<Recovery>,
-    /// In parts per billion.
+    /// Loss probabilities, in parts per billion.
     pub(crate) losses_ppb: Vec<u32>,
-    /// Of each figure.
+    /// The pace of each figure.
     pub(crate) pace: Pace,
 }
 
-/// Runs it; `on_figure` gets each as soon as it is there.
+/// Runs the plan; `on_figure` gets each figure as soon as it exists.
 pub(crate) fn run_lossy(
     plan: &LossPlan,
     output: Output,
@@ -70,7 +70,7 @@ impl LossPlan {
         output: Output,
         on_figure: &mut dyn FnMut(&LossFigure),
     ) -> Result<Vec<LossFigure>, Failure> {
-        // Where there are no rules, it is said before anything else is begun.
+        // If rules cannot be set, the measurement fails before anything else starts.
         filter::set(stage, 0)?;
         let mut figures = Vec::new();
         for &recovery in &self.recoveries {
@@ -84,12 +84,12 @@ impl LossPlan {
         Ok(figures)
     }
 
-    /// Both ends, with sessions between them.
+    /// Creates both ends, with sessions between them.
     fn side(&self, stage: &Stage, recovery: Recovery) -> Result<Box<dyn Side>, Failure> {
-        // Nothing is lost while sessions are opened.
+        // Sessions are opened without loss.
         filter::set(stage, 0)?;
         let measurement = self.measurement();
-        // All else is by default.
+        // All other settings are defaults.
         let adjust: Adjust = match recovery {
             Recovery::GoBackN => |config| config.protocol.recovery = Recovery::GoBackN,
             _ => |config| config.protocol.recovery = Recovery::Selective,
@@ -141,7 +141,7 @@ impl LossPlan {
     }
 }
 
-/// The library with that loss.
+/// The library with packet loss.
 struct Lossy<'a> {
     stage: &'a Stage,
     side: &'a RefCell<Box<dyn Side>>,

@@ -24,13 +24,13 @@ use crate::methods;
 /// IPv4 and UDP header.
 const UDP_HEADER_BYTES: usize = 28;
 
-/// Sessions over which many calls are spread, so that each has its own slot as a rule.
+/// Sessions over which many calls are spread, so that each call usually has its own slot.
 const SESSIONS_MAX: u16 = 8;
 
-/// Calls in flight on a session, as in eRPC's measurements (§6.2 there), and its slots.
+/// Calls in flight on a session, as in eRPC's measurements (§6.2), and its slots.
 pub(super) const CALLS_PER_SESSION: u16 = 8;
 
-/// How the library's ends are set up.
+/// The configuration of the library's ends.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) exchange: Exchange,
@@ -38,15 +38,15 @@ pub(super) struct Shape {
     /// Calls in flight per session.
     pub(super) slots: u16,
     pub(super) choice: Choice,
-    /// How many of the sessions are used; may change between windows.
+    /// The number of sessions to use; may change between windows.
     pub(super) limit: Rc<Cell<usize>>,
-    /// What else is set, of either end.
+    /// Further changes of either end's configuration.
     pub(super) adjust: Adjust,
     /// The methods of the server.
     pub(super) register: fn(&mut Endpoint),
 }
 
-/// A measurement to be made.
+/// The parameters of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Measurement {
     pub(crate) quantity: Quantity,
@@ -57,12 +57,12 @@ pub(crate) struct Measurement {
     /// Calls started together.
     pub(crate) batch: u16,
     pub(crate) pace: Pace,
-    /// A server that runs already, and the number of its endpoint; else one in this process.
+    /// A running server and the number of its endpoint; `None` for a server in this process.
     pub(crate) connect: Option<(ServerAddress, u16)>,
 }
 
 impl Measurement {
-    /// Measures. `watch` sees how many of how many pairs of windows are done.
+    /// Runs the measurement. `watch` gets the numbers of finished and of all pairs of windows.
     pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
@@ -75,7 +75,7 @@ impl Measurement {
         }
     }
 
-    /// Measures with both ends in this process, beside the bare medium in one of its forms.
+    /// Measures with both ends in this process, beside a baseline on the bare medium.
     pub(super) fn on(
         &self,
         stage: &Stage,
@@ -89,7 +89,7 @@ impl Measurement {
         self.compare(stage, (library.as_mut(), Some((beside, baseline))), describe, watch)
     }
 
-    /// Measures the library beside something else that it is given.
+    /// Measures the library beside another side.
     pub(super) fn compare(
         &self,
         stage: &Stage,
@@ -112,7 +112,7 @@ impl Measurement {
         Ok(Figure::new(self.quantity, describe(setting), pairs))
     }
 
-    /// Measures the library alone: what is on the other side is not this process's.
+    /// Measures the library alone, because the server is another process.
     fn with_server(
         &self,
         server: &ServerAddress,
@@ -141,7 +141,7 @@ impl Measurement {
         Schedule::new(self.pace)
     }
 
-    /// Both ends of the library.
+    /// Creates both ends of the library.
     pub(super) fn library(&self, stage: &Stage, shape: &Shape) -> Result<Box<dyn Side>, Failure> {
         let [_, far] = stage.addresses;
         let Shape { adjust, register, .. } = *shape;
@@ -149,7 +149,7 @@ impl Measurement {
         let (sender, receiver) = mpsc::channel();
         let serve = move || {
             let answerer = Answerer::start((far, 0).into(), &config, register)?;
-            // It is asked for in any case.
+            // The result is received in any case.
             let _ = sender.send(answerer.address());
             Ok(answerer)
         };
@@ -178,7 +178,7 @@ impl Measurement {
         Ok(caller)
     }
 
-    /// What the library's ends are set up like unless something else is measured.
+    /// Returns the default configuration of the library's ends.
     pub(super) fn shape(&self) -> Shape {
         Shape {
             exchange: match self.quantity {
@@ -209,15 +209,15 @@ impl Measurement {
         self.in_flight.div_ceil(CALLS_PER_SESSION).clamp(1, SESSIONS_MAX)
     }
 
-    /// So many that no call has to wait for one, if all calls are on so many sessions.
+    /// Returns enough slots that no call has to wait for one, if the calls are spread over `sessions`.
     pub(super) fn slots(&self, sessions: u16) -> u16 {
         let wanted = self.in_flight.div_ceil(sessions);
-        // One of 64 and more is kept for the endpoint's health.
+        // With 64 slots and more, the endpoint reserves one for health checks.
         let kept = u16::from(wanted >= SLOTS_WITH_RESERVE_MIN);
         (wanted + kept).clamp(CALLS_PER_SESSION, SLOTS_MAX).next_power_of_two()
     }
 
-    /// Both ends of the bare medium.
+    /// Creates both ends of the bare medium.
     fn bare(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
         let Self { size, in_flight, .. } = *self;
         match (self.transport, self.quantity) {
@@ -237,7 +237,7 @@ impl Measurement {
         }
     }
 
-    /// The far socket is made by the far thread, which may be in another network namespace.
+    /// The far thread creates the far socket, because it may be in another network namespace.
     fn bare_udp(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
         let [near, far] = stage.addresses;
         let Self { quantity, size, in_flight, .. } = *self;
@@ -251,7 +251,7 @@ impl Measurement {
         let (sender, receiver) = mpsc::channel();
         let bind_far = move || {
             let socket = socket::bind(far)?;
-            // It is asked for in any case.
+            // The result is received in any case.
             let _ = sender.send(socket.local_addr()?);
             Ok::<_, Failure>(socket)
         };
@@ -292,7 +292,7 @@ impl Measurement {
         }
     }
 
-    /// The command that repeats the measurement.
+    /// Returns the command that repeats the measurement.
     pub(super) fn command(&self) -> String {
         let cores = match (&self.connect, self.cores) {
             (None, Cores::One) => " --cores 1",

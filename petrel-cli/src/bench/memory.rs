@@ -1,9 +1,8 @@
 //! Memory of idle sessions, at each side.
 //!
-//! Server and client are processes of their own, started for this, so that nothing else grows in
-//! them: private memory (`RssAnon` of `/proc`) is read before and after many sessions are opened,
-//! and once more after each has made a call. What the control plane has needed meanwhile counts too,
-//! as far as it was not given back.
+//! Server and client are processes of their own, so that nothing else grows in them. Private memory
+//! (`RssAnon` of `/proc`) is read before and after many sessions are opened, and again after a call on
+//! each. Memory of the control plane counts too, unless it was freed meanwhile.
 
 use petrel::endpoint::EndpointConfig;
 use serde::{Deserialize, Serialize};
@@ -20,14 +19,14 @@ use crate::output::Output;
 /// Bytes of each call.
 const CALL_BYTES: usize = 32;
 
-/// Memory of both processes at three times.
+/// Memory of both processes at three points of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Readings {
     client: [u64; 3],
     server: [u64; 3],
 }
 
-/// The client's process: opens sessions to a server, uses each once, and prints the readings.
+/// Runs the client's process: opens sessions to a server, uses each once, and prints the readings.
 pub(super) fn run_client(args: &IdleArgs, output: Output) -> Result<(), Failure> {
     let address = args.connect.resolve()?[0];
     let config = EndConfig {
@@ -49,7 +48,7 @@ pub(super) fn run_client(args: &IdleArgs, output: Output) -> Result<(), Failure>
     Ok(output.record(&readings)?)
 }
 
-/// Makes a call on every session from one on, and checks the replies.
+/// Makes a call on every session from `from` on, and checks the replies.
 fn call_each(caller: &mut Caller, from: usize) -> Result<(), Failure> {
     for index in from..caller.sessions.len() {
         let session = caller.sessions[index];
@@ -62,7 +61,7 @@ fn call_each(caller: &mut Caller, from: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Private memory of a process.
+/// Returns the private memory of a process.
 fn private_bytes(process: &str) -> Result<u64, Failure> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path)?;
@@ -75,12 +74,12 @@ fn parse_private(status: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The command that repeats the measurement, among others.
+/// Returns the command that repeats the measurement, together with others.
 pub(super) fn command(transport: BenchTransport, sessions: usize) -> String {
     format!("petrel bench sessions --transport {} --sessions {sessions}", transport.name())
 }
 
-/// Starts both processes; gives a figure for each side.
+/// Starts both processes; returns a figure for each side.
 pub(super) fn run(
     transport: BenchTransport,
     sessions: usize,
@@ -143,7 +142,7 @@ fn figure(
     let mut figure = Figure::new(Quantity::Rate, setting, Pairs::default());
     (figure.value, figure.unit) = (kib(opened.max(used)), "KiB");
     (figure.side, figure.unused) = (Some(side), Some(kib(opened)));
-    // Each was called once and its reply compared, or there would be no figure.
+    // Each session was called once and its reply compared; otherwise there is no figure.
     (figure.calls, figure.checked) = (sessions as u64, sessions as u64);
     figure
 }

@@ -1,9 +1,8 @@
-//! A server that is asked for more than it can do, on this machine: two processes, calls that come when
-//! they come, and workers that sleep over each, so that what the server can do is little beside what its
-//! event loop can.
+//! An overloaded server on this machine: two processes, calls in an open loop, and workers that sleep
+//! for each request. So the capacity of the workers is small beside that of the event loop.
 //!
-//! How much that is is measured first, with as many calls outstanding as keep all workers busy. What follows is as in
-//! the experiment of the same name (`docs/overload.md`).
+//! The capacity is measured first, with enough calls outstanding to keep all workers busy. The rest is
+//! as in the experiment of the same name (`docs/overload.md`).
 
 mod client;
 mod server;
@@ -30,15 +29,15 @@ use crate::output::Output;
 use crate::output::latency::LatencySummary;
 use crate::units::{exact_duration, format_ns};
 
-/// Time before it is measured, of what is measured.
+/// The warm-up takes this fraction of the measured time.
 const WARM_UP_SHARE: u32 = 4;
 
-/// Calls for each worker that keep it busy while answers are on their way.
+/// Calls per worker that keep it busy while answers are in flight.
 const CALLS_PER_WORKER: u16 = 4;
 
 const CAPACITY_ATTEMPTS: usize = 3;
 
-/// A figure.
+/// The figures of one policy under one load.
 #[derive(Clone, Debug, Serialize)]
 struct Figure {
     bench: &'static str,
@@ -46,15 +45,15 @@ struct Figure {
     policy: &'static str,
     back_pressure: bool,
     workers: u16,
-    /// What the server was seen to do, in answers per second.
+    /// Measured capacity of the server, in answers per second.
     capacity_per_s: f64,
-    /// What was asked for, over that.
+    /// Offered load divided by the capacity.
     load: f64,
     offered_per_s: f64,
     /// Answers in time, per second.
     goodput_per_s: f64,
     of_capacity: f64,
-    /// That, over the best of this policy at any load.
+    /// Goodput divided by the best of this policy at any load.
     of_best: f64,
     latency: Option<LatencySummary>,
     refusal: Option<LatencySummary>,
@@ -66,19 +65,20 @@ struct Figure {
     held_back: u64,
     unsent: u64,
     wrong: u64,
-    /// Requests that were run, from the first call of the figure to the last, and those of them that ended too late.
+    /// Requests executed, from the first call of the figure to the last, and the executed requests that
+    /// ended too late.
     executed: u64,
     wasted: u64,
-    /// How long workers were busy with a request on average.
+    /// Mean time that a worker was busy with a request.
     service_ns: u64,
     command: String,
 }
 
-/// A server's process, and sessions to it.
+/// A server process, and sessions to it.
 struct Pair {
     _process: Process,
     caller: Caller,
-    /// For questions that must not wait behind calls.
+    /// A session for questions that must not wait behind calls.
     side: SessionId,
 }
 
@@ -87,7 +87,7 @@ struct Ready {
     address: SocketAddr,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints its figures.
 pub(super) fn run(args: &BenchOverloadArgs, output: Output) -> Result<Outcome, Failure> {
     check(args)?;
     let capacity_per_s = Pair::start(args, Policy::None)?.capacity_per_s(args)?;
@@ -138,7 +138,8 @@ impl Pair {
         ])?;
         let Ready { address } = parse(&process.line()?)?;
         let config = EndConfig {
-            // Both ends sleep when they can: what polls is interrupted more often on a busy machine.
+            // Both ends sleep when they can: the scheduler preempts a polling thread more often on a
+            // busy machine.
             adjust: |config: &mut EndpointConfig| {
                 config.host.shm.never_sleeps = false;
                 config.idle = IdlePolicy::default();
@@ -156,8 +157,8 @@ impl Pair {
         &mut self.caller.endpoint
     }
 
-    /// What the workers can do when they never have to wait for work: the most of some attempts, because what
-    /// else a machine has to do makes it less.
+    /// Returns the capacity of the workers when they never wait for work: the maximum of some attempts,
+    /// because other load of the machine only reduces it.
     fn capacity_per_s(&mut self, args: &BenchOverloadArgs) -> Result<f64, Failure> {
         let calls = args.work.workers.saturating_mul(CALLS_PER_WORKER);
         let demand = Demand { has_deadlines: false, ..demand(args, Arrivals::Closed { calls }) };
@@ -209,7 +210,7 @@ impl Pair {
         Ok((outcomes, self.take()?))
     }
 
-    /// What the server did since it was last asked.
+    /// Returns the server's counts since the last question.
     fn take(&mut self) -> Result<Done, Failure> {
         let side = self.side;
         let bytes = self.endpoint().call(side, wire::TAKE, &[]).wait()?;

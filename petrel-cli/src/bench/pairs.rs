@@ -1,9 +1,8 @@
-//! Two things in alternating windows, and what the pairs of windows show.
+//! Two sides in alternating windows, and the evaluation of the pairs of windows.
 //!
-//! The order is A B A B: whatever slows the machine for a second slows both. Each pair gives one
-//! ratio; the median of the ratios is the result, so that a few spoilt pairs do not count. Before,
-//! between and after the windows of a pair the CPUs' distance is looked at: a pair during which it
-//! changed is dropped.
+//! The order is A B A B: a disturbance of a second slows both sides. Every pair yields a ratio; the
+//! median of the ratios is the result, so that a few disturbed pairs do not count. Before, between and
+//! after the windows of a pair the CPUs' distance is probed: a pair with a changed distance is dropped.
 
 use std::thread;
 use std::time::Duration;
@@ -14,30 +13,30 @@ use super::window::Window;
 use crate::failure::Failure;
 use crate::units::exact_duration;
 
-/// Longest warm-up of each side: caches, tables and clocks have settled by then.
+/// Longest warm-up of a side: caches, tables and clocks have settled by then.
 const WARM_UP_MAX: Duration = Duration::from_millis(200);
 
 /// Fewest pairs from which a median is taken.
 const PAIRS_MIN: u32 = 3;
 
-/// Pairs are made up to so many times the wanted number where some are dropped.
+/// If pairs are dropped, more are made, up to this multiple of the wanted number.
 const EXTENSION_MAX: u32 = 2;
 
-/// How long and how often.
+/// The length and number of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
     /// Length of each window.
     pub(super) window: Duration,
-    /// Pairs of windows that are wanted.
+    /// Wanted pairs of windows.
     pub(super) pairs: u32,
     /// Pause after each pair, for other threads.
     pub(super) rest: Duration,
 }
 
-/// How long to measure, and how.
+/// The duration of a measurement, and its windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// All windows together.
+    /// Duration of all windows together.
     pub(crate) duration: Duration,
     /// Longest window.
     pub(crate) window: Duration,
@@ -46,7 +45,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The flags that set it.
+    /// Returns the flags that set this pace.
     pub(super) fn flags(&self) -> String {
         let realtime = if self.is_realtime { " --realtime" } else { "" };
         let [duration, window] = [self.duration, self.window].map(exact_duration);
@@ -55,25 +54,26 @@ impl Pace {
 }
 
 impl Schedule {
-    /// Windows of at most that length, and as many pairs as fit into the time, three at least.
+    /// Plans windows of at most the pace's length, and the number of pairs that fit into the duration,
+    /// but at least three.
     pub(super) fn new(pace: Pace) -> Self {
         let Pace { duration: total, window, is_realtime } = pace;
         let window = window.min(total / (2 * PAIRS_MIN)).max(Duration::from_millis(1));
         let fitting = total.as_nanos() / (2 * window.as_nanos());
         let pairs = u32::try_from(fitting).unwrap_or(u32::MAX).max(PAIRS_MIN);
-        // A tenth of the time: other threads have been kept waiting.
+        // A tenth of the time for other threads, which real-time priority kept waiting.
         let rest = if is_realtime { window / 5 } else { Duration::ZERO };
         Self { window, pairs, rest }
     }
 }
 
-/// The windows of one pair. Without anything to compare with there is no second one.
+/// The windows of one pair. Without a baseline there is no second window.
 pub(super) struct Pair {
     pub(super) library: Window,
     pub(super) bare: Option<Window>,
-    /// How far apart the CPUs were; `None` where both ends share one, and where nobody looked.
+    /// Distance of the CPUs; `None` if the ends share a CPU or without a probe.
     pub(super) distance: Option<Distance>,
-    /// Time of a cache line's round trip between them.
+    /// Time of a cache line's round trip between the CPUs.
     pub(super) line_ns: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Pairs {
     pub(super) dropped: Vec<Pair>,
 }
 
-/// Runs the windows. `watch` sees how many pairs are done.
+/// Runs the windows. `watch` gets the number of finished pairs.
 pub(super) fn alternate(
     schedule: Schedule,
     library: &mut dyn Side,
@@ -99,7 +99,7 @@ pub(super) fn alternate(
     }
     let mut pairs = Pairs::default();
     if !is_flawless(&first) {
-        // What is wrong is known already; the rest would take its time to say the same.
+        // The failure is known already; more windows would only repeat it.
         pairs.kept.push(Pair { library: first, bare: None, distance: None, line_ns: None });
         return Ok(pairs);
     }
@@ -129,7 +129,7 @@ fn is_flawless(window: &Window) -> bool {
     window.mismatched == 0 && window.failures.is_empty()
 }
 
-/// Whether all looks saw the same, and saw anything.
+/// Returns true if all three probes found the same, known distance.
 fn is_steady(looks: [Option<Distance>; 3]) -> bool {
     looks.iter().all(|look| *look == looks[0] && *look != Some(Distance::Unknown))
 }
@@ -140,8 +140,8 @@ impl Pairs {
         list.push(pair);
     }
 
-    /// Where the distance never stood still, all pairs are better than none; their distance is
-    /// unknown then.
+    /// If the distance changed in every pair, keeps all pairs, with an unknown distance: better than no
+    /// figure.
     fn fall_back(&mut self) {
         if self.kept.is_empty() {
             self.kept = std::mem::take(&mut self.dropped);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!((pairs.kept.len(), pairs.dropped.len()), (1, 1));
     }
 
-    /// Answers one call per window, the `wrong`th of them wrongly.
+    /// Answers one call per window; the answer of window number `wrong` is wrong.
     struct Script {
         windows: u32,
         wrong: u32,

@@ -1,5 +1,5 @@
-//! Figures as a picture, a bar for each: its ratio and the quartiles; or where there are targets,
-//! how much of the target was reached.
+//! Figures as a bar chart: the ratio of each figure and its quartiles, or, if there are targets, the
+//! share of the target that was reached.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use super::figure::Figure;
 use super::table::three_digits;
 use crate::failure::Failure;
 
-// All in pixels.
+// All lengths are in pixels.
 const WIDTH: i32 = 1040;
 const ROW_HEIGHT: i32 = 34;
 const TOP: i32 = 50;
 const BOTTOM: i32 = 50;
-/// Where the bars begin, right of their names.
+/// The start of the bars, right of their names.
 const LEFT: i32 = 470;
 const RIGHT: i32 = 40;
 
-/// Distances of marks on the axis; the first of which there are few enough is taken.
+/// Distances of marks on the axis, of which the smallest with few enough marks is chosen.
 const STEPS: [f64; 8] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0];
 const TICKS_MAX: f64 = 8.0;
 
@@ -40,7 +40,7 @@ pub(crate) struct Bar {
     colour: RGBColor,
 }
 
-/// Shares of a target beyond this are cut off: they would make all others short.
+/// Larger shares of a target are cut off: they would make all other bars short.
 const SHARE_MAX: f64 = 2.0;
 
 /// Draws all figures that have a target, or if none has one, all that have a ratio.
@@ -58,7 +58,7 @@ pub(super) fn draw(path: &Path, title: &str, figures: &[Figure]) -> Result<(), F
     }
 }
 
-/// Draws bars, with words for the title and for the axis.
+/// Draws bars, with a title and a label of the axis.
 pub(crate) fn draw_bars(path: &Path, title: &str, axis: &str, bars: &[Bar]) -> Result<(), Failure> {
     let svg = render(title, axis, bars).map_err(|error| Failure::because(error.to_string()))?;
     std::fs::write(path, svg).map_err(|error| {
@@ -67,7 +67,7 @@ pub(crate) fn draw_bars(path: &Path, title: &str, axis: &str, bars: &[Bar]) -> R
 }
 
 impl Bar {
-    /// A bar for a ratio, with its quartiles.
+    /// Creates a bar for a ratio, with its quartiles.
     pub(crate) fn new(label: String, length: f64, quartiles: Option<(f64, f64)>) -> Self {
         Self { label, length, quartiles, colour: PLAIN }
     }
@@ -91,7 +91,7 @@ impl Bar {
         })
     }
 
-    /// How far to the right it is drawn.
+    /// Returns the right end of the bar and its quartiles.
     fn reach(&self) -> f64 {
         self.quartiles.map_or(self.length, |(_, q3)| q3).max(self.length)
     }
@@ -135,10 +135,10 @@ fn render(title: &str, axis: &str, bars: &[Bar]) -> Result<String, Box<dyn std::
     Ok(svg)
 }
 
-/// Where the axis up to `most` has its marks.
+/// Returns the marks of an axis up to `most`.
 fn ticks(most: f64) -> impl Iterator<Item = f64> {
     let step = STEPS.into_iter().find(|step| most / step <= TICKS_MAX).unwrap_or(most);
-    // A division may come out just below a whole number.
+    // A division may yield slightly less than a whole number.
     (0..=(most / step + 1e-9) as u32).map(move |count| f64::from(count) * step)
 }
 
@@ -148,7 +148,7 @@ fn draw_tick(area: &Area<'_>, height: i32, x: impl Fn(f64) -> i32, ratio: f64) -
     write(area, &format!("{ratio:.2}"), (x, bottom + 12), 12, HPos::Center)
 }
 
-/// Draws a bar with its middle at `y`.
+/// Draws a bar whose vertical centre is `y`.
 fn draw_bar(area: &Area<'_>, y: i32, x: impl Fn(f64) -> i32, bar: &Bar) -> Drawn {
     let corners = [(x(0.0), y - 9), (x(bar.length), y + 9)];
     area.draw(&Rectangle::new(corners, bar.colour.filled()))?;

@@ -1,9 +1,9 @@
-//! How far apart the two CPUs are: the time that a cache line takes there and back.
+//! The distance of the two CPUs: the time of a cache line's round trip.
 //!
-//! On a virtual machine two CPUs may be neighbours on one core complex at one time and far apart
-//! at another, for seconds or minutes. What goes from one to the other then takes five times as
-//! long, in the library and in the bare medium alike. A window during which that changed compares
-//! nothing.
+//! On a virtual machine two CPUs may be neighbours on one core complex at one time and far apart at
+//! another, for seconds or minutes. Data from one to the other then takes five times as long, in the
+//! library and in the bare medium alike. If the distance changes during a window, the comparison is
+//! invalid.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,44 +18,43 @@ use super::far::{Far, Place};
 use crate::cores::Seat;
 use crate::failure::Failure;
 
-/// How long one look takes.
+/// Duration of one probe.
 const PROBE_NS: u64 = 5_000_000;
 
 /// Round trips between two readings of the clock, so that the readings weigh little.
 const ROUNDS_PER_READING: u64 = 16;
 
-/// Round trips below this are near. Between the 105 ns and the 500 ns that were seen, by the
-/// geometric mean.
+/// Round trips below this time are near: the geometric mean of the observed 105 ns and 500 ns.
 const NEAR_NS_MAX: u64 = 230;
 
-/// Polls of the line between two looks at the clock.
+/// Polls of the line between two readings of the clock.
 const POLLS_PER_LOOK: u32 = 1 << 10;
 
-/// How far apart the two CPUs are.
+/// The distance of the two CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Distance {
-    /// A cache line takes some 105 ns there and back.
+    /// A cache line's round trip takes some 105 ns.
     Near,
-    /// It takes some 500 ns.
+    /// A round trip takes some 500 ns.
     Far,
-    /// The other thread did not answer: something else ran on its CPU.
+    /// The other thread did not answer: another program ran on its CPU.
     Unknown,
 }
 
-/// What one look showed.
+/// The result of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     pub(super) distance: Distance,
-    /// Time of the line's round trip; none if nobody answered.
+    /// Time of the line's round trip; `None` without an answer.
     pub(super) round_trip_ns: Option<u64>,
 }
 
-/// The line that travels. Alone on two lines, because processors fetch them in pairs.
+/// The travelling cache line, alone on a pair of lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The side that measures.
+/// The measuring side.
 pub(super) struct Probe {
     line: Arc<Line>,
     far: Rc<Far>,
@@ -64,11 +63,11 @@ pub(super) struct Probe {
     samples: RefCell<Vec<u64>>,
 }
 
-/// The side that answers: an odd number is a question, the next even one the answer.
+/// The answering side: an odd number is a question, the next even number is the answer.
 struct Echo(Arc<Line>);
 
 impl Probe {
-    /// A probe between this thread and the other one, on their seats.
+    /// Creates a probe between this thread and the other one, on their seats.
     pub(super) fn new(far: Rc<Far>, seats: [Seat; 2]) -> Result<Self, Failure> {
         let line = Arc::new(Line(AtomicU64::new(0)));
         let echo = Echo(Arc::clone(&line));
@@ -76,7 +75,7 @@ impl Probe {
         Ok(Self { line, far, place, seats, samples: RefCell::default() })
     }
 
-    /// Looks.
+    /// Measures the distance once.
     pub(super) fn look(&self) -> Result<Look, Failure> {
         let [near, far] = self.seats;
         let _seated = near.take()?;
@@ -108,7 +107,7 @@ impl Probe {
     }
 }
 
-/// Waits for an answer; gives up when the time is over.
+/// Waits for an answer; returns false when the time is over.
 #[inline]
 fn answered(line: &AtomicU64, answer: u64, end_ns: u64) -> bool {
     loop {
@@ -124,7 +123,7 @@ fn answered(line: &AtomicU64, answer: u64, end_ns: u64) -> bool {
 }
 
 impl Look {
-    /// The median tells: a few round trips are longer whenever something interrupts either thread.
+    /// Uses the median: a few round trips are longer whenever either thread is interrupted.
     fn of(samples: &mut [u64]) -> Self {
         samples.sort_unstable();
         let round_trip_ns = samples.get(samples.len() / 2).copied();
@@ -166,7 +165,7 @@ mod tests {
     fn look__finds_the_distance_between_two_threads() {
         let far = Rc::new(Far::start().unwrap());
         let probe = Probe::new(far, [Seat::default(); 2]).unwrap();
-        // On a loaded machine nobody may answer in time; then the next look must still work.
+        // On a loaded machine the answer may come too late; then the next probe must still work.
         for _ in 0..3 {
             probe.look().unwrap();
             assert!(probe.line.0.load(Ordering::Relaxed) < u64::MAX / 2);

@@ -1,4 +1,4 @@
-//! This command as another process, for measurements whose ends must not share one.
+//! This command as another process, for measurements whose ends must not share a process.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,15 +9,15 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 
-/// How long a process may take to do what it was started for.
+/// Most time for a process to print its first line.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a process has printed as JSON.
+/// Parses JSON that a process has printed.
 pub(crate) fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {
     serde_json::from_str(line).map_err(|_| Failure::because(format!("a process printed: {line}")))
 }
 
-/// This command as another process; killed at the end.
+/// This command as another process; killed on drop.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -31,7 +31,7 @@ impl Process {
         Ok(Self(child))
     }
 
-    /// Its first line.
+    /// Returns the first line of the output.
     pub(crate) fn line(&mut self) -> Result<String, Failure> {
         let Some(stdout) = self.0.stdout.take() else {
             return Err(Failure::because("a process has no output left to read"));
@@ -54,7 +54,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

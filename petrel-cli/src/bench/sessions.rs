@@ -1,8 +1,8 @@
-//! Many sessions: how much slower calls are when each is on another session than the last.
+//! Many sessions: the slowdown of calls that use a different session every time.
 //!
-//! One server endpoint, one client endpoint, up to 20 000 sessions between them; each call takes any
-//! of them. Beside it runs the same with one session, which has as many slots as there are calls in
-//! flight, so that it waits for nothing.
+//! A server endpoint, a client endpoint, and up to 20 000 sessions between them; each call uses a random
+//! session. The baseline is the same load on a single session with as many slots as calls in flight, so
+//! that no call waits for a slot.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use super::stage::{Cores, Stage};
 use crate::cli::BenchTransport;
 use crate::failure::Failure;
 
-/// Numbers of sessions that are measured, as far as there are so many.
+/// The measured numbers of sessions, up to the requested maximum.
 const STEPS: [usize; 5] = [1, 100, 1_000, 10_000, 20_000];
 
 /// The measurement.
@@ -29,13 +29,14 @@ pub(super) struct Sessions {
     pub(super) batch: u16,
     /// The largest number of sessions.
     pub(super) count: usize,
-    /// Whether the smaller numbers are measured too.
+    /// Whether the smaller numbers are measured as well.
     pub(super) has_steps: bool,
     pub(super) pace: Pace,
 }
 
 impl Sessions {
-    /// Measures each step; `done` gets its figure. `watch` sees steps and pairs of windows.
+    /// Measures each step; `done` gets its figure. `watch` gets the progress over all steps and pairs of
+    /// windows.
     pub(super) fn run(
         &self,
         mut watch: impl FnMut(u32, u32),
@@ -95,7 +96,7 @@ impl Sessions {
         Setting { bench: "sessions", sessions, command: self.command(), ..setting }
     }
 
-    /// The command that repeats the measurement.
+    /// Returns the command that repeats the measurement.
     pub(super) fn command(&self) -> String {
         let cores = if self.cores == Cores::One { " --cores 1" } else { "" };
         format!(

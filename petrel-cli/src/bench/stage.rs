@@ -1,4 +1,4 @@
-//! Where a measurement takes place: threads, CPUs and addresses; and how ends get there.
+//! The stage of a measurement: threads, CPUs and addresses, and the placement of ends.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -25,24 +25,24 @@ pub(super) struct Stage {
     /// The other thread: for the answering ends, or to keep the other CPU busy.
     far: Option<Rc<Far>>,
     companion: Option<Place>,
-    /// Seats of the calling end's thread and of the other one.
+    /// Seats of the calling end's thread and of the other thread.
     seats: [Seat; 2],
     /// Addresses of the calling and the answering end.
     pub(super) addresses: [IpAddr; 2],
 }
 
 impl Cores {
-    /// As many as asked for, if the process may use so many.
+    /// Returns the wanted value, if the process may use two CPUs, else `One`.
     pub(crate) fn available(wanted: Self) -> Self {
         if cores::pair().is_some() { wanted } else { Self::One }
     }
 
-    /// One or two, as the command line says it; two if there are so many.
+    /// Converts the command line's number; `Two` only if there are two CPUs.
     pub(crate) fn wanted(count: u8) -> Self {
         Self::available(if count == 1 { Self::One } else { Self::Two })
     }
 
-    /// How many.
+    /// Returns the number of cores.
     pub(crate) fn count(self) -> u8 {
         match self {
             Self::One => 1,
@@ -52,13 +52,13 @@ impl Cores {
 }
 
 impl Stage {
-    /// Both ends on loopback.
+    /// Creates a stage with both ends on loopback.
     pub(super) fn new(wanted: Cores, is_realtime: bool) -> Result<Self, Failure> {
         let far = cores::pair().map(|_| Far::start()).transpose()?;
         Self::with(wanted, is_realtime, far, [[127, 0, 0, 1].into(); 2])
     }
 
-    /// Both ends where the threads are already, with the addresses that they have there.
+    /// Creates a stage with the existing threads and the addresses of their namespaces.
     pub(super) fn with(
         wanted: Cores,
         is_realtime: bool,
@@ -75,18 +75,18 @@ impl Stage {
         Ok(Self { cores, far: far.map(Rc::new), companion, seats, addresses })
     }
 
-    /// How many CPUs the ends have in the end.
+    /// Returns the number of CPUs that the ends actually have.
     pub(super) fn cores(&self) -> Cores {
         self.cores
     }
 
-    /// The CPUs that the ends run on.
+    /// Returns the CPUs of the ends.
     pub(super) fn cpus(&self) -> Option<Vec<usize>> {
         let seats = &self.seats[..usize::from(self.cores.count())];
         seats.iter().map(|seat| seat.cpu).collect()
     }
 
-    /// What looks at the distance of the two CPUs, where two are used.
+    /// Creates the probe for the distance of the two CPUs, if two are used.
     pub(super) fn probe(&self) -> Result<Option<Probe>, Failure> {
         match (&self.far, self.cores) {
             (Some(far), Cores::Two) => Ok(Some(Probe::new(Rc::clone(far), self.seats)?)),
@@ -94,7 +94,7 @@ impl Stage {
         }
     }
 
-    /// Does something in this thread, and in the other one if there is one.
+    /// Runs `work` in this thread, and in the other thread if there is one.
     pub(super) fn in_each_thread<T: Send + 'static>(
         &self,
         work: impl Fn() -> Result<T, Failure> + Clone + Send + 'static,
@@ -104,8 +104,8 @@ impl Stage {
         Ok([Some(near), far].into_iter().flatten().collect())
     }
 
-    /// Puts two ends into place: first the answering one, then the calling one, which may run
-    /// what it is given over and over while it waits for the other.
+    /// Puts two ends into place: first the answering end, then the calling end. `drive` may call its
+    /// argument repeatedly while it waits for the answering end.
     pub(super) fn set<D: Drive + 'static, S: Serve + 'static>(
         &self,
         serve: impl FnOnce() -> Result<S, Failure> + Send + 'static,
@@ -115,7 +115,7 @@ impl Stage {
         match (&self.far, self.cores) {
             (Some(far), Cores::Two) => {
                 let place = far.install(serve)?;
-                // The control plane's threads are at work now; they must not have to wait.
+                // The control plane's threads are busy now; real-time priority would make them wait.
                 let run = far.run(place, Seat { is_realtime: false, ..seats[1] })?;
                 let drive = drive(&mut thread::yield_now)?;
                 run.halt()?;

@@ -2,24 +2,24 @@
 
 use serde::Serialize;
 
-/// How far the ratios of the pairs are spread.
+/// The spread of the pairs' ratios.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
-    /// A quarter of them are at most this.
+    /// The first quartile.
     pub(crate) q1: f64,
-    /// A quarter of them are at least this.
+    /// The third quartile.
     pub(crate) q3: f64,
     pub(crate) max: f64,
 }
 
-/// The median; `None` of nothing.
+/// Returns the median, or `None` without values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let values = sorted(values);
     (!values.is_empty()).then(|| quantile(&values, 0.5))
 }
 
-/// The spread; `None` of nothing.
+/// Returns the spread, or `None` without values.
 pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     let values = sorted(values);
     let (min, max) = (*values.first()?, *values.last()?);
@@ -32,7 +32,7 @@ fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Between two values, in proportion.
+/// Returns a quantile, interpolated between two values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);

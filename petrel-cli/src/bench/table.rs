@@ -1,4 +1,4 @@
-//! Figures for people.
+//! Figures as tables for human readers.
 
 use comfy_table::{Cell, CellAlignment, Color, Table};
 
@@ -7,7 +7,7 @@ use super::instructions::Parts;
 use crate::output::Output;
 use crate::units::{format_bytes, format_ns};
 
-/// A row for each figure. Bars that were set stand in the last two columns.
+/// Creates the table, with a row for each figure. Targets, if any, stand in the last two columns.
 pub(crate) fn table(figures: &[Figure], output: Output) -> Table {
     let mut header = vec![
         "bench",
@@ -67,7 +67,7 @@ fn row(figure: &Figure) -> Vec<Cell> {
     words.into_iter().map(Cell::new).chain(numbers.into_iter().map(right)).collect()
 }
 
-/// What was measured, in few words.
+/// Returns a short name of the measurement.
 fn bench(figure: &Figure) -> String {
     let setting = &figure.setting;
     if let Some(parts) = figure.parts {
@@ -84,7 +84,7 @@ fn bench(figure: &Figure) -> String {
     }
 }
 
-/// The ratio; of latencies the difference too, which says more where they are short.
+/// Returns the ratio; for latencies also the difference, which is more informative for short ones.
 fn ratio(figure: &Figure) -> String {
     let ratio = figure.ratio.map_or(String::new(), three_digits);
     match figure.difference_ns {
@@ -103,7 +103,7 @@ fn target(figure: &Figure) -> [Cell; 2] {
     }
 }
 
-/// At least three significant digits.
+/// Formats a number with at least three significant digits.
 pub(super) fn three_digits(value: f64) -> String {
     let decimals = match value {
         v if v < 0.1 => 4,
@@ -115,7 +115,7 @@ pub(super) fn three_digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// What went wrong, if anything; what the columns mean; and how to do it again.
+/// Returns the lines below the table: failures, the meaning of the columns, and the commands.
 pub(crate) fn footer(figures: &[Figure]) -> String {
     let mut lines: Vec<String> = figures.iter().flat_map(flaws).collect();
     lines.extend(baselines(figures));
@@ -161,7 +161,7 @@ fn baselines(figures: &[Figure]) -> Vec<String> {
     vec![format!("Beside it: {}.", texts.join("; "))]
 }
 
-/// What either side takes of the instructions.
+/// Describes the instructions of each side.
 fn parts(figure: &Figure) -> Option<String> {
     let Parts { per, client, server } = figure.parts?;
     let copying = if per == "packet" { "; copying of data is left out" } else { "" };

@@ -1,4 +1,4 @@
-//! What a measurement must reach, and whether it did.
+//! The required values of a measurement, and whether it reached them.
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ use serde::Serialize;
 
 use super::figure::Figure;
 
-/// Largest share of a bar that is told apart, for bars that a value must stay below.
+/// The largest share that is reported for values that must stay below a bound.
 const SHARE_MAX: f64 = 100.0;
 
-/// A bar.
+/// A required value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
-    /// So much of what it is compared with.
+    /// Minimum ratio to the baseline.
     RatioAtLeast(f64),
-    /// No more than so much of what it is compared with.
+    /// Maximum ratio to the baseline.
     RatioAtMost(f64),
-    /// So many nanoseconds beyond what it is compared with.
+    /// Maximum difference to the baseline, in nanoseconds.
     DifferenceAtMost(f64),
-    /// So many nanoseconds per call, on one core.
+    /// Maximum nanoseconds per call, on one core.
     NsPerCallAtMost(f64),
-    /// So much in its own unit.
+    /// Maximum in the figure's own unit.
     ValueAtMost(f64),
-    /// So much in its own unit, or so many times what it is compared with.
+    /// Minimum in the figure's own unit, or minimum ratio to the baseline.
     ValueOrRatioAtLeast(f64, f64),
 }
 
-/// A bar beside a figure.
+/// A figure's required value and the result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Target {
     pub(super) target: String,
     /// `yes` or `no`.
     pub(super) reached: &'static str,
-    /// How much of it was reached: from 1 on all of it.
+    /// The share that was reached; 1 and more means that the target was reached.
     pub(super) share: f64,
 }
 
@@ -44,7 +44,7 @@ impl Goal {
         Target { target, reached: if share >= 1.0 { "yes" } else { "no" }, share }
     }
 
-    /// How much of it a figure reaches; `None` where it has not what is judged.
+    /// Returns the reached share; `None` if the figure lacks the judged value.
     fn share(self, figure: &Figure) -> Option<f64> {
         Some(match self {
             Self::RatioAtLeast(bar) => figure.ratio? / bar,
@@ -60,12 +60,12 @@ impl Goal {
     }
 }
 
-/// The share of a bar that a value must stay below; what is far below is as good as it gets.
+/// Returns the share for a value that must stay below a bound, up to `SHARE_MAX`.
 fn at_most(value: f64, bar: f64) -> f64 {
     bar / value.max(bar / SHARE_MAX)
 }
 
-/// In words; `UNIT` stands for the figure's.
+/// The requirement in words; `UNIT` stands for the figure's unit.
 impl fmt::Display for Goal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,14 +1,15 @@
-//! The three threading models (RAMCloud's slides; eRPC §3.2), and what it costs to cross a thread:
+//! The three threading models (RAMCloud's slides; eRPC §3.2), and the cost of crossing a thread:
 //!
 //! | model | server | caller |
 //! | --- | --- | --- |
 //! | `single` | one thread, whose event loop runs the handlers | calls of its own endpoint |
 //! | `workers` | one thread for the network, a pool for the handlers | the same |
-//! | `endpoints` | several threads, each with an endpoint that runs handlers | the same, spread over them |
-//! | `client` | as `single` | another thread than its endpoint's, by a client handle |
+//! | `endpoints` | several threads, each with an endpoint that runs handlers | the same, spread over the
+//! endpoints |
+//! | `client` | as `single` | a thread other than its endpoint's, by a client handle |
 //!
-//! All models are there at once, asleep but for the one that is measured, and take their windows in
-//! turn, so that what else the machine does meets all of them.
+//! All models exist at once, but only the measured one is awake. Their windows take turns, so that other
+//! load on the machine affects all models.
 
 mod caller;
 mod crossing;
@@ -34,10 +35,10 @@ use crate::output::Output;
 use crate::output::latency::{Latencies, LatencySummary};
 use crate::units::{exact_duration, format_ns};
 
-/// The method whose handler works.
+/// The method whose handler computes.
 const WORK: u16 = 1;
 
-/// Who runs handlers, and who calls.
+/// The threads of handlers and callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Model {
     Single,
@@ -59,9 +60,9 @@ impl Model {
     }
 }
 
-/// What makes calls, and counts.
+/// A source of calls, which counts them.
 trait Calls {
-    /// Calls for this long with so many in flight.
+    /// Keeps `in_flight` calls in flight for `length`.
     fn window(
         &mut self,
         in_flight: usize,
@@ -70,7 +71,7 @@ trait Calls {
     ) -> Result<(), Failure>;
 }
 
-/// What was counted in windows of one kind.
+/// The counts of windows of one kind.
 struct Tally {
     latencies: Latencies,
     /// Calls per second of each window.
@@ -78,7 +79,7 @@ struct Tally {
     checks: Checks,
 }
 
-/// What became of calls.
+/// The outcomes of calls.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Checks {
     checked: u64,
@@ -105,7 +106,7 @@ impl Tally {
         Self { latencies: Latencies::default(), rates: Vec::new(), checks: Checks::default() }
     }
 
-    /// A call that has ended.
+    /// Counts a call that has ended.
     fn count(&mut self, number: u64, latency_ns: u64, reply: Option<&[u8]>) {
         match reply {
             None => self.checks.failed += 1,
@@ -123,7 +124,7 @@ impl Tally {
     }
 }
 
-/// One model under one load; `--json` prints it.
+/// One model under one load, as `--json` prints it.
 #[derive(Serialize)]
 struct Row {
     bench: &'static str,
@@ -138,15 +139,15 @@ struct Row {
     command: String,
     /// The median of the windows with `in_flight` calls at a time.
     calls_per_second: f64,
-    /// Of these windows.
+    /// Latency in these windows.
     loaded_latency: Option<LatencySummary>,
-    /// One call at a time.
+    /// Latency of one call at a time.
     latency: Option<LatencySummary>,
     #[serde(flatten)]
     checks: Checks,
 }
 
-/// One way for calls to cross threads; `--json` prints it.
+/// One way of crossing threads, as `--json` prints it.
 #[derive(Serialize)]
 struct Crossing {
     bench: &'static str,
@@ -154,7 +155,7 @@ struct Crossing {
     way: &'static str,
     command: String,
     latency: Option<LatencySummary>,
-    /// The median latency less that of `local`.
+    /// The median latency minus that of `local`.
     crossing_ns: i64,
     #[serde(flatten)]
     checks: Checks,
@@ -170,7 +171,7 @@ struct Stand {
     _server: Server,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints its figures.
 pub(super) fn run(args: &ThreadsArgs, output: Output) -> Result<Outcome, Failure> {
     let work = Work::calibrate();
     let (mut rows, mut crossings) = (Vec::new(), Vec::new());
@@ -192,7 +193,7 @@ pub(super) fn run(args: &ThreadsArgs, output: Output) -> Result<Outcome, Failure
     Ok(if is_flawless { Outcome::Success } else { Outcome::Failure })
 }
 
-/// What it costs to cross a thread, where both threads have a CPU.
+/// Measures the cost of crossing a thread if both threads have a CPU.
 fn cross(
     args: &ThreadsArgs,
     transport: BenchTransport,
@@ -253,7 +254,7 @@ fn config(args: &ThreadsArgs, transport: BenchTransport) -> EndpointConfig {
     config
 }
 
-/// What all threads do without work.
+/// The idle policy of all threads.
 fn idle(spin: Duration) -> IdlePolicy {
     if spin.is_zero() { IdlePolicy::Block } else { IdlePolicy::SpinThenBlock(spin) }
 }
@@ -281,7 +282,7 @@ impl Stand {
         Ok(Self { model, handler_threads, caller, alone, loaded, _server: server })
     }
 
-    /// A window with one call at a time, and one with many.
+    /// Runs a window with one call at a time, and one with many.
     fn round(&mut self, in_flight: usize, length: Duration) -> Result<(), Failure> {
         self.caller.window(1, length, &mut self.alone)?;
         self.caller.window(in_flight, length, &mut self.loaded)

@@ -1,12 +1,11 @@
 //! A network of two hosts: two network namespaces joined by a pair of virtual Ethernet devices.
 //!
-//! Loopback hands a run of datagrams over as it is. A network card does not: here the devices'
-//! segmentation and receive offload are switched off, so that each datagram is a packet of its own,
-//! of 1500 bytes at most. What Petrel's bundles gain then shows beside a program that sends a
-//! datagram per message.
+//! Loopback passes a run of datagrams on uncut. A network card does not: here the devices' segmentation
+//! and receive offload are off, so that each datagram is a packet of its own, of 1500 bytes at most.
+//! This shows the gain of Petrel's bundles beside a program that sends a datagram per message.
 //!
-//! Each thread moves into a namespace of its own; when the threads end, the kernel removes
-//! namespaces and devices, however the process ends. It takes the right to make namespaces, and the
+//! Each thread moves into a namespace of its own. When the threads end, the kernel removes namespaces
+//! and devices, however the process ends. The benchmark needs the right to create namespaces, and the
 //! program `ip`.
 
 mod features;
@@ -24,14 +23,14 @@ use crate::failure::Failure;
 const NEAR_DEVICE: &str = "petrel0";
 const FAR_DEVICE: &str = "petrel1";
 
-/// Addresses of the two ends; nobody else is in these namespaces.
+/// Addresses of the two ends; these namespaces contain no other host.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 99, 0, 1], [10, 99, 0, 2]];
 
-/// What came of it.
+/// The result of a measurement.
 pub(super) enum Outcome {
-    /// Boxed: the other one is small.
+    /// Boxed, because the other variant is small.
     Measured(Box<Figure>),
-    /// It cannot be done here, and why.
+    /// The measurement is impossible here, for this reason.
     Skipped(String),
 }
 
@@ -51,27 +50,27 @@ pub(super) fn run(
     })
 }
 
-/// Does something between the two hosts, or learns why they cannot be made.
+/// Runs `work` between the two hosts, or passes it the reason why they cannot be created.
 pub(super) fn between<T: Send>(
     is_realtime: bool,
     work: impl FnOnce(Result<Stage, Failure>) -> Result<T, Failure> + Send,
 ) -> Result<T, Failure> {
-    // This thread stays where it is.
+    // This thread stays in its namespace.
     thread::scope(|scope| {
         let near = scope.spawn(|| work(set_up(is_realtime)));
         near.join().unwrap_or_else(|_| Err(Failure::because("the benchmark's thread has panicked")))
     })
 }
 
-/// The command that repeats the measurement.
+/// Returns the command that repeats the measurement.
 pub(super) fn command(measurement: &Measurement) -> String {
-    // Each namespace has its thread; no flag says so.
+    // Each namespace has its own thread, so the command needs no flag for the cores.
     let measurement = Measurement { cores: Cores::Two, ..measurement.clone() };
     format!("{} --veth", measurement.command())
 }
 
-/// Makes both namespaces and joins them; this thread is in the first one, the stage's other thread
-/// in the second.
+/// Creates both namespaces and joins them; this thread is in the first, the stage's other thread in the
+/// second.
 fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
     leave_namespace()?;
     let far = Far::start()?;
@@ -88,8 +87,8 @@ fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
 
 /// Moves this thread into a network namespace of its own.
 fn leave_namespace() -> Result<(), Failure> {
-    // SAFETY: a new network namespace shares no memory and no descriptor table; sockets that
-    // exist already stay in theirs.
+    // SAFETY: a new network namespace shares no memory and no descriptor table; existing sockets stay in
+    // their namespace.
     let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
     if result == 0 {
         return Ok(());
@@ -110,7 +109,7 @@ fn ip(arguments: &[&str]) -> Result<(), Failure> {
     tool("ip", arguments).map(|_| ())
 }
 
-/// Runs a program in this thread's namespace; gives what it prints.
+/// Runs a program in this thread's namespace; returns its output.
 pub(super) fn tool(name: &str, arguments: &[&str]) -> Result<String, Failure> {
     let command = format!("{name} {}", arguments.join(" "));
     let output = Command::new(name)

@@ -1,29 +1,29 @@
-//! What one window of time showed.
+//! The counts of one window of time.
 
 use std::ops::Add;
 
 use crate::load::FailureGroup;
 use crate::output::latency::Latencies;
 
-/// Calls that one end made in a window.
+/// The calls of one end in a window.
 pub(super) struct Window {
     /// Calls started.
     pub(super) calls: u64,
-    /// Calls with an answer, right or wrong: each is checked.
+    /// Answered calls; each answer was checked, and may be wrong.
     pub(super) checked: u64,
-    /// Answers that were not what they had to be.
+    /// Wrong answers.
     pub(super) mismatched: u64,
-    /// Messages that the bare medium lost, and for which nobody waits any longer.
+    /// Messages that the bare medium lost.
     pub(super) lost: u64,
     /// Bytes of answered requests.
     pub(super) bytes: u64,
     pub(super) elapsed_ns: u64,
-    /// The time of each call, where that is what is measured.
+    /// The latencies of the calls, if they are measured.
     pub(super) latencies: Option<Latencies>,
     pub(super) failures: Vec<FailureGroup>,
-    /// Both ends' counters over the window.
+    /// Both ends' counters during the window.
     pub(super) traffic: Traffic,
-    /// Packets between the ends, where they are counted.
+    /// Packets between the ends, if they are counted.
     pub(super) packets: Packets,
 }
 
@@ -31,35 +31,35 @@ pub(super) struct Window {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packets {
     pub(super) arrived: u64,
-    /// Of those, the ones that were thrown away.
+    /// Arrived packets that the rules dropped.
     pub(super) dropped: u64,
-    /// Of those, the ones towards the answering end.
+    /// Dropped packets towards the answering end.
     pub(super) dropped_requests: u64,
 }
 
 /// Counters of one end, or of both together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Traffic {
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub(super) retransmissions: u64,
-    /// Frames and datagrams dropped, for whatever reason.
+    /// Frames and datagrams dropped, for any reason.
     pub(super) drops: u64,
-    /// Of those, the ones for which a socket's receive buffer had no room.
+    /// Drops because a socket's receive buffer was full.
     pub(super) dropped_by_kernel: u64,
-    /// Of those, packets that had come before.
+    /// Dropped packets that had arrived before.
     pub(super) duplicates: u64,
     /// Datagrams, or publications of a ring, handed to the medium.
     pub(super) datagrams: u64,
-    /// Times that a request's timeout passed.
+    /// Expirations of a request's timeout.
     pub(super) timeouts: u64,
-    /// Times that a request was looked for before its timeout.
+    /// Probes sent before a request's timeout.
     pub(super) probes: u64,
-    /// Packets found lost by later ones.
+    /// Losses detected by acknowledgements of later packets.
     pub(super) found_early: u64,
 }
 
 impl Window {
-    /// A window in which nothing happened yet.
+    /// Creates an empty window.
     pub(super) fn new(latencies: Option<Latencies>) -> Self {
         Self {
             calls: 0,
@@ -75,17 +75,17 @@ impl Window {
         }
     }
 
-    /// Answers per second.
+    /// Returns the answers per second.
     pub(super) fn per_second(&self) -> f64 {
         self.checked as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
-    /// Bits of answered requests per second.
+    /// Returns the bits of answered requests per second.
     pub(super) fn bits_per_second(&self) -> f64 {
         self.bytes as f64 * 8e9 / self.elapsed_ns.max(1) as f64
     }
 
-    /// Half of the calls took at most so long; 0 if none was timed.
+    /// Returns the median latency; 0 if no call was timed.
     pub(super) fn p50_ns(&self) -> u64 {
         let summary = self.latencies.as_ref().and_then(Latencies::summary);
         summary.map_or(0, |summary| summary.p50_ns)
@@ -93,7 +93,7 @@ impl Window {
 }
 
 impl Traffic {
-    /// What was counted after an earlier reading.
+    /// Returns the counts since an earlier reading.
     pub(super) fn since(self, before: Self) -> Self {
         self.with(before, |now, before| now - before)
     }

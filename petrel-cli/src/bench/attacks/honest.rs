@@ -15,18 +15,18 @@ use crate::cli::BenchTransport;
 use crate::failure::Failure;
 use crate::methods;
 
-/// Sizes of calls, in bytes: mostly small; those that just fill a packet, and of many.
+/// Sizes of calls in bytes: mostly small, some that just fill a packet, some of many packets.
 const SIZES: [usize; 16] =
     [32, 32, 32, 1_440, 32, 32, 5_000, 32, 32, 32, 60_000, 32, 32, 1_440, 32, 1 << 20];
 
-/// The largest message that servers take by default. A session that has made such a call keeps the
-/// memory of its answer, so that a newcomer's shows whether there is some for others.
+/// The largest message that servers accept by default. After such a call a session keeps the memory of
+/// its answer, so a newcomer's large call shows whether memory is left for others.
 const LARGE_BYTES: usize = 8 << 20;
 
 /// A call that takes longer has failed.
 const CALL_TIMEOUT_NS: u64 = 5_000_000_000;
 
-/// The time that a newcomer has for its counters.
+/// The time limit for fetching a newcomer's counters.
 const STATS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// An endpoint on a thread of its own, with one session.
@@ -42,7 +42,7 @@ struct Shared {
     is_over: AtomicBool,
 }
 
-/// What became of the calls.
+/// The outcome of the calls.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) calls: u64,
@@ -50,7 +50,7 @@ pub(super) struct Report {
     pub(super) failure: Option<String>,
 }
 
-/// An endpoint for calls over UDP: the data port is where attackers are.
+/// An endpoint for calls over UDP: attackers target the data port.
 pub(super) fn endpoint() -> Result<Endpoint, Failure> {
     let mut config = EndpointConfig::default();
     config.transports = BenchTransport::Udp.only();
@@ -104,12 +104,12 @@ impl Honest {
         Ok(Self { shared, port, thread })
     }
 
-    /// Its data port.
+    /// Returns the data port.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Calls so far.
+    /// Returns the number of calls so far.
     pub(super) fn calls(&self) -> u64 {
         self.shared.calls.load(Ordering::Relaxed)
     }
@@ -120,8 +120,8 @@ impl Honest {
     }
 }
 
-/// A process that has nothing to do with the attack comes, makes a small call and one of the largest
-/// size that servers take by default, and asks for counters.
+/// Runs an independent client: it connects, makes a small call and one of the largest default size, and
+/// asks for counters.
 pub(super) fn newcomer(address: SocketAddr) -> Result<(), Failure> {
     let mut endpoint = endpoint()?;
     let session = endpoint.connect_wait(address)?;

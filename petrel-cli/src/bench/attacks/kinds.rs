@@ -1,4 +1,4 @@
-//! The attacks. Each is set up, stands for a window, and is taken down.
+//! The attacks. Each is set up, stays for a window, and is taken down.
 
 use std::any::Any;
 use std::io::ErrorKind;
@@ -15,32 +15,32 @@ use super::honest;
 use crate::failure::Failure;
 use crate::methods;
 
-/// The largest message that servers take by default, in bytes.
+/// The largest message that servers accept by default, in bytes.
 const MESSAGE_BYTES: u32 = 8 << 20;
 
-/// Sessions of half requests, each with eight: more than an endpoint's message memory holds.
+/// Sessions with eight half requests each: together more than an endpoint's message memory.
 const HALF_SESSIONS: u32 = 16;
 
-/// Idle clients with eight answers each: more than an endpoint's message memory holds.
+/// Idle clients with eight answers each: together more than an endpoint's message memory.
 const IDLE_CLIENTS: usize = 12;
 
-/// Wake-ups that are not taken: many times what a socket queues.
+/// Wake-ups that the attacker does not read: many times the length of a socket's queue.
 const BELLS: u64 = 4_000;
 
-/// An answer that takes longer does not come.
+/// An answer that takes longer is taken for lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// More connections than a server takes.
+/// More connections than a server accepts.
 const CONNECTIONS: u16 = 4_200;
 
-/// Sessions asked for, and how many at a time.
+/// Sessions to open in total, and per batch.
 const SESSIONS: u32 = 100_000;
 const SESSIONS_AT_ONCE: u32 = 500;
 
-/// Which attack.
+/// The attack to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AttackKind {
-    /// First packets of 8 MiB requests that never go on
+    /// First packets of 8 MiB requests that never continue
     HalfRequests,
     /// Clients that fetch eight answers of 8 MiB each, and fall silent
     KeptAnswers,
@@ -52,11 +52,11 @@ pub(crate) enum AttackKind {
     Connections,
     /// 100 000 sessions of one connection
     Sessions,
-    /// Datagrams of strangers, well formed or not, as fast as they go
+    /// Datagrams of strangers, well formed or not, as fast as possible
     Spray,
 }
 
-/// What is attacked.
+/// The victim of an attack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
     pub(super) address: SocketAddr,
@@ -64,7 +64,7 @@ pub(super) struct Target {
     pub(super) victim_port: u16,
 }
 
-/// An attack that stands.
+/// An attack that is set up.
 pub(super) struct Standing {
     _held: Vec<Box<dyn Any>>,
     got: String,
@@ -83,13 +83,13 @@ impl Standing {
         Self { _held: held, got, flood: None }
     }
 
-    /// Takes it down; what the attacker got, for people.
+    /// Takes the attack down, and returns the resources that the attacker obtained, for human readers.
     pub(super) fn end(self) -> String {
         match self.flood {
             None => self.got,
             Some(Flood { is_over, sent, thread }) => {
                 is_over.store(true, Ordering::Relaxed);
-                // It cannot panic, and nothing depends on it.
+                // The thread cannot panic, and nothing depends on its result.
                 let _ = thread.join();
                 format!("{} datagrams in the last window", sent.load(Ordering::Relaxed))
             }
@@ -98,7 +98,7 @@ impl Standing {
 }
 
 impl AttackKind {
-    /// The name by which it is chosen.
+    /// Returns the attack's name on the command line.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::HalfRequests => "half-requests",
@@ -111,7 +111,7 @@ impl AttackKind {
         }
     }
 
-    /// Whether it goes on sending once it is set up.
+    /// Returns true if the attack keeps sending after its set-up.
     pub(super) fn floods(self) -> bool {
         matches!(self, Self::Spray)
     }
@@ -133,7 +133,7 @@ fn refused(what: &str) -> Failure {
     Failure::because(format!("the server refused the attacker's {what}"))
 }
 
-/// A connection with a link to a data port of its own.
+/// Opens a connection with a link to a data port of its own.
 fn linked(target: Target) -> Result<(Connection, control::Link, UdpSocket), Failure> {
     let socket = UdpSocket::bind((target.address.ip(), 0))?;
     let port = socket.local_addr()?.port();
@@ -163,7 +163,7 @@ fn kept_answers(target: Target) -> Result<Standing, Failure> {
     let (mut held, mut answers, mut refusals): (Vec<Box<dyn Any>>, _, _) = (Vec::new(), 0, 0);
     for _ in 0..IDLE_CLIENTS {
         let mut endpoint = honest::endpoint()?;
-        // An answer stays in its slot until the next request there.
+        // The server keeps an answer in its slot until the slot's next request.
         for _ in 0..8 {
             let Ok(session) = endpoint.connect_wait(target.address) else {
                 refusals += 1;
@@ -223,7 +223,7 @@ fn doorbell(target: Target) -> Result<Standing, Failure> {
 fn connections(target: Target) -> Result<Standing, Failure> {
     let (mut held, mut links): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
     for port in 1..=CONNECTIONS {
-        // One that the server drops for another is as good to it.
+        // A connection that the server drops in favour of another serves the attack equally.
         let Ok(mut connection) = Connection::greet(target.address) else { continue };
         links += u32::from(matches!(connection.open_link(1, port, 1_232, false), Ok(Some(_))));
         held.push(Box::new(connection));
@@ -258,7 +258,8 @@ fn spray_strangers(target: Target) -> Result<Standing, Failure> {
         let mut number = 0;
         while !stop.load(Ordering::Relaxed) {
             number += 1;
-            // From an address without a link, and from one with. A full buffer refuses some.
+            // Alternates between an address without a link and one with a link. A full buffer refuses
+            // some datagrams.
             let from = if number % 2 == 0 { &stranger } else { &own };
             if from.send_to(&spray::datagram(number), link.data).is_ok() {
                 count.fetch_add(1, Ordering::Relaxed);

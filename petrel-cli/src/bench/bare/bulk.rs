@@ -1,15 +1,15 @@
-//! Shared memory, large messages: a ring into which one side copies and out of which the other does.
+//! Shared memory, large messages: a ring that one side copies into and the other copies out of.
 //!
-//! A message lies in the calling end's memory and comes to lie in the answering end's, in chunks of
-//! 8 KiB. Both sides go on without a pause between messages.
+//! A message is copied from the calling end's memory into the answering end's, in chunks of 8 KiB. Both
+//! sides continue without a pause between messages.
 //!
 //! # Why the unsafe code is sound
 //!
-//! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the
-//! consumer while `consumed <= number < produced`. `produced` is stored (release) after the
-//! producer's last write to a chunk and loaded (acquire) before the consumer's first read of it;
-//! `consumed` likewise in the other direction. There is one producer and one consumer, and neither
-//! is `Clone`: so nobody reads or writes a chunk that the other one has.
+//! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the consumer
+//! while `consumed <= number < produced`. `produced` is stored (release) after the producer's last write
+//! to a chunk and loaded (acquire) before the consumer's first read of the chunk; `consumed` likewise in
+//! the other direction. There is one producer and one consumer, and neither is `Clone`: so neither reads
+//! or writes a chunk that the other owns.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use super::Unfinished;
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 8 << 10;
 
-/// Chunks in the ring: 1 MiB, as large as the library's. Beside a smaller one the ratio would be that of the
-/// rings: how large a ring is decides in which caches its lines are when the other core wants them.
+/// Chunks in the ring: 1 MiB, as large as the library's. With a smaller ring the ratio would compare
+/// ring sizes: the size decides in which caches the lines are when the other core reads them.
 /// `bench/bare/ring.c` measures a sweep of sizes.
 const CHUNKS: u64 = 128;
 
@@ -43,19 +43,19 @@ struct Ring {
     produced: Index,
     consumed: Index,
     chunks: Box<[Chunk]>,
-    /// Chunks whose mark was not the one of their number.
+    /// Chunks whose mark differed from their number.
     mismatched: AtomicU64,
 }
 
 // SAFETY: see the module's documentation: a chunk is used by one thread at a time.
 unsafe impl Sync for Ring {}
 
-/// The calling end: copies in.
+/// The calling end: copies into the ring.
 pub(in super::super) struct Producer {
     ring: Arc<Ring>,
     message: Box<[u8]>,
     produced: u64,
-    /// As last seen.
+    /// The consumer's index as last loaded.
     consumed: u64,
     /// `consumed` when the window began.
     base: u64,
@@ -65,14 +65,14 @@ pub(in super::super) struct Producer {
     is_stopping: bool,
 }
 
-/// The answering end: copies out.
+/// The answering end: copies out of the ring.
 pub(in super::super) struct Consumer {
     ring: Arc<Ring>,
     message: Box<[u8]>,
     consumed: u64,
 }
 
-/// Both ends, for messages of that size, rounded up to whole chunks.
+/// Returns both ends, for messages of `size` bytes, rounded up to whole chunks.
 pub(in super::super) fn ends(size: usize) -> (Producer, Consumer) {
     let chunk = || Chunk(UnsafeCell::new([0; CHUNK_BYTES]));
     let ring = Arc::new(Ring {
@@ -98,14 +98,14 @@ pub(in super::super) fn ends(size: usize) -> (Producer, Consumer) {
 }
 
 impl Ring {
-    /// The place of a chunk.
+    /// Returns the address of a chunk.
     #[inline]
     fn chunk(&self, number: u64) -> *mut [u8; CHUNK_BYTES] {
         self.chunks[(number % CHUNKS) as usize].0.get()
     }
 }
 
-/// The part of a message that a chunk carries.
+/// Returns the part of a message that a chunk carries.
 #[inline]
 fn part(message: &mut [u8], number: u64) -> &mut [u8; CHUNK_BYTES] {
     let (parts, _) = message.as_chunks_mut();
@@ -129,8 +129,8 @@ impl Drive for Producer {
         }
         let part = part(&mut self.message, self.produced);
         part[..8].copy_from_slice(&self.produced.to_le_bytes());
-        // SAFETY: the consumer is done with the chunk's former content, as `consumed` says, and
-        // learns of the new one below.
+        // SAFETY: the consumer is done with the chunk's former content, as `consumed` says, and learns
+        // of the new content below.
         unsafe { *self.ring.chunk(self.produced) = *part };
         self.produced += 1;
         self.ring.produced.0.store(self.produced, Ordering::Release);
@@ -145,7 +145,7 @@ impl Drive for Producer {
     }
 
     fn give_up(&mut self, _: Duration) {
-        // The other end copies without waiting for anybody; it can only have ended.
+        // The other end copies without waiting; it can only have ended.
         (self.is_stopping, self.consumed) = (true, self.produced);
     }
 
@@ -171,8 +171,8 @@ impl Serve for Consumer {
             return;
         }
         let part = part(&mut self.message, self.consumed);
-        // SAFETY: `produced` says that the chunk was written, and the producer leaves it alone until
-        // it learns below that it is free.
+        // SAFETY: `produced` says that the chunk was written, and the producer does not touch the chunk
+        // until the store below frees it.
         unsafe { *part = *self.ring.chunk(self.consumed) };
         if part[..8] != self.consumed.to_le_bytes() {
             self.ring.mismatched.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +219,7 @@ mod tests {
         let (mut producer, mut consumer) = ends(1);
         producer.begin(0);
         producer.turn();
-        // A second chunk that nobody has written.
+        // A second chunk, which was never written.
         producer.produced = 2;
         producer.ring.produced.0.store(2, Ordering::Release);
         consumer.turn();

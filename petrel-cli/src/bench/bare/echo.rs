@@ -1,8 +1,8 @@
 //! UDP, many small messages: the bare rate.
 //!
-//! Datagrams of equal size go and come in runs: one system call sends a run and one receives it, by
-//! segmentation and receive offload, which is what the medium can do at best. With a run of one and
-//! without offload it is what a program does that sends a datagram per message.
+//! Datagrams of equal size are sent and received in runs. One system call sends a run and one receives a
+//! run, by segmentation and receive offload: the best that the medium can do. A run of one without
+//! offload models a program that sends a datagram per message.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use super::socket::{self, CALL_BYTES_MAX, Patience, SEGMENTS_MAX};
 use super::{Unfinished, message_bytes};
 use crate::failure::Failure;
 
-/// Runs that are in flight together: one goes while the other comes.
+/// Runs in flight together: one in each direction.
 const RUNS: u64 = 2;
 
-/// Whether datagrams go in runs.
+/// Whether datagrams are grouped into runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Grouping {
-    /// As many in a run as half of those in flight.
+    /// A run holds half of the datagrams in flight.
     Runs,
     /// A system call for each datagram.
     Singles,
@@ -38,7 +38,7 @@ pub(in super::super) struct Caller {
     requests: Box<[u8]>,
     responses: Box<[u8]>,
     sent: u64,
-    /// Number of the next datagram that is awaited.
+    /// Number of the next expected datagram.
     expected: u64,
     /// Datagrams that may be sent.
     owed: u64,
@@ -62,7 +62,7 @@ fn set_up(
     grouping: Grouping,
 ) -> Result<usize, Failure> {
     socket.connect(peer)?;
-    // Without a stamp nobody could tell one from another.
+    // The stamp needs 8 bytes: without it, datagrams are indistinguishable.
     let datagram_bytes = message_bytes(size).clamp(8, CALL_BYTES_MAX);
     if grouping == Grouping::Runs {
         socket::cut_into(socket, datagram_bytes)?;
@@ -72,7 +72,7 @@ fn set_up(
 }
 
 impl Caller {
-    /// A calling end, for messages of that size.
+    /// Creates a calling end, for messages of `size` bytes.
     pub(in super::super) fn new(
         socket: UdpSocket,
         server: SocketAddr,
@@ -105,7 +105,7 @@ impl Caller {
         })
     }
 
-    /// Sends what is owed, by one call.
+    /// Sends the owed datagrams, up to one run, by one call.
     #[inline]
     fn send(&mut self) {
         let count = self.owed.min(self.run);
@@ -114,7 +114,7 @@ impl Caller {
         for (datagram, number) in datagrams.zip(self.sent..) {
             datagram[..8].copy_from_slice(&number.to_le_bytes());
         }
-        // Where the kernel has no room, it is still owed.
+        // If the kernel has no room, the datagrams stay owed.
         if self.socket.send(&self.requests[..bytes]).is_ok() {
             self.sent += count;
             self.owed -= count;
@@ -122,7 +122,7 @@ impl Caller {
         }
     }
 
-    /// Looks through what came in.
+    /// Checks received datagrams.
     #[inline]
     fn check(&mut self, bytes: usize) {
         for datagram in self.responses[..bytes].chunks(self.datagram_bytes) {
@@ -135,7 +135,7 @@ impl Caller {
                 self.owed += lost + 1;
                 self.expected = number + 1;
             } else if self.window.lost == 0 {
-                // It is no late answer to a call that was given up, for none was.
+                // No call was given up in this window, so the datagram is not a late answer.
                 self.window.answered += 1;
                 self.window.mismatched += 1;
             }
@@ -197,7 +197,7 @@ impl Drive for Caller {
 }
 
 impl Echo {
-    /// An answering end, for messages of that size.
+    /// Creates an answering end, for messages of `size` bytes.
     pub(in super::super) fn new(
         socket: UdpSocket,
         client: SocketAddr,
@@ -213,7 +213,7 @@ impl Serve for Echo {
     #[inline]
     fn turn(&mut self) {
         if let Ok(bytes) = self.socket.recv(&mut self.buffer) {
-            // What there is no room for is lost, and the other end notices.
+            // If the socket has no room, the datagram is lost, and the other end notices.
             let _ = self.socket.send(&self.buffer[..bytes]);
         }
     }

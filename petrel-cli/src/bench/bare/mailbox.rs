@@ -1,11 +1,11 @@
 //! Shared memory, one message at a time: the bare round trip.
 //!
-//! A message lies on cache lines of its own, and the number that says that it is new lies on the
-//! first of them; so one line travels per direction for messages of up to 56 bytes, which no ring
-//! with an index of its own can do.
+//! A message occupies cache lines of its own, and the number that marks it as new lies on the first of
+//! them. So one line travels per direction for messages of up to 56 bytes; a ring with a separate index
+//! cannot do that.
 //!
-//! The words are atomics without order, which compile to plain loads and stores; the number is
-//! stored last (release) and loaded first (acquire), which orders them.
+//! The words are relaxed atomics, which compile to plain loads and stores. The number is stored last
+//! (release) and loaded first (acquire), which orders the words.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::output::latency::Latencies;
 /// Words of a cache line.
 const LINE_WORDS: usize = 8;
 
-/// A cache line. Alone on two, because processors fetch them in pairs.
+/// A cache line, alone on a pair of lines, because processors fetch lines in pairs.
 #[repr(align(128))]
 struct Line([AtomicU64; LINE_WORDS]);
 
@@ -52,7 +52,7 @@ pub(in super::super) struct Pong {
     number: u64,
 }
 
-/// Both ends, for messages of that size.
+/// Returns both ends, for messages of `size` bytes.
 pub(in super::super) fn ends(size: usize) -> (Ping, Pong) {
     let words = message_words(size);
     let [request, response] = [(); 2].map(|()| Arc::new(Mailbox::new(words)));
@@ -80,19 +80,19 @@ impl Mailbox {
         Self { lines: std::iter::repeat_with(line).take(lines).collect() }
     }
 
-    /// The number of the message that is in it.
+    /// Returns the number of the current message.
     #[inline]
     fn number(&self) -> u64 {
         self.lines[0].0[0].load(Ordering::Acquire)
     }
 
-    /// Word `index` of the message.
+    /// Returns word `index` of the message.
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
         &self.lines[(index + 1) / LINE_WORDS].0[(index + 1) % LINE_WORDS]
     }
 
-    /// Puts a message into it.
+    /// Writes a message.
     #[inline]
     fn post(&self, number: u64, words: usize, word: impl Fn(usize) -> u64) {
         for index in 0..words {
@@ -111,7 +111,7 @@ impl Ping {
         self.request.post(number, self.words, |index| number + index as u64);
     }
 
-    /// Whether every word of the answer is that of the request.
+    /// Returns true if every word of the answer equals the request's.
     #[inline]
     fn is_right(&self) -> bool {
         let right = |index: usize| {

@@ -34,7 +34,7 @@ pub(in super::super) struct Pong {
 }
 
 impl Ping {
-    /// A calling end, for messages of that size.
+    /// Creates a calling end, for messages of `size` bytes.
     pub(in super::super) fn new(
         socket: UdpSocket,
         server: SocketAddr,
@@ -60,7 +60,7 @@ impl Ping {
         self.number += 1;
         self.window.calls += 1;
         self.request[..8].copy_from_slice(&self.number.to_le_bytes());
-        // What is not sent is not answered, and counts as lost.
+        // A request that could not be sent is not answered, and counts as lost.
         let _ = self.socket.send(&self.request);
     }
 
@@ -79,7 +79,7 @@ impl Ping {
 }
 
 impl Pong {
-    /// An answering end.
+    /// Creates an answering end.
     pub(in super::super) fn new(socket: UdpSocket, client: SocketAddr) -> Result<Self, Failure> {
         socket.connect(client)?;
         Ok(Self { socket, buffer: vec![0; CALL_BYTES_MAX].into() })
@@ -101,7 +101,7 @@ impl Drive for Ping {
     fn turn(&mut self) {
         let Ok(bytes) = self.socket.recv(&mut self.response) else { return self.on_silence() };
         if socket::stamp(&self.response[..bytes]) < self.number {
-            // The answer to a call for which nobody waits any longer.
+            // A late answer to a call that was given up.
             return;
         }
         self.window.answered += 1;
@@ -167,7 +167,7 @@ mod tests {
         while ping.window.lost == 0 {
             ping.turn();
         }
-        // Both calls arrive now; the answer to the first one is of no use.
+        // Both calls arrive now; the answer to the first is ignored.
         while ping.window.answered == 0 {
             pong.turn();
             ping.turn();

@@ -1,8 +1,8 @@
 //! Shared memory, many small messages: the bare rate.
 //!
-//! Two rings of records of whole cache lines, one index each, published once per batch. The number
-//! in flight is below the rings' size, so that no producer ever has to ask whether there is room: no
-//! other work is left out of what a ring must do.
+//! Two rings of records of whole cache lines, with one index each, published once per batch. The number
+//! in flight is below the rings' size, so a producer never has to check for room. Everything else that a
+//! ring must do is measured.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,17 +23,17 @@ const LINE_WORDS: usize = 8;
 #[repr(align(64))]
 struct Line([AtomicU64; LINE_WORDS]);
 
-/// An index on lines of its own.
+/// An index on cache lines of its own.
 #[repr(align(128))]
 struct Index(AtomicU64);
 
-/// Records that one side writes and the other reads. The words are atomics without order, which
-/// compile to plain loads and stores; the index orders them.
+/// Records that one side writes and the other reads. The words are relaxed atomics, which compile to
+/// plain loads and stores; the index orders them.
 struct Ring {
     published: Index,
     lines: Box<[Line]>,
     lines_per_record: usize,
-    /// A power of two, less one.
+    /// A power of two, minus one.
     mask: u64,
 }
 
@@ -59,7 +59,7 @@ pub(in super::super) struct Echo {
     done: u64,
 }
 
-/// Both ends, for messages of that size, so many in flight.
+/// Returns both ends, for messages of `size` bytes with `in_flight` of them in flight.
 pub(in super::super) fn ends(size: usize, in_flight: u16) -> (Caller, Echo) {
     let [requests, responses] = [(); 2].map(|()| Arc::new(Ring::new(size, in_flight)));
     let echo = Echo { requests: Arc::clone(&requests), responses: Arc::clone(&responses), done: 0 };
@@ -122,7 +122,7 @@ impl Line {
         }
     }
 
-    /// Whether first and last word are this.
+    /// Returns true if the first and the last word equal `word`.
     #[inline]
     fn carries(&self, word: u64) -> bool {
         [&self.0[0], &self.0[LINE_WORDS - 1]]

@@ -1,4 +1,4 @@
-//! Plain UDP sockets, connected to one another and never blocking.
+//! Plain non-blocking UDP sockets, connected to one another.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -8,23 +8,23 @@ use petrel_transport::clock;
 
 use crate::failure::Failure;
 
-/// Socket buffers to ask for: what the library asks for.
+/// Requested socket buffer size: the same as the library's.
 const BUFFER_BYTES: libc::c_int = 4 << 20;
 
 /// Most bytes of one system call: the largest UDP datagram over IPv4.
 pub(in super::super) const CALL_BYTES_MAX: usize = 65_507;
 
-/// Most datagrams of one call by segmentation offload, on every kernel that has it.
+/// Most datagrams of one call by segmentation offload, on every kernel that supports it.
 pub(in super::super) const SEGMENTS_MAX: usize = 64;
 
-/// After so long a silence nothing more comes: what is on the way is taken for lost. Longer than
-/// the other thread is kept off its CPU as a rule.
+/// After a silence of this length, outstanding datagrams count as lost. Longer than the other thread is
+/// usually kept off its CPU.
 const SILENCE_NS: u64 = 100_000_000;
 
-/// Empty polls, of some 150 ns each, between two looks at the clock.
+/// Empty polls, of some 150 ns each, between two reads of the clock.
 const POLLS_PER_LOOK: u32 = 256;
 
-/// A socket on a free port of an address.
+/// Binds a socket to a free port of an address.
 pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
     let socket = UdpSocket::bind((address, 0))?;
     socket.set_nonblocking(true)?;
@@ -34,24 +34,25 @@ pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
     Ok(socket)
 }
 
-/// Lets the kernel cut what one call sends into datagrams of that size.
+/// Lets the kernel cut the bytes of one call into datagrams of `bytes` bytes.
 pub(in super::super) fn cut_into(socket: &UdpSocket, bytes: usize) -> Result<(), Failure> {
     Ok(set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?)
 }
 
-/// Lets the kernel deliver joined datagrams. All are of one size here, so nobody has to ask of
-/// which.
+/// Lets the kernel deliver joined datagrams. All datagrams have one size here, so the receiver need not
+/// ask for the segment size.
 pub(in super::super) fn join(socket: &UdpSocket) -> Result<(), Failure> {
     Ok(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?)
 }
 
-/// The number that a datagram carries; one that is too short carries none that anybody awaits.
+/// Returns the number that a datagram carries; for a datagram that is too short, a number that is never
+/// expected.
 #[inline]
 pub(in super::super) fn stamp(datagram: &[u8]) -> u64 {
     datagram.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// How long a silence lasts. Looks at the clock once in many polls.
+/// Measures the length of a silence. Reads the clock once in many polls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct Patience {
     polls: u32,
@@ -59,7 +60,8 @@ pub(in super::super) struct Patience {
 }
 
 impl Patience {
-    /// Whether it is time to take what is awaited for lost; to be asked once for each empty poll.
+    /// Returns true if outstanding datagrams count as lost by now. To be called once for each empty
+    /// poll.
     #[inline]
     pub(in super::super) fn is_over(&mut self) -> bool {
         self.polls += 1;

@@ -1,8 +1,8 @@
 //! UDP, large messages: the bare bandwidth.
 //!
-//! One side sends datagrams of the largest size in runs that segmentation offload cuts; the other
-//! receives them joined, straight to where the message shall lie, and acknowledges every few runs. At
-//! most 512 KiB are on the way.
+//! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other
+//! receives them joined, directly into the message's memory, and acknowledges every few runs. At most
+//! 512 KiB are in flight.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -15,16 +15,16 @@ use super::Unfinished;
 use super::socket::{self, CALL_BYTES_MAX, Patience, SEGMENTS_MAX};
 use crate::failure::Failure;
 
-/// Bytes that are on the way at most.
+/// Most bytes in flight.
 const WINDOW_BYTES: u64 = 512 << 10;
 
-/// Runs per acknowledgement, unless nothing more comes.
+/// Runs per acknowledgement, unless the socket runs empty first.
 const RUNS_PER_ACK: u32 = 3;
 
-/// Room for the largest run that one call receives.
+/// Size of the largest run that one call receives.
 const RUN_BYTES_MAX: usize = 64 << 10;
 
-/// Datagrams that may be lost at once; a number further ahead is a wrong one.
+/// Most datagrams that may be lost at once; a number further ahead is wrong.
 const GAP_MAX: u64 = 1 << 20;
 
 /// The sending end.
@@ -56,7 +56,7 @@ pub(in super::super) struct Receiver {
     unacknowledged: u32,
 }
 
-/// What the receiver has seen so far.
+/// The receiver's counters so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ack {
     /// Number of the next datagram.
@@ -85,13 +85,13 @@ fn message(size: usize) -> Box<[u8]> {
     vec![0x5a; size.max(RUN_BYTES_MAX)].into()
 }
 
-/// Where a run begins that may have so many bytes: behind the last one, or at the beginning.
+/// Returns the offset of a run of up to `bytes` bytes: behind the last run, or at the beginning.
 fn place(at: usize, bytes: usize, length: usize) -> usize {
     if at + bytes <= length { at } else { 0 }
 }
 
 impl Sender {
-    /// A sending end, for messages of that size in such datagrams.
+    /// Creates a sending end, for messages of `size` bytes in datagrams of `datagram_bytes`.
     pub(in super::super) fn new(
         socket: UdpSocket,
         receiver: SocketAddr,
@@ -126,7 +126,7 @@ impl Sender {
         for (datagram, number) in run.chunks_exact_mut(self.datagram_bytes).zip(self.sent..) {
             datagram[..8].copy_from_slice(&number.to_le_bytes());
         }
-        // Where the kernel has no room, the next turn tries again.
+        // If the kernel has no room, the next turn tries again.
         if self.socket.send(run).is_ok() {
             self.sent += self.run;
             self.at += bytes;
@@ -139,7 +139,8 @@ impl Sender {
         match self.socket.recv(&mut bytes) {
             Ok(24) => {
                 let ack = Ack::parse(&bytes);
-                // After a silence it may be behind what was given up.
+                // After a silence, the acknowledgement may be older than the datagrams that were given
+                // up.
                 if ack.next >= self.acknowledged.next {
                     self.acknowledged = ack;
                 }
@@ -195,7 +196,7 @@ impl Drive for Sender {
 }
 
 impl Receiver {
-    /// A receiving end, for messages of that size in such datagrams.
+    /// Creates a receiving end, for messages of `size` bytes in datagrams of `datagram_bytes`.
     pub(in super::super) fn new(
         socket: UdpSocket,
         sender: SocketAddr,
@@ -225,7 +226,7 @@ impl Receiver {
 
     #[inline]
     fn acknowledge(&mut self) {
-        // One that is lost is made up for by the next.
+        // The next acknowledgement makes up for a lost one.
         let _ = self.socket.send(&self.seen.encode());
         self.unacknowledged = 0;
     }

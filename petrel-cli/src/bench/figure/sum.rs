@@ -1,11 +1,10 @@
-//! What was counted in all windows of one side.
+//! The sum of the counts in all windows of one side.
 
 use super::super::pairs::{Pair, Pairs};
 use super::super::window::Window;
 use crate::output::latency::{Latencies, LatencySummary};
 
-/// All windows of one side together. What was counted counts also where the window is dropped;
-/// the times do not.
+/// Sums over all windows of one side. Counts of dropped windows are included; their times are not.
 #[derive(Default)]
 pub(super) struct Sum {
     pub(super) calls: u64,

@@ -1,4 +1,4 @@
-//! Figures made of windows that never were.
+//! Tests of figures, made from synthetic windows.
 
 use super::*;
 use crate::output::latency::Latencies;
@@ -43,7 +43,7 @@ fn pairs() -> Pairs {
     }
 }
 
-/// Some figure without a flaw.
+/// Returns a figure without failures.
 pub(in super::super) fn figure() -> Figure {
     Figure::new(Quantity::Rate, setting(), pairs())
 }

@@ -1,4 +1,4 @@
-//! The store's own client, as applications have it: on the endpoint's thread, and from another one.
+//! The store's own client, as applications use it: on the endpoint's thread, and from another thread.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,11 +18,11 @@ use crate::failure::Failure;
 pub(super) struct Clients {
     clients: Vec<KvClient>,
     keys: u64,
-    /// Windows so far: each draws other keys.
+    /// Windows so far: each window draws other keys.
     windows: u64,
 }
 
-/// What the operations of one window share.
+/// The state that the operations of one window share.
 struct Window {
     kind: Kind,
     keys: u64,
@@ -33,7 +33,7 @@ struct Window {
 }
 
 impl Clients {
-    /// Makes the clients, and has each put once: then it knows the leader and has its session.
+    /// Creates the clients, and makes each put once, so that it knows the leader and has its session.
     pub(super) fn connect(
         endpoint: &mut Endpoint,
         cluster: &Cluster,
@@ -52,7 +52,7 @@ impl Clients {
         Ok(Self { clients, keys, windows: 0 })
     }
 
-    /// Has so many operations be under way for so long.
+    /// Keeps `count` operations in flight for the length of a window.
     pub(super) fn run(
         &mut self,
         endpoint: &mut Endpoint,
@@ -114,7 +114,7 @@ impl Clients {
 }
 
 impl Window {
-    /// One operation after the other.
+    /// Runs one operation after the other.
     async fn operate(self: Rc<Self>, client: KvClient, mut rng: Rng) {
         let mut revision = 0;
         let mut now = Instant::now();
@@ -141,7 +141,7 @@ impl Window {
     }
 }
 
-/// Keeps so many puts under way, from another thread than the endpoint's.
+/// Keeps `count` puts in flight, from a thread other than the endpoint's.
 fn put_remotely(
     client: &KvClient,
     count: usize,

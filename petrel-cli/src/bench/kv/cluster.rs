@@ -1,4 +1,4 @@
-//! Three replicas, and where they run.
+//! Three replicas, and their CPUs.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::failure::Failure;
 
 const REPLICAS: usize = 3;
 
-/// How long replicas may take to become what they are to be.
+/// Most time for the replicas to reach an expected state.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Three processes of `petrel kv serve`, killed when this is dropped.
+/// Three processes of `petrel kv serve`, killed when the cluster is dropped.
 pub(super) struct Cluster {
     pub(super) addresses: Vec<SocketAddr>,
     client: EndpointConfig,
@@ -41,12 +41,12 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // The replicas are gone. What cannot be removed is left to be seen.
+        // The replicas have ended. A directory that cannot be removed stays for the user to see.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// CPUs: the clients' and each replica's. The first replica leads.
+/// The CPUs of the clients and of each replica. The first replica leads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places {
     clients: Option<usize>,
@@ -54,7 +54,7 @@ struct Places {
 }
 
 impl Places {
-    /// The leader has a CPU for itself; with fewer than four CPUs the clients and followers share one.
+    /// Gives the leader a CPU for itself; with fewer than four CPUs the clients and followers share one.
     fn pinned() -> Result<Self, Failure> {
         let (clients, replicas) = match cores::all()[..] {
             [] | [_] => {
@@ -98,7 +98,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// An endpoint for the clients.
+    /// Creates an endpoint for the clients.
     pub(super) fn client_endpoint(&self) -> Result<Endpoint, Failure> {
         Nexus::builder().start()?.endpoint(self.client.clone()).map_err(Failure::because)
     }
@@ -123,7 +123,7 @@ impl Cluster {
         Err(Failure::because("the replicas do not agree who leads"))
     }
 
-    /// Waits until all replicas have applied the same, which is what they are for.
+    /// Waits until all replicas have applied the same commands, as replication requires.
     pub(super) fn check_equal(&self, endpoint: &mut Endpoint) -> Result<(), Failure> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -153,7 +153,7 @@ fn transfer(endpoint: &mut Endpoint, address: SocketAddr) {
     let mut request = Vec::new();
     TransferRequest { node: 1 }.encode(&mut request);
     if let Ok(session) = endpoint.connect_wait(address) {
-        // It may lead no more; then it is asked who does in the next round.
+        // The replica may have lost leadership; then the next round asks the new leader.
         let _ = endpoint.call(session, methods::TRANSFER, &request).wait();
         endpoint.close(session);
     }

@@ -1,5 +1,5 @@
-//! Raw calls: each lane makes one call after the other, with bytes that were put together by hand, on a session of
-//! its own to the leader. That is the least that the store's own client can cost.
+//! Raw calls: each client makes one call after the other, with hand-encoded requests, on a session of
+//! its own to the leader. Their cost is the lower bound of the store's own client.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ struct State {
     lanes: Vec<Lane>,
     keys: u64,
     rng: Rng,
-    /// No call begins after it.
+    /// True if no further call may begin.
     is_over: bool,
     under_way: usize,
     tally: Tally,
@@ -37,13 +37,13 @@ struct State {
     message: Vec<u8>,
 }
 
-/// A client.
+/// A simulated client.
 struct Lane {
     session: SessionId,
-    /// Its session in the store.
+    /// The client's session in the store.
     number: u64,
     sequence: u64,
-    /// The last revision that it was told: the next is a later one.
+    /// The last revision that an answer carried: the next must be later.
     revision: u64,
     key: [u8; 16],
     begun: Instant,
@@ -72,7 +72,7 @@ impl Loader {
         Ok(Self { shared: Rc::new(RefCell::new(state)) })
     }
 
-    /// Writes each key once, many at a time.
+    /// Writes each key once, in batches.
     pub(super) fn write_all(
         &mut self,
         endpoint: &mut Endpoint,
@@ -100,7 +100,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Has the first lanes call for so long.
+    /// Lets the first `clients` lanes call for the length of a window.
     pub(super) fn run(
         &mut self,
         endpoint: &mut Endpoint,
@@ -158,7 +158,7 @@ impl Lane {
         Command::Write { session, sequence, first_pending: sequence, op }.encode(command);
     }
 
-    /// Puts the next request together; gives its method.
+    /// Encodes the next request; returns its method.
     fn encode(&mut self, kind: Kind, message: &mut Vec<u8>) -> u16 {
         let key = self.key;
         if kind == Kind::RawPut {
@@ -216,7 +216,7 @@ fn call(
 }
 
 impl State {
-    /// Takes in an answer; tells whether the client goes on.
+    /// Processes an answer; returns true if the client continues.
     fn note(&mut self, lane: usize, reply: &Reply) -> bool {
         self.under_way -= 1;
         let lane = &mut self.lanes[lane];

@@ -1,4 +1,4 @@
-//! The paper's network instead of this machine's.
+//! The paper's network, simulated in place of this machine's.
 
 use petrel_kv_check::{LatencyReport, Times, simulate_latency};
 
@@ -16,7 +16,7 @@ pub(super) fn simulate(puts: usize, output: Output) -> Result<Outcome, Failure> 
     Ok(Outcome::Success)
 }
 
-/// Medians only: the costs that are charged are constants, so that a higher percentile would say nothing.
+/// Shows medians only: the charged costs are constants, so a higher percentile carries no information.
 fn table(report: &LatencyReport, output: Output) -> comfy_table::Table {
     let mut table = output.table(&["simulated", "p50", "round trips"]);
     let mut row = |name: &str, times: &Times| {

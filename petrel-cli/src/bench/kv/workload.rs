@@ -1,4 +1,4 @@
-//! Keys, values, and the answers that are right.
+//! Keys, values, and the check of answers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const VALUE_BYTES: usize = 64;
 /// Operations of one kind with one number of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A call that the leader answers from memory, without the others: a stale get by `Context::call`.
+    /// A call that the leader answers alone from memory: a stale get by `Context::call`.
     RawCall,
     /// A put by `Context::call`, with a command that was encoded by hand.
     RawPut,
@@ -21,16 +21,16 @@ pub(super) enum Kind {
     Put,
     /// Linearizable gets by a `KvClient` for each client.
     Get,
-    /// Puts by one `KvClient`, with all of them under way.
+    /// Puts by one `KvClient`, all of them in flight together.
     OneClientPut,
-    /// Linearizable gets by one `KvClient`, with all of them under way.
+    /// Linearizable gets by one `KvClient`, all of them in flight together.
     OneClientGet,
-    /// Puts by one `KvClient`, from another thread, with all of them under way.
+    /// Puts by one `KvClient` from another thread, all of them in flight together.
     RemotePut,
 }
 
 impl Kind {
-    /// The kinds that are measured with so many clients.
+    /// Returns the kinds that are measured with this number of clients.
     pub(super) fn all(clients: usize) -> Vec<Self> {
         let mut all = vec![Self::RawCall, Self::RawPut, Self::Put, Self::Get, Self::RemotePut];
         if clients > 1 {
@@ -43,7 +43,7 @@ impl Kind {
         matches!(self, Self::RawCall | Self::RawPut)
     }
 
-    /// Its name in tables and in JSON.
+    /// Returns the name in tables and in JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::RawCall => "stale get, raw call",
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// What came of the operations of one kind.
+/// The results of the operations of one kind.
 pub(super) struct Tally {
     pub(super) latencies: Latencies,
     pub(super) answered: u64,
@@ -76,7 +76,7 @@ impl Tally {
         self.answered as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// Takes in one answer.
+    /// Records one answer.
     pub(super) fn note(&mut self, latency: Duration, is_right: bool) {
         self.latencies.record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
         self.answered += 1;
@@ -101,21 +101,22 @@ pub(super) fn key_of(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// The value of a key begins with the key: an answer of another key is found out.
+/// The value of a key begins with the key, so that an answer for another key is detected.
 pub(super) fn value_of(key: &[u8; KEY_BYTES], fill: u8) -> [u8; VALUE_BYTES] {
     let mut value = [fill; VALUE_BYTES];
     value[..KEY_BYTES].copy_from_slice(key);
     value
 }
 
-/// Whether a value is one that was put for the key.
+/// Returns true if the value was put for the key.
 pub(super) fn is_value_of(key: &[u8; KEY_BYTES], value: &[u8]) -> bool {
     value.len() == VALUE_BYTES
         && value[..KEY_BYTES] == key[..]
         && value[KEY_BYTES..].iter().all(|byte| *byte == value[KEY_BYTES])
 }
 
-/// Whether a put had its turn: all keys are there before, and revisions of one client ascend.
+/// Returns true if a put replaced a value at a later revision: all keys exist before, and revisions of
+/// one client ascend.
 pub(super) fn is_next(put: Put, last_revision: &mut u64) -> bool {
     let is_next = put.revision > *last_revision;
     *last_revision = put.revision.max(*last_revision);

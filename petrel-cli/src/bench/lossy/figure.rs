@@ -1,4 +1,4 @@
-//! What windows with and without loss showed.
+//! The figures of windows with and without loss.
 
 use petrel_proto::Recovery;
 use serde::Serialize;
@@ -14,22 +14,22 @@ use crate::output::latency::{Latencies, LatencySummary};
 /// A figure.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LossFigure {
-    /// Packets of the kernel, in no simulation.
+    /// The network: packets of the kernel, no simulation.
     network: &'static str,
     /// `selective` or `go-back-n`.
     pub(crate) recovery: &'static str,
-    /// How likely a packet is lost, either way.
+    /// Loss probability of a packet in either direction.
     pub(crate) loss: f64,
     pub(crate) size_bytes: usize,
     pub(crate) in_flight: u16,
-    /// The CPUs that the ends ran on.
+    /// The CPUs of the ends.
     cpus: Option<Vec<usize>>,
     pub(crate) pairs: usize,
-    /// Bits of answered requests per second under loss, divided by those of the window beside it: the
-    /// median of all pairs.
+    /// Bits of answered requests per second under loss, divided by those of the adjacent window without:
+    /// the median of all pairs.
     pub(crate) relative: f64,
     pub(crate) spread: Spread,
-    /// How much longer it took for each packet that was thrown away, in nanoseconds.
+    /// Additional time per dropped packet, in nanoseconds.
     pub(crate) cost_ns_per_loss: Option<f64>,
     pub(crate) with: Side,
     pub(crate) without: Side,
@@ -43,35 +43,35 @@ pub(crate) struct Side {
     /// Requests answered; each answer was checked.
     pub(crate) answered: u64,
     pub(crate) elapsed_ns: u64,
-    /// Datagrams that both ends have sent.
+    /// Datagrams that both ends sent.
     pub(crate) sent: u64,
     /// Packets that arrived in both namespaces.
     pub(crate) arrived: u64,
-    /// Of those, the ones that the rules threw away.
+    /// Arrived packets that the rules dropped.
     pub(crate) dropped: u64,
-    /// Of those, the ones on their way to the server.
+    /// Dropped packets on the way to the server.
     pub(crate) dropped_requests: u64,
-    /// Of those that were left, the ones for which a socket had no room.
+    /// Packets that passed the rules, but found no room in a socket.
     pub(crate) dropped_by_kernel: u64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub(crate) retransmissions: u64,
-    /// Of those, the ones that the other end had already.
+    /// Retransmitted packets that the other end had already.
     pub(crate) duplicates: u64,
     pub(crate) timeouts: u64,
     pub(crate) probes: u64,
-    /// Losses that were found without either.
+    /// Losses that were detected without timeout or probe.
     pub(crate) found_early: u64,
-    /// Where calls are timed.
+    /// Latencies, if calls are timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency: Option<LatencySummary>,
 }
 
-/// What a kind of recovery is called.
+/// Returns the name of a kind of recovery.
 pub(super) fn name(recovery: Recovery) -> &'static str {
     if recovery == Recovery::GoBackN { "go-back-n" } else { "selective" }
 }
 
-/// An error if a call failed or was answered wrongly: that is no figure.
+/// Returns an error if a call failed or was answered wrongly, which makes the figure invalid.
 pub(super) fn check(pairs: &Pairs) -> Result<(), Failure> {
     let windows = pairs.kept.iter().flat_map(|pair| [Some(&pair.library), pair.bare.as_ref()]);
     for window in windows.flatten() {
@@ -151,11 +151,12 @@ impl Side {
         }
     }
 
-    /// An error if packets were not what Petrel sends: then a loss would not be that of a packet.
+    /// Returns an error if packets and datagrams differ in number: then a drop would not hit a single
+    /// packet.
     fn check(&self) -> Result<(), Failure> {
         let Self { sent, arrived, .. } = self;
-        // Some may be on their way as the counters are read, and a host that is busy drops some before the
-        // rules see them. Runs of datagrams would be fewer by a factor.
+        // Packets may be in flight when the counters are read, and a busy host drops some before the
+        // rules see them. If runs of datagrams arrived uncut, the number would be smaller by a factor.
         if (sent / 2..=sent + sent / 100 + 100).contains(arrived) || *sent < 100 {
             return Ok(());
         }

@@ -1,10 +1,10 @@
-//! Packets thrown away at random, by a rule of nftables in each of the two namespaces.
+//! Random packet loss, by a rule of nftables in each of the two namespaces.
 //!
-//! The rule sees UDP packets as they arrive: after the sender's kernel has cut its runs of datagrams
-//! into packets, for the devices take no runs, and before anything could put packets together. So
-//! each packet meets its own fate. The control plane is TCP and loses nothing.
+//! The rule sees UDP packets at their arrival. The sender's kernel has then cut its runs of datagrams
+//! into packets, because the devices accept no runs, and nothing has joined packets yet. So the rule
+//! decides on each packet separately. The control plane is TCP and loses nothing.
 //!
-//! Rules belong to their namespace and go with it.
+//! Rules belong to their namespace and end with it.
 
 use serde_json::Value;
 
@@ -13,19 +13,19 @@ use crate::bench::veth::tool;
 use crate::bench::window::Packets;
 use crate::failure::Failure;
 
-/// Losses are given in parts of this.
+/// The unit of loss probabilities: one part of this number.
 pub(super) const WHOLE: u32 = 1_000_000_000;
 
-/// Only this command's namespaces have such a table.
+/// The table's name; it exists only in this command's namespaces.
 const TABLE: &str = "petrel_loss";
 
-/// Has both ends lose so many parts per billion of what arrives, and counts from zero.
+/// Sets the loss of arriving packets at both ends, in parts per billion, and resets the counters.
 pub(super) fn set(stage: &Stage, loss_ppb: u32) -> Result<(), Failure> {
     let rules = rules(loss_ppb);
     stage.in_each_thread(move || tool("nft", &[&rules]).map_err(not_filtered)).map(|_| ())
 }
 
-/// What arrived at both ends since the loss was set.
+/// Returns the counts of both ends since the loss was set.
 pub(super) fn count(stage: &Stage) -> Result<Packets, Failure> {
     let counts = stage.in_each_thread(|| {
         let text = tool("nft", &["-j", "list", "counters", "table", "ip", TABLE])?;
@@ -40,7 +40,7 @@ pub(super) fn count(stage: &Stage) -> Result<Packets, Failure> {
     })
 }
 
-/// Packets in one namespace.
+/// Packet counts of one namespace.
 #[derive(Debug, PartialEq, Eq)]
 struct Count {
     arrived: u64,
@@ -52,7 +52,7 @@ fn not_filtered(failure: Failure) -> Failure {
     Failure::because(text)
 }
 
-/// A table in place of the one that may be there, in one transaction.
+/// Returns rules that replace the table, if it exists, in one transaction.
 fn rules(loss_ppb: u32) -> String {
     let drop = match loss_ppb {
         0 => String::new(),
@@ -69,7 +69,7 @@ fn rules(loss_ppb: u32) -> String {
     )
 }
 
-/// Reads both counters out of what `nft -j` prints.
+/// Reads both counters from the output of `nft -j`.
 fn parse(text: &str) -> Option<Count> {
     let listing: Value = serde_json::from_str(text).ok()?;
     let objects = listing["nftables"].as_array()?;

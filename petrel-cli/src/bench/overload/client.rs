@@ -1,4 +1,4 @@
-//! The client's side: calls that come when they come, or so many at once; and what came of each.
+//! The client's side: calls in an open or a closed loop, and the outcome of each.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,35 +13,35 @@ use super::wire;
 use crate::failure::Failure;
 use crate::output::latency::Latencies;
 
-/// How long calls may go on after the last one was asked for.
+/// Time for calls to end after the last one was due.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The longest sleep of the endpoint: then it is looked whether all is over.
+/// The endpoint's longest sleep: after each, the loop checks for the end of the run.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What is asked for.
+/// The offered load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub(super) arrivals: Arrivals,
     pub(super) warm_up_ns: u64,
     pub(super) measured_ns: u64,
-    /// How long an answer is worth something.
+    /// Time within which an answer is useful.
     pub(super) slo_ns: u64,
-    /// Whether calls say so.
+    /// Whether calls carry this time as their deadline.
     pub(super) has_deadlines: bool,
     pub(super) has_back_pressure: bool,
 }
 
-/// When calls are asked for.
+/// The arrival process of calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Arrivals {
-    /// As by many users who know nothing of each other, so far apart on average.
+    /// Independent arrivals, with this mean gap.
     Poisson { gap_mean_ns: f64 },
-    /// So many are under way at any time.
+    /// A constant number of calls in flight.
     Closed { calls: u16 },
 }
 
-/// What came of the calls that were asked for while it was measured.
+/// The outcomes of the calls that were due in the measured time.
 pub(super) struct Outcomes {
     pub(super) offered: u64,
     pub(super) good: u64,
@@ -50,11 +50,11 @@ pub(super) struct Outcomes {
     pub(super) expired: u64,
     pub(super) held_back: u64,
     pub(super) unsent: u64,
-    /// Answers that are wrong, and failures that nothing explains.
+    /// Wrong answers, and unexpected failures.
     pub(super) wrong: u64,
-    /// Of calls that were answered, from when they were asked for.
+    /// Latencies of answered calls, from the time that they were due.
     pub(super) latency: Latencies,
-    /// Of calls that the server refused.
+    /// Latencies of calls that the server refused.
     pub(super) refusal: Latencies,
 }
 
@@ -68,11 +68,11 @@ pub(super) struct Load {
 struct State {
     rng: Rng,
     begin_ns: u64,
-    /// When the next call is asked for.
+    /// The time that the next call is due.
     next_ns: f64,
     number: u64,
     pending: usize,
-    /// By session.
+    /// One limit per session.
     limits: Vec<ConcurrencyLimit>,
     outcomes: Outcomes,
     spare: Vec<(MsgBuf, MsgBuf)>,
@@ -85,7 +85,7 @@ struct Call {
     permit: Option<(usize, Permit)>,
 }
 
-/// What the end of a call says to the limit.
+/// The report on a call's end to the limit.
 type Says = fn(&mut ConcurrencyLimit, Permit, u64);
 
 /// Makes the calls of a figure, and waits until all have ended.
@@ -103,7 +103,7 @@ pub(super) fn run(
         load.is_over(cx.now_ns())
     };
     loop {
-        // However short the nap is.
+        // The event loop turns at least once, however short the nap is.
         endpoint.run_once();
         let nap = load.nap(endpoint.context().now_ns());
         if endpoint.run_for(nap, turn) {
@@ -164,7 +164,8 @@ impl Load {
         Duration::from_nanos(self.demand.warm_up_ns + self.demand.measured_ns)
     }
 
-    /// How long the endpoint may sleep: until the next call, if nothing comes in before.
+    /// Returns how long the endpoint may sleep: until the next call is due, unless a packet arrives
+    /// earlier.
     fn nap(&self, now_ns: u64) -> Duration {
         let state = self.state.borrow();
         let next_ns = state.next_ns as u64;
@@ -222,7 +223,7 @@ impl Load {
         }
     }
 
-    /// Leave to call, if there has to be any; nothing if there is none.
+    /// Returns a permit if back-pressure demands one; an error if the limit refuses it.
     fn permit(&self, place: usize, now_ns: u64) -> Result<Option<(usize, Permit)>, ()> {
         if !self.demand.has_back_pressure {
             return Ok(None);
@@ -243,7 +244,7 @@ impl Load {
     fn write(&self, request: &mut [u8], asked_ns: u64, now_ns: u64) -> [u8; wire::REPLY_BYTES] {
         let mut state = self.state.borrow_mut();
         state.number += 1;
-        // On the clock that both processes have.
+        // The time on the clock that both processes share.
         let worthless_ns = wire::now_ns() + self.demand.slo_ns - now_ns.saturating_sub(asked_ns);
         wire::write_request(request, worthless_ns, state.number);
         wire::reply_to(request)
@@ -303,7 +304,7 @@ impl Load {
             }
         });
         match failure.execution {
-            // What was too late before it was sent says nothing about the server.
+            // A call that expired before it was sent carries no information about the server.
             Execution::NotSent => ConcurrencyLimit::ended,
             Execution::MayHaveExecuted => ConcurrencyLimit::timed_out,
             _ => ConcurrencyLimit::refused,
@@ -320,7 +321,7 @@ impl Load {
 impl State {
     fn schedule_next(&mut self, gap_mean_ns: f64) {
         const STEPS: f64 = (1u64 << 53) as f64;
-        // Above zero and at most one.
+        // A random number above zero and at most one.
         let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / STEPS;
         self.next_ns -= gap_mean_ns * uniform.ln();
     }
@@ -334,7 +335,7 @@ impl Outcomes {
         Self { offered, good, late, refused, expired, held_back, unsent, wrong, latency, refusal }
     }
 
-    /// Whether every call has ended in one way.
+    /// Returns true if every offered call has exactly one outcome.
     pub(super) fn is_balanced(&self) -> bool {
         let ends = [self.good, self.late, self.refused, self.expired, self.held_back];
         self.offered == ends.iter().sum::<u64>() + self.unsent + self.wrong

@@ -1,4 +1,4 @@
-//! The server's process: an endpoint, workers that sleep over each request, and an account of them.
+//! The server's process: an endpoint, workers that sleep for each request, and their counters.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::cli::{OverloadServerArgs, WorkArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// How often it is looked whether the process that started this one is still there.
+/// Interval of the check whether the parent process still exists.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The line by which the client learns the address.
+/// The line that tells the client the address.
 #[derive(Serialize)]
 struct Ready {
     address: SocketAddr,
 }
 
-/// What the workers have done.
+/// The counters of the workers.
 #[derive(Default)]
 struct Account {
     executed: AtomicU64,
@@ -34,7 +34,7 @@ struct Account {
     busy_ns: AtomicU64,
 }
 
-/// Serves until it is killed, or nobody is left who would.
+/// Serves until the process is killed or its parent has ended.
 pub(in crate::bench) fn run(args: &OverloadServerArgs, output: Output) -> Result<(), Failure> {
     let parent = getppid();
     let transports = args.transport.only();
@@ -81,13 +81,13 @@ fn run_one(request: WorkerRequest, service: Duration, account: &Account) {
 
 impl Account {
     fn add(&self, is_wasted: bool, busy_ns: u64) {
-        // Only sums are wanted, and nobody infers anything from one of them about another.
+        // Only the sums are used, and no conclusion relates one sum to another.
         self.executed.fetch_add(1, Ordering::Relaxed);
         self.wasted.fetch_add(is_wasted.into(), Ordering::Relaxed);
         self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
     }
 
-    /// What was added since the last time.
+    /// Returns the counts since the last call, and resets them.
     fn take(&self) -> Done {
         let take = |sum: &AtomicU64| sum.swap(0, Ordering::Relaxed);
         Done {

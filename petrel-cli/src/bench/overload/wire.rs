@@ -1,44 +1,44 @@
-//! What the two processes say to each other.
+//! The messages between the two processes.
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::methods::sink_reply;
 use crate::payload::checksum;
 
-/// Work that takes a while.
+/// The method with simulated work.
 pub(super) const WORK: u16 = 1;
 
-/// What was done since the last time that somebody asked.
+/// The method that returns the counts since its last call.
 pub(super) const TAKE: u16 = 2;
 
 pub(super) const REQUEST_BYTES: usize = 32;
 pub(super) const REPLY_BYTES: usize = 16;
 pub(super) const DONE_BYTES: usize = 24;
 
-/// Writes a request, whose answer is worth nothing after a time on the clock of [`now_ns`].
+/// Writes a request whose answer is useless after a time on the clock of [`now_ns`].
 pub(super) fn write_request(request: &mut [u8], worthless_ns: u64, number: u64) {
     request.fill(0);
     request[..8].copy_from_slice(&worthless_ns.to_le_bytes());
     request[8..16].copy_from_slice(&number.to_le_bytes());
 }
 
-/// The answer, which follows from every byte of the request.
+/// Returns the answer, which depends on every byte of the request.
 pub(super) fn reply_to(request: &[u8]) -> [u8; REPLY_BYTES] {
     sink_reply(request.len(), checksum(request))
 }
 
-/// When the answer to a request is worth nothing any more.
+/// Returns the time after which the answer to a request is useless.
 pub(super) fn worthless_ns(request: &[u8]) -> Option<u64> {
     request.first_chunk().map(|ns| u64::from_le_bytes(*ns))
 }
 
-/// What a server did.
+/// The counts of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Done {
     pub(super) executed: u64,
-    /// Of those, what ended too late.
+    /// Executed requests that ended too late.
     pub(super) wasted: u64,
-    /// Time that workers took, together.
+    /// Total busy time of the workers.
     pub(super) busy_ns: u64,
 }
 
@@ -60,7 +60,7 @@ impl Done {
     }
 }
 
-/// A clock that all processes of a host share, unlike that of an endpoint.
+/// Returns the time on a clock that all processes of a host share, unlike an endpoint's clock.
 pub(super) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! Calls of an endpoint's own thread.
+//! Calls from an endpoint's own thread.
 
 use std::cell::{Cell, RefCell};
 use std::mem;
@@ -14,7 +14,7 @@ use petrel_transport::clock::now_ns;
 use super::{Calls, Tally, WORK};
 use crate::failure::Failure;
 
-/// A thread with an endpoint, and sessions to all of the server's.
+/// A thread with an endpoint, and sessions to all endpoints of the server.
 pub(super) struct Caller {
     endpoint: Endpoint,
     sessions: Vec<SessionId>,
@@ -22,7 +22,7 @@ pub(super) struct Caller {
     ended: Rc<Ended>,
 }
 
-/// Calls that have ended since somebody looked.
+/// Calls that have ended since the last `wait`.
 #[derive(Default)]
 struct Ended {
     list: RefCell<Vec<(u64, u64, Reply)>>,
@@ -64,7 +64,7 @@ impl Caller {
         self.endpoint.alloc(8).map_err(Failure::because)
     }
 
-    /// Runs the event loop until calls have ended, counts them, and gives their buffers.
+    /// Runs the event loop until calls have ended, counts them, and returns their buffers.
     fn wait(&mut self, tally: &mut Tally) -> Vec<(MsgBuf, MsgBuf)> {
         let ended = Rc::clone(&self.ended);
         self.endpoint.run_until(|_, _| ended.count.get() > 0);

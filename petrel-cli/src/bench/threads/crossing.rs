@@ -1,11 +1,11 @@
-//! What it costs to cross a thread, apart from what a machine with few CPUs makes of many threads: both
-//! ends share one thread, which never sleeps, and a second thread has a CPU to itself.
+//! The cost of crossing a thread, separated from the scheduling of many threads on few CPUs: both ends
+//! share one thread, which never sleeps, and a second thread has a CPU to itself.
 //!
 //! | way | the handler runs | the call is made |
 //! | --- | --- | --- |
 //! | `local` | in the event loop | on the endpoint's thread |
-//! | `worker` | on the second thread, which looks for work without end | on the endpoint's thread |
-//! | `client` | in the event loop | on the second thread, by a client, and it looks for the outcome without end |
+//! | `worker` | on the second thread, which polls for work | on the endpoint's thread |
+//! | `client` | in the event loop | on the second thread, by a client, polling for the outcome |
 //! | `client-parked` | in the event loop | on the second thread, which is parked meanwhile |
 
 use std::cell::RefCell;
@@ -28,10 +28,10 @@ use super::work::Job;
 use super::{Tally, WORK};
 use crate::failure::Failure;
 
-/// The ways, in the order in which they are measured.
+/// The ways, in the order of their measurement.
 pub(super) const WAYS: [&str; 4] = ["local", "worker", "client", "client-parked"];
 
-/// A window of each way, one call at a time.
+/// Runs a window of each way, one call at a time.
 pub(super) fn round(
     config: &EndpointConfig,
     job: Job,
@@ -137,7 +137,8 @@ impl Ends {
     }
 }
 
-/// A window in which another thread runs both ends, and this one calls by what `make` makes of them.
+/// Runs a window in which another thread runs both ends, and this thread calls through the value that
+/// `make` creates.
 fn remote_window<K: Send + 'static>(
     config: &EndpointConfig,
     job: Job,
@@ -153,7 +154,7 @@ fn remote_window<K: Send + 'static>(
         Err(failure) => drop(ready.send(Err(failure))),
         Ok(mut ends) => {
             ends.serve_here(job);
-            // If nobody waits the measurement is over.
+            // If the receiver is gone, the measurement is over.
             let _ = ready.send(Ok(make(&mut ends)));
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 (0..100).for_each(|_| ends.turn());
@@ -161,7 +162,7 @@ fn remote_window<K: Send + 'static>(
         }
     });
     let client = started.recv().map_err(Failure::because)??;
-    // The first may have to wait for a session.
+    // The first call may have to wait for a session.
     tally.checks.failed += u64::from(call(&client, 0).is_none());
     let begin = Instant::now();
     for number in (0u64..).take_while(|_| begin.elapsed() < length) {
@@ -170,7 +171,7 @@ fn remote_window<K: Send + 'static>(
         tally.count(number, now_ns() - started_ns, reply.as_deref());
     }
     drop((client, stop));
-    // A thread that panicked has said why.
+    // A thread that panicked has printed its message.
     let _ = thread.join();
     Ok(())
 }

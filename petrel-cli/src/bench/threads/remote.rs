@@ -1,4 +1,4 @@
-//! Calls of another thread than the endpoint's.
+//! Calls from a thread other than the endpoint's.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use petrel_transport::clock::now_ns;
 use super::{Calls, Tally, WORK};
 use crate::failure::Failure;
 
-/// A client handle, and the thread that runs its endpoint until this is dropped.
+/// A client handle, and the thread that runs its endpoint until the handle is dropped.
 pub(super) struct RemoteCaller {
     client: Client,
     next: u64,
@@ -30,7 +30,7 @@ impl RemoteCaller {
         let thread = thread::spawn(move || match connect(config, server) {
             Ok((mut endpoint, client)) => {
                 let stop = endpoint.stop_handle();
-                // If nobody waits the measurement is over.
+                // If the receiver is gone, the measurement is over.
                 let _ = ready.send(Ok((client, stop.clone())));
                 endpoint.run(&stop);
             }
@@ -49,7 +49,7 @@ impl RemoteCaller {
     }
 }
 
-/// A call on its way.
+/// An outstanding call.
 struct Flying {
     number: u64,
     started_ns: u64,
@@ -60,7 +60,7 @@ fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Clie
     let endpoint = Nexus::builder().start()?.endpoint(config);
     let mut endpoint = endpoint.map_err(Failure::because)?;
     let mut config = ClientConfig::default();
-    // As many as the measurement says.
+    // The measurement alone limits the number of calls.
     config.concurrency = None;
     let client = endpoint.client([server], config);
     endpoint.run_until(|_, _| client.stats().servers_ready > 0);
@@ -68,7 +68,7 @@ fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Clie
 }
 
 impl Calls for RemoteCaller {
-    /// Waits for the oldest call: those behind it count as ended when their turn comes.
+    /// Waits for the oldest call: later calls count as ended when they become the oldest.
     fn window(
         &mut self,
         in_flight: usize,
@@ -94,7 +94,7 @@ impl Drop for RemoteCaller {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said why.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
     }

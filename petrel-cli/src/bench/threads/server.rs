@@ -16,11 +16,12 @@ use super::WORK;
 use super::work::Job;
 use crate::failure::Failure;
 
-/// A server with an endpoint in each of its threads, and perhaps workers, until it is dropped.
+/// A server with an endpoint in each of its threads, and optionally workers; it runs until it is
+/// dropped.
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     threads: Vec<(Stop, JoinHandle<()>)>,
-    /// Behind the threads: what workers answer last goes nowhere.
+    /// Dropped after the threads have ended: late answers of workers are lost.
     _workers: Option<Arc<Workers>>,
 }
 
@@ -45,8 +46,8 @@ impl Server {
 }
 
 fn start_workers(config: &EndpointConfig, count: usize) -> Result<Arc<Workers>, Failure> {
-    // The default's work for each request, with more patience: a worker that another program keeps from its CPU
-    // for a millisecond must not have calls refused.
+    // The default policy's work for each request, with a longer target: if another program keeps a
+    // worker from its CPU for a millisecond, no call must be refused.
     let shedding = Shedding::ExpectedWait { target: Duration::from_secs(10), services: 100 };
     let workers = Workers::builder().threads(count).shedding(shedding).idle(config.idle).start();
     Ok(Arc::new(workers.map_err(Failure::because)?))
@@ -63,7 +64,7 @@ fn serve(
         Ok(mut endpoint) => {
             register(&mut endpoint, pool.as_deref(), job);
             let stop = endpoint.stop_handle();
-            // If nobody waits the measurement is over.
+            // If the receiver is gone, the measurement is over.
             let _ = ready.send(Ok(stop.clone()));
             endpoint.run(&stop);
         }
@@ -90,7 +91,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.threads.iter().for_each(|(stop, _)| stop.stop());
         for (_, thread) in self.threads.drain(..) {
-            // A thread that panicked has said why.
+            // A thread that panicked has printed its message.
             let _ = thread.join();
         }
     }

@@ -1,25 +1,25 @@
-//! What handlers do: so much computation, and an answer that follows from the request.
+//! The work of handlers: some computation, and an answer that depends on the request.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Steps that are timed at once.
+/// Steps that are timed together.
 const SAMPLE_STEPS: u64 = 1_000_000;
 
-/// How fast this machine computes.
+/// The computing speed of this machine.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     steps_per_us: f64,
 }
 
-/// The computation of a handler, in steps: time alone would pass also while others have the CPU.
+/// The computation of a handler, in steps: a wait for time would also pass while others have the CPU.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     steps: u64,
 }
 
 impl Work {
-    /// Times the computation; the fastest of some samples is the one that nobody disturbed.
+    /// Times the computation; the fastest of some samples was not disturbed.
     pub(super) fn calibrate() -> Self {
         let sample = |_| {
             let begin = Instant::now();
@@ -30,23 +30,23 @@ impl Work {
         Self { steps_per_us: SAMPLE_STEPS as f64 / (fastest.as_secs_f64() * 1e6) }
     }
 
-    /// A computation of this length.
+    /// Returns a computation of this length.
     pub(super) fn of(self, length: Duration) -> Job {
         Job { steps: (self.steps_per_us * length.as_secs_f64() * 1e6).round() as u64 }
     }
 }
 
 impl Job {
-    /// Computes, and gives the answer to a request.
+    /// Computes, and returns the answer to a request.
     pub(super) fn execute(self, request: &[u8]) -> [u8; 8] {
         compute(self.steps);
-        // A request of another length is answered wrongly, and noticed.
+        // A request of another length gets a wrong answer, which the caller detects.
         let number = request.try_into().map_or(0, u64::from_le_bytes);
         answer(number).to_le_bytes()
     }
 }
 
-/// The right answer.
+/// Returns the right answer.
 pub(super) fn answer(number: u64) -> u64 {
     (number ^ (number >> 31)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

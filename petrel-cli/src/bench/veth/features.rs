@@ -1,7 +1,7 @@
 //! A device's offloads, by the requests that `ethtool -K` makes.
 //!
-//! All requests go by one ioctl with a structure of words, the first of which is the request's
-//! number. Features have names and are told by their place in the list of names.
+//! All requests use one ioctl with a structure of words, the first of which is the request's number.
+//! Features have names; a feature's number is its position in the list of names.
 
 use std::io;
 use std::net::UdpSocket;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 
 use crate::failure::Failure;
 
-/// What makes one packet of several: all of it goes.
+/// The offloads that join several packets into one; all are switched off.
 const OFFLOADS: [&str; 3] = ["tx-udp-segmentation", "tx-generic-segmentation", "rx-gro"];
 
 // `linux/ethtool.h`.
@@ -24,10 +24,10 @@ const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const NAME_BYTES: usize = 32;
 const NAME_WORDS: usize = NAME_BYTES / 4;
 
-/// Most features that a kernel may have; they are 64 or so.
+/// Most features that a kernel may report; kernels have about 64.
 const FEATURES_MAX: usize = 1024;
 
-/// Switches the offloads of a device of this thread's namespace off.
+/// Switches off the offloads of a device of this thread's namespace.
 pub(super) fn switch_off(device: &str) -> Result<(), Failure> {
     let control = Control { device, socket: UdpSocket::bind(("0.0.0.0", 0))? };
     let names = control.names().map_err(|error| complaint(device, &error))?;
@@ -56,37 +56,37 @@ fn is_set(words: &[u32], place: usize) -> bool {
     words.get(place / 32).is_some_and(|word| word & (1 << (place % 32)) != 0)
 }
 
-/// What the ioctl takes: `struct ifreq` with a pointer.
+/// The argument of the ioctl: `struct ifreq` with a pointer.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
     data: *mut u32,
-    /// The union in it is larger than a pointer.
+    /// The union of `struct ifreq` is larger than a pointer.
     rest: [u64; 2],
 }
 
 struct Control<'a> {
     device: &'a str,
-    /// Any socket will do.
+    /// Any socket serves for the ioctl.
     socket: UdpSocket,
 }
 
 impl Control<'_> {
-    /// Makes a request; the words are the request, and its answer afterwards.
+    /// Makes a request. `words` holds the request, and afterwards the answer.
     ///
-    /// Each caller gives it as many words as the kernel writes for that request.
+    /// Each caller passes as many words as the kernel writes for that request.
     fn ask(&self, words: &mut [u32]) -> io::Result<()> {
         let mut name = [0; libc::IFNAMSIZ];
         name[..self.device.len()].copy_from_slice(self.device.as_bytes());
         let mut request = Request { name, data: words.as_mut_ptr(), rest: [0; 2] };
-        // SAFETY: the request is at least as large as `struct ifreq` and begins like it. Its
-        // pointer leads to words whose second or third says, where the request's size varies, how
-        // many more there are.
+        // SAFETY: the request is at least as large as `struct ifreq` and begins like it. Its pointer
+        // leads to words whose second or third says, where the request's size varies, how many more
+        // words follow.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// The names of all features, in order.
+    /// Returns the names of all features, in order.
     fn names(&self) -> io::Result<Vec<String>> {
         // The request, a reserved word, a mask of two words, and room for one answer.
         let mut info = [ETHTOOL_GSSET_INFO, 0, 1 << ETH_SS_FEATURES, 0, 0];
@@ -106,18 +106,18 @@ impl Control<'_> {
         let blocks = count.div_ceil(32);
         let mut words = vec![0; 2 + 2 * blocks];
         words[..2].copy_from_slice(&[ETHTOOL_SFEATURES, blocks as u32]);
-        // Of each block: what is to be set, and how.
+        // Per block: the mask of bits to set, and their values.
         places.iter().for_each(|place| words[2 + 2 * (place / 32)] |= 1 << (place % 32));
         self.ask(&mut words)
     }
 
-    /// A bit for each feature that is on.
+    /// Returns a bit for each feature that is on.
     fn active(&self, count: usize) -> io::Result<Vec<u32>> {
         let blocks = count.div_ceil(32);
         let mut words = vec![0; 2 + 4 * blocks];
         words[..2].copy_from_slice(&[ETHTOOL_GFEATURES, blocks as u32]);
         self.ask(&mut words)?;
-        // Of each block: available, requested, active, never changed.
+        // Per block: available, requested, active, never changed.
         Ok(words[2..].chunks(4).map(|block| block[2]).collect())
     }
 }
