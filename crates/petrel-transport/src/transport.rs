@@ -160,7 +160,7 @@ transport_stats! {
     rx_dropped_truncated,
     /// Datagrams that the kernel dropped because the socket's receive buffer was full.
     rx_dropped_kernel,
-    /// Rings closed because the peer wrote impossible indices.
+    /// Pairs of rings abandoned because the peer broke a rule, for example by impossible indices.
     rx_broken_rings,
     /// Times that GSO was switched off after the kernel refused it.
     gso_disabled,

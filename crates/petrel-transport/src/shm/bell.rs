@@ -1,10 +1,10 @@
-//! Wake-ups between the two sides of a link: a byte over a Unix stream socket of the link's own.
+//! Wake-ups between the two sides of a link: a byte over the link's own Unix stream socket.
 //!
-//! # Why this, and not another mechanism
+//! # Why a socket, and not another mechanism
 //!
-//! A wake-up must never block its sender, whatever the peer does to its own end of it, and a peer must
-//! not take another peer's wake-ups away. File status flags such as `O_NONBLOCK` belong to the open file:
-//! two processes that hold one open file share them, and each can clear them.
+//! A wake-up must never block its sender, whatever the peer does to its own end, and a peer must
+//! not take another peer's wake-ups. File status flags such as `O_NONBLOCK` belong to the open
+//! file: two processes that hold one open file share them, and each can clear them.
 //!
 //! | mechanism | why not |
 //! | --- | --- |
@@ -14,22 +14,23 @@
 //! | futex in the segment | A thread that waits for a futex does not wait for its sockets |
 //! | UDP over loopback | A firewall rule, or a network namespace whose loopback is down, loses wake-ups |
 //!
-//! A Unix stream has two ends, and each is an open file of its own process: no flag is shared, and every
-//! call here is non-blocking by its own argument (`MSG_DONTWAIT`). It is the connection by which the two
-//! processes met, so a link needs no further descriptor. Measured on two cores of a virtual machine, a
-//! sleeping thread is awake after 28 µs by either mechanism, `eventfd` or socket.
+//! A Unix stream has two ends, and each is an open file of its own process: no flag is shared, and
+//! every call here is non-blocking by its own argument (`MSG_DONTWAIT`). The link reuses the
+//! connection over which the two processes met, and needs no further descriptor. Measured on two
+//! cores of a virtual machine, a sleeping thread is awake after 28 µs by either mechanism,
+//! `eventfd` or socket.
 //!
-//! # What a peer can do with its end
+//! # A peer's means against us
 //!
-//! - *Fill the queue, or never read it.* `send` then gives `EAGAIN`, and the wake-up is dropped: one is
-//!   there already.
+//! - *Fill the queue, or never read it.* `send` then returns `EAGAIN`, and the wake-up is dropped:
+//!   one is queued already.
 //! - *Send more than it may.* A side sends at most one byte for each sleep that the other declares.
-//!   With more, the peer is given up.
-//! - *Send descriptors.* To receive one is to close it in the end, and the last close of a descriptor can
-//!   block: a TCP socket with `SO_LINGER` waits for its data. So bytes are looked at (`MSG_PEEK`)
-//!   before they are taken. Bytes with descriptors are never taken, and closing gives the socket to a
-//!   thread that may be lost ([`hang_up`](super::hang_up)).
-//! - *Close it.* Then the peer cannot wake us, and its frames wait until something else does.
+//!   A peer that sends more loses its rings.
+//! - *Send descriptors.* A received descriptor must be closed in the end, and its last close can
+//!   block: a TCP socket with `SO_LINGER` waits for its data. So bytes are examined (`MSG_PEEK`)
+//!   before they are received. Bytes with descriptors are never received, and closing hands the
+//!   socket to a thread that may be lost ([`hang_up`](super::hang_up)).
+//! - *Close it.* Then the peer cannot wake us, and its frames wait until another event does.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -41,48 +42,48 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, UCred, recv, 
 use super::fds::{PeerStream, Queued, look};
 use crate::transport::{LinkError, PeerProcess};
 
-/// Bytes that one look at a bell takes: an honest peer has no more than a few under way, and each look
-/// must end.
+/// Bytes that one look at a bell receives. An honest peer has no more than a few in flight, and
+/// every look must end.
 const TAKE_BYTES: usize = 64;
 
-/// Bells that one call of [`Bells::rung`] tells of. More wait for the next.
+/// Most bells that one call of [`Bells::rung`] reports. More wait for the next call.
 const RUNG_MAX: usize = 64;
 
-/// What a wake-up says: nothing. The receiver ignores the value.
+/// The byte of a wake-up. The receiver ignores its value.
 const RING: [u8; 1] = [0];
 
-/// How one side of a link wakes the other, and hears of it.
+/// Carries wake-ups between the two sides of a link.
 pub(super) trait Doorbell {
-    /// Wakes the peer. Never blocks. False if the system could not, and may another time.
+    /// Wakes the peer. Never blocks. Returns false if the system could not now, and may later.
     fn ring(&mut self) -> bool;
 
-    /// Takes the wake-ups that have come, of which there may have been `sleeps` in all. Never blocks.
+    /// Receives the pending wake-ups, of which at most `sleeps` are allowed in all. Never blocks.
     fn answer(&mut self, sleeps: u64) -> Heard;
 }
 
 /// Our end of a link's wake-ups, in both directions.
 #[derive(Debug)]
 pub(super) struct Bell {
-    /// `None` once either side has hung up.
+    /// `None` after either side has hung up.
     stream: Option<PeerStream>,
     tally: Tally,
 }
 
-/// Wake-ups that came so far.
+/// Counts the wake-ups so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     heard: u64,
 }
 
 impl Tally {
-    /// Adds some to those heard before, of which there may have been `sleeps` in all.
+    /// Adds `count` wake-ups to the earlier ones, of which at most `sleeps` are allowed in all.
     pub(super) fn add(&mut self, count: u64, sleeps: u64) -> Heard {
         self.heard = self.heard.saturating_add(count);
         if self.heard > sleeps { Heard::Misuse } else { Heard::Rings }
     }
 }
 
-/// What a bell had to say.
+/// The state of a bell after a look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Wake-ups, or nothing.
@@ -94,7 +95,7 @@ pub(super) enum Heard {
 }
 
 impl Bell {
-    /// Our end of a connection of the two processes that own the link.
+    /// Creates our end of a link's bell from a connection of the two processes.
     pub(super) fn new(stream: PeerStream) -> Result<Self, LinkError> {
         let is_stream = socket_domain(&stream) == Ok(AddressFamily::UNIX)
             && socket_type(&stream) == Ok(SocketType::STREAM);
@@ -105,7 +106,7 @@ impl Bell {
         Ok(Self { stream: Some(stream), tally: Tally::default() })
     }
 
-    /// The process that has the other end, or had it when the two were connected.
+    /// The process at the other end when the two were connected.
     pub(super) fn process(&self) -> Option<PeerProcess> {
         let UCred { pid, uid, gid } = socket_peercred(self.stream.as_ref()?).ok()?;
         let pid = pid.as_raw_nonzero().get().unsigned_abs();
@@ -119,9 +120,9 @@ impl Doorbell for Bell {
         loop {
             match send(stream, &RING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => {}
-                // The system is short of memory, and nothing is in the queue.
+                // The system is short of memory, and the queue is empty.
                 Err(Errno::NOBUFS | Errno::NOMEM) => return false,
-                // Full: wake-ups are there already. Closed: `answer` will find out.
+                // Full: wake-ups are queued already. Closed: `answer` will find out.
                 _ => return true,
             }
         }
@@ -135,7 +136,7 @@ impl Doorbell for Bell {
             Queued::Descriptors => Heard::Misuse,
             Queued::Bytes(count) => {
                 let mut bytes = [0; TAKE_BYTES];
-                // Exactly the bytes that were looked at: this process is the only reader.
+                // Receives exactly the examined bytes: this process is the only reader.
                 let taken = recv(stream, &mut bytes[..count], RecvFlags::DONTWAIT);
                 self.tally.add(taken.map_or(0, |(_, count)| count as u64), sleeps)
             }
@@ -143,20 +144,20 @@ impl Doorbell for Bell {
     }
 }
 
-/// The bells of an endpoint that sleeps, so that one descriptor tells whether any rang.
+/// The bells of an endpoint, behind one descriptor that is readable if any rang.
 #[derive(Debug)]
 pub(super) struct Bells {
     epoll: OwnedFd,
 }
 
 impl Bells {
-    /// No bells yet.
+    /// Creates an empty set of bells.
     pub(super) fn new() -> Result<Self, LinkError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         Ok(Self { epoll })
     }
 
-    /// Listens to a peer's bell.
+    /// Starts to listen to a peer's bell.
     pub(super) fn add(&self, bell: &Bell, peer: u32) -> Result<(), LinkError> {
         if let Some(stream) = &bell.stream {
             let data = epoll::EventData::new_u64(u64::from(peer));
@@ -166,29 +167,29 @@ impl Bells {
         Ok(())
     }
 
-    /// Listens to it no longer, and hangs up. A closed bell would keep the endpoint awake.
+    /// Stops listening to a bell, and hangs up. A closed bell would keep the endpoint awake.
     pub(super) fn remove(&self, bell: &mut Bell) {
         if let Some(stream) = &bell.stream {
-            // It fails only for a bell that was never added.
+            // Fails only for a bell that was never added.
             let _ = epoll::delete(&self.epoll, stream);
         }
         bell.stream = None;
     }
 
-    /// The peers whose bells have something to say, some of them if there are many.
+    /// The peers whose bells have an event; only some of them if there are many.
     pub(super) fn rung(&self) -> impl Iterator<Item = u32> + use<> {
         let none =
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
         let mut events = [none; RUNG_MAX];
         let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An error is a signal: the bells are still there when the next sleep begins.
+        // An error is a signal: the bells still have their events when the next sleep begins.
         let count = epoll::wait(&self.epoll, &mut events[..], Some(&at_once)).unwrap_or(0);
         events.into_iter().take(count).map(|event| event.data.u64() as u32)
     }
 }
 
 impl AsFd for Bells {
-    /// Readable while a bell has something to say.
+    /// Readable while a bell has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

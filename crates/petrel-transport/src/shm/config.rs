@@ -10,24 +10,25 @@ use crate::transport::MIN_FRAME_BYTES;
 /// architecture.
 pub const MIN_RING_BYTES: usize = 64 << 10;
 
-/// Largest ring, in bytes. More than any pair of processes has under way at once; it bounds what a
-/// peer can make us map.
+/// Largest ring, in bytes. More than any pair of processes has in flight at once; bounds the memory
+/// that a peer can make us map.
 pub const MAX_RING_BYTES: usize = 1 << 30;
 
-/// Default ring, in bytes. It holds 63 frames of the default largest size, nearly a whole burst, so
-/// that a sender can write while the receiver reads; two rings of it are about what a core's
-/// second-level cache holds.
+/// Default ring, in bytes. It holds 63 frames of the default largest size, nearly a whole burst,
+/// and so lets a sender write while the receiver reads. Two such rings are about the size of a
+/// core's second-level cache.
 pub const DEFAULT_RING_BYTES: usize = 1 << 20;
 
 /// Default largest frame, in bytes: 16 KiB of data and a generous header. A large message then
-/// takes 512 packets per 8 MiB, where copying, not the cost per packet, is what takes time.
+/// takes 512 packets per 8 MiB, where copying dominates, not the cost per packet.
 pub const DEFAULT_MAX_FRAME_BYTES: usize = (16 << 10) + 64;
 
 /// Default limit of peers. It bounds the memory that peers can make an endpoint map (two rings
-/// each, touched as they are used) and the time to go to sleep, which visits every ring.
+/// each, touched on use) and the time to go to sleep, which visits every ring.
 pub const DEFAULT_MAX_PEERS: usize = 1024;
 
-/// Rings of a simulator: from what holds two of the smallest frames that each transport must carry.
+/// Ring sizes for a simulator. The smallest holds two of the smallest frames that every transport
+/// must carry.
 pub(super) const DETACHED_RING_BYTES: RangeInclusive<usize> = 4 << 10..=MIN_RING_BYTES;
 
 const _: () = assert!(MIN_FRAME_BYTES <= max_frame_limit(MIN_RING_BYTES));
@@ -44,14 +45,14 @@ pub struct ShmConfig {
     /// [`MAX_RING_BYTES`]. The creator of a segment decides.
     pub ring_bytes: usize,
     /// Largest frame in bytes: at least [`MIN_FRAME_BYTES`], and at most half of the ring less 8
-    /// bytes of record header; with a quarter or less, the two sides work at the same time. The
-    /// creator of a segment decides.
+    /// bytes of record header. With a quarter or less, the two sides work concurrently. The creator
+    /// of a segment decides.
     ///
-    /// A message that fits a frame is copied once, by its sender, where the receiver's handler reads in the
-    /// ring (`on_in_place`); else once more. That pays where the ring stays in a cache that the two cores share; see the
-    /// [module](super#large-frames).
+    /// A message in one frame is copied once, by its sender, if the receiver's handler reads in the
+    /// ring (`on_in_place`); otherwise once more. Large frames pay where the ring stays in a cache
+    /// that the two cores share; see the [module](super#large-frames).
     pub max_frame_bytes: usize,
-    /// Try huge pages for new segments. Where there are none, normal pages serve.
+    /// Try huge pages for new segments, with normal pages as the fallback.
     pub huge_pages: bool,
     /// Most peers at a time.
     pub max_peers: usize,
@@ -90,7 +91,7 @@ impl ShmConfig {
     }
 }
 
-/// Sizes that both sides of a segment agree on, known to be possible.
+/// Validated sizes that the two sides of a segment agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     ring_bytes: usize,
@@ -110,7 +111,7 @@ impl Geometry {
         Self::with_frames(ring_bytes, max_frame_bytes)
     }
 
-    /// Sizes of memory that both sides have in one process: small ones too.
+    /// Sizes for a pair within one process: also allows small rings.
     pub(super) fn detached(ring_bytes: usize, max_frame_bytes: usize) -> Result<Self, ShmError> {
         if !ring_bytes.is_power_of_two() || !DETACHED_RING_BYTES.contains(&ring_bytes) {
             let (least, most) = (DETACHED_RING_BYTES.start(), DETACHED_RING_BYTES.end());

@@ -1,6 +1,6 @@
-//! The transport without segments, sockets and sleep, for simulators: rings, bursts, and who is to be woken when are those of
-//! [`Shm`](super::Shm). The memory of a pair is on the heap of one process, which has both ends, and what would be a wake-up
-//! by the system goes to a [`Cord`].
+//! The transport without segments, sockets and sleep, for simulators. Rings, bursts and the choice
+//! of peers to wake are those of [`Shm`](super::Shm). The memory of a pair is on the heap of one
+//! process, which has the two ends. A [`Cord`] replaces the system's wake-ups.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use super::rings::Rings;
 use super::segment::{Side, ends_of};
 use crate::transport::{FrameHandler, PeerId, ReturnPath, SharedFrame, TransportStats};
 
-/// How an endpoint wakes a peer, and hears of its own wake-ups.
+/// Carries wake-ups between an endpoint and a peer.
 pub trait Cord {
-    /// Wakes the peer. False if the system could not, and may another time.
+    /// Wakes the peer. Returns false if the system could not now, and may later.
     fn ring(&mut self) -> bool;
 
-    /// Takes the wake-ups that have come from the peer since the last call: how many.
+    /// Returns the number of wake-ups from the peer since the last call.
     fn take_rung(&mut self) -> u64;
 }
 
-/// Sees the frames that [`Transport::push`](crate::Transport::push) does not show: those that come in, and those that
-/// handlers write into the ring beside.
+/// Observes the frames that [`Transport::push`](crate::Transport::push) does not show: received
+/// frames, and frames that handlers write into the return path.
 pub trait Eye {
-    /// A frame is handed to the endpoint now.
+    /// Called for each frame delivered to the endpoint.
     fn taken(&mut self, peer: PeerId, frame: &[u8]);
 
-    /// The endpoint has written a frame while one of this peer was in its hands.
+    /// Called for each frame that the endpoint wrote while it handled a frame of this peer.
     fn answered(&mut self, peer: PeerId, frame: &[u8]);
 }
 
@@ -43,7 +43,7 @@ pub struct RingEnd {
     max_frame_bytes: usize,
 }
 
-/// Makes rings for two endpoints of this process, small ones if so desired.
+/// Creates rings for two endpoints of this process, small ones if desired.
 ///
 /// # Errors
 /// When the sizes are impossible, or memory is lacking.
@@ -56,18 +56,18 @@ pub fn pair(ring_bytes: usize, max_frame_bytes: usize) -> Result<[RingEnd; 2], S
     }))
 }
 
-/// What a peer may do to the memory that it shares, and must not.
+/// A violation of the protocol that a peer could commit in the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdeed {
-    /// A head that lies in the middle of a line.
+    /// A head in the middle of a line.
     HeadOffTheLines,
-    /// A head beyond all that was ever written.
+    /// A head beyond every byte ever written.
     HeadBeyond,
-    /// The header of a record that would be elsewhere.
+    /// The header of a record for another position.
     HeaderOfElsewhere,
     /// The header of a record without a frame.
     HeaderOfNothing,
-    /// The header of a frame that is longer than agreed.
+    /// The header of a frame longer than agreed.
     HeaderTooLong,
     /// The header of a record that leaves the ring.
     HeaderBeyondTheEnd,
@@ -75,7 +75,8 @@ pub enum Misdeed {
     HalfRecord,
 }
 
-/// See the [module](self). Its methods are those of [`Transport`](crate::Transport), and of [`Shm`](super::Shm).
+/// See the [module](self). The methods are those of [`Transport`](crate::Transport) and of
+/// [`Shm`](super::Shm).
 #[derive(Debug)]
 pub struct Detached<C> {
     rings: Rings<Rope<C>>,
@@ -88,7 +89,7 @@ impl<C: Cord> Default for Detached<C> {
 }
 
 impl<C: Cord> Detached<C> {
-    /// Adds the peer that has the other end of a pair.
+    /// Adds the peer at the other end of a pair.
     pub fn add_peer(&mut self, end: RingEnd, cord: C) -> PeerId {
         let RingEnd { outgoing, incoming, max_frame_bytes } = end;
         let bell = Rope { cord, tally: Tally::default() };
@@ -146,13 +147,13 @@ impl<C: Cord> Detached<C> {
         self.rings.may_receive()
     }
 
-    /// Whether the rings to and from a peer are given up, as it broke a rule.
+    /// Returns true if the rings to and from a peer are abandoned because the peer broke a rule.
     pub fn is_given_up(&self, peer: PeerId) -> bool {
         self.rings.get(peer.0).is_some_and(Peer::is_given_up)
     }
 
-    /// Breaks a rule towards a peer. Nothing is to be sent to it afterwards. False if the rule cannot be broken at this
-    /// place of the ring.
+    /// Breaks a rule towards a peer. Send it no frames afterwards. Returns false if the rule cannot
+    /// be broken at this place of the ring.
     pub fn misbehave(&mut self, peer: PeerId, misdeed: Misdeed) -> bool {
         match self.rings.get_mut(peer.0) {
             Some((peer, _)) => peer.misbehave(misdeed),
@@ -183,7 +184,7 @@ impl<C: Cord> Doorbell for Rope<C> {
     }
 }
 
-/// Shows an eye what a handler does.
+/// Shows an eye the frames that a handler receives and writes.
 struct Seen<'a, H, E> {
     handler: H,
     eye: &'a mut E,
@@ -231,7 +232,7 @@ impl<H: FrameHandler, E: Eye> FrameHandler for Seen<'_, H, E> {
 mod tests {
     use super::*;
 
-    /// Wakes nobody: both ends are polled.
+    /// A cord without wake-ups: the two ends are polled.
     struct Slack;
 
     impl Cord for Slack {
@@ -244,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Sees nothing.
+    /// An eye that ignores all frames.
     struct Blind;
 
     impl Eye for Blind {
@@ -253,7 +254,7 @@ mod tests {
         fn answered(&mut self, _: PeerId, _: &[u8]) {}
     }
 
-    /// Takes what comes.
+    /// Accepts and ignores all frames.
     struct Taker;
 
     impl FrameHandler for &mut Taker {
@@ -267,7 +268,7 @@ mod tests {
     const PEER: PeerId = PeerId(0);
     const MAX_FRAME: usize = 2_000;
 
-    /// Two endpoints, of which the first has sent `count` frames of so many bytes that the second has taken.
+    /// Two endpoints; the second has received `count` frames of `bytes` bytes from the first.
     fn ends(count: usize, bytes: usize) -> [Detached<Slack>; 2] {
         let [mut one, mut other] = pair(8_192, MAX_FRAME).unwrap().map(|end| {
             let mut detached = Detached::default();
@@ -314,7 +315,8 @@ mod tests {
 
     #[test]
     fn misbehave__tells_whether_the_rule_was_broken_and_the_peer_sees_it() {
-        // So that less than a frame is left of the ring, and with room for the largest.
+        // One case leaves room for the largest frame, the other less than a frame before the ring's
+        // end.
         for (count, is_near_end) in [(1, false), (4, true)] {
             for misdeed in [
                 Misdeed::HeaderOfElsewhere,
@@ -339,7 +341,7 @@ mod tests {
             assert!(bad.misbehave(PEER, misdeed));
             let pushed = (0..10).take_while(|_| good.push(PEER, &[0x10; MAX_FRAME], &[])).count();
             assert!(good.is_given_up(PEER) && good.stats().rx_broken_rings == 1, "{misdeed:?}");
-            // What is sent to it from now on is dropped.
+            // Later frames to the peer are dropped.
             assert_eq!((pushed, good.stats().tx_dropped_error > 0), (10, true));
         }
     }

@@ -1,4 +1,4 @@
-//! The transport itself: the rings of one endpoint, and how it sleeps.
+//! The transport itself: the rings of one endpoint, and its sleep.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -17,14 +17,14 @@ pub struct Shm {
     max_peers: usize,
     never_sleeps: bool,
     waker: Waker,
-    /// Made with the first peer; never, if the endpoint never sleeps.
+    /// Created with the first peer; never, if the endpoint never sleeps.
     bells: Option<Bells>,
     rings: Rings<Bell>,
 }
 
 impl Shm {
-    /// A transport without peers. This process's own threads wake it by `waker`, and its peers by
-    /// their links.
+    /// Creates a transport without peers. This process's own threads wake it by `waker`, and its
+    /// peers by their links.
     pub fn new(config: &ShmConfig, waker: Waker) -> Self {
         Self {
             max_peers: config.max_peers,
@@ -36,11 +36,11 @@ impl Shm {
     }
 
     /// Announces to all peers that this endpoint is about to sleep. Returns false if it must not: a
-    /// frame has come in, or it was configured to never sleep.
+    /// frame has arrived, or it is configured never to sleep.
     ///
-    /// After true, a peer that publishes a frame makes [`Shm::bells`] readable. The caller sleeps until that
-    /// or its [`Waker`] is, and calls [`Shm::finish_wait`]. For transports that combine this one with
-    /// others; [`Transport::wait`] does all of it.
+    /// After true, a peer that publishes a frame makes [`Shm::bells`] readable. The caller sleeps
+    /// until the bells or its [`Waker`] are readable, and calls [`Shm::finish_wait`]. For
+    /// transports that combine this transport with others; [`Transport::wait`] does all of it.
     pub fn prepare_wait(&mut self) -> bool {
         if self.never_sleeps {
             return false;
@@ -52,14 +52,14 @@ impl Shm {
         may_sleep
     }
 
-    /// What a sleeping endpoint's peers make readable to wake it.
+    /// The descriptor that peers make readable to wake a sleeping endpoint.
     pub fn bells(&self) -> Option<BorrowedFd<'_>> {
         self.bells.as_ref().map(Bells::as_fd)
     }
 
-    /// Ends what [`Shm::prepare_wait`] began, so that peers save their wake-ups again; `has_rung` if
-    /// [`Shm::bells`] was readable. The next [`Transport::rx_burst`] looks at every ring that has
-    /// something.
+    /// Ends the announcement of [`Shm::prepare_wait`], so that peers save their wake-ups again.
+    /// `has_rung` is true if [`Shm::bells`] was readable. The next [`Transport::rx_burst`] polls
+    /// every ring with frames.
     pub fn finish_wait(&mut self, has_rung: bool) {
         self.rings.declare_awake();
         if has_rung {
@@ -73,7 +73,7 @@ impl Shm {
         rings.stats_mut().rx_syscalls += 1;
         for index in bells.rung() {
             if let Some((peer, stats)) = rings.get_mut(index) {
-                // To look, and to take.
+                // One system call to examine the bytes, and one to receive them.
                 stats.rx_syscalls += 2;
                 if !peer.answer(stats) {
                     peer.hang_up(bells);
@@ -82,7 +82,7 @@ impl Shm {
         }
     }
 
-    /// Listens to a new peer's wake-ups.
+    /// Starts to listen to a new peer's wake-ups.
     fn listen(&mut self, peer: &Peer<Bell>, index: u32) -> Result<(), LinkError> {
         if self.never_sleeps {
             return Ok(());
@@ -164,7 +164,7 @@ impl Transport for Shm {
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
         if self.never_sleeps {
-            // Nobody would wake us: let others run, and look again.
+            // No wake-up would come: yield to other threads, and poll again.
             std::thread::yield_now();
         } else if self.prepare_wait() {
             let has_rung = self.sleep(timeout_ns);

@@ -1,4 +1,4 @@
-//! What can go wrong with a segment.
+//! Errors of segments.
 
 use std::io;
 
@@ -11,12 +11,12 @@ pub enum ShmError {
     Config {
         /// The field of [`ShmConfig`](super::ShmConfig).
         setting: &'static str,
-        /// What it was set to.
+        /// The configured value.
         value: usize,
-        /// What it may be.
+        /// The allowed values.
         expected: String,
     },
-    /// The descriptor that a peer sent is not a segment that can be used safely.
+    /// The peer's descriptor is no segment that can be used safely.
     #[error("the peer's descriptor is not a usable shared-memory segment: {0}")]
     NotASegment(&'static str),
     /// The peer's segment has a layout that this version does not know.

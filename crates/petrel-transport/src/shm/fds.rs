@@ -1,16 +1,18 @@
-//! Bytes and descriptors over a Unix stream, of which a peer may send any.
+//! Bytes and descriptors over a Unix stream, on which a peer may send any.
 //!
 //! # Closing can block
 //!
-//! The last close of a descriptor runs its file's own code in the thread that closes it: a TCP socket with
-//! `SO_LINGER` waits there, for hours if its owner asked for that, until its data is acknowledged. A peer that sends such a
-//! socket and closes its own copy makes the receiver's close the last. So does one that leaves it in the
-//! queue of a Unix socket which the receiver closes, or has it dropped by a receiver that has no room for it.
+//! The last close of a descriptor runs its file's own code in the closing thread. A TCP socket with
+//! `SO_LINGER` waits there until its data is acknowledged, for hours if its owner set it up so. A
+//! peer that sends such a socket and closes its own copy makes the receiver's close the last. So
+//! does a peer that leaves the socket in the queue of a Unix socket which the receiver closes, or
+//! has it dropped by a receiver without room for it.
 //!
-//! Therefore nothing here closes a peer's descriptor in the caller's thread, except memory files, whose
-//! close does not wait. Others, and sockets whose queue holds descriptors, are closed by a thread of
-//! their own ([`discard`], [`hang_up`]), which may be lost. At most [`CLOSING_MAX`] such threads exist;
-//! beyond it descriptors are leaked, and [`can_close`] says so, for the owner to accept no more.
+//! Therefore nothing here closes a peer's descriptor in the caller's thread, except memory files,
+//! whose close does not wait. A thread of their own closes other descriptors, and sockets whose
+//! queue holds descriptors ([`discard`], [`hang_up`]); that thread may be lost. At most
+//! [`CLOSING_MAX`] such threads exist. Beyond the limit descriptors are leaked, and [`can_close`]
+//! reports it, for the owner to accept no more.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -27,34 +29,34 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, sendmsg, shutdown,
 };
 
-/// Most descriptors in one message that is sent. A pair of endpoints needs one.
+/// Most descriptors in one sent message. A pair of endpoints needs one.
 pub const MAX_FDS: usize = 8;
 
-/// Most descriptors that the kernel takes in one message (`SCM_MAX_FD`). Room for all of them is made, or
-/// the kernel would close the others in the receiving thread.
+/// Most descriptors that the kernel accepts in one message (`SCM_MAX_FD`). The receiver makes room
+/// for all of them; otherwise the kernel would close the rest in the receiving thread.
 const KERNEL_FDS_MAX: usize = 253;
 
 const SEND_CONTROL_BYTES: usize = cmsg_space!(ScmRights(MAX_FDS));
 const RECV_CONTROL_BYTES: usize = cmsg_space!(ScmRights(KERNEL_FDS_MAX));
 
-/// Threads that close what may block, at a time: each stands for a peer that attacks.
+/// Most concurrent threads for closes that may block: each stands for an attack by a peer.
 pub const CLOSING_MAX: usize = 64;
 
-/// Bytes that [`hang_up`] looks through at once, and how often: more than the kernel queues by default.
+/// Bytes that [`hang_up`] examines at once, and how often: more than the kernel queues by default.
 const LOOK_BYTES: usize = 4096;
 const LOOKS_MAX: usize = 256;
 
-/// Stack of a thread that does nothing but close.
+/// Stack of a thread that only closes.
 const CLOSING_STACK_BYTES: usize = 64 << 10;
 
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
-/// Sends `bytes` and, with the first of them, `fds`. Returns how many bytes were taken; the rest is
-/// to be sent without `fds`.
+/// Sends `bytes` and, with the first of them, `fds`. Returns the number of accepted bytes; send the
+/// rest without `fds`.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] without bytes or with more than [`MAX_FDS`] descriptors, and
-/// what the kernel says. A peer that is gone is an error, not a signal.
+/// [`io::ErrorKind::InvalidInput`] without bytes or with more than [`MAX_FDS`] descriptors, and the
+/// kernel's errors. A closed peer is an error, not a signal.
 pub fn send_with_fds(
     stream: &UnixStream,
     bytes: &[u8],
@@ -71,12 +73,13 @@ pub fn send_with_fds(
     Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-/// Receives bytes and at most `max_fds` descriptors that came with them, which close on `exec`.
-/// Descriptors beyond that are [discarded](discard). Zero bytes mean that the peer has closed the stream.
+/// Receives bytes and at most `max_fds` descriptors sent with them; the descriptors close on
+/// `exec`. Further descriptors are [discarded](discard). Zero bytes mean that the peer has closed
+/// the stream.
 ///
 /// # Errors
-/// What the kernel says, and [`io::ErrorKind::InvalidData`] if it could not hand over descriptors
-/// that were wanted, because this process has too many open; those that came are closed.
+/// The kernel's errors, and [`io::ErrorKind::InvalidData`] if the kernel could not deliver wanted
+/// descriptors because this process has too many open; delivered descriptors are then closed.
 pub fn recv_with_fds(
     stream: &UnixStream,
     bytes: &mut [u8],
@@ -103,23 +106,23 @@ pub fn recv_with_fds(
     Ok((received.bytes, fds))
 }
 
-/// What waits in a stream's queue.
+/// The state of a stream's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queued {
     Nothing,
-    /// So many bytes, and no descriptors with them.
+    /// Bytes without descriptors.
     Bytes(usize),
-    /// Descriptors, with one of the next bytes.
+    /// Descriptors, attached to one of the next bytes.
     Descriptors,
     /// The peer has closed the stream, or it failed.
     End,
 }
 
-/// Looks at up to `max` of the next bytes and takes nothing. Never blocks.
+/// Examines up to `max` of the next bytes and receives none. Never blocks.
 pub(super) fn look(stream: &UnixStream, max: usize) -> Queued {
     let mut bytes = [0; LOOK_BYTES];
     let mut buffers = [IoSliceMut::new(&mut bytes[..max.min(LOOK_BYTES)])];
-    // Without room for descriptors the kernel says that there were some, and makes none.
+    // Without room for descriptors, the kernel reports their presence and installs none.
     let mut control = RecvAncillaryBuffer::new(&mut []);
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recvmsg(stream, &mut buffers, &mut control, flags) {
@@ -133,7 +136,7 @@ pub(super) fn look(stream: &UnixStream, max: usize) -> Queued {
 
 const IS_OPEN: &str = "a stream is open until it is dropped";
 
-/// A stream to another process, which closes by [`hang_up`].
+/// A stream to another process that closes by [`hang_up`].
 #[derive(Debug)]
 pub struct PeerStream(Option<UnixStream>);
 
@@ -169,22 +172,22 @@ impl Drop for PeerStream {
     }
 }
 
-/// Descriptors that a peer sent, which close by [`discard`].
+/// A peer's descriptors, which close by [`discard`].
 #[derive(Debug, Default)]
 pub struct PeerFds(Vec<OwnedFd>);
 
 impl PeerFds {
-    /// Keeps more of them.
+    /// Adds more descriptors.
     pub fn add(&mut self, fds: Vec<OwnedFd>) {
         self.0.extend(fds);
     }
 
-    /// The only one, if it is the only one.
+    /// Returns the descriptor if there is exactly one.
     pub fn take_only(&mut self) -> Option<OwnedFd> {
         if self.0.len() == 1 { self.0.pop() } else { None }
     }
 
-    /// How many there are.
+    /// The number of descriptors.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -196,9 +199,9 @@ impl Drop for PeerFds {
     }
 }
 
-/// Closes a stream, without waiting for whatever its peer may have put into its queue.
+/// Closes a stream, without waiting for descriptors that its peer may have put into its queue.
 pub fn hang_up(stream: UnixStream) {
-    // Nothing is queued after this. It fails only for a stream that is not connected any more.
+    // Nothing is queued afterwards. Fails only for a stream that is no longer connected.
     let _ = shutdown(&stream, Shutdown::Both);
     for _ in 0..LOOKS_MAX {
         match look(&stream, LOOK_BYTES) {
@@ -215,23 +218,23 @@ pub fn hang_up(stream: UnixStream) {
     close_elsewhere(vec![stream.into()]);
 }
 
-/// Closes descriptors that a peer sent, without waiting.
+/// Closes a peer's descriptors, without waiting.
 pub fn discard(mut fds: Vec<OwnedFd>) {
-    // Memory files alone have seals, and closing them does not wait.
+    // Only memory files have seals, and closing them does not wait.
     fds.retain(|fd| fcntl_get_seals(fd.as_fd()).is_err());
     if !fds.is_empty() {
         close_elsewhere(fds);
     }
 }
 
-/// Whether descriptors can be closed that may block: false while [`CLOSING_MAX`] threads are held up by
-/// such a close.
+/// Returns true if descriptors whose close may block can be closed: false while such closes hold up
+/// [`CLOSING_MAX`] threads.
 pub fn can_close() -> bool {
     CLOSING.load(Ordering::Relaxed) < CLOSING_MAX
 }
 
 fn close_elsewhere(fds: Vec<OwnedFd>) {
-    // Leaked if there is no thread for it: to leak is better than to hang.
+    // Leaked if no thread can be had: a leak is better than a hang.
     let fds = ManuallyDrop::new(fds);
     if CLOSING.fetch_add(1, Ordering::Relaxed) < CLOSING_MAX {
         let thread = std::thread::Builder::new().name("petrel-close".to_owned());
@@ -255,7 +258,7 @@ pub(super) mod tests {
 
     use rustix::io::{FdFlags, fcntl_getfd};
 
-    /// A pipe's two ends: what is read from the first shows whether all others are closed.
+    /// A pipe's two ends: the end of the first shows that all copies of the second are closed.
     fn pipe() -> (File, OwnedFd) {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         (reader.into(), writer)
@@ -287,7 +290,7 @@ pub(super) mod tests {
             let (count, fds) = recv_with_fds(&b, &mut [0; 16], wanted).unwrap();
             assert_eq!((count, fds.len()), (1, wanted));
             drop(fds);
-            // Reads to the end: no copy of the writing end is open any more.
+            // Reads to the end: no copy of the writing end is open.
             assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
         }
     }
@@ -339,7 +342,7 @@ pub(super) mod tests {
         assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 
-    /// A TCP socket whose close waits for a minute: it has data that its peer does not take.
+    /// A TCP socket whose close waits for a minute: it has data that its peer does not receive.
     pub(in crate::shm) fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -351,7 +354,7 @@ pub(super) mod tests {
         (stream, listener)
     }
 
-    /// Runs `f`, which must end long before a close that waits.
+    /// Runs `f`, which must end long before a waiting close.
     pub(in crate::shm) fn ends_soon(f: impl FnOnce() + Send + 'static) {
         let (ended, wait) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

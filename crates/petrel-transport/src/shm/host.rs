@@ -1,4 +1,4 @@
-//! Telling whether two processes can share memory by a [`Rendezvous`](super::Rendezvous).
+//! Detects whether two processes can share memory by a [`Rendezvous`](super::Rendezvous).
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -6,14 +6,13 @@ use std::os::unix::fs::MetadataExt;
 /// Bytes of a [`host_identity`].
 pub const HOST_IDENTITY_BYTES: usize = 32;
 
-/// A value that is equal in two processes exactly when they run on one boot of one kernel, in one
-/// network namespace (abstract sockets are visible there alone) and one user namespace, as the same
-/// user.
+/// Returns a value that is equal in two processes exactly when they run on one boot of one kernel,
+/// in one network namespace (abstract sockets are visible only there) and one user namespace, as
+/// the same user.
 ///
-/// It says nothing secret, but it does identify the host: exchange it with peers, not with the
-/// world.
+/// The value is no secret, but identifies the host: exchange it with peers, not with the world.
 ///
-/// | bytes | what |
+/// | bytes | contents |
 /// | --- | --- |
 /// | 0 to 15 | the kernel's boot identifier |
 /// | 16 to 23 | number of the network namespace |
@@ -21,7 +20,7 @@ pub const HOST_IDENTITY_BYTES: usize = 32;
 /// | 28 to 31 | effective user |
 ///
 /// # Errors
-/// When `/proc` does not tell: shared memory is then not to be offered.
+/// When `/proc` does not provide the values: shared memory should then not be offered.
 pub fn host_identity() -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
     let boot = parse_boot_id(&std::fs::read("/proc/sys/kernel/random/boot_id")?)?;
     let network = namespace_number("net")?;

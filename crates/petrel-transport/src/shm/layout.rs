@@ -1,6 +1,6 @@
-//! Where things are in a segment.
+//! The layout of a segment.
 //!
-//! | offset | what |
+//! | offset | contents |
 //! | --- | --- |
 //! | 0 | magic, 8 bytes |
 //! | 8 | layout version, `u32` |
@@ -13,8 +13,8 @@
 //! | 4096 | bytes of the ring from the creator to the opener |
 //! | 4096 + ring | bytes of the ring from the opener to the creator |
 //!
-//! Numbers are little-endian; the control words are the processor's own. The first 24 bytes are
-//! written before the descriptor is shared and never again.
+//! Numbers are little-endian, except the control words in the processor's byte order. The first 24
+//! bytes are written once, before the descriptor is shared.
 
 use super::config::Geometry;
 use super::error::ShmError;
@@ -22,14 +22,14 @@ use super::ring::Control;
 
 const MAGIC: [u8; 8] = *b"petrelsm";
 
-/// Changes with the layout here, with that of the rings' control words and records, and with the way in which
-/// the sides wake each other.
+/// Changes with the layout here, with that of the rings' control words and records, and with the
+/// wake-up protocol of the sides.
 const LAYOUT_VERSION: u32 = 3;
 
 /// Bytes of the header proper.
 pub(super) const HEADER_BYTES: usize = 24;
 
-/// Offset of the two words that tell whether a side is in use.
+/// Offset of the two words that mark a side as in use.
 pub(super) const CLAIMS_OFFSET: usize = 64;
 
 const CONTROL_OFFSET: usize = 128;
@@ -39,10 +39,10 @@ const DATA_OFFSET: usize = 4096;
 // Records begin at cache lines; the second ring, behind a power of two, does too.
 const _: () = assert!(DATA_OFFSET.is_multiple_of(super::ring::RECORD_ALIGN));
 
-/// Huge pages that we ask for, and the most by which a segment is larger than it must be.
+/// Size of the requested huge pages, and the most by which a segment exceeds its needs.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-// Loom's atomics are larger than the words that they stand for, and never live in a segment.
+// Loom's atomics are larger than the words that they model, and never live in a segment.
 #[cfg(not(loom))]
 const _: () = {
     assert!(CONTROL_BYTES == 256 && align_of::<Control>() == CONTROL_OFFSET);

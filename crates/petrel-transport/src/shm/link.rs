@@ -1,4 +1,4 @@
-//! What the control plane hands to an endpoint to reach a peer.
+//! The control plane's description of a peer over shared memory.
 
 use super::bell::Bell;
 use super::fds::PeerStream;
@@ -16,9 +16,9 @@ pub struct ShmLink {
 }
 
 impl ShmLink {
-    /// A link over `segment` as its `side`. `bell` is our end of a connection of the two processes that is
-    /// this link's own: each side wakes the other by it. Everything is checked when the link is
-    /// added to a transport.
+    /// Creates a link over `segment` as its `side`. `bell` is our end of a connection of the two
+    /// processes for this link alone, over which the sides wake each other. The link is checked
+    /// when it is added to a transport.
     pub fn new(segment: Segment, side: Side, bell: impl Into<PeerStream>) -> Self {
         Self { segment, side, bell: bell.into() }
     }
@@ -28,8 +28,8 @@ impl ShmLink {
         self.segment.max_frame_bytes()
     }
 
-    /// Checks the parts and takes them apart. The segment's descriptor is closed: the mapping is
-    /// enough.
+    /// Checks the link and splits it into its parts. Closes the segment's descriptor: the mapping
+    /// is enough.
     pub(super) fn open(self) -> Result<OpenLink<Bell>, LinkError> {
         let bell = Bell::new(self.bell)?;
         let (outgoing, incoming) = self.segment.take_rings(self.side).ok_or_else(|| {

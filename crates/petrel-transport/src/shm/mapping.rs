@@ -1,28 +1,28 @@
 //! A mapped segment, and the rings' view of it.
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! [`Mapping`] owns a range of address space; [`RingMemory`] keeps it alive by an [`Arc`] and
-//! points into it, so that its pointers are valid as long as it lives. The file behind the
-//! range is sealed against shrinking before it is mapped, so that no access to the range can fault
-//! for lack of a file.
+//! [`Mapping`] owns a range of address space. [`RingMemory`] keeps it alive by an [`Arc`] and
+//! points into it, so its pointers are valid as long as it lives. The file behind the range is
+//! sealed against shrinking before it is mapped, so no access to the range can fault for lack of a
+//! file.
 //!
 //! # Why raw memory shared with another process is sound enough
 //!
-//! Rust's rules speak of one program. Towards the other process they are upheld like this:
+//! Rust's rules speak of one program. They are upheld towards the other process as follows:
 //!
 //! - Control words are only ever accessed as atomics, for which any value is valid.
-//! - Record headers are atomics too: one load, no second look at what may have changed. Their places
-//!   may hold bytes of a frame in the next round; the hand-overs named below lie between the two
-//!   uses.
+//! - Record headers are atomics too: one load, and no second look at a word that may have changed.
+//!   Their places may hold bytes of a frame in the next lap; the hand-overs named below lie between
+//!   the two uses.
 //! - The bytes of frames are written by plain copies, through raw pointers, and read as
-//!   [`RingFrame`]s: no reference to them is ever made. Between correct sides no
-//!   access races: a producer writes only to bytes that the consumer has released (or never had),
-//!   a consumer reads only what was published, and both hand-overs are release/acquire pairs. The
-//!   rule for producers is therefore absolute: **nobody writes to a record between its publication
-//!   and its release.**
-//! - A peer that breaks the rule changes bytes while they are copied out. The copy may be torn; it is private, and does
-//!   not change any more. [`shared`](crate::SharedBytes) says how such loads are made.
+//!   [`RingFrame`]s: no reference to them is ever made. Between correct sides no access races: a
+//!   producer writes only to bytes that the consumer has released (or never had), a consumer reads
+//!   only published bytes, and each hand-over is a release/acquire pair. The rule for producers is
+//!   therefore absolute: **a record is never written between its publication and its release.**
+//! - A peer that breaks the rule changes bytes during the copy. The copy may be torn, but it is
+//!   private and does not change afterwards. [`shared`](crate::SharedBytes) explains how the loads
+//!   are made.
 //!
 //! The two sides of one segment may also live in one process; then all of the above is within the
 //! language's own rules.
@@ -43,23 +43,24 @@ use super::ring::{Control, Memory, RECORD_ALIGN, RingFrame};
 use super::sync::{AtomicU64, Ordering};
 use crate::copy::{INLINE_BYTES_MAX, copy_frame, copy_one_line};
 
-/// What control words and records are aligned to, in memory that no pages of a file are.
+/// Alignment of control words and records in memory from the heap.
 const HEAP_ALIGN: usize = 128;
 
 const _: () = assert!(HEAP_ALIGN >= align_of::<Control>() && HEAP_ALIGN >= RECORD_ALIGN);
 
-/// A range of address space, readable and writable: a segment's, or (for simulators) the allocator's.
+/// A range of address space, readable and writable: a segment's, or (for simulators) the
+/// allocator's.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
     bytes: NonZeroUsize,
-    /// How the allocator was asked for it; `None` for a file's.
+    /// The layout of the allocation; `None` for a file's mapping.
     heap: Option<Layout>,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and has no interior state.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; a shared reference only gives raw pointers away.
+// SAFETY: as above; a shared reference only hands out raw pointers.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -70,28 +71,28 @@ impl Mapping {
         let bytes = NonZeroUsize::new(bytes).ok_or(io::Errno::INVAL)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let anywhere = std::ptr::null_mut();
-        // SAFETY: a new range is asked for, so that nothing that exists is replaced.
+        // SAFETY: the kernel chooses a new range, so no existing mapping is replaced.
         let base = unsafe { mmap(anywhere, bytes.get(), protection, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
         Ok(Self { base, bytes, heap: None })
     }
 
-    /// Zeroed memory of this process alone, for two sides that are both in it.
+    /// Allocates zeroed memory for two sides within this process.
     pub(super) fn on_heap(bytes: usize) -> io::Result<Self> {
         let layout = Layout::from_size_align(bytes, HEAP_ALIGN).map_err(|_| io::Errno::INVAL)?;
         let bytes = NonZeroUsize::new(bytes).ok_or(io::Errno::INVAL)?;
-        // SAFETY: the size was just found not to be 0.
+        // SAFETY: the size was just checked not to be 0.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::Errno::NOMEM)?;
         Ok(Self { base, bytes, heap: Some(layout) })
     }
 
-    /// A pointer to the `len` bytes at `offset`.
+    /// Returns a pointer to the `len` bytes at `offset`.
     ///
     /// # Panics
-    /// When they are not within the mapping.
+    /// When the bytes are not within the mapping.
     pub(super) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         assert!(offset <= self.bytes.get() && len <= self.bytes.get() - offset);
-        // SAFETY: just checked to be within the range.
+        // SAFETY: the range was just checked to lie within the mapping.
         unsafe { self.base.add(offset) }
     }
 }
@@ -99,10 +100,12 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(layout) = self.heap {
-            // SAFETY: it was allocated so, and whoever points into it holds an `Arc` of this value.
+            // SAFETY: the memory was allocated with this layout, and every pointer into it is held
+            // beside an `Arc` of this value.
             return unsafe { dealloc(self.base.as_ptr(), layout) };
         }
-        // SAFETY: the range is ours alone, and whoever points into it holds an `Arc` of this value.
+        // SAFETY: this value alone owns the range, and every pointer into it is held beside an
+        // `Arc` of this value.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes.get()) };
         debug_assert_eq!(unmapped, Ok(()));
     }
@@ -116,18 +119,18 @@ pub(super) struct RingMemory {
     _mapping: Arc<Mapping>,
 }
 
-/// Where a ring is: what accesses need, in one value that stays in registers.
+/// The place of a ring: all that accesses need, in one value that stays in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingView<'a> {
     control: NonNull<Control>,
     data: NonNull<u8>,
     capacity: usize,
-    /// Whoever has the view borrows the memory.
+    /// A view borrows the memory.
     memory: PhantomData<&'a RingMemory>,
 }
 
-// SAFETY: the pointers are valid in every thread, and what they point to is accessed by the rules
-// of `Memory`, which do not depend on the thread.
+// SAFETY: the pointers are valid in every thread, and their targets are accessed by the rules of
+// `Memory`, which do not depend on the thread.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
@@ -145,21 +148,21 @@ impl RingMemory {
 }
 
 impl RingView<'_> {
-    /// The word at `offset`.
+    /// Returns the word at `offset`.
     ///
     /// # Safety
-    /// `offset` is a multiple of [`RECORD_ALIGN`](super::ring::RECORD_ALIGN) below the capacity, and
-    /// no frame's bytes are written there as long as the reference lives.
+    /// `offset` is a multiple of [`RECORD_ALIGN`](super::ring::RECORD_ALIGN) below the capacity,
+    /// and no frame's bytes are written there while the reference lives.
     #[inline]
     unsafe fn header(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: by the contract it lies in the ring, whose bytes start at a page, so that it is
-        // aligned; any content is a valid atomic, and the peer's accesses are atomic too.
+        // SAFETY: by the contract the word lies in the ring, whose bytes start at a page, hence it
+        // is aligned; any content is a valid atomic, and the peer's accesses are atomic too.
         unsafe { self.data.add(offset).cast::<AtomicU64>().as_ref() }
     }
 }
 
-// SAFETY: the capacity is a ring's size by `Geometry`, thus a power of two; `data` has that many
-// bytes, which stay mapped as long as the memory lives that the view borrows.
+// SAFETY: the capacity is a ring's size by `Geometry`, thus a power of two; `data` has `capacity`
+// bytes, which stay mapped while the memory that the view borrows lives.
 unsafe impl Memory for RingView<'_> {
     type View<'a>
         = RingView<'a>
@@ -173,8 +176,8 @@ unsafe impl Memory for RingView<'_> {
 
     #[inline]
     fn control(&self) -> &Control {
-        // SAFETY: the words are mapped and aligned (the layout's assertions, and mappings start at
-        // pages); they are atomics, so that any content is valid and others may change it.
+        // SAFETY: the words are mapped and aligned (by the layout's assertions, and since mappings
+        // start at pages); they are atomics, so any content is valid and the peer may change it.
         unsafe { self.control.as_ref() }
     }
 
@@ -203,15 +206,15 @@ unsafe impl Memory for RingView<'_> {
 
     #[inline]
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
-        // SAFETY: the caller guarantees that both parts end within the capacity, in bytes that no
-        // reference points to. A frame cannot overlap them: `&[u8]`s to ring bytes exist only
-        // while a consumer lends them, and those bytes are not free.
+        // SAFETY: the caller guarantees that head and body end within the capacity, in bytes
+        // without references. A frame cannot overlap them: `&[u8]`s to ring bytes exist only while
+        // a consumer lends them, and lent bytes are not free.
         unsafe {
             let to = self.data.as_ptr().add(offset);
             match body.len() {
                 0 => copy_frame(head, to),
-                // A packet of a large message, behind its header: no need to look at either from
-                // below.
+                // A packet of a large message, behind its header: skips the checks for smaller
+                // sizes.
                 len if len > INLINE_BYTES_MAX && (16..=64).contains(&head.len()) => {
                     copy_one_line(head, to);
                     copy_nonoverlapping(body.as_ptr(), to.add(head.len()), len);
@@ -237,13 +240,14 @@ unsafe impl Memory for RingView<'_> {
         length: usize,
         f: impl FnOnce(RingFrame<'_>) -> R,
     ) -> R {
-        // SAFETY: the caller gives bytes within the capacity, which are mapped as long as the memory is
-        // borrowed, behind the header of a record, which begins with a line and has whole lines.
+        // SAFETY: the caller names bytes within the capacity, which are mapped while the memory is
+        // borrowed. They lie behind the header of a record, which begins with a line and has whole
+        // lines.
         f(unsafe { RingFrame::new(self.data.add(offset), length) })
     }
 }
 
-// SAFETY: all is the view's, whose memory `_mapping` keeps.
+// SAFETY: every method is the view's, whose memory `_mapping` keeps.
 unsafe impl Memory for RingMemory {
     type View<'a> = RingView<'a>;
 

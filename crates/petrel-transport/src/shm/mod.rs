@@ -60,7 +60,7 @@
 //! - change bytes that the application or the protocol core has seen: they get private copies, or
 //!   [`SharedBytes`](crate::SharedBytes), which copies and has no `&[u8]`;
 //! - make us access memory outside the segment, loop, panic or allocate: every value read from the
-//!   rings is checked first (see [`ring`]), and a ring with an impossible value is closed and
+//!   rings is checked first (see [`ring`]), and a ring with an impossible value is abandoned and
 //!   counted in `rx_broken_rings`;
 //! - make us fault by truncating the file: it is sealed, and unsealed files are refused. A punched
 //!   hole reads as zeros. Files in huge pages, where a hole may not be refillable, are refused
@@ -69,7 +69,7 @@
 //!   near end is ours alone (`bell.rs` describes the designs that fail). Received descriptors are
 //!   closed where a close may block (`fds.rs`). The same holds after the peer's death;
 //! - take or forge wake-ups or frames of another peer: every pair has its own segment and socket;
-//! - wake us more often than we sleep: a peer that tries is removed.
+//! - wake us more often than we sleep: we abandon the rings of a peer that tries.
 //!
 //! A malicious peer **can**
 //! - send garbage in well-formed frames, as on any network;

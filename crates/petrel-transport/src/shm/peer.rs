@@ -9,35 +9,35 @@ use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, Received, RingFrame};
 use crate::transport::{LinkError, PeerProcess, TransportStats};
 
-/// Bytes of large frames after which the peer is shown them before the burst ends, so that it copies
-/// the first out while the last are copied in. Between 16 and 64 KiB it makes no difference; with
-/// the whole burst at once, 8 MiB requests had 73 Gbit/s where they have 120.
+/// Bytes of large frames after which a part of the burst is published, to let the peer copy the
+/// first frames out while the last are copied in. Between 16 and 64 KiB it makes no difference;
+/// with the whole burst at once, 8 MiB requests had 73 Gbit/s where they have 120.
 const PUBLISH_BYTES: usize = 64 << 10;
 
-/// The state that a peer is in during one burst of sending.
+/// A peer's state during one burst of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxBurst {
-    /// No frame of the burst was for it.
+    /// The burst has no frame for it yet.
     Untouched,
-    /// Frames of the burst were for it.
+    /// The burst has frames for it.
     Open,
-    /// Its ring is full, and later frames of the burst must not overtake the one refused; or its
-    /// ring is given up.
+    /// Its ring is full, and later frames of the burst must not overtake the refused frame; or its
+    /// rings are abandoned.
     Closed,
 }
 
-/// The ring to a peer, and what was sent on it since its frames were last counted.
+/// The ring to a peer, and counts of the frames sent since the last publication.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Outgoing {
     frames: u64,
     ring: Producer<RingMemory>,
-    // Not beside their number: the compiler would add to both at once, in more instructions.
+    // Not next to `frames`: the compiler would then update the two at once, in more instructions.
     bytes: u64,
 }
 
 impl Outgoing {
-    /// Writes a frame that takes a line into the ring, if that is all there is to do.
+    /// Writes a frame of one line into the ring, if nothing else has to be done.
     #[inline(always)]
     pub(crate) fn push_line(&mut self, frame: &[u8]) -> bool {
         let is_written = self.ring.push_line(frame);
@@ -48,17 +48,17 @@ impl Outgoing {
         is_written
     }
 
-    /// Where the next frame goes.
+    /// The position of the next frame.
     pub(crate) fn position(&self) -> u64 {
         self.ring.position()
     }
 
-    /// Shows what was written from a position on, and not published.
+    /// Shows the frames written from `position` on, all still unpublished.
     pub(crate) fn look_back(&self, position: u64, on_frame: impl FnMut(RingFrame<'_>)) {
         self.ring.look_back(position, on_frame);
     }
 
-    /// Writes a frame into the ring, if that is all there is to do.
+    /// Writes a frame into the ring, if nothing else has to be done.
     #[inline]
     pub(crate) fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
         let is_written = self.ring.push_at_once(head, body);
@@ -97,7 +97,7 @@ impl<B: Doorbell> Peer<B> {
         self.max_frame_bytes
     }
 
-    /// Says that a frame of the current burst is for this peer, and whether it is the first one.
+    /// Notes that the current burst has a frame for this peer. Returns true for the first frame.
     #[inline]
     pub(super) fn touch(&mut self) -> bool {
         let is_first = self.tx_burst == TxBurst::Untouched;
@@ -110,20 +110,21 @@ impl<B: Doorbell> Peer<B> {
         is_first
     }
 
-    /// Refuses or drops all frames to come in this burst.
+    /// Refuses or drops all further frames of this burst.
     #[cold]
     fn close(&mut self) {
         self.tx_burst = TxBurst::Closed;
         self.outgoing.ring.forget_room();
     }
 
-    /// [`Outgoing::push_line`]: never while the ring is closed. The peer was touched in this burst.
+    /// [`Outgoing::push_line`], which fails while the ring is closed. The peer was touched in this
+    /// burst.
     #[inline(always)]
     pub(super) fn push_line(&mut self, frame: &[u8]) -> bool {
         self.outgoing.push_line(frame)
     }
 
-    /// Writes a frame into the ring. Returns false if the ring is full; a frame that cannot be sent
+    /// Writes a frame into the ring. Returns false if the ring is full. A frame that cannot be sent
     /// at all is dropped and counted.
     #[inline(never)]
     pub(super) fn push(&mut self, head: &[u8], body: &[u8], stats: &mut TransportStats) -> bool {
@@ -145,7 +146,7 @@ impl<B: Doorbell> Peer<B> {
         }
     }
 
-    /// A frame for a ring that is given up or was full before.
+    /// Refuses or drops a frame for a ring that is abandoned or was full before.
     #[cold]
     fn refuse(&mut self, length: usize, stats: &mut TransportStats) -> bool {
         if length > self.max_frame_bytes {
@@ -177,7 +178,7 @@ impl<B: Doorbell> Peer<B> {
         self.refuse(length, stats)
     }
 
-    /// Shows the peer the frames of the burst. Returns whether it may have to be woken.
+    /// Publishes the frames of the burst to the peer. Returns true if the peer may sleep.
     #[inline]
     pub(super) fn publish(&mut self, stats: &mut TransportStats) -> bool {
         self.tx_burst = TxBurst::Untouched;
@@ -199,13 +200,13 @@ impl<B: Doorbell> Peer<B> {
         }
     }
 
-    /// Whether [`Peer::receive`] has something to deliver or to say.
+    /// Returns true if [`Peer::receive`] has frames to deliver or a break to report.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.is_broken || self.incoming.has_data()
     }
 
-    /// Delivers up to `budget` frames, each with the way back to the peer.
+    /// Delivers up to `budget` frames, each with the return path to the peer.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -229,13 +230,13 @@ impl<B: Doorbell> Peer<B> {
         received
     }
 
-    /// Whether there are frames that the peer was not shown yet.
+    /// Returns true if there are unpublished frames.
     #[inline]
     pub(super) fn has_unpublished(&self) -> bool {
         self.outgoing.ring.unpublished_bytes() > 0
     }
 
-    /// Shows the next frames, up to `budget`, and leaves them where they are.
+    /// Shows the next frames, up to `budget`, and leaves them in the ring.
     #[inline]
     pub(super) fn look_ahead(&mut self, budget: usize, on_frame: impl FnMut(RingFrame<'_>)) {
         if !self.is_broken {
@@ -260,7 +261,7 @@ impl<B: Doorbell> Peer<B> {
         }
     }
 
-    /// Takes the wake-ups that have come. False: no further one may come, and the caller hangs up.
+    /// Receives pending wake-ups. Returns false if no more may come; the caller then hangs up.
     pub(super) fn answer(&mut self, stats: &mut TransportStats) -> bool {
         let heard = self.bell.answer(self.incoming.sleep_count());
         if heard == Heard::Misuse {
@@ -269,7 +270,7 @@ impl<B: Doorbell> Peer<B> {
         heard == Heard::Rings
     }
 
-    /// Whether neither ring is used again.
+    /// Returns true if the rings are abandoned.
     pub(super) fn is_given_up(&self) -> bool {
         self.is_broken
     }
@@ -294,7 +295,7 @@ impl<B: Doorbell> Peer<B> {
         true
     }
 
-    /// Uses neither ring again: a peer that breaks the rules of one cannot be trusted with the
+    /// Abandons the two rings: a peer that breaks the rules of one cannot be trusted with the
     /// other.
     #[cold]
     fn give_up(&mut self, stats: &mut TransportStats) {
@@ -306,7 +307,7 @@ impl<B: Doorbell> Peer<B> {
 }
 
 impl Peer<Bell> {
-    /// Has `bells` listen to the peer's wake-ups.
+    /// Adds the peer's bell to `bells`.
     pub(super) fn listen(&self, bells: &Bells, index: u32) -> Result<(), LinkError> {
         bells.add(&self.bell, index)
     }
@@ -316,7 +317,7 @@ impl Peer<Bell> {
         self.bell.process()
     }
 
-    /// Hangs up; no wake-up comes any more.
+    /// Hangs up; no more wake-ups come.
     pub(super) fn hang_up(&mut self, bells: &Bells) {
         bells.remove(&mut self.bell);
     }

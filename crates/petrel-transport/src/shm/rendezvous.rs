@@ -1,9 +1,9 @@
-//! How two processes of one host and one user meet, to exchange descriptors.
+//! The meeting of two processes of one host and one user, to exchange descriptors.
 //!
-//! One of them listens on a Unix socket in the abstract namespace, which leaves no file behind,
-//! under a name of 128 random bits that it tells the other over the control plane. Anybody in the
-//! same network namespace may connect, so both ends ask the kernel for the other's user and accept
-//! only their own.
+//! One process listens on a Unix socket in the abstract namespace, which leaves no file behind. The
+//! socket's name has 128 random bits, and the peer gets it over the control plane. Any process in
+//! the network namespace may connect, so each end asks the kernel for the other's user and accepts
+//! only its own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,8 +22,8 @@ const NAME_PREFIX: &[u8; 10] = b"petrel-shm";
 /// Bytes of a rendezvous name: a prefix for the reader of `ss -x`, and 32 hexadecimal digits.
 pub const NAME_BYTES: usize = NAME_PREFIX.len() + 1 + 32;
 
-/// Foreign connections refused in one call of [`Rendezvous::accept`]: what the kernel queues by
-/// default, so that a flood of them cannot hold the caller.
+/// Foreign connections refused in one call of [`Rendezvous::accept`]: the kernel's default queue
+/// length, so a flood of them cannot hold the caller.
 const MAX_REFUSALS_PER_CALL: usize = 128;
 
 /// Connections that may wait when the listener closes: more than the kernel queues (`somaxconn`).
@@ -49,7 +49,7 @@ impl Rendezvous {
         Ok(Self { listener, name, refused_count: 0 })
     }
 
-    /// The name to tell the peer, for [`connect`].
+    /// The name that the peer needs for [`connect`].
     pub fn name(&self) -> [u8; NAME_BYTES] {
         self.name
     }
@@ -59,18 +59,18 @@ impl Rendezvous {
         self.refused_count
     }
 
-    /// The next connection of a process of our own user, non-blocking; `None` if there is none
-    /// now. Connections of others are dropped and counted.
+    /// Returns the next connection of a process of our own user, non-blocking; `None` if there is
+    /// none now. Connections of other users are dropped and counted.
     ///
     /// # Errors
-    /// What the kernel says, and [`io::ErrorKind::Interrupted`] after very many refused
-    /// connections: there may be more, so call again, if need be after other work.
+    /// The kernel's errors, and [`io::ErrorKind::Interrupted`] after very many refused connections:
+    /// there may be more, so call again, if need be after other work.
     pub fn accept(&mut self) -> io::Result<Option<PeerStream>> {
         for _ in 0..MAX_REFUSALS_PER_CALL {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => PeerStream::from(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // The peer went away between connecting and this call.
+                // The peer left between connecting and this call.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => return Err(error),
             };
@@ -85,10 +85,10 @@ impl Rendezvous {
 }
 
 impl Drop for Rendezvous {
-    /// Whoever waits is sent away one by one: the kernel would close their queues in this thread, and
-    /// with them the descriptors that are in there.
+    /// Closes waiting connections one by one. The kernel would close their queues in this thread,
+    /// and with them any queued descriptors.
     fn drop(&mut self) {
-        // From now on others are refused.
+        // From now on the kernel refuses new connections.
         let _ = shutdown(&self.listener, Shutdown::Both);
         for _ in 0..WAITING_MAX {
             match self.listener.accept() {
@@ -101,7 +101,7 @@ impl Drop for Rendezvous {
 }
 
 impl AsFd for Rendezvous {
-    /// To wait for connections.
+    /// For waiting for connections.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
@@ -110,10 +110,10 @@ impl AsFd for Rendezvous {
 /// Connects to the rendezvous of a process of our own user. The stream is non-blocking.
 ///
 /// # Errors
-/// [`io::ErrorKind::ConnectionRefused`] if nobody listens under the name,
-/// [`io::ErrorKind::PermissionDenied`] if another user does, [`io::ErrorKind::WouldBlock`] if too
-/// many connections wait there: try again later. [`io::ErrorKind::InvalidInput`] if `name` is not
-/// one that [`Rendezvous::name`] returns.
+/// [`io::ErrorKind::ConnectionRefused`] if there is no listener under the name,
+/// [`io::ErrorKind::PermissionDenied`] if the listener belongs to another user,
+/// [`io::ErrorKind::WouldBlock`] if too many connections wait there: try again later.
+/// [`io::ErrorKind::InvalidInput`] if `name` cannot come from [`Rendezvous::name`].
 pub fn connect(name: &[u8]) -> io::Result<PeerStream> {
     if name.len() != NAME_BYTES || !name.starts_with(NAME_PREFIX) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -129,7 +129,7 @@ pub fn connect(name: &[u8]) -> io::Result<PeerStream> {
     }
 }
 
-/// Whether the process that listened or connected at the other end was our user's.
+/// Returns true if the process that listened or connected at the other end was our user's.
 fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(is_our_user(socket_peercred(socket)?.uid))
 }
@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn accept__tells_what_the_kernel_says() {
         let mut rendezvous = Rendezvous::bind().unwrap();
-        // Who waits here is told at once that nobody comes; who does not wait would hear only that nobody is there.
+        // A blocking `accept` reports at once that the socket is shut down; a non-blocking one
+        // would only report an empty queue.
         rendezvous.listener.set_nonblocking(false).unwrap();
         shutdown(&rendezvous.listener, Shutdown::Both).unwrap();
         assert_eq!(rendezvous.accept().unwrap_err().kind(), io::ErrorKind::InvalidInput);
@@ -223,7 +224,7 @@ mod tests {
         rustix::process::Uid::from_raw(rustix::process::geteuid().as_raw() ^ 1)
     }
 
-    /// Runs `f` as another user, in a thread of its own. `None` without the right to change users.
+    /// Runs `f` as another user, in its own thread. `None` without the right to change users.
     fn as_other_user<R: Send>(f: impl FnOnce() -> R + Send) -> Option<R> {
         let other = another_user();
         std::thread::scope(|scope| {
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(calls, flood.len() / MAX_REFUSALS_PER_CALL);
     }
 
-    /// Connects without asking who listens.
+    /// Connects without checking the listener's user.
     fn knock(name: &[u8]) -> io::Result<UnixStream> {
         UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
     }

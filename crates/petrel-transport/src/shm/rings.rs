@@ -1,7 +1,8 @@
-//! The rings to and from all peers of an endpoint: bursts in both directions, and who is to be woken.
+//! The rings to and from all peers of an endpoint: bursts in both directions, and the choice of
+//! peers to wake.
 //!
-//! How a wake-up gets to a peer is the business of the [`Doorbell`]s: a socket in production
-//! ([`Shm`](super::Shm)), a simulator's event otherwise ([`detached`](super::detached)).
+//! A [`Doorbell`] carries a wake-up to its peer: a socket in production ([`Shm`](super::Shm)), a
+//! simulator's event otherwise ([`detached`](super::detached)).
 
 use petrel_planted::planted;
 
@@ -26,7 +27,7 @@ pub(super) struct Rings<B> {
     schedule: Schedule,
     /// The first peer with frames in the current burst of sending, or [`NOBODY`].
     first_touched: u32,
-    /// The others, each once.
+    /// The further peers with frames, each once.
     touched: Vec<u32>,
     /// Room for a copy of the longest frame that a peer may send.
     scratch: Vec<u8>,
@@ -50,7 +51,7 @@ impl<B: Doorbell> Rings<B> {
         self.peers.len() - self.free.len()
     }
 
-    /// The index of the next peer that is added.
+    /// The index of the next added peer.
     pub(super) fn next_index(&self) -> u32 {
         self.free.last().copied().unwrap_or(self.peers.len() as u32)
     }
@@ -58,7 +59,7 @@ impl<B: Doorbell> Rings<B> {
     /// Adds a peer at [`Rings::next_index`].
     pub(super) fn add(&mut self, peer: Peer<B>) -> PeerId {
         if self.scratch.len() < peer.max_frame_bytes() {
-            // Fresh, not grown: pages of zeros cost nothing until a long frame comes.
+            // Fresh, not grown: pages of zeros cost nothing until a long frame arrives.
             self.scratch = vec![0; peer.max_frame_bytes()];
         }
         let index = self.next_index();
@@ -70,9 +71,9 @@ impl<B: Doorbell> Rings<B> {
         PeerId(index)
     }
 
-    /// Takes a peer out, if it is there.
+    /// Removes a peer, if it is in the table.
     pub(super) fn remove(&mut self, peer: PeerId) -> Option<Peer<B>> {
-        // What the current burst has for it goes out before its index may be another's.
+        // Sends its frames of the current burst before another peer may get its index.
         self.flush();
         let gone = self.peers.get_mut(peer.0 as usize).and_then(Option::take)?;
         self.schedule.remove(peer.0);
@@ -107,8 +108,8 @@ impl<B: Doorbell> Rings<B> {
         self.get(peer.0).map_or(0, Peer::max_frame_bytes)
     }
 
-    /// Announces to all peers that this endpoint is about to sleep. Returns false if it must not, as a
-    /// frame has come in.
+    /// Announces to all peers that this endpoint is about to sleep. Returns false if it must not,
+    /// because a frame has arrived.
     pub(super) fn prepare_wait(&mut self) -> bool {
         self.peers.iter_mut().flatten().for_each(Peer::declare_sleep);
         sleep_fence();
@@ -118,12 +119,12 @@ impl<B: Doorbell> Rings<B> {
         !self.peers.iter().flatten().any(Peer::has_data)
     }
 
-    /// Takes the announcement back. Before the next burst comes [`Rings::look_at_all`].
+    /// Revokes the announcement. The caller calls [`Rings::look_at_all`] before the next burst.
     pub(super) fn declare_awake(&mut self) {
         self.peers.iter_mut().flatten().for_each(Peer::declare_awake);
     }
 
-    /// Has the next burst look at every ring that has something.
+    /// Makes the next burst poll every ring with frames.
     pub(super) fn look_at_all(&mut self) {
         self.warm(usize::MAX);
     }
@@ -157,7 +158,7 @@ impl<B: Doorbell> Rings<B> {
         self.push_slowly(peer, head, body)
     }
 
-    /// A frame to another peer than the first of the burst, or to none.
+    /// Pushes a frame to another peer than the first of the burst, or to an unknown peer.
     #[inline(never)]
     fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let Some(to) = self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut) else {
@@ -187,7 +188,7 @@ impl<B: Doorbell> Rings<B> {
         self.touched.clear();
     }
 
-    /// Shows a peer its frames; true if it may sleep.
+    /// Publishes a peer's frames; returns true if the peer may sleep.
     #[inline]
     fn publish(&mut self, index: u32) -> bool {
         match self.peers.get_mut(index as usize) {
@@ -205,8 +206,8 @@ impl<B: Doorbell> Rings<B> {
         may_sleep
     }
 
-    /// Wakes those that sleep of the peers that got frames, of whom `first` is one. One fence
-    /// serves them all.
+    /// Wakes every sleeping peer that was sent a frame, starting at `first`. One fence serves them
+    /// all.
     #[inline(never)]
     fn wake_touched(&mut self, first: u32) {
         sleep_fence();
@@ -225,7 +226,7 @@ impl<B: Doorbell> Rings<B> {
     /// [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
     #[inline]
     pub(super) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
-        // Who has one ring keeps no turns, and an idle one is left at once.
+        // With a single ring there is no rotation, and an idle ring is left at once.
         let only = self.schedule.only_ring();
         match only {
             None => self.warm(COLD_RINGS_PER_BURST),
@@ -280,14 +281,14 @@ impl<B: Doorbell> Rings<B> {
         if !planted("shm_answers_not_published") && peer.has_unpublished() && peer.touch() {
             note_touched(&mut self.first_touched, &mut self.touched, index);
         }
-        // There was something, as it has news.
+        // `has_news` was true, so the look found something.
         let look = if received.is_broken { Look::Broken } else { Look::Frames };
         (received.frames, look)
     }
 }
 
-/// Delivers a copy of a frame of more than a line, and no more than [`PRIVATE_BYTES_MAX`]. Out of line, so that the way
-/// of shorter frames stays short.
+/// Delivers a copy of a frame of more than a line, and no more than [`PRIVATE_BYTES_MAX`]. Out of
+/// line, to keep the path of shorter frames short.
 #[inline(never)]
 fn deliver_copied<H: FrameHandler>(
     peer: PeerId,
@@ -299,7 +300,7 @@ fn deliver_copied<H: FrameHandler>(
     handler.handle(peer, SharedFrame::new(frame.bytes(), scratch).into_private(), back);
 }
 
-/// Shows a frame that will come in: a copy of its start.
+/// Announces a frame to the handler by a copy of its start.
 #[inline]
 fn show<H: FrameHandler>(frame: RingFrame<'_>, handler: &mut H) {
     if let Some(line) = frame.line() {
@@ -311,7 +312,7 @@ fn show<H: FrameHandler>(frame: RingFrame<'_>, handler: &mut H) {
     handler.prepare(&copy[..shown], shown == frame.len());
 }
 
-/// Notes that the current burst of sending has frames for a peer, for the first time.
+/// Notes the first frame for a peer in the current burst of sending.
 #[inline]
 fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
     match *first {
@@ -326,7 +327,7 @@ mod tests {
     use super::super::schedule::COOLING_POLLS;
     use super::*;
 
-    /// Wakes nobody: all are polled.
+    /// A cord without wake-ups: all ends are polled.
     struct Slack;
 
     impl Cord for Slack {
@@ -339,7 +340,7 @@ mod tests {
         }
     }
 
-    /// Takes what comes.
+    /// Accepts and ignores all frames.
     struct Taker;
 
     impl FrameHandler for &mut Taker {
@@ -358,7 +359,7 @@ mod tests {
 
     const MAX_FRAME: usize = 2_000;
 
-    /// An endpoint, and so many peers of it: for each of them it is peer 0.
+    /// An endpoint and `peers` peers of it; in each of them, the endpoint is peer 0.
     fn hub(peers: usize) -> (Detached<Slack>, Vec<Detached<Slack>>) {
         let mut hub = Detached::default();
         let peers = (0..peers).map(|_| {
@@ -376,7 +377,7 @@ mod tests {
         hub.rx_burst_to(budget, &mut Taker, &mut Taker)
     }
 
-    /// One frame at a time is enough to be looked at in every burst.
+    /// One frame per burst keeps a ring hot.
     #[test]
     fn rx_burst_to__rings_that_have_frames_stay_hot() {
         const BUSY: usize = 3 * COLD_RINGS_PER_BURST;
@@ -390,8 +391,8 @@ mod tests {
         }
     }
 
-    /// A ring that is found broken when something is sent into it is looked at once more, and takes no part of the bursts
-    /// then.
+    /// A ring that is found broken on sending is polled once more, and takes no part in later
+    /// bursts.
     #[test]
     fn rx_burst_to__a_ring_that_is_given_up_has_no_share() {
         let (mut hub, mut peers) = hub(2);
@@ -412,7 +413,8 @@ mod tests {
         assert!(!hub.may_receive(), "nothing is left to look at");
     }
 
-    /// The same of the only ring, whose turn it always is, and by whichever way it is found broken.
+    /// As above for the only ring, whose turn it always is, whether sending or receiving finds the
+    /// break.
     #[test]
     fn rx_burst_to__the_only_ring_that_is_given_up_has_no_share() {
         for by_sending in [false, true] {

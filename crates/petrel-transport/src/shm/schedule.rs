@@ -1,34 +1,33 @@
-//! Which rings to look at, and in which order.
+//! The choice and order of the rings to poll.
 //!
-//! An endpoint may have hundreds of peers of which few talk at a time. Looking at a ring costs a
-//! load from a line that nobody else changes while the ring is idle: little, but hundreds of them
-//! are more than an empty turn of the event loop should cost, and push the application's data
-//! out of the first-level cache.
+//! An endpoint may have hundreds of peers of which few talk at a time. A look at an idle ring costs
+//! a load from a line that no other core changes. Hundreds of looks are more than an empty turn of
+//! the event loop should cost, and push the application's data out of the first-level cache.
 //!
-//! So rings are *hot* or *cold*. All hot rings are looked at in every burst, cold ones a few at a
-//! time in turn. A frame makes a cold ring hot; [`COOLING_POLLS`] looks in vain make a hot ring
-//! cold. A cold ring's first frame waits for at most `cold / COLD_RINGS_PER_BURST` bursts, which
-//! with 1000 peers is the time of some hundred empty polls, about ten microseconds; all its later
-//! frames are seen at once. Endpoints with few peers have no cold rings at all. (A bitmap that
-//! producers set would find the ready rings without looking, but costs every producer an atomic
-//! read-modify-write on a line that all of them fight for.)
+//! So rings are *hot* or *cold*. Every burst polls all hot rings, and a few cold ones in turn. A
+//! frame makes a cold ring hot; [`COOLING_POLLS`] vain looks make a hot ring cold. A cold ring's
+//! first frame waits for at most `cold / COLD_RINGS_PER_BURST` bursts. With 1000 peers they take
+//! the time of some hundred empty polls, about ten microseconds. All its later frames are seen at
+//! once. Endpoints with few peers have no cold rings at all. (A bitmap set by producers would find
+//! the ready rings without a look, but costs every producer an atomic read-modify-write on a
+//! contended line.)
 //!
-//! Each burst starts behind the ring where the last one stopped, and no ring gets more than its
-//! share of a burst's budget, so that a peer that floods cannot starve the others.
+//! A burst starts behind the ring where the last burst stopped, and no ring gets more than its
+//! share of a burst's budget. A flooding peer thus cannot starve the others.
 
-/// Cold rings looked at in each burst: as many as make a look at all hot rings and these cost some
-/// ten nanoseconds.
+/// Cold rings polled in each burst: few enough that polling them and all hot rings costs some ten
+/// nanoseconds.
 pub(super) const COLD_RINGS_PER_BURST: usize = 8;
 
-/// Empty looks after which a ring turns cold: some 50 µs of polling, longer than a peer that waits
-/// for our answer is silent.
+/// Empty looks after which a ring turns cold: some 50 µs of polling, longer than the silence of a
+/// peer that waits for our answer.
 pub(super) const COOLING_POLLS: u32 = 1024;
 
-/// The least share of a burst that a ring gets, in frames, so that the cost of looking at it and
-/// of publishing its head is spread.
+/// The least share of a ring in a burst, in frames, to spread the cost of polling it and of
+/// publishing its head.
 const MIN_SHARE_FRAMES: usize = 8;
 
-/// What a look at a ring showed.
+/// The result of a look at a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Frames,
@@ -53,7 +52,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// A new ring is hot: peers are added to be talked to.
+    /// A new ring is hot: a peer is usually added to talk to it.
     pub(super) fn add(&mut self, ring: u32) {
         self.hot.push(Hot { ring, empty_looks: 0 });
     }
@@ -63,7 +62,7 @@ impl Schedule {
         self.cold.retain(|&cold| cold != ring);
     }
 
-    /// How many rings a burst looks at with [`Schedule::current`].
+    /// Number of rings that a burst polls with [`Schedule::current`].
     #[inline]
     pub(super) fn hot_count(&self) -> usize {
         self.hot.len()
@@ -72,7 +71,7 @@ impl Schedule {
     /// Frames that one ring may deliver in a burst of `budget` frames.
     #[inline]
     pub(super) fn share(&self, budget: usize) -> usize {
-        // No division for who has one ring.
+        // Saves the division for a single ring.
         if self.hot.len() <= 1 { budget } else { (budget / self.hot.len()).max(MIN_SHARE_FRAMES) }
     }
 
@@ -85,10 +84,10 @@ impl Schedule {
         self.hot.get(self.next_hot).map(|hot| hot.ring)
     }
 
-    /// Notes what the look at [`Schedule::current`] showed, and goes on to the next.
+    /// Notes the result of the look at [`Schedule::current`], and moves to the next ring.
     #[inline]
     pub(super) fn advance(&mut self, look: Look) {
-        // Few rings stay hot, so that nobody counts how long they are silent.
+        // A small number of rings always stays hot, so their empty looks need no count.
         if look == Look::Broken || self.hot.len() > COLD_RINGS_PER_BURST {
             self.advance_of_many(look);
         } else {
@@ -115,7 +114,7 @@ impl Schedule {
         self.next_hot += 1;
     }
 
-    /// The ring whose turn it always is: there is just one, and it is hot.
+    /// The ring whose turn it always is, if there is just one ring and it is hot.
     #[inline]
     pub(super) fn only_ring(&self) -> Option<u32> {
         match self.hot.as_slice() {
@@ -124,7 +123,8 @@ impl Schedule {
         }
     }
 
-    /// Looks at up to `limit` cold rings in turn, and makes those hot for which `has_data` says so.
+    /// Polls up to `limit` cold rings in turn, and makes those hot for which `has_data` returns
+    /// true.
     #[inline]
     pub(super) fn warm(&mut self, limit: usize, mut has_data: impl FnMut(u32) -> bool) {
         for _ in 0..limit.min(self.cold.len()) {
@@ -152,7 +152,7 @@ mod tests {
         schedule
     }
 
-    /// One burst in which `busy` rings have frames. Returns what was looked at.
+    /// Runs one burst in which `busy` rings have frames. Returns the polled rings.
     fn burst(schedule: &mut Schedule, busy: impl Fn(u32) -> bool) -> Vec<u32> {
         schedule.warm(COLD_RINGS_PER_BURST, &busy);
         (0..schedule.hot_count())

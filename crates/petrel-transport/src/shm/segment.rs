@@ -22,20 +22,20 @@ use super::mapping::{Mapping, RingMemory};
 use super::ring::{Consumer, Producer};
 use super::sync::{AtomicU32, Ordering};
 
-/// Which of a segment's two endpoints one is.
+/// One of a segment's two endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// It called [`Segment::create`].
+    /// The endpoint that called [`Segment::create`].
     Creator,
-    /// It got the descriptor and called [`Segment::from_fd`].
+    /// The endpoint that got the descriptor and called [`Segment::from_fd`].
     Opener,
 }
 
 /// The memory that a pair of endpoints shares: one ring for each direction, in a file without a
-/// name (`memfd`). The kernel frees it with the last process that has it, however that ends.
+/// name (`memfd`). The kernel frees it with the last process that has it, however the process ends.
 ///
-/// The file cannot shrink, grow, or get other seals: that is what protects a process from faults
-/// when its peer goes wrong.
+/// The file cannot shrink, grow, or get other seals. The seals protect a process from faults when
+/// its peer goes wrong.
 #[derive(Debug)]
 pub struct Segment {
     file: OwnedFd,
@@ -43,14 +43,14 @@ pub struct Segment {
     geometry: Geometry,
 }
 
-/// What `fstatfs` says of memory files in huge pages (linux/magic.h).
+/// The result of `fstatfs` for memory files in huge pages (linux/magic.h).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// Without these, a peer could cut the file and make us fault.
+/// Without these seals, a peer could truncate the file and make us fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Segment {
-    /// Makes a fresh segment with the configured sizes.
+    /// Creates a fresh segment with the configured sizes.
     ///
     /// # Errors
     /// When the configuration is impossible, or memory or descriptors are lacking.
@@ -60,23 +60,24 @@ impl Segment {
         let (file, mapping) = map_new_file(geometry, config.huge_pages)?;
         let header = encode_header(geometry);
         let to = mapping.at(0, HEADER_BYTES);
-        // SAFETY: `at` checked the range, and nobody else has the file yet.
+        // SAFETY: `at` checked the range, and no other process has the file yet.
         unsafe { to.copy_from_nonoverlapping(NonNull::from(&header).cast(), HEADER_BYTES) };
         Ok(Self { file, mapping: Arc::new(mapping), geometry })
     }
 
-    /// Opens a segment that a peer created, in pages of the usual size. Nothing about `file` is believed:
-    /// what cannot be used safely is refused.
+    /// Opens a segment that a peer created, in pages of the usual size. `file` is not trusted: a
+    /// file that cannot be used safely is refused.
     ///
     /// # Errors
-    /// When it is not a sealed memory file of this user with a sensible header and its size, or
-    /// when it cannot be mapped.
+    /// When `file` is not a sealed memory file of this user with a valid header and the header's
+    /// size, or when it cannot be mapped.
     pub fn from_fd(file: OwnedFd) -> Result<Self, ShmError> {
         Self::from_fd_in(file, false)
     }
 
-    /// [`Segment::from_fd`], in huge pages too if `huge_pages`: only for peers that are trusted not to take
-    /// them out of the file and to use up the system's (see the [module](super)).
+    /// [`Segment::from_fd`], in huge pages too if `huge_pages`. Use them only for peers that are
+    /// trusted not to punch holes into the file and exhaust the system's huge pages (see the
+    /// [module](super)).
     ///
     /// # Errors
     /// As [`Segment::from_fd`].
@@ -84,7 +85,7 @@ impl Segment {
         match open_file(file.as_fd(), huge_pages) {
             Ok((mapping, geometry)) => Ok(Self { file, mapping, geometry }),
             Err(error) => {
-                // It may be a descriptor of any kind.
+                // The file may be a descriptor of any kind.
                 discard(vec![file]);
                 Err(error)
             }
@@ -101,8 +102,8 @@ impl Segment {
         self.geometry.max_frame_bytes()
     }
 
-    /// The two ends of the rings that belong to `side`, or `None` if that side is in use already,
-    /// here or in another process.
+    /// Returns the ring ends of `side`, or `None` if the side is in use already, here or in another
+    /// process.
     pub(super) fn take_rings(
         &self,
         side: Side,
@@ -110,8 +111,8 @@ impl Segment {
         self.claim(outgoing_ring(side)).then(|| ends_of(&self.mapping, self.geometry, side))
     }
 
-    /// Marks one side as in use, for ever: a ring's private positions start at its birth, so that
-    /// there is no second user after the first either.
+    /// Marks one side as in use, for ever. A ring's private positions start at its birth, hence a
+    /// second user is impossible even after the first.
     fn claim(&self, side: usize) -> bool {
         let word = self.mapping.at(CLAIMS_OFFSET + 4 * side, 4).cast::<AtomicU32>();
         // SAFETY: `at` checked the range; the offset is a multiple of 4, the mapping is aligned to
@@ -120,7 +121,7 @@ impl Segment {
     }
 }
 
-/// The ring by which a side sends; the other one is its peer's.
+/// The ring on which a side sends; its peer sends on the other.
 fn outgoing_ring(side: Side) -> usize {
     match side {
         Side::Creator => 0,
@@ -128,7 +129,7 @@ fn outgoing_ring(side: Side) -> usize {
     }
 }
 
-/// The ends of both rings that belong to `side`, which nobody has had before.
+/// Returns the ends of the two rings that belong to `side`; they must not exist already.
 pub(super) fn ends_of(
     mapping: &Arc<Mapping>,
     geometry: Geometry,
@@ -149,11 +150,12 @@ impl AsFd for Segment {
     }
 }
 
-/// A sealed and mapped file of zeros, in huge pages if they are wanted and there.
+/// Creates a sealed and mapped file of zeros, in huge pages if wanted and available.
 fn map_new_file(geometry: Geometry, huge_pages: bool) -> Result<(OwnedFd, Mapping), ShmError> {
     let bytes = segment_bytes(geometry);
     if huge_pages {
-        // Any failure means that huge pages cannot be had here; normal ones tell of real trouble.
+        // Any failure means that huge pages are not available here; normal pages report real
+        // trouble.
         let whole_pages = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         if let Ok(done) = map_new_file_with(flags, whole_pages) {
@@ -165,7 +167,7 @@ fn map_new_file(geometry: Geometry, huge_pages: bool) -> Result<(OwnedFd, Mappin
 
 fn map_new_file_with(kind: MemfdFlags, bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
     let file = new_memory_file(kind)?;
-    // Others cannot open it by way of /proc either.
+    // Keeps other users from opening the file through /proc.
     fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     ftruncate(&file, bytes as u64)?;
     fcntl_add_seals(&file, SEALS)?;
@@ -173,8 +175,8 @@ fn map_new_file_with(kind: MemfdFlags, bytes: usize) -> io::Result<(OwnedFd, Map
     Ok((file, mapping))
 }
 
-/// Hardened systems refuse memory files that could be executed; kernels before 6.3 do not know
-/// the flag that says so.
+/// Hardened systems refuse executable memory files; kernels before 6.3 do not know the flag against
+/// them.
 fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
     const NAME: &std::ffi::CStr = c"petrel-shm";
     let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -195,11 +197,11 @@ fn open_file(file: BorrowedFd<'_>, huge_pages: bool) -> Result<(Arc<Mapping>, Ge
     if !(needed..needed + HUGE_PAGE_BYTES).contains(&file_bytes) {
         return Err(ShmError::NotASegment("its size is not what its header says"));
     }
-    // The whole file is mapped: with huge pages, nothing else is possible.
+    // Maps the whole file: with huge pages, nothing else is possible.
     Ok((Arc::new(Mapping::new(file, file_bytes)?), geometry))
 }
 
-/// Checks what the kernel says about a peer's file, and returns its size.
+/// Checks the kernel's data about a peer's file, and returns the file's size.
 fn check_file(file: BorrowedFd<'_>) -> Result<usize, ShmError> {
     let no_memory_file = ShmError::NotASegment("it is not a memory file");
     let Ok(seals) = fcntl_get_seals(file) else { return Err(no_memory_file) };
@@ -216,7 +218,7 @@ fn check_file(file: BorrowedFd<'_>) -> Result<usize, ShmError> {
     usize::try_from(stat.st_size).map_err(|_| no_memory_file)
 }
 
-/// Copies the header out, so that what is checked is what is used.
+/// Copies the header out, so that the checked bytes are the used bytes.
 fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], ShmError> {
     let mut bytes = [MaybeUninit::uninit(); HEADER_BYTES];
     let (header, _) = rustix::io::pread(file, &mut bytes, 0)?;

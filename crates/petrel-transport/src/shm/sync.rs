@@ -1,8 +1,7 @@
-//! The atomics of the rings: the standard library's, or loom's when the crate is built for a
-//! model check (`--cfg loom`).
+//! The atomics of the rings: the standard library's, or loom's in a model check (`--cfg loom`).
 //!
-//! Under loom only the [`ring`](super::ring) over the test's own memory may run: loom's atomics
-//! are handles into its model and cannot live in shared memory.
+//! Under loom only the [`ring`](super::ring) over the test's own memory may run: loom's atomics are
+//! handles into its model and cannot live in shared memory.
 
 #[cfg(loom)]
 pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
