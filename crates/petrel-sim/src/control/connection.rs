@@ -23,7 +23,7 @@ pub(super) struct ConnectionId(pub(super) u32);
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) ends: [End; 2],
-    /// Whether the acceptor's kernel has it.
+    /// Whether the acceptor's kernel has the connection.
     is_established: bool,
     dialled_ns: u64,
     /// The shortest round trip measured by the dialling kernel.

@@ -1,20 +1,20 @@
-//! The control plane in virtual time: what stands in place of the nexus and its TCP.
+//! The simulated control plane in virtual time, in place of the nexus and its TCP.
 //!
-//! Endpoints talk to a [`SimControl`] as they would to the real thing, and the messages of
-//! `docs/wire-protocol.md` §8 pass between processes through the real encoder and decoder. What is
-//! simulated is what lies beneath: streams that deliver in order, late where the network is cut,
-//! and end by a reset, or by silence that three missing heartbeats reveal.
+//! Endpoints use a [`SimControl`] like the real control plane, and the messages of `docs/wire-protocol.md`
+//! §8 pass between processes through the real encoder and decoder. Only the streams are simulated: they
+//! deliver in order, are delayed by partitions, and end by a reset, or by silence that three missing
+//! heartbeats reveal.
 //!
-//! | what happens | what the other side sees |
+//! | event | effect on the other side |
 //! | --- | --- |
 //! | a process is killed | a reset, after the delay of the network |
 //! | a host loses power | silence, and after three heartbeats [`FromNexus::LinkDown`] |
-//! | a host is paused | the same if it lasts; the paused side notices when it goes on |
-//! | a partition | messages come when it heals, or the same on both sides |
+//! | a host is paused | as with a power loss if the pause is long; the paused side notices when it resumes |
+//! | a partition | messages arrive when it heals, or both sides see a power loss |
 //! | a restart | another incarnation; old connections are reset |
-//! | nobody listens | [`FromNexus::LinkFailed`], at once if the host is up |
+//! | no process listens | [`FromNexus::LinkFailed`], at once if the host is up |
 //!
-//! One process runs on each host; its control address has the host's number in it.
+//! One process runs on each host; its control address contains the host's number.
 
 mod connection;
 mod groups;
@@ -38,18 +38,18 @@ use network::{EndpointKey, Network};
 
 pub use network::{Agreement, ControlStats};
 
-/// What the control plane is like.
+/// Settings of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlConfig {
     /// Interval of PINGs; whole milliseconds.
     pub heartbeat_ns: u64,
-    /// Least and largest delay of a message between processes.
+    /// Minimum and maximum delay of a message between processes.
     pub delay_ns: (u64, u64),
-    /// Largest delay between an endpoint and its process's control thread.
+    /// Maximum delay between an endpoint and its process's control thread.
     pub hop_ns_max: u64,
-    /// How long another process may take for each step.
+    /// Time limit for each step of another process.
     pub step_timeout_ns: u64,
-    /// How often a stream tries again while the network is cut.
+    /// Retry interval of a stream while the network is cut.
     pub retry_ns: u64,
 }
 
@@ -69,28 +69,28 @@ impl Default for ControlConfig {
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
-    /// The process alone: its kernel resets its connections.
+    /// The process alone crashes: its kernel resets its connections.
     Killed,
-    /// The host with it: silence.
+    /// The host loses power: silence.
     PowerLoss,
 }
 
-/// The control planes of all processes of a fabric. Clones are the same.
+/// The control planes of all processes of a fabric. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct ControlNetwork {
     network: Rc<RefCell<Network>>,
-    /// When the next event happens, in nanoseconds: asked for after every pass of an actor.
+    /// The time of the next event, in nanoseconds: read after every turn of an actor.
     next_ns: Rc<Cell<u64>>,
 }
 
 impl ControlNetwork {
-    /// A control plane without processes. Everything random in it follows from `rng`.
+    /// Makes a control plane without processes. Everything random in it follows from `rng`.
     pub fn new(fabric: &FabricHandle, config: ControlConfig, rng: Rng) -> Self {
         let network = Network::new(fabric.clone(), config, rng);
         Self { network: Rc::new(RefCell::new(network)), next_ns: Rc::new(Cell::new(u64::MAX)) }
     }
 
-    /// The control address of the process on a host.
+    /// Returns the control address of the process on a host.
     pub fn address_of(host: HostId) -> SocketAddr {
         let [high, low] = host.0.to_be_bytes();
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, high, low)), DEFAULT_PORT)
@@ -106,48 +106,49 @@ impl ControlNetwork {
         self.with(|network| network.stop_process(host, death));
     }
 
-    /// Hosts 0 and 1, 2 and 3, and so on stand for two processes of one machine each from now on, which reach each other
-    /// through rings in shared memory. `seed` chooses the sizes of rings, and the links that go by packets all the same.
+    /// Makes hosts 0 and 1, 2 and 3, and so on stand for two processes of one machine, which communicate
+    /// through rings in shared memory. `seed` chooses the sizes of rings, and the links that use packets
+    /// nevertheless.
     pub fn share_memory(&self, seed: u64) {
         self.network.borrow_mut().memory_seed = Some(seed);
     }
 
-    /// From now on no process ends, and no network is cut. Connections whose two sides hear each other need no
-    /// further heartbeats then, which saves quiet times most of their events.
+    /// Declares that from now on no process ends, and no network is cut. Connections with two live sides
+    /// then need no further heartbeats, which saves most events of quiet times.
     pub fn calm(&self) {
         self.network.borrow_mut().is_calm = true;
     }
 
-    /// The line of one endpoint to the control plane of its process, which must run. `data` is
-    /// where its transport is bound, and who is woken when there is something to read there.
+    /// Connects one endpoint to the control plane of its process, which must run. `data` is the address of
+    /// its transport; the port's owner is woken when there is a message to read.
     pub fn attach(&self, data: SimAddr, id: EndpointId, max_frame: u32, rng: Rng) -> SimControl {
         let inbox = Rc::new(RefCell::new(VecDeque::new()));
         let key = self.network.borrow_mut().attach(data, id, max_frame, Rc::clone(&inbox));
         SimControl { network: self.clone(), key, inbox, rng, scripted: Rc::default() }
     }
 
-    /// When the next thing happens here, in nanoseconds; `u64::MAX` for never. Let the fabric run
-    /// until then, and call [`ControlNetwork::run`].
+    /// Returns the time of the next event, in nanoseconds; `u64::MAX` for never. Let the fabric run until
+    /// then, and call [`ControlNetwork::run`].
     pub fn next_ns(&self) -> u64 {
         self.next_ns.get()
     }
 
-    /// Does what is due at the fabric's time.
+    /// Handles the events that are due at the fabric's time.
     pub fn run(&self) {
         self.with(Network::run);
     }
 
-    /// Counters of all processes.
+    /// Returns the counters of all processes.
     pub fn stats(&self) -> ControlStats {
         self.network.borrow().stats
     }
 
-    /// The sessions that were opened since the last call.
+    /// Returns the sessions opened since the last call.
     pub fn take_agreements(&self) -> Vec<Agreement> {
         std::mem::take(&mut self.network.borrow_mut().agreements)
     }
 
-    /// What went against the rules of the control plane itself; a mistake in Petrel, if any.
+    /// Returns the first violation of the control plane's own rules; a defect of Petrel, if there is one.
     pub fn fault(&self) -> Option<String> {
         self.network.borrow().fault.clone()
     }
@@ -162,10 +163,10 @@ impl ControlNetwork {
 /// Messages that wait for an endpoint.
 type Inbox = Rc<RefCell<VecDeque<FromNexus<DataLink>>>>;
 
-/// Numbers that [`ControlPlane::random`] gives before it draws any; `None` draws one.
+/// Numbers that [`ControlPlane::random`] returns before it draws any; `None` stands for a drawn number.
 pub type Scripted = Rc<RefCell<VecDeque<Option<u64>>>>;
 
-/// What an endpoint holds of the control plane.
+/// An endpoint's handle to the control plane.
 #[derive(Debug)]
 pub struct SimControl {
     network: ControlNetwork,
@@ -176,8 +177,8 @@ pub struct SimControl {
 }
 
 impl SimControl {
-    /// The next "random" numbers, to be set by a test: request numbers of two sessions that are
-    /// equal, for example.
+    /// Returns the queue of the next "random" numbers, to be filled by a test: for example, equal request
+    /// numbers of two sessions.
     pub fn scripted(&self) -> Scripted {
         Rc::clone(&self.scripted)
     }

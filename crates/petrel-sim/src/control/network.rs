@@ -1,4 +1,4 @@
-//! The state of all processes' control planes, and the queue of what happens to it.
+//! The state of all processes' control planes, and their event queue.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct EndpointKey {
     pub(super) host: HostId,
     pub(super) incarnation: u64,
     pub(super) endpoint: EndpointId,
-    /// Counts attachments: an endpoint that is gone is not the one that has its number now.
+    /// Counts attachments, to distinguish an endpoint from an earlier one with the same number.
     pub(super) serial: u64,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct EndpointKey {
 pub struct ControlStats {
     /// Links that came up; each counts on both sides.
     pub links_up: u64,
-    /// Links that ended because the connection did.
+    /// Links that ended with their connection.
     pub links_lost: u64,
-    /// Links that could not be had.
+    /// Links that could not be established.
     pub links_failed: u64,
-    /// Connections closed because nothing was heard for three heartbeats.
+    /// Connections closed after three heartbeats of silence.
     pub silences: u64,
     /// Connections ended by the other side.
     pub resets: u64,
@@ -63,7 +63,7 @@ pub(super) struct Network {
     pub(super) stats: ControlStats,
     pub(super) fault: Option<String>,
     pub(super) agreements: Vec<Agreement>,
-    /// Whether nothing goes wrong any more; see [`ControlNetwork::calm`](super::ControlNetwork::calm).
+    /// Whether all faults have ended; see [`ControlNetwork::calm`](super::ControlNetwork::calm).
     pub(super) is_calm: bool,
     /// Whether neighbours share memory; see [`ControlNetwork::share_memory`](super::ControlNetwork::share_memory).
     pub(super) memory_seed: Option<u64>,
@@ -75,20 +75,20 @@ pub(super) struct Network {
 pub struct Agreement {
     /// The client's data port.
     pub client: SimAddr,
-    /// The server's.
+    /// The server's data port.
     pub server: SimAddr,
-    /// What the client proposed.
+    /// The client's proposal.
     pub open: SessionOpen,
-    /// What holds.
+    /// The server's answer, which is in force.
     pub accept: SessionAccept,
 }
 
 /// The control plane of one process.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    /// 0 while there is none.
+    /// 0 without a process.
     pub(super) incarnation: u64,
-    /// Whether its host is down too: nobody refuses connections.
+    /// Whether the host is down, too, so that its kernel refuses no connections.
     pub(super) is_silent: bool,
     pub(super) endpoints: BTreeMap<EndpointId, Local>,
     /// Connections that this process opened.
@@ -103,24 +103,25 @@ pub(super) struct Local {
     pub(super) data: SimAddr,
     pub(super) max_frame: u32,
     inbox: Inbox,
-    /// When its last message gets to the control thread: no later one overtakes it.
+    /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake
+    /// it.
     posted_ns: u64,
 }
 
-/// What happens at a time.
+/// An event of the control plane.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A message of an endpoint gets to the control thread.
+    /// A message of an endpoint reaches the control thread.
     Post(EndpointKey, ToNexus),
-    /// A connection gets to the host that it is to.
+    /// A connection request reaches its destination host.
     Dial(ConnectionId),
-    /// What one side of a connection has sent may be there.
+    /// Items sent by one side of a connection may have arrived.
     Pump(ConnectionId, Side),
-    /// One side of a connection looks after it.
+    /// The heartbeat timer of one side of a connection fires.
     Tick(ConnectionId, Side),
-    /// A link should be up by now.
+    /// The time limit of a link's opening ends.
     LinkDue(HostId, LinkId),
-    /// A proposal should be answered by now.
+    /// The time limit of a proposal ends.
     ProposalDue(HostId, LinkId, u32),
 }
 
@@ -163,7 +164,7 @@ impl Network {
         self.queue.push(Time::from_ns(at_ns), event);
     }
 
-    /// Does everything that is due.
+    /// Handles all due events.
     pub(super) fn run(&mut self) {
         let now = Time::from_ns(self.now_ns());
         while let Some((_, event)) = self.queue.pop_until(now) {
@@ -188,7 +189,7 @@ impl Network {
         }
     }
 
-    /// The host whose process acts in an event. It waits until that is no longer paused.
+    /// Returns the host whose process handles an event. The event is delayed while this host is paused.
     fn who_runs(&self, event: &Event) -> Option<HostId> {
         match *event {
             Event::Post(from, _) => Some(from.host),
@@ -231,13 +232,13 @@ impl Network {
         key
     }
 
-    /// An endpoint has something for its control thread.
+    /// Accepts a message of an endpoint for its control thread.
     pub(super) fn post(&mut self, from: EndpointKey, message: ToNexus) {
         if !self.is_alive(from) {
             return;
         }
         if matches!(message, ToNexus::Gone) {
-            // At once: whoever gets the number next comes later.
+            // At once, because the next endpoint with this number comes later.
             return self.on_gone(from.host, from.endpoint);
         }
         let earliest_ns = self.now_ns() + self.rng.between(1, self.config.hop_ns_max);
@@ -247,7 +248,7 @@ impl Network {
         self.schedule(at_ns, Event::Post(from, message));
     }
 
-    /// Whether the endpoint is there, in the process that it belongs to.
+    /// Returns true if the endpoint still exists, in its process.
     fn is_alive(&self, key: EndpointKey) -> bool {
         let process = &self.processes[usize::from(key.host.0)];
         let local = process.endpoints.get(&key.endpoint);
@@ -280,7 +281,7 @@ impl Network {
                 self.answer_group(host, link, request, answer);
             }
             ToNexus::LeaveGroup { link, group } => self.leave_group(host, link, group),
-            // Nobody asks for counters here.
+            // The simulation does not use these counters.
             ToNexus::SessionEnded { .. } | ToNexus::Stats { .. } | ToNexus::Gone => {}
         }
     }
@@ -293,7 +294,7 @@ impl Network {
         }
     }
 
-    /// Tells an endpoint something, if it is there.
+    /// Sends a message to an endpoint, if the endpoint exists.
     pub(super) fn tell(
         &mut self,
         host: HostId,

@@ -1,5 +1,5 @@
-//! Sessions: proposals and answers pass between the wire and the endpoints
-//! (`docs/wire-protocol.md` §8.5).
+//! Sessions: passes proposals and answers between the wire and the endpoints (`docs/wire-protocol.md`
+//! §8.5).
 
 use petrel::endpoint::{EndpointId, Reason};
 use petrel::unstable::control::{FromNexus, LinkId};
@@ -12,9 +12,9 @@ use super::network::{Agreement, Event, Network, Side, unavailable};
 use crate::fabric::HostId;
 
 impl Network {
-    /// An endpoint wants to be a session's client.
+    /// Proposes a session for an endpoint, as its client.
     pub(super) fn propose_session(&mut self, host: HostId, id: LinkId, mut open: SessionOpen) {
-        // Without a link the endpoint was told, or is being told, that it ended.
+        // If the link is gone, the endpoint has been or is being notified of its end.
         let Some(link) = self.process(host).links.get_mut(id) else { return };
         open.link = link.number;
         let (connection, endpoint) = (link.connection, link.endpoint);
@@ -23,12 +23,12 @@ impl Network {
         }
         link.proposals.insert(open.request, open);
         let due = Event::ProposalDue(host, id, open.request);
-        // The server's process has half of it, and its word comes first.
+        // The server's process has half of this time, so that its refusal comes first.
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, due);
         self.send(connection, 0, open);
     }
 
-    /// A peer wants to be a session's client.
+    /// Handles a session proposal of a peer.
     pub(super) fn on_session_open(&mut self, id: ConnectionId, side: Side, open: SessionOpen) {
         let host = self.host_at(id, side);
         let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, open.link) else { return };
@@ -40,7 +40,7 @@ impl Network {
         self.tell(host, endpoint, FromNexus::SessionProposed { link: link_id, open });
     }
 
-    /// The server's answer, from an endpoint of this process.
+    /// Sends the answer of a server endpoint of this process.
     pub(super) fn answer_session(
         &mut self,
         host: HostId,
@@ -78,7 +78,7 @@ impl Network {
         self.send(id, 1, SessionRefuse { link, request, status, text });
     }
 
-    /// The peer accepted.
+    /// Handles a peer's acceptance.
     pub(super) fn on_session_accept(
         &mut self,
         id: ConnectionId,
@@ -97,7 +97,7 @@ impl Network {
         self.close_session(host, link_id, (accept.session, accept.token), true, reason);
     }
 
-    /// The peer refused.
+    /// Handles a peer's refusal.
     pub(super) fn on_session_refuse(
         &mut self,
         id: ConnectionId,
@@ -113,8 +113,8 @@ impl Network {
         }
     }
 
-    /// A proposal was not answered in time: the client's side gives up, or the server's side
-    /// refuses in place of its endpoint.
+    /// Handles an unanswered proposal: the client's side gives up, or the server's side refuses on behalf
+    /// of its endpoint.
     pub(super) fn on_proposal_due(&mut self, host: HostId, id: LinkId, request: u32) {
         if self.take_proposal(host, id, request).is_none() {
             return;
@@ -130,7 +130,7 @@ impl Network {
         }
     }
 
-    /// An endpoint of this process ends a session.
+    /// Closes a session for an endpoint of this process.
     pub(super) fn close_session(
         &mut self,
         host: HostId,
@@ -148,7 +148,7 @@ impl Network {
         self.send(connection, side, close);
     }
 
-    /// The peer ended a session.
+    /// Handles a session closed by the peer.
     pub(super) fn on_session_close(&mut self, id: ConnectionId, side: Side, close: SessionClose) {
         let host = self.host_at(id, side);
         let Some((link, endpoint)) = self.link_and_endpoint(id, side, close.link) else { return };
@@ -158,7 +158,7 @@ impl Network {
         self.tell(host, endpoint, closed);
     }
 
-    /// An endpoint of this process asks the client of a session to leave it.
+    /// Asks the client of a session to leave, for an endpoint of this process.
     pub(super) fn drain_session(
         &mut self,
         host: HostId,
@@ -172,7 +172,7 @@ impl Network {
         self.send(connection, side, SessionDrain { link, session, token, text });
     }
 
-    /// The server of a session asks its client to leave.
+    /// Handles a server's request that its client leave a session.
     pub(super) fn on_session_drain(&mut self, id: ConnectionId, side: Side, drain: SessionDrain) {
         let host = self.host_at(id, side);
         let Some((link, endpoint)) = self.link_and_endpoint(id, side, drain.link) else { return };

@@ -1,4 +1,4 @@
-//! A caller: so many calls at once over some sessions, each answer checked.
+//! A simulated caller: a number of concurrent calls over some sessions, with every answer checked.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -13,31 +13,31 @@ use super::node::Driver;
 use crate::fabric::Histogram;
 use crate::rng::Rng;
 
-/// The method that all endpoints of an experiment serve.
+/// The method of all endpoints of an experiment.
 pub(super) const METHOD: u16 = 1;
 
-/// What all callers of a cluster are doing.
+/// The phase of all callers of a cluster.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
-    /// Whether they make calls.
+    /// Whether callers make calls.
     pub(super) is_calling: Cell<bool>,
     /// Whether calls that end now count.
     pub(super) is_measuring: Cell<bool>,
 }
 
-/// What a caller asks for.
+/// The load of a caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Bytes of a request, at least [`message::REQUEST_BYTES_MIN`].
     pub(super) request_bytes: usize,
     pub(super) response_bytes: u32,
-    /// Groups of calls under way.
+    /// Groups of outstanding calls.
     pub(super) groups: usize,
-    /// Calls that are made together. The next group follows when all of them have ended.
+    /// Calls of a group, made together. The next group follows when all of them have ended.
     pub(super) batch: usize,
-    /// Least and largest pause between groups.
+    /// Minimum and maximum pause between groups.
     pub(super) pause_ns: (u64, u64),
-    /// Calls after which it ends.
+    /// Total number of calls.
     pub(super) calls_max: u64,
 }
 
@@ -48,20 +48,20 @@ impl Load {
         Self { request_bytes, response_bytes, groups, batch, pause_ns, calls_max }
     }
 
-    /// So many calls at once, each followed by the next.
+    /// This number of concurrent calls, each followed by the next.
     pub(super) const fn in_flight(self, calls: usize) -> Self {
         Self { groups: calls, ..self }
     }
 }
 
-/// What came of a caller's calls.
+/// The results of a caller.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) started: u64,
     pub(super) succeeded: u64,
-    /// Calls that failed, and answers with a wrong byte: the first is described.
+    /// The first failed call or wrong answer.
     pub(super) wrong: Option<String>,
-    /// Of those that ended while it was measured.
+    /// Latencies of calls that ended during the measurement.
     pub(super) latency: Histogram,
     /// When the first call began and the last one ended, in nanoseconds.
     pub(super) first_ns: Option<u64>,
@@ -69,7 +69,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds what another caller has.
+    /// Adds the results of another caller.
     pub(super) fn add(&mut self, other: &Self) {
         self.started += other.started;
         self.succeeded += other.succeeded;
@@ -111,11 +111,11 @@ struct Buffers {
     body: Body,
 }
 
-/// A call under way.
+/// An outstanding call.
 struct Call {
     group: usize,
     began_ns: u64,
-    /// Of the answer.
+    /// The seed of the answer.
     seed: u64,
     body: Body,
 }
@@ -136,7 +136,7 @@ impl Caller {
         std::cell::Ref::map(self.state.borrow(), |state| &state.tally)
     }
 
-    /// Whether it has made all its calls, and they have ended.
+    /// Returns true if all calls were made and have ended.
     pub(super) fn is_done(&self) -> bool {
         self.tally().started >= self.load.calls_max && self.pending() == 0
     }
@@ -229,7 +229,7 @@ impl Caller {
 }
 
 impl Driver for Caller {
-    /// When the next group is due, if it is to be made at all.
+    /// Returns when the next group is due, if there is one.
     fn next_ns(&self) -> Option<u64> {
         let state = self.state.borrow();
         let goes_on = self.phase.is_calling.get() && state.tally.started < self.load.calls_max;
@@ -247,7 +247,7 @@ impl Driver for Caller {
 
 const PS_PER_NS: u64 = 1_000;
 
-/// The handler of [`METHOD`].
+/// Handles [`METHOD`].
 pub(super) fn answer(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     let Some((len, seed)) = message::read(request.data()) else {
         return request.fail(cx, Status::InvalidArgument, "no request of an experiment");

@@ -1,4 +1,4 @@
-//! What congestion control costs where nothing is congested: rate, and whether it ever limits anybody.
+//! The cost of congestion control without congestion: call rate, and how often it limits sessions.
 
 use petrel_proto::Recovery;
 use serde::Serialize;
@@ -12,32 +12,32 @@ use crate::fabric::HostId;
 /// Payload of the largest datagram.
 const FRAME_BYTES: usize = 1_472;
 
-/// What is run.
+/// The settings of the experiment.
 #[derive(Clone, Debug)]
 pub struct CostConfig {
-    /// Everything random follows from it.
+    /// Everything random follows from this seed.
     pub seed: u64,
     /// Rate of the links, in Gbit/s.
     pub gbit: u64,
-    /// Small calls for each figure.
+    /// Number of small calls of a row.
     pub small_calls: u64,
-    /// Requests of 8 MiB for each figure.
+    /// Number of requests of 8 MiB of a row.
     pub large_calls: u64,
 }
 
 impl CostConfig {
-    /// The table of the documentation.
+    /// Returns the settings of the documented table.
     pub fn full(seed: u64) -> Self {
         Self { seed, gbit: 25, small_calls: 2_000_000, large_calls: 100 }
     }
 
-    /// A short variant: a second.
+    /// Returns the settings of a short variant: a second.
     pub fn quick(seed: u64) -> Self {
         Self { small_calls: 30_000, large_calls: 2, ..Self::full(seed) }
     }
 }
 
-/// A figure.
+/// A row of results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CostRow {
     /// Bytes of a request.
@@ -50,15 +50,15 @@ pub struct CostRow {
     pub calls: u64,
     /// Calls per second.
     pub calls_per_s: f64,
-    /// That, divided by the rate without control.
+    /// The call rate, divided by the rate without control.
     pub relative: f64,
     /// Latencies of the calls.
     pub latency: Latency,
     /// Acknowledgements that changed nothing in an uncongested session.
     pub acks_bypassed: u64,
-    /// Acknowledgements that the controller heard.
+    /// Acknowledgements processed by the controller.
     pub updates: u64,
-    /// Times that it limited a session.
+    /// Number of times that the controller limited a session.
     pub sessions_limited: u64,
 }
 
@@ -78,7 +78,7 @@ impl CostConfig {
     }
 }
 
-/// Runs it; `on_row` gets each figure as soon as it is there.
+/// Runs the experiment; `on_row` gets each row as soon as it is complete.
 ///
 /// # Errors
 /// See [`ExperimentError`].

@@ -17,16 +17,16 @@ use crate::fabric::{ActorId, CpuConfig, FabricConfig, FabricHandle, HostId, SimA
 use crate::simulation::{Simulation, Stop};
 use crate::transport::{SimTransport, SimTransportConfig};
 
-/// Virtual time within which sessions open and calls end.
+/// Virtual time limit for opening sessions and ending calls.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// How often it is looked whether they have.
+/// Interval between checks for the end of a phase.
 const LOOK_NS: u64 = 200_000;
 
-/// Most memory for messages of one endpoint.
+/// Maximum memory for messages of one endpoint.
 const MEMORY_BYTES_MAX: usize = 4 << 30;
 
-/// What the endpoints of a cluster have in common.
+/// Settings shared by all endpoints of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) seed: u64,
@@ -39,7 +39,7 @@ pub(super) struct Settings {
     pub(super) cpu: CpuConfig,
 }
 
-/// An endpoint, by its host and its number there.
+/// An endpoint, by its host and its number on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) host: HostId,

@@ -1,8 +1,9 @@
-//! An endpoint as its nexus sees it: it asks, answers, and remembers what it was told.
+//! A simulated endpoint of a nexus: it makes requests, sends answers, and records the messages of the
+//! nexus.
 //!
-//! It holds what a real endpoint holds of links and sessions, and nothing else of one. Each message is held against what
-//! `petrel::unstable::control` and `docs/wire-protocol.md` §8 promise: each answer comes once, and nothing comes of a link that is
-//! not up.
+//! The actor has the link and session state of a real endpoint, and nothing else. It checks every message
+//! against the promises of `petrel::unstable::control` and `docs/wire-protocol.md` §8: every answer comes
+//! once, and no message names a link that is not up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -17,47 +18,47 @@ use petrel_transport::shm::Side;
 use super::net::{ProcessId, SimLink, SimNetwork};
 use crate::rng::Rng;
 
-/// Slots of the smallest share, below which no server goes (§8.5).
+/// Slots of the smallest share, the minimum for a server (§8.5).
 const SLOTS_LEAST: u16 = 16;
 
-/// What an endpoint has to do later.
+/// A delayed action of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chore {
-    /// Look at what the nexus has said.
+    /// Process the messages of the nexus.
     Listen,
     /// Answer a proposal.
     Answer { link: LinkId, open: SessionOpen },
-    /// Close a session that it holds, by its index.
+    /// Close an open session, by its index.
     Close { session: u32 },
-    /// Give counters.
+    /// Send counters.
     Stats { request: u64 },
     /// Answer the offer of a group.
     AnswerGroup { link: LinkId, request: u32 },
 }
 
-/// What an endpoint may look at and change while it acts.
+/// The environment of an acting endpoint.
 pub(super) struct Scene<'a> {
     pub(super) now_ns: u64,
     pub(super) rng: &'a mut Rng,
-    /// Things to do, each after so long.
+    /// Delayed actions with their delays.
     pub(super) later: &'a mut Vec<(u64, Chore)>,
     pub(super) next_token: &'a mut u32,
-    /// Endpoints leave some questions unanswered.
+    /// Whether endpoints leave some questions unanswered.
     pub(super) hangs: bool,
-    /// How long an answer takes at most.
+    /// Longest time of an answer.
     pub(super) think_ns_max: u64,
-    /// The same of slow endpoints.
+    /// Longest time of an answer of a slow endpoint.
     pub(super) slow_ns_max: u64,
 }
 
-/// A link that was asked for.
+/// A requested link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) asked_ns: u64,
-    /// How late its process had been by then in all.
+    /// The accumulated lateness of the process at that time.
     pub(super) lateness_ns: u64,
     pub(super) remote: SocketAddr,
-    /// Whether there is no reason for a refusal.
+    /// Whether nothing justifies a refusal.
     pub(super) must_succeed: bool,
 }
 
@@ -84,11 +85,11 @@ pub(super) struct Session {
     token: u32,
     peer: (u32, u32),
     slots: u16,
-    /// Its client was asked to leave.
+    /// Whether the client was asked to leave.
     is_draining: bool,
 }
 
-/// What endpoints were told in all.
+/// Numbers of messages from the nexus to endpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     pub(super) links_up: u64,
@@ -141,7 +142,7 @@ impl Actor {
         }
     }
 
-    /// Takes what the nexus has said; whether there is something to listen to.
+    /// Fetches messages from the nexus. Returns true if there are messages to process.
     pub(super) fn fetch(&mut self, now_ns: u64) -> bool {
         if now_ns < self.hangs_until_ns {
             return false;
@@ -155,7 +156,7 @@ impl Actor {
 
     pub(super) fn is_at_rest(&self) -> bool {
         let has_questions = !(self.requests.is_empty() && self.proposals.is_empty());
-        // Honest peers answer offers, and leave when they are asked to.
+        // Honest peers answer offers, and leave when asked.
         let is_draining = self.sessions.values().any(|session| session.is_draining);
         self.news.is_empty() && !has_questions && self.offers.is_empty() && !is_draining
     }
@@ -172,7 +173,7 @@ impl Actor {
         self.line.post(ToNexus::OpenLink { request: number, remote, remote_endpoint, transports });
     }
 
-    /// A link that is up and that this endpoint asked for.
+    /// Draws a link that is up and was opened by this endpoint.
     pub(super) fn some_own_link(&self, rng: &mut Rng) -> Option<LinkId> {
         let own: Vec<_> = self.links.iter().filter(|(_, link)| link.is_opener).collect();
         own.get(rng.below(own.len() as u64) as usize).map(|(id, _)| **id)
@@ -184,7 +185,7 @@ impl Actor {
 
     pub(super) fn propose(&mut self, link: LinkId, lateness_ns: u64, scene: &mut Scene<'_>) {
         let Some(view) = self.links.get(&link) else { return };
-        // Now and then what no server may agree to, for the nexus to see.
+        // Occasionally illegal slots, which the nexus must reject.
         let slots = if scene.rng.below(20) == 0 { 3 } else { 1 << scene.rng.below(12) };
         *scene.next_token += 1;
         let (session, token) = (self.next_session, *scene.next_token);
@@ -235,7 +236,7 @@ impl Actor {
         }
     }
 
-    /// Asks the clients of all sessions that it serves to leave.
+    /// Asks the clients of all served sessions to leave.
     pub(super) fn drain(&mut self) {
         for session in self.sessions.values_mut().filter(|session| !session.is_client) {
             session.is_draining = true;
@@ -246,7 +247,7 @@ impl Actor {
         }
     }
 
-    /// Asks the server of a session to receive a group's multicast, or not to any more.
+    /// Asks the server of a session to receive a group's multicast, or to stop doing so.
     pub(super) fn offer_group(&mut self, index: u32, rng: &mut Rng) {
         let Some(session) = self.sessions.get(&index).filter(|session| session.is_client) else {
             return;
@@ -303,7 +304,7 @@ impl Actor {
         self.next_session += 1;
         let slots = match scene.rng.below(12) {
             0..3 => open.slots.min(SLOTS_LEAST),
-            // More than was proposed: the nexus has to say no.
+            // More than proposed: the nexus must reject this.
             3 => 2 * open.slots,
             _ => open.slots,
         };
@@ -371,7 +372,7 @@ impl Actor {
             FromNexus::GroupAnswered { link, request, .. } => {
                 self.view(link, "GroupAnswered")?;
                 self.told.groups_answered += 1;
-                // Strangers answer what was not asked; those of the own kind do it once.
+                // Foreign peers may send unrequested answers; honest peers answer once.
                 self.offers.remove(&(link, request));
                 Ok(())
             }
@@ -490,7 +491,8 @@ impl Actor {
         }
     }
 
-    /// Tokens of the client and of the server of each session that it holds as the client, or as the server.
+    /// Returns the tokens of client and server of the sessions in which this endpoint is the client, or the
+    /// server.
     pub(super) fn agreements(&self, as_client: bool) -> impl Iterator<Item = (u32, u32)> + '_ {
         let held = self.sessions.values().filter(move |session| session.is_client == as_client);
         held.map(move |session| match as_client {
@@ -499,7 +501,7 @@ impl Actor {
         })
     }
 
-    /// Whether it did not run for a while after that.
+    /// Returns true if the endpoint hung after `since_ns`.
     pub(super) fn was_hung(&self, since_ns: u64) -> bool {
         self.hangs_until_ns > since_ns
     }
@@ -509,7 +511,7 @@ impl Actor {
     }
 }
 
-/// Strangers' tokens begin here; those of honest clients are below.
+/// Foreign peers' tokens begin here; honest clients use smaller ones.
 pub(super) const STRANGE_TOKEN: u32 = 1 << 31;
 
 fn must(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! What is asked for and what goes wrong while a world is active.
+//! The workload and the fault actions of a nexus world.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use super::stranger::Manner;
 use super::world::{ActorId, Deed, World};
 
 impl World {
-    /// Sets down when something is asked for, and when something goes wrong.
+    /// Schedules the requests and the faults.
     pub(super) fn plan_deeds(&mut self) {
         let active_ns = self.scenario.active_ns;
         for _ in 0..self.scenario.deeds {
@@ -36,9 +36,9 @@ impl World {
     fn plan_strangers(&mut self) {
         let (hosts, active_ns) = (self.scenario.hosts, self.scenario.active_ns);
         let heartbeat_ms = self.rng.between(1, 1_000) as u32;
-        // Two are on hosts of their own, and one is on a host of honest processes.
+        // Two have their own hosts, and one shares a host with honest processes.
         for host in [hosts, hosts + 1, 0] {
-            // Where places are short, those of one address share theirs with it.
+            // If connection slots are scarce, processes of one address share them.
             if host == 0 && self.scenario.is_crowded && self.scenario.is_fair {
                 continue;
             }
@@ -68,7 +68,7 @@ impl World {
     fn draw_manner(&mut self) -> Manner {
         let keeps_sessions = !(self.scenario.is_crowded && self.scenario.is_fair);
         match self.draw_any_manner() {
-            // A connection with a session never yields, so that such strangers may fill a server.
+            // A connection with a session is never evicted, so that greedy peers may fill a server.
             manner if manner.is_greedy() && !keeps_sessions => Manner::Keeper,
             manner => manner,
         }
@@ -126,7 +126,7 @@ impl World {
         Ok(())
     }
 
-    /// An endpoint asks for something.
+    /// Makes an endpoint send a request.
     fn ask(&mut self) {
         let Some(actor) = self.some_actor() else { return };
         let features = self.scenario.features;
@@ -172,7 +172,7 @@ impl World {
             address = (self.scenario.conditions.family.address(host), 666).into();
         }
         if !at_stranger && self.rng.below(24) == 0 {
-            // Nobody is there, and on loopback nobody may be asked.
+            // An address without a listener, which loopback does not allow.
             address = ([10, 99, 99, 99], 1).into();
         }
         let transports = match self.rng.below(6) {
@@ -203,7 +203,7 @@ impl World {
         });
     }
 
-    /// Something goes wrong.
+    /// Injects a fault.
     fn do_harm(&mut self) -> Result<(), String> {
         let features = self.scenario.features;
         let heartbeat_ns = self.scenario.heartbeat_ns_max();
@@ -211,7 +211,7 @@ impl World {
             5 if features.deaths && self.rng.below(2) == 0 => {
                 let Some(id) = self.some_process() else { return Ok(()) };
                 self.net.borrow_mut().processes[id].poll_fails = true;
-                // The thread finds out when it looks the next time.
+                // The thread finds out at its next poll.
                 self.net.borrow_mut().notify(id, WAKER);
             }
             0 if features.cuts => self.cut(heartbeat_ns),
@@ -255,7 +255,7 @@ impl World {
             return;
         }
         self.report.cuts += 1;
-        // Half of them end when the first peers are about to be called dead.
+        // Half of the cuts end when the first peers are about to be declared dead.
         let for_ns = match self.rng.below(2) {
             0 => self.rng.below(8 * heartbeat_ns),
             _ => self.rng.between(heartbeat_ns, 13 * heartbeat_ns / 4),
@@ -273,7 +273,7 @@ impl World {
         self.healed_ns = self.now_ns();
     }
 
-    /// A process is killed, or its host loses power.
+    /// Kills a process, or cuts the power of its host.
     fn end_somebody(&mut self, heartbeat_ns: u64) {
         let Some(id) = self.some_process() else { return };
         let back_ns = self.rng.below(10 * heartbeat_ns);
@@ -294,7 +294,7 @@ impl World {
         self.after(back_ns, Deed::Power(host));
     }
 
-    /// An endpoint goes, or comes.
+    /// Removes or adds an endpoint.
     fn change_endpoints(&mut self, heartbeat_ns: u64) -> Result<(), String> {
         if self.rng.below(2) == 0
             && let Some(actor) = self.some_actor()

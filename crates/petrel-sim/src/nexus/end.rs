@@ -1,4 +1,4 @@
-//! How a world ends: what is agreed, and what is left.
+//! The end of a nexus world: agreement of both sides, and leftover state.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,16 @@ use super::world::{Deed, World};
 
 const MS: u64 = 1_000_000;
 
-/// How often it is looked whether all is done.
+/// The first interval between checks for the end of a phase.
 const LOOK_NS: u64 = 2 * MS;
-/// What connections without links may stay for (§9), with the time that their ends take.
+/// How long connections without links may stay (§9), including the time to close them.
 const IDLE_NS: u64 = 65_000 * MS;
-/// Longest time of the limits that do not depend on settings: HELLO, message, write, linger, early link, counters.
+/// Longest of the time limits that do not depend on settings: HELLO, message, write, linger, early link,
+/// counters.
 const REST_NS: u64 = 12_000 * MS;
 
 impl World {
-    /// From the last fault to the last check.
+    /// Runs from the last fault to the last check.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         self.calm();
         let patience_ns = self.patience_ns();
@@ -32,7 +33,7 @@ impl World {
         self.stop_all()
     }
 
-    /// Nothing goes wrong any more, and nothing new is asked for.
+    /// Ends all faults and the workload.
     fn calm(&mut self) {
         self.is_calm = true;
         self.note(format_args!("CALM"));
@@ -54,7 +55,7 @@ impl World {
             self.after(0, Deed::Turn(id));
         });
         self.report.askers_answered = self.strangers.iter().map(|stranger| stranger.answers).sum();
-        // Whoever broke the protocol ends.
+        // Foreign peers end.
         let strangers: Vec<_> = self.strangers.iter().map(|stranger| stranger.process).collect();
         let mut net = self.net.borrow_mut();
         strangers.into_iter().for_each(|id| net.forget_process(id, true));
@@ -92,7 +93,7 @@ impl World {
             .filter_map(|(id, process)| process.nexus.as_ref().map(|nexus| (*id, nexus.census())))
     }
 
-    /// All questions are answered, and both ends of everything agree.
+    /// Checks that all questions are answered, and both ends agree on everything.
     fn is_settled(&self) -> Result<(), String> {
         let now_ns = self.now_ns();
         let late = self.current.iter().flatten().find(|id| !self.processes[*id].is_prompt(now_ns));
@@ -127,7 +128,7 @@ impl World {
         self.agree_on_links()
     }
 
-    /// No session that one side holds and the other does not.
+    /// Checks that no session exists on one side only.
     fn agree_on_sessions(&self) -> Result<(), String> {
         let held = |as_client: bool| {
             let actors = self.actors.values();
@@ -149,7 +150,7 @@ impl World {
         ))
     }
 
-    /// Between each two processes both count as many links.
+    /// Checks that two processes count the same number of links between them.
     fn agree_on_links(&self) -> Result<(), String> {
         let mut counts: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
         for actor in self.actors.values() {
@@ -170,7 +171,7 @@ impl World {
         }
     }
 
-    /// Counters say what endpoints were told, and what sockets there are.
+    /// Checks that counters agree with the messages to endpoints and with the sockets.
     fn check_counters(&self) -> Result<(), String> {
         for (id, process) in &self.processes {
             let Some(nexus) = &process.nexus else { continue };
@@ -189,17 +190,17 @@ impl World {
                 ("connections_accepted", stats.connections_accepted, entry.accepts),
                 ("unsendable_messages", stats.unsendable_messages, 0),
             ];
-            // Where all are honest, a byte that is lost, repeated or out of its place shows as a broken message.
+            // If all peers are honest, a lost, repeated or misplaced byte shows as a broken message.
             let broken = [
                 ("refused_strangers", stats.refused_strangers, 0),
                 ("refused_malformed", stats.refused_malformed, 0),
                 ("refused_version", stats.refused_version, 0),
             ];
             let features = &self.scenario.features;
-            // An asker that is connected to says anything.
+            // A statistics client that accepts a connection sends arbitrary messages.
             let is_honest = !features.strangers && !features.askers;
             let broken = broken.into_iter().filter(|_| is_honest);
-            // Endpoints that have gone were told some of it only.
+            // Removed endpoints have received only some of the messages.
             let told = [
                 ("links_opened", stats.links_opened, sum(|told| told.links_up)),
                 ("links_opened_shm", stats.links_opened_shm, sum(|told| told.links_shm)),
@@ -216,14 +217,14 @@ impl World {
         Ok(())
     }
 
-    /// All endpoints end.
+    /// Removes all endpoints.
     fn leave(&mut self) {
         self.note(format_args!("LEAVE"));
         let all: Vec<_> = self.actors.keys().copied().collect();
         all.into_iter().for_each(|actor| self.detach(actor));
     }
 
-    /// Nothing is left of what endpoints and strangers had.
+    /// Checks that no state of endpoints and foreign peers is left.
     fn has_no_links(&self) -> Result<(), String> {
         for (id, census) in self.censuses() {
             nothing(
@@ -249,7 +250,7 @@ impl World {
         Ok(())
     }
 
-    /// Processes have the descriptors of their connections, of the rendezvous, and no more.
+    /// Checks that processes have exactly the descriptors of their connections and of the rendezvous.
     fn check_descriptors(&self) -> Result<(), String> {
         let net = self.net.borrow();
         for (id, census) in self.censuses() {
@@ -265,7 +266,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing at all is left.
+    /// Checks that no state is left at all.
     fn is_bare(&self) -> Result<(), String> {
         self.has_no_links()?;
         self.censuses().try_for_each(|(id, census)| {
@@ -281,7 +282,7 @@ impl World {
         })
     }
 
-    /// One nexus after the other ends, and says so to the others.
+    /// Ends the nexuses one after another; each notifies its peers.
     fn stop_all(&mut self) -> Result<(), String> {
         let running: Vec<_> = self.current.iter().copied().flatten().collect();
         for id in running {
@@ -303,7 +304,8 @@ impl World {
         }
     }
 
-    /// Connections lead to processes that run, and without any all tables are empty.
+    /// Checks that connections lead to running processes, and that all tables are empty without
+    /// connections.
     fn has_no_strays(&self) -> Result<(), String> {
         let net = self.net.borrow();
         for (id, census) in self.censuses() {

@@ -1,21 +1,24 @@
-//! The production nexus in virtual time: whole worlds of control planes from one seed, and what must hold in each.
+//! The production nexus in virtual time: worlds of control planes drawn from a seed, and the rules for all
+//! of them.
 //!
-//! Each process of a world has a nexus as it ships (`petrel::nexus`): reactor, timers, tables and queues. Below it,
-//! `petrel::nexus::net::Network` is a simulated one: connections that hang, break or fall silent, short reads and
-//! writes, full buffers, processes that are killed, hosts without power, threads that stand still, and descriptors that
-//! run out. Above it, endpoints ask for links, sessions and groups; beside them are strangers who break the protocol,
-//! flood or fall silent. Each seed turns about half of all this off. Checked are, by the specification
-//! (`docs/wire-protocol.md` §8) and the public documentation,
+//! Every process of a world has a production nexus (`petrel::nexus`): reactor, timers, tables and queues.
+//! Below it, `petrel::nexus::net::Network` is simulated: connections that hang, break or fall silent, short
+//! reads and writes, full buffers, killed processes, hosts without power, stopped threads, and exhausted
+//! descriptors. Above it, endpoints request links, sessions and groups. Foreign peers break the protocol,
+//! flood or fall silent. Every seed turns about half of this off. The checker verifies, by the
+//! specification (`docs/wire-protocol.md` §8) and the public documentation,
 //!
-//! - **answers**: whatever an endpoint asks for is answered once, within the steps that others may take, and nothing
-//!   is said of a link that is not up;
-//! - **life**: a peer is called dead only if no byte of it has come for three of its heartbeats, be the nexus's own thread
-//!   late or not; one that is dead or cut off is called dead within a bound; signs of life go out in time;
-//! - **agreement**: in the end both sides hold the same sessions and links;
-//! - **counters**: they are the number of what was told and done;
-//! - **service**: where strangers alone go wrong, and there is room, honest processes get what they ask for;
-//! - **memory**: what waits to be sent, partial messages and connections stay below their limits;
-//! - **nothing is left**: all tables agree with each other at all times, and are empty when their causes have ended:
+//! - **answers**: every request of an endpoint is answered once, within the time limits of the steps, and
+//!   no message names a link that is not up;
+//! - **liveness**: a peer is declared dead only after three of its heartbeats without a byte, whether or
+//!   not the nexus's own thread is late; a dead or unreachable peer is declared dead within a bound;
+//!   heartbeats go out in time;
+//! - **agreement**: at the end both sides have the same sessions and links;
+//! - **counters**: they count the messages and actions exactly;
+//! - **service**: if only foreign peers misbehave, and there is room, honest processes get everything they
+//!   request;
+//! - **memory**: unsent bytes, partial messages and connections stay below their limits;
+//! - **nothing is left**: all tables are consistent at all times, and empty when their causes have ended:
 //!   connections, links, early links, proposals, tickets, exchanges, requests, shares and deadlines.
 //!
 //! ```
@@ -43,30 +46,30 @@ use crate::seeds::{self, Failure, Progress, Summary};
 use crate::trace::Trace;
 use world::World;
 
-/// Runs the world of a seed and checks everything.
+/// Runs the world of a seed and checks all rules.
 ///
 /// # Errors
-/// The first rule that was broken. A panic counts as one.
+/// The first broken rule. A panic counts as one.
 pub fn run_seed(seed: u64) -> Result<Report, Failure> {
     run_seed_traced(seed, Trace::off())
 }
 
-/// The same, with a trace: a line for each turn, message and deed.
+/// Like [`run_seed`], with a trace: a line for each turn, message and action.
 ///
 /// # Errors
-/// As [`run_seed`].
+/// Like [`run_seed`].
 pub fn run_seed_traced(seed: u64, trace: Trace) -> Result<Report, Failure> {
     seeds::run_one(seed, "petrel sim", || run_world(seed, trace).0)
 }
 
-/// The same for those that report failures themselves and have more to write to the trace.
+/// Like [`run_seed_traced`], for callers that report failures themselves and append to the trace.
 pub(crate) fn run_world(seed: u64, trace: Trace) -> (Result<Report, String>, Trace) {
     let mut world = World::new(seed, trace);
     let result = world.run();
     (result.map_err(|violation| format!("nexus world: {violation}")), world.into_trace())
 }
 
-/// Runs seeds on `jobs` threads, at least one. `progress` is told after each.
+/// Runs seeds on `jobs` threads, at least one. `progress` is called after every seed.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

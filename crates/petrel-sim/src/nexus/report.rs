@@ -1,37 +1,37 @@
-//! What a run found.
+//! The results of a run.
 
 use petrel::nexus::NexusStats;
 
 use super::actor::Told;
 
-/// What happened in the run of a seed that kept all rules.
+/// The results of a seed that kept all rules.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Two runs share it if, and as good as only if, the same happened in both.
+    /// Two runs share it if, and almost certainly only if, the same events happened in both.
     pub digest: u64,
-    /// Virtual time that passed, in nanoseconds.
+    /// Elapsed virtual time, in nanoseconds.
     pub virtual_ns: u64,
     /// Turns of nexuses.
     pub turns: u64,
     /// Turns that began late.
     pub late_turns: u64,
-    /// Processes that were killed, and hosts that lost power.
+    /// Killed processes, and hosts that lost power.
     pub deaths: u64,
     /// Pairs of hosts that were cut off from each other.
     pub cuts: u64,
-    /// Connections of strangers.
+    /// Connections of foreign peers.
     pub strangers: u64,
-    /// Strangers that asked for counters and have got an answer.
+    /// Statistics clients that got an answer.
     pub askers_answered: u64,
     pub(super) told: Told,
     pub(super) stats: NexusStats,
 }
 
 impl Report {
-    /// Names and values of what is worth a glance, in order.
+    /// Returns names and values of the main counters, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (told, stats) = (&self.told, &self.stats);
         [

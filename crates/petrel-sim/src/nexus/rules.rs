@@ -1,4 +1,4 @@
-//! What must hold while a world runs.
+//! The rules that hold during a run.
 
 use petrel::nexus::NexusStats;
 use petrel::nexus::stepped::Census;
@@ -8,39 +8,39 @@ use super::world::{Deed, Process, World};
 
 const MS: u64 = 1_000_000;
 
-/// Intervals of a peer without a byte after which it may be called dead (§8.6).
+/// Heartbeats of silence after which a peer may be declared dead (§8.6).
 const SILENT_HEARTBEATS: u64 = 3;
-/// Time for HELLO, and for the peer to take what is sent (§9).
+/// Time for HELLO, and for the peer to read sent bytes (§9).
 const HELLO_NS: u64 = 5_000 * MS;
 const WRITE_NS: u64 = 5_000 * MS;
 /// How long a link may wait for its endpoint (§8.4).
 const EARLY_NS: u64 = 1_000 * MS;
-/// Steps of others between a question for a link and its answer: the connection, its HELLO (bounded apart), the answer,
-/// the ticket, the answer without shared memory; once more all but the first, as a connection that broke in time is
-/// tried again.
+/// Number of steps between a request for a link and its answer: the connection, its HELLO (with a separate
+/// bound), the answer, the ticket, the answer without shared memory. All except the first count twice,
+/// because a connection that broke in time is retried.
 const LINK_STEPS: u64 = 9;
 /// A proposal has the time of two steps (§8.5).
 const SESSION_STEPS: u64 = 2;
-/// What waits to be sent on a connection, and a partial message (§9).
+/// Limits of unsent bytes on a connection, and of a partial message (§9).
 const UNSENT_BYTES_MAX: usize = (8 << 20) + (128 << 10);
 const PARTIAL_BYTES_MAX: usize = 2 * (64 << 10) + 64;
-/// Connections without HELLO, and links that wait for their endpoint (§9).
+/// Limits of connections without HELLO, and of links that wait for their endpoint (§9).
 const UNGREETED_MAX: usize = 256;
 const ACCEPTED_MAX: usize = 4_096;
 const EARLY_LINKS_MAX: usize = 1_024;
-/// How long an endpoint has for its counters (§8.8).
+/// Time limit of an endpoint for its counters (§8.8).
 const STATS_NS: u64 = 500 * MS;
 
 impl Process {
-    /// How late the thread may look after its connections although nothing holds it up.
+    /// Returns how late the thread may check its connections if nothing delays the thread.
     pub(super) fn tick_ns(&self) -> u64 {
         (self.plan.heartbeat_ns / 4).clamp(5 * MS, 250 * MS)
     }
 }
 
 impl World {
-    /// How many connections of a process are without a byte for as long as their peers may be silent. The peers'
-    /// bytes count from when they came, whether they were read or not.
+    /// Returns the number of connections of a process that have been silent for as long as their peers may
+    /// be. The peers' bytes count from their arrival, read or unread.
     pub(super) fn silent_peers(&self, id: ProcessId, now_ns: u64) -> u64 {
         let net = self.net.borrow();
         let is_silent = |socket: &usize| {
@@ -56,11 +56,11 @@ impl World {
 
     fn stranger_heartbeat_ns(&self, id: ProcessId) -> u64 {
         let stranger = self.strangers.iter().find(|stranger| stranger.process == id);
-        // Wrong bits may say anything.
+        // A mutated HELLO may carry any interval.
         stranger.map_or(0, |stranger| stranger.heartbeat_ns().min(MS))
     }
 
-    /// Nobody is called dead who was heard of in time.
+    /// Checks that no peer is declared dead that sent bytes in time.
     pub(super) fn check_silences(
         &self,
         id: ProcessId,
@@ -87,7 +87,7 @@ impl World {
 
     fn check_limits(&self, id: ProcessId, census: &Census) -> Result<(), String> {
         let plan = &self.processes[&id].plan;
-        // A quarter of the descriptors is for others (§8.3: both limits are less where there are few).
+        // A quarter of the descriptors is for other uses (§8.3: both limits shrink with few descriptors).
         let accepted_max = (plan.descriptors_max as usize / 4 * 3).clamp(8, ACCEPTED_MAX);
         let limits = [
             ("unsent bytes", census.unsent_bytes_max, UNSENT_BYTES_MAX),
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Looks at everything that has a bound in time.
+    /// Checks all time bounds.
     pub(super) fn tick(&mut self) -> Result<(), String> {
         self.tick_strangers();
         self.check_questions()?;
@@ -120,12 +120,12 @@ impl World {
         Ok(())
     }
 
-    /// Whether nothing of what its endpoints were told can be late for reasons of this process.
+    /// Returns true if messages to its endpoints cannot be late because of this process.
     fn is_prompt(&self, id: ProcessId) -> bool {
         self.processes[&id].is_prompt(self.now_ns())
     }
 
-    /// What endpoints ask for is answered in time.
+    /// Checks that requests of endpoints are answered in time.
     pub(super) fn check_questions(&self) -> Result<(), String> {
         let now_ns = self.now_ns();
         for actor in self.actors.values() {
@@ -166,7 +166,8 @@ impl World {
         Ok(())
     }
 
-    /// How long after its last byte a peer with this heartbeat is called dead by a process, its own delays aside.
+    /// Returns how long after its last byte a process may take to declare a peer with this heartbeat dead,
+    /// excluding its own delays.
     fn silence_bound_ns(&self, id: ProcessId, heartbeat_ns: u64) -> u64 {
         let process = &self.processes[&id];
         let has_unsent =
@@ -176,7 +177,7 @@ impl World {
         SILENT_HEARTBEATS * heartbeat_ns + 2 * process.tick_ns() + delays_ns + unsent_ns
     }
 
-    /// Links to processes that are dead or cut off go down in time.
+    /// Checks that links to dead or unreachable processes go down in time.
     fn check_the_dead(&self) -> Result<(), String> {
         let now_ns = self.now_ns();
         for actor in self.actors.values() {
@@ -195,7 +196,7 @@ impl World {
                     (None, Some(cut_ns)) => *cut_ns,
                     (None, None) => continue,
                 };
-                // Each time that the own thread stood still is no silence of the peer's.
+                // Stops of the own thread are no silence of the peer.
                 let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
                 if now_ns > since_ns + bound_ns {
                     return Err(format!(
@@ -210,7 +211,7 @@ impl World {
         Ok(())
     }
 
-    /// PINGs go out in time (§8.6).
+    /// Checks that PINGs go out in time (§8.6).
     fn check_signs(&self) -> Result<(), String> {
         let (now_ns, net) = (self.now_ns(), self.net.borrow());
         for (id, process) in &self.processes {
@@ -237,7 +238,7 @@ impl World {
                     true => (said.ping_ns, 1),
                     false => (said.sign_ns, 2),
                 };
-                // A connection that had to wait for a descriptor is greeted when it is accepted.
+                // A connection that had to wait for a descriptor sends HELLO when accepted.
                 let greeted_ns = greeted_ns.max(said.hello_ns);
                 let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
                 if now_ns > since_ns + intervals * process.plan.heartbeat_ns + slack_ns {
@@ -253,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    /// Those who ask for counters get an answer.
+    /// Checks that statistics clients get an answer.
     fn check_askers(&self) -> Result<(), String> {
         let net = self.net.borrow();
         let bound_ns = STATS_NS + 10 * self.scenario.conditions.delay_ns.1 + 100 * MS;

@@ -1,4 +1,4 @@
-//! What a seed's world of nexuses is like: everything that is drawn before it begins.
+//! The scenario of a nexus world: everything drawn before the run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,21 +15,21 @@ const MS: u64 = 1_000_000;
 /// The control port of the first process of a host.
 const CONTROL_PORT: u16 = 31_850;
 
-/// What may happen in a world. Each seed turns about half of it off.
+/// The features of a world. Every seed turns about half of them off.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Features {
     pub(super) sessions: bool,
     pub(super) groups: bool,
     pub(super) askers: bool,
     pub(super) drains: bool,
-    /// Endpoints come and go, and links are asked for before they are there.
+    /// Endpoints are added and removed, and links are requested before their endpoints exist.
     pub(super) changes: bool,
     pub(super) strangers: bool,
     pub(super) cuts: bool,
     pub(super) deaths: bool,
-    /// Threads of nexuses stand still, or run late.
+    /// Threads of nexuses stop, or run late.
     pub(super) stalls: bool,
-    /// Endpoints that do not run, or do not answer.
+    /// Endpoints that stop, or do not answer.
     pub(super) hangs: bool,
     pub(super) shm: bool,
 }
@@ -54,7 +54,7 @@ impl Features {
 }
 
 impl Features {
-    /// The same without what befalls honest processes, if so.
+    /// Removes the faults of honest processes if `is_calm` is set.
     fn tamed(self, is_calm: bool) -> Self {
         match is_calm {
             true => Self {
@@ -70,22 +70,22 @@ impl Features {
     }
 }
 
-/// How endpoints of a process are reached over UDP.
+/// The UDP address settings of a process's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataPort {
     /// At the process's address.
     Proper,
     /// At any address.
     Any,
-    /// With a small MTU of its own.
+    /// With a small fixed MTU.
     Small,
-    /// With an MTU that no path has.
+    /// With an MTU larger than any path's.
     TooLarge,
-    /// At an address that no connection uses.
+    /// At an address without connections.
     Elsewhere,
-    /// At no port.
+    /// At port zero.
     Zero,
-    /// Not at all.
+    /// Without UDP.
     None,
 }
 
@@ -105,7 +105,7 @@ impl DataPort {
     }
 }
 
-/// A process, before it starts.
+/// The settings of a process.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) host: HostId,
@@ -116,18 +116,18 @@ pub(super) struct Plan {
     pub(super) has_shm: bool,
     pub(super) can_udp: bool,
     pub(super) port: DataPort,
-    /// Descriptors that it believes to have, and that it has.
+    /// The assumed and the real limit of descriptors.
     pub(super) descriptors_max: u64,
     pub(super) descriptors_real: u64,
     /// Events of one poll.
     pub(super) events_max: usize,
     pub(super) endpoints: u16,
-    /// How often its thread begins a turn late, and by how much at most.
+    /// How often its thread begins a turn late, and the maximum delay.
     pub(super) late: Probability,
     pub(super) late_ns_max: u64,
 }
 
-/// A world, before it begins.
+/// The settings of a world.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) features: Features,
@@ -136,17 +136,18 @@ pub(super) struct Scenario {
     pub(super) plans: Vec<Plan>,
     pub(super) active_ns: u64,
     pub(super) deeds: u64,
-    /// Nothing goes wrong but what strangers do, and there is room for all: honest processes get what they ask for.
+    /// Whether only foreign peers misbehave, and there is room for all: honest processes get everything
+    /// they request.
     pub(super) is_fair: bool,
-    /// There are few places for connections.
+    /// Whether connection slots are scarce.
     pub(super) is_crowded: bool,
-    /// In the end idle connections close by themselves, which takes a minute.
+    /// Whether idle connections time out at the end, which takes a minute.
     pub(super) waits_for_idle: bool,
 }
 
 impl Scenario {
     pub(super) fn draw(rng: &mut Rng) -> Self {
-        // In a sixth strangers alone go wrong, so that what is promised to honest processes can be asked for.
+        // In a sixth of the worlds only foreign peers misbehave, to check the promises to honest processes.
         let is_calm = rng.below(6) == 0;
         let features = Features::draw(rng).tamed(is_calm);
         let heartbeat_ns = [5, 20, 50, 100, 250, 1_000][rng.below(6) as usize] * MS;
@@ -156,7 +157,7 @@ impl Scenario {
         let count = if rng.below(8) == 0 { rng.between(5, 12) } else { rng.between(2, 4) } as usize;
         let hosts = rng.between(1, count as u64) as usize;
         let is_crowded = rng.below(4) == 0;
-        // Descriptors end before the places do.
+        // Descriptors run out before the connection slots do.
         let is_poor = is_crowded && rng.below(2) == 0 && !is_calm;
         let draw = |index: usize, rng: &mut Rng| {
             let room = (is_crowded, is_poor);
@@ -230,7 +231,7 @@ fn draw_plan(
         .heartbeat(Duration::from_nanos(heartbeat_ns))
         .connect_timeout(Duration::from_nanos(step_ns));
     let settings = if family == Family::Loopback { settings } else { settings.insecure() };
-    // Now and then by much, or often by less than a tick, which is no excuse for a peer that is late itself.
+    // Rarely by much, or often by less than a tick, which does not excuse a late peer.
     let (late, late_ns_max) = match rng.below(2) {
         0 => (Probability::percent(2), rng.between(1, 3 * heartbeat_ns / 2)),
         _ => (Probability::percent(50), heartbeat_ns / 4),
@@ -245,7 +246,7 @@ fn draw_plan(
         can_udp: allows_udp && port.is_usable(),
         port,
         descriptors_max,
-        // The rest of the process may have taken more of them than it left.
+        // The rest of the process may have used more descriptors than assumed.
         descriptors_real: if is_poor {
             rng.between(descriptors_max / 3, descriptors_max)
         } else {

@@ -1,6 +1,8 @@
-//! Peers that are no nexus: some break the protocol, some are slow, mute or greedy, and some only ask for counters.
+//! Foreign peers, which have no nexus: some break the protocol, some are slow, silent or greedy, and some
+//! only ask for counters.
 //!
-//! They write raw bytes. What they say is legal, almost legal or nothing at all; a nexus has to survive it, serve its
+//! They write raw bytes: legal, almost legal or no messages at all. A nexus has to survive this, serve its
+//! honest peers meanwhile, and keep no state of foreign peers.
 //! honest peers meanwhile, and keep nothing of it.
 
 use std::net::SocketAddr;
@@ -16,35 +18,35 @@ use super::actor::STRANGE_TOKEN;
 use super::net::{Memory, Net, ProcessId, SocketId};
 use crate::rng::Rng;
 
-/// Tokens of its sockets begin here, and the listener has the one before.
+/// Tokens of the sockets begin here; the listener has the token before.
 const FIRST_TOKEN: usize = 10;
 
-/// How a connection behaves.
+/// The behaviour of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// Says nothing.
+    /// Sends nothing.
     Mute,
-    /// Says what is not the protocol.
+    /// Sends bytes that are not the protocol.
     Garbage,
-    /// Says HELLO a byte at a time.
+    /// Sends HELLO a byte at a time.
     Slow,
-    /// Says HELLO, and falls silent.
+    /// Sends HELLO, and falls silent.
     Greets,
-    /// Asks and asks, and does not read.
+    /// Sends requests all the time, and does not read.
     Deaf,
-    /// Opens links, of which some are to endpoints that are not there, and proposes sessions on them.
+    /// Opens links, some to missing endpoints, and proposes sessions on them.
     Greedy,
-    /// Says messages of all kinds in any order.
+    /// Sends messages of all kinds in any order.
     Odd,
-    /// The same with wrong bits.
+    /// Like `Odd`, with wrong bits.
     Mutant,
-    /// Says HELLO and some more, and ends its direction.
+    /// Sends HELLO and one more message, and ends its direction.
     HalfClosed,
-    /// Keeps a link or two without use, and gives signs of life.
+    /// Keeps unused links, and sends heartbeats.
     Keeper,
-    /// Speaks versions that are to come.
+    /// Speaks future versions.
     Modern,
-    /// Asks for counters, as `petrel stats` does.
+    /// Asks for counters, like `petrel stats`.
     Asker,
 }
 
@@ -68,13 +70,13 @@ impl Manner {
         MANNERS[rng.below(MANNERS.len() as u64) as usize]
     }
 
-    /// Whether it may have sessions, with which its places are its own.
+    /// Returns true if the peer may have sessions, which protect its connections from eviction.
     pub(super) fn is_greedy(self) -> bool {
         matches!(self, Self::Greedy | Self::Odd | Self::Mutant)
     }
 }
 
-/// A connection of a stranger's.
+/// A connection of a foreign peer.
 struct Contact {
     socket: SocketId,
     manner: Manner,
@@ -82,9 +84,9 @@ struct Contact {
     has_begun: bool,
     is_over: bool,
     decoder: Decoder,
-    /// Bytes of HELLO that a slow one has said.
+    /// Bytes of HELLO sent by a slow peer.
     said: usize,
-    /// What an asker has got so far, and whether that is all.
+    /// Parts received by a statistics client, and whether the answer is complete.
     parts: u16,
     is_answered: bool,
     asked_ns: u64,
@@ -95,24 +97,24 @@ pub(super) struct Stranger {
     heartbeat_ms: u32,
     address: SocketAddr,
     contacts: Vec<Contact>,
-    /// Answers to askers that were whole.
+    /// Number of complete answers to statistics clients.
     pub(super) answers: u64,
 }
 
 impl Stranger {
-    /// A process of the network that listens at `address`.
+    /// Makes a process of the network that listens at `address`.
     pub(super) fn new(
         net: &mut Net,
         process: ProcessId,
         address: SocketAddr,
         heartbeat_ms: u32,
     ) -> Self {
-        // Another process of that address is of the world's making: none listens there.
+        // A further process at that address does not listen.
         let _ = net.listen(process, address, 64, FIRST_TOKEN - 1);
         Self { process, heartbeat_ms, address, contacts: Vec::new(), answers: 0 }
     }
 
-    /// The interval that it declares.
+    /// Returns the declared heartbeat interval.
     pub(super) fn heartbeat_ns(&self) -> u64 {
         u64::from(self.heartbeat_ms) * 1_000_000
     }
@@ -123,7 +125,7 @@ impl Stranger {
         }
     }
 
-    /// Comes to a rendezvous of its host with a ticket that is not its own, too little of one, or too much memory.
+    /// Connects to a rendezvous of its host with a wrong ticket, a truncated ticket, or too much memory.
     pub(super) fn knock(&self, net: &mut Net, target: ProcessId, rng: &mut Rng) {
         let Some(name) = net.meeting_of(target) else { return };
         let Ok(guest) = net.meet(self.process, &name) else { return };
@@ -131,7 +133,7 @@ impl Stranger {
         rng.fill(&mut ticket);
         for byte in ticket.chunks(8) {
             let memory = (rng.below(2) == 0).then_some(Memory::STRANGE);
-            // It may have been sent away already.
+            // The target may have closed the connection already.
             let _ = net.send_to_guest(guest, byte, memory);
         }
         if rng.below(2) == 0 {
@@ -158,7 +160,7 @@ impl Stranger {
         });
     }
 
-    /// Does what there is to do at a socket, or as time goes by.
+    /// Handles ready sockets and time-driven actions.
     pub(super) fn act(&mut self, net: &mut Net, rng: &mut Rng, is_tick: bool) {
         while let Ok((socket, _)) = net.accept(self.process, self.address) {
             let manner = Manner::draw(rng);
@@ -179,7 +181,7 @@ impl Stranger {
         self.answers = answered as u64;
     }
 
-    /// An asker that has waited for longer than `ns`, if there is one.
+    /// Returns true if a statistics client has waited longer than `ns`.
     pub(super) fn is_kept_waiting(&self, net: &Net, ns: u64) -> bool {
         let waits = |contact: &Contact| {
             contact.manner == Manner::Asker
@@ -193,7 +195,7 @@ impl Stranger {
 }
 
 impl Contact {
-    /// Writes what there is room for. The rest is lost: no better is expected of a stranger.
+    /// Writes as much as there is room for and drops the rest, as a foreign peer may.
     fn say(&self, net: &mut Net, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match net.write(self.socket, bytes) {
@@ -291,7 +293,7 @@ impl Contact {
         }
     }
 
-    /// Answers in the way of its kind.
+    /// Answers according to its behaviour.
     fn hear(&mut self, net: &mut Net, rng: &mut Rng, mut bytes: &[u8]) {
         while let Ok(Some(message)) = self.decoder.decode(&mut bytes) {
             let mut answer = Vec::new();
@@ -410,7 +412,7 @@ fn answer_session(answer: &mut Vec<u8>, rng: &mut Rng, manner: Manner, open: &Se
     }
 }
 
-/// A legal message, though perhaps not now or from this side.
+/// Returns a legal message, possibly at the wrong time or from the wrong side.
 fn any_message(rng: &mut Rng) -> Message {
     let (link, request) = (rng.below(3) as u32, rng.below(3) as u32);
     let (session, token, text) = (rng.below(4) as u32, rng.below(64) as u32, "odd".to_owned());

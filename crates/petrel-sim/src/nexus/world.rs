@@ -1,4 +1,4 @@
-//! A world: its processes, and who runs when.
+//! A nexus world: its processes, and their scheduling.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -22,61 +22,61 @@ use crate::trace::Trace;
 
 /// Time from readiness to the end of the wait.
 const WAKE_NS: (u64, u64) = (1_000, 20_000);
-/// What a turn takes.
+/// Duration of a turn.
 const TURN_NS: u64 = 3_000;
-/// Turns after which the tables are held against each other.
+/// Number of turns between two checks of the tables.
 const TURNS_PER_CHECK: u64 = 16;
 
-/// Names an endpoint of the world; never used again.
+/// Names an endpoint of the world; never reused.
 pub(super) type ActorId = usize;
 
-/// What happens at a time.
+/// An event of the world.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deed {
-    /// The wait of a process's thread ends, if it is still that wait.
+    /// The wait of a process's thread ends, if the number of the wait still matches.
     Wake(ProcessId, u64),
     Turn(ProcessId),
     Chore(ActorId, Chore),
     /// A step of the workload.
     Ask,
-    /// Something befalls somebody.
+    /// A fault.
     Befall,
     Start(usize),
     Heal(HostId, HostId),
     Power(HostId),
     Revive(ProcessId),
     Visit(usize, ProcessId, Manner),
-    /// A stranger comes to a rendezvous.
+    /// A foreign peer connects to a rendezvous.
     Knock(usize, ProcessId),
-    /// Strangers go on, and bounds are looked at.
+    /// Foreign peers act, and time bounds are checked.
     Tick,
 }
 
 /// A process with a nexus.
 pub(super) struct Process {
     pub(super) plan: Plan,
-    /// Its place among the plans.
+    /// Its index in the plans.
     pub(super) index: usize,
     pub(super) nexus: Option<SteppedNexus<SimNetwork>>,
     pub(super) incarnation: u64,
-    /// What the thread does.
+    /// The state of the thread.
     state: Running,
     /// Distinguishes waits.
     wait: u64,
     pub(super) paused_until_ns: u64,
-    /// How late turns began, in all.
+    /// Accumulated lateness of turns.
     pub(super) lateness_ns: u64,
-    /// When a turn was late the last time.
+    /// When a turn was last late.
     pub(super) excused_ns: u64,
     pub(super) ended_ns: Option<u64>,
-    /// What endpoints that have gone were told.
+    /// Message counts of removed endpoints.
     pub(super) told: Told,
-    /// Endpoints that have gone may have missed something.
+    /// Whether removed endpoints may have missed messages.
     pub(super) has_lost_endpoints: bool,
 }
 
 impl Process {
-    /// Whether its thread runs or sleeps as it should.
+    /// Returns true if its thread runs or sleeps without delay.
     pub(super) fn is_prompt(&self, now_ns: u64) -> bool {
         let is_held_up = matches!(self.state, Running::Awake(since_ns) if since_ns < now_ns);
         self.nexus.is_some() && now_ns >= self.paused_until_ns && !is_held_up
@@ -87,9 +87,9 @@ impl Process {
 enum Running {
     /// Waits for events.
     Asleep,
-    /// Something is there; the wait is about to end.
+    /// A token is ready; the wait is about to end.
     Waking,
-    /// The wait has ended, at that time, and the turn is to begin.
+    /// The wait ended at this time, and the turn is about to begin.
     Awake(u64),
 }
 
@@ -100,20 +100,20 @@ pub(super) struct World {
     pub(super) deeds: BinaryHeap<Reverse<(u64, u64)>>,
     contents: BTreeMap<u64, Deed>,
     sequence: u64,
-    /// By their number in the network; `None` for those of strangers.
+    /// By number in the network; `None` for processes of foreign peers.
     pub(super) processes: BTreeMap<ProcessId, Process>,
-    /// The process that has each plan now.
+    /// The current process of each plan.
     pub(super) current: Vec<Option<ProcessId>>,
     pub(super) actors: BTreeMap<ActorId, Actor>,
     next_actor: ActorId,
     pub(super) strangers: Vec<Stranger>,
     next_token: u32,
     waker: Option<Waker>,
-    /// Nothing new is begun any more.
+    /// Whether faults and workload have ended.
     pub(super) is_calm: bool,
-    /// Since when nothing has been cut or has come back.
+    /// When the last cut was healed or the last host came back.
     pub(super) healed_ns: u64,
-    /// Pairs of hosts that are cut off from each other, and since when.
+    /// Cut pairs of hosts, and the times of the cuts.
     pub(super) cut_since: BTreeMap<(HostId, HostId), u64>,
     pub(super) report: Report,
     seed: u64,
@@ -154,7 +154,7 @@ impl World {
     }
 
     pub(super) fn run(&mut self) -> Result<Report, String> {
-        // Nobody sleeps by it; production's endpoints do.
+        // No simulated endpoint sleeps on this waker; production's endpoints do.
         self.waker = Some(Waker::new().map_err(|error| error.to_string())?);
         (0..self.current.len()).try_for_each(|index| self.start(index))?;
         self.plan_deeds();
@@ -180,7 +180,7 @@ impl World {
         self.at(self.now_ns() + ns, deed);
     }
 
-    /// Writes a line of the trace, if there is one.
+    /// Writes a line of the trace, if it is on.
     pub(super) fn note(&mut self, what: std::fmt::Arguments<'_>) {
         use std::fmt::Write as _;
         if self.trace.is_on() {
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// Wakes the threads and strangers for which something is ready.
+    /// Wakes the threads and foreign peers with ready tokens.
     fn heed_signals(&mut self) {
         let signals = self.net.borrow_mut().take_signals();
         for id in signals {
@@ -250,7 +250,8 @@ impl World {
         Ok(())
     }
 
-    /// The wait of a thread ends. It may not run at once, and events that come meanwhile are for its next turn.
+    /// Ends the wait of a thread. The thread may start late, and events in the meantime are for its next
+    /// turn.
     fn wake(&mut self, id: ProcessId, wait: u64) {
         let now_ns = self.now_ns();
         let Some(process) = self.processes.get_mut(&id) else { return };
@@ -297,7 +298,7 @@ impl World {
         }
         let is_due = self.report.turns.is_multiple_of(TURNS_PER_CHECK);
         if !goes_on {
-            // Before the nexus drops them: the kernel closes what is left in order.
+            // Before the nexus drops the sockets: the kernel closes them in order.
             self.net.borrow_mut().forget_process(id, true);
         }
         if let Some(process) = self.processes.get_mut(&id) {
@@ -314,7 +315,7 @@ impl World {
         Ok(())
     }
 
-    /// A thread waits again.
+    /// Puts a thread back to sleep.
     fn sleep(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
         let patience_ns = nexus.patience().map(|patience| patience.as_nanos() as u64);
         let has_ready = self.net.borrow().has_ready(id);
@@ -328,7 +329,7 @@ impl World {
         }
     }
 
-    /// The nexus has said goodbye: its thread ends, and the kernel closes its sockets.
+    /// Handles a nexus that has sent GOODBYE: its thread ends, and the kernel closes its sockets.
     fn on_ended(&mut self, id: ProcessId, stats: &NexusStats) {
         self.add_stats(stats);
         let now_ns = self.now_ns();
@@ -348,7 +349,7 @@ impl World {
         self.fetch_news(id);
     }
 
-    /// Without a thread the answers are there at once.
+    /// Without a thread the answers are available at once.
     fn hear_of_no_thread(&mut self, id: ProcessId) {
         if self.processes.get(&id).is_some_and(|process| process.nexus.is_none()) {
             self.fetch_news(id);
@@ -366,7 +367,7 @@ impl World {
         }
     }
 
-    /// The longest that an endpoint takes over an answer.
+    /// Returns the longest time of an endpoint for an answer.
     fn think_ns(&self) -> u64 {
         self.scenario.conditions.delay_ns.1.max(10_000)
     }
@@ -394,7 +395,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets an endpoint do something at once.
+    /// Lets an endpoint act at once.
     pub(super) fn with_actor(
         &mut self,
         id: ActorId,
@@ -472,7 +473,7 @@ impl World {
         Ok(())
     }
 
-    /// An endpoint ends.
+    /// Removes an endpoint.
     pub(super) fn detach(&mut self, id: ActorId) {
         let Some(actor) = self.actors.remove(&id) else { return };
         self.report.told.add(actor.told);
@@ -483,7 +484,7 @@ impl World {
         }
     }
 
-    /// A process ends without a word of its own; the kernel may have one, or not.
+    /// Kills a process; its kernel may notify the peers.
     pub(super) fn kill(&mut self, id: ProcessId, says_so: bool) {
         let now_ns = self.now_ns();
         let Some(process) = self.processes.get_mut(&id) else { return };
@@ -495,7 +496,7 @@ impl World {
         let stats = nexus.stats();
         self.add_stats(&stats);
         self.note(format_args!("p{id} KILLED, {says_so}"));
-        // First, so that what follows finds no process to speak for.
+        // First, so that later drops find no process.
         self.net.borrow_mut().forget_process(id, says_so);
         let dead: Vec<_> =
             self.actors.iter().filter(|(_, a)| a.process == id).map(|(id, _)| *id).collect();
@@ -518,7 +519,7 @@ impl World {
         );
     }
 
-    /// Adds a stranger's process on a host.
+    /// Adds a foreign peer's process on a host.
     pub(super) fn add_stranger(&mut self, host: HostId, heartbeat_ms: u32) -> usize {
         let mut net = self.net.borrow_mut();
         let process = net.add_process(host, (4_096, 4_096));
@@ -546,7 +547,7 @@ impl World {
     }
 }
 
-/// How an endpoint with this port is reached.
+/// Returns the UDP settings of an endpoint.
 fn data_port(plan: &Plan, port: u16) -> Option<UdpAttach> {
     let proper = plan.address.ip();
     let (any, other): (IpAddr, IpAddr) = match proper {

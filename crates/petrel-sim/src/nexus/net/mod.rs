@@ -1,8 +1,9 @@
-//! A network of processes in virtual time: TCP and Unix sockets as the kernel's look to one readiness loop per process.
+//! A network of processes in virtual time: TCP and Unix sockets as a kernel presents them to one readiness
+//! loop per process.
 //!
-//! Streams deliver in order, in whatever pieces, late or never where the network is cut. The network does what sockets
-//! may do and rarely show in tests: short reads and writes, interrupted calls, full buffers, resets that swallow what
-//! was not read, connections without descriptors for them, and silence.
+//! Streams deliver in order, in arbitrary pieces, delayed or blocked by partitions. The network shows
+//! behaviour of sockets that is rare in tests: short reads and writes, interrupted calls, full buffers,
+//! resets that discard unread bytes, connections without descriptors, and silence.
 
 mod system;
 mod tcp;
@@ -33,25 +34,25 @@ pub(super) type HostId = usize;
 
 pub(super) type NetRef = Rc<RefCell<Net>>;
 
-/// What the network is like.
+/// The properties of the network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Conditions {
-    /// Least and largest delay between two hosts, and between processes of one.
+    /// Minimum and maximum delay between two hosts. Processes of one host have shorter delays.
     pub(super) delay_ns: (u64, u64),
-    /// Bytes that a connection holds between its two ends.
+    /// Capacity of a connection between its two ends, in bytes.
     pub(super) window_bytes: usize,
     /// How often a read or a write is short or interrupted.
     pub(super) choppy: Probability,
-    /// How often a reset takes what was not read with it.
+    /// How often a reset discards unread bytes.
     pub(super) harsh_resets: Probability,
     /// How often the system refuses to make or register a socket.
     pub(super) scarce: Probability,
-    /// How often shared memory cannot be had, or a rendezvous is full.
+    /// How often shared memory is unavailable, or a rendezvous is full.
     pub(super) scarce_shm: Probability,
     pub(super) family: Family,
 }
 
-/// Which addresses hosts have.
+/// The addresses of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     Loopback,
@@ -76,7 +77,7 @@ pub(super) struct Net {
     pub(super) rng: Rng,
     pub(super) conditions: Conditions,
     arrivals: BinaryHeap<Reverse<(u64, u64)>>,
-    /// What arrives, by its number.
+    /// Arrivals by their number.
     contents: BTreeMap<u64, Arrival>,
     sequence: u64,
     hosts: Vec<Host>,
@@ -84,9 +85,9 @@ pub(super) struct Net {
     sockets: Vec<tcp::Socket>,
     listeners: BTreeMap<SocketAddr, tcp::Listening>,
     unix: unix::UnixSockets,
-    /// Pairs of hosts between which nothing passes, the lower first, and what waits there.
+    /// Cut pairs of hosts, the lower host first, and the waiting arrivals.
     cuts: BTreeMap<(HostId, HostId), Vec<Arrival>>,
-    /// Processes for which something has become ready.
+    /// Processes with a newly ready token.
     signals: BTreeSet<ProcessId>,
     pub(super) digest: u64,
 }
@@ -96,29 +97,29 @@ struct Host {
     next_port: u16,
 }
 
-/// A process as the kernel sees it.
+/// The kernel's state of a process.
 pub(super) struct Process {
     pub(super) host: HostId,
     pub(super) is_alive: bool,
-    /// Tokens of what is ready, in order; each once.
+    /// Ready tokens, in order; each once.
     ready: Vec<usize>,
-    /// What the poll that has returned has found, until the turn begins.
+    /// The result of the last poll, until the turn begins.
     found: Option<Vec<usize>>,
     tokens: BTreeMap<usize, SocketId>,
-    /// Descriptors that it believes to have, that it has, and that it uses.
+    /// Descriptor counts: assumed limit, real limit, and in use.
     pub(super) descriptors_max: u64,
     pub(super) descriptors_real: u64,
     pub(super) descriptors: u64,
-    /// Its next poll fails.
+    /// Whether the next poll fails.
     pub(super) poll_fails: bool,
-    /// Whether streams of peers hang when they are closed.
+    /// Whether closing streams of peers hangs.
     pub(super) closes_hang: bool,
-    /// Connections that it made and that it accepted.
+    /// Outgoing and accepted connections.
     pub(super) connects: u64,
     pub(super) accepts: u64,
 }
 
-/// What reaches a socket after a while.
+/// An arrival at a socket.
 #[derive(Debug)]
 enum Arrival {
     Syn { from: SocketId, attempt: u32 },
@@ -181,12 +182,12 @@ impl Net {
         self.processes.len() - 1
     }
 
-    /// When the next thing arrives.
+    /// Returns the time of the next arrival.
     pub(super) fn next_ns(&self) -> u64 {
         self.arrivals.peek().map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns)
     }
 
-    /// Lets time pass, and what is due arrive.
+    /// Advances time, and delivers due arrivals.
     pub(super) fn advance(&mut self, to_ns: u64) {
         while let Some(&Reverse((at_ns, number))) = self.arrivals.peek()
             && at_ns <= to_ns
@@ -200,12 +201,12 @@ impl Net {
         self.now_ns = self.now_ns.max(to_ns);
     }
 
-    /// Processes for which something has become ready since the last call.
+    /// Returns processes with a token that has become ready since the last call.
     pub(super) fn take_signals(&mut self) -> BTreeSet<ProcessId> {
         std::mem::take(&mut self.signals)
     }
 
-    /// Mixes what happened into the digest.
+    /// Mixes an event into the digest.
     pub(super) fn note(&mut self, what: u64, number: u64) {
         let word = self.now_ns ^ what << 56 ^ number << 32;
         self.digest = (self.digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -217,7 +218,7 @@ impl Net {
         self.contents.insert(self.sequence, arrival);
     }
 
-    /// The way from one host to another, in nanoseconds.
+    /// Draws the delay from one host to another, in nanoseconds.
     fn draw_delay(&mut self, a: HostId, b: HostId) -> u64 {
         let (least, largest) = self.conditions.delay_ns;
         let (least, largest) = if a == b { (1_000, 20_000) } else { (least, largest) };
@@ -228,7 +229,7 @@ impl Net {
         probability != Probability::NEVER && self.rng.chance(probability)
     }
 
-    /// Tells a process that a token is ready.
+    /// Marks a token of a process as ready.
     pub(super) fn notify(&mut self, process: ProcessId, token: usize) {
         let entry = &mut self.processes[process];
         if entry.is_alive {
@@ -244,7 +245,8 @@ impl Net {
         !process.ready.is_empty() || process.found.is_some()
     }
 
-    /// The wait of a process ends: what is ready by now is what its turn will see, whenever that begins.
+    /// Ends the wait of a process: the tokens ready by now are those of its next turn, whenever that
+    /// begins.
     pub(super) fn end_wait(&mut self, process: ProcessId) {
         let entry = &mut self.processes[process];
         if entry.found.is_none() {
@@ -252,19 +254,19 @@ impl Net {
         }
     }
 
-    /// A process that does not poll has seen what was found.
+    /// Discards the found tokens of a process that does not poll.
     pub(super) fn forget_found(&mut self, process: ProcessId) {
         self.processes[process].found = None;
     }
 
-    /// Nothing is scarce or cut short any more.
+    /// Ends all shortages.
     pub(super) fn calm(&mut self) {
         let conditions = &mut self.conditions;
         (conditions.scarce, conditions.scarce_shm) = (Probability::NEVER, Probability::NEVER);
         self.processes.iter_mut().for_each(|process| process.closes_hang = false);
     }
 
-    /// What a poll tells, at most `count`; the rest stays.
+    /// Returns the result of a poll, at most `count` tokens; the rest stays.
     fn take_ready(&mut self, process: ProcessId, count: usize) -> Vec<Ready> {
         let entry = &mut self.processes[process];
         let mut tokens = entry.found.take().unwrap_or_else(|| std::mem::take(&mut entry.ready));
@@ -281,7 +283,7 @@ impl Net {
         tokens.into_iter().map(|token| Ready { token, is_writable: is_writable(token) }).collect()
     }
 
-    /// Cuts two hosts off from each other. What is under way waits, as TCP would send it again.
+    /// Cuts two hosts off from each other. Bytes in flight wait, because TCP would retransmit them.
     pub(super) fn cut(&mut self, a: HostId, b: HostId) {
         if a != b {
             self.cuts.entry((a.min(b), a.max(b))).or_default();
@@ -290,8 +292,9 @@ impl Net {
 
     pub(super) fn heal(&mut self, a: HostId, b: HostId) {
         let mut waiting = self.cuts.remove(&(a.min(b), a.max(b))).unwrap_or_default();
-        // What was sent shortly before and has not come to the cut yet must not overtake what waits there. No delay is
-        // longer than the one below, so that it would have come before that time, and now comes at it.
+        // Bytes that were sent shortly before and have not reached the cut must not overtake the waiting
+        // ones. No delay is longer than the one below, so that these bytes would have arrived before that
+        // time, and now arrive at it.
         let held: BTreeSet<_> = waiting.iter().filter_map(Arrival::receiver).collect();
         let is_behind = |arrival: &Arrival| arrival.receiver().is_some_and(|to| held.contains(&to));
         let behind = self.contents.iter().filter(|(_, arrival)| is_behind(arrival));
@@ -299,7 +302,7 @@ impl Net {
         waiting.extend(behind.iter().filter_map(|number| self.contents.remove(number)));
         for arrival in waiting {
             let at_ns = self.now_ns + self.conditions.delay_ns.1;
-            // Connections keep their order: what is sent from now on comes later.
+            // Connections keep their order: later bytes arrive later.
             if let Some(to) = arrival.receiver() {
                 let floor = &mut self.sockets[to].arrival_floor_ns;
                 *floor = (*floor).max(at_ns);
@@ -313,7 +316,7 @@ impl Net {
         cuts.into_iter().for_each(|(a, b)| self.heal(a, b));
     }
 
-    /// A host loses power, or has it again. Its processes are gone, and nobody is told.
+    /// Cuts or restores the power of a host. A cut ends its processes without notice to any peer.
     pub(super) fn set_power(&mut self, host: HostId, is_up: bool) {
         self.hosts[host].is_up = is_up;
         if !is_up {
@@ -327,7 +330,7 @@ impl Net {
         self.hosts[host].is_up
     }
 
-    /// A process has ended; the kernel closes what it had, and says so unless power has gone.
+    /// Ends a process; the kernel closes its sockets, and notifies the peers unless power is lost.
     pub(super) fn forget_process(&mut self, process: ProcessId, says_so: bool) {
         if !std::mem::replace(&mut self.processes[process].is_alive, false) {
             return;

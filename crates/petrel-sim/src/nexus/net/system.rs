@@ -20,7 +20,7 @@ const MTU: usize = 1_500;
 pub(in crate::nexus) struct SimNetwork {
     net: NetRef,
     process: ProcessId,
-    /// Events that a poll tells at once: fewer than the reactor has room for, as after a flood.
+    /// Events returned by a poll: fewer than the reactor's capacity, as after a flood.
     events_max: usize,
 }
 
@@ -227,7 +227,7 @@ impl Drop for Guest {
     }
 }
 
-/// What an endpoint gets with a link.
+/// The transport of a link, given to an endpoint.
 #[derive(Debug)]
 pub(in crate::nexus) enum SimLink {
     Udp(UdpLink),
@@ -240,7 +240,7 @@ pub(in crate::nexus) enum SimLink {
 }
 
 impl SharedMemory for SimNetwork {
-    /// Its name.
+    /// The name of the rendezvous.
     type Rendezvous = Vec<u8>;
     type Guest = Guest;
     type Segment = Memory;
@@ -327,7 +327,7 @@ impl SharedMemory for SimNetwork {
     }
 }
 
-/// Memory of a peer.
+/// Received memory descriptors of a peer.
 #[derive(Debug, Default)]
 pub(in crate::nexus) struct SimFds(Vec<Memory>);
 

@@ -1,4 +1,4 @@
-//! Connections of TCP.
+//! TCP connections.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use super::wire::{Reader, Said};
 use super::{Arrival, HostId, Net, ProcessId};
 
-/// Names an end of a connection; never used again.
+/// Names an end of a connection; never reused.
 pub(in crate::nexus) type SocketId = usize;
 
-/// Tries of a connection's first packet, and the pause after the first, which doubles.
+/// Number of SYN retries, and the pause after the first, which doubles.
 const SYN_TRIES: u32 = 5;
 const SYN_PAUSE_NS: u64 = 1_000_000_000;
 
@@ -24,30 +24,30 @@ pub(super) struct Socket {
     state: State,
     peer: Option<SocketId>,
     token: Option<usize>,
-    /// What came and was not read.
+    /// Received and unread bytes.
     received: VecDeque<u8>,
-    /// The peer ends its direction behind that.
+    /// The peer has ended its direction after these bytes.
     is_at_end: bool,
-    /// The connection broke, and the owner has not been told.
+    /// The connection broke, and its owner has not seen the error yet.
     broken: Option<ErrorKind>,
-    /// Bytes written that the peer has not read.
+    /// Written bytes that the peer has not read.
     unread_bytes: usize,
     /// A write found no room.
     waits_for_room: bool,
-    /// There is room again, and it has not been told yet.
+    /// There is room again, and the owner has not been notified yet.
     room_is_due: bool,
-    /// When it was last told so.
+    /// When the owner was last notified of room.
     room_ns: u64,
     has_ended: bool,
-    /// What is sent to this end comes no earlier, so that it comes in order.
+    /// Later arrivals at this end come no earlier, to keep their order.
     pub(super) arrival_floor_ns: u64,
-    /// When the last byte came.
+    /// When the last byte arrived.
     heard_ns: u64,
-    /// When the connection was there.
+    /// When the connection was established.
     connected_ns: u64,
     rtt_ns: u32,
     is_opener: bool,
-    /// Follows what the owner writes, and what comes.
+    /// Parse the bytes written by the owner, and the received bytes.
     reader: Reader,
     listener: Reader,
 }
@@ -57,7 +57,7 @@ enum State {
     Connecting,
     Connected,
     Failed,
-    /// The owner has closed it, or is no more.
+    /// Closed by its owner, or the owner has ended.
     Gone,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Listening {
 }
 
 impl Socket {
-    /// Ends without a word.
+    /// Ends without notice to the peer.
     pub(super) fn vanish(&mut self) {
         self.state = State::Gone;
         self.token = None;
@@ -81,7 +81,7 @@ impl Socket {
 }
 
 impl Arrival {
-    /// The end that it reaches, if that has an order to keep.
+    /// Returns the receiving end of an arrival that has to keep its order.
     pub(super) fn receiver(&self) -> Option<SocketId> {
         match self {
             Self::Bytes { to, .. } | Self::End { to, .. } | Self::Reset { to } => Some(*to),
@@ -124,7 +124,7 @@ impl Net {
         self.sockets.len() - 1
     }
 
-    /// Takes a descriptor, if the process may have one more.
+    /// Reserves a descriptor, if the process may have one more.
     pub(super) fn take_descriptor(&mut self, process: ProcessId) -> io::Result<()> {
         let entry = &mut self.processes[process];
         if entry.descriptors >= entry.descriptors_real {
@@ -185,7 +185,7 @@ impl Net {
         process: ProcessId,
         address: SocketAddr,
     ) -> io::Result<(SocketId, SocketAddr)> {
-        // The kernel looks for a free descriptor before it looks at its queue.
+        // The kernel reserves a descriptor before it checks its queue.
         self.take_descriptor(process)?;
         let listening = self.listeners.get_mut(&address);
         let next = listening.and_then(|listening| listening.backlog.pop_front());
@@ -202,7 +202,7 @@ impl Net {
         Ok((id, self.sockets[id].remote))
     }
 
-    /// Whether a connection waits to be accepted, and could be.
+    /// Returns true if a connection waits and a descriptor is free to accept it.
     pub(in crate::nexus) fn can_accept(&self, process: ProcessId, address: SocketAddr) -> bool {
         let entry = &self.processes[process];
         self.has_waiting(address) && entry.descriptors < entry.descriptors_real
@@ -212,7 +212,7 @@ impl Net {
         self.listeners.get(&address).is_some_and(|listening| !listening.backlog.is_empty())
     }
 
-    /// Tells of a socket's readiness by a token from now on; at once if it is ready.
+    /// Associates a socket with a token for readiness events; reports at once if the socket is ready.
     pub(in crate::nexus) fn register(&mut self, id: SocketId, token: usize) -> io::Result<()> {
         if self.happens(self.conditions.scarce) {
             return Err(ErrorKind::OutOfMemory.into());
@@ -280,7 +280,7 @@ impl Net {
         }
     }
 
-    /// The reader has made room for its peer.
+    /// Frees room for the peer after a read.
     fn free_room(&mut self, peer: SocketId, from: HostId, count: usize) {
         let at_ns = self.now_ns + self.draw_delay(from, self.sockets[peer].host);
         let socket = &mut self.sockets[peer];
@@ -318,7 +318,7 @@ impl Net {
         Ok(count)
     }
 
-    /// Sends something behind all that was sent to that end before.
+    /// Sends an arrival after all earlier arrivals at that end.
     fn send_to(&mut self, to: SocketId, from: SocketId, arrival: Arrival) {
         let delay_ns = self.draw_delay(self.sockets[from].host, self.sockets[to].host);
         let rtt_ns = u32::try_from(2 * delay_ns).unwrap_or(u32::MAX);
@@ -336,7 +336,7 @@ impl Net {
             return Err(ErrorKind::NotConnected.into());
         }
         self.end_direction(id);
-        // Each `shutdown` of a socket is an event of that socket.
+        // Every `shutdown` of a socket is an event of that socket.
         self.tell(id);
         Ok(())
     }
@@ -350,7 +350,7 @@ impl Net {
         }
     }
 
-    /// The owner closes its end.
+    /// Closes an end for its owner.
     pub(in crate::nexus) fn close(&mut self, id: SocketId) {
         self.deregister(id);
         let socket = &self.sockets[id];
@@ -362,7 +362,7 @@ impl Net {
         self.close_quietly(id);
     }
 
-    /// The same for one that has no descriptor.
+    /// Like `close`, for a socket without a descriptor.
     fn close_quietly(&mut self, id: SocketId) {
         let socket = &self.sockets[id];
         let is_unread = !socket.received.is_empty();
@@ -377,7 +377,7 @@ impl Net {
         if let Some((a, b)) = self.path_of(&arrival)
             && let Some(waiting) = self.cuts.get_mut(&(a.min(b), a.max(b)))
         {
-            // First packets are sent again by their own clock.
+            // SYNs are retransmitted by their own timer.
             return match arrival {
                 Arrival::Syn { from, attempt } => self.try_again(from, attempt),
                 arrival => waiting.push(arrival),
@@ -458,7 +458,7 @@ impl Net {
         let now_ns = self.now_ns;
         let socket = &mut self.sockets[to];
         if socket.state != State::Connecting {
-            // Nobody waits there any more.
+            // The opener no longer waits.
             if socket.state == State::Gone {
                 self.send_to(peer, to, Arrival::Reset { to: peer });
             }
@@ -483,7 +483,7 @@ impl Net {
         let is_up = self.hosts[self.sockets[to].host].is_up;
         let socket = &mut self.sockets[to];
         if socket.state == State::Gone {
-            // A host that runs answers for a socket that it does not have.
+            // A running host resets connections that it does not know.
             if is_up {
                 self.send_to(from, to, Arrival::Reset { to: from });
             }
@@ -525,7 +525,7 @@ impl Net {
     }
 }
 
-/// What owners may know of their sockets.
+/// Socket state that owners may query.
 impl Net {
     pub(super) fn take_error(&mut self, id: SocketId) -> Option<io::Error> {
         let socket = &mut self.sockets[id];
@@ -549,9 +549,9 @@ impl Net {
     }
 }
 
-/// What rules ask of connections.
+/// Connection state for the checker.
 impl Net {
-    /// Ends that a process has open, in both directions as far as it is concerned.
+    /// Returns the open ends of a process, ignoring ends that the peer has closed.
     pub(in crate::nexus) fn sockets_of(
         &self,
         process: ProcessId,
@@ -560,19 +560,19 @@ impl Net {
         registered.filter(|id| self.sockets[*id].state != State::Gone)
     }
 
-    /// When the last byte came to an end, or when the connection was there.
+    /// Returns when the last byte arrived at an end, or when the connection was established.
     pub(in crate::nexus) fn heard_ns(&self, id: SocketId) -> u64 {
         self.sockets[id].heard_ns.max(self.sockets[id].connected_ns)
     }
 
-    /// Since when its owner has not been held up by a window that was full; `None` while it does not know of room yet: a cut
-    /// holds that back, too.
+    /// Returns since when its owner is no longer blocked by a full window; `None` until the owner is
+    /// notified of room. A cut delays the notification, too.
     pub(in crate::nexus) fn room_ns(&self, id: SocketId) -> Option<u64> {
         let socket = &self.sockets[id];
         (!socket.room_is_due).then_some(socket.room_ns)
     }
 
-    /// The process at the other end.
+    /// Returns the process at the other end.
     pub(in crate::nexus) fn peer_process(&self, id: SocketId) -> Option<ProcessId> {
         self.sockets[id].peer.map(|peer| self.sockets[peer].process)
     }
@@ -586,12 +586,12 @@ impl Net {
         self.sockets[id].state == State::Connected
     }
 
-    /// What its owner has written.
+    /// Returns the messages that its owner has written.
     pub(in crate::nexus) fn said(&self, id: SocketId) -> Said {
         self.sockets[id].reader.said
     }
 
-    /// When the peer's HELLO has come, if it has.
+    /// Returns when the peer's HELLO arrived, if it has.
     pub(in crate::nexus) fn greeted_ns(&self, id: SocketId) -> Option<u64> {
         let said = self.sockets[id].listener.said;
         (said.hellos > 0).then_some(said.hello_ns)

@@ -1,4 +1,4 @@
-//! The network is what it says: order, cuts, ends and resets.
+//! Tests of the simulated network: order, cuts, ends and resets.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ fn address() -> SocketAddr {
     SocketAddr::new(Family::V4.address(1), 7)
 }
 
-/// A client on one host, connected to a server on another.
+/// Makes a client on one host, connected to a server on another.
 fn pair(choppy: u32) -> Pair {
     let net = Net::new(3, conditions(choppy), 2);
     let mut inner = net.borrow_mut();
@@ -101,7 +101,7 @@ fn heal__lets_nothing_that_is_under_way_overtake_what_waited() {
     let Pair { net, near, far, .. } = pair(0);
     let mut net = net.borrow_mut();
     let (mut sent, mut received) = (Vec::new(), Vec::new());
-    // Each round heals while some of its bytes wait at the cut and others have not come to it yet.
+    // Every round heals while some of its bytes wait at the cut and others have not reached it.
     for round in 0..50 {
         net.cut(0, 1);
         for byte in 0..8 {

@@ -1,26 +1,26 @@
-//! Unix sockets between processes of one host, and stand-ins for the memory that is handed over by them.
+//! Unix sockets between processes of one host, and stand-ins for shared memory passed through them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 
 use super::{Net, ProcessId};
 
-/// Connections that wait at a rendezvous before others are turned away.
+/// Maximum number of waiting connections at a rendezvous.
 const BACKLOG: usize = 16;
 
 /// Names an end of a connection.
 pub(super) type GuestId = usize;
 
-/// The memory of a link's rings: its name alone.
+/// The memory of a link's rings, without content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::nexus) struct Memory {
     pub(super) max_frame_bytes: usize,
-    /// Whether it is what it should be.
+    /// Whether the memory is valid.
     pub(super) is_sound: bool,
 }
 
 impl Memory {
-    /// What a stranger may send.
+    /// Memory sent by a foreign peer.
     pub(in crate::nexus) const STRANGE: Self = Self { max_frame_bytes: 2_048, is_sound: false };
 }
 
@@ -44,12 +44,12 @@ struct Guest {
     token: Option<usize>,
     is_open: bool,
     received: VecDeque<u8>,
-    /// Descriptors, with the number of bytes before each.
+    /// Descriptors, with the number of bytes before them.
     fds: VecDeque<(usize, Memory)>,
 }
 
 impl UnixSockets {
-    /// Nobody is met at a process that has ended. Returns its ends of connections.
+    /// Removes the rendezvous of an ended process. Returns the process's ends of connections.
     fn forget_process(&mut self, process: ProcessId) -> Vec<GuestId> {
         self.meetings.retain(|_, meeting| meeting.process != process);
         let own = |id: &GuestId| self.guests[*id].process == process;
@@ -58,7 +58,7 @@ impl UnixSockets {
 }
 
 impl Net {
-    /// The kernel closes what a process has open.
+    /// Closes the Unix-socket connections of an ended process.
     pub(super) fn close_guests_of(&mut self, process: ProcessId) {
         let own = self.unix.forget_process(process);
         own.into_iter().for_each(|id| self.close_guest(id));
@@ -192,7 +192,7 @@ impl Net {
             && before < count
         {
             guest.fds.pop_front();
-            // Beyond what is wanted they are thrown away.
+            // Surplus descriptors are discarded.
             if taken < fds_max {
                 fds.push(memory);
                 taken += 1;
@@ -212,7 +212,7 @@ impl Net {
         }
     }
 
-    /// The names under which processes of a host can be met.
+    /// Returns the name of a process's rendezvous.
     pub(in crate::nexus) fn meeting_of(&self, process: ProcessId) -> Option<Vec<u8>> {
         let own = self.unix.meetings.iter().find(|(_, meeting)| meeting.process == process);
         own.map(|(name, _)| name.clone())

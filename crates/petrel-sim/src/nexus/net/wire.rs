@@ -1,16 +1,16 @@
-//! What a process says on a connection, read from its bytes (`docs/wire-protocol.md` §8.1): by a reader of headers alone,
-//! so that the rules do not rest on the decoder under test.
+//! Parses the messages on a connection (`docs/wire-protocol.md` §8.1). This parser reads headers alone, so
+//! that the checker does not depend on the decoder under test.
 
 const PREFACE_BYTES: usize = 8;
 const HEADER_BYTES: usize = 8;
 
-/// Types of §8.2 that the rules are about.
+/// Message types of §8.2 that the checker needs.
 const HELLO: u16 = 1;
 const PING: u16 = 10;
 const PONG: u16 = 11;
 const GOODBYE: u16 = 14;
 
-/// What was said so far in one direction.
+/// The messages so far in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::nexus) struct Said {
     pub(in crate::nexus) hellos: u64,
@@ -18,18 +18,18 @@ pub(in crate::nexus) struct Said {
     pub(in crate::nexus) pongs: u64,
     pub(in crate::nexus) goodbyes: u64,
     pub(in crate::nexus) messages: u64,
-    /// When the last PING or PONG began to be written.
+    /// When the last PING or PONG was begun.
     pub(in crate::nexus) sign_ns: u64,
-    /// The same of PINGs alone.
+    /// When the last PING was begun.
     pub(in crate::nexus) ping_ns: u64,
-    /// When HELLO was there.
+    /// When HELLO was complete.
     pub(in crate::nexus) hello_ns: u64,
 }
 
-/// Follows the messages of a stream.
+/// Parses the messages of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Bytes of the stream so far that belong to what is complete or skipped.
+    /// Bytes of the preface parsed so far.
     preface: usize,
     header: [u8; HEADER_BYTES],
     header_bytes: usize,
