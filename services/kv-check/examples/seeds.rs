@@ -1,8 +1,8 @@
-//! Runs seeds, and says how many of them broke a rule: for stores that are broken on purpose.
+//! Runs seeds, and reports how many of them broke a rule: for stores with planted defects.
 //!
-//! `cargo run --release -p petrel-kv-check --example seeds FIRST COUNT [histories] [first]`; with `histories` only
-//! linearizability is looked at, with `first` the run ends with the first seed that breaks a rule. The exit code is 1
-//! if there was such a seed.
+//! `cargo run --release -p petrel-kv-check --example seeds FIRST COUNT [histories] [first]`; with `histories` the
+//! example checks only linearizability, with `first` it ends at the first seed that breaks a rule. The exit code is 1
+//! if a seed broke a rule.
 
 use std::process::ExitCode;
 use std::time::Instant;

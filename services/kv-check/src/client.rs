@@ -1,4 +1,4 @@
-//! A client: one operation after the other, each until there is a result, as a client of the store has to.
+//! A client: one operation after the other, each repeated until it has a result, as the protocol requires.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use crate::value::{key_of, number_of, tag_of, value_of};
 pub(crate) struct Client {
     line: Line,
     number: u32,
-    /// The session, and the last write of it.
+    /// The session, and the number of its last write.
     session: u64,
     sequence: u64,
     give_ups: u64,
-    /// What it last knew of keys: for conditions.
+    /// The last known tag and revision of keys: for conditions.
     known: BTreeMap<u8, (String, u64)>,
 }
 
-/// What became of a request.
+/// The outcome of an operation.
 enum Answer {
     Told(Told),
-    /// The client does not wait any longer.
+    /// The client has abandoned the operation.
     GivenUp,
     /// A rule was broken.
     Wrong,
@@ -38,7 +38,7 @@ impl Client {
         Self { line, number, session: 0, sequence: 0, give_ups, known: BTreeMap::new() }
     }
 
-    /// All that it does while things go wrong.
+    /// All operations during the fault window.
     pub(crate) async fn run(mut self) {
         let load = self.line.common.scenario.load;
         if self.open().await.is_some() {
@@ -48,7 +48,7 @@ impl Client {
                 if self.perform(ask).await.is_none() {
                     break;
                 }
-                // Scouts are quick, so that they look while there is something to see.
+                // Scouts pause less, so that they read while an inconsistency would be visible.
                 let is_scout = self.line.common.scenario.has_scouts();
                 self.line.pause(load.pause_ns_max >> if is_scout { 2 } else { 0 }).await;
             }
@@ -56,7 +56,7 @@ impl Client {
         self.leave();
     }
 
-    /// Reads every key: what it finds is the last word.
+    /// Reads every key, for the final check.
     pub(crate) async fn read_all(mut self) {
         for key in 0..self.line.common.scenario.load.keys {
             if self.perform(Ask::Get { key }).await.is_none() {
@@ -94,7 +94,7 @@ impl Client {
             return Ask::Scan { from, until, max: rng.between(1, 6) as u32 };
         }
         let padding = rng.below(load.value_bytes_max + 1);
-        // The write that carries it has the next number.
+        // The write with this tag has the next number.
         let tag = format!("{}.{}.{padding}", self.number, self.sequence + 1);
         match kind {
             0..4 => Ask::Put { key, tag },
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// One operation, from its call to its end in the history.
+    /// Performs one operation, and records its call and its end in the history.
     async fn perform(&mut self, ask: Ask) -> Option<()> {
         let common = self.line.common.clone();
         self.line.begin();
@@ -188,7 +188,8 @@ impl Client {
         }
     }
 
-    /// A read of what some replica has: no part of the history, but a value is somebody's at its revision.
+    /// Reads the value of any replica. The read is not part of the history, but the value must have been written at its
+    /// revision.
     async fn get_stale(&mut self, key: u8) {
         self.line.look_elsewhere();
         let name = key_of(key);
@@ -268,7 +269,7 @@ impl Client {
         }
     }
 
-    /// A write that is sent once more has the result that it had.
+    /// Sends a write again, and checks that the result is the same.
     async fn is_repeated(&mut self, command: &[u8], applied: Applied) -> bool {
         self.line.common.tally.borrow_mut().repeats += 1;
         match self.write(command, false).await {
@@ -281,7 +282,7 @@ impl Client {
         }
     }
 
-    /// The first write of which the session is to keep the result.
+    /// The first write whose result the session has to keep.
     fn draw_first_pending(&mut self) -> u64 {
         let pending_max = self.line.common.scenario.pending_max;
         let kept = if pending_max > 1 { self.line.rng.below(pending_max) } else { 0 };
@@ -316,7 +317,7 @@ impl Client {
         command
     }
 
-    /// Sends a command until there is a result, or the client gives up: `Ok(None)`.
+    /// Sends a command until there is a result, or the client abandons the write: `Ok(None)`.
     async fn write(&mut self, command: &[u8], may_give_up: bool) -> Result<Option<Applied>, ()> {
         loop {
             let Some(reply) = self.line.attempt(methods::WRITE, command).await else {

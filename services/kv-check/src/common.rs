@@ -1,4 +1,4 @@
-//! What all nodes of a world share.
+//! State shared by all nodes of a world.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -16,16 +16,16 @@ pub(crate) struct Common {
     pub(crate) control: ControlNetwork,
     pub(crate) history: RefCell<History>,
     pub(crate) observer: RefCell<Observer>,
-    /// Whether all rules but the last one, linearizability, are left out.
+    /// Whether linearizability is the only checked rule.
     pub(crate) histories_only: bool,
-    /// The first rule that was broken.
+    /// The first broken rule.
     pub(crate) violation: RefCell<Option<String>>,
-    /// Clients that have not done all that they are to do.
+    /// Clients with operations left.
     pub(crate) clients_busy: Cell<u32>,
     pub(crate) tally: RefCell<Tally>,
 }
 
-/// What is worth a glance at the end.
+/// Counters for the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) attempts: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Tally {
     pub(crate) repeats: u64,
     pub(crate) stale_reads: u64,
     pub(crate) given_up: u64,
-    /// Of the store's own client.
+    /// Operations of the store's own client.
     pub(crate) product_operations: u64,
     pub(crate) wipes: u64,
     pub(crate) transfers: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Tally {
 }
 
 impl Common {
-    /// A rule was broken. Only the first one counts: what follows may be its consequence.
+    /// Records a broken rule. Only the first counts, because later ones may be its consequences.
     pub(crate) fn fail(&self, what: String) {
         self.fabric.note(format_args!("VIOLATION {what}"));
         self.violation.borrow_mut().get_or_insert(what);
@@ -56,7 +56,7 @@ impl Common {
         self.violation.borrow().is_some()
     }
 
-    /// Where replicas may be found.
+    /// The addresses of all possible replicas.
     pub(crate) fn replica_addresses(&self) -> Vec<SocketAddr> {
         (0..self.scenario.replica_hosts()).map(|host| address_of(HostId(host))).collect()
     }

@@ -1,5 +1,5 @@
-//! A disk in virtual time: what is given to it lasts only when it has been synced, some time later, and who crashes
-//! before has lost it, or not: a disk may well have written what it has not said to have written.
+//! A disk in virtual time: data becomes durable by a sync, some time after the write. A crash before the sync may lose
+//! the data or keep it, because a disk may write data before it reports the end of the sync.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,18 +12,18 @@ use petrel_sim::fabric::FabricHandle;
 use petrel_sim::{Probability, Rng};
 use raft::eraftpb::{Entry, HardState};
 
-/// How slow disks are.
+/// The speed of disks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskConfig {
-    /// A sync takes this to eight times this.
+    /// Shortest sync; the longest usual sync is eight times as long.
     sync_ns: u64,
-    /// How likely it takes longer.
+    /// Probability of a stalled sync.
     stall: Probability,
-    /// How long, at most.
+    /// Longest stall of a sync.
     stall_ns_max: u64,
 }
 
-/// A disk: the same for all lives of its host, until somebody replaces it.
+/// A disk: the same for all lives of a host, until it is replaced.
 #[derive(Clone)]
 pub(crate) struct SimDisk(Rc<RefCell<Disk>>);
 
@@ -32,7 +32,7 @@ struct Disk {
     config: DiskConfig,
     rng: Rng,
     kept: Kept,
-    /// What is not synced, and when it will be.
+    /// Unsynced writes, and the times of their syncs.
     pending: VecDeque<(u64, Work)>,
     durable: u64,
     waker: Option<Waker>,
@@ -43,7 +43,7 @@ enum Work {
     Checkpoint(Checkpoint),
 }
 
-/// What lasts.
+/// The durable content.
 #[derive(Default)]
 struct Kept {
     identity: Option<Identity>,
@@ -53,7 +53,7 @@ struct Kept {
 }
 
 impl DiskConfig {
-    /// A sync is usually quick beside an election timeout: nobody would be elected otherwise.
+    /// A sync is usually short compared with an election timeout; otherwise no replica would be elected.
     pub(crate) fn draw(rng: &mut Rng, election_ns: u64) -> Self {
         Self {
             sync_ns: (1_000 << rng.below(12)).min(election_ns / 128),
@@ -81,17 +81,17 @@ impl SimDisk {
         })))
     }
 
-    /// From now on no sync takes longer than usual.
+    /// Ends stalls: from now on every sync takes the usual time.
     pub(crate) fn calm(&self) {
         self.0.borrow_mut().config.stall = Probability::NEVER;
     }
 
-    /// When the next sync is over.
+    /// The end of the next sync.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.0.borrow().pending.front().map(|(at_ns, _)| *at_ns)
     }
 
-    /// Lets those know who wait for what has been synced by now.
+    /// Wakes the replica if a sync has ended.
     pub(crate) fn run(&self) {
         let disk = &mut *self.0.borrow_mut();
         if disk.sync()
@@ -101,14 +101,14 @@ impl SimDisk {
         }
     }
 
-    /// Whether a crash leaves the replica its name.
+    /// Returns true if the replica keeps its name after a crash.
     pub(crate) fn has_name(&self) -> bool {
         let disk = &mut *self.0.borrow_mut();
         disk.sync();
         disk.kept.identity.is_some()
     }
 
-    /// The host has gone down: of what was not synced a part is there, from the first on.
+    /// Crashes the host: a random prefix of the unsynced writes survives.
     pub(crate) fn crash(&self) {
         let disk = &mut *self.0.borrow_mut();
         disk.sync();
@@ -121,7 +121,7 @@ impl SimDisk {
         disk.durable = 0;
     }
 
-    /// What is there, for the host's next life.
+    /// The content for the host's next life.
     pub(crate) fn recover(&self) -> Option<Recovered> {
         let disk = self.0.borrow();
         let kept = &disk.kept;
@@ -137,7 +137,7 @@ impl SimDisk {
 }
 
 impl Disk {
-    /// Keeps what is due. Tells whether there was something.
+    /// Makes due writes durable. Returns true if there were any.
     fn sync(&mut self) -> bool {
         let now_ns = self.fabric.now_ns();
         let mut has_synced = false;
@@ -159,7 +159,7 @@ impl Disk {
         }
     }
 
-    /// One sync is under way at a time; what comes meanwhile shares the next.
+    /// Queues a write for a sync. One sync runs at a time; writes that arrive meanwhile share the next.
     fn push(&mut self, work: Work) {
         let ends = self.pending.front().zip(self.pending.back());
         let at_ns = match ends.map(|(front, back)| (front.0, back.0)) {

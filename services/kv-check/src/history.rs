@@ -1,4 +1,5 @@
-//! What clients did and what they were told: for the checker of linearizability, and for rules that need none.
+//! The history of the clients' operations and answers: for the linearizability checker, and for rules that need no
+//! checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use petrel_kv::KvError;
 use petrel_kv::api::{Applied, Certainty, Outcome};
 use serde::Serialize;
 
-/// An operation as it was asked for. Keys are numbers, values are their tags.
+/// An operation, as requested. Keys are numbers, values are represented by their tags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Ask {
@@ -18,7 +19,7 @@ pub(crate) enum Ask {
     Scan { from: u8, until: u8, max: u32 },
 }
 
-/// What a conditional write expects.
+/// The expectation of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Expects {
@@ -27,7 +28,7 @@ pub(crate) enum Expects {
     Tag(String),
 }
 
-/// A key as a reader found it.
+/// A key, as a read found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Found {
     pub(crate) key: u8,
@@ -35,25 +36,25 @@ pub(crate) struct Found {
     pub(crate) revision: u64,
 }
 
-/// What a client was told.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Told {
-    /// The keys that are there, of those that were asked for.
+    /// The existing keys among the requested ones.
     Found(Vec<Found>),
-    /// The write took effect at this index; whether the key was there before.
+    /// The write took effect at this index; `was_there` says whether the key existed before.
     Changed { index: u64, was_there: bool },
-    /// It found something else; 0 for no such key.
+    /// The expectation failed; revision 0 for an absent key.
     Mismatch { index: u64, revision: u64 },
 }
 
-/// How an operation of a client that may fail ended.
+/// The end of an operation that may fail.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Told(Told),
-    /// It certainly did nothing, and will not.
+    /// The operation certainly had no effect, and will not have one.
     Failed,
-    /// Nobody knows whether it took effect, or will.
+    /// The operation may have taken effect, or may do so later.
     Unknown,
 }
 
@@ -61,9 +62,9 @@ pub(crate) enum End {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Operation {
     pub(crate) client: u32,
-    /// Place of the beginning among all beginnings and ends.
+    /// The number of its call event, counted over calls and ends.
     pub(crate) call: u64,
-    /// Place of the end. Without one nobody knows whether and when it took effect.
+    /// The number of its end event. Without an end, the operation may take effect at any time after the call, or never.
     pub(crate) end: Option<u64>,
     pub(crate) ask: Ask,
     pub(crate) told: Option<Told>,
@@ -74,23 +75,23 @@ pub(crate) struct Operation {
 pub(crate) struct History {
     pub(crate) operations: Vec<Operation>,
     events: u64,
-    /// The tags that somebody wanted to write, and to which key.
+    /// Tags of requested writes, with their keys.
     asked: BTreeMap<String, u8>,
-    /// Who wrote at an index: key and tag.
+    /// The write of each index: key and tag.
     writers: BTreeMap<u64, (u8, String)>,
     indices: BTreeMap<String, u64>,
-    /// The latest index of which somebody has been told; and of each key the latest that was written or read.
+    /// The highest index in an answer; and for each key the highest index that was written or read.
     told_max: u64,
     floors: BTreeMap<u8, u64>,
-    /// As they were when an operation began, for those that have not ended.
+    /// The values of `told_max` and `floors` at the call of each open operation.
     begun: BTreeMap<usize, (u64, BTreeMap<u8, u64>)>,
-    /// Operations that certainly did nothing, and the tags that they would have written.
+    /// Operations that certainly had no effect, and the tags of their writes.
     failed: BTreeSet<usize>,
     failed_tags: BTreeSet<String>,
 }
 
 impl Ask {
-    /// The key that it sets, and the value's tag.
+    /// The key that the operation sets, and the tag of the value.
     fn sets(&self) -> Option<(u8, &str)> {
         match self {
             Ask::Put { key, tag } | Ask::Cas { key, tag, .. } => Some((*key, tag)),
@@ -100,7 +101,7 @@ impl Ask {
 }
 
 impl End {
-    /// What the store's own client says of an operation.
+    /// Converts a result of the store's own client.
     pub(crate) fn of(result: Result<Told, KvError>) -> Self {
         match result {
             Ok(told) => End::Told(told),
@@ -111,7 +112,7 @@ impl End {
 }
 
 impl Told {
-    /// What a write's result says; `None` if it is none of a write of one key.
+    /// Converts the result of a write; `None` unless it is the result of a write of one key.
     pub(crate) fn of(applied: Applied) -> Option<Self> {
         let index = applied.index;
         match applied.outcome {
@@ -127,7 +128,7 @@ impl Told {
 }
 
 impl History {
-    /// An operation begins.
+    /// Records the call of an operation.
     pub(crate) fn begin(&mut self, client: u32, ask: Ask) -> usize {
         let call = self.next_event();
         if let Some((key, tag)) = ask.sets() {
@@ -139,10 +140,10 @@ impl History {
         id
     }
 
-    /// It ends.
+    /// Records the end of an operation.
     ///
     /// # Errors
-    /// What it was told contradicts what others were told.
+    /// The contradiction between the answer and earlier answers.
     pub(crate) fn end(&mut self, id: usize, told: Told) -> Result<(), String> {
         let end = self.next_event();
         let (told_max, floors) = self.begun.remove(&id).expect("it has begun");
@@ -163,10 +164,10 @@ impl History {
         self.learn(&ask, &told)
     }
 
-    /// It ends, and certainly did nothing.
+    /// Records the end of an operation that certainly had no effect.
     ///
     /// # Errors
-    /// Somebody has seen what it wrote.
+    /// The contradiction, if a read has returned the operation's value.
     pub(crate) fn fail(&mut self, id: usize) -> Result<(), String> {
         self.begun.remove(&id);
         self.failed.insert(id);
@@ -186,13 +187,13 @@ impl History {
         self.failed.len()
     }
 
-    /// The operations of which nobody knows whether they took effect.
+    /// The number of operations with unknown effect.
     pub(crate) fn open(&self) -> usize {
         let has_no_end = |operation: &&Operation| operation.end.is_none();
         self.operations.iter().filter(has_no_end).count() - self.failed.len()
     }
 
-    /// The operations that may have done something: what the checker of linearizability is to look at.
+    /// The operations that may have taken effect: input for the linearizability checker.
     pub(crate) fn possible(&self) -> Vec<&Operation> {
         let all = self.operations.iter().enumerate();
         all.filter(|(id, _)| !self.failed.contains(id)).map(|(_, operation)| operation).collect()
@@ -234,8 +235,8 @@ impl History {
         Ok(())
     }
 
-    /// Somebody wrote this at this index, as its client or a reader says. Each value is written once, so
-    /// whoever contradicts has seen a write applied twice, or another log.
+    /// Records a write at an index, as its client or a reader reports. Each value is written only once. A contradiction
+    /// therefore means that a write was applied twice, or that the logs differ.
     pub(crate) fn note_write(&mut self, key: u8, tag: &str, index: u64) -> Result<(), String> {
         if self.failed_tags.contains(tag) {
             return Err(format!("{tag} is said not to be written, and is, at {index}"));

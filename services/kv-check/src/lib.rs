@@ -1,9 +1,8 @@
-//! The key-value store in a simulated network that fails, and what must hold there.
+//! Checks the key-value store in a simulated network with faults.
 //!
-//! A seed draws a cluster, its settings, its clients and all that goes wrong. Real replicas run on real endpoints in
-//! the simulator's virtual time; clients write and read a few keys, and go on until they have an answer. Then the
-//! troubles end, and everything has to become well. What is drawn and what is checked stands in
-//! `docs/kv-correctness.md`.
+//! A seed determines a cluster, its settings, its clients and all faults. Real replicas run on real endpoints in the
+//! simulator's virtual time. Clients write and read a few keys, and repeat each operation until they have an answer.
+//! Then the faults end, and the cluster has to recover. `docs/kv-correctness.md` lists the parameters and the rules.
 //!
 //! ```
 //! use petrel_kv_check::Runner;
@@ -15,17 +14,17 @@
 //! # Ok::<(), petrel_kv_check::Failure>(())
 //! ```
 //!
-//! | module | what it has |
+//! | module | contents |
 //! | --- | --- |
-//! | `scenario`, `nemesis` | what is drawn: settings, and what goes wrong when |
-//! | `world`, `node` | who runs, from the first operation to the last check |
-//! | `disk` | a log store that loses what was not synced |
-//! | `client`, `line`, `operator` | who calls the store, request by request |
-//! | `product`, `operation`, `script` | who uses the store's own client, here and in `chaos` |
-//! | `history`, `observer` | rules for what clients are told, and for replicas |
-//! | `linearizable` | the way to porcupine |
+//! | `scenario`, `nemesis` | the parameters of a seed, and the plan of faults |
+//! | `world`, `node` | the nodes, and the run from the first operation to the last check |
+//! | `disk` | a log store that loses unsynced data |
+//! | `client`, `line`, `operator` | callers of the store's methods |
+//! | `product`, `operation`, `script` | users of the store's own client, here and in `chaos` |
+//! | `history`, `observer` | rules for answers to clients, and for replicas |
+//! | `linearizable` | the interface to porcupine |
 //! | `runner` | seeds, one or many |
-//! | `chaos` | the same with real processes, in network namespaces |
+//! | `chaos` | the same checks with real processes, in network namespaces |
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]

@@ -1,4 +1,4 @@
-//! A client's way to the replicas: sessions that are opened when they are wanted, and a guess who leads.
+//! A client's connection to the replicas: sessions opened on demand, and a guess of the leader.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -18,21 +18,21 @@ pub(crate) struct Line {
     pub(crate) rng: Rng,
     addresses: Vec<SocketAddr>,
     sessions: Vec<Option<Session>>,
-    /// Who is asked next.
+    /// The replica for the next attempt.
     place: usize,
-    /// Attempts of this operation that had no answer.
+    /// Attempts of this operation without an answer.
     late: u32,
 }
 
-/// Doublings of an attempt's time: more than the longest round trip is of the shortest time.
+/// Most doublings of an attempt's timeout: enough to reach the longest round trip from the shortest timeout.
 const LATE_MAX: u32 = 10;
 
-/// What follows from a refusal.
+/// The consequence of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Ask again.
+    /// Try again.
     Again,
-    /// Never ask again: this must not be.
+    /// A rule is broken: this refusal must not occur.
     Wrong,
 }
 
@@ -43,12 +43,12 @@ impl Line {
         Self { common, handle, rng, addresses, sessions, place: 0, late: 0 }
     }
 
-    /// Another operation begins: its first attempts are as short as any.
+    /// Begins another operation, with the shortest timeouts.
     pub(crate) fn begin(&mut self) {
         self.late = 0;
     }
 
-    /// One attempt, at who is thought to lead. `None` if there was no answer.
+    /// Makes one attempt, at the supposed leader. `None` if there was no answer.
     pub(crate) async fn attempt(&mut self, method: u16, request: &[u8]) -> Option<Vec<u8>> {
         self.common.tally.borrow_mut().attempts += 1;
         let answer = self.try_once(method, request).await;
@@ -62,7 +62,7 @@ impl Line {
 
     async fn try_once(&mut self, method: u16, request: &[u8]) -> Option<Vec<u8>> {
         let scenario = &self.common.scenario;
-        // A read at a leader that stands still is answered when it goes on.
+        // A read at a stalled leader waits: the leader answers when it continues.
         let waits = scenario.stalls.hunts_leaders && matches!(method, methods::GET | methods::SCAN);
         let is_scout = scenario.has_scouts() && !waits;
         let limit = attempt_limit(scenario.load.timeout_ns, is_scout, self.late);
@@ -85,7 +85,7 @@ impl Line {
         Some(session)
     }
 
-    /// Heeds a refusal.
+    /// Handles a refusal.
     pub(crate) async fn heed(&mut self, refusal: &Refusal<'_>) -> Next {
         self.common.tally.borrow_mut().refusals += 1;
         match refusal {
@@ -111,19 +111,19 @@ impl Line {
         self.place = self.rng.below(self.addresses.len() as u64) as usize;
     }
 
-    /// Does nothing for up to so long.
+    /// Sleeps for a random time up to `ns_max`.
     pub(crate) async fn pause(&mut self, ns_max: u64) {
         let ns = self.rng.below(ns_max + 1);
         self.handle.sleep(Duration::from_nanos(ns)).await;
     }
 }
 
-/// How long an attempt may take.
+/// The timeout of an attempt.
 ///
-/// Who waits long for a leader that has been cut off does not write at the next one in time: scouts begin with an
-/// eighth. An answer of several packets takes several round trips, and where that is more than an eighth, no attempt
-/// would ever succeed. So each second attempt of an operation that was in vain doubles the time, as the store's own
-/// client does.
+/// A client that waits long for an isolated leader does not write at the next leader in time: scouts begin with an
+/// eighth of the timeout. An answer of several packets takes several round trips. If these exceed an eighth, no attempt
+/// would ever succeed. Every second failed attempt of an operation therefore doubles the timeout, as in the store's own
+/// client.
 fn attempt_limit(timeout_ns: u64, is_scout: bool, late: u32) -> Duration {
     let first_ns = if is_scout { timeout_ns / 8 } else { timeout_ns };
     Duration::from_nanos(first_ns.saturating_mul(1 << (late / 2).min(LATE_MAX)))
@@ -141,7 +141,7 @@ mod tests {
     fn attempt_limit__of_a_scout_reaches_any_round_trip() {
         let limit = |late| attempt_limit(5_500_000, true, late).as_nanos() as u64;
         assert_eq!([limit(0), limit(1), limit(2)], [687_500, 687_500, 1_375_000]);
-        // Three packets, each after a round trip of four links of 65 us, and one more for the majority.
+        // Three packets, each after a round trip over four links of 65 us, and one round trip more for the majority.
         let read_ns = 4 * 4 * 65_536;
         assert!((0..8).any(|late| limit(late) > read_ns));
         assert_eq!(attempt_limit(5_500_000, false, 0).as_nanos(), 5_500_000);

@@ -1,9 +1,9 @@
-//! The checker of linearizability: porcupine, in a program of its own that is built where there is Go.
+//! The linearizability checker: porcupine, as a separate program that is built where Go is available.
 //!
-//! Histories of thousands of seeds have writes of which nobody knows whether they took effect, and those can take
-//! effect at any time after. Porcupine (an implementation of Wing and Gong's algorithm with Lowe's memory of what was
-//! tried) remembers sets of operations with the states that they led to, and looks at each key by itself; checkers
-//! that try all orders without such a memory take exponential time on such histories.
+//! Histories of thousands of seeds have writes with unknown effect, which may take effect at any later time. Porcupine
+//! implements Wing and Gong's algorithm with Lowe's cache. It remembers sets of operations with the states that they
+//! lead to, and checks each key separately. Checkers without a cache try all orders, and take exponential time on these
+//! histories.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{History, Operation};
 
-/// Where the program's source is.
+/// The directory of the program's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/porcupine");
 
-/// How long it may take for one history.
+/// Timeout of the checker for one history.
 const LIMIT: &str = "20s";
 
-/// What it says of a history.
+/// The checker's verdict on a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Ok,
     Illegal,
-    /// It took too long.
+    /// The check timed out.
     Unknown,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Checker {
     output: BufReader<ChildStdout>,
 }
 
-/// The program, built when it is first asked for; or why there is none.
+/// The program, built at the first call; or the reason why it does not exist.
 pub(crate) fn program() -> &'static Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM.get_or_init(build)
@@ -61,7 +61,7 @@ fn build() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let program = own.with_file_name(format!("petrel-kv-linearizable-{}", std::process::id()));
     let built = Command::new("go")
-        // The repository may be somebody else's, of which git says nothing.
+        // The repository may belong to another user, and git then reports no revision.
         .args(["build", "-buildvcs=false", "-o"])
         .arg(&program)
         .arg(".")
@@ -69,7 +69,7 @@ fn build() -> Result<PathBuf, String> {
         .output()
         .map_err(|error| format!("`go` cannot be run: {error}"))?;
     if built.status.success() {
-        // In one step, for others that build it at the same time.
+        // Renames in one step, because other processes may build the program at the same time.
         let shared = own.with_file_name("petrel-kv-linearizable");
         std::fs::rename(&program, &shared).map_err(|error| error.to_string())?;
         return Ok(shared);
@@ -79,7 +79,7 @@ fn build() -> Result<PathBuf, String> {
 }
 
 impl Checker {
-    /// Starts the program, if there is one.
+    /// Starts the program, if it exists.
     pub(crate) fn start() -> Option<Self> {
         let program = program().as_ref().ok()?;
         let mut child = Command::new(program)
@@ -92,7 +92,7 @@ impl Checker {
         Some(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// What it says of a history, of those operations that may have done something.
+    /// Checks a history, with the operations that may have taken effect.
     pub(crate) fn check(&mut self, history: &History, has_scans: bool) -> Result<Verdict, String> {
         let lines = Lines { has_scans, operations: history.possible() };
         let mut line = serde_json::to_string(&lines).map_err(|error| error.to_string())?;
@@ -109,7 +109,7 @@ impl Checker {
 
 impl Drop for Checker {
     fn drop(&mut self) {
-        // It has nothing to lose.
+        // The program has no state to lose.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -132,7 +132,7 @@ mod tests {
         Told::Found(vec![Found { key: 1, tag: tag.to_owned(), revision }])
     }
 
-    /// What the program says of operations that follow each other; those without a result stay open.
+    /// The verdicts on consecutive operations, without and with scans; operations without a result stay open.
     fn verdict(operations: &[(Ask, Option<Told>)]) -> Option<[Verdict; 2]> {
         let Some(mut checker) = Checker::start() else {
             petrel_skip::skip(petrel_skip::Need::Go, program().as_ref().unwrap_err());
@@ -142,7 +142,7 @@ mod tests {
         for (client, (ask, told)) in (1..).zip(operations) {
             let id = history.begin(client, ask.clone());
             if let Some(told) = told {
-                // These rules are tried by themselves elsewhere.
+                // Other tests cover these rules.
                 let _ = history.end(id, told.clone());
             }
         }

@@ -1,5 +1,5 @@
-//! What replicas and their Raft cores have to say, for the trace. A logger may be used by any thread, and a fabric
-//! belongs to one: what is said in a turn waits here until the turn is over.
+//! Log lines of replicas and their Raft cores, for the trace. Any thread may use a logger, but a fabric belongs to one
+//! thread. Lines therefore wait here until the end of the turn.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ impl Drain for Keeper {
     }
 }
 
-/// Writes to standard error what is not for those who look for defects of the core.
+/// Writes lines of level info and above to standard error; the rest only helps to debug the core.
 struct Writer;
 
 impl Drain for Writer {
@@ -38,7 +38,7 @@ impl Drain for Writer {
         if record.level().is_at_least(slog::Level::Info) {
             let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let line = format!("{:.3} {}\n", at.as_secs_f64(), line_of(record));
-            // Nobody may read it.
+            // The other end may be closed.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
         Ok(())
@@ -47,7 +47,7 @@ impl Drain for Writer {
 
 fn line_of(record: &Record<'_>) -> String {
     let mut line = format!("{} {}", record.level(), record.msg());
-    // It only writes into a string.
+    // Writing to a string does not fail.
     let _ = record.kv().serialize(record, &mut Pairs(&mut line));
     line
 }
@@ -58,17 +58,17 @@ impl slog::Serializer for Pairs<'_> {
     }
 }
 
-/// A logger whose words wait until [`flush`].
+/// A logger that keeps its lines until [`flush`].
 pub(crate) fn logger() -> Logger {
     Logger::root(Keeper, o!())
 }
 
-/// A logger of a process of its own.
+/// A logger for a separate process.
 pub(crate) fn to_stderr() -> Logger {
     Logger::root(Writer, o!())
 }
 
-/// Puts what was said into the trace.
+/// Moves the waiting lines to the trace.
 pub(crate) fn flush(fabric: &FabricHandle, host: HostId) {
     SAID.with_borrow_mut(|said| {
         said.drain(..).for_each(|line| fabric.note(format_args!("{host} {line}")))

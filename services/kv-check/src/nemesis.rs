@@ -1,4 +1,4 @@
-//! Who brings the trouble: what goes wrong when.
+//! The nemesis: the plan of faults.
 
 use petrel_sim::control::Death;
 use petrel_sim::fabric::{Action, FaultPlan, HostId, LinkSet};
@@ -6,38 +6,38 @@ use petrel_sim::{Probability, Rng};
 
 use crate::scenario::Scenario;
 
-/// Something to do to the world.
+/// A fault action.
 #[derive(Clone, Debug)]
 pub(crate) enum Deed {
     Network(Action),
-    /// The usual faults come back.
+    /// Restores the usual link faults.
     Restore,
     Pause {
         whom: Whom,
         for_ns: u64,
     },
-    /// A node goes down, and comes back with its disk or without.
+    /// A node goes down, and returns with or without its disk.
     Crash {
         whom: Whom,
         death: Death,
         down_ns: u64,
         is_wiped: bool,
     },
-    /// All nodes go down at once, and come back with their disks.
+    /// All nodes go down at once, and return with their disks.
     Blackout {
         down_ns: u64,
     },
-    /// The leader is cut off from the other nodes, and stays in reach of clients, for so long.
+    /// The leader is cut off from the other nodes for this time, while clients still reach it.
     Isolate {
         for_ns: u64,
     },
-    /// The threads of a node stand still within their next turn.
+    /// The threads of a node stall within their next turn.
     Stall {
         whom: Whom,
         after: u64,
         for_ns: u64,
     },
-    /// The leader is cut off as by `Isolate`, and stands still some time later.
+    /// The leader is cut off as by `Isolate`, and stalls some time later.
     Ambush {
         cut_ns: u64,
         stall_in_ns: u64,
@@ -45,24 +45,24 @@ pub(crate) enum Deed {
         stall_ns: u64,
     },
     Transfer,
-    /// A node that is none yet becomes one.
+    /// An idle host becomes a node.
     Grow,
     /// A node leaves for good.
     Shrink,
 }
 
-/// Which node.
+/// The target of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whom {
     Leader,
     Host(HostId),
 }
 
-/// Steps of a turn after which it may stop; most turns have fewer.
+/// Steps of a turn after which a stall may begin; most turns have fewer.
 const STEPS_MAX: u64 = 24;
 
-/// What will go wrong, in order of time. Stalls have random numbers of their own, so that worlds without any are what
-/// they would be.
+/// The fault actions, in order of time. Stalls have their own random numbers, which leaves worlds without stalls
+/// unchanged.
 pub(crate) fn plan(scenario: &Scenario, rng: &mut Rng, stalls: &mut Rng) -> Vec<(u64, Deed)> {
     let mut deeds = Vec::new();
     for _ in 0..scenario.troubles {
@@ -77,7 +77,7 @@ pub(crate) fn plan(scenario: &Scenario, rng: &mut Rng, stalls: &mut Rng) -> Vec<
 }
 
 fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(u64, Deed)>) {
-    // From much shorter than an election timeout to some of them.
+    // From a fraction of an election timeout to several of them.
     let for_ns = (scenario.election_ns() >> rng.below(5)) * rng.between(1, 6);
     let kind = rng.below(20);
     if scenario.has_scouts() && kind < 5 {
@@ -107,7 +107,8 @@ fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(
     }
 }
 
-/// From a microsecond to some election timeouts. Every other one comes between the reading of the clock and all else.
+/// Draws a stall, from a microsecond to some election timeouts. Every other one comes directly after the reading of the
+/// clock.
 fn draw_stall(scenario: &Scenario, rng: &mut Rng) -> Deed {
     let election_ns = scenario.election_ns();
     let after = if rng.below(2) == 0 { 1 } else { rng.between(2, STEPS_MAX) };
@@ -129,7 +130,7 @@ fn draw_whom(scenario: &Scenario, rng: &mut Rng) -> Whom {
     Whom::Host(HostId(rng.below(u64::from(scenario.replica_hosts())) as u16))
 }
 
-/// Two sides, symmetric or one-way; in a bridge somebody in neither reaches both.
+/// Adds a partition into two sides, symmetric or one-way. With a bridge, a host on neither side reaches both.
 fn add_partition(
     scenario: &Scenario,
     rng: &mut Rng,

@@ -1,4 +1,4 @@
-//! Nodes: an endpoint with a replica or with clients, actors of the simulation.
+//! Nodes, the actors of the simulation: an endpoint with a replica or with clients.
 
 use std::rc::Rc;
 
@@ -89,8 +89,8 @@ impl ReplicaNode {
     }
 }
 
-/// A turn of the event loop. Tells whether there is more to do now: whose queue is full is woken when there is
-/// room.
+/// Runs a turn of the event loop. Returns true if more work remains now; an endpoint with a full queue is woken when
+/// the queue has room.
 fn turn(endpoint: &mut SimEndpoint) -> bool {
     let blocked_before = endpoint.transport().stats().tx_blocked;
     let is_busy = endpoint.run_once();

@@ -1,20 +1,20 @@
-//! Watches all replicas, from outside, after each of their turns.
+//! Observes all replicas from outside, after each of their turns.
 
 use std::collections::BTreeMap;
 
 use petrel_kv::Replica;
 use petrel_kv::api::{Role, Status};
 
-/// What was seen of replicas so far.
+/// The observations of all replicas so far.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    /// Who led in a term, by its name.
+    /// The leader of each term, by name.
     leaders: BTreeMap<u64, u64>,
-    /// What the state is after an entry: the digest, and who had it first.
+    /// The state after each entry: the digest, and the first replica that had it.
     digests: BTreeMap<u64, (u64, u64)>,
 }
 
-/// What was last seen of one life of a replica.
+/// The last observation of one life of a replica.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     raft_id: u64,
@@ -24,10 +24,10 @@ pub(crate) struct Seen {
 }
 
 impl Observer {
-    /// Looks at a replica.
+    /// Observes a replica.
     ///
     /// # Errors
-    /// The rule that it has broken.
+    /// The broken rule.
     pub(crate) fn look(
         &mut self,
         seen: &mut Seen,
@@ -73,7 +73,7 @@ impl Observer {
         Err(format!("{other:x} and {name:x} have applied {applied}, and have different states"))
     }
 
-    /// Terms in which somebody was seen to lead.
+    /// The number of terms with an observed leader.
     pub(crate) fn terms(&self) -> u64 {
         self.leaders.len() as u64
     }

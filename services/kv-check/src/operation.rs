@@ -8,7 +8,7 @@ use petrel_kv::{KvClient, KvError};
 use crate::history::{Ask, Expects, Found, Told};
 use crate::value::{tag_of, value_of};
 
-/// What keys are called. Their last byte is the digit of their number.
+/// Maps a key's number to its name. The last byte of a name is the number's digit.
 pub(crate) type KeyOf<'a> = &'a dyn Fn(u8) -> Vec<u8>;
 
 pub(crate) async fn perform(
@@ -26,7 +26,7 @@ pub(crate) async fn perform(
     }
 }
 
-/// A read.
+/// Reads a key.
 pub(crate) async fn get(
     client: &KvClient,
     key_of: KeyOf<'_>,
@@ -39,7 +39,7 @@ pub(crate) async fn get(
     Ok(value.map(found))
 }
 
-/// The rules for histories find a tag that nobody wrote.
+/// The tag of a value. A garbled value gets a tag that was never written, which breaks a rule of histories.
 fn tag_or_garbled(value: &[u8]) -> String {
     tag_of(value).unwrap_or_else(|| format!("garbled: {}", value.escape_ascii()))
 }

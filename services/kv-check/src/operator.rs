@@ -1,4 +1,4 @@
-//! An operator: adds nodes, removes them, hands leadership over.
+//! An operator: adds nodes, removes nodes, and hands leadership over.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use petrel_sim::fabric::HostId;
 use crate::common::{address_of, node_of};
 use crate::line::Line;
 
-/// What is wanted of the cluster.
+/// An operator's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Add(HostId),
@@ -19,7 +19,7 @@ pub(crate) enum Wish {
     Transfer(HostId),
 }
 
-/// Wishes on their way to the cluster, and those that were fulfilled.
+/// Requests that are waiting, running or done.
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
     pub(crate) wanted: VecDeque<Wish>,
@@ -28,13 +28,13 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// Whether nothing is under way.
+    /// Returns true if no request is waiting, running or done.
     pub(crate) fn is_clear(&self) -> bool {
         self.wanted.is_empty() && !self.is_busy && self.done.is_empty()
     }
 }
 
-/// Sees to the wishes, one after the other, for ever.
+/// Executes the requests, one after the other, for ever.
 pub(crate) async fn operate(mut line: Line, desk: Rc<RefCell<Desk>>) {
     loop {
         line.pause(2 * line.common.scenario.tick_ns).await;

@@ -1,4 +1,5 @@
-//! A user of the store's own client, `KvClient`: operations that may fail, and what the client says of them.
+//! A user of the store's own client, `KvClient`: its operations may fail, and the client's reports about them are
+//! checked.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use crate::operation;
 use crate::script::Script;
 use crate::value::key_of;
 
-/// One operation of so many has little time, or its caller has little patience: what becomes of it is often unknown.
+/// One operation in this number has a short timeout, or is soon dropped; its effect is often unknown.
 const HURRIES: u64 = 4;
 
-/// For the last operation: longer than a world waits for anything.
+/// Timeout of the last operation: longer than any wait of a world.
 const FOREVER: Duration = Duration::from_secs(3_600);
 
 pub(crate) struct ProductClient {
@@ -28,14 +29,14 @@ pub(crate) struct ProductClient {
     script: Script,
 }
 
-/// For how long somebody waits.
+/// The timeout policy of an operation.
 #[derive(Clone, Copy, Debug)]
 enum Patience {
-    /// As long as the client is set to try.
+    /// The client's configured timeout.
     Usual,
-    /// The client is told to give up after this.
+    /// A timeout for this operation.
     Told(Duration),
-    /// The operation is dropped after this, wherever it is.
+    /// The caller drops the operation after this time, in any state.
     Drops(Duration),
 }
 
@@ -52,7 +53,7 @@ impl ProductClient {
         Self { common, handle, client, number, script }
     }
 
-    /// All that it does while things go wrong; then one write more, which must not fail.
+    /// All operations during the fault window; then a last write, which must succeed.
     pub(crate) async fn run(mut self) {
         let load = self.common.scenario.load;
         for _ in 0..load.ops {
@@ -86,7 +87,7 @@ impl ProductClient {
         if self.script.rng.below(2) == 0 { Patience::Told(time) } else { Patience::Drops(time) }
     }
 
-    /// One operation, from its call to its end in the history.
+    /// Performs one operation, and records its call and its end in the history.
     async fn perform(&mut self, ask: Ask, patience: Patience) -> End {
         let common = Rc::clone(&self.common);
         common.tally.borrow_mut().product_operations += 1;
@@ -130,7 +131,8 @@ impl ProductClient {
         }
     }
 
-    /// A read of what some replica has: no part of the history, but a value is somebody's at its revision.
+    /// Reads the value of any replica. The read is not part of the history, but the value must have been written at its
+    /// revision.
     async fn get_stale(&mut self) {
         let key = self.script.rng.below(u64::from(self.common.scenario.load.keys)) as u8;
         let key_of = |key| key_of(key).to_vec();

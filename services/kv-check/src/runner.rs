@@ -8,19 +8,19 @@ use petrel_sim::seeds::{self, Failure, Progress, Summary};
 use crate::linearizable::{self, Checker, Verdict};
 use crate::world::World;
 
-/// What happened in the run of a seed that kept all rules.
+/// The report of a seed that kept all rules.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Two runs share it if, and as good as only if, the same happened in both.
+    /// Equal for equal runs, and practically only for these.
     pub digest: u64,
-    /// What is worth a glance, by name.
+    /// Counters, by name.
     pub counts: Vec<(&'static str, u64)>,
 }
 
-/// Runs seeds: has the checker of linearizability, if there is one.
+/// Runs seeds, with the linearizability checker if it is available.
 pub struct Runner {
     checker: Option<Checker>,
     histories_only: bool,
@@ -33,25 +33,25 @@ impl Default for Runner {
 }
 
 impl Runner {
-    /// A runner with a checker of its own.
+    /// A runner with its own checker.
     pub fn new() -> Self {
         Self { checker: Checker::start(), histories_only: false }
     }
 
-    /// One that only looks whether histories are linearizable: what that alone finds of a planted defect.
+    /// A runner that checks only linearizability, to measure how many planted defects this rule finds alone.
     pub fn of_histories() -> Self {
         Self { histories_only: true, ..Self::new() }
     }
 
-    /// Why histories are not checked for linearizability; `None` if they are.
+    /// The reason why linearizability is not checked; `None` if it is.
     pub fn skipped() -> Option<&'static str> {
         linearizable::program().as_ref().err().map(String::as_str)
     }
 
-    /// Runs the world of a seed and checks everything. The trace has a line for each event.
+    /// Runs the world of a seed and checks all rules. The trace has a line for each event.
     ///
     /// # Errors
-    /// The first rule that was broken. A panic counts as one.
+    /// The first broken rule. A panic counts as one.
     pub fn run(&mut self, seed: u64, trace: Trace) -> Result<Report, Failure> {
         seeds::run_one(seed, "petrel kv sim", || self.run_world(seed, trace))
     }
@@ -104,7 +104,7 @@ fn counts(world: &World) -> Vec<(&'static str, u64)> {
     ]
 }
 
-/// Of all packets, and of all that clients were told.
+/// A digest of all packets, and of all answers to clients.
 fn digest(world: &World) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
@@ -113,8 +113,8 @@ fn digest(world: &World) -> u64 {
     hasher.finish()
 }
 
-/// Runs seeds on `jobs` threads, at least one, until one fails unless it is to keep going. `progress` is told after
-/// each.
+/// Runs seeds on `jobs` threads, at least one, until a seed fails; with `keeps_going`, until the last seed. Calls
+/// `progress` after each seed.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

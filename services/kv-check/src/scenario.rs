@@ -1,4 +1,4 @@
-//! What a seed's world is like: everything that is drawn before it begins.
+//! The parameters of a seed's world, drawn before the run.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use petrel_sim::{Probability, Rng};
 
 use crate::disk::DiskConfig;
 
-/// Clients of a world, with those of all its hosts.
+/// Most clients of a world, over all hosts.
 const CLIENTS_MAX: u32 = 6;
 
-/// A world, before it begins.
+/// The parameters of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
-    /// Nodes with which the cluster begins: hosts from 0, nodes from 1.
+    /// Number of nodes that bootstrap the cluster: hosts from 0, nodes from 1.
     pub(crate) nodes: u16,
-    /// Hosts on which further nodes can be started.
+    /// Number of hosts for further nodes.
     pub(crate) spares: u16,
-    /// Hosts with clients, after those.
+    /// Number of hosts with clients, numbered after those of replicas.
     pub(crate) client_hosts: u16,
-    /// Logs and states are in memory only: who crashes has lost them.
+    /// Whether logs and states are only in memory: a crash loses them.
     pub(crate) is_volatile: bool,
     pub(crate) reads: ReadMode,
-    /// Most by which clocks differ in speed, in thousandths.
+    /// Greatest difference in speed between clocks, in thousandths.
     pub(crate) drift: u32,
-    /// A tick of Raft's clock, where it runs right.
+    /// A tick of Raft's clock, at the right speed.
     pub(crate) tick_ns: u64,
     pub(crate) election_ticks: u64,
     pub(crate) log_entries_max: usize,
@@ -42,64 +42,65 @@ pub(crate) struct Scenario {
     pub(crate) fabric: FabricConfig,
     pub(crate) control: ControlConfig,
     pub(crate) faults: FaultPlan,
-    /// How long things go wrong.
+    /// Length of the fault window.
     pub(crate) active_ns: u64,
-    /// How many do.
+    /// Number of faults.
     pub(crate) troubles: u64,
     pub(crate) stalls: Stalls,
-    /// Results that a client leaves with its session at most, as one with so many writes under way does.
+    /// Most results that a client leaves with its session, like a client with this number of pending writes.
     pub(crate) pending_max: u64,
     link: LinkConfig,
 }
 
-/// Threads that stand still on their way through a turn: in half of the seeds.
+/// Stalls of threads within a turn: in half of the seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stalls {
-    /// How many do.
+    /// Number of stalls.
     pub(crate) count: u64,
-    /// Whether some befall a leader that is cut off in the same moment, with clients that look for such.
+    /// Whether some stalls hit a leader that is cut off at the same time, with clients that look for former leaders.
     pub(crate) hunts_leaders: bool,
 }
 
-/// What clients do.
+/// The load of the clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Clients on each host that has any.
+    /// Clients on each client host.
     pub(crate) clients: u64,
-    /// Operations of each.
+    /// Operations of each client.
     pub(crate) ops: u64,
     pub(crate) keys: u8,
     pub(crate) has_scans: bool,
     pub(crate) value_bytes_max: u64,
-    /// Between two operations, at most.
+    /// Longest pause between two operations.
     pub(crate) pause_ns_max: u64,
-    /// How long a client waits for the answer to one attempt.
+    /// A client's timeout for one attempt.
     pub(crate) timeout_ns: u64,
-    /// How many writes of a client may stay without an answer.
+    /// Most writes that a client may abandon.
     pub(crate) give_ups: u64,
 }
 
-/// Clients of the store's own kind, and what they are like.
+/// Clients that use the store's own client, and their settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     /// A bit for each client, by its number from 1.
     clients: u64,
-    /// Whether those on a host are one client with one session, or each has its own.
+    /// Whether the clients of a host share one `KvClient` with one session.
     pub(crate) is_shared: bool,
-    /// How long an operation may take, in attempts.
+    /// Timeout of an operation, in attempts.
     pub(crate) attempts: u32,
-    /// How often it asks who the members are.
+    /// Interval at which the client asks for the members.
     pub(crate) refresh_ns: u64,
 }
 
-/// Random streams of a seed: what stands here longest, and what was added, so that it changes nothing of that.
+/// Random streams of a seed. Parameters added later have streams of their own, which leaves earlier parameters
+/// unchanged.
 const STREAM_SCENARIO: u32 = 0;
-/// Of this number, since those seeds that were on the regression list before have no such clients by it.
+/// This number leaves the regression seeds of that time without the store's own clients.
 const STREAM_PRODUCT: u32 = 8_136;
-/// Of this number, since the seeds on the regression list and in the documents have no stalls by it.
+/// This number leaves the seeds of the regression list and of the documents without stalls.
 const STREAM_STALLS: u32 = 106_230;
 
-/// Of this number, since the seeds on the regression list and in the documents have one by it.
+/// This number leaves the seeds of the regression list and of the documents with one pending write.
 const STREAM_PENDING: u32 = 178_313;
 
 impl Scenario {
@@ -110,8 +111,8 @@ impl Scenario {
         Self { pending_max, ..drawn.with(Stalls::draw(&mut rng(STREAM_STALLS))) }
     }
 
-    /// Where stalls hunt leaders, those have leases, and few keys are written all the time: a read that a former
-    /// leader answers has missed something then.
+    /// Leaders that are hunted by stalls have leases, and few keys are written all the time. A read that a former
+    /// leader answers has then missed a write.
     fn with(self, stalls: Stalls) -> Self {
         if !stalls.hunts_leaders {
             return Self { stalls, ..self };
@@ -155,8 +156,8 @@ impl Scenario {
         }
     }
 
-    /// Whether many reads go to whichever replica, to find one that believes to lead. Not drawn anew, so that the
-    /// seeds on the regression list stay what they were.
+    /// Returns true if clients send many reads to any replica, to find a former leader. Derived from other parameters,
+    /// which keeps the regression seeds unchanged.
     pub(crate) fn has_scouts(&self) -> bool {
         self.stalls.hunts_leaders || matches!(self.fabric.cpu.poll_ns % 7, 0 | 6)
     }
@@ -194,8 +195,8 @@ impl Scenario {
         config
     }
 
-    /// Heartbeat and election timeout as a clock of some speed counts them: the slowest counts a second where
-    /// the fastest counts `drift` thousandths of one more. Whole ticks, so that their number stays the same.
+    /// Heartbeat and election timeout of a clock with a random speed. While the slowest clock counts a second, the
+    /// fastest counts `drift` thousandths more. Both are whole ticks, so the number of ticks stays the same.
     pub(crate) fn draw_clock(&self, rng: &mut Rng) -> (Duration, Duration) {
         let speed = rng.between(u64::from(1_000 - self.drift), 1_000);
         let tick_ns = self.tick_ns * speed / 1_000;
@@ -214,7 +215,7 @@ impl Stalls {
 }
 
 impl Product {
-    /// Some clients of every other seed.
+    /// Draws some clients of every other seed.
     fn draw(rng: &mut Rng, election_ns: u64) -> Self {
         let clients = if rng.below(2) == 0 { 0 } else { rng.between(1, (1 << CLIENTS_MAX) - 1) };
         Self {
@@ -299,7 +300,7 @@ mod tests {
     fn of__half_of_the_seeds_have_the_stores_own_clients_and_those_that_found_something_do_not() {
         let has_some =
             |seed: &u64| (1..=CLIENTS_MAX).any(|number| Scenario::of(*seed).product.has(number));
-        // Those of the regression list that are from before there were such clients, and that docs name.
+        // Seeds named by the documents, or on the regression list since before the store's own clients.
         let old = [0, 50, 779, 1525, 1562, 3832, 4173, 5196, 7, 37, 109, 240];
         assert_eq!(old.into_iter().find(has_some), None);
         let some = (0..1000).filter(has_some).count();

@@ -1,4 +1,4 @@
-//! What a user of the store's own client asks for.
+//! The operations of a user of the store's own client.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ pub(crate) struct Script {
     padding_max: u64,
     pub(crate) rng: Rng,
     writes: u64,
-    /// What it last saw of keys: for conditions.
+    /// The last known tag and revision of keys: for conditions.
     known: BTreeMap<u8, (String, u64)>,
 }
 
 impl Script {
-    /// Of a client, with so many keys, and less padding of values than this.
+    /// The script of a client. Keys are numbered below `keys`; values have less padding than `padding_max`.
     pub(crate) fn new(number: u32, keys: u8, padding_max: u64, rng: Rng) -> Self {
         Self { number, keys, padding_max, rng, writes: 0, known: BTreeMap::new() }
     }
 
-    /// The keys are others from now on.
+    /// Forgets all keys, because a new group of keys begins.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
@@ -44,7 +44,7 @@ impl Script {
         }
     }
 
-    /// A tag that nobody else has.
+    /// A unique tag.
     pub(crate) fn next_tag(&mut self) -> String {
         let padding = self.rng.below(self.padding_max);
         self.writes += 1;

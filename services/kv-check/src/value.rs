@@ -1,17 +1,17 @@
-//! Keys and values on the wire. A value has a tag that nobody else's has, and padding that follows from it.
+//! Keys and values on the wire. A value consists of a unique tag, and padding determined by the tag.
 
 /// The bytes of a key.
 pub(crate) fn key_of(number: u8) -> [u8; 4] {
     [b'k', b'e', b'y', b'0' + number]
 }
 
-/// A key's number.
+/// The number of a key.
 pub(crate) fn number_of(key: &[u8]) -> Option<u8> {
     let number = key.strip_prefix(b"key").filter(|rest| rest.len() == 1)?[0];
     number.checked_sub(b'0')
 }
 
-/// The value of a tag, whose last number is the length of the padding.
+/// The value for a tag. The tag's last number is the length of the padding.
 pub(crate) fn value_of(tag: &str) -> Vec<u8> {
     let padding = tag.rsplit('.').next().and_then(|digits| digits.parse().ok()).unwrap_or(0);
     let mut value = format!("{tag}|").into_bytes();
@@ -19,7 +19,7 @@ pub(crate) fn value_of(tag: &str) -> Vec<u8> {
     value
 }
 
-/// The tag of a value, if it is whole.
+/// The tag of a value, if the value is complete.
 pub(crate) fn tag_of(value: &[u8]) -> Option<String> {
     let end = value.iter().position(|byte| *byte == b'|')?;
     let tag = std::str::from_utf8(&value[..end]).ok()?;

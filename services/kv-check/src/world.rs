@@ -25,8 +25,7 @@ use crate::observer::{Observer, Seen};
 use crate::operator::{Desk, Wish, operate};
 use crate::scenario::Scenario;
 
-/// Virtual time after the last trouble in which everything has to be well again, in election timeouts; and at
-/// least this long.
+/// Timeout for recovery, in virtual time after the last fault: a number of election timeouts, and a minimum.
 const PATIENCE_ELECTIONS: u64 = 300;
 const PATIENCE_NS_MIN: u64 = 30_000_000_000;
 
@@ -42,10 +41,10 @@ pub(crate) struct World {
     rng: Rng,
     desk: Rc<RefCell<Desk>>,
     disks: BTreeMap<HostId, SimDisk>,
-    /// Hosts whose disks are gone when they come back, and how those die that do so now.
+    /// Hosts that return without their disks, and the kinds of the current deaths.
     wiped: BTreeSet<HostId>,
     deaths: BTreeMap<HostId, Death>,
-    /// Hosts that are to be nodes of the cluster.
+    /// Hosts that should be nodes of the cluster.
     expected: BTreeSet<HostId>,
     lives: u32,
     clients: u32,
@@ -104,7 +103,7 @@ impl World {
         Ok(())
     }
 
-    /// From the first operation to the last check.
+    /// Runs from the first operation to the last check.
     pub(crate) fn run(&mut self) -> Result<(), String> {
         self.run_storm()?;
         self.calm()?;
@@ -131,7 +130,7 @@ impl World {
         self.run_to(common.scenario.active_ns)
     }
 
-    /// From now on nothing goes wrong any more. Who is down comes back.
+    /// Ends all faults. Hosts that are down come back.
     fn calm(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
         self.common.fabric.apply(Action::HealAll);
@@ -203,11 +202,11 @@ impl World {
         }
     }
 
-    /// A node that comes back without its disk is a new replica in the place of one that is gone for good. A
-    /// majority of those that vote has to remain, whatever part of a change has been made: so this befalls only
-    /// clusters that are whole.
+    /// Crashes a host. A node that returns without its disk is a new replica, and the old one is gone for good. A
+    /// majority of the voters has to remain at each step of a membership change. A disk is therefore lost only while
+    /// the cluster is whole.
     fn crash(&mut self, host: HostId, death: Death, down_ns: u64, is_wiped: bool) {
-        // Neither does one come back that had not written down who it is.
+        // A replica that has not yet stored its name does not return either.
         let is_wiped = is_wiped || !self.disks.get(&host).is_some_and(SimDisk::has_name);
         if !self.common.fabric.is_up(host) || (is_wiped && !self.is_whole()) {
             return;
@@ -231,7 +230,7 @@ impl World {
         let all = (0..self.common.scenario.replica_hosts()).map(HostId);
         let is_free = |host: &HostId| {
             let is_idle = !self.expected.contains(host) && !self.is_running(*host);
-            // One that was removed while it was down comes back first.
+            // A host that was removed while it was down comes back first.
             is_idle && self.common.fabric.is_up(*host)
         };
         let free: Vec<HostId> = all.filter(is_free).collect();
@@ -254,7 +253,7 @@ impl World {
         self.desk.borrow_mut().wanted.push_back(Wish::Remove(host));
     }
 
-    /// What follows from wishes that were fulfilled.
+    /// Handles the consequences of completed requests.
     fn look_at_desk(&mut self) {
         let done = std::mem::take(&mut self.desk.borrow_mut().done);
         for wish in done {
@@ -270,7 +269,7 @@ impl World {
         }
     }
 
-    /// A node of which it was said that it is removed is no member of whoever has applied most.
+    /// Checks that a node reported as removed is no member, according to the replica with the highest applied index.
     fn check_removed(&self, host: HostId) {
         let address = address_of(host).to_string();
         let ahead = self.replicas().max_by_key(|node| node.status.applied);
@@ -282,7 +281,7 @@ impl World {
         }
     }
 
-    /// A node that is not needed any more is switched off, and its disk is gone.
+    /// Switches off a node that is no longer needed, and removes its disk.
     fn stop_replica(&mut self, host: HostId) {
         self.disks.remove(&host);
         self.wiped.remove(&host);
@@ -314,7 +313,7 @@ impl World {
         leaders.max_by_key(|node| node.status.term)
     }
 
-    /// Whether all who are to be nodes run and vote, as all of them know, and nobody else does.
+    /// Returns true if all expected nodes run and vote, no other member exists, and all nodes know that.
     fn is_whole(&self) -> bool {
         let names: BTreeSet<u64> = self
             .replicas()
@@ -395,7 +394,7 @@ impl World {
         format!("{busy} clients; {desk:?}; expected {:?}; {}", self.expected, nodes.join("; "))
     }
 
-    /// Lets actors and control planes run until a time.
+    /// Runs actors and control planes until a time.
     fn run_to(&mut self, limit_ns: u64) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         loop {
@@ -405,7 +404,7 @@ impl World {
             match self.simulation.run_while(next_ns, goes_on) {
                 Stop::Satisfied => {}
                 Stop::Limit => is_over = next_ns == limit_ns,
-                // The control plane may still have something for somebody.
+                // The control plane may still have a message to deliver.
                 Stop::Idle | Stop::Deadlock { .. } => {
                     let now_ns = common.fabric.now_ns();
                     common.fabric.advance(next_ns.saturating_sub(now_ns));
@@ -453,7 +452,7 @@ impl World {
         let mut endpoint = self.endpoint(host)?;
         let mut rng = self.next_rng();
         let (heartbeat, election) = common.scenario.draw_clock(&mut rng);
-        // Who is started again is told who belongs to the cluster by then.
+        // A restarted replica gets the present list of nodes.
         let mut nodes: BTreeSet<HostId> = (0..common.scenario.nodes).map(HostId).collect();
         nodes.extend(&self.expected);
         let peers = nodes.into_iter().map(|host| (node_of(host), address_of(host))).collect();
@@ -509,7 +508,7 @@ impl World {
     }
 }
 
-/// Who votes, if nobody else belongs to the cluster.
+/// The voters, if the cluster has no other members.
 fn voters(status: &Status) -> Option<BTreeSet<u64>> {
     let is_voter = |kind: MemberKind| kind == MemberKind::Voter;
     let all_vote = status.members.iter().all(|member| is_voter(member.kind));

@@ -1,4 +1,4 @@
-//! Seeds: those that once found something, a few more, and that each gives the same run every time.
+//! Seeds: the regression seeds, a few more, and the repeatability of runs.
 
 use petrel_kv_check::{Report, Runner};
 use petrel_sim::Trace;

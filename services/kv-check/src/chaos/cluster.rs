@@ -1,4 +1,4 @@
-//! The processes of the replicas.
+//! The replicas' processes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use super::replica::Settings;
 
 pub(super) struct Cluster<'a> {
     pub(super) network: &'a Network,
-    /// The arguments with which this program is a replica.
+    /// The arguments that make this program a replica.
     command: &'a [&'a str],
     pub(super) settings: Settings,
     pub(super) is_on_disk: bool,
@@ -54,7 +54,7 @@ impl<'a> Cluster<'a> {
     pub(super) fn start(&mut self, node: u16) -> Result<(), String> {
         self.starts += 1;
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
-        // No two replicas draw the same name.
+        // Makes names unique over all starts.
         let seed = self.seed ^ self.starts.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let log = self.directory.join(format!("node-{node}.log"));
         let log = File::options().create(true).append(true).open(log);
@@ -82,7 +82,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// What it had on disk is gone.
+    /// Removes the node's files.
     pub(super) fn wipe(&self, node: u16) {
         self.data(node).into_iter().for_each(|path| {
             let _ = std::fs::remove_dir_all(path);
@@ -101,7 +101,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// A replica that has ended though nobody killed it.
+    /// Describes a replica that has ended without being killed.
     pub(super) fn ended(&mut self) -> Option<String> {
         (1u16..).zip(&mut self.processes).find_map(|(node, process)| {
             let status = process.as_mut()?.child.try_wait().ok()??;
@@ -109,7 +109,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// Up to where a replica has applied the log, and a digest of its state.
+    /// The applied index of a replica, and a digest of its state.
     pub(super) fn digest(&mut self, node: u16) -> Option<(u64, u64)> {
         let process = self.slot(node).as_mut()?;
         process.input.write_all(b"digest\n").ok()?;

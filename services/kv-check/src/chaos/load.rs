@@ -1,4 +1,4 @@
-//! Clients: each on a thread of its own, one operation after the other.
+//! Clients: each on its own thread, one operation after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +17,13 @@ use crate::history::{Ask, End};
 use crate::operation;
 use crate::script::Script;
 
-/// How long an operation may take before its client gives up: longer than most faults.
+/// Timeout of an operation, longer than most faults.
 const TIMEOUT: Duration = Duration::from_secs(6);
 
-/// After that an attempt is made elsewhere, so that writes are repeated often.
+/// Timeout of an attempt: short, so that writes are repeated often.
 const ATTEMPT: Duration = Duration::from_millis(700);
 
-/// One operation of so many may take much less time: what becomes of it is often unknown.
+/// One operation in this number may have a much shorter timeout; its effect is often unknown.
 const HURRIES: u64 = 4;
 
 const PADDING_MAX: u64 = 64;
@@ -44,7 +44,7 @@ pub(super) fn connect(nodes: u16) -> Result<(Endpoint, KvClient), String> {
     Ok((endpoint, client.map_err(|error| error.to_string())?))
 }
 
-/// What a client is and does; drawn.
+/// A client, with its randomly drawn parameters.
 pub(super) struct Client {
     number: u32,
     phase: u64,
@@ -52,7 +52,7 @@ pub(super) struct Client {
     stop: Arc<AtomicBool>,
     pause_max: Duration,
     script: Script,
-    /// Of keys, the last one it asked for.
+    /// The group of keys of its last operation.
     group: usize,
 }
 
@@ -70,7 +70,7 @@ impl Client {
         Self { number, phase, recorder, stop, pause_max, script, group: 0 }
     }
 
-    /// Goes on until it is told to stop.
+    /// Runs operations until `stop` is set.
     pub(super) fn run(mut self, nodes: u16) -> Result<(), String> {
         let (mut endpoint, client) = connect(nodes)?;
         let handle = endpoint.handle();
@@ -107,7 +107,7 @@ impl Client {
     }
 }
 
-/// One operation.
+/// Performs one operation.
 pub(super) async fn perform(client: &KvClient, phase: u64, group: usize, ask: &Ask) -> End {
     let key_of = |key: u8| format!("{phase}/{group}/{key}").into_bytes();
     End::of(operation::perform(client, &key_of, ask).await)

@@ -1,17 +1,17 @@
-//! Chaos among real processes.
+//! Faults among real processes.
 //!
-//! Replicas are processes in network namespaces of their own, which a bridge joins; clients are on the bridge. Replicas
-//! are killed, stopped and replaced, links go down, packets are cut off and lost by nftables. Then all of that ends,
-//! the cluster has to serve again and to become whole, and what its clients were told is checked. What is drawn and
-//! what is checked stands in `docs/kv-correctness.md`.
+//! Replicas are processes in network namespaces, joined by a bridge; clients are on the bridge. Replicas are killed,
+//! stopped and replaced, links go down, and nftables rules cut off and drop packets. Then all faults end, and the
+//! cluster has to serve again and to become whole. The answers to clients are checked. `docs/kv-correctness.md` lists
+//! the parameters and the rules.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! | --- | --- |
 //! | `way_in`, `network` | the namespaces, the bridge between them, and its rules |
 //! | `replica`, `cluster` | the replicas' processes, from inside and from outside |
-//! | `load`, `recorder` | clients, and what they did |
-//! | `nemesis` | what goes wrong |
-//! | `phase`, `whole`, `report` | from an empty cluster to the last check, and what came of it |
+//! | `load`, `recorder` | clients, and the record of their operations |
+//! | `nemesis` | faults |
+//! | `phase`, `whole`, `report` | from an empty cluster to the last check, and the results |
 
 mod cluster;
 mod load;
@@ -34,22 +34,21 @@ pub use report::{ChaosReport, ChaosSummary};
 use network::Network;
 use phase::Phase;
 
-/// The shortest time for which another phase is begun.
+/// The shortest remaining time in which another phase begins.
 const PHASE_MIN: Duration = Duration::from_secs(5);
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub enum ChaosOutcome {
-    /// It cannot be done here, and why.
+    /// The run is not possible here, for this reason.
     Skipped(String),
-    /// It was done by the process that this one started with the same arguments, which has told everything. Whether
-    /// it kept all rules.
+    /// A child process with the same arguments has done the run and printed everything. True if all rules were kept.
     Elsewhere(bool),
-    /// It was done.
+    /// The run is done.
     Done(ChaosSummary),
 }
 
-/// Why a run cannot go on. It says nothing of the store.
+/// The reason why a run cannot continue. The error says nothing about the store.
 #[derive(Debug)]
 pub struct ChaosError(String);
 
@@ -67,13 +66,13 @@ impl From<String> for ChaosError {
     }
 }
 
-/// Runs phases until the time is over; `tell` hears of each.
+/// Runs phases until the time is over, and calls `tell` after each.
 ///
-/// The process starts itself again with the same arguments, in namespaces of its own, and comes here again; and with
-/// `replica` as arguments and some more, which go to [`serve_chaos_replica`].
+/// The process starts itself again with the same arguments, in new namespaces, and the child calls this function, too.
+/// It also starts itself with `replica` and further arguments, which go to [`serve_chaos_replica`].
 ///
 /// # Errors
-/// [`ChaosError`] when something the run needs does not work.
+/// [`ChaosError`] if a prerequisite of the run does not work.
 pub fn run_chaos(
     options: &ChaosOptions,
     replica: &[&str],
@@ -96,7 +95,7 @@ pub fn run_chaos(
         }
     }
     summary.seconds = begin.elapsed().as_secs_f64();
-    // Not if something was kept in it.
+    // Fails if the directory still has the files of a violation.
     let _ = std::fs::remove_dir(&options.directory);
     Ok(ChaosOutcome::Done(summary))
 }

@@ -1,4 +1,4 @@
-//! What goes wrong, drawn from the phase's seed.
+//! The nemesis: faults drawn from the phase's seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ use super::network::{CLIENTS, Rule, address_of};
 use super::recorder::Recorder;
 use super::whole;
 
-/// Between two looks at the clock.
+/// Interval of checks for due actions.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often it is looked whether those that lost their memory are back.
+/// Interval of checks whether lost nodes vote again.
 const LOOK_AT_MEMBERS: Duration = Duration::from_millis(500);
 
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Faults at a time.
+/// Most concurrent faults.
 const FAULTS_MAX: usize = 3;
 
 pub(super) struct Nemesis<'a, 'n> {
@@ -32,8 +32,8 @@ pub(super) struct Nemesis<'a, 'n> {
     recorder: &'a Recorder,
     rng: Rng,
     active: Vec<(Instant, Fault)>,
-    /// Nodes whose replica has lost all and that have not been seen to vote again: never half of all, since what
-    /// was acknowledged would be gone.
+    /// Nodes whose replica has lost its state, and that have not been seen to vote again. Never half of the nodes,
+    /// because acknowledged writes would be lost.
     lost: BTreeSet<u16>,
     looked: Instant,
     pub(super) counts: BTreeMap<&'static str, u64>,
@@ -71,7 +71,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         Self { cluster, client, handle, recorder, rng, active, lost, looked, counts }
     }
 
-    /// Lets things go wrong until then.
+    /// Injects faults until a time.
     pub(super) async fn rage(&mut self, until: Instant) -> Result<(), String> {
         let mut next = Instant::now();
         while Instant::now() < until {
@@ -89,13 +89,13 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         Ok(())
     }
 
-    /// Ends all of it.
+    /// Ends all faults.
     pub(super) async fn heal(&mut self) -> Result<(), String> {
         let last = self.active.iter().map(|(end, _)| *end).max();
         self.end_those_that_are_over(last.unwrap_or_else(Instant::now)).await
     }
 
-    /// The same for nodes that cannot be taken in again at once.
+    /// Ends all faults, and repeats it for nodes that cannot be added again at once.
     pub(super) async fn heal_within(&mut self, time: Duration) -> Result<(), String> {
         let begin = Instant::now();
         while !self.active.is_empty() {
@@ -108,7 +108,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         self.add_all(begin + time).await
     }
 
-    /// A removal of which nobody knew whether it was done may have been done after its node was added again.
+    /// Adds all nodes again. A removal with unknown outcome may have been executed after its node was added again.
     async fn add_all(&self, end: Instant) -> Result<(), String> {
         for node in 1..=self.cluster.settings.nodes {
             let client = self.client.within(ADMIN_TIMEOUT);
@@ -151,7 +151,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
 
     fn push(&mut self, name: &'static str, fault: Fault) {
         *self.counts.entry(name).or_default() += 1;
-        // From much shorter than an election to several of them.
+        // From a fraction of an election timeout to several of them.
         let longest = 500 << self.rng.below(5);
         let duration = Duration::from_millis(self.rng.between(100, longest));
         self.recorder.note(&format!("for {duration:?}: {fault:?}"));
@@ -193,8 +193,8 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         Ok(())
     }
 
-    /// The leader is cut off from the other nodes, in reach of clients, and stands still from a moment in which it
-    /// may rely on its lease until another leads.
+    /// Cuts the leader off from the other nodes, but not from clients. Then stops it at a moment when it may rely on
+    /// its lease, until another replica leads.
     async fn ambush(&mut self) -> Result<(), String> {
         let Some(node) = whole::leader(&self.statuses().await).map(|status| status.node) else {
             return Ok(());
@@ -219,7 +219,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         Ok(())
     }
 
-    /// The leader or anybody.
+    /// Draws a node: the leader, or any.
     async fn draw_node(&mut self) -> u16 {
         let drawn = self.rng.between(1, u64::from(self.cluster.settings.nodes)) as u16;
         if self.rng.below(2) == 0 {
@@ -229,7 +229,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         whole::leader(&statuses).map_or(drawn, |status| status.node)
     }
 
-    /// How those are that answer.
+    /// The statuses of the nodes that answer.
     async fn statuses(&self) -> Vec<Status> {
         whole::statuses(self.client, self.cluster).await
     }
@@ -264,7 +264,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
 
     fn draw_partition(&mut self, alone: u16) -> (&'static str, Rule) {
         let nodes = self.cluster.settings.nodes;
-        // Two of five cut off one node alone. Clients are on a side, or reach both.
+        // Two of five partitions cut off a single node. Clients are on one side, or reach both.
         let others_in_twenty = if self.rng.below(5) < 2 { 0 } else { 7 };
         let clients = (self.rng.below(2) == 0).then_some(CLIENTS);
         let (mut from, mut to) = (vec![alone], Vec::new());
@@ -289,9 +289,9 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         *self.counts.entry(name).or_default() += 1;
     }
 
-    /// A node leaves the cluster, and comes back later with nothing.
+    /// Removes a node, which later returns without its state.
     async fn replace(&mut self, node: u16) {
-        // From now on its vote may be gone, whatever the answer is.
+        // From now on its vote may be lost, whatever the answer.
         let was_lost = !self.lost.insert(node);
         let removed = self.client.within(ADMIN_TIMEOUT).remove_member(node).await;
         self.recorder.note(&format!("removal of {node}: {removed:?}"));
@@ -311,7 +311,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         let added = client.add_member(node, address_of(node)).await;
         self.recorder.note(&format!("addition of {node}: {added:?}"));
         if added.is_err() {
-            // Later, again.
+            // Tries again later.
             let soon = Instant::now() + Duration::from_millis(500);
             self.active.push((soon, Fault::Replaced(node)));
             return Ok(());

@@ -1,4 +1,4 @@
-//! Hosts: network namespaces that a bridge joins. The run itself, with the clients, is on the bridge.
+//! Hosts: network namespaces joined by a bridge. The run itself, with the clients, is on the bridge.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 /// Most hosts of replicas.
 pub(super) const HOSTS: u16 = 5;
 
-/// The run's own place, in rules.
+/// The number of the run itself, in rules.
 pub(super) const CLIENTS: u16 = 254;
 
 const PORT: u16 = 7000;
 const TABLE: &str = "petrel";
 
-/// Where a node listens.
+/// The address of a node.
 pub(super) fn address_of(node: u16) -> SocketAddr {
     (host(node), PORT).into()
 }
@@ -22,22 +22,22 @@ fn host(node: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 98, 0, node as u8)
 }
 
-/// A rule for packets, while a fault lasts.
+/// A packet rule, for the time of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Nothing gets from these to those, and back unless it is one-way.
+    /// Drops all packets from `from` to `to`, and in the other direction unless `one_way`.
     Cut { from: Vec<u16>, to: Vec<u16>, one_way: bool },
-    /// Of what comes from or goes to a node, this part is lost.
+    /// Drops this percentage of the packets to and from a node.
     Loss { node: u16, percent: u8 },
 }
 
 pub(super) struct Network {
-    /// Each holds a namespace.
+    /// Processes that hold the namespaces open.
     holders: Vec<Child>,
 }
 
 impl Network {
-    /// Makes as many hosts.
+    /// Creates this number of hosts.
     pub(super) fn make(hosts: u16) -> Result<Self, String> {
         ip("link set lo up")?;
         ip("link add br0 type bridge")?;
@@ -51,7 +51,7 @@ impl Network {
     }
 
     fn add_host(&mut self, node: u16) -> Result<(), String> {
-        // It says so when it is in its namespace.
+        // The process writes a line once it is in its namespace.
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo in; exec sleep infinity"])
             .stdin(Stdio::null())
@@ -86,18 +86,18 @@ impl Network {
         ip(&format!("link set v{node} {}", if is_up { "up" } else { "down" }))
     }
 
-    /// All links are up, and nothing is lost.
+    /// Sets all links up, and removes all rules.
     pub(super) fn heal(&self, nodes: u16) -> Result<(), String> {
         self.set_rules(&[])?;
         (1..=nodes).try_for_each(|node| self.set_link(node, true))
     }
 
-    /// These rules and no others, from one packet to the next.
+    /// Replaces all rules atomically.
     pub(super) fn set_rules(&self, rules: &[Rule]) -> Result<(), String> {
         let lines: String = rules.iter().flat_map(lines).collect();
         let mut script = format!("add table bridge {TABLE}\ndelete table bridge {TABLE}\n");
         script += &format!("table bridge {TABLE} {{\n");
-        // What hosts send comes in at the bridge, what clients send begins there.
+        // Packets from hosts enter at the bridge; packets from clients originate there.
         for hook in ["prerouting", "output"] {
             script += &format!("chain {hook} {{\ntype filter hook {hook} priority 0;\n{lines}}}\n");
         }
@@ -171,7 +171,7 @@ mod tests {
 
     const TEST: &str = "chaos::network::tests::set_rules__cut_what_they_name_and_nothing_else";
 
-    /// A socket on a host, which stays there when its thread has ended.
+    /// Opens a socket on a host. The socket stays there when its thread has ended.
     fn socket(network: &Network, node: u16) -> UdpSocket {
         let holder = network.holders.get(usize::from(node) - 1).map(Child::id);
         let open = move || {
@@ -184,12 +184,12 @@ mod tests {
         std::thread::spawn(open).join().unwrap()
     }
 
-    /// How many datagrams get from one to the other under these rules: one that follows them without any tells.
+    /// Counts the datagrams that arrive under these rules. A last datagram without rules marks the end.
     fn count(network: &Network, rules: &[Rule], from: &UdpSocket, to: &UdpSocket) -> usize {
         let address = to.local_addr().unwrap();
         network.set_rules(rules).unwrap();
         for _ in 0..DATAGRAMS {
-            // Where the sender is on the bridge itself, the kernel tells it of the loss.
+            // If the sender is on the bridge, the kernel reports the loss to it.
             let _ = from.send_to(b"one", address);
         }
         network.set_rules(&[]).unwrap();

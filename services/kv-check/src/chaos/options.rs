@@ -1,28 +1,28 @@
-//! What can be set about a run.
+//! The settings of a run.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What can be set about a run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChaosOptions {
-    /// Phases begin until this is over: one at least.
+    /// Time after which no further phase begins; at least one phase runs.
     pub duration: Duration,
-    /// All phases are drawn from it: settings, clients and faults. When exactly they meet is not in its hands.
+    /// The seed of all phases: settings, clients and faults. It does not determine their exact timing.
     pub seed: u64,
-    /// Number of the phase with which the run begins.
+    /// The number of the first phase.
     pub first_phase: u64,
-    /// How long things go wrong in a phase.
+    /// The fault window of a phase.
     pub phase_time: Duration,
-    /// Where replicas have their files. What belongs to a violation is kept.
+    /// The directory of the replicas' files. The files of a violation are kept.
     pub directory: PathBuf,
-    /// Whether the run goes on after a violation.
+    /// Whether the run continues after a violation.
     pub keeps_going: bool,
 }
 
 impl ChaosOptions {
-    /// A short run with this seed.
+    /// The settings of a short run with this seed.
     pub fn new(seed: u64) -> Self {
         Self {
             duration: Duration::from_secs(60),

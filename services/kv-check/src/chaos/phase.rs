@@ -1,4 +1,4 @@
-//! A phase: a new cluster and new keys, some tens of seconds of trouble, and a check of everything.
+//! A phase: a new cluster and new keys, a fault window of some tens of seconds, and a check of all rules.
 
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::linearizable::{Checker, Verdict};
 const SETTINGS: u32 = 0xc4a0;
 const CLIENTS: u32 = 0xc4a1;
 
-/// Name of a phase's directory while it runs, and of one that is kept.
+/// Prefixes of a phase's directory: during the phase, and after a violation.
 const UNFINISHED: &str = "phase-";
 const KEPT: &str = "violation-";
 
@@ -41,7 +41,7 @@ pub(super) struct Phase {
     rng: Rng,
 }
 
-/// Those that a phase has, while it runs.
+/// The objects of a running phase.
 struct Stage<'a, 'n> {
     cluster: &'a mut Cluster<'n>,
     client: &'a KvClient,
@@ -62,7 +62,7 @@ impl Phase {
             number,
             seed: options.seed,
             settings,
-            // In turn, so that a short run has both.
+            // Alternates, so that a short run has both.
             is_on_disk: number % 2 == 1,
             clients: rng.between(4, 8) as u32,
             pause_max: Duration::from_millis(rng.between(5, 40)),
@@ -71,7 +71,7 @@ impl Phase {
         }
     }
 
-    /// Runs it from an empty cluster on.
+    /// Runs the phase, from an empty cluster on.
     pub(super) fn run(
         &self,
         network: &Network,
@@ -111,7 +111,7 @@ impl Phase {
         }
     }
 
-    /// All that happens. The error is a rule that was broken.
+    /// Runs all steps. The error is a broken rule.
     async fn drive(&self, stage: Stage<'_, '_>, report: &mut ChaosReport) -> Result<(), String> {
         let Stage { cluster, client, handle, recorder } = stage;
         (1..=self.settings.nodes).try_for_each(|node| cluster.start(node))?;
@@ -150,7 +150,7 @@ impl Phase {
         (0..self.clients).map(start).collect()
     }
 
-    /// At the end all keys are read: what was acknowledged and is not there shows.
+    /// Reads all keys at the end, which reveals lost acknowledged writes.
     async fn read_all(&self, client: &KvClient, recorder: &Recorder) {
         let groups = recorder.lock().groups.len();
         for (group, key) in (0..groups).flat_map(|group| (0..KEYS).map(move |key| (group, key))) {
@@ -181,7 +181,7 @@ impl Phase {
         Ok(())
     }
 
-    /// Keeps all of a phase that broke a rule, and nothing of others.
+    /// Keeps the files of a phase that broke a rule, and removes those of others.
     fn clear_or_keep(
         &self,
         recorder: &Recorder,
@@ -200,7 +200,7 @@ impl Phase {
         std::fs::write(place.join("histories.json"), text).map_err(io)?;
         std::fs::write(place.join("faults.txt"), state.notes.join("\n")).map_err(io)?;
         let kept: PathBuf = directory.join(format!("{KEPT}{}-{}", self.seed, self.number));
-        // That of an earlier run of the same phase.
+        // From an earlier run of the same phase.
         let _ = std::fs::remove_dir_all(&kept);
         std::fs::rename(place, &kept).map_err(io)?;
         eprintln!("histories, faults, logs and data: {}", kept.display());
@@ -208,7 +208,7 @@ impl Phase {
     }
 }
 
-/// Removes what a run leaves that ends in the middle of a phase. Tells whether all is gone.
+/// Removes the files of a run that ended in the middle of a phase. Returns true if all are removed.
 pub(super) fn remove_unfinished(directory: &Path) -> bool {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let is_unfinished =

@@ -1,7 +1,8 @@
-//! What all clients of a phase did, in groups of keys: each group is checked by itself, so that histories stay short.
+//! The record of all operations of a phase, in groups of keys. Each group is checked separately, which keeps histories
+//! short.
 //!
-//! Beginnings and ends are numbered under one lock, before an operation is sent and after its answer has come: what
-//! the numbers say of the order holds in real time, too. Times of the monotonic clock are kept for people.
+//! Calls and ends are numbered under one lock, before an operation is sent and after its answer has arrived. The order
+//! of the numbers therefore holds in real time, too. Times of the monotonic clock are kept for people.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -10,14 +11,14 @@ use serde::Serialize;
 
 use crate::history::{Ask, End, History, Operation, Told};
 
-/// Keys of a group, as many as the checker takes.
+/// Keys of a group, the most that the checker accepts.
 pub(super) const KEYS: u8 = 8;
 
-/// Operations of a group; fewer where scans make all keys one object.
+/// Operations of a group. With scans there are fewer, because scans make all keys one object.
 const OPERATIONS: usize = 1000;
 const OPERATIONS_WITH_SCANS: usize = 300;
 
-/// One group of so many has scans.
+/// One group in this number has scans.
 const GROUPS_PER_SCANS: usize = 4;
 
 pub(super) struct Recorder {
@@ -32,7 +33,7 @@ pub(super) struct State {
     pub(super) failed: u64,
     pub(super) unknown: u64,
     pub(super) violations: Vec<String>,
-    /// What went wrong, with times.
+    /// Faults, with times.
     pub(super) notes: Vec<String>,
 }
 
@@ -40,11 +41,11 @@ pub(super) struct State {
 pub(super) struct Group {
     pub(super) has_scans: bool,
     pub(super) history: History,
-    /// From when to when, in nanoseconds since the phase began.
+    /// Call and end, in nanoseconds since the phase began.
     times: Vec<(u64, Option<u64>)>,
 }
 
-/// An operation as it is kept for people.
+/// An operation, as it is written to a file.
 #[derive(Serialize)]
 pub(super) struct Kept<'a> {
     #[serde(flatten)]
@@ -67,7 +68,7 @@ impl Recorder {
         self.begin.elapsed().as_nanos() as u64
     }
 
-    /// An operation begins; what it is follows from the group to which it belongs, and whether that has scans.
+    /// Records the call of an operation. `draw` chooses the operation from its group and whether the group has scans.
     pub(super) fn begin(
         &self,
         client: u32,
@@ -79,7 +80,7 @@ impl Recorder {
         (group, self.begin_in(&mut state, group, client, &ask), ask)
     }
 
-    /// A read of a key of any group begins.
+    /// Records the call of a read of a key in any group.
     pub(super) fn begin_read(&self, group: usize, client: u32, key: u8) -> (usize, Ask) {
         let ask = Ask::Get { key };
         (self.begin_in(&mut self.lock(), group, client, &ask), ask)
@@ -91,7 +92,7 @@ impl Recorder {
         group.history.begin(client, ask.clone())
     }
 
-    /// It ends.
+    /// Records the end of an operation.
     pub(super) fn end(&self, group: usize, id: usize, end: End) {
         let now_ns = self.now_ns();
         let mut state = self.lock();
@@ -110,7 +111,7 @@ impl Recorder {
 }
 
 impl State {
-    /// The group to which the next operation belongs.
+    /// The group of the next operation.
     fn current(&mut self) -> usize {
         if self.groups.last().is_none_or(Group::is_full) {
             let has_scans = self.groups.len() % GROUPS_PER_SCANS == GROUPS_PER_SCANS - 1;

@@ -1,4 +1,4 @@
-//! A replica's process: serves until it is killed, and says how its state is when it is asked.
+//! A replica's process: serves until it is killed, and reports a digest of its state on request.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -17,10 +17,10 @@ use super::ChaosError;
 use super::network::address_of;
 use crate::logger;
 
-/// Instead of a directory, for a replica that keeps all in memory.
+/// In place of a directory, for a replica in memory.
 const IN_MEMORY: &str = "-";
 
-/// What replicas are started with.
+/// Settings of the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Settings {
     pub(super) nodes: u16,
@@ -30,7 +30,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// How a replica is told all of it.
+    /// The arguments with these settings, for a replica's process.
     pub(super) fn arguments(self, node: u16, seed: u64, data: Option<&Path>) -> Vec<String> {
         let data = data.map_or(IN_MEMORY.to_owned(), |path| path.display().to_string());
         let numbers = [
@@ -56,17 +56,17 @@ impl Settings {
     }
 }
 
-/// Serves as a replica of a run, until the standard input ends. The arguments are those that the run gives.
+/// Serves as a replica of a run, until the standard input ends. The run chooses the arguments.
 ///
 /// # Errors
-/// [`ChaosError`] when it cannot begin, or has to stop.
+/// [`ChaosError`] if the replica cannot start, or has to stop.
 pub fn serve(arguments: &[String]) -> Result<(), ChaosError> {
     let nobody = || "this is started by the run, with arguments of its own".to_owned();
     let (data, rest) = arguments.split_first().ok_or_else(nobody)?;
     let (settings, node, seed) = Settings::parse(rest).ok_or_else(nobody)?;
     let config = config(settings, node, seed);
     let (log, recovered) = open(data, node)?;
-    // All replicas are on one machine: shared memory would go past the network.
+    // All replicas are on one machine: shared memory would bypass the network.
     let transports = AllowedTransports { udp: true, shm: false };
     let builder = Nexus::builder().listen(config.address).insecure().transports(transports);
     let nexus = builder.start().map_err(|error| error.to_string())?;
@@ -108,7 +108,7 @@ fn open(data: &str, node: u16) -> Result<(Box<dyn LogStore>, Option<Recovered>),
     Ok((Box::new(log), recovered))
 }
 
-/// A line of the input is a question; its end is the replica's.
+/// Signals a request for each line of the input. The end of the input ends the replica.
 fn questions() -> Receiver<()> {
     let (ask, asked) = channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What came of a phase, and of all.
+//! The results of a phase, and of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::replica::Settings;
 
-/// Violations in a line; one often brings many others.
+/// Violations shown in a line; one violation often causes many others.
 const SHOWN_MAX: usize = 3;
 
-/// What came of a phase.
+/// The results of a phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChaosReport {
     pub(super) phase: u64,
@@ -21,14 +21,14 @@ pub struct ChaosReport {
     pub(super) clients: u32,
     #[serde(flatten)]
     pub(super) counts: Counts,
-    /// From the end of all faults until a write is answered.
+    /// Time from the end of all faults until a write is answered.
     pub(super) serves_after_s: f64,
-    /// Until all replicas vote and have the same state.
+    /// Time until all replicas vote and have the same state.
     pub(super) whole_after_s: f64,
     pub(super) violations: Vec<String>,
 }
 
-/// What a run found.
+/// The results of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ChaosSummary {
     phases: u64,
@@ -47,21 +47,21 @@ pub(super) struct Counts {
     pub(super) failed: u64,
     pub(super) unknown: u64,
     pub(super) faults: BTreeMap<&'static str, u64>,
-    /// Histories, one for each group of keys.
+    /// Linearizable histories, one for each group of keys.
     pub(super) linearizable: u64,
-    /// Those for which the checker's time was too short.
+    /// Histories whose check timed out.
     pub(super) too_hard: u64,
 }
 
 impl ChaosReport {
-    /// Whether all rules were kept.
+    /// Returns true if all rules were kept.
     pub fn is_fine(&self) -> bool {
         self.violations.is_empty()
     }
 }
 
 impl ChaosSummary {
-    /// Whether all rules were kept.
+    /// Returns true if all rules were kept.
     pub fn is_fine(&self) -> bool {
         self.violations == 0
     }

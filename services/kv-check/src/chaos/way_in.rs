@@ -1,5 +1,5 @@
-//! The way into namespaces of the run's own. They go when it ends, however it ends: all that was started is in a
-//! process namespace whose first process is the run, and the run ends with the process that started it.
+//! The run's own namespaces. They always disappear with the run: its process is the first of a process namespace with
+//! all its children, and ends with its parent.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,19 +9,19 @@ use super::ChaosOutcome;
 use super::phase::remove_unfinished;
 use crate::linearizable;
 
-/// Set for the process that is in the namespaces.
+/// Set for the process inside the namespaces.
 const INSIDE: &str = "PETREL_KV_CHAOS_INSIDE";
 
-/// How often files are removed that others write.
+/// Most attempts to remove files while replicas still write them.
 const REMOVALS_MAX: usize = 100;
 
-/// For root, and for others where they may.
+/// Flags for root, and for other users where permitted.
 const FLAGS: [&str; 2] = [
     "--net --pid --fork --kill-child --mount-proc",
     "--user --map-root-user --net --pid --fork --kill-child --mount-proc",
 ];
 
-/// What the run does in short.
+/// A short trial of the run's privileges.
 const TRIAL: &str = "ip link set lo up && ip link add petrel-br type bridge \
     && ip link add petrel-a type veth peer name petrel-b && ip link set petrel-a master petrel-br \
     && unshare --net true && nsenter --target $$ --net true && nft add table bridge petrel";
@@ -30,9 +30,9 @@ pub(super) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Starts this program again in namespaces of its own, and waits for it; or says why that cannot be.
+/// Starts this program again in new namespaces, and waits for it; or returns the reason why that is impossible.
 pub(super) fn enter() -> Result<ChaosOutcome, String> {
-    // It is built here: there may be a network that `go` needs.
+    // Build the checker here: `go` may need a network.
     if let Err(why) = linearizable::program() {
         return Ok(ChaosOutcome::Skipped(format!("no checker of linearizability: {why}")));
     }
@@ -65,7 +65,7 @@ fn try_flags(flags: &str) -> Result<(), String> {
 
 fn run_inside(flags: &str) -> Result<bool, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    // The run ends when its input does, to which nobody writes: with this process.
+    // The run ends when its input ends. No process writes to the input, which closes with this process.
     let mut child = Command::new("unshare")
         .args(flags.split(' '))
         .arg(own)
@@ -80,20 +80,20 @@ fn run_inside(flags: &str) -> Result<bool, String> {
     Ok(status.success())
 }
 
-/// Ends this process, and with it the namespaces, when the one that started it has ended.
+/// Ends this process, and with it the namespaces, when its parent has ended.
 pub(super) fn end_with_parent(directory: &Path) {
     let directory = directory.to_owned();
     std::thread::spawn(move || {
         let mut byte = [0];
         while std::io::stdin().read(&mut byte).is_ok_and(|count| count > 0) {}
-        // What was kept of violations has other names. Replicas, which end with this process, may write meanwhile.
+        // Files of violations have other names. Replicas end with this process, and may write meanwhile.
         let _ = (0..REMOVALS_MAX).any(|_| remove_unfinished(&directory));
         let _ = std::fs::remove_dir(&directory);
         std::process::exit(130);
     });
 }
 
-/// Runs a test of this program in namespaces of its own. Gives what it said; or why that cannot be.
+/// Runs a test of this program in new namespaces. Returns its output; or the reason why that is impossible.
 #[cfg(test)]
 pub(super) fn test_inside(test: &str) -> Result<String, String> {
     let flags = find_flags()?;

@@ -1,4 +1,4 @@
-//! How a cluster is, from outside; and whether it has become well.
+//! The state of a cluster, from outside, and its recovery.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use petrel_kv::api::{Member, MemberKind, Role, Status};
 use super::cluster::Cluster;
 use super::network::address_of;
 
-/// How long a healed cluster may take to serve again, and to be whole: a bound for machines with much else to do.
+/// Timeout for a healed cluster to serve again, and to become whole: generous, for machines with other load.
 pub(super) const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 const STATUS_TIMEOUT: Duration = Duration::from_millis(300);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How those replicas are that run and answer.
+/// The statuses of the running replicas that answer.
 pub(super) async fn statuses(client: &KvClient, cluster: &Cluster<'_>) -> Vec<Status> {
     let mut statuses = Vec::new();
     for node in 1..=cluster.settings.nodes {
@@ -32,7 +32,7 @@ pub(super) fn leader(statuses: &[Status]) -> Option<&Status> {
     leaders.max_by_key(|status| status.term)
 }
 
-/// Whether the leader says that a node's present replica votes.
+/// Returns true if the leader reports that a node's present replica votes.
 pub(super) fn votes(statuses: &[Status], node: u16) -> bool {
     let own = statuses.iter().find(|status| status.node == node);
     let (Some(own), Some(leader)) = (own, leader(statuses)) else { return false };
@@ -73,7 +73,10 @@ pub(super) async fn wait_until_whole(
     }
 }
 
-/// Whether all replicas are at one index of the log, and have the same state there.
+/// Returns true if all replicas have applied the same index.
+///
+/// # Errors
+/// The digests, if the states at this index differ.
 fn are_equal(digests: &[Option<(u64, u64)>]) -> Result<bool, String> {
     let at = |index: &Option<(u64, u64)>| index.map(|(index, _)| index).filter(|index| *index > 0);
     let mut indices = digests.iter().map(at);

@@ -1,10 +1,10 @@
-//! What a replicated put takes in a network of 2.3 µs a round trip (eRPC §7.1, Table 6).
+//! The latency of a replicated put in a network with a round trip of 2.3 µs (eRPC §7.1, Table 6).
 //!
-//! Three replicas, each with a core of its own, around a switch, and a client that puts one value after the other.
-//! The fabric charges what Petrel's own work costs, as in the experiments of `petrel-sim`; what the replicas' work
-//! costs beyond that of answering an echo is measured first, by the wall clock, on the same code in the same
-//! simulation, and then charged: before what it leads to leaves, or after, if it is done while that is on its way.
-//! So the figures hold for the machine that runs the simulation.
+//! Three replicas, each with its own core, are connected to a switch; a client puts one value after the other. The
+//! fabric charges the cost of Petrel's own work, as in the experiments of `petrel-sim`. The cost of the replicas' work
+//! beyond an echo is measured first, by the wall clock, on the same code in the same simulation. The second simulation
+//! charges this cost: before the resulting messages leave, or after, if the work is done while they are in flight. The
+//! figures therefore hold for the machine that runs the simulation.
 
 mod node;
 
@@ -24,16 +24,16 @@ use crate::common::address_of;
 use crate::node::SimEndpoint;
 use node::{ClientNode, LatencyNode, ServerNode};
 
-/// The paper's round trip, of an echo as large as a put.
+/// The paper's round trip, of an echo with the size of a put.
 pub const ROUND_TRIP_NS: u64 = 2_300;
 
-/// What Petrel costs by `PERFORMANCE.md`: a turn, and a small frame, as in the experiments of `petrel-sim`.
+/// The cost of Petrel by `PERFORMANCE.md`: a turn, and a small frame, as in the experiments of `petrel-sim`.
 const CPU: CpuConfig = CpuConfig { poll_ns: 65, poll_jitter_ns: 16, frame_ns: 40 };
 
-/// What a pass of a node costs in the mean.
+/// The mean cost of a pass of a node.
 const PASS_NS: u64 = CPU.poll_ns + CPU.poll_jitter_ns / 2;
 
-/// Links as fast as the paper's CX5 cluster, with nothing but the time on the wire.
+/// Links as fast as in the paper's CX5 cluster; the delay is only the time on the wire.
 const RATE_GBIT: u64 = 40;
 
 const REPLICAS: u16 = 3;
@@ -42,62 +42,62 @@ const CLIENT: HostId = HostId(REPLICAS);
 /// Keys, and bytes of each and of its value (eRPC §7.1).
 const KEYS: u64 = 1_000_000;
 
-/// The delay of links before it is known which one is needed.
+/// The delay of links before the required delay is known.
 const FIRST_DELAY_NS: u64 = 300;
 
-/// By how much the links of hosts differ while costs are measured, so that each answer comes by itself.
+/// Difference between the hosts' links during the measurement of costs, so that answers arrive one at a time.
 const APART_NS: u64 = 300;
 
-/// Virtual time in which a cluster has long begun.
+/// Virtual time within which a cluster has certainly started.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// What work of replicas costs beyond that of an echo, in nanoseconds.
+/// The cost of replicas' work beyond an echo, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Costs {
-    /// The leader's, from a put to the appends that it sends.
+    /// The leader's work from a put to the appends.
     pub propose_ns: u64,
-    /// The leader's, done while those are on their way.
+    /// The leader's work while the appends are in flight.
     pub propose_after_ns: u64,
-    /// A follower's, from an append to its answer.
+    /// A follower's work from an append to the answer.
     pub append_ns: u64,
-    /// A follower's, done after that.
+    /// A follower's work after the answer.
     pub append_after_ns: u64,
-    /// The leader's, from the first answer to the client's.
+    /// The leader's work from the first answer to its answer to the client.
     pub commit_ns: u64,
-    /// The leader's, done after that.
+    /// The leader's work after that answer.
     pub commit_after_ns: u64,
-    /// The leader's, for the other follower's answer, which makes no difference any more.
+    /// The leader's work for the other follower's answer, which is no longer needed.
     pub late_ns: u64,
 }
 
-/// Times of many, in nanoseconds.
+/// A distribution of times, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Times {
-    /// How many.
+    /// The number of times.
     pub count: usize,
-    /// Half of them took no longer.
+    /// The median.
     pub p50_ns: u64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile.
     pub p99_ns: u64,
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LatencyReport {
-    /// What was measured by the wall clock, and charged.
+    /// The costs measured by the wall clock, and charged.
     pub costs: Costs,
     /// An echo's round trip.
     pub echo: Times,
-    /// A put's, at the client.
+    /// A put's time, at the client.
     pub client: Times,
-    /// From a put's arrival at the leader to when its answer leaves.
+    /// From a put's arrival at the leader until its answer leaves.
     pub leader: Times,
 }
 
-/// Measures what replicas' work costs, and then how long puts take with it.
+/// Measures the costs of the replicas' work, and then the latency of puts with these costs.
 ///
 /// # Errors
-/// What did not work, in words.
+/// The failure, in words.
 pub fn simulate_latency(seed: u64, puts: usize) -> Result<LatencyReport, String> {
     let apart = |host: HostId| FIRST_DELAY_NS + u64::from(host.0) * APART_NS;
     let costs = World::new(seed, Costs::default(), apart, KEYS)?.run(puts)?.costs;
@@ -106,10 +106,10 @@ pub fn simulate_latency(seed: u64, puts: usize) -> Result<LatencyReport, String>
     Ok(LatencyReport { costs, ..report })
 }
 
-/// The delay of a link with which an echo takes [`ROUND_TRIP_NS`].
+/// The link delay that makes an echo take [`ROUND_TRIP_NS`].
 fn find_delay(seed: u64) -> Result<u64, String> {
     let echo = World::new(seed, Costs::default(), |_| FIRST_DELAY_NS, 1)?.run(1_000)?.echo;
-    // Each round trip crosses four links.
+    // A round trip crosses four links.
     (FIRST_DELAY_NS + ROUND_TRIP_NS / 4)
         .checked_sub(echo.p50_ns / 4)
         .ok_or_else(|| format!("an echo takes {} ns without delays", echo.p50_ns))
@@ -123,7 +123,7 @@ struct World {
 }
 
 impl World {
-    /// `delay_of` tells the delay of a host's link in nanoseconds.
+    /// `delay_of` returns the delay of a host's link in nanoseconds.
     fn new(
         seed: u64,
         costs: Costs,
@@ -172,13 +172,13 @@ impl World {
         Endpoint::new(transport, control, &EndpointConfig::default()).map_err(str::to_owned)
     }
 
-    /// Puts so often, and says how it went.
+    /// Makes this number of puts, and reports the times.
     fn run(mut self, puts: usize) -> Result<LatencyReport, String> {
         self.wait_for("the leader", ClientNode::has_leader)?;
         self.client(|client| client.begin_echoes(puts));
         self.wait_for("the echoes", ClientNode::is_done)?;
         let echo = self.client(ClientNode::take_times);
-        // The first ones make what later ones find made.
+        // The first puts allocate memory that later puts reuse.
         for count in [puts / 10 + 1, puts] {
             self.servers(|server| {
                 server.serves_puts = true;
@@ -279,7 +279,7 @@ mod tests {
         let report = World::new(1, costs, |_| delay_ns, 1_000).unwrap().run(300).unwrap();
         assert!(report.echo.p50_ns.abs_diff(ROUND_TRIP_NS) < 30, "{report:?}");
         let expected_ns = 2 * ROUND_TRIP_NS + 900;
-        // The turns that a put takes beside those of two echoes cost some, too.
+        // The turns of a put beyond those of two echoes have a cost, too.
         let turns_ns = report.client.p50_ns - expected_ns;
         assert!((0..200).contains(&turns_ns), "{report:?}");
         assert!(report.leader.p50_ns + ROUND_TRIP_NS / 2 < report.client.p50_ns, "{report:?}");

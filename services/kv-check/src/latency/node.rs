@@ -1,4 +1,4 @@
-//! The nodes of a measurement: replicas whose work takes its time, and a client.
+//! The nodes of a measurement: replicas with the cost of their work, and a client.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use petrel_sim::{Actor, Rng};
 use super::Costs;
 use crate::node::SimEndpoint;
 
-/// Answers a request as long as a put with an answer as long as a put's.
+/// A method whose request and response are as long as a put's.
 const ECHO: u16 = 100;
 
 const KEY_BYTES: usize = 16;
@@ -39,18 +39,18 @@ impl Actor for LatencyNode {
     }
 }
 
-/// What a pass of a replica was for.
+/// The purpose of a replica's pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Echo,
     Propose,
     Append,
     Commit,
-    /// The leader's, of an answer that makes no difference any more.
+    /// The leader's work for an answer that is no longer needed.
     Late,
 }
 
-/// What a replica has measured, by the wall clock, in nanoseconds.
+/// A replica's measurements by the wall clock, in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServerTimes {
     echo: Vec<u64>,
@@ -60,7 +60,7 @@ pub(super) struct ServerTimes {
     late: Vec<(u64, u64)>,
     /// Passes that were charged for other work than they did.
     pub(super) misjudged: usize,
-    /// In virtual time, from the arrival of a put to when its answer leaves: on the leader.
+    /// On the leader, in virtual time: from the arrival of a put until its answer leaves.
     pub(super) leader: Option<Vec<u64>>,
 }
 
@@ -68,15 +68,15 @@ pub(super) struct ServerNode {
     endpoint: SimEndpoint,
     replica: Replica,
     costs: Costs,
-    /// When what has arrived is looked at, once its cost has been charged.
+    /// The time at which received messages are processed, after their cost is charged.
     due_ns: Option<u64>,
     busy_until_ns: u64,
-    /// A put's arrival, while its answer is out.
+    /// The arrival of the put without an answer.
     put_at_ns: Option<u64>,
-    /// Answers of followers that have not come.
+    /// Outstanding answers of followers.
     answers_due: u64,
     echoes: Rc<RefCell<u64>>,
-    /// Whether the client puts now, or echoes still.
+    /// Whether the client sends puts, not echoes.
     pub(super) serves_puts: bool,
     times: ServerTimes,
 }
@@ -130,7 +130,7 @@ impl ServerNode {
             Work::Late => self.costs.late_ns,
             Work::Echo => 0,
         };
-        // The pass that looks at it costs what each does, and this one has already been paid.
+        // A pass has a fixed cost, which is already charged for this one.
         let before_ns = before_ns.saturating_sub(super::PASS_NS);
         let due_ns = *self.due_ns.get_or_insert(now_ns.max(self.busy_until_ns) + before_ns);
         if now_ns < due_ns {
@@ -139,19 +139,19 @@ impl ServerNode {
         self.look(now_ns)
     }
 
-    /// What that which has arrived will probably be: there is one client, with one call at a time.
+    /// The probable kind of the received message: there is one client, with one call at a time.
     fn expected(&self) -> Work {
         match (self.replica.is_leader(), self.put_at_ns) {
             _ if !self.serves_puts => Work::Echo,
             (true, Some(_)) => Work::Commit,
-            // The client has just been answered: it cannot be its next put.
+            // The client has just been answered: the message cannot be its next put.
             (true, None) if self.answers_due > 0 => Work::Late,
             (true, None) => Work::Propose,
             (false, _) => Work::Append,
         }
     }
 
-    /// A pass, as a process makes it: the endpoint's turn, the replica's, the turn that sends, and what is left.
+    /// Runs a pass like a process: the endpoint's turn, the replica's turn, the turn that sends, and the rest.
     fn look(&mut self, now_ns: u64) -> Option<u64> {
         let (arrived_ns, expected) = (self.due_ns.take(), self.expected());
         let before = (self.replica.stats(), *self.echoes.borrow());
@@ -190,7 +190,7 @@ impl ServerNode {
             let messages = after.0.messages - before.0.messages;
             self.note_answers(work, messages);
             self.note(work, now_ns, arrived_ns, spent_ns, rest_ns);
-            // Those that came with the one that made it certain are looked at in the same pass.
+            // Answers that arrived together with the deciding one are processed in the same pass.
             let late = if work == Work::Commit { messages.saturating_sub(1) } else { 0 };
             self.busy_until_ns += late * self.costs.late_ns;
         }
@@ -204,7 +204,7 @@ impl ServerNode {
         self.replica.turn(&mut self.endpoint.context()).expect("a log in memory does not fail")
     }
 
-    /// Keeps the count of the answers that followers owe the leader.
+    /// Counts the answers that followers still owe the leader.
     fn note_answers(&mut self, work: Work, messages: u64) {
         match work {
             Work::Propose => self.answers_due = u64::from(super::REPLICAS) - 1,
@@ -251,7 +251,7 @@ fn nanos(time: std::time::Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// What work costs beyond that of an echo, by the medians.
+/// The costs of work beyond an echo, from the medians.
 pub(super) fn costs_of(nodes: &[ServerTimes]) -> Result<Costs, String> {
     let all = |of: fn(&ServerTimes) -> &Vec<(u64, u64)>| {
         let every: Vec<(u64, u64)> = nodes.iter().flat_map(|times| of(times).clone()).collect();
@@ -279,16 +279,16 @@ fn median(mut all: Vec<u64>) -> Option<u64> {
     all.get(all.len() / 2).copied()
 }
 
-/// A client that makes one call after the other.
+/// A client that makes one call at a time.
 pub(super) struct ClientNode {
     endpoint: SimEndpoint,
     state: Rc<RefCell<ClientState>>,
-    /// What is to be started at the next pass.
+    /// Whether calls begin at the next pass.
     begins: bool,
 }
 
 struct ClientState {
-    /// The leader's session, and the client's in the store.
+    /// The session with the leader, and the client's session in the store.
     leader: Option<(SessionId, u64)>,
     sequence: u64,
     keys: u64,
@@ -379,7 +379,7 @@ impl ClientNode {
     }
 }
 
-/// Writes all keys, so that puts find them.
+/// Writes all keys, so that later puts replace values.
 async fn write_all(session: &Session, number: u64, keys: u64) -> Option<u64> {
     let mut sequence = 0;
     for first in (0..keys).step_by(KEYS_PER_BATCH) {

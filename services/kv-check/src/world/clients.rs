@@ -15,7 +15,7 @@ use crate::product::ProductClient;
 use petrel_sim::fabric::HostId;
 
 impl World {
-    /// Those of a host begin.
+    /// Starts the clients of a host.
     pub(super) fn start_clients(&mut self, endpoint: &mut SimEndpoint) -> Result<(), String> {
         let (handle, scenario) = (endpoint.handle(), self.common.scenario.clone());
         let mut shared: Option<KvClient> = None;
@@ -39,7 +39,7 @@ impl World {
         Ok(())
     }
 
-    /// The store's own client, as quick as elections are in this world.
+    /// The store's own client, with timeouts that fit the world's elections.
     fn product(&self, endpoint: &mut SimEndpoint) -> Result<KvClient, String> {
         let scenario = &self.common.scenario;
         let pauses = BackoffConfig {
@@ -52,14 +52,14 @@ impl World {
         config.timeout = config.attempt_timeout * scenario.product.attempts;
         (config.backoff, config.connect_backoff) = (pauses, pauses);
         config.refresh = Duration::from_nanos(scenario.product.refresh_ns);
-        // It learns of those that join later.
+        // The client learns of nodes that join later.
         let addresses = (0..scenario.nodes).map(|host| address_of(HostId(host)));
         let client =
             KvClient::on(addresses, config, |named, config| endpoint.client(named, config));
         client.map_err(|error| error.to_string())
     }
 
-    /// A last client reads every key.
+    /// Starts a last client that reads every key.
     pub(super) fn read_all(&mut self) {
         let host = HostId(self.common.scenario.hosts() - 1);
         let actors = self.simulation.actors();
@@ -76,7 +76,7 @@ impl World {
         Line::new(Rc::clone(&self.common), endpoint.handle(), self.next_rng())
     }
 
-    /// The number of one more client, which has something to do.
+    /// The number of another client, which is counted as busy.
     fn next_number(&mut self) -> u32 {
         self.clients += 1;
         let busy = &self.common.clients_busy;
