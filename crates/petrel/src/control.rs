@@ -2,11 +2,11 @@
 //!
 //! An endpoint never touches a control connection: it posts [`ToNexus`] messages, which never block, and reads
 //! [`FromNexus`] messages in its event loop. The real control plane is the [`Nexus`](crate::Nexus) thread, which speaks
-//! `docs/wire-protocol.md` §8 over TCP. A simulator can replace it with the same two types, because nothing here names
-//! a socket.
+//! `docs/wire-protocol.md` §8 over TCP. A simulator can replace the thread with the same two types, because no type
+//! here names a socket.
 //!
-//! Order: messages from one endpoint to the control plane keep their order, and so do those in the other direction. A
-//! [`FromNexus::LinkUp`] always precedes every other message about its link, and nothing follows the link's
+//! Order: messages keep their order in each direction between an endpoint and the control plane. A
+//! [`FromNexus::LinkUp`] always precedes every other message about the link, and nothing follows the link's
 //! [`FromNexus::LinkDown`].
 
 use std::fmt;
@@ -54,7 +54,7 @@ impl Reason {
     }
 }
 
-/// The transports that a link may use. Shared memory is preferred if both are allowed and both ends are on one host.
+/// The transports allowed for a link. Shared memory is preferred if both are allowed and both ends are on one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedTransports {
     /// Kernel UDP.
@@ -108,7 +108,7 @@ pub enum ToNexus {
         /// The reason.
         reason: Reason,
     },
-    /// A session with this endpoint as the server has ended: its memory is free.
+    /// A session with this endpoint as the server has ended, and its memory is free.
     SessionEnded {
         /// The session's link.
         link: LinkId,
@@ -143,14 +143,14 @@ pub enum ToNexus {
         /// Whether this endpoint receives the group's multicast, or why not.
         answer: Result<(), Reason>,
     },
-    /// Tell the peer that it no longer needs to receive a group's multicast.
+    /// Tell the peer that a group's multicast is no longer needed.
     LeaveGroup {
         /// The link.
         link: LinkId,
         /// The group's number.
         group: u32,
     },
-    /// Close a link that the endpoint could not use (its transport refused it).
+    /// Close a link that the endpoint's transport refused.
     CloseLink {
         /// The link.
         link: LinkId,
@@ -283,15 +283,15 @@ pub enum FromNexus<L> {
     },
 }
 
-/// The control plane as one endpoint sees it. `L` is the transport's link type.
+/// The control plane of an endpoint. `L` is the transport's link type.
 ///
 /// [`ControlPort`](crate::nexus::ControlPort) is the real one; a simulator has its own.
 pub trait ControlPlane<L> {
     /// Sends a message to the control plane. Never blocks.
     fn post(&self, message: ToNexus);
 
-    /// Returns the next message for the endpoint, if there is one. The event loop asks in every turn, so an empty
-    /// answer must cost next to nothing.
+    /// Returns the next message for the endpoint, if any. The event loop asks in every turn: an empty answer must cost
+    /// next to nothing.
     fn poll(&mut self) -> Option<FromNexus<L>>;
 
     /// The endpoint's number within its process.

@@ -1,14 +1,15 @@
-//! The inbox of an endpoint for messages from other threads: a queue that many fill and one empties, whole.
+//! The inbox of an endpoint for messages from other threads: a queue filled by many and emptied, whole, by its owner.
 //!
 //! # No post is lost
 //!
-//! A message is queued, and the flag raised, under one lock. The owner polls the flag alone, once per turn. If the flag
+//! A message is queued, and the flag raised, under the lock. The owner polls the flag alone, once per turn. If the flag
 //! is up, the owner lowers it *first* and then takes the queue, under the lock: a later poster raises the flag again.
-//! If a poster holds the lock at that moment, the owner, which never waits for it, raises the flag and comes back.
+//! If a poster holds the lock at that moment, the owner, which never waits for the lock, raises the flag and comes
+//! back.
 //!
 //! # No wake-up is lost
 //!
-//! Before it sleeps, the owner checks the queue and sets its sleep flag, under the lock. A message comes either before,
+//! Before sleeping, the owner checks the queue and sets the sleep flag, under the lock. A message comes either before,
 //! and prevents the sleep, or after, and wakes the owner. The waker remembers a wake-up (`petrel_transport::wake`): the
 //! sleep need not have begun.
 //!
@@ -26,7 +27,7 @@ use petrel_planted::planted;
 
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, TryLockError, lock};
 
-/// Tells an endpoint that there is work other than frames, or when there will be. The event loop polls nothing else in
+/// Notifies an endpoint of work other than frames, or of the time of such work. The event loop polls nothing else in
 /// every turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Attention(Arc<AtomicU64>);
@@ -92,7 +93,7 @@ struct Queue<T> {
 }
 
 impl<T> Inbox<T> {
-    /// Creates an inbox whose messages raise `attention`, and that calls `wake` when its owner sleeps.
+    /// Creates an inbox. A message raises `attention`, and calls `wake` when the owner sleeps.
     pub(crate) fn new(attention: Attention, wake: impl Fn() + Send + Sync + 'static) -> Self {
         let queue = Mutex::new(Queue { posts: Vec::new(), is_open: true });
         let sleeps = AtomicBool::new(false);
@@ -133,7 +134,7 @@ impl<T> Inbox<T> {
         queue.posts.is_empty()
     }
 
-    /// Records that the owner is awake, so that posters do not wake it in vain.
+    /// Records that the owner is awake: posters then save the wake-up.
     pub(crate) fn is_awake(&self) {
         self.shared.sleeps.store(false, Ordering::Relaxed);
     }

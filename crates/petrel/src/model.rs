@@ -1,9 +1,9 @@
-//! Time and threads under shuttle, a model checker that runs threads one at a time in an order of its own.
+//! Time and threads under shuttle, a model checker that runs threads one at a time in its own order.
 //!
-//! Shuttle has no time: a timed wait lasts until another thread ends it. Here the clock is a number, and one thread,
-//! the timekeeper, advances it to the next time that a thread waits for. If the scheduler runs the timekeeper only when
-//! no other thread can run, time stands still while there is work. A lost wake-up then cannot hide behind a timeout: it
-//! shows as an advance of the clock.
+//! Shuttle has no time: a timed wait lasts until another thread ends it. Here the clock is a number, advanced by one
+//! thread, the timekeeper, to the next end of a wait. If the scheduler runs the timekeeper only when no other thread
+//! can run, time stands still while there is work. A lost wake-up then cannot hide behind a timeout: it shows as an
+//! advance of the clock.
 //!
 //! Shuttle runs all threads of an execution on one thread of the operating system, which holds the clock.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use shuttle::thread::Thread;
 
-/// The time that reading the clock takes, so that a polling loop ends.
+/// The time per reading of the clock, by which polling loops end.
 const READ_NS: u64 = 25;
 
 std::thread_local! {
@@ -53,7 +53,7 @@ pub fn moves() -> u64 {
     with(|clock| clock.moves)
 }
 
-/// Parks this thread until it is unparked or that time has come; may return earlier.
+/// Parks the thread until it is unparked or the time `end_ns` has come; may return earlier.
 pub fn park_until(end_ns: Option<u64>) {
     let Some(end_ns) = end_ns else { return shuttle::thread::park() };
     let sleeper = shuttle::thread::current();

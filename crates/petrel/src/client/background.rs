@@ -14,10 +14,10 @@ use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
 use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
 
-/// Threads that run an endpoint each, for [clients](super::Client). Clones are the same threads; they end when the last
-/// clone and the last client of theirs is gone.
+/// A set of threads that run an endpoint each, for [clients](super::Client). Clones are the same threads; they end when
+/// the last clone and the last client on them is gone.
 ///
-/// Clients share one thread of the process unless they are given others:
+/// Clients share one thread of the process by default:
 ///
 /// ```
 /// use petrel::client::{Background, Client};
@@ -33,7 +33,7 @@ pub struct Background {
     threads: Arc<Threads>,
 }
 
-/// How threads of clients are set up. Made by [`Background::builder`].
+/// Settings of a [`Background`]. Made by [`Background::builder`].
 #[derive(Clone, Debug)]
 pub struct BackgroundBuilder {
     threads: usize,
@@ -44,17 +44,17 @@ pub struct BackgroundBuilder {
 struct Threads {
     settings: BackgroundBuilder,
     nexus: Nexus,
-    /// By the family of their data ports; empty before the first client that needs one of it.
+    /// By the family of their data ports; empty before the first client of the family.
     endpoints: [Mutex<Vec<Running>>; 2],
-    /// Clients take turns.
+    /// Assigns clients to endpoints in turn.
     turn: AtomicUsize,
 }
 
 /// An endpoint that runs on a thread.
 type Running = (Arc<ClientShared>, Stop);
 
-/// The kind of addresses that a data port reaches. It is never both: a port of both families on loopback would have to be
-/// one that other hosts reach.
+/// The address family that a data port reaches. A port never has both: a loopback port of both families would have to
+/// be reachable from other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -62,28 +62,29 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// IPv6 where no server has an IPv4 address. Servers at addresses of the other family are reached through shared
-    /// memory.
+    /// Returns IPv6 if no server has an IPv4 address. Servers at addresses of the other family are reached through
+    /// shared memory.
     pub(super) fn of(servers: &[Target]) -> Self {
         let is_v4 = |server: &Target| server.address.ip().to_canonical().is_ipv4();
         if servers.iter().any(is_v4) { Self::V4 } else { Self::V6 }
     }
 }
 
-/// The threads of the clients that were given none: for the same host, and for [insecure](NexusBuilder::insecure) networks.
+/// The shared threads of clients without a [`Background`]: for loopback, and for [insecure](NexusBuilder::insecure)
+/// networks.
 static SHARED: [Mutex<Weak<Threads>>; 2] = [const { Mutex::new(Weak::new()) }; 2];
 
 impl Background {
-    /// One thread, with defaults.
+    /// Returns a builder with default settings and one thread.
     pub fn builder() -> BackgroundBuilder {
         let (nexus, endpoint) = (Nexus::builder(), EndpointConfig::default());
         BackgroundBuilder { threads: 1, nexus, endpoint }
     }
 
-    /// The threads of all clients that were given none.
+    /// Returns the shared threads of clients without a [`Background`].
     pub(super) fn shared(is_insecure: bool, family: Family) -> Result<Self, Error> {
         let mut shared = lock(&SHARED[usize::from(is_insecure)]);
-        // One that a panic has ended is as good as none, though clients of before have it.
+        // Threads ended by a panic are replaced, though earlier clients still hold them.
         if let Some(threads) = shared.upgrade().filter(|threads| threads.are_running()) {
             return Ok(Self { threads });
         }
@@ -94,7 +95,7 @@ impl Background {
         Ok(background)
     }
 
-    /// The endpoint of one more client, whose servers are of this family.
+    /// Returns the endpoint for a new client with servers of this family.
     pub(super) fn next_endpoint(&self, family: Family) -> Result<Arc<ClientShared>, Error> {
         let endpoints = self.threads.running(family)?;
         let turn = self.threads.turn.fetch_add(1, Ordering::Relaxed) % endpoints.len();
@@ -103,10 +104,10 @@ impl Background {
 }
 
 impl BackgroundBuilder {
-    /// How many threads, and endpoints; 1 by default. Each client is on one of them.
+    /// Sets the number of threads, with an endpoint each; 1 by default. Each client is on one of them.
     ///
     /// # Panics
-    /// When it is 0.
+    /// When `count` is 0.
     #[must_use]
     pub fn threads(mut self, count: usize) -> Self {
         assert!(count > 0, "without a thread no call is made");
@@ -114,15 +115,15 @@ impl BackgroundBuilder {
         self
     }
 
-    /// The control plane of these endpoints.
+    /// Sets the control plane's settings.
     #[must_use]
     pub fn nexus(mut self, nexus: NexusBuilder) -> Self {
         self.nexus = nexus;
         self
     }
 
-    /// Settings of the endpoints. Without a `data_address` there are as many endpoints again, on further threads, from the first
-    /// client on whose servers have only IPv6 addresses: a data port is of one family.
+    /// Sets the endpoints' settings. A data port has one address family. Without a `data_address`, the first client
+    /// whose servers have only IPv6 addresses therefore starts the same number of endpoints again, on further threads.
     #[must_use]
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         self.endpoint = config;
@@ -132,12 +133,12 @@ impl BackgroundBuilder {
     /// Starts the threads.
     ///
     /// # Errors
-    /// UNAVAILABLE, with what the system or the configuration has against it.
+    /// UNAVAILABLE, with the objection of the system or the configuration.
     pub fn start(self) -> Result<Background, Error> {
         self.start_for(Family::V4)
     }
 
-    /// The same for clients whose servers are of this family.
+    /// The same for clients with servers of this family.
     fn start_for(self, family: Family) -> Result<Background, Error> {
         let nexus = self.nexus.clone().start().map_err(|error| cannot_start(&error))?;
         let (endpoints, turn) = (Default::default(), AtomicUsize::new(0));
@@ -147,7 +148,7 @@ impl BackgroundBuilder {
     }
 }
 
-/// Starts a thread, and waits until its endpoint takes orders.
+/// Starts a thread, and waits until its endpoint is ready.
 fn start_thread(
     number: usize,
     nexus: Nexus,
@@ -174,15 +175,15 @@ fn cannot_start(error: &dyn fmt::Display) -> Error {
 }
 
 impl Threads {
-    /// The endpoints whose data ports reach addresses of this family, which are started if there are none.
+    /// Returns the endpoints with data ports for this family, and starts them if there are none.
     fn running(&self, family: Family) -> Result<MutexGuard<'_, Vec<Running>>, Error> {
         let address = self.data_address(family);
-        // Settings that name an address are for all clients.
+        // A configured address is for all clients.
         let mut running = lock(&self.endpoints[usize::from(address.is_some())]);
         if running.is_empty() {
             let mut config = self.settings.endpoint.clone();
             if address.is_some() {
-                // A number that was asked for may be that of the others.
+                // The wanted number may belong to the endpoints of the other family.
                 (config.id, config.data_address) = (None, address);
             }
             let start = |number| start_thread(number, self.nexus.clone(), config.clone());
@@ -199,8 +200,8 @@ impl Threads {
         Ok(running)
     }
 
-    /// Where a data port for this family is to be bound, if not where the settings have it: reached by other hosts only if
-    /// an IPv4 one would be.
+    /// Returns the address of a data port for this family, unless the settings determine it: reachable from other hosts
+    /// only if an IPv4 port would be.
     fn data_address(&self, family: Family) -> Option<IpAddr> {
         let Self { settings, nexus, .. } = self;
         let is_set = settings.endpoint.data_address.is_some() || nexus.local_addr().is_some();
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(of(&["[::1]:1", "[2001:db8::1]:1"]), Family::V6);
     }
 
-    /// A port that other hosts reach is there only where it was said that the network is trusted.
+    /// A port is reachable from other hosts only if the network is declared trusted.
     #[test]
     fn data_address__is_of_loopback_unless_the_network_is_trusted() {
         let addresses = |nexus: NexusBuilder, data_address| {
@@ -294,14 +295,14 @@ mod tests {
         assert_eq!(addresses(Nexus::builder(), None), near);
         let far = (v4(Ipv4Addr::UNSPECIFIED), None, v6(Ipv6Addr::UNSPECIFIED));
         assert_eq!(addresses(Nexus::builder().insecure(), None), far);
-        // Where it is set, it is the same for all.
+        // A configured address is the same for all.
         let set = Some(v4(Ipv4Addr::LOCALHOST));
         assert_eq!(addresses(Nexus::builder(), set), (v4(Ipv4Addr::LOCALHOST), None, None));
         let listens = Nexus::builder().listen(SocketAddr::from(([127, 0, 0, 1], 0)));
         assert_eq!(addresses(listens, None), (v4(Ipv4Addr::LOCALHOST), None, None));
     }
 
-    /// Clients of both families beside each other, of the same threads' settings, number included.
+    /// Clients of both families side by side with the same settings, including the endpoint's number.
     #[test]
     fn next_endpoint__is_one_of_the_servers_family() {
         let endpoint = EndpointConfig { id: Some(EndpointId(3)), ..Default::default() };

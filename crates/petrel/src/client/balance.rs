@@ -1,50 +1,50 @@
-//! Which of several servers a call goes to.
+//! Load balancing: chooses the server of a call.
 
 use super::config::Target;
 
-/// Which server a client asks, among those that can be called. Calls with a [key](super::Call::key) go by that.
+/// How a client chooses a server among those available. Calls with a [key](super::Call::key) choose by the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Balance {
-    /// The one with the fewest calls of this client on the way, for its [weight](Target::weight); equals take turns. Looks at
-    /// each server.
+    /// The server with the fewest outstanding calls of this client, relative to its [weight](Target::weight); equals
+    /// take turns. Examines every server.
     #[default]
     LeastBusy,
-    /// The less busy of two that are drawn at random, for their weights (Mitzenmacher, "The Power of Two Choices in Randomized
-    /// Load Balancing", IEEE TPDS 12(10), 2001). Its cost does not grow with the number of servers, and the clients of a service do
-    /// not all go to the same server at a time.
+    /// The less busy of two servers drawn at random by weight (Mitzenmacher, "The Power of Two Choices in Randomized
+    /// Load Balancing", IEEE TPDS 12(10), 2001). The cost does not grow with the number of servers, and the clients of
+    /// a service do not all choose the same server at once.
     TwoChoices,
 }
 
-/// The hash of a key, the same in each process: FNV-1a, mixed.
+/// Returns the hash of a key, the same in each process: FNV-1a, mixed.
 pub(crate) fn hash_of(key: &[u8]) -> u64 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
     mix(key.iter().fold(0xCBF2_9CE4_8422_2325, fnv))
 }
 
-/// The hash of a server, by its name.
+/// Returns the hash of a server, by its name.
 pub(crate) fn hash_of_server(target: &Target) -> u64 {
     hash_of(format!("{} {}", target.address, target.endpoint.0).as_bytes())
 }
 
-/// How much a server is the one for a key, by the hashes of both: the call goes to the server with the most (Thaler and Ravishankar, "Using Name-Based
-/// Mappings to Increase Hit Rates", IEEE/ACM ToN 6(1), 1998). Each server has a share of the keys by its weight, and one that comes or
-/// goes moves its own keys only.
+/// Returns the rank of a server for a key, by the hashes of both: the server with the highest rank gets the call
+/// (Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM ToN 6(1), 1998). Each server
+/// has a share of the keys by its weight; adding or removing a server moves only its own keys.
 pub(crate) fn rank(key: u64, server: u64, weight: u32) -> f64 {
-    // Evenly distributed between 0 and 1, and neither.
+    // Evenly distributed between 0 and 1, excluding both.
     let drawn = ((mix(key ^ server) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
     f64::from(weight) / -drawn.ln()
 }
 
-/// Murmur3's end: each bit of the input changes about half of those of the output.
+/// Murmur3's finaliser: each input bit changes about half of the output bits.
 fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
     bits = (bits ^ bits >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
     bits ^ bits >> 33
 }
 
-/// Whether a server with so many calls on the way and this weight is the less busy one: by what it has for its weight when it
-/// gets one more.
+/// Returns true if a server with `busy` outstanding calls and this weight is less busy than `other`: compares the load
+/// relative to the weight, after one more call.
 pub(crate) fn is_less_busy((busy, weight): (u32, u32), other: (u32, u32)) -> bool {
     let load = |busy: u32, weight: u32| (u64::from(busy) + 1) * u64::from(weight);
     load(busy, other.1) < load(other.0, weight)
@@ -104,7 +104,7 @@ mod tests {
             ((0, 1), (0, 1), false),
             ((0, 1), (1, 1), true),
             ((1, 1), (0, 1), false),
-            // Three for a server that may have four times as many.
+            // Three for a server with four times the weight.
             ((2, 4), (0, 1), true),
             ((3, 4), (0, 1), false),
             ((0, 1), (4, 4), true),

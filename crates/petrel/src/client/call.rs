@@ -1,4 +1,4 @@
-//! A call of a client: its options, and the call as a future.
+//! A client's call: its options, and the call as a future.
 
 use std::fmt;
 use std::future::Future;
@@ -20,18 +20,18 @@ use crate::local::Hub;
 use crate::post::{Post, StartCall};
 use crate::sync::Arc;
 
-/// A call, made by [`Client::call`]. It begins when it is first polled, and its time counts from then: await it, in any
+/// A call, made by [`Client::call`]. It begins when first polled, and its timeout counts from then. Await it, in any
 /// executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
 ///
-/// Dropping it after it has begun **cancels** the call: the server is told.
+/// Dropping it after it has begun **cancels** the call, also at the server.
 ///
-/// # What it ends with
+/// # Outcome
 ///
-/// The response, or what `T` is read from it, or the [`Error`] of the last attempt. When as many calls as the endpoint takes are on their way
-/// (`EndpointConfig::client_calls_max`), it waits for one to end.
+/// The response, or a `T` read from it, or the [`Error`] of the last attempt. When the endpoint's limit of outstanding
+/// calls is reached (`EndpointConfig::client_calls_max`), the call waits for another to end.
 ///
 /// # Panics
-/// When it is polled after it has ended.
+/// When polled after its end.
 #[must_use = "a call begins when it is awaited, waited for or started"]
 pub struct Call<T = Response> {
     client: Client,
@@ -45,20 +45,20 @@ enum Step {
     New {
         request: Vec<u8>,
     },
-    /// Waits until fewer calls are on their way.
+    /// Waits until fewer calls are outstanding.
     Waiting {
         request: Vec<u8>,
         take: TakePlace,
     },
-    /// On its way.
+    /// Outstanding.
     Going(Arc<CallState>),
-    /// It has ended before it was on its way.
+    /// Ended before it was posted.
     Failed(Error),
     Ended,
 }
 
 impl<T> Call<T> {
-    /// A call whose response is read so.
+    /// Creates a call with a function that reads the response.
     pub(super) fn new(
         client: Client,
         method: u16,
@@ -68,57 +68,57 @@ impl<T> Call<T> {
         Self { client, method, options: CallOptions::new(), step: Step::New { request }, read }
     }
 
-    /// Ends the call with DEADLINE_EXCEEDED when it has taken this long, with all its attempts.
-    /// [`ClientConfig::timeout`](super::ClientConfig) is the default. In a handler that a worker runs the call ends with
-    /// the request's deadline, if not before.
+    /// Ends the call with DEADLINE_EXCEEDED after this time, including all its attempts.
+    /// [`ClientConfig::timeout`](super::ClientConfig) is the default. In a handler on a worker, the call ends no later
+    /// than the request's deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options = self.options.timeout(timeout);
         self
     }
 
-    /// Allows the call to be executed twice: it is tried again where it is not known whether it was executed.
+    /// Declares that the call may be executed twice: it is retried even if an attempt may have been executed.
     pub fn idempotent(mut self) -> Self {
         self.options = self.options.idempotent();
         self
     }
 
-    /// Makes a second attempt, at another server if there is one, when the first has not ended after this time; the first
-    /// answer counts. About the time in which 95 of 100 calls are answered is a good choice. The call is
-    /// [idempotent](Call::idempotent) by that.
+    /// Makes a second attempt, at another server if there is one, when the first has not ended after this time; the
+    /// first response counts. A good choice is the time within which 95 of 100 calls are answered. Implies
+    /// [idempotent](Call::idempotent).
     pub fn hedge_after(mut self, time: Duration) -> Self {
         self.options = self.options.idempotent().hedge_after(time);
         self
     }
 
-    /// Waits for a server until the call's time is over when none can be reached; else the call fails then.
+    /// Waits for a server until the call's timeout when none can be reached; by default the call fails then.
     pub fn wait_for_ready(mut self) -> Self {
         self.options = self.options.wait_for_ready();
         self
     }
 
-    /// Has the call go to the server that is the one for this key, while that can be called; else, and when it is tried again, to
-    /// the next one for it. All clients of the same servers agree on them, and few keys move when servers come or go.
+    /// Sends the call to the server that the key maps to, if available; otherwise, and for retries, to the next server
+    /// for the key. All clients of the same servers agree on the mapping, and few keys move when servers come or go.
     pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
         self.options = self.options.key(key.as_ref());
         self
     }
 
-    /// All that is said about the call, in place of what was said before. A hedged call that is not idempotent fails.
+    /// Replaces all options of the call. A hedged call that is not idempotent fails.
     pub fn options(mut self, options: CallOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Begins the call now, also if it is not awaited before long.
+    /// Begins the call now, for calls that are awaited later.
     ///
-    /// When as many calls as the endpoint takes are on their way, it begins when it is awaited.
+    /// When the endpoint's limit of outstanding calls is reached, the call begins when it is awaited.
     pub fn started(mut self) -> Self {
         self.begin(&mut Context::from_waker(Waker::noop()));
         self
     }
 
-    /// Has the call go on although its outcome is not wanted: dropped, it would be cancelled. It begins now, or, when as many calls
-    /// as the endpoint takes are on their way, not at all.
+    /// Lets the call continue without its outcome, instead of cancelling it by a drop. It begins now; when the
+    /// endpoint's limit of outstanding calls is reached, it is dropped instead.
     pub fn detach(self) {
         self.started().step = Step::Ended;
     }
@@ -126,7 +126,7 @@ impl<T> Call<T> {
     /// Waits for the response, with the thread parked.
     ///
     /// # Errors
-    /// Why there is none, and whether the call may have been executed.
+    /// Why the call failed, and whether it may have been executed.
     ///
     /// # Panics
     /// On the thread that runs the client's endpoint, which would wait for itself.
@@ -137,7 +137,7 @@ impl<T> Call<T> {
 }
 
 impl<T> Call<T> {
-    /// Takes the steps that can be taken until the call is on its way, or has failed before.
+    /// Advances the call until it is outstanding, or has failed before.
     fn begin(&mut self, cx: &mut Context<'_>) {
         if let Step::New { request } = &mut self.step {
             let request = mem::take(request);
@@ -159,13 +159,13 @@ impl<T> Call<T> {
         }
     }
 
-    /// Has the endpoint make the call.
+    /// Posts the call to the endpoint.
     fn post(&self, request: Vec<u8>, place: Place) -> Step {
         let endpoint = self.client.endpoint();
         let (state, pending) = CallState::new(Some(place));
         let (service, method, options) = (self.client.key(), self.method, self.options);
         let mut start = Some(StartCall { pending, service, method, request, options });
-        // A task of the client's endpoint need not go by its mailbox.
+        // A task of the client's endpoint can bypass its inbox.
         Hub::with_current(|hub| hub.try_with_local(|local| local.start_own(endpoint, &mut start)));
         if let Some(start) = start
             && endpoint.poster.post(Post::Start(start)).is_err()
@@ -177,7 +177,7 @@ impl<T> Call<T> {
 }
 
 impl<T> Drop for Call<T> {
-    /// Cancels a call that is on its way.
+    /// Cancels an outstanding call.
     fn drop(&mut self) {
         if let Step::Going(state) = &self.step
             && state.abandon()
@@ -237,7 +237,7 @@ mod tests {
     fn debug__tells_how_far_a_call_is() {
         let background = Background::builder().start().unwrap();
         let endpoint = background.next_endpoint(Family::V4).unwrap();
-        // Nobody listens there.
+        // No process listens there.
         let targets = vec![Target::from("127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap())];
         let (client, open) = Client::of_endpoint(endpoint, targets, ClientConfig::default());
         assert!(client.endpoint().poster.post(Post::OpenService(Box::new(open))).is_ok());

@@ -1,4 +1,4 @@
-//! What can be set about a client.
+//! Settings of a client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,22 +15,22 @@ pub struct Target {
     pub address: SocketAddr,
     /// The endpoint there.
     pub endpoint: EndpointId,
-    /// How much of the load it gets beside others; 1 by default.
+    /// Its share of the load relative to other servers; 1 by default.
     pub weight: u32,
 }
 
 impl Target {
-    /// The same server, which gets so much of the load beside others.
+    /// Returns the same server with another weight.
     ///
     /// # Panics
-    /// When it is 0.
+    /// When `weight` is 0.
     #[must_use]
     pub fn weighing(self, weight: u32) -> Self {
         assert!(weight > 0, "a server without any load is no target");
         Self { weight, ..self }
     }
 
-    /// Whether it is the same server, whatever its weight.
+    /// Returns true if both are the same server, whatever their weights.
     pub(crate) fn is_server(&self, other: &Self) -> bool {
         (self.address, self.endpoint) == (other.address, other.endpoint)
     }
@@ -49,32 +49,33 @@ impl From<(SocketAddr, EndpointId)> for Target {
     }
 }
 
-/// What can be set about a client.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// How long a call may take, with all its attempts, if its options do not say: 10 s.
+    /// Timeout of a call with all its attempts, if its options have none: 10 s.
     pub timeout: Duration,
-    /// Attempts of one call, the first and hedges included; at least 1, and 4 by default.
+    /// Attempts of one call, including the first and hedges; at least 1, and 4 by default.
     pub attempts_max: u32,
-    /// Pauses before a call is tried again: 1 ms at first, twice as long each time, 200 ms at most.
+    /// Pauses before a retry: 1 ms at first, twice as long each time, 200 ms at most.
     pub retry_backoff: BackoffConfig,
-    /// How many retries and hedges there may be for the calls that succeed: a tenth, and ten a second besides.
+    /// Retries and hedges allowed per successful call: a tenth, and ten per second besides.
     pub retry_budget: RetryBudgetConfig,
-    /// Pauses before a session is opened again: 1 ms at first, a quarter longer each time, 2 s at most.
+    /// Pauses before reopening a session: 1 ms at first, a quarter longer each time, 2 s at most.
     pub connect_backoff: BackoffConfig,
-    /// How many calls may be outstanding to each server, by what it refuses: from 8, up to 256. `None` for no limit of
-    /// this kind: the session's slots bound what the server sees, and further calls wait.
+    /// Limit of outstanding calls to each server, adapted to its refusals: from 8, up to 256. `None` for no such limit:
+    /// the session's slots bound the server's load, and further calls wait.
     pub concurrency: Option<ConcurrencyLimitConfig>,
-    /// Which server is asked; [`Balance::LeastBusy`] by default.
+    /// How a server is chosen; [`Balance::LeastBusy`] by default.
     pub balance: Balance,
-    /// What answers mean, where a server may answer that another has to be asked: by default the caller gets each answer.
+    /// Interprets responses, for services whose servers may redirect: by default the caller gets every response.
     pub judge: Option<Judge>,
 }
 
 impl Default for ClientConfig {
-    /// Ten seconds and four attempts, retries and connects after a millisecond at first, connects at most two seconds apart and
-    /// by a quarter later each time: a server that was away for some time is found again after a quarter of it more at most.
+    /// Ten seconds and four attempts; retries and reconnects start after a millisecond. Reconnects come at most two
+    /// seconds apart, each pause a quarter longer: after an outage, a server is found again within a quarter of its
+    /// duration.
     fn default() -> Self {
         let pauses = |first_ms, max_ms, growth_percent| BackoffConfig {
             first: Duration::from_millis(first_ms),

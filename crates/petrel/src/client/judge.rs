@@ -1,4 +1,4 @@
-//! What answers mean to a client, where not every server can serve every request.
+//! Interpretation of responses, for services in which not every server can serve every request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::config::Target;
 use crate::error::Error;
 
-/// What a client makes of an answer: for services that say in their own messages that another server has to be asked. The
-/// server's endpoint knows nothing of it: to Petrel each of these is an answer.
+/// A client's interpretation of a response, for services whose own messages redirect to another server. The server's
+/// endpoint is not involved: to Petrel each of these is a response.
 ///
 /// ```
 /// use petrel::client::{ClientConfig, Judge, Verdict};
@@ -27,28 +27,28 @@ use crate::error::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// The caller gets it.
+    /// The caller gets the response.
     Accept,
-    /// The caller gets it, and only the server that leads answers so: the client asks that server first, until it fails or says
-    /// that it does not lead.
+    /// The caller gets the response, which only the leader sends: the client tries that server first, until it fails or
+    /// redirects.
     Leads,
-    /// The server has not executed the request, and another has to be asked: the server at this address, or if none is given
-    /// the next in turn. Such an attempt counts as none.
+    /// The server has not executed the request and names another: the server at this address, or without an address the
+    /// next in turn. The attempt does not count.
     Redirect(Option<Target>),
-    /// The attempt has failed so, and the call is tried again if such a failure allows that.
+    /// The attempt has failed with this error, and the call is retried if the error allows it.
     Fail(Error),
 }
 
-/// Judges the answers to a client's calls: part of [`ClientConfig`](super::ClientConfig).
+/// Interprets the responses to a client's calls: part of [`ClientConfig`](super::ClientConfig).
 ///
-/// The judge runs on the thread of the client's endpoint, for each answer.
+/// The judge runs on the thread of the client's endpoint, once per response.
 #[derive(Clone)]
 pub struct Judge(Arc<Judging>);
 
 type Judging = dyn Fn(u16, &[u8]) -> Verdict + Send + Sync;
 
 impl Judge {
-    /// By the method and the answer.
+    /// Creates a judge from a function of the method and the response.
     pub fn new(judge: impl Fn(u16, &[u8]) -> Verdict + Send + Sync + 'static) -> Self {
         Self(Arc::new(judge))
     }

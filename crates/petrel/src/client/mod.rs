@@ -1,10 +1,9 @@
 //! Calls to a service, from any thread.
 //!
-//! A [`Client`] is for one service, at one or several servers. It keeps a session to each, opens a new one when one ends,
-//! leaves servers that drain, and tries a call again where that is safe.
-//! Clones are the same client, and any thread or task may have one: the sessions belong to an endpoint whose thread makes
-//! the calls in its event loop. By default this is a thread that all clients of the process share ([`Background`]), so that no
-//! program has to start one.
+//! A [`Client`] is for one service, on one or several servers. It keeps a session to each, reopens sessions that end,
+//! leaves servers that drain, and retries calls where that is safe. Clones are the same client, for any thread or task:
+//! the sessions belong to an endpoint whose thread makes the calls in its event loop. By default all clients of the
+//! process share one such thread ([`Background`]), and no program has to start one.
 //!
 //! ```
 //! use petrel::Client;
@@ -30,34 +29,34 @@
 //! # }
 //! ```
 //!
-//! A client tries a call again by the outcome of each attempt:
+//! A client retries a call depending on the outcome of each attempt:
 //!
-//! | how the attempt failed | tried again |
+//! | outcome of the attempt | retried |
 //! | --- | --- |
 //! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
 //! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
 //! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](Call::idempotent) |
-//! | any other | never: the server has answered, or the time is over |
+//! | any other | never: the server has answered, or the deadline has passed |
 //!
-//! That is bounded by the call's time, by [`ClientConfig::attempts_max`] and by the
-//! [`RetryBudget`](crate::overload::RetryBudget). An attempt that no server has heard of counts as none. What the call reports
-//! counts all of its attempts.
+//! The call's timeout, [`ClientConfig::attempts_max`] and the [`RetryBudget`](crate::overload::RetryBudget) bound the
+//! retries. An attempt that reached no server does not count. The execution that a call reports covers all of its
+//! attempts.
 //!
-//! In some services only one of the servers can answer: the one that leads. There a [`Judge`] reads the service's own answers, and
-//! the client follows redirects, asks the server first that leads, and pauses while none does. A redirect is no attempt; in such a
-//! client, calls with a [key](Call::key) still have a server of their own.
+//! In some services only one server, the leader, can answer. There a [`Judge`] interprets the service's own responses.
+//! The client then follows redirects, tries the leader first, and pauses while there is none. A redirect is not an
+//! attempt; in such a client, calls with a [key](Call::key) still map to a server of their own.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! | --- | --- |
 //! | `service_client` | [`Client`], and what its clones share |
 //! | `call` | [`Call`]: the options of a call, and the call as a future |
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
-//! | `servers_file` | servers that a file names, which is followed |
-//! | `balance` | [`Balance`]: which server a call goes to |
-//! | `judge` | [`Judge`]: which answers send a call to another server |
+//! | `servers_file` | servers listed in a file that is watched |
+//! | `balance` | [`Balance`]: the choice of a server for a call |
+//! | `judge` | [`Judge`]: responses that redirect a call |
 //! | `spawned` | [`Spawned`]: tasks on the thread that makes the calls |
-//! | `places`, `state`, `park` | the bound on calls on their way, a call between two threads, and how a thread waits |
+//! | `places`, `state`, `park` | the limit of outstanding calls, the state of a call shared by two threads, and parking a thread |
 
 mod background;
 pub(crate) mod balance;
@@ -98,7 +97,7 @@ use crate::sync::{Arc, now_ns};
 use crate::workers::inherited_deadline_ns;
 use places::Places;
 
-/// What the clients of an endpoint share.
+/// The state shared by the clients of an endpoint.
 pub(crate) struct ClientShared {
     pub(crate) poster: Poster<Post>,
     pub(crate) places: Arc<Places>,
@@ -118,8 +117,8 @@ impl ClientShared {
     }
 }
 
-/// The options of a call that starts now, on this thread: as times, no later than the request that is handled here by a task of
-/// an endpoint or by a worker.
+/// Returns the options of a call that starts now, on this thread, with absolute times, limited by the deadline of the
+/// request handled here by a task of an endpoint or by a worker.
 fn begun(options: CallOptions) -> CallOptions {
     Hub::with_current(|hub| hub.begun(options))
         .unwrap_or_else(|| options.begun(now_ns).no_later_than(inherited_deadline_ns()))

@@ -1,4 +1,4 @@
-//! Waiting for a future without an executor: the thread is parked until it is woken.
+//! Waiting for a future without an executor: the thread is parked until woken.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -27,8 +27,8 @@ impl Wake for Parker {
 }
 
 thread_local! {
-    /// One for each thread that waits: a wait allocates nothing. One that comes from a former wait of
-    /// the thread ends a later one early, which then looks and waits again.
+    /// One per waiting thread: a wait allocates nothing. A wake-up left over from a former wait ends a later wait
+    /// early, which then polls and parks again.
     static PARKER: (Arc<Parker>, Waker) = {
         let parker = Parker { thread: thread::current(), is_woken: AtomicBool::new(false) };
         let parker = Arc::new(parker);
@@ -38,11 +38,11 @@ thread_local! {
 }
 
 thread_local! {
-    /// How many event loops run on this thread, one within another.
+    /// The number of nested event loops on this thread.
     static LOOPS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// As long as this is there, an event loop runs on this thread.
+/// While this value exists, an event loop runs on this thread.
 pub(crate) struct InLoop(());
 
 impl InLoop {
@@ -58,12 +58,13 @@ impl Drop for InLoop {
     }
 }
 
-/// Waits for a future, with the thread parked: for programs without an executor. A single call has [`Call::wait`](super::Call::wait).
+/// Waits for a future, with the thread parked: for programs without an executor. For a single call use
+/// [`Call::wait`](super::Call::wait).
 ///
 /// # Panics
-/// In what an endpoint's event loop runs: a handler, a continuation, a task. The endpoint would stand still meanwhile, for ever if
-/// the future needs it; tasks await the future. A loop of the program's own around `Endpoint::run_once` is not noticed, but
-/// in tasks.
+/// Inside an endpoint's event loop: in a handler, a continuation or a task. The endpoint would stand still meanwhile,
+/// forever if the future needs it; tasks should await the future. A program's own loop around `Endpoint::run_once` is
+/// detected only in tasks.
 pub fn wait<F: Future>(future: F) -> F::Output {
     let runs_loop = LOOPS.with(Cell::get) > 0 || Hub::with_current(|_| ()).is_some();
     assert!(

@@ -1,4 +1,4 @@
-//! Places for calls in the air: who finds none is refused, or waits for one.
+//! The limit of outstanding calls: a call without a free place is refused, or waits.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,20 +9,20 @@ use petrel_planted::planted;
 
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
-/// A number of places. A free one is taken and given back by one atomic operation; those who wait
-/// stand in a queue, and one that comes free is handed to the first of them.
+/// A number of places. One atomic operation takes or returns a free place. Waiters queue, and a returned place goes to
+/// the first of them.
 pub(crate) struct Places {
     free: AtomicUsize,
-    /// Those in the queue: what gives a place back looks here only.
+    /// Number of queued waiters: a returned place checks only this.
     waiting: AtomicUsize,
     queue: Mutex<VecDeque<Arc<Waiter>>>,
     is_closed: AtomicBool,
 }
 
-/// A place that is taken, until it is dropped.
+/// A place, held until dropped.
 pub(crate) struct Place(Arc<Places>);
 
-/// The places are gone with the endpoint.
+/// The endpoint is gone, and with it the places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gone;
 
@@ -42,27 +42,27 @@ impl Places {
         })
     }
 
-    /// Places that are free.
+    /// Returns the number of free places.
     pub(crate) fn free(&self) -> usize {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Those who wait for a place.
+    /// Returns the number of waiters.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// A place, if one is free.
+    /// Returns a place, if one is free.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<Place> {
         self.take_one().then(|| Place(Arc::clone(self)))
     }
 
-    /// A place, when one is free.
+    /// Returns a future of a place.
     pub(crate) fn take(self: &Arc<Self>) -> TakePlace {
         TakePlace { places: Arc::clone(self), waiter: None }
     }
 
-    /// Nobody gets a place any more; those who wait are told.
+    /// Refuses places from now on, and wakes all waiters.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         let waiting = std::mem::take(&mut *lock(&self.queue));
@@ -77,8 +77,8 @@ impl Places {
         self.free.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
-    /// A place is free again. Who waits enters the queue before it looks for a free place, and this
-    /// frees the place before it looks into the queue: one of the two sees the other.
+    /// Returns a place. A waiter enters the queue before it looks for a free place, and this frees the place before it
+    /// looks into the queue: at least one of them sees the other.
     fn give_back(&self) {
         self.free.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -93,7 +93,7 @@ impl Places {
             woken.extend(queue.pop_front());
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
-        // Under the lock: one that leaves sees whether it has a place.
+        // Under the lock: a waiter that leaves sees whether it has a place.
         woken.iter().for_each(|waiter| waiter.has_place.store(true, Ordering::SeqCst));
         drop(queue);
         woken.iter().for_each(|waiter| waiter.wake());
@@ -112,8 +112,7 @@ impl Waiter {
     }
 }
 
-/// A wait for a place. Dropped before its end, it leaves the queue, and passes on a place that it
-/// was just handed.
+/// A future of a place. Dropping it early leaves the queue, and passes on a place just handed over.
 pub(crate) struct TakePlace {
     places: Arc<Places>,
     waiter: Option<Arc<Waiter>>,
@@ -152,11 +151,11 @@ impl TakePlace {
         self.places.waiting.fetch_add(1, Ordering::SeqCst);
         drop(queue);
         self.waiter = Some(waiter);
-        // One that came free before this stood in the queue went to nobody.
+        // A place returned before this waiter entered the queue was not handed on.
         if self.places.free.load(Ordering::SeqCst) > 0 && !planted("client_free_place_unseen") {
             self.places.hand_on();
         }
-        // And so did the end.
+        // The same holds for the end.
         if self.places.is_closed.load(Ordering::SeqCst) {
             waker.wake_by_ref();
         }
@@ -191,7 +190,7 @@ mod tests {
         take.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Counts how often it is woken, and looks whether others can enter the queue then.
+    /// Counts wake-ups, and checks that the queue is not locked during them.
     struct Counts {
         places: Arc<Places>,
         woken: AtomicUsize,
@@ -233,7 +232,7 @@ mod tests {
         assert!(matches!(poll(first), Poll::Ready(Ok(_))), "it was handed over before");
     }
 
-    /// Between the look for a free place and the queue other threads give places back, or end it all.
+    /// Other threads return places or close everything between the search for a free place and the queue.
     #[test]
     fn enter__sees_what_happened_since_the_look() {
         let [no_place, a_place, the_end] = [(0, false), (2, false), (0, true)];
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(numbers(&places), (3, 0), "there is nobody to hand a place to");
     }
 
-    /// Places that are free, and those who wait for one.
+    /// The numbers of free places and of waiters.
     fn numbers(places: &Places) -> (usize, usize) {
         (places.free(), places.waiting())
     }

@@ -1,4 +1,4 @@
-//! What a client's call gives.
+//! The response of a client's call.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ impl Response {
         Self(message)
     }
 
-    /// The message in memory of its own.
+    /// Returns the message in its own memory.
     pub fn into_vec(self) -> Vec<u8> {
         self.0
     }

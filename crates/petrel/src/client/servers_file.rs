@@ -1,7 +1,7 @@
-//! Servers that a file names, one a line.
+//! Servers listed in a file, one per line.
 //!
-//! The file is read whole at each look, and compared with the text that was read last: it is small, and so neither the granularity
-//! of a file system's times nor links that are exchanged (a volume of Kubernetes) matter, as they would to `stat` or inotify.
+//! Each check reads the whole small file and compares it with the previous text. Unlike with `stat` or inotify, neither
+//! the granularity of timestamps nor swapped links (a volume of Kubernetes) matter.
 
 use std::fmt;
 use std::fs::File;
@@ -18,20 +18,20 @@ use crate::control::EndpointId;
 use crate::error::Error;
 use crate::events;
 
-/// The time between two looks at a file: soon enough for people, at some ten microseconds a second.
+/// The time between two checks: soon enough for people, at a cost of some ten microseconds a second.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Longest file: some thirty thousand servers. A path may be of something else.
+/// The longest file: some thirty thousand servers. The path may lead to something else.
 const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// A file, as it was when it was last looked at.
+/// A file with its state at the last check.
 pub(super) struct ServersFile {
     path: PathBuf,
-    /// The text that `targets` were made of.
+    /// The text from which `targets` was made.
     text: String,
-    /// In order: a resolver may shuffle the addresses of a name.
+    /// Sorted, because a resolver may shuffle the addresses of a name.
     targets: Vec<Target>,
-    /// Why the last look gave no servers, if it did not.
+    /// Why the last check failed, if it did.
     failure: Option<String>,
 }
 
@@ -39,8 +39,8 @@ impl ServersFile {
     /// Reads a file for the first time.
     ///
     /// # Errors
-    /// UNAVAILABLE for a file that cannot be read and for a name without an address; INVALID_ARGUMENT, with the line, for
-    /// what is no server, and for a file that has none.
+    /// UNAVAILABLE if the file cannot be read or a name has no address; INVALID_ARGUMENT, with the line, if a line is
+    /// not a server, and if the file has none.
     pub(super) fn open(path: PathBuf) -> Result<Self, Error> {
         let text = read(&path)?;
         let targets = resolve(&path, &text)?;
@@ -51,8 +51,8 @@ impl ServersFile {
         self.targets.clone()
     }
 
-    /// Looks at the file every second, and at once when asked to, which is for names whose servers may have moved. Ends when
-    /// the client's service does: nothing can ask any more then.
+    /// Checks the file every second, and at once on request, because names may resolve to other servers. Returns when
+    /// the client's service ends, and with it the sender of requests.
     pub(super) fn follow(mut self, asked: &Receiver<()>, set: impl Fn(Vec<Target>)) {
         loop {
             let may_have_moved = match asked.recv_timeout(LOOK_PAUSE) {
@@ -66,7 +66,7 @@ impl ServersFile {
         }
     }
 
-    /// The servers, if they are others than before. What cannot be read changes nothing; an event tells of it once.
+    /// Returns the servers if they have changed. An unreadable file changes nothing; one event reports it.
     fn look(&mut self, may_have_moved: bool) -> Option<Vec<Target>> {
         match self.read_again(may_have_moved) {
             Ok(has_changed) => {
@@ -86,7 +86,7 @@ impl ServersFile {
         }
     }
 
-    /// Tells whether the servers are others than before.
+    /// Returns true if the servers have changed.
     fn read_again(&mut self, may_have_moved: bool) -> Result<bool, Error> {
         let text = read(&self.path)?;
         if text == self.text && !may_have_moved {
@@ -114,7 +114,7 @@ fn read(path: &Path) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The servers of a text, each once.
+/// Returns the servers of a text, without duplicates.
 fn resolve(path: &Path, text: &str) -> Result<Vec<Target>, Error> {
     let mut targets = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -137,7 +137,7 @@ fn resolve(path: &Path, text: &str) -> Result<Vec<Target>, Error> {
     Ok(targets)
 }
 
-/// The server of a line, if there is one.
+/// Returns the server of a line, if there is one.
 fn parse(line: &str) -> Result<Option<TargetName>, String> {
     let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
     let Some(server) = words.next() else { return Ok(None) };
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// A file in the system's folder for such, until the test ends.
+    /// A file in the temporary directory, until the test ends.
     struct Written(PathBuf);
 
     impl Written {

@@ -1,4 +1,4 @@
-//! A client of a service, and what its clones share.
+//! A client of a service, and the state shared by its clones.
 
 use std::fmt;
 use std::future::Future;
@@ -20,25 +20,25 @@ use crate::error::Error;
 use crate::post::{LookUp, OpenService, Post};
 use crate::sync::{Arc, Mutex, Weak, lock};
 
-/// Calls a service, from any thread or task; see the [module](super). Clones are the same client. When the last one is
-/// dropped, its sessions are closed.
+/// Calls a service, from any thread or task; see the [module](super). Clones are the same client. Dropping the last one
+/// closes the sessions.
 #[derive(Clone)]
 pub struct Client {
     service: Arc<Service>,
 }
 
-/// What the clones of a client share.
+/// The state shared by the clones of a client.
 pub(crate) struct Service {
     key: ServiceKey,
-    /// How long a call may take that does not say.
+    /// Timeout of calls without their own.
     timeout: Duration,
     endpoint: Arc<ClientShared>,
     counters: Arc<Counters>,
-    /// Kept for as long as there is the client, if the endpoint is one of these.
+    /// Keeps the endpoint's thread alive, if it belongs to these threads.
     background: Option<Background>,
 }
 
-/// How a client is set up before it connects. Made by [`Client::builder`].
+/// Settings of a client before it connects. Made by [`Client::builder`].
 #[derive(Clone, Debug, Default)]
 pub struct ClientBuilder {
     config: ClientConfig,
@@ -48,17 +48,17 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// Connects to a service at one or several servers ([`Targets`] has what they may be given as), with the defaults of
-    /// [`ClientConfig`], and waits until the first of them takes calls.
+    /// Connects to a service on one or several servers (see [`Targets`]), with the defaults of [`ClientConfig`], and
+    /// waits until the first of them accepts calls.
     ///
     /// # Errors
-    /// UNAVAILABLE when no server can be reached, or a file of servers cannot be read; INVALID_ARGUMENT for a text that is no name of
-    /// a server.
+    /// UNAVAILABLE if no server can be reached, or a file of servers cannot be read; INVALID_ARGUMENT if a text is not
+    /// the name of a server.
     pub async fn connect(targets: impl Into<Targets>) -> Result<Self, Error> {
         Self::builder().connect(targets).await
     }
 
-    /// [`Client::connect`] with the thread parked.
+    /// Connects like [`Client::connect`], with the thread parked.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -66,20 +66,20 @@ impl Client {
         Self::builder().connect_wait(targets)
     }
 
-    /// A client with other settings.
+    /// Returns a builder for a client with other settings.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// A call, which begins when it is [awaited](Call), [waited for](Call::wait) or [started](Call::started).
+    /// Returns a call, which begins when it is [awaited](Call), [waited for](Call::wait) or [started](Call::started).
     pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
         Call::new(self.clone(), method, request.into(), Ok)
     }
 
-    /// Changes the servers. Sessions to those that stay go on; those that go get no further calls, and their sessions are
-    /// closed when the calls that they have on the way are answered. A client that was connected to names looks these up
-    /// again by itself when a server cannot be reached any more, at most every five seconds, and one that was connected to a
-    /// [file](Targets::file) follows it.
+    /// Changes the servers. Sessions to remaining servers continue; removed servers get no further calls, and their
+    /// sessions close when their outstanding calls have ended. A client connected to names looks them up again by
+    /// itself when a server becomes unreachable, at most every five seconds. A client connected to a
+    /// [file](Targets::file) follows the file.
     ///
     /// # Panics
     /// Without a target.
@@ -90,12 +90,13 @@ impl Client {
         let _ = self.endpoint().poster.post(Post::SetTargets(self.key(), targets));
     }
 
-    /// What the client has done: sessions, attempts, and how they failed.
+    /// Returns counters of sessions, attempts, and their failures.
     pub fn stats(&self) -> ClientStats {
         self.service.counters.snapshot()
     }
 
-    /// Asks whether a server can serve: as a whole, or one of its methods. It ends with INTERNAL if the answer is none.
+    /// Asks a server whether it can serve: in general, or one of its methods. Ends with INTERNAL if the response is not
+    /// a health status.
     pub fn health(&self, method: Option<u16>) -> Call<Health> {
         let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
         Call::new(self.clone(), HEALTH_METHOD, request, |answer| Health::from_answer(&answer))
@@ -109,12 +110,12 @@ impl Client {
         self.service.key
     }
 
-    /// What its clones have in common with it, and no other client.
+    /// Returns an identity common to its clones and to no other client.
     pub(crate) fn name(&self) -> usize {
         Arc::as_ptr(&self.service).addr()
     }
 
-    /// The options of a call, with the time of the client's configuration if they do not say when the call ends.
+    /// Returns the options of a call, with the configured timeout if they do not limit the call.
     #[inline]
     pub(crate) fn timed(&self, options: CallOptions) -> CallOptions {
         if options.has_limits() { options } else { options.timeout(self.service.timeout) }
@@ -122,36 +123,36 @@ impl Client {
 }
 
 impl ClientBuilder {
-    /// Timeouts, retries and pauses.
+    /// Sets timeouts, retries and pauses.
     #[must_use]
     pub fn config(mut self, config: ClientConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Has the calls made by these threads, and not by those that all clients of the process share.
+    /// Makes the calls on these threads, instead of the threads shared by all clients of the process.
     #[must_use]
     pub fn background(mut self, background: &Background) -> Self {
         self.background = Some(background.clone());
         self
     }
 
-    /// Has the calls made by the endpoint that makes those of another client, in place of any threads that are set here.
+    /// Makes the calls on the endpoint of another client, overriding any threads set here.
     #[must_use]
     pub fn beside(mut self, client: &Client) -> Self {
         self.beside = Some(client.clone());
         self
     }
 
-    /// Allows servers on other hosts, though none proves who it is: for networks where everybody who can connect may also
-    /// call. It says nothing beside [`ClientBuilder::background`], which has its own setting.
+    /// Allows servers on other hosts, without authentication: for networks in which everybody able to connect may also
+    /// call. It has no effect with [`ClientBuilder::background`], which has its own setting.
     #[must_use]
     pub fn insecure(mut self) -> Self {
         self.is_insecure = true;
         self
     }
 
-    /// As [`Client::connect`].
+    /// Connects as [`Client::connect`] does.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -166,7 +167,7 @@ impl ClientBuilder {
         Ok(client)
     }
 
-    /// As [`Client::connect_wait`].
+    /// Connects as [`Client::connect_wait`] does.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -177,7 +178,7 @@ impl ClientBuilder {
         Ok(client)
     }
 
-    /// A client whose endpoint is asked to connect.
+    /// Creates a client and asks its endpoint to connect.
     fn open(self, found: Found) -> Result<(Client, Opened), Error> {
         let family = Family::of(&found.servers);
         let client = match (self.beside, self.background) {
@@ -197,14 +198,14 @@ impl ClientBuilder {
         let service = Arc::downgrade(&client.service);
         let open =
             OpenService { service, targets: found.servers, look_up, config: self.config, opened };
-        // Without the endpoint it is dropped, and that ends the wait.
+        // Without the endpoint the message is dropped, which ends the wait.
         let _ = client.endpoint().poster.post(Post::OpenService(Box::new(open)));
         Ok((client, Opened(state)))
     }
 }
 
 impl Client {
-    /// A client of an endpoint that has not heard of it.
+    /// Creates a client that is unknown to its endpoint so far.
     fn new(
         endpoint: Arc<ClientShared>,
         config: &ClientConfig,
@@ -216,7 +217,7 @@ impl Client {
         Self { service: Arc::new(service) }
     }
 
-    /// A client whose sessions are the endpoint's own, and what that has to open for it.
+    /// Creates a client of the endpoint itself, and the order for the endpoint to open it.
     pub(crate) fn of_endpoint(
         endpoint: Arc<ClientShared>,
         targets: Vec<Target>,
@@ -229,14 +230,14 @@ impl Client {
         (client, open)
     }
 
-    /// What looks for the servers again, on a thread, and has the endpoint connect to those that are found.
+    /// Returns a function that looks up the servers again, on a thread, and has the endpoint connect to them.
     fn look_up(&self, by: FoundBy) -> Result<Option<LookUp>, Error> {
         let service = Arc::downgrade(&self.service);
         match by {
             FoundBy::Address => Ok(None),
             FoundBy::Name(names) => Ok(Some(Box::new(move || {
                 let (service, names) = (Weak::clone(&service), names.clone());
-                // What cannot be found now is looked for again when the next attempt to connect has failed.
+                // A failed lookup is repeated after the next failed attempt to connect.
                 let _ = on_thread(move || {
                     if let Ok(targets) = names.resolve() {
                         set_targets_of(&service, targets);
@@ -245,12 +246,12 @@ impl Client {
             }))),
             FoundBy::File(file) => {
                 let (ask, asked) = mpsc::sync_channel(1);
-                // For as long as the endpoint has the service, which has what asks.
+                // Ends with the endpoint's service, which owns the sender.
                 on_thread(move || {
                     file.follow(&asked, |targets| set_targets_of(&service, targets))
                 })?;
                 Ok(Some(Box::new(move || {
-                    // Where one is asked for already, that does.
+                    // A pending request suffices.
                     let _ = ask.try_send(());
                 })))
             }
@@ -258,7 +259,7 @@ impl Client {
     }
 }
 
-/// The servers of a service, and what tells when they are others.
+/// The servers of a service, and how to detect changes.
 struct Found {
     servers: Vec<Target>,
     by: FoundBy,
@@ -271,7 +272,7 @@ enum FoundBy {
 }
 
 impl Found {
-    /// Whether the system has to be asked, or a file be read.
+    /// Returns true if the system has to be asked, or a file be read.
     fn takes_time(targets: &Targets) -> bool {
         match &targets.0 {
             Kind::Names(names) => names.have_to_be_asked_for(),
@@ -295,10 +296,10 @@ impl Found {
     }
 }
 
-/// What a thread finds, and who waits for it.
+/// The result of a thread, and the waker of its waiter.
 type Place = Mutex<(Option<Result<Found, Error>>, Option<Waker>)>;
 
-/// The servers of a service, for which a thread looks.
+/// A lookup of a service's servers on a thread.
 struct Finding(Arc<Place>);
 
 impl Finding {
@@ -328,14 +329,14 @@ impl Future for Finding {
     }
 }
 
-/// Changes the servers of a client, if there still is one.
+/// Changes the servers of a client that still exists.
 fn set_targets_of(service: &Weak<Service>, targets: Vec<Target>) {
     if let Some(service) = service.upgrade() {
         Client { service }.set_targets(targets);
     }
 }
 
-/// Asks the system for addresses, or reads a file, which may take seconds.
+/// Starts a thread to ask the system for addresses or read a file, which may take seconds.
 fn on_thread(resolve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     let named = std::thread::Builder::new().name("petrel-names".to_owned());
     let started = named.spawn(resolve).map(drop);
@@ -368,7 +369,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // The endpoint gives the number back; without it there is none to have.
+        // The endpoint returns the number; without the endpoint there is none to return.
         let _ = self.endpoint.poster.post(Post::CloseService(self.key));
     }
 }
@@ -403,7 +404,7 @@ impl ServiceKeys {
         ServiceKey(number)
     }
 
-    /// The endpoint has forgotten the service.
+    /// Frees the number of a service that the endpoint has forgotten.
     pub(crate) fn give_back(&self, key: ServiceKey) {
         lock(&self.0).given_back.push(key.0);
     }
@@ -419,7 +420,7 @@ impl fmt::Debug for Client {
 mod tests {
     use super::*;
 
-    /// An endpoint has a table by these numbers, which is to stay as small as there are services at a time.
+    /// An endpoint indexes a table by these numbers, which should be no larger than the number of current services.
     #[test]
     fn take__the_smallest_numbers_and_those_given_back() {
         let keys = ServiceKeys::default();

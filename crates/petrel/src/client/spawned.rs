@@ -1,4 +1,4 @@
-//! Tasks on the thread that makes a client's calls.
+//! Tasks on the thread of a client's endpoint.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -13,16 +13,16 @@ use crate::local::{Handle, Hub};
 use crate::post::Post;
 use crate::sync::{Arc, Mutex, lock, now_ns};
 
-/// The result of a task that [`Client::spawn`] has begun. Dropping it ends the task.
+/// The result of a task begun by [`Client::spawn`]. Dropping it ends the task.
 ///
-/// It ends with UNAVAILABLE when the client's endpoint goes before the task has ended.
+/// It ends with UNAVAILABLE if the client's endpoint goes away before the task has ended.
 #[derive(Debug)]
 #[must_use = "dropping it ends the task"]
 pub struct Spawned<T> {
     shared: Arc<Mutex<State<T>>>,
 }
 
-/// What both sides share. Each waits for the other: for the result, or for an end before it.
+/// The state shared by both sides. Each waits for the other: for the result, or for an earlier end.
 #[derive(Debug)]
 enum State<T> {
     Going {
@@ -30,17 +30,18 @@ enum State<T> {
         runs: Option<Waker>,
     },
     Ended(T),
-    /// The task is gone, with its result or without one.
+    /// The task is gone, after its result or without one.
     Gone,
     /// The result is not wanted.
     Dropped,
 }
 
 impl Client {
-    /// Runs a task on the thread that makes the client's calls, in its event loop, also while this is not awaited. The task has
-    /// the endpoint's [`Handle`] for timers and further tasks, may keep what cannot be sent to other threads, and must not block.
+    /// Runs a task on the thread of the client's endpoint, in its event loop, even while the result is not awaited. The
+    /// task gets the endpoint's [`Handle`] for timers and further tasks, may hold values that are not `Send`, and must
+    /// not block.
     ///
-    /// A deadline of the request for which this is called does not hold for the task.
+    /// The task does not inherit a deadline of the request whose handler calls this.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -70,16 +71,16 @@ impl Client {
             // Detached: it ends by itself, or when its result is dropped.
             drop(handle.spawn_within(None, running.run(task)));
         };
-        // Without the endpoint, or if that goes before, the task is dropped, and that is its end.
+        // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
         let _ = self.endpoint().poster.post(Post::Run(Box::new(begin)));
         Spawned { shared }
     }
 
-    /// Waits for a future, for this long at most by the clock of the client's endpoint, in any executor. For calls a deadline is
-    /// better: it goes to the server, too.
+    /// Waits for a future at most for `time` by the clock of the client's endpoint, in any executor. For calls a
+    /// deadline is better: it reaches the server, too.
     ///
     /// # Errors
-    /// DEADLINE_EXCEEDED when the time is over, and UNAVAILABLE when the endpoint is gone.
+    /// DEADLINE_EXCEEDED after `time`, and UNAVAILABLE if the endpoint is gone.
     pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> Result<F::Output, Error> {
         let mut future = pin!(future);
         let mut time = pin!(self.spawn(async move |handle| handle.sleep(time).await));
@@ -92,7 +93,8 @@ impl Client {
         .await
     }
 
-    /// The time, in nanoseconds of the clock of [`CallOptions::deadline_ns`](crate::endpoint::CallOptions::deadline_ns).
+    /// Returns the time, in nanoseconds of the clock of
+    /// [`CallOptions::deadline_ns`](crate::endpoint::CallOptions::deadline_ns).
     pub fn now_ns(&self) -> u64 {
         Hub::with_current(Hub::clock_now_ns).unwrap_or_else(now_ns)
     }
@@ -117,7 +119,7 @@ impl<T> Future for Spawned<T> {
 impl<T> Drop for Spawned<T> {
     fn drop(&mut self) {
         let before = std::mem::replace(&mut *lock(&self.shared), State::Dropped);
-        // Wakers and results may do anything, and not under the lock.
+        // Wakers and destructors of results run arbitrary code, hence not under the lock.
         if let State::Going { runs: Some(runs), .. } = before {
             runs.wake();
         }

@@ -1,4 +1,4 @@
-//! A call between the thread that waits for it and the endpoint that makes it.
+//! The state of a call shared by the waiting thread and the endpoint.
 
 use std::fmt;
 use std::mem;
@@ -11,13 +11,13 @@ use super::places::Place;
 use crate::error::Error;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
-/// The end of a call: the response, or why there is none.
+/// The outcome of a call: the response, or an error.
 pub(crate) type Outcome = Result<Vec<u8>, Error>;
 
-/// What the endpoint knows a call by, while it has it.
+/// The key of a call that the endpoint does not have.
 const NO_KEY: usize = usize::MAX;
 
-/// What both sides of a call share.
+/// The state shared by both sides of a call.
 pub(crate) struct CallState {
     phase: Mutex<Phase>,
     /// Written and read by the endpoint's thread only.
@@ -25,25 +25,25 @@ pub(crate) struct CallState {
 }
 
 enum Phase {
-    /// The call is on its way, and holds its place also when nobody wants it any more, until the
-    /// endpoint has heard of that: else who drops calls could post without limit.
+    /// The call is outstanding. It keeps its place when dropped, until the endpoint has seen the cancellation:
+    /// otherwise a caller that drops calls could post without limit.
     Going { place: Option<Place>, waker: Option<Waker>, is_wanted: bool },
-    /// It has ended, and nobody has fetched the outcome.
+    /// It has ended, and the outcome was not fetched yet.
     Ended(Outcome),
-    /// The outcome was fetched, or nobody wants it.
+    /// The outcome was fetched, or is not wanted.
     Done,
 }
 
-/// The endpoint's side: it ends the call once. One that is dropped before, with the endpoint or
-/// with what was posted to it, ends the call with UNAVAILABLE.
+/// The endpoint's side, which ends the call once. Dropping it earlier, with the endpoint or its inbox, ends the call
+/// with UNAVAILABLE.
 pub(crate) struct Pending {
     state: Option<Arc<CallState>>,
-    /// Whether the call may be on its way to the server.
+    /// Whether the call may have been sent to the server.
     pub(crate) was_made: bool,
 }
 
 impl CallState {
-    /// Both sides of a call that holds a place until it has ended.
+    /// Creates both sides of a call that holds a place until it has ended.
     pub(crate) fn new(place: Option<Place>) -> (Arc<Self>, Pending) {
         let phase = Mutex::new(Phase::Going { place, waker: None, is_wanted: true });
         let state = Arc::new(Self { phase, key: AtomicUsize::new(NO_KEY) });
@@ -51,7 +51,7 @@ impl CallState {
         (state, pending)
     }
 
-    /// The outcome if it is there, once; else `waker` is used when it is.
+    /// Returns the outcome, once; before it is there, registers `waker`.
     ///
     /// # Panics
     /// When the outcome was taken before.
@@ -70,13 +70,13 @@ impl CallState {
         }
     }
 
-    /// Whether the outcome can be fetched.
+    /// Returns true if the outcome can be fetched.
     #[cfg(test)]
     fn has_ended(&self) -> bool {
         matches!(*lock(&self.phase), Phase::Ended(_))
     }
 
-    /// Nobody wants the outcome any more; tells whether the call was still on its way.
+    /// Gives up the outcome. Returns true if the call was still outstanding.
     pub(crate) fn abandon(&self) -> bool {
         match &mut *lock(&self.phase) {
             Phase::Going { waker, is_wanted, .. } => {
@@ -105,14 +105,14 @@ impl CallState {
         }
     }
 
-    /// What the endpoint knows the call by, while it is on its way.
+    /// Returns the endpoint's key of an outstanding call.
     pub(crate) fn key(&self) -> Option<usize> {
         Some(self.key.load(Ordering::Relaxed)).filter(|key| *key != NO_KEY)
     }
 }
 
 impl Phase {
-    /// What follows the end of a phase, without the lock: others may wait for the place.
+    /// Frees the resources of a phase, without the lock: others may wait for the place.
     fn leave(self) {
         if let Phase::Going { place, waker, .. } = self {
             drop(place);
@@ -135,12 +135,12 @@ impl Pending {
         self.end(Err(Error::not_sent(status, message)));
     }
 
-    /// Whether somebody still wants the outcome.
+    /// Returns true if the outcome is still wanted.
     pub(crate) fn is_wanted(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.is_wanted())
     }
 
-    /// The endpoint has it under this key.
+    /// Records the endpoint's key of the call.
     pub(crate) fn set_key(&mut self, key: usize) {
         if let Some(state) = &self.state {
             state.key.store(key, Ordering::Relaxed);
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::sync::AtomicBool;
 
-    /// Looks for a place when it is woken, as a thread does that makes its next call at once.
+    /// Takes a place when woken, as a thread does that makes its next call at once.
     struct Looks {
         places: Arc<Places>,
         state: Option<Arc<CallState>>,

@@ -1,13 +1,13 @@
-//! What a client counts.
+//! The counters of a client.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// A number that the endpoint's thread counts up, and that any thread reads.
+/// A counter that the endpoint's thread increments and any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// One thread counts: what it reads is what it wrote.
+    /// Needs no atomic addition: a single thread writes.
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
@@ -28,12 +28,12 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a client has done since it was made.
+        /// Counters of a client since its creation.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct ClientStats { $($(#[$doc])* pub $name: u64,)* }
 
-        /// The same while it is counted.
+        /// The live counters.
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
@@ -46,32 +46,32 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Calls that were made.
+    /// Calls made.
     calls,
-    /// Attempts beyond the first, hedges not counted.
+    /// Attempts after the first, without hedges.
     retries,
-    /// Answers that sent a call to another server.
+    /// Responses that redirected a call to another server.
     redirects,
-    /// Attempts made beside one that had not ended.
+    /// Attempts made while another attempt was outstanding.
     hedges,
     /// Hedges that answered first.
     hedges_won,
-    /// Attempts that were wanted and that the budget did not allow.
+    /// Attempts denied by the retry budget.
     budget_exhausted,
-    /// Servers that can be called now.
+    /// Servers available for calls now.
     servers_ready,
-    /// Sessions that were opened.
+    /// Sessions opened.
     sessions_opened,
-    /// Attempts to open one that failed.
+    /// Failed attempts to open a session.
     connects_failed,
-    /// Sessions that were open and took no further calls: they ended, or their server drained.
+    /// Open sessions given up because they ended, or their server drained.
     sessions_left,
-    /// Attempts that failed and of which nothing was sent.
+    /// Failed attempts of which nothing was sent.
     attempts_not_sent,
-    /// Attempts that a server refused, unexecuted.
+    /// Attempts refused by a server, unexecuted.
     attempts_refused,
-    /// Attempts of which it is not known whether they were executed.
+    /// Failed attempts that may or may not have been executed.
     attempts_uncertain,
-    /// Attempts that a server answered with a failure.
+    /// Attempts answered with a failure by a server.
     attempts_failed,
 }

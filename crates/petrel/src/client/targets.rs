@@ -1,4 +1,4 @@
-//! Servers, as programs name them.
+//! The names of servers in programs.
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -26,10 +26,11 @@ enum Name {
 }
 
 impl TargetName {
-    /// The same server, or each of those that have the name, which gets so much of the load beside others; 1 by default.
+    /// Sets the share of the load, relative to other servers, of this server, or of each server with the name; 1 by
+    /// default.
     ///
     /// # Panics
-    /// When it is 0.
+    /// When `load` is 0.
     #[must_use]
     pub fn weighing(self, load: u32) -> Self {
         match self.0 {
@@ -41,10 +42,10 @@ impl TargetName {
         }
     }
 
-    /// The addresses of the server, or of those that have the name.
+    /// Returns the addresses of the server, or of all servers with the name.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a text that is no name, UNAVAILABLE for a name without an address.
+    /// INVALID_ARGUMENT if the text is not a name, UNAVAILABLE if the name has no address.
     pub(super) fn resolve(&self) -> Result<Vec<Target>, Error> {
         match &self.0 {
             Name::Address(target) => Ok(vec![*target]),
@@ -61,11 +62,11 @@ impl TargetName {
 /// | written as | means |
 /// | --- | --- |
 /// | `"10.0.0.7:31850"`, a [`SocketAddr`] | this server |
-/// | `"kv.example.com:31850"` | each address that the system's resolver has for the name |
+/// | `"kv.example.com:31850"` | each address of the name, by the system's resolver |
 /// | `(address, EndpointId(3))` | this endpoint of the process at the address; endpoint 0 without it |
 /// | `["10.0.0.7:31850", "10.0.0.8:31850"]`, or a `Vec` | all of these |
-/// | `TargetName::from("10.0.0.7:31850").weighing(3)` | this server, for three times as many calls as one without a weight |
-/// | [`Targets::file`]`("/etc/store/servers")` | the servers that the file has, also when it changes |
+/// | `TargetName::from("10.0.0.7:31850").weighing(3)` | this server, for three times as many calls as a server without a weight |
+/// | [`Targets::file`]`("/etc/store/servers")` | the servers listed in the file, including later changes |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets(pub(super) Kind);
 
@@ -80,7 +81,7 @@ pub(super) enum Kind {
 pub(super) struct Names(Vec<TargetName>);
 
 impl Targets {
-    /// The servers of a file, one a line:
+    /// The servers of a file, one per line:
     ///
     /// ```text
     /// # host:port, and perhaps a weight and an endpoint
@@ -89,14 +90,14 @@ impl Targets {
     /// store.example.com:31850  endpoint=2
     /// ```
     ///
-    /// The file is read when a client connects: the error for what is wrong with it has the number of the line. Then a thread
-    /// of the client's own looks at it every second. When the servers in it change, sessions to those that stay go on, as after
-    /// [`Client::set_targets`](super::Client::set_targets). A file that cannot be read then, has a line that is no server, or has none at all
-    /// changes nothing, and the event `servers_file_failed` tells of it. So write a new file and rename it to this
-    /// name: one that is written in place can be read when it has half of its servers.
+    /// The file is read when a client connects, and an error in it is reported with its line number. Then a thread of
+    /// the client checks the file every second. When its servers change, sessions to remaining servers continue, as
+    /// after [`Client::set_targets`](super::Client::set_targets). A file that later cannot be read, has an invalid
+    /// line, or has no servers changes nothing, and the event `servers_file_failed` reports it. So write a new file and
+    /// rename it to this name: a file written in place can be read half-written.
     ///
-    /// The file decides: what the program sets by `set_targets` holds until the servers in the file change. Names in it are looked up
-    /// again when a server cannot be reached any more, as others are.
+    /// The file takes precedence: servers set by `set_targets` hold until the servers in the file change. Names in it
+    /// are looked up again when a server becomes unreachable, like other names.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(Kind::File(path.into()))
     }
@@ -107,15 +108,15 @@ impl Targets {
 }
 
 impl Names {
-    /// Whether the system has to be asked for addresses, which may take seconds.
+    /// Returns true if the system has to be asked for addresses, which may take seconds.
     pub(super) fn have_to_be_asked_for(&self) -> bool {
         self.0.iter().any(|target| matches!(target.0, Name::HostAndPort { .. }))
     }
 
-    /// The addresses of all servers, each once.
+    /// Returns the addresses of all servers, without duplicates.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT for a text that is no name and for an empty list, UNAVAILABLE for a name without an address.
+    /// INVALID_ARGUMENT if a text is not a name and for an empty list, UNAVAILABLE if a name has no address.
     pub(super) fn resolve(&self) -> Result<Vec<Target>, Error> {
         let mut targets = Vec::new();
         for name in &self.0 {
@@ -131,14 +132,14 @@ impl Names {
     }
 }
 
-/// Leaves out servers that have come before, whatever their weights.
+/// Removes duplicate servers, whatever their weights.
 pub(super) fn each_once(mut targets: Vec<Target>) -> Vec<Target> {
     let mut seen = HashSet::new();
     targets.retain(|target| seen.insert((target.address, target.endpoint)));
     targets
 }
 
-/// The addresses of a name, by the system.
+/// Asks the system for the addresses of a name.
 fn look_up(text: &str, endpoint: EndpointId) -> Result<Vec<Target>, Error> {
     let has_port = text
         .rsplit_once(':')
@@ -203,7 +204,7 @@ impl From<&String> for TargetName {
     }
 }
 
-/// One server.
+/// A single server.
 macro_rules! targets_of_one {
     ($($one:ty),*) => {
         $(impl From<$one> for Targets {

@@ -65,8 +65,7 @@ type Then = Box<dyn FnOnce(State<'_>, &mut Context<'_>, GroupReply)>;
 impl Group {
     /// Sends `message` to all members, and runs `then` once, in a turn of the event loop after the outcome is certain.
     ///
-    /// A member that cannot be called, because its session has ended or its response has no memory, counts as failed
-    /// without execution.
+    /// A member without a session, or without memory for its response, counts as failed without execution.
     ///
     /// # Errors
     /// When `then` will not run: no outcome could satisfy the call, or too few members could be called. The called

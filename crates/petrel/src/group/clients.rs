@@ -16,8 +16,8 @@ use crate::error::Error;
 /// A group of clients for calls from any thread or task. Clones are the same group.
 ///
 /// Each member reconnects, retries and follows drains as its client does. An unreachable member fails, and the next
-/// call tries it again. Each member gets its own copy of the message; a [`Group`](super::Group) of sessions on an
-/// endpoint's thread shares a single one.
+/// call tries it again. Each member gets a copy of the message; a [`Group`](super::Group) of sessions on an endpoint's
+/// thread shares a single message.
 ///
 /// ```
 /// use petrel::group::{ClientGroup, Late, Need};

@@ -102,8 +102,8 @@ impl<A, M> Collect<A, M> {
     /// Creates a collection without outcomes.
     ///
     /// # Errors
-    /// There are no members or too many, or they can never satisfy the need: each failed with INVALID_ARGUMENT without
-    /// a call.
+    /// There are no members or too many, or the need exceeds the members: each failed with INVALID_ARGUMENT without a
+    /// call.
     pub fn new(ids: impl IntoIterator<Item = M>, need: Need) -> Result<Self, GroupFailure<A, M>> {
         let pending = |id| Member { id, outcome: MemberOutcome::Pending };
         let mut members: Vec<_> = ids.into_iter().map(pending).collect();
@@ -123,7 +123,7 @@ impl<A, M> Collect<A, M> {
     /// Adds the outcome of a member's call.
     ///
     /// # Panics
-    /// When there is no such member, or its call has ended before.
+    /// When `member` does not exist, or its call has ended before.
     pub fn take(&mut self, member: usize, outcome: Result<A, Error>) -> Verdict {
         let was_decided = self.decided().is_some();
         let place = &mut self.members[member].outcome;
@@ -183,7 +183,7 @@ pub(super) fn check_count(members: usize) -> Result<(), Error> {
     }
 }
 
-/// Checks that these can form a group: a duplicate would get each call twice, and count twice.
+/// Checks the members of a group: a duplicate would get each call twice, and count twice.
 pub(super) fn check_members<M: Ord + Copy>(ids: &[M]) -> Result<(), Error> {
     check_count(ids.len())?;
     let mut places: Vec<_> = ids.iter().enumerate().map(|(at, &id)| (id, at)).collect();

@@ -1,9 +1,9 @@
 //! One call to many peers.
 //!
 //! A [`Group`] is a list of sessions. [`Group::call`] sends one message, built once
-//! ([`SharedMsg`](crate::endpoint::SharedMsg)), to all of them. It ends as soon as its outcome is certain: as many
-//! members have answered as are [needed](Need), or too many have failed. The outcome lists each member's status, and
-//! whether the member may have executed the call.
+//! ([`SharedMsg`](crate::endpoint::SharedMsg)), to all of them. The call ends as soon as the outcome is certain: as
+//! many members have answered as are [needed](Need), or too many have failed. The outcome lists each member's status,
+//! and whether the member may have executed the call.
 //!
 //! Some members may have executed a failed group call, as may members outside a quorum that answered: nothing is rolled
 //! back. Responses after the decision are dropped; [`Late`] says whether outstanding calls are cancelled.

@@ -1,4 +1,4 @@
-//! Which requests a server queues, and which queued requests it still runs.
+//! Which requests a server queues, and which queued requests still run.
 
 use std::time::Duration;
 
@@ -27,8 +27,7 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// How a server detects that requests wait too long, and which of them it refuses. `docs/overload.md` compares the
-/// policies.
+/// How a server detects excessive waits, and which requests it then refuses. `docs/overload.md` compares the policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shedding {
@@ -58,7 +57,7 @@ pub enum Shedding {
     },
     /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times, or if
     /// with a long service time it would end after its deadline. The expectation comes from the queue length, the
-    /// workers and past service times; where that is too low, from the oldest request's wait as above.
+    /// workers and past service times; if lower, the oldest request's wait replaces it, as above.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
@@ -84,9 +83,9 @@ pub struct Waiting {
 pub enum Shed {
     /// The queue holds its maximum of requests.
     Requests,
-    /// With this request the queue would exceed its maximum of bytes.
+    /// With the request the queue would exceed its maximum of bytes.
     Bytes,
-    /// Its wait was or would be too long, or it could not be answered by its deadline.
+    /// The request's wait was or would be too long, or the response would miss its deadline.
     Delay,
     /// Its deadline has passed.
     Late,
@@ -120,8 +119,8 @@ impl Shed {
     }
 }
 
-/// Decides which requests to refuse, for one queue and the workers that serve it. A request that waits longer than its
-/// caller is wasted work, and delays all later ones.
+/// Decides which requests to refuse, for a queue and its workers. A request that waits longer than its caller is wasted
+/// work, and delays all later requests.
 ///
 /// The owner of the queue asks [`admit`](Self::admit) before it queues a request and [`begin`](Self::begin) when a
 /// worker could run the request, and reports each service time ([`done`](Self::done)). It answers a refused request

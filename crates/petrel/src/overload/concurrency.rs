@@ -25,14 +25,14 @@ impl Default for ConcurrencyLimitConfig {
 /// Limits the calls that a client has outstanding to one server by the server's refusals: additive increase,
 /// multiplicative decrease, as TCP's window (Chiu and Jain 1989).
 ///
-/// - A successful call raises the limit if the limit was reached when the call began: by one for each round trip in
-///   which all succeed. A client that does not use its whole limit does not raise it.
+/// - A successful call raises the limit if the limit was reached when the call began: by one per round trip of
+///   successes only. A client that does not use its whole limit does not raise it.
 /// - A refused call halves the limit, but only if the call began after the last decrease: calls of one round trip carry
 ///   the same information. With a factor of 0.7 to 0.9 instead of a half, a single worker with a hundred clients did 3
 ///   to 5 % more work. But refusals were two to six times as many, and goodput 9 to 38 % less where refusals cost as
 ///   much as the work (`docs/overload.md`).
 /// - The limit may fall below one: a quarter means one call in four round trips. Otherwise, as many clients as the
-///   server has places would keep it refusing, each as fast as refusals return. Below one, each success adds a quarter.
+///   server has places would keep it refusing, each as fast as refusals return. Below one, a success adds a quarter.
 ///   With an eighth, clients of a server that had stalled for some 30 ms stayed away for seconds; with a half, there
 ///   were more refusals.
 ///
@@ -64,7 +64,7 @@ pub struct ConcurrencyLimit {
     resumes_ns: u64,
 }
 
-/// One call in the unit of the limit, which counts fractions of calls.
+/// A call in the unit of the limit, which counts fractions of calls.
 const ONE: u64 = 1 << 16;
 
 /// The fraction of a limit below one that a success adds.
@@ -128,9 +128,9 @@ impl ConcurrencyLimit {
         self.end(&permit, now_ns);
     }
 
-    /// Records that no response came in time. That is a sign of overload too, but no reason to pause. The call has kept
-    /// its place until its deadline, which is pause enough, and clients should not stay away from a server that stalled
-    /// once.
+    /// Records that no response came in time. A timeout is a sign of overload too, but no reason to pause. The call has
+    /// kept its place until its deadline, which is pause enough, and clients should not stay away from a server that
+    /// stalled once.
     pub fn timed_out(&mut self, permit: Permit, now_ns: u64) {
         self.decrease(&permit, ONE.min(self.limit));
         self.end(&permit, now_ns);

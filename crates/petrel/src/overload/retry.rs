@@ -23,8 +23,8 @@ impl Default for RetryBudgetConfig {
 /// fail.
 ///
 /// Each success adds a fraction of a token, and so does time. Any stretch of time has at most `saved_max` +
-/// `per_thousand` / 1000 × successes + `reserve_per_s` × seconds retries. A server that comes back therefore does not
-/// face a multiple of its load: with retries of retries, three attempts in each of three layers would be 27 ("Retry
+/// `per_thousand` / 1000 × successes + `reserve_per_s` × seconds retries. A recovering server therefore does not face a
+/// multiple of its load: with retries of retries, three attempts in each of three layers would be 27 ("Retry
 /// Throttling", gRPC proposal A6; `RetryBudget`, Finagle).
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! A server process: threads with an endpoint each, which drain at a signal.
+//! A server process: threads with an endpoint each, drained at a signal.
 
 mod inherited;
 mod running;
@@ -16,10 +16,10 @@ use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::error::SetupError;
 use crate::nexus::{Nexus, NexusBuilder};
 
-/// Default limit of the time that a stopping server waits for its clients to leave.
+/// Default limit of the time that a stopping server waits for clients to leave.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// A server to be started: an address, and threads that run an endpoint each.
+/// A server to be started: an address, and a number of threads with an endpoint each.
 ///
 /// ```no_run
 /// use petrel::Server;
@@ -82,8 +82,8 @@ impl Server {
 
     /// Returns a server on the first [inherited socket](inherited_listeners), or at this address if there is none. A
     /// service can thus be replaced without a refused connection, by systemd's socket units or any parent that keeps
-    /// the socket open. Start the new process first, then ask the old one to end (SIGTERM): it leaves the socket to the
-    /// new process at once, and sends its clients there.
+    /// the socket open. Start the new process first, then ask the old one to end (SIGTERM): the old process stops
+    /// listening at once, and sends its clients to the new.
     pub fn inherit_or_bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
         match inherited_listeners().map(|sockets| sockets.into_iter().next()) {
             Ok(Some(socket)) => Self::listen_on(socket),
@@ -103,8 +103,8 @@ impl Server {
         }
     }
 
-    /// Sets the number of threads, with an endpoint each; 1 by default. Their endpoints are numbered 0, 1, and so on,
-    /// and a client names the endpoints that it calls.
+    /// Sets the number of threads, with an endpoint each; 1 by default. The endpoints are numbered 0, 1, and so on; a
+    /// client names the endpoints to call.
     ///
     /// # Panics
     /// When `count` is 0.
@@ -121,7 +121,7 @@ impl Server {
     }
 
     /// Accepts calls from other hosts, without authentication; see [`NexusBuilder::insecure`]. By default a server
-    /// accepts calls from this host alone, and does not start at an address that others can reach.
+    /// accepts calls from its own host alone, and refuses to start at any other address.
     pub fn insecure(mut self) -> Self {
         self.nexus = self.nexus.insecure();
         self
@@ -139,8 +139,8 @@ impl Server {
         self
     }
 
-    /// Sets the endpoints' state and handlers. On each thread `make_state` makes the state that the endpoint owns and
-    /// lends to its handlers (`|| ()` for none), and `set_up` registers the handlers.
+    /// Sets the endpoints' state and handlers. On each thread `make_state` makes the endpoint's own state, lent to
+    /// handlers (`|| ()` for none), and `set_up` registers the handlers.
     pub fn serve<S, M, F>(self, make_state: M, set_up: F) -> ReadyServer<M, F>
     where
         S: 'static,

@@ -18,7 +18,7 @@ use crate::nexus::Nexus;
 /// How often a draining endpoint checks whether it should end at once.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// A thread has panicked; its endpoint is gone, and the others were stopped.
+/// A thread has panicked and lost its endpoint, and the others were stopped.
 const PANICKED: SetupError = SetupError::Panicked("a thread of the server panicked");
 
 /// A running server. Dropping it ends it at once.
@@ -127,7 +127,7 @@ impl Drop for EndsTogether {
 pub(super) fn run_until_signals(
     start: impl FnOnce() -> Result<RunningServer, SetupError>,
 ) -> Result<(), SetupError> {
-    // Before the server listens: a process that sees it listen may signal it.
+    // Before the server listens: a process may signal a listening server.
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
     let handle = signals.handle();
     let server = start()?;

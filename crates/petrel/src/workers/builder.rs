@@ -55,7 +55,7 @@ impl WorkersBuilder {
     }
 
     /// Sets how an idle worker waits. By default it sleeps at once, unless there are more CPUs than workers: then it
-    /// polls for 20 µs first.
+    /// first polls for 20 µs.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = Some(idle);
         self
@@ -88,7 +88,7 @@ impl WorkersBuilder {
         }
         let admission = Admission::new(self.admission, self.threads);
         let queue = Arc::new(Queue::new(admission, self.idle_policy()));
-        // Dropped if a thread cannot be started, which ends those that were.
+        // Dropped if a thread cannot be started; the drop ends the started threads.
         let workers = Workers { queue: Arc::clone(&queue), threads: Mutex::default() };
         for number in 0..self.threads {
             let queue = Arc::clone(&queue);

@@ -1,4 +1,4 @@
-//! Worker threads: they run handlers that take too long for an event loop (eRPC §3.2).
+//! Worker threads, for handlers that take too long for an event loop (eRPC §3.2).
 
 mod builder;
 mod queue;
@@ -20,15 +20,15 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Mutex, lock, now_ns, thread_local};
 use queue::{Done, How, Job, Queue};
 
-/// A pool of threads that run handlers; endpoints may share it.
+/// A pool of threads that run handlers; endpoints may share a pool.
 ///
 /// Endpoints register handlers for it with [`Endpoint::on_worker`](crate::Endpoint::on_worker). Requests reach it
 /// through one queue, bounded in requests and in bytes, and responses return through the endpoint's inbox: a worker
 /// never touches an endpoint. A handler may block, for example in calls by a [`Client`](crate::Client), even on the
 /// endpoint of its own request.
 ///
-/// A request cancelled or past its deadline when a worker gets to it is refused, and its handler does not run. Calls
-/// started on the handler's thread inherit the deadline of its request.
+/// A request cancelled or past its deadline before a worker starts it is refused, and its handler does not run. Calls
+/// started on the handler's thread inherit the request's deadline.
 ///
 /// A panic in a handler answers its request with INTERNAL, and the thread goes on.
 ///
@@ -152,7 +152,7 @@ fn execute(job: Job) -> How {
 }
 
 thread_local! {
-    /// The deadline of the request whose handler runs on this thread.
+    /// The deadline of the request handled on this thread.
     static INHERITED_NS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 

@@ -127,8 +127,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the next request for a worker, which waits for it; `None` when the pool stops. `done` is the outcome of
-    /// its former request.
+    /// Waits for the next request for a worker and returns it; `None` when the pool stops. `done` is the outcome of the
+    /// worker's former request.
     pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
         let mut state = lock(&self.state);
         if let Some(done) = done {
@@ -301,7 +301,7 @@ mod tests {
     use crate::post::Post;
     use crate::sync::AtomicBool;
 
-    /// The counters without those that depend on the clock.
+    /// The counters, except the ones derived from the clock.
     fn counts(queue: &Queue) -> WorkersStats {
         WorkersStats { delay_ns_sum: 0, delay_ns_max: 0, ..queue.stats() }
     }
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(told, [(2, Status::DeadlineExceeded), (4, Status::Unavailable)]);
     }
 
-    /// A queue whose workers sleep at once, and a function that queues requests.
+    /// A queue with workers that sleep at once, and a function to queue requests.
     fn queue() -> (Queue, impl Fn(&Queue, u64)) {
         let config =
             AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding: Shedding::LimitOnly };

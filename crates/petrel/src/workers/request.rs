@@ -13,7 +13,7 @@ use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
 
 /// A request that any thread can own and answer.
 ///
-/// It is `Send`, and so can move to another thread or into a task; its owner answers it by [`WorkerRequest::reply`] or
+/// It is `Send`, and can move to another thread or into a task; its owner answers by [`WorkerRequest::reply`] or
 /// [`WorkerRequest::fail`]. Dropping it without an answer, also because of a panic, answers the request with INTERNAL.
 ///
 /// If the endpoint is gone, or the client has given up, the answer is dropped.
@@ -82,8 +82,7 @@ impl WorkerRequest {
     }
 
     /// Returns true if the response is no longer wanted: the caller has cancelled the call, or it expired, or the
-    /// session or the endpoint is gone. A long handler should check this at intervals, and drop the request if it is
-    /// so.
+    /// session or the endpoint is gone. A long handler should check at intervals, and drop the request if true.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.as_ref().is_none_or(|cancelled| cancelled.load(Ordering::Relaxed))
     }
