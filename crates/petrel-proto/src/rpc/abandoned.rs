@@ -1,5 +1,5 @@
-//! Requests for whose answer nobody waits any more, at the server (`docs/wire-protocol.md` §6.2): the
-//! client sends a CANCEL, or the slot's next request, or the session ends.
+//! Requests whose client no longer waits for the answer, at the server (`docs/wire-protocol.md` §6.2). The
+//! sign is a CANCEL, the slot's next request, or the end of the session.
 
 use super::request::{Age, age};
 use super::respond::running;
@@ -10,7 +10,7 @@ use crate::session::{Role, SessionId};
 use crate::wire::{Header, check_cancel};
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Whether a request runs and its client waits for the answer, as far as is known.
+    /// Returns true if a request runs and its client has not given it up, as known so far.
     pub fn is_waited_for(&self, handle: RequestHandle) -> bool {
         match self.sessions.get(handle.session).map(|entry| &entry.role) {
             Some(Role::Server(server)) => server.runs(handle.number).is_some(),
@@ -18,8 +18,8 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Has [`Event::Cancelled`](super::Event) come once if nobody waits for a request's answer any more
-    /// before it is given. False if that is so already: then it does not come.
+    /// Asks for an [`Event::Cancelled`](super::Event) if the client gives up a request before the answer.
+    /// Returns false if the request is no longer running: then no event follows.
     pub fn watch(&mut self, handle: RequestHandle) -> bool {
         let Some((server, slot)) = running(&mut self.sessions, handle) else { return false };
         server.slots[slot].watch();
@@ -28,7 +28,7 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// The client has given a request up.
+    /// Handles a CANCEL.
     #[cold]
     pub(super) fn on_cancel(
         &mut self,
@@ -66,7 +66,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// The request that a slot holds is over. Tells its handler, if it wanted to know.
+    /// Notes that the request in a slot has ended. Notifies the owner if the request is watched.
     #[inline]
     pub(super) fn note_superseded(&mut self, session: SessionId, state: &mut ServerSlot<B>) {
         if state.is_watched() {
@@ -75,7 +75,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// A session has ended, and all its requests with it.
+    /// Notes that a session and all its requests have ended.
     pub(super) fn note_abandoned(&mut self, session: SessionId, server: &ServerSession<B>) {
         let watched = server.slots.iter().filter(|state| state.is_watched());
         let handles = watched.map(|state| RequestHandle { session, number: state.current });

@@ -1,4 +1,4 @@
-//! Calls, from the application's verb to their completion (`docs/wire-protocol.md` §5).
+//! Calls, from the application's request to their completion (`docs/wire-protocol.md` §5).
 
 use core::fmt;
 
@@ -14,28 +14,28 @@ use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall, 
 use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 
-/// A call that ended, with its two buffers.
+/// An ended call, with its two buffers.
 #[derive(Debug)]
 pub struct Completion<B, T = u64> {
-    /// The session on which it was made.
+    /// The session of the call.
     pub session: SessionId,
-    /// What the application gave with the call.
+    /// The tag that the application passed with the call.
     pub tag: T,
-    /// Whether it succeeded.
+    /// The success or failure of the call.
     pub outcome: Result<(), Box<CallFailure>>,
-    /// The request, as it was given.
+    /// The request's buffer, unchanged.
     pub request: B,
-    /// The response's buffer: it holds the response if the call succeeded, and is empty if not.
+    /// The response's buffer: the response if the call succeeded, otherwise empty.
     pub response: B,
-    /// The deadline that it inherited ([`Core::inherit`]), for the calls that follow it.
+    /// The inherited deadline ([`Core::inherit`]), for calls made by the continuation.
     pub inherited_ns: Option<u64>,
 }
 
-/// Until when a call may take.
+/// The time limit of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallLimits {
-    /// The caller's deadline, in nanoseconds of the core's clock. The server is told of it.
-    /// Without one, [`Config::call_timeout_ns`](super::Config) ends the call.
+    /// The caller's deadline, in nanoseconds of the core's clock, carried to the server. Without a deadline,
+    /// [`Config::call_timeout_ns`](super::Config) ends the call.
     pub deadline_ns: Option<u64>,
 }
 
@@ -46,27 +46,27 @@ impl CallLimits {
     }
 }
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFailure {
     /// The gRPC status code, never OK.
     pub status: Status,
-    /// What happened, for people.
+    /// The reason, for people.
     pub message: String,
-    /// Whether the server may have executed the request.
+    /// The known execution of the request at the server.
     pub execution: Execution,
 }
 
-/// What is known of the execution of a failed call's request.
+/// The known execution of a failed call's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Execution {
-    /// Nothing of it was sent: it was not executed.
+    /// No packet was sent: the request was not executed.
     NotSent,
-    /// It was sent, and the outcome is unknown.
+    /// The request was sent, and the outcome is unknown.
     MayHaveExecuted,
-    /// The server says that it has not executed it, and will not.
+    /// The server reports that the request was not executed and will not be.
     Refused,
-    /// The server answered it: with the failure, or with a response that could not be taken.
+    /// The server answered: with the failure, or with a response that could not be accepted.
     Answered,
 }
 
@@ -84,15 +84,15 @@ impl fmt::Display for CallFailure {
 
 impl std::error::Error for CallFailure {}
 
-/// A call that was not taken. Nothing was sent, and the buffers come back.
+/// A refused call, with its buffers. Nothing was sent.
 pub struct CallRejected<B, T = ()> {
-    /// Why.
+    /// The reason.
     pub error: CallError,
-    /// The request, as it was given.
+    /// The request's buffer.
     pub request: B,
-    /// The response's buffer, as it was given.
+    /// The response's buffer.
     pub response: B,
-    /// What was given with the call.
+    /// The call's tag.
     pub tag: T,
 }
 
@@ -102,14 +102,14 @@ impl<B, T> fmt::Debug for CallRejected<B, T> {
     }
 }
 
-/// Why a call was not taken.
+/// The reason why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// The session has ended, or is not one of this endpoint's client sessions.
     #[error("the session has ended; open a new one")]
     SessionClosed,
-    /// The server is about to end, and has asked for no further calls on this session.
+    /// The server is going to end, and has asked for no further calls on this session.
     #[error("the server is draining; open a new session, to another server or a little later")]
     Draining,
     /// The request is longer than the server accepts.
@@ -117,7 +117,7 @@ pub enum CallError {
     RequestTooLarge {
         /// Length of the request in bytes.
         len: usize,
-        /// What the server accepts, in bytes.
+        /// The largest request that the server accepts, in bytes.
         max: u32,
     },
     /// The session's queue is full: the server is slower than the calls.
@@ -129,7 +129,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// The gRPC status code that fits.
+    /// Returns the corresponding gRPC status code.
     pub fn status(&self) -> Status {
         match self {
             CallError::SessionClosed | CallError::Draining => Status::Unavailable,
@@ -141,13 +141,13 @@ impl CallError {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Calls `method` on a session. The response will be written to `response`, up to its
-    /// capacity. Beyond the session's slots, and until the session is open, calls wait in a queue.
+    /// Calls `method` on a session. The core writes the response to `response`, up to its capacity. Calls
+    /// beyond the session's slots wait in a queue, as do calls before the session is open.
     ///
-    /// The call always ends with one [`Completion`] that carries `tag` and both buffers.
+    /// Every call ends with one [`Completion`] that carries `tag` and both buffers.
     ///
     /// # Errors
-    /// [`CallRejected`] gives the buffers back; nothing was sent.
+    /// [`CallRejected`] returns the buffers; nothing was sent.
     #[inline]
     pub fn call(
         &mut self,
@@ -158,14 +158,14 @@ impl<B: Buffer, T> Core<B, T> {
         response: B,
         tag: T,
     ) -> Result<(), CallRejected<B, T>> {
-        // Whoever has a way out calls `call_at_once`.
+        // Callers that have a sink use `call_at_once`.
         let mut nowhere = |_: PeerKey, _: &[u8], _: &[u8]| false;
         let call = PendingCall { method, tag, request, response };
         self.call_at_once(now_ns, session, call, &mut nowhere)
     }
 
-    /// [`Core::call`], where a small request goes into `sink` at once if `sink` takes it. Like what
-    /// [`Core::transmit`] sends, its bytes stay as they are until the core's next method is called.
+    /// Like [`Core::call`]. A small request goes to `sink` at once if `sink` accepts it. As with
+    /// [`Core::transmit`], its bytes stay unchanged until the core's next method is called.
     ///
     /// # Errors
     /// As [`Core::call`].
@@ -183,7 +183,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// [`Core::call_with`], where a small request goes into `sink` at once as by [`Core::call_at_once`].
+    /// Like [`Core::call_with`]. A small request goes to `sink` at once as by [`Core::call_at_once`].
     ///
     /// # Errors
     /// As [`Core::call`].
@@ -202,14 +202,13 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// [`Core::call`] without its short way: for a request that lies elsewhere
-    /// ([`Buffer::wire_len`]), and with a deadline: in whatever state the call is then, it ends with
-    /// DEADLINE_EXCEEDED, at most a tick of the timer wheel later (66 µs). One that is over already ends the
-    /// call as well, by an event.
+    /// [`Core::call`] without the fast path, for a request in shared memory ([`Buffer::wire_len`]), and with
+    /// a deadline. At the deadline, or at most a tick of the timer wheel later (66 µs), the call ends with
+    /// DEADLINE_EXCEEDED in any state. A deadline in the past ends the call as well, by an event.
     ///
     /// # Errors
     /// As [`Core::call`].
-    // And all calls but those of `call_plain`.
+    // Also used for all other calls outside the fast path.
     #[inline(never)]
     pub fn call_with(
         &mut self,
@@ -249,8 +248,7 @@ impl<B: Buffer, T> Core<B, T> {
         Ok(())
     }
 
-    /// Starts calls that waited for the session to open. Those that turn out too large for the
-    /// server end as failed.
+    /// Starts calls that waited for the session to open. Calls too large for the server fail.
     pub(super) fn start_backlog(&mut self, id: SessionId) {
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };
@@ -272,7 +270,7 @@ impl<B: Buffer, T> Core<B, T> {
     }
 }
 
-/// The slot that a call takes, if there is one for it. A small request to the endpoint itself has its own.
+/// Takes a slot for a call. A small request to the endpoint itself uses the reserved slot.
 fn slot_for<B: Buffer, T>(
     client: &mut ClientSession<B, T>,
     call: &PendingCall<B, T>,
@@ -294,7 +292,7 @@ pub(super) fn check<B, T>(
     if client.is_draining {
         return Err(CallError::Draining);
     }
-    // Before the server has told its limit, the protocol's holds.
+    // Until the server's limit is known, the protocol's limit applies.
     let max = client.agreed.as_ref().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
     if len > max as usize {
         return Err(CallError::RequestTooLarge { len, max });
@@ -305,7 +303,7 @@ pub(super) fn check<B, T>(
     Ok(())
 }
 
-/// Puts a call into a slot that was taken for it. The session is open.
+/// Puts a call into a slot taken for it. The session is open.
 #[inline(always)]
 pub(super) fn start<B: Buffer, T>(
     shared: &mut Shared<B>,
@@ -316,13 +314,13 @@ pub(super) fn start<B: Buffer, T>(
 ) {
     let size = call.request.wire_len();
     let packets = packets_of(size as u32, client.packet_bytes);
-    // A message that lies elsewhere is not plain.
+    // Messages in shared memory cannot use the fast path.
     let is_own = call.request.len() == size;
     let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
     let is_reserved = client.is_reserved(slot);
     let way_out = match is_small && is_own && !is_reserved {
         true if !expiry.is_told => WayOut::Plain,
-        // What a call inherits its end brings back, which a plain end does not.
+        // A call's end returns its inherited deadline, but the fast path's completion cannot.
         true if expiry.inherited_ns == NEVER => WayOut::Timed,
         _ => WayOut::General,
     };
@@ -332,7 +330,7 @@ pub(super) fn start<B: Buffer, T>(
         state.set_expiry(expiry, &mut shared.client_parts);
     }
     if !client.stalled.is_empty() && !is_reserved {
-        // Others who wait for a credit come first.
+        // Slots that already wait for a credit come first.
         shared.counters.credit_waits += 1;
         client.stalled.push(slot);
     } else {
@@ -340,7 +338,7 @@ pub(super) fn start<B: Buffer, T>(
     }
 }
 
-/// Ends the call in a slot, frees the slot, and starts the next call that waited.
+/// Ends the call in a slot, frees the slot, and starts the next waiting call.
 pub(super) fn finish<B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,
@@ -384,8 +382,8 @@ pub(super) fn finish<B: Buffer, T>(
 }
 
 impl<B> Shared<B> {
-    /// Counts a call that is about to end while something of it waits to be sent: where queues hold
-    /// frames and not slots, as in eRPC (appendix C), they now hold memory of the application's.
+    /// Counts a call that ends while its slot waits to send. In eRPC, with frames and not slots in the queue,
+    /// the queue would now refer to memory of the application (appendix C).
     #[inline]
     pub(super) fn note_queued_end<T>(
         &mut self,
@@ -408,8 +406,8 @@ impl<B> Shared<B> {
     }
 }
 
-/// The completion of a call that was answered, in a slot that is free again but for the call, where
-/// others wait for the slot or its credits.
+/// Returns the completion of an answered call whose slot is otherwise free already, if further calls or slots
+/// wait for the slot or its credits.
 #[cold]
 #[inline(never)]
 pub(super) fn ended_before_others<B: Buffer, T>(
@@ -425,7 +423,7 @@ pub(super) fn ended_before_others<B: Buffer, T>(
     PlainCompletion { session: id, tag, request, response }
 }
 
-/// What follows when the call in a slot has ended: others get its credits, or its place.
+/// Passes the credits and the slot of an ended call on to waiting ones.
 pub(super) fn after_end<B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,
@@ -435,7 +433,7 @@ pub(super) fn after_end<B: Buffer, T>(
     let state = &client.slots[slot];
     let is_unheard = u64::from(state.unheard) >= FUTURE_ROUNDS_MAX;
     if state.number >= REQUEST_NUMBER_END || is_unheard {
-        // The other slots have numbers left: of one caller at a time a single slot has had all.
+        // The other slots have numbers left: with one call at a time, a single slot has made all calls.
         if client.retire() || is_unheard {
             shared.notices.push_back(Notice::Exhausted(id));
         }
@@ -458,7 +456,7 @@ fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut Cli
     }
 }
 
-/// The completion of a call that never got a slot.
+/// Returns the completion of a call that never got a slot.
 pub(super) fn failed<B: Buffer, T>(
     session: SessionId,
     queued: Queued<B, T>,

@@ -1,4 +1,4 @@
-//! What a core holds at a moment, for checkers: at rest it holds nothing.
+//! The contents of a core at one moment, for checkers: a core at rest holds nothing.
 
 use super::Core;
 use crate::buffer::Buffer;
@@ -6,37 +6,38 @@ use crate::session::Role;
 use crate::session::client::{ClientSession, ClientState};
 use crate::session::server::{ServerSession, ServerState};
 
-/// How much of everything a core holds. Not for applications: the fields follow the code.
+/// Counts of everything that a core holds. Not for applications: the fields follow the code.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Calls that have not ended: in slots, and in queues before them.
+    /// Pending calls: in slots, and in queues before them.
     pub calls: usize,
-    /// Of those, calls that wait for a slot.
+    /// Pending calls that wait for a slot.
     pub waiting: usize,
-    /// Client slots that wait for a credit, or for the session's pace.
+    /// Client slots that wait for a credit or for the session's pace.
     pub held_back: usize,
-    /// Credits that open client sessions lack, and slots that seem to hold some while they wait.
+    /// Credits not free in open client sessions, and slots counted as waiting with a credit.
     pub credits_out: usize,
-    /// Boxes that free client slots and idle server slots keep.
+    /// Boxes kept by free client slots and idle server slots.
     pub parts: usize,
     /// Requests that arrive or run.
     pub requests: usize,
     /// Memory held by requests and answers of several packets.
     pub held_bytes: u64,
-    /// Slots in the transmit queue, CANCELs that wait for it, and messages to groups.
+    /// Slots in the transmit queue, waiting CANCELs, and messages to groups.
     pub to_send: usize,
-    /// Events that the owner has not taken.
+    /// Events not yet taken by the owner.
     pub events: usize,
-    /// Entries of the timer wheel. They are left there until they come due.
+    /// Entries of the timer wheel, which stay until they come due.
     pub timers: usize,
-    /// Slots for which there is memory, in both roles: there are no more entries for timeouts than these, and two for each
+    /// Allocated slots, in both roles. The timeouts' entries are no more than these, plus two for every
     /// session.
     pub slots: usize,
 }
 
 impl Census {
-    /// Whatever must not be there when no call is under way and no handler runs; `None` if nothing is.
+    /// Returns a kind of object left over when no call is pending and no handler runs; `None` if nothing is
+    /// left.
     pub fn left_at_rest(&self) -> Option<(&'static str, u64)> {
         let all = [
             ("calls", self.calls as u64),
@@ -75,7 +76,7 @@ impl Census {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Looks at everything there is: as many steps as there are slots.
+    /// Counts everything, in as many steps as there are slots.
     #[doc(hidden)]
     pub fn census(&self) -> Census {
         let shared = &self.shared;

@@ -1,4 +1,4 @@
-//! The client takes CREDIT frames (`docs/wire-protocol.md` §5.2).
+//! The client's handling of CREDIT frames (`docs/wire-protocol.md` §5.2).
 
 use super::{Recovery, Shared};
 use crate::bitmap::words_end;
@@ -42,8 +42,8 @@ impl<B> Shared<B> {
         }
     }
 
-    /// The server has the request, and begins its answer with one packet: the slot waits without a credit
-    /// (§4).
+    /// Returns a slot's credits: the server has the request, and begins its answer with one packet (flag W,
+    /// §4).
     fn park<T>(&mut self, id: SessionId, client: &mut ClientSession<B, T>, slot: usize) {
         client.leave_waiting(slot);
         let state = &mut client.slots[slot];
@@ -56,8 +56,7 @@ impl<B> Shared<B> {
         }
     }
 
-    /// The server was asked, and the handler still runs: the next look may wait for a part of the time that
-    /// it has taken until now (§7.2).
+    /// Delays the next probe of a request whose handler still runs, in proportion to its time so far (§7.2).
     fn put_off<T>(
         &mut self,
         now_ns: u64,
@@ -90,7 +89,7 @@ impl<B> Shared<B> {
         let before = parts.acknowledged.cumulative();
         let mut returned = parts.acknowledged.merge(credit.cumulative, &credit.bitmap);
         let below = parts.acknowledged.cumulative();
-        // No packet has the number that stands for none.
+        // No packet has the number `NOT_TIMED`.
         let was_timed = parts.acknowledged.contains(timed_packet);
         let answers_repeat = timed_packet == TIMED_REPEAT && flags.repeats() && returned > 0;
         if returned > 0 {
@@ -98,7 +97,7 @@ impl<B> Shared<B> {
         }
         let is_whole = below == state.request_packets;
         if is_whole {
-            // One credit stays until the response begins, or the server says that it is not needed (§4).
+            // One credit stays until the response begins, or until flag W (§4).
             returned = returned.min(state.held).saturating_sub(1);
         }
         state.held -= returned;
@@ -141,14 +140,14 @@ impl<B> Shared<B> {
     }
 }
 
-/// A CREDIT can only be about packets that were sent.
+/// Returns true if a CREDIT is only about packets that were sent.
 fn is_sound(credit: &Credit, sent: u32) -> bool {
     credit.echo < sent
         && credit.cumulative <= sent
         && words_end(&credit.bitmap) <= sent - credit.cumulative
 }
 
-/// Forgets the marks of packets that are there.
+/// Clears the loss marks of acknowledged packets.
 fn forget_acknowledged<B, T>(state: &mut ClientSlot<B, T>, from: u32) {
     let (sent, Some(parts)) = (state.request_sent, &mut state.parts) else { return };
     let ClientParts { acknowledged, lost, .. } = &mut **parts;
@@ -157,14 +156,14 @@ fn forget_acknowledged<B, T>(state: &mut ClientSlot<B, T>, from: u32) {
         .for_each(|packet| lost.clear(packet));
 }
 
-/// Marks the packets that were sent well before the one that came last, and are not there; forgets
-/// the marks of those that are. Gives how many are newly marked.
+/// Marks packets as lost that were sent well before the `echo` packet and are not acknowledged. Clears the
+/// marks of acknowledged ones. Returns the number of new marks.
 fn find_lost<B, T>(state: &mut ClientSlot<B, T>, from: u32, echo: u32, repeats: bool) -> u32 {
     let (2.., Some(parts)) = (state.request_packets, &mut state.parts) else { return 0 };
     let ClientParts { acknowledged, lost, order, .. } = &mut **parts;
     let oldest = acknowledged.cumulative();
     if order.has_no_repetition() && lost.is_empty() && oldest + REORDERING_THRESHOLD > echo {
-        // Nothing was sent twice, so the oldest packet that is missing was the first sent.
+        // Without repetitions the oldest missing packet was sent first.
         return 0;
     }
     let echo_order = order.arrived(echo, repeats, state.request_sent).unwrap_or(0);

@@ -1,12 +1,11 @@
 //! Deadlines of calls, at the client (`docs/wire-protocol.md` §7.3).
 //!
-//! A call's deadline stands in its slot, or beside it in the queue. A session that has one waiting has one
-//! entry in the timer wheel, for the first that can be over; whoever starts a call whose deadline is
-//! not earlier compares two numbers. When the entry comes due, the session's slots and queue are looked
-//! through, what is over ends, and the entry is set for the next.
+//! A call's deadline is in its slot, or beside it in the queue. A session with deadlines has one entry in the
+//! timer wheel, for the earliest. A new call with a later deadline compares two numbers. When the entry comes
+//! due, the session checks its slots and queue, ends expired calls, and sets the entry for the next deadline.
 //!
-//! Calls without a deadline are to cost nothing: those in a slot get the default timeout when the slot's timer
-//! fires for the first time, those in the queue when they enter it.
+//! Calls without a deadline must cost nothing. In a slot they get the default timeout when the slot's timer
+//! first fires, in the queue when they enter it.
 
 use super::call::{CallFailure, Execution, failed, finish};
 use super::{Completion, Core, Event, Shared};
@@ -17,13 +16,13 @@ use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
 
-/// The slot field of an entry in the timer wheel that is for a session's deadlines.
+/// The slot field of a timer entry for a session's deadlines.
 pub(super) const EXPIRY: u16 = u16::MAX;
 
 impl<B: Buffer, T> Core<B, T> {
-    /// From now on calls inherit this deadline: that of the request that they are made for, or of the ended call's
-    /// request that they follow. They end when it is over, if not before. Gives what they have inherited until
-    /// now.
+    /// Sets the deadline that calls inherit from now on: the current request's, or in a continuation that of
+    /// the request the finished call was made for. Calls end at this deadline at the latest. Returns the
+    /// former value.
     pub fn inherit(&mut self, deadline_ns: Option<u64>) -> Option<u64> {
         let before = self.inherited_ns();
         self.shared.inherited_ns = deadline_ns.unwrap_or(NEVER);
@@ -31,12 +30,12 @@ impl<B: Buffer, T> Core<B, T> {
         before
     }
 
-    /// The deadline that calls inherit.
+    /// Returns the deadline that calls inherit.
     pub fn inherited_ns(&self) -> Option<u64> {
         (self.shared.inherited_ns != NEVER).then_some(self.shared.inherited_ns)
     }
 
-    /// The session's entry has come due: ends the calls whose deadline is over.
+    /// Handles a due entry: ends the session's expired calls.
     #[cold]
     #[inline(never)]
     pub(super) fn handle_expiries(&mut self, now_ns: u64, id: SessionId) {
@@ -45,7 +44,7 @@ impl<B: Buffer, T> Core<B, T> {
         client.expiry_timer = None;
         if client.next_expiry_ns <= now_ns {
             let Self { shared, events, .. } = self;
-            // First the queue: what ends in a slot makes room for the next of it.
+            // The queue first: a call that ends in a slot makes room for the next in the queue.
             let mut ended = Vec::new();
             client.backlog.take_expired(now_ns, |queued| ended.push(queued));
             let ended = ended.into_iter().map(|queued| shared.expired_unsent(id, queued));
@@ -66,7 +65,7 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Notes that a call of the session ends at that time, if not before.
+    /// Notes that a call of the session ends at this time at the latest.
     #[inline]
     pub(super) fn note_expiry<T>(
         &mut self,
@@ -93,7 +92,7 @@ impl<B: Buffer> Shared<B> {
         client.expiry_timer = Some(self.timers.insert(key, at_ns));
     }
 
-    /// A slot's timer has fired: notes until when its call may take, if nobody has said.
+    /// Sets the default timeout of a call without a time limit, when the slot's timer fires.
     pub(super) fn note_default_expiry<T>(
         &mut self,
         now_ns: u64,
@@ -108,13 +107,13 @@ impl<B: Buffer> Shared<B> {
         }
         let is_timed = state.timed_packet != NOT_TIMED;
         let since_ns = if is_timed { state.timed_ns } else { now_ns };
-        // Without a default timeout that is never.
+        // Saturates to `NEVER` without a default timeout.
         let at_ns = since_ns.saturating_add(self.config.call_timeout_ns);
         state.expire_by_default_at(at_ns);
         self.note_expiry(id, client, at_ns);
     }
 
-    /// The end of a call whose time was over before it got a slot.
+    /// Returns the end of a call that expired before it got a slot.
     pub(super) fn expired_unsent<T>(
         &mut self,
         id: SessionId,
@@ -126,7 +125,7 @@ impl<B: Buffer> Shared<B> {
         failed(id, queued, failure)
     }
 
-    /// The end of a call whose response has come, if it came too late.
+    /// Ends a call whose response arrived after its deadline.
     pub(super) fn too_late<T>(
         &mut self,
         now_ns: u64,
@@ -141,7 +140,7 @@ impl<B: Buffer> Shared<B> {
         }
         self.counters.calls_deadline_exceeded += 1;
         let failure = Box::new(exceeded(expiry, execution));
-        // The server has answered: there is nothing to tell it.
+        // The server has answered, and needs no CANCEL.
         Some(finish(self, id, client, slot, Err(failure)))
     }
 
@@ -159,7 +158,7 @@ impl<B: Buffer> Shared<B> {
 }
 
 impl<B, T> ClientSession<B, T> {
-    /// When the first call expires, or [`NEVER`].
+    /// Returns the time at which the first call expires, or [`NEVER`].
     fn first_expiry_ns(&self) -> u64 {
         let busy = self.slots.iter().filter(|state| state.state != ClientState::Free);
         let in_slots = busy.map(|state| state.expiry().at_ns).min();

@@ -1,4 +1,4 @@
-//! The client gives requests up, and tells the server once (`docs/wire-protocol.md` §5.4).
+//! The client gives up requests, and sends the server one notice (`docs/wire-protocol.md` §5.4).
 
 use std::collections::VecDeque;
 
@@ -16,30 +16,30 @@ use crate::session::client::{ClientSession, ClientSlot, ClientState};
 use crate::status::Status;
 use crate::wire::{ControlBytes, Destination, Flags, Kind, Pull, header_bytes};
 
-/// Requests of which the server is to be told that nothing more is wanted. For each the transmit queue has an
-/// entry.
+/// Notices to servers that the client needs nothing more for a request. Every notice has an entry in the
+/// transmit queue.
 #[derive(Default)]
 pub(super) struct Cancels(VecDeque<Over>);
 
 impl Cancels {
-    /// Those that were not sent yet.
+    /// Returns the number of notices not yet sent.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 }
 
-/// A request that is over.
+/// A request that has ended.
 #[derive(Clone, Copy)]
 struct Over {
     session: SessionId,
     number: u64,
-    /// Packets of the response, which is here whole; 0 if the request was given up.
+    /// Packets of the completely received response; 0 if the request was given up.
     received: u32,
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Cancels the first call of a session whose tag is the one: it ends with CANCELLED, now. The server is told if
-    /// something of it was sent. `None` if there is no such call (any more).
+    /// Cancels the first call of a session whose tag satisfies `is_it`. The call ends at once with CANCELLED.
+    /// The server gets a CANCEL if some packet was sent. Returns `None` if no such call is pending.
     pub fn cancel(
         &mut self,
         session: SessionId,
@@ -57,17 +57,17 @@ impl<B: Buffer, T> Core<B, T> {
         Some(failed(session, queued, cancelled(Execution::NotSent)))
     }
 
-    /// [`Core::cancel`], where the call's end comes by [`Core::poll_event`]. False if there is no such
-    /// call.
+    /// Like [`Core::cancel`], with the call's end as an event of [`Core::poll_event`]. Returns false if no
+    /// such call is pending.
     pub fn cancel_by_event(&mut self, session: SessionId, is_it: impl FnMut(&T) -> bool) -> bool {
         let Some(ended) = self.cancel(session, is_it) else { return false };
         self.events.push_back(Event::Completed(ended));
         true
     }
 
-    /// Sends CANCELs that wait and nothing else, as [`Core::transmit`] would, at most
-    /// [`TRANSMIT_FRAMES_MAX`] of them; gives how many. For an owner that is about to end: after the flush it
-    /// may ask again.
+    /// Sends waiting notices (CANCELs) and nothing else, as [`Core::transmit`] would, at most
+    /// [`TRANSMIT_FRAMES_MAX`]. Returns their number. For an owner that is about to end: after the flush it
+    /// may call again.
     pub fn transmit_cancels<S: FrameSink>(&mut self, sink: &mut S) -> usize {
         let mut sent = 0;
         while sent < TRANSMIT_FRAMES_MAX && !self.shared.cancels.0.is_empty() {
@@ -80,7 +80,7 @@ impl<B: Buffer, T> Core<B, T> {
         sent
     }
 
-    /// The turn of a CANCEL.
+    /// Sends one notice.
     #[cold]
     pub(super) fn send_cancel<S: FrameSink>(&mut self, sink: &mut S) -> Turn {
         let Some(&over) = self.shared.cancels.0.front() else { return Turn::NOTHING };
@@ -101,13 +101,13 @@ impl<B: Buffer, T> Core<B, T> {
             0 => self.shared.counters.cancels_sent += u64::from(taken),
             _ => self.shared.counters.answers_acknowledged += u64::from(taken),
         }
-        // Of a session that has ended there is nothing to tell.
+        // After its session has ended, a notice is not sent.
         if taken { Turn::one(true) } else { Turn::NOTHING }
     }
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Ends the call in a slot, and tells the server if it may know of it.
+    /// Ends the call in a slot, and notifies the server if some packet was sent.
     #[cold]
     pub(super) fn give_up<T>(
         &mut self,
@@ -125,7 +125,7 @@ impl<B: Buffer> Shared<B> {
         finish(self, id, client, slot, Err(Box::new(failure)))
     }
 
-    /// With too many, it is left to what makes up for lost ones.
+    /// Beyond the limit a notice is omitted: the rules for lost CANCELs make up for it.
     fn queue_over(&mut self, over: Over) {
         if self.cancels.0.len() < CANCELS_QUEUED_MAX {
             self.cancels.0.push_back(over);
@@ -133,7 +133,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Has the server told that a response of so many packets is here, so that it keeps it no longer.
+    /// Confirms the reception of a whole response, so that the server can free it.
     #[cold]
     pub(super) fn tell_received(&mut self, session: SessionId, number: u64, packets: u32) {
         self.queue_over(Over { session, number, received: packets });
@@ -141,7 +141,7 @@ impl<B: Buffer> Shared<B> {
 }
 
 impl Over {
-    /// CANCEL, or a PULL that has everything and wants nothing.
+    /// Returns a CANCEL, or a PULL that acknowledges everything and asks for nothing.
     fn frame(self, to: Destination) -> ControlBytes {
         if self.received > 0 {
             let header = to.words(Kind::Pull, Flags::NONE, 0, self.number);
@@ -157,12 +157,12 @@ impl Over {
 }
 
 impl<B, T> ClientSlot<B, T> {
-    /// Whether the slot's call is the one.
+    /// Returns true if the slot's call has the wanted tag.
     fn holds(&self, is_it: &mut impl FnMut(&T) -> bool) -> bool {
         self.state != ClientState::Free && self.call.as_ref().is_some_and(|call| is_it(&call.tag))
     }
 
-    /// What is known of the execution of a call that ends without an answer.
+    /// Returns the known execution of a call that ends without an answer.
     pub(super) fn execution(&self) -> Execution {
         if self.request_sent > 0 { Execution::MayHaveExecuted } else { Execution::NotSent }
     }

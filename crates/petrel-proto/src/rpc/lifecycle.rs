@@ -1,4 +1,4 @@
-//! Sessions from opening to their end, in every state (`docs/wire-protocol.md` §8.5, §8.6).
+//! Sessions from their opening to their end, in every state (`docs/wire-protocol.md` §8.5, §8.6).
 
 use super::call::{self, CallFailure, Execution};
 use super::{Core, Event};
@@ -9,20 +9,20 @@ use crate::session::server::ServerSession;
 use crate::session::{Agreed, Origin, PeerKey, Role, SessionId};
 use crate::status::Status;
 
-/// What a server needs to take a session.
+/// The parameters of a session that a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// What the two ends agreed on.
+    /// The parameters that the two ends agreed on.
     pub agreed: Agreed,
-    /// The token that this endpoint wants to see.
+    /// The token that this endpoint chose.
     pub token: u32,
     /// The client's first request number.
     pub first_request: u64,
-    /// Largest request that this endpoint takes, in bytes.
+    /// Largest request that this endpoint accepts, in bytes.
     pub request_bytes_max: u32,
 }
 
-/// Why a session could not be opened.
+/// The reason why a session could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -35,22 +35,22 @@ pub enum OpenError {
     /// A value is outside of the protocol's limits.
     #[error("the agreed values are outside of the protocol's limits")]
     Unsound,
-    /// The session is not one that is being opened.
+    /// No session is being opened under this name.
     #[error("the session has ended meanwhile")]
     NotOpening,
 }
 
-/// A session that was closed: what the control plane needs to tell the peer.
+/// The data for the control plane's message to the peer about a closed session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// What had been agreed; `None` if the peer had not accepted yet.
+    /// The agreed parameters; `None` if the peer had not accepted yet.
     pub agreed: Option<Agreed>,
-    /// Whether this endpoint was the client.
+    /// True if this endpoint was the client.
     pub was_client: bool,
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Begins to open a session as its client: calls may be made on it at once, and wait.
+    /// Begins to open a session as its client. Calls may be made at once, and wait.
     ///
     /// # Errors
     /// [`OpenError::TooManySessions`].
@@ -59,7 +59,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.insert(token, None, Role::Client(client))
     }
 
-    /// The peer accepted the session: calls go out from now on.
+    /// Completes the opening after the peer has accepted. From now on calls are sent.
     ///
     /// # Errors
     /// [`OpenError::Unsound`] and [`OpenError::NotOpening`]; the session is unchanged then.
@@ -79,7 +79,7 @@ impl<B: Buffer, T> Core<B, T> {
         Ok(())
     }
 
-    /// Takes a session as its server.
+    /// Accepts a session as its server.
     ///
     /// # Errors
     /// [`OpenError::TooManySessions`] and [`OpenError::Unsound`].
@@ -92,9 +92,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.insert(token, Some(agreed.peer), Role::Server(server))
     }
 
-    /// Takes frames of a session under `source` instead of the name of its peer: where several links
-    /// lead to one address, frames come under one name, whichever link they are of. False: the
-    /// session is not open.
+    /// Accepts frames of a session from `source` instead of its peer. Where several links share an address,
+    /// frames of every link arrive under one name. Returns false if the session is not open.
     pub fn hear_under(&mut self, id: SessionId, source: PeerKey) -> bool {
         let Some(entry) = self.sessions.get_mut(id) else { return false };
         if entry.origin.peer().is_none() {
@@ -104,8 +103,8 @@ impl<B: Buffer, T> Core<B, T> {
         true
     }
 
-    /// Ends a session, in whatever state it is. Its pending calls end with `status` and
-    /// `message`; answers of handlers that still run will be discarded.
+    /// Ends a session in any state. Its pending calls end with `status` and `message`; answers of running
+    /// handlers will be discarded.
     pub fn close(&mut self, id: SessionId, status: Status, message: &str) -> Option<Closed> {
         let role = self.sessions.remove(id)?;
         self.shared.counters.sessions_closed += 1;
@@ -125,14 +124,14 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Whether so many sessions have ended that their table gave memory back, since the last
-    /// question: the allocator may have much that nothing uses then.
+    /// Returns true if the session table freed memory since the last query: then the allocator may hold much
+    /// unused memory.
     pub fn take_given_back(&mut self) -> bool {
         self.sessions.take_given_back()
     }
 
-    /// Ends all sessions with a peer, as [`Core::close`] does. For each one that ended, `ended`
-    /// is called with its name and whether this endpoint was its client.
+    /// Ends all sessions with a peer, like [`Core::close`]. Calls `ended` for every ended session with its
+    /// name, and true if this endpoint was its client.
     pub fn close_peer(
         &mut self,
         peer: PeerKey,
@@ -140,7 +139,7 @@ impl<B: Buffer, T> Core<B, T> {
         message: &str,
         mut ended: impl FnMut(SessionId, bool),
     ) {
-        // The table may give memory back meanwhile.
+        // The table may free entries meanwhile.
         for index in 0.. {
             let Some(entry) = self.sessions.entries.get(index) else { break };
             if entry.origin.peer() == Some(peer) {
@@ -152,34 +151,34 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Whether a session is open or being opened.
+    /// Returns true if a session is open or being opened.
     pub fn is_open(&self, id: SessionId) -> bool {
         self.sessions.get(id).is_some()
     }
 
-    /// The server of a session is about to end: no further calls are taken, and those that wait go on.
-    /// (One of an empty message may still be taken; the server answers it like the others.)
+    /// Stops further calls on a session whose server is about to end; pending calls go on. (An empty request
+    /// may still be accepted; the server answers it like the others.)
     pub fn begin_drain(&mut self, id: SessionId) {
         if let Some(client) = self.sessions.client_mut(id) {
             client.is_draining = true;
-            // The short way takes no request then, but for empty ones: a condition of its own would
-            // cost each call.
+            // Keeps the fast path from sending, except for empty requests: a separate condition would cost
+            // every call.
             client.plain_request_bytes_max = 0;
         }
     }
 
-    /// Whether the server of a session has asked for no further calls.
+    /// Returns true if the server of a session has asked for no further calls.
     pub fn is_draining(&self, id: SessionId) -> bool {
         let entry = self.sessions.get(id);
         entry.is_some_and(|entry| matches!(&entry.role, Role::Client(client) if client.is_draining))
     }
 
-    /// Whether this endpoint is a session's server.
+    /// Returns true if this endpoint is a session's server.
     pub fn is_server(&self, id: SessionId) -> bool {
         self.sessions.get(id).is_some_and(|entry| matches!(entry.role, Role::Server(_)))
     }
 
-    /// What was agreed for a session that is open, in either role.
+    /// Returns the agreed parameters of an open session, in either role.
     pub fn agreed(&self, id: SessionId) -> Option<&Agreed> {
         match &self.sessions.get(id)?.role {
             Role::Free => None,
@@ -188,12 +187,12 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// The token that this endpoint wants to see on a session.
+    /// Returns the token that this endpoint chose for a session.
     pub fn token(&self, id: SessionId) -> Option<u32> {
         self.sessions.get(id).map(|entry| entry.origin.token())
     }
 
-    /// The session at an index, if its token is this: how the control plane's messages name it.
+    /// Returns the session with this index and token, as named in messages of the control plane.
     pub fn find(&self, index: u32, token: u32) -> Option<SessionId> {
         let entry = self.sessions.entries.get(index as usize)?;
         let id = SessionId { index, generation: entry.generation };

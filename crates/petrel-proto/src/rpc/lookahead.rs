@@ -1,17 +1,16 @@
-//! What frames that are about to come in will need, step by step, so that their owner can have it
-//! fetched from memory meanwhile.
+//! The addresses that upcoming frames will need, step by step, so that the owner can prefetch them.
 //!
-//! At 20 000 sessions nothing of a session is in a cache when its next request comes, and a small
-//! request waits three times in turn: for the session, for its slot, and for the buffer of the slot's
-//! former answer. A burst of requests is known as a whole before the first is handled; so while one
-//! is handled, the buffer of the fourth, the slot of the eighth, and the session of the twelfth after
-//! it are on their way, and nobody waits.
+//! With 20 000 sessions no part of a session is in a cache when its next request comes. A small request then
+//! waits three times in turn: for the session, for the slot, and for the buffer of the slot's former answer.
+//! A burst of requests is known before the first is handled. So while a request is handled, three prefetches
+//! are in flight: the buffer for the fourth request after it, the slot for the eighth, and the session for
+//! the twelfth.
 //!
-//! This only helps with sessions in the server's role: what a client needs for a response it used
-//! some microseconds ago, for the request.
+//! Prefetching only helps sessions in the server's role: a client has used the data for a response some
+//! microseconds ago, for the request.
 //!
-//! The addresses are given away, not read from: a load would hold up what comes after it when it is
-//! not done in time, and the instruction that does not is not for safe code.
+//! The addresses are returned, not read from. A load delays the instructions behind it if memory is slow, and
+//! the prefetch instruction is not available in safe code.
 
 use super::Core;
 use super::plain::Parsed;
@@ -19,14 +18,14 @@ use crate::limits::HEADER_BYTES;
 use crate::session::Role;
 use crate::wire::Kind;
 
-/// Sessions in the server's role from which on looking ahead costs less than it saves: with fewer,
-/// all they need is in the second-level cache.
+/// Sessions in the server's role from which on prefetching saves more than it costs. Fewer sessions fit into
+/// the second-level cache.
 const SESSIONS_MIN: u32 = 1024;
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// What a frame that is about to come in says of itself. Nothing of it is checked.
+/// The session and request of an upcoming frame, unchecked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Upcoming {
     session: u32,
@@ -34,7 +33,7 @@ pub struct Upcoming {
 }
 
 impl Upcoming {
-    /// What a frame says.
+    /// Reads the fields of a frame.
     #[inline]
     pub fn of(frame: &[u8]) -> Self {
         let Some((head, _)) = frame.split_first_chunk::<HEADER_BYTES>() else {
@@ -45,28 +44,28 @@ impl Upcoming {
     }
 }
 
-/// The method and the message of a frame that is about to come in, if it is a request of one packet
-/// with no flags. Nothing of it is checked.
+/// Returns the method and the message of an upcoming frame, if the frame is a request of one packet without
+/// flags. Checks nothing else.
 #[inline]
 pub fn upcoming_request(frame: &[u8]) -> Option<(u16, &[u8])> {
     let parsed = Parsed::of_kind(Kind::Request, frame)?;
     Some((parsed.aux(), parsed.payload))
 }
 
-/// The method of a frame that begins so, if it is a request. Nothing of it is checked.
+/// Returns the method of a frame with this header, if the frame is a request. Checks nothing else.
 #[inline]
 pub fn method_of(head: &[u8; HEADER_BYTES]) -> Option<u16> {
     Parsed::of_kind(Kind::Request, head).map(|parsed| parsed.aux())
 }
 
 impl<B: crate::buffer::Buffer, T> Core<B, T> {
-    /// Whether there are so many sessions that it pays to look ahead.
+    /// Returns true if enough sessions are open for prefetching to pay.
     #[inline]
     pub fn looks_ahead(&self) -> bool {
         self.sessions.server_count() >= SESSIONS_MIN
     }
 
-    /// First step: the line of the session's entry.
+    /// First step: returns the line of the session's entry.
     #[inline]
     pub fn session_address(&self, upcoming: Upcoming) -> *const u8 {
         match self.sessions.entries.get(upcoming.session as usize) {
@@ -75,7 +74,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
         }
     }
 
-    /// Second step, once the entry is there: the line of the slot.
+    /// Second step, once the entry is cached: returns the line of the slot.
     #[inline]
     pub fn slot_address(&self, upcoming: Upcoming) -> *const u8 {
         match self.sessions.entries.get(upcoming.session as usize).map(|entry| &entry.role) {
@@ -90,7 +89,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
         }
     }
 
-    /// Third step, once the slot is there: the two lines of the buffer of its former answer.
+    /// Third step, once the slot is cached: returns the two lines of the former answer's buffer.
     #[inline]
     pub fn answer_addresses(&self, upcoming: Upcoming) -> [*const u8; 2] {
         let entry = self.sessions.entries.get(upcoming.session as usize);

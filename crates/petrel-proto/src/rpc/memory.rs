@@ -1,14 +1,15 @@
-//! Memory for messages at the server: who may hold how much of it, and what is given up for others
+//! Memory for messages at the server: the shares of sessions and peers, and the holdings given up for others
 //! (`docs/wire-protocol.md` §6.4).
 //!
-//! 1. A request of several packets is charged with its whole size when its first packet comes, and a large answer
-//!    while it is kept. What has arrived would be less than what was claimed, but then a request could be refused
-//!    in its middle, after its client has sent megabytes in vain.
-//! 2. Where a share, or the memory, is used up, answers that were not asked for in a while are given up first, the
-//!    oldest in front: most clients have them. Then half-arrived requests go whose rest does not come. Only if that
-//!    is not enough is the new request refused, or the new answer replaced by an error.
-//! 3. Once a second the endpoint gives up what nobody has asked for in ten seconds, memory short or not. The entry
-//!    for that is in the timer wheel while anything is held.
+//! 1. A request of several packets is charged with its whole size on arrival of the first packet, and a large
+//!    answer while kept. Charging only arrived bytes would need less memory, but then a request could be
+//!    refused in its middle, after its client has sent megabytes in vain.
+//! 2. When a share or the memory is used up, the server first gives up answers that no client has asked for
+//!    in a while, the oldest first: most clients have received them. Then it gives up half-arrived requests
+//!    without further packets. Only if that is not enough does it refuse the new request, or replace the new
+//!    answer by an error.
+//! 3. Once a second the endpoint gives up holdings untouched for ten seconds, even if memory is not short.
+//!    While there are holdings, the timer wheel has an entry for this search.
 
 use super::{Core, RequestHandle, RespondError, Shared};
 use crate::buffer::Buffer;
@@ -19,27 +20,27 @@ use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
 
-/// In place of a session in the timer wheel: the search for what was held too long.
+/// The session field of a timer entry for the search for idle holdings.
 pub(super) const SWEEP: u32 = u32::MAX;
 
-/// Memory that was not there for a request whose first packet has come.
+/// Memory missing for a request whose first packet has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     shortage: Shortage,
     bytes: u64,
 }
 
-/// How the first packet of a request goes about memory that is not there.
+/// The reaction of a request's first packet to missing memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Patience {
-    /// It asks for room, and is looked at again.
+    /// The packet asks for room, and is handled again.
     #[default]
     Asks,
-    /// It has asked, and is refused.
+    /// The packet has asked, and is refused.
     Asked,
 }
 
-/// Why a holding is given up.
+/// The reason for giving up a holding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
     Idle,
@@ -47,19 +48,20 @@ enum Reason {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Bytes of memory that half-arrived requests and kept large answers hold. For tests and checkers.
+    /// Returns the bytes of memory held by half-arrived requests and kept large answers. For tests and
+    /// checkers.
     pub fn held_bytes(&self) -> u64 {
         self.shared.held.bytes()
     }
 
-    /// Gives up what others need more, for a request that found no memory.
+    /// Gives up holdings for a request that found no memory.
     #[cold]
     pub(super) fn make_room(&mut self, wanted: Wanted) {
         self.make_room_of(wanted.shortage, wanted.bytes);
     }
 
-    /// Gives up what others need more, for an answer that a handler found no memory for: its request is not
-    /// charged any more, and may have taken the last memory for large messages. False if nothing was given up.
+    /// Gives up holdings for an answer whose handler found no memory. The answer's request is no longer
+    /// charged, and may have taken the last memory for large messages. Returns false if nothing was given up.
     #[cold]
     pub fn make_room_for_answer(&mut self, bytes: usize) -> bool {
         let before = self.shared.held.bytes();
@@ -79,7 +81,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// The entry of the timer wheel has come due.
+    /// Handles the due timer entry of the search.
     #[cold]
     pub(super) fn sweep_held(&mut self) {
         self.shared.sweeps = false;
@@ -108,7 +110,7 @@ impl<B: Buffer, T> Core<B, T> {
         before - self.shared.held.bytes()
     }
 
-    /// Whether a large answer may be kept. If not, the caller answers by an error.
+    /// Charges a large answer. On an error, the caller answers with an error.
     #[cold]
     pub(super) fn keep_answer(
         &mut self,
@@ -135,7 +137,8 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Asks for room, if that was not done yet for the frame in hand.
+    /// Asks for room, unless already done for the current frame. Returns true if the frame is to be handled
+    /// again.
     #[cold]
     pub(super) fn ask_for_room(&mut self, shortage: Shortage, bytes: u64) -> bool {
         let asks = matches!(self.patience, Patience::Asks);
@@ -145,7 +148,7 @@ impl<B: Buffer> Shared<B> {
         asks
     }
 
-    /// Counts a request for which no memory was left, and says why.
+    /// Counts a request refused for lack of memory. Returns the reason as text.
     #[cold]
     pub(super) fn note_refused(&mut self, shortage: Shortage) -> &'static str {
         match shortage {
@@ -171,7 +174,7 @@ impl<B: Buffer> Shared<B> {
         self.sweep_later();
     }
 
-    /// A slot gives back what it holds, whatever that is.
+    /// Releases a slot's holding of any kind.
     #[inline]
     pub(super) fn let_go(&mut self, state: &mut ServerSlot<B>) {
         if state.held.is_some() {
@@ -179,12 +182,13 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// A session has ended, and gives back all that it holds.
+    /// Releases all holdings of an ended session.
     pub(super) fn let_go_all(&mut self, server: &mut ServerSession<B>) {
         server.slots.iter_mut().for_each(|state| self.let_go(state));
     }
 
-    /// The rest of a request does not come, or too late for the others: it will not run, and its client is told.
+    /// Drops a request whose further packets did not come, or came too slowly for others that need memory.
+    /// The request will not run, and the client gets an error.
     fn drop_arriving(
         &mut self,
         id: SessionId,
@@ -219,7 +223,7 @@ impl<B: Buffer> Shared<B> {
         state.drop_answer(&mut self.server_parts);
     }
 
-    /// The client has the whole answer, or wants nothing of it any more.
+    /// Frees a large answer that the client has received or no longer wants.
     pub(super) fn release_answer(&mut self, state: &mut ServerSlot<B>) {
         if state.held.is_some() {
             self.counters.answers_released += 1;
@@ -228,7 +232,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// The client asks for an answer that was given up: it has been executed, and that is all that can be said.
+    /// Reports to a client that its answer was given up: the request was executed, and nothing more is known.
     #[cold]
     pub(super) fn tell_answer_gone(
         &mut self,
@@ -237,7 +241,7 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
     ) {
         self.counters.answers_missed += 1;
-        // It counts as sent already.
+        // The answer was counted as sent already.
         self.counters.responses_sent -= 1;
         let text = "executed; its answer was given up";
         self.answer_by_text(id, state, slot, Status::DataLoss, 0, text);

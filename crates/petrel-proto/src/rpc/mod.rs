@@ -1,4 +1,4 @@
-//! The state machines of calls: bytes and time go in, bytes and events come out.
+//! The state machines of calls: the input is bytes and the time, the output is bytes and events.
 
 mod abandoned;
 mod call;
@@ -60,56 +60,54 @@ use multicast::Multicast;
 use transmit::ControlFrames;
 use work::{Work, WorkQueue};
 
-/// How what was lost is sent again.
+/// The method of recovery from loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recovery {
-    /// Packets that come in any order are kept, and those that are missing are sent again, at the
-    /// first evidence.
+    /// Packets are accepted in any order, and missing ones are sent again at the first evidence of loss.
     #[default]
     Selective,
-    /// Packets out of order are dropped, and a timeout sends all again from the first that is
-    /// missing on, as in eRPC (§5.3): to compare with. Both ends of a session should have the same.
+    /// Packets out of order are dropped, and a timeout repeats all packets from the first missing one on, as
+    /// in eRPC (§5.3); for comparison. Both ends of a session should use the same method.
     GoBackN,
 }
 
-/// What can be set about a core. All sessions of an endpoint share it.
+/// The configuration of a core, common to all sessions of an endpoint.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bounds of the retransmission timeout.
     pub rto: RtoBounds,
-    /// How what was lost is sent again.
+    /// The method of recovery from loss.
     pub recovery: Recovery,
     /// The congestion control of the sessions in their client role.
     pub congestion: CongestionControl,
-    /// Timeouts without any answer after which a call fails. With the default bounds, 14 of them
-    /// are about 3.5 s after the first measurement: more than three heartbeats, so that the control
-    /// plane finds a dead peer first.
+    /// Unanswered timeouts after which a call fails. With the default bounds, 14 take about 3.5 s after the
+    /// first measurement: more than three heartbeats, so that the control plane detects a dead peer first.
     pub retries_max: u8,
-    /// How long a call without a deadline may take: 60 s, so that no call waits for ever, and a
-    /// handler may take longer than any network. It counts from the call, while it waits for a slot,
-    /// and from its first sending after that. The server is not told. `u64::MAX` is no limit.
+    /// Time limit of a call without a deadline, in nanoseconds: 60 s, so that every call ends, and a handler
+    /// may take longer than any network. Counted from the call while it waits for a slot, and from the first
+    /// transmission after that. The limit is not sent to the server. `u64::MAX` means no limit.
     pub call_timeout_ns: u64,
-    /// Sessions in both roles together, up to [`limits::SESSIONS_MAX`].
+    /// Most sessions, in both roles together, up to [`limits::SESSIONS_MAX`].
     pub sessions_max: u32,
-    /// Memory for messages that this endpoint has, in bytes: of this, a server gives sessions and peers their
-    /// shares (`docs/wire-protocol.md` §6.4). An endpoint puts its pool's limit here.
+    /// Memory of this endpoint for messages, in bytes. A server derives the shares of sessions and peers from
+    /// it (`docs/wire-protocol.md` §6.4). An endpoint sets its pool's limit here.
     pub memory_bytes: u64,
-    /// Calls that may wait in one session's queue.
+    /// Most calls that wait in one session's queue.
     pub backlog_max: usize,
-    /// Whether the common case takes its short ways. Without them everything works, and slower: to
-    /// measure what they are worth.
+    /// Enables the fast paths. Without them all calls take the slower general path, to measure the
+    /// difference.
     pub short_ways: bool,
-    /// Whether a request allows packets of its response beyond the first, so that a large response
-    /// does not wait for another round trip.
+    /// Enables grants for response packets beyond the first, so that a large response does not wait for
+    /// another round trip.
     pub response_grants: bool,
 }
 
 impl Config {
-    /// Whether a core can work with this.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// The violated rule.
     pub fn check(&self) -> Result<(), &'static str> {
         self.rto.check()
     }
@@ -132,40 +130,39 @@ impl Default for Config {
     }
 }
 
-/// Something that happened apart from a received frame.
+/// An event not caused by a received frame.
 #[derive(Debug)]
 pub enum Event<B, T = u64> {
     /// A call ended.
     Completed(Completion<B, T>),
-    /// Nobody waits any more for the answer to a request that was watched ([`Core::watch`]). It comes
-    /// once, and only before the answer is given.
+    /// The client gave up a request registered by [`Core::watch`]. Comes once, and only before the answer.
     Cancelled(RequestHandle),
-    /// A session has used up its request numbers, or those that its server would follow: close it
+    /// A session has used up its request numbers, or those that its server would accept: close the session
     /// and open another.
     SessionExhausted(SessionId),
 }
 
-/// An [`Event`] that needs none of the core's types.
+/// An [`Event`] without the core's type parameters.
 enum Notice {
     Exhausted(SessionId),
     Cancelled(RequestHandle),
 }
 
-/// The protocol core of one endpoint: its sessions, calls and timers, for buffers of type `B`. A
-/// call carries a `T`, which comes back when it ends: a number to recognise it by, or what to do
-/// then.
+/// The protocol core of one endpoint: its sessions, calls and timers, for buffers of type `B`. A call carries
+/// a `T`, returned with the call's end: a number that identifies the call, or a continuation.
 ///
-/// The owner calls, in a loop and with one reading of the clock for each burst:
+/// The owner calls, in a loop and with one reading of the clock for every burst:
 ///
-/// 1. [`Core::handle_frame`] for each received frame, and acts on what it returns;
-/// 2. [`Core::handle_timeouts`], once all received frames have been handled: a stall of the
-///    owner's own thread is then not mistaken for loss;
-/// 3. [`Core::poll_event`] until there is none;
-/// 4. [`Core::transmit`], until it has nothing more or the medium no room, and has the medium send
-///    what it took before any other method is called.
+/// 1. [`Core::handle_frame`] for every received frame, and acts on the result;
+/// 2. [`Core::handle_timeouts`], after all received frames: a stall of the owner's own thread is then not
+///    mistaken for loss;
+/// 3. [`Core::poll_event`] until it returns `None`;
+/// 4. [`Core::transmit`], until the core has no more frames or the medium has no room. The medium must send
+///    the accepted frames before the owner calls any other method.
 ///
-/// The application's verbs come at any time between: [`Core::call`], [`Core::cancel`],
-/// [`Core::respond`], and those of sessions. Nothing is allocated once a session is up, but for calls that queue.
+/// The application's methods may be called at any time in between: [`Core::call`], [`Core::cancel`],
+/// [`Core::respond`], and those of sessions. Once a session is open, the core allocates only for calls that
+/// queue.
 pub struct Core<B, T = u64> {
     sessions: SessionTable<B, T>,
     shared: Shared<B>,
@@ -173,26 +170,26 @@ pub struct Core<B, T = u64> {
     control: ControlFrames,
 }
 
-/// What all sessions share, apart from their table, so that a session and this can be borrowed
-/// at once.
+/// The state that all sessions share, apart from their table, so that a session and this state can be
+/// borrowed at once.
 struct Shared<B> {
     config: Config,
     counters: Counters,
     congestion: CongestionCounters,
-    /// Slots that have something to send.
+    /// The transmit queue: slots with something to send.
     work: WorkQueue,
     timers: TimerWheel,
     notices: VecDeque<Notice>,
-    /// The deadline that calls made now inherit, and whether they inherit one.
+    /// The deadline that new calls inherit, and whether they inherit one.
     inherited_ns: u64,
     inherits: bool,
-    /// The last reading of the clock of which the owner has told.
+    /// The owner's latest reading of the clock.
     clock_ns: u64,
     cancels: Cancels,
     multicast: Multicast<B>,
-    /// What server slots hold of the endpoint's memory.
+    /// The account of memory held by server slots.
     held: Held,
-    /// Whether the timer wheel has an entry to look for what was held too long.
+    /// True while the timer wheel has an entry for the next search for idle holdings.
     sweeps: bool,
     wanted: Option<Wanted>,
     patience: Patience,
@@ -201,14 +198,14 @@ struct Shared<B> {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// A core without sessions, whose clock stands at `now_ns`.
+    /// Makes a core without sessions. The clock starts at `now_ns`.
     ///
     /// # Panics
-    /// When the configuration breaks a rule: see [`Config::check`].
+    /// If the configuration violates a rule: see [`Config::check`].
     pub fn new(now_ns: u64, mut config: Config) -> Self {
         assert_eq!(config.check(), Ok(()), "a core is made of a configuration that was checked");
         if config.recovery == Recovery::GoBackN {
-            // A timeout is all that it knows.
+            // In go-back-N a timeout is the only evidence of loss.
             config.rto.probe_min_ns = config.rto.min_ns;
         }
         let sessions_max = config.sessions_max.min(limits::SESSIONS_MAX);
@@ -238,29 +235,29 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// What congestion control has heard and done.
+    /// Returns the counters of congestion control.
     pub fn congestion_counters(&self) -> &CongestionCounters {
         &self.shared.congestion
     }
 
-    /// Sessions in the table, in both roles.
+    /// Returns the number of sessions in the table, in both roles.
     pub fn session_count(&self) -> u32 {
         self.sessions.open_count()
     }
 
-    /// Tells what the clock says now. Times are measured from the one reading of each burst; whether a deadline is
-    /// over is decided by the latest reading, because handlers and the system may have held the burst up.
+    /// Sets the current time. Durations are measured from the one reading of every burst. Deadlines are
+    /// compared with the latest reading, because handlers and the system may have delayed the burst.
     #[inline]
     pub fn set_time(&mut self, clock_ns: u64) {
         self.shared.clock_ns = self.shared.clock_ns.max(clock_ns);
     }
 
-    /// What happened apart from received frames; call it until it gives `None`.
+    /// Returns the next event; call this method until it returns `None`.
     pub fn poll_event(&mut self) -> Option<Event<B, T>> {
         let notice = || {
             Some(match self.shared.notices.pop_front()? {
@@ -271,19 +268,19 @@ impl<B: Buffer, T> Core<B, T> {
         self.events.pop_front().or_else(notice)
     }
 
-    /// Whether [`Core::poll_event`] has something.
+    /// Returns true if [`Core::poll_event`] has an event.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty() || !self.shared.notices.is_empty()
     }
 
-    /// Whether [`Core::transmit`] may have something.
+    /// Returns true if [`Core::transmit`] may have a frame.
     #[inline]
     pub fn has_transmit(&self) -> bool {
         !self.shared.work.is_empty()
     }
 
-    /// Calls of a client session that have not ended: on the way, and queued.
+    /// Returns the number of pending calls of a client session: outstanding and queued.
     pub fn pending_calls(&self, id: SessionId) -> usize {
         match self.sessions.get(id).map(|entry| &entry.role) {
             Some(crate::session::Role::Client(client)) => client.pending_calls(),
@@ -291,14 +288,14 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Slots that were agreed on for all sessions in the server's role: as many requests as their clients may
-    /// have under way, and have memory taken for.
+    /// Returns the sum of agreed slots of all sessions in the server's role: the most requests that clients
+    /// may have outstanding, and occupy memory with.
     pub fn server_slots(&self) -> u64 {
         self.sessions.server_slots()
     }
 
-    /// Slots of a session for which there is memory: as many as its calls have needed at once, or the requests
-    /// of its client.
+    /// Returns the number of allocated slots of a session: as many as its calls, or the requests of its
+    /// client, have needed at once.
     pub fn slots_made(&self, id: SessionId) -> usize {
         match self.sessions.get(id).map(|entry| &entry.role) {
             Some(crate::session::Role::Client(client)) => client.slots.len(),
@@ -307,8 +304,8 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Credits of a client session: those free, and all. For tests and checkers: a session
-    /// without pending calls has all of them free.
+    /// Returns the free credits of a client session, and all credits. For tests and checkers: in a session
+    /// without pending calls all credits are free.
     pub fn credits(&self, id: SessionId) -> Option<(u32, u32)> {
         match &self.sessions.get(id)?.role {
             crate::session::Role::Client(client) => {
@@ -318,7 +315,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// The smoothed round-trip time of a client session in nanoseconds, once measured.
+    /// Returns the smoothed round-trip time of a client session in nanoseconds, once measured.
     pub fn srtt_ns(&self, id: SessionId) -> Option<u64> {
         match &self.sessions.get(id)?.role {
             crate::session::Role::Client(client) => client.trips.rtt.srtt_ns(),
@@ -328,13 +325,14 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B> Shared<B> {
-    /// The latest time that is known. Whether a deadline is over goes by it, and not by the time of the burst.
+    /// Returns the latest known time. Deadlines are compared with this time, and not with the time of the
+    /// burst.
     #[inline]
     fn latest_ns(&self, now_ns: u64) -> u64 {
         now_ns.max(self.clock_ns)
     }
 
-    /// Puts a client slot into the transmit queue, unless it is there.
+    /// Puts a client slot into the transmit queue, unless already queued.
     #[inline]
     fn queue_client<T>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B, T>) {
         if !state.queued {
@@ -343,7 +341,7 @@ impl<B> Shared<B> {
         }
     }
 
-    /// Puts a server slot into the transmit queue, unless it is there.
+    /// Puts a server slot into the transmit queue, unless already queued.
     #[inline]
     fn queue_server(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
         if !state.queued {
@@ -352,9 +350,9 @@ impl<B> Shared<B> {
         }
     }
 
-    /// Puts the slot that has waited longest for a credit, or for the window, into the transmit queue, if
-    /// there is one for it. It stays at the head of the others until it has had its turn, and no call
-    /// that comes meanwhile takes its credit. Then the next one is asked (`Core::transmit`).
+    /// Queues the slot that has waited longest for a credit or for the window, if a credit is free. The slot
+    /// stays at the head of the waiting slots until it has had its turn, so no later call takes the credit.
+    /// Then `Core::transmit` wakes the next slot.
     #[inline]
     fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
         if let Some(slot) = client.stalled.first()
@@ -364,7 +362,7 @@ impl<B> Shared<B> {
         }
     }
 
-    /// Sets a slot's timer from now on.
+    /// Sets a slot's timer, starting now.
     #[inline]
     fn arm<T>(
         &mut self,
@@ -386,7 +384,7 @@ impl<B> Shared<B> {
         self.keep_in_wheel(now_ns, id, state, slot);
     }
 
-    /// Sees to it that the timer wheel wakes a slot by its deadline.
+    /// Ensures that the timer wheel wakes a slot by its deadline.
     #[inline]
     fn keep_in_wheel<T>(
         &mut self,

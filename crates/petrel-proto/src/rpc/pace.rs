@@ -1,8 +1,8 @@
-//! Congestion control in the course of calls: what a session hears, and what it holds back for
-//! (`docs/congestion.md`).
+//! Congestion control in the course of calls: the input to a session's controller, and the transmissions that
+//! it delays (`docs/congestion.md`).
 //!
-//! Only clients have it. A session that is uncongested pays a comparison for each round trip that is
-//! measured and one for each call; one that is limited leaves the short ways.
+//! Only clients have congestion control. An uncongested session pays a comparison for every measured round
+//! trip and one for every call; a limited session leaves the fast paths.
 
 use super::{Core, Shared};
 use crate::buffer::Buffer;
@@ -12,16 +12,16 @@ use crate::session::{Role, SessionId};
 use crate::timer::TimerKey;
 use crate::wire::Flags;
 
-/// Response packets that one PULL allows where the session is paced: they come back at once, as fast
-/// as the server's link is, so they are to be few.
+/// Response packets that one PULL allows in a paced session. They arrive at once, at the speed of the
+/// server's link, so they must be few.
 pub(super) const PACED_PULL_PACKETS: u32 = 2;
 
-/// The slot field of an entry in the timer wheel that is for a whole session.
+/// The slot field of a timer entry for a whole session.
 const WHOLE_SESSION: u16 = 0;
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Lets sessions send again whose pace allows it now. [`Core::handle_timeouts`] does so too; where
-    /// that has to wait because frames come in, this is to be called before [`Core::transmit`].
+    /// Resumes sessions whose pace allows it now. [`Core::handle_timeouts`] includes this call; where
+    /// timeouts have to wait because frames arrive, call it before [`Core::transmit`].
     #[inline(always)]
     pub fn release_paced(&mut self, now_ns: u64) {
         if self.shared.timers.has_come_due(now_ns) {
@@ -38,16 +38,16 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Takes a session out of congestion control: its packets do not go through a network.
+    /// Takes a session out of congestion control, because its packets do not use a network.
     pub fn exempt_from_congestion_control(&mut self, id: SessionId) {
         if let Some(client) = self.sessions.client_mut(id) {
             client.congestion = Congestion::unlimited();
         }
     }
 
-    /// Tells a session how long the path to its peer is: the shortest round trip that the control
-    /// connection has seen. A later one counts if it is shorter. Congestion control needs it to tell a
-    /// long path from a queue, and the timeout of the first packets depends on it.
+    /// Sets the round trip of the path to a session's peer: the shortest seen by the control connection.
+    /// Later values count only if shorter. Congestion control needs the value to distinguish a long path from
+    /// a queue, and the first packets' timeout depends on it.
     pub fn note_path(&mut self, now_ns: u64, id: SessionId, rtt_ns: u32) {
         let bounds = &self.shared.config.rto;
         if let Some(client) = self.sessions.client_mut(id) {
@@ -71,19 +71,19 @@ impl<B: Buffer, T> Core<B, T> {
         while let Some(slot) = client.held.pop() {
             self.shared.queue_client(id.index, slot, &mut client.slots[slot]);
             if client.congestion.is_paced() {
-                // One packet, and then the next slot.
+                // One packet, then the next slot.
                 break;
             }
         }
         if !client.held.is_empty() {
-            // With the next tick: by then the packet has left, and it is known when the next one may.
+            // With the next tick: by then the packet has left, and the next packet's time is known.
             self.shared.await_release(now_ns, id, client, now_ns);
         }
     }
 }
 
 impl<B> Shared<B> {
-    /// Tells the session's congestion control of packets that were acknowledged.
+    /// Reports acknowledged packets to the session's congestion control.
     #[inline]
     pub(super) fn heard<T>(
         &mut self,
@@ -102,7 +102,7 @@ impl<B> Shared<B> {
         hear(&mut client.congestion, &client.trips, &ack, &mut self.congestion);
     }
 
-    /// Whether a slot with something to send has to wait for the session's pace. It is woken then.
+    /// Returns true if a slot has to wait for the session's pace. The slot is woken at its time.
     #[inline]
     pub(super) fn must_wait<T>(
         &mut self,
@@ -139,7 +139,7 @@ impl<B> Shared<B> {
     }
 }
 
-/// Tells a congestion control of an acknowledgement that it did not bypass.
+/// Reports an acknowledgement that was not bypassed to a congestion control.
 #[cold]
 #[inline(never)]
 pub(super) fn hear(
@@ -153,8 +153,7 @@ pub(super) fn hear(
 }
 
 impl<B, T> ClientSession<B, T> {
-    /// Notes packets that are on their way, of full size or nearly: what a few bytes more or less cost
-    /// a pace is not worth working out.
+    /// Notes packets in flight, counted as full packets: differences of a few bytes do not matter to a pace.
     #[inline]
     pub(crate) fn charge(&mut self, now_ns: u64, packets: u32) {
         if self.congestion.is_paced() {

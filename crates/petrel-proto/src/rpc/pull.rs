@@ -1,4 +1,4 @@
-//! The server takes PULL frames (`docs/wire-protocol.md` §6.3).
+//! The server's handling of PULL frames (`docs/wire-protocol.md` §6.3).
 
 use super::Shared;
 use crate::bitmap::{PacketBits, Words};
@@ -40,7 +40,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
             return;
         }
         if state.is_given_up() {
-            // Overtaken by the frame that said that the client waits for nothing.
+            // Overtaken by the frame with which the client gave up or confirmed the answer.
             self.counters.dropped_stale += 1;
             return;
         }
@@ -49,7 +49,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
             return self.tell_answer_gone(id, state, slot);
         }
         if state.is_bare_answer() {
-            // Whatever the client has of the answer that was in its place, it asks for what there is.
+            // The client may have packets of the replaced answer; the error is sent for any `cumulative`.
             self.counters.frames_accepted += 1;
             if state.response_sent > 0 && (pull.resend_below > 0 || pull.cumulative > 0) {
                 state.parts(&mut self.server_parts).resend.set(0);
@@ -67,7 +67,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
         self.held.touch(state.held);
         let limit = pull.limit.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
         state.response_limit = state.response_limit.max(limit);
-        // A response of one packet is complete at the client, or not there at all.
+        // A response of one packet has either arrived whole or not at all.
         if state.response_packets > 1 || pull.resend_below > 0 {
             mark_missing(state, &pull, &mut self.server_parts);
         }
@@ -75,13 +75,13 @@ impl<B: crate::buffer::Buffer> Shared<B> {
     }
 }
 
-/// Works out which packets to send again: those asked for now and those asked for before that
-/// wait to be sent, without those that the client has.
+/// Computes the packets to send again: those asked for now, and those asked for before and not yet sent, less
+/// those that the client has.
 fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull, spare: &mut Spare<ServerParts<B>>) {
     let end = state.response_sent.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
     let state = state.parts(spare);
     if pull.cumulative < state.resend_from {
-        // An old PULL that was overtaken: what it misses may have come since.
+        // An overtaken PULL: packets that it shows missing may have arrived since.
         return;
     }
     let waiting = std::mem::replace(&mut state.resend, PacketBits::new());

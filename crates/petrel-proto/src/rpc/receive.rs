@@ -1,5 +1,4 @@
-//! The way in: which session and which state machine a frame belongs to
-//! (`docs/wire-protocol.md` §3.5).
+//! The receive path: finds the session and the state machine of a frame (`docs/wire-protocol.md` §3.5).
 
 use super::memory::Patience;
 use super::{Completion, Core, RequestHandle};
@@ -7,34 +6,34 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Flags, Header, Kind};
 
-/// What a received frame means for the application.
+/// The meaning of a received frame for the application.
 #[derive(Debug)]
 pub enum Received<'f, B, T = u64> {
     /// Nothing: the frame was for the core, or was dropped and counted.
     Nothing,
     /// A request of one packet, still in the receive buffer. It must be answered.
     Request {
-        /// To answer by.
+        /// Names the request in the answer.
         handle: RequestHandle,
         /// The method called.
         method: u16,
         /// The whole request.
         payload: &'f [u8],
-        /// The buffer of the slot's former answer, which may serve for this one (eRPC §4.3: the
-        /// preallocated response).
+        /// The buffer of the slot's former answer, for reuse in this one (eRPC §4.3: the preallocated
+        /// response).
         spare: Option<B>,
-        /// When its deadline is over, if it has one: later than now, on this core's clock.
+        /// The request's deadline, if any: later than now, on this core's clock.
         deadline_ns: Option<u64>,
     },
-    /// A request of several packets, put together. It must be answered.
+    /// A request of several packets, reassembled. It must be answered.
     Message {
-        /// To answer by.
+        /// Names the request in the answer.
         handle: RequestHandle,
         /// The method called.
         method: u16,
         /// The whole request.
         message: B,
-        /// When its deadline is over, if it has one: later than now, on this core's clock.
+        /// The request's deadline, if any: later than now, on this core's clock.
         deadline_ns: Option<u64>,
     },
     /// A call ended.
@@ -42,8 +41,8 @@ pub enum Received<'f, B, T = u64> {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Takes a frame from `peer`. Any bytes in any order are legal input: what is not acceptable
-    /// is dropped and counted. Requests of several packets get their buffers from `pool`.
+    /// Handles a frame from `peer`. Any bytes in any order are legal input: unacceptable frames are dropped
+    /// and counted. Requests of several packets get their buffers from `pool`.
     pub fn handle_frame<'f, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
@@ -54,7 +53,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.handle_any(now_ns, peer, frame, Flags::NONE, pool)
     }
 
-    /// [`Core::handle_frame`] of a frame that came with the mark *Congestion Experienced* (RFC 3168).
+    /// [`Core::handle_frame`] for a frame with the ECN mark *Congestion Experienced* (RFC 3168).
     #[cold]
     pub fn handle_marked_frame<'f, P: BufferPool<Buffer = B>>(
         &mut self,

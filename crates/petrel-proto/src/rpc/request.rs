@@ -1,4 +1,4 @@
-//! The server takes requests (`docs/wire-protocol.md` §6.2).
+//! The server's handling of requests (`docs/wire-protocol.md` §6.2).
 
 use super::{Core, Received, Recovery, RequestHandle, Shared};
 use crate::bitmap::Insert;
@@ -17,7 +17,7 @@ use crate::wire::{
     read_extensions,
 };
 
-/// How a request number stands to its slot.
+/// The relation of a request number to its slot's current request.
 pub(super) enum Age {
     Stale,
     Current,
@@ -27,11 +27,11 @@ pub(super) enum Age {
 
 #[inline]
 pub(super) fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
-    // Both are below 2^48 (or one round below 0), so the wrapped difference has the right sign.
+    // Both are below 2^48 (or one stride below 0), so the wrapped difference has the right sign.
     let ahead = request.wrapping_sub(server.current(slot)) as i64;
     match ahead {
         ..0 => Age::Stale,
-        // A slot that no request has needed yet has not had this one either.
+        // A slot not allocated yet has had no request, and this number precedes its first.
         0 if slot >= server.slots.len() => Age::Stale,
         0 => Age::Current,
         _ if ahead as u64 <= FUTURE_ROUNDS_MAX * server.rounds() => Age::New,
@@ -40,15 +40,15 @@ pub(super) fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Ag
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Takes a frame if it is the next packet of a request that arrives in order, neither its last
-    /// nor the first of a burst: most packets of a large request where nothing is lost. False says
-    /// nothing about the frame: give it to [`Core::handle_frame`].
+    /// Accepts a frame if it is the expected next packet of an arriving request, neither its last nor the
+    /// first of a burst: most packets of a large request without loss. Returns false for any other frame,
+    /// which the caller passes to [`Core::handle_frame`].
     ///
-    /// It does what `handle_frame` does, with fewer questions:
+    /// The method has the effect of `handle_frame`, with fewer checks:
     ///
-    /// 1. What the whole frame must be is known, but for its payload, and is compared word by word.
-    /// 2. A slot in the transmit queue need not be put there to send a CREDIT.
-    /// 3. The copy comes last, when there is nothing left to be kept over it.
+    /// 1. All of the frame except the payload is known in advance, and compared word by word.
+    /// 2. A slot already in the transmit queue need not be queued to send a CREDIT.
+    /// 3. The copy comes last, when no other values need to stay in registers.
     #[inline(never)]
     pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
@@ -63,8 +63,8 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// [`Core::handle_next_part`] of a frame whose payload the caller copies, to the place that this gives: all
-    /// but that is done then. `head` are the frame's first bytes, which do not change.
+    /// Like [`Core::handle_next_part`], but the caller copies the payload to the returned place; everything
+    /// else is done. `head` are the frame's first bytes, which must not change.
     #[inline(always)]
     pub fn next_part_place(
         &mut self,
@@ -95,8 +95,8 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B: Buffer> ServerSlot<B> {
-    /// Takes the packet of the arriving request that is expected next, if these are its fields, and
-    /// it is not the last one. Gives the place for its payload, of `len` bytes as every packet's.
+    /// Accepts the next packet of the arriving request, if the fields match and the packet is not the last.
+    /// Returns the place for the payload of `len` bytes, the size of a full packet.
     #[inline(always)]
     fn take_next(&mut self, fields: u64, len: usize) -> Option<&mut [u8]> {
         let (ServerState::Arriving, Some(parts)) = (self.state, &mut self.parts) else {
@@ -118,17 +118,17 @@ impl<B: Buffer> ServerSlot<B> {
     }
 }
 
-/// A packet of a request, parsed.
+/// A parsed packet of a request.
 struct Packet<'f> {
     now_ns: u64,
     part: Part,
     flags: Flags,
-    /// When the deadline that it brings is over, or [`NEVER`].
+    /// The request's deadline by this packet, or [`NEVER`].
     deadline_ns: u64,
     payload: &'f [u8],
 }
 
-/// When a deadline is over of which a frame says that so much was left.
+/// Returns the deadline of a frame on this core's clock.
 #[inline]
 pub(super) fn deadline_ns(now_ns: u64, extensions: Extensions) -> u64 {
     match extensions.deadline_us {
@@ -138,7 +138,7 @@ pub(super) fn deadline_ns(now_ns: u64, extensions: Extensions) -> u64 {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// A request of one packet.
+    /// Handles a request of one packet.
     pub(super) fn on_request<'f, T>(
         &mut self,
         now_ns: u64,
@@ -173,7 +173,7 @@ impl<B: Buffer> Shared<B> {
         self.run(id, state, slot, packet_bytes, &packet)
     }
 
-    /// Steps to a new request, whatever the slot held before.
+    /// Begins a new request, and frees the slot's former content.
     #[inline]
     fn begin(
         &mut self,
@@ -189,7 +189,7 @@ impl<B: Buffer> Shared<B> {
         state.note_mark(header.flags);
     }
 
-    /// A packet of a request.
+    /// Handles a packet of a request.
     pub(super) fn on_request_part<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
@@ -219,7 +219,7 @@ impl<B: Buffer> Shared<B> {
                     return refused;
                 }
                 if packets == 1 {
-                    // A whole request, in this form for the sake of its grant.
+                    // A whole request, sent in this form to carry a grant.
                     self.counters.frames_accepted += 1;
                     return self.run(id, &mut server.slots[slot], slot, packet_bytes, &packet);
                 }
@@ -228,7 +228,7 @@ impl<B: Buffer> Shared<B> {
             not_now => return self.not_now(not_now),
         }
         let state = &mut server.slots[slot];
-        // Of one that was given up before anything of it came nothing is known.
+        // The size of a request cancelled before its first packet is unknown.
         if part.size != state.request_size && !state.is_given_up() {
             return self.malformed();
         }
@@ -239,7 +239,7 @@ impl<B: Buffer> Shared<B> {
         self.store_part(id, state, slot, packet_bytes, &packet)
     }
 
-    /// The first packet of a new request has come, whichever it is.
+    /// Begins a new request with any of its packets.
     pub(super) fn begin_parts<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         id: SessionId,
@@ -262,7 +262,7 @@ impl<B: Buffer> Shared<B> {
             state.response_limit = u32::from(part.grant);
             return Ok(());
         }
-        // Frees what the slot held before it takes anew.
+        // Frees the slot's former content before taking a buffer.
         self.let_go(state);
         state.empty();
         let bytes = u64::from(part.size) + u64::from(packets) * PACKET_OVERHEAD_BYTES as u64;
@@ -293,7 +293,7 @@ impl<B: Buffer> Shared<B> {
         Ok(())
     }
 
-    /// Stores a packet of an arriving request, and runs the request if it is the last.
+    /// Stores a packet of an arriving request, and runs the request with the last packet.
     fn store_part<'f, T>(
         &mut self,
         id: SessionId,
@@ -338,7 +338,7 @@ impl<B: Buffer> Shared<B> {
         if is_whole { self.run_message(id, state) } else { Received::Nothing }
     }
 
-    /// RUNNING: this and `run_message` are the only places from which a handler is called, once for each
+    /// Starts RUNNING. Handlers are called only for the results of `run` and `run_message`, once for each
     /// request number.
     fn run<'f, T>(
         &mut self,
@@ -355,7 +355,7 @@ impl<B: Buffer> Shared<B> {
         state.state = ServerState::Running;
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
-        // A larger one is freed at once: its memory is worth more than the time.
+        // A larger buffer is freed at once: its memory is worth more than the saved time.
         let spare_bytes_max = packet_bytes.min(SPARE_BYTES_MAX) as usize;
         let fits = |spare: &B| spare.capacity() <= spare_bytes_max;
         let spare = state.message.take().filter(fits);
@@ -382,7 +382,8 @@ impl<B: Buffer> Shared<B> {
         Received::Message { handle, method: state.method, message, deadline_ns }
     }
 
-    /// A packet of a request that is complete or answered already: the client may not have heard of it.
+    /// Handles a packet of a complete or answered request: the client may lack the acknowledgement or the
+    /// answer.
     #[cold]
     pub(super) fn on_repeated_request<'f, T>(
         &mut self,
@@ -403,11 +404,12 @@ impl<B: Buffer> Shared<B> {
             ServerState::Answered if state.is_answer_gone() => {
                 self.tell_answer_gone(id, state, slot);
             }
-            // What is no repetition was on its way when the request was answered, as that of a long request which was refused.
+            // Packets without flag R were in flight when the request was answered, for instance those of a
+            // long refused request.
             ServerState::Answered if state.response_sent > 0 && flags.repeats() => {
                 self.held.touch(state.held);
                 let parts = state.parts(&mut self.server_parts);
-                // With a higher base the client has told that it has the first packets.
+                // With a higher base, the client has acknowledged the first packets.
                 if parts.resend_from == 0 {
                     parts.resend.set(0);
                     self.queue_server(id.index, slot, state);
@@ -418,7 +420,7 @@ impl<B: Buffer> Shared<B> {
         Received::Nothing
     }
 
-    /// Has a CREDIT sent after this burst.
+    /// Requests a CREDIT after this burst.
     #[inline]
     pub(super) fn credit_due(
         &mut self,
@@ -452,7 +454,7 @@ impl<B: Buffer> Shared<B> {
         Received::Nothing
     }
 
-    /// The deadline was over before the handler could be called.
+    /// Refuses a request whose deadline passed before the handler could be called.
     #[cold]
     pub(super) fn refuse_expired<'f, T>(
         &mut self,
@@ -470,7 +472,7 @@ impl<B: Buffer> Shared<B> {
         Received::Nothing
     }
 
-    /// Answers in place of a handler, which was not called.
+    /// Answers with an error, marked as refused: the handler was not called.
     pub(super) fn refuse(
         &mut self,
         id: SessionId,
@@ -482,7 +484,7 @@ impl<B: Buffer> Shared<B> {
         self.answer_by_text(id, state, slot, status, REFUSED, text);
     }
 
-    /// Answers with an error that needs no buffer, and with these bits beside its status.
+    /// Answers with an error that needs no buffer, and with these aux bits beside the status.
     pub(super) fn answer_by_text(
         &mut self,
         id: SessionId,
@@ -492,7 +494,7 @@ impl<B: Buffer> Shared<B> {
         bits: u16,
         text: &'static str,
     ) {
-        // Later than at once, also where it is not: nobody needs the round trip of an error.
+        // Marked as answered later even if immediate: the round trip of an error is not needed.
         state.set_bare_answer(status, bits | ANSWERED_LATER, 1);
         state.parts(&mut self.server_parts).refusal = Some(text);
         self.counters.responses_sent += 1;

@@ -1,4 +1,4 @@
-//! The application answers (`docs/wire-protocol.md` §6.3).
+//! Answers of the application (`docs/wire-protocol.md` §6.3).
 
 use core::fmt;
 
@@ -11,21 +11,21 @@ use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::wire::ANSWERED_LATER;
 
-/// Names a request that runs, to answer it by. It stays valid until it is answered, the client
-/// gives the request up, or the session ends; afterwards it names nothing.
+/// Names a running request. The handle is valid until the answer, until the client gives the request up, or
+/// until the session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestHandle {
-    /// The session on which the request came.
+    /// The session of the request.
     pub session: SessionId,
     /// The request's number.
     pub number: u64,
 }
 
-/// An answer that was not taken, with its buffer.
+/// A refused answer, with its buffer.
 pub struct RespondRejected<B> {
-    /// Why.
+    /// The reason.
     pub error: RespondError,
-    /// The answer, as it was given.
+    /// The answer's buffer.
     pub message: B,
 }
 
@@ -35,11 +35,11 @@ impl<B> fmt::Debug for RespondRejected<B> {
     }
 }
 
-/// Why an answer was not taken.
+/// The reason why an answer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RespondError {
-    /// The client gave the request up, or the session ended, or it was answered already.
+    /// The client gave the request up, the session ended, or the request has been answered.
     #[error("nobody waits for this answer any more")]
     Gone,
     /// The answer is longer than the client accepts; the request can still be answered.
@@ -47,21 +47,20 @@ pub enum RespondError {
     TooLarge {
         /// Length of the answer in bytes.
         len: usize,
-        /// What the client accepts, in bytes.
+        /// The largest response that the client accepts, in bytes.
         max: u32,
     },
-    /// The session's or peer's share of this endpoint's memory for messages is used up by answers that are
-    /// on their way; the request can still be answered with an error.
+    /// Answers in transmission use up the share of the session or peer in this endpoint's memory for
+    /// messages. The request can still be answered with an error.
     #[error("no memory to keep the answer in until the client has it")]
     NoRoom,
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Answers a request: with a message if `status` is OK, else with a text in UTF-8, of which
-    /// no more is sent than fits into one packet.
+    /// Answers a request: with a message if `status` is OK, else with a text in UTF-8, cut to one packet.
     ///
     /// # Errors
-    /// [`RespondRejected`] gives the buffer back.
+    /// [`RespondRejected`] returns the buffer.
     pub fn respond(
         &mut self,
         handle: RequestHandle,
@@ -111,9 +110,8 @@ impl<B: Buffer, T> Core<B, T> {
         Ok(())
     }
 
-    /// [`Core::respond`] with status OK, where a small answer goes into `sink` at once if `sink`
-    /// takes it. Like what [`Core::transmit`] sends, its bytes stay as they are until the core's next
-    /// method is called.
+    /// Like [`Core::respond`] with status OK. A small answer goes to `sink` at once if `sink` accepts it. As
+    /// with [`Core::transmit`], its bytes stay unchanged until the core's next method is called.
     ///
     /// # Errors
     /// As [`Core::respond`].
@@ -130,7 +128,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Answers a request with an error that needs no buffer. Does nothing when nobody waits.
+    /// Answers a request with an error that needs no buffer. Does nothing if the client no longer waits.
     pub fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
         debug_assert!(status != Status::Ok);
         let Some((server, slot)) = running(&mut self.sessions, handle) else {
@@ -141,8 +139,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.answer_by_text(handle.session, state, slot, status, 0, text);
     }
 
-    /// Answers a request with an error, and says that its handler was not called and will not be: the
-    /// client may make the call again, whatever it does. Does nothing when nobody waits.
+    /// Answers a request with an error that marks it as refused: its handler was not called and will not be,
+    /// so the client may safely repeat the call. Does nothing if the client no longer waits.
     pub fn refuse(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
         debug_assert!(status != Status::Ok);
         let Some((server, slot)) = running(&mut self.sessions, handle) else {
@@ -152,14 +150,14 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.refuse(handle.session, &mut server.slots[slot], slot, status, text);
     }
 
-    /// Largest response that the client of a running request accepts, in bytes; `None` when
-    /// nobody waits for it any more.
+    /// Returns the largest response that the client of a running request accepts, in bytes; `None` if the
+    /// client no longer waits.
     pub fn response_bytes_max(&mut self, handle: RequestHandle) -> Option<u32> {
         running(&mut self.sessions, handle).map(|(server, _)| server.agreed.peer_message_bytes_max)
     }
 }
 
-/// The session and slot of a request, if it still runs.
+/// Returns the session and slot of a request, if still running.
 #[inline]
 pub(super) fn running<B, T>(
     sessions: &mut crate::session::SessionTable<B, T>,
@@ -170,13 +168,13 @@ pub(super) fn running<B, T>(
     Some((server, slot))
 }
 
-/// Cuts a text that is longer than one packet (§3.3), between characters.
+/// Cuts a text longer than one packet (§3.3), between characters.
 fn cut_text<B: Buffer>(message: &mut B, max: usize) {
     if message.len() <= max {
         return;
     }
     let text = message.storage_mut();
-    // Of a character, at most three bytes follow the first.
+    // A character has at most three bytes after the first.
     let is_within = |at: &usize| text[*at] & 0b1100_0000 == 0b1000_0000;
     let end = (max.saturating_sub(3)..=max).rev().find(|at| !is_within(at));
     message.set_len(end.unwrap_or(max));

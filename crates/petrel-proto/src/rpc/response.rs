@@ -1,4 +1,4 @@
-//! The client takes responses (`docs/wire-protocol.md` §5.2).
+//! The client's handling of responses (`docs/wire-protocol.md` §5.2).
 
 use super::call::{CallFailure, Execution, finish};
 use super::{Completion, Received, Recovery, Shared};
@@ -16,18 +16,18 @@ use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Flags, Header, Part, REFUSED, skip_extensions};
 
 impl<B> Shared<B> {
-    /// The slot that a frame from the server is about, if it is about the slot's request.
+    /// Returns the slot of a frame from the server, if the frame is about the slot's request.
     #[inline]
     pub(super) fn slot_of<T>(
         &mut self,
         client: &mut ClientSession<B, T>,
         header: &Header,
     ) -> Option<usize> {
-        // An entry with a peer has slots: both are set when the session opens.
+        // An entry with a peer has slots: the opening of the session sets both.
         let rounds = client.rounds();
         let slot = header.request as usize & usize::from(client.slot_mask);
         let Some(state) = client.slots.get_mut(slot) else {
-            // No call has needed that slot yet.
+            // No call has needed the slot yet.
             self.counters.dropped_future += 1;
             return None;
         };
@@ -45,7 +45,7 @@ impl<B> Shared<B> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// A response of one packet.
+    /// Handles a response of one packet.
     pub(super) fn on_response<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
@@ -61,14 +61,15 @@ impl<B: Buffer> Shared<B> {
         };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
         let state = &mut client.slots[slot];
-        // A server answers once: not in one packet and in several. But it may have given up what is missing.
+        // A server answers once, in one packet or in several; but it may have given up an answer's missing
+        // packets.
         let is_ok = header.aux as u8 == 0;
         if state.request_sent == 0 || is_ok && state.state == ClientState::Receiving {
             return self.malformed();
         }
         self.counters.frames_accepted += 1;
         let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
-        // An answer that was not given at once says nothing of the network.
+        // The round trip of a later answer includes more than the network.
         let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
         let packets = client.slots[slot].held;
         self.heard(now_ns, client, rtt_ns, packets, header.flags);
@@ -84,7 +85,7 @@ impl<B: Buffer> Shared<B> {
         Received::Completed(finish(self, id, client, slot, outcome))
     }
 
-    /// A packet of a response.
+    /// Handles a packet of a response.
     pub(super) fn on_response_part<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
@@ -132,7 +133,7 @@ impl<B: Buffer> Shared<B> {
         )
     }
 
-    /// The first packet of a response, whichever it is: the request is acknowledged.
+    /// Handles the first packet of a response, with any index: the request is acknowledged.
     fn begin_response<T, P: BufferPool<Buffer = B>>(
         &mut self,
         id: SessionId,
@@ -155,8 +156,8 @@ impl<B: Buffer> Shared<B> {
         parts.response_size = part.size;
         parts.response_packets = packets;
         state.response_limit = state.response_limit.min(packets);
-        // The request's credits come back, and those of packets that this response does not have.
-        // One that waits without a credit has none for the first packet either.
+        // Returns the request's credits, and those for packets beyond the response's end. A slot in WAITING
+        // without a credit has none for the first packet either.
         let excess = state.held.saturating_sub(state.response_limit);
         state.held -= excess;
         client.credits += excess;
@@ -177,7 +178,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let state = &mut client.slots[slot];
         let Some(parts) = &mut state.parts else { return Received::Nothing };
-        // Packets that are allowed are all within the window.
+        // Packets below the limit are all within the window.
         if parts.received.insert(part.packet) != Insert::New {
             self.counters.dropped_duplicate += 1;
             return Received::Nothing;
@@ -222,21 +223,21 @@ impl<B: Buffer> Shared<B> {
     }
 }
 
-/// Whether a packet fits what is known of its response.
+/// Returns true if a packet fits the known size of the response.
 fn is_sound<B, T>(state: &ClientSlot<B, T>, part: Part, packet_bytes: u32, len: usize) -> bool {
     part.size <= MESSAGE_BYTES_MAX
         && part.packet < packets_of(part.size, packet_bytes)
         && len == packet_span(part.packet, part.size, packet_bytes).1
         && match (state.state, &state.parts) {
             (ClientState::Receiving, Some(parts)) => part.size == parts.response_size,
-            // Before the whole request was sent there is nothing that a server could answer.
+            // A server cannot answer before the whole request was sent.
             _ => state.request_sent == state.request_packets,
         }
 }
 
-/// Evidence of loss: a packet that was sent later has come (§5.2). Each packet is asked for once
-/// in this way; after that the timer asks, for the first: when that comes, all else that was allowed
-/// then is late too, and was sent before it.
+/// Detects losses: a packet sent later has arrived (§5.2). Every packet is asked for once by this evidence.
+/// After that the timer asks for the first missing packet; when its repetition arrives, all other packets
+/// allowed by then are late too, because they were sent before.
 fn ask_again(parts: &mut ClientParts, packet: u32, repeats: bool) -> bool {
     let looked_for = parts.looked_for.filter(|looked_for| repeats && looked_for.packet == packet);
     let (from, below) = match looked_for {
@@ -252,7 +253,7 @@ fn ask_again(parts: &mut ClientParts, packet: u32, repeats: bool) -> bool {
     true
 }
 
-/// Sees to it that a response has room for `len` bytes: by a larger buffer, if the caller allows one.
+/// Ensures that a response has room for `len` bytes, by a larger buffer if the caller allows one.
 #[inline]
 fn make_room<B: Buffer, P: BufferPool<Buffer = B>>(
     response: &mut B,
@@ -272,7 +273,7 @@ fn grow<B: Buffer, P: BufferPool<Buffer = B>>(
     if len > growth {
         return Err(too_large(len, capacity.max(growth)));
     }
-    // Room for the headers of the smallest packets: the caller may send it on.
+    // With room for the headers of the smallest packets, because the caller may forward the message.
     match pool.take(len, packets_of(len as u32, PACKET_BYTES_MIN)) {
         Some(larger) => *response = larger,
         None => return Err(no_memory(len)),
@@ -325,23 +326,25 @@ mod tests {
     use crate::buffer::{HeapBuffer, HeapPool};
     use crate::session::spare::Reusable;
 
-    /// What shows losses, and which packets the next PULL asks for.
+    /// Tests which packets are evidence of loss, and which packets the next PULL asks for.
     #[test]
     fn ask_again__by_what_came_and_whether_it_was_looked_for() {
         const N: u32 = REORDERING_THRESHOLD;
-        // Received, asked for below, looked for, the packet that comes, whether it repeats; then what is asked for.
+        // Received, asked for below, looked for, the packet that arrives, whether it repeats; then the
+        // result.
         for (received, asked_below, looked_for, packet, repeats, resend_below) in [
-            // Too few came behind a gap, and just enough.
+            // Too few packets behind a gap, and just enough.
             (&[0, 1][..], 0, None, N + 1, false, None),
             (&[0, 1][..], 0, None, N + 2, false, Some(3)),
             // Nothing is missing below, or it was asked for.
             (&[0, 1, 2][..], 0, None, N + 2, false, None),
             (&[0, 1][..], 3, None, N + 2, false, None),
             (&[0, 1][..], 3, None, N + 3, false, Some(4)),
-            // The one that was looked for shows all that was allowed then, up to the end of the response.
+            // The repetition of the packet looked for shows the loss of all packets allowed then, up to the
+            // response's end.
             (&[0, 1][..], 0, Some((2, 6)), 2, true, Some(6)),
             (&[0, 1][..], 0, Some((2, 90)), 2, true, Some(20)),
-            // Its first copy shows nothing, nor does another packet that is repeated.
+            // A first copy is no evidence, nor is the repetition of another packet.
             (&[0, 1][..], 0, Some((2, 6)), 2, false, None),
             (&[0, 1][..], 0, Some((2, 6)), 3, true, None),
         ] {
@@ -359,7 +362,7 @@ mod tests {
         }
     }
 
-    /// A buffer whose place a larger one may take.
+    /// A buffer that a larger one may replace.
     struct Growing(HeapBuffer, usize);
 
     impl Buffer for Growing {
@@ -406,7 +409,8 @@ mod tests {
         }
     }
 
-    /// Up to the capacity it stays, up to its growth it is replaced if there is memory, and beyond that refused.
+    /// The buffer stays up to its capacity, and is replaced up to its growth if there is memory. Longer
+    /// responses are refused.
     #[test]
     fn make_room__up_to_what_the_caller_allows() {
         let said = |failure: Box<CallFailure>| {

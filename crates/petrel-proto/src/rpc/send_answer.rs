@@ -1,4 +1,4 @@
-//! The server's way out: CREDITs, and packets of answers (`docs/wire-protocol.md` §6).
+//! The server's transmission: CREDITs, and packets of answers (`docs/wire-protocol.md` §6).
 
 use super::Shared;
 use super::transmit::{FrameSink, Out, Then, Turn, send_part};
@@ -44,7 +44,7 @@ impl<B: Buffer> Shared<B> {
             _ => (state.request_packets, Words::default()),
         };
         let credit = Credit { cumulative, echo: state.echo, bitmap };
-        // Tells which copy of the packet has arrived (§5.2).
+        // Shows which copy of the packet arrived (§5.2).
         let flags = if state.echo_repeats { Flags::REPEATS } else { Flags::NONE };
         let waits = if state.is_waiting() { Flags::WAITS } else { Flags::NONE };
         let flags = state.echo_flags(flags.with(waits));
@@ -58,7 +58,7 @@ impl<B: Buffer> Shared<B> {
         Turn::one(taken)
     }
 
-    /// Packets of the answer: those to repeat, then the next ones that are allowed.
+    /// Sends packets of the answer: first repetitions, then further allowed packets.
     #[inline]
     fn send_answer<S: FrameSink>(
         &mut self,
@@ -122,7 +122,7 @@ fn write_answer_packet<B: Buffer, S: FrameSink>(
     send_part(message, header, packet, 0, agreed.packet_bytes, agreed.peer, out.sink)
 }
 
-/// A RESPONSE with an error of the core; a text too long for a control frame is cut.
+/// Sends a RESPONSE with an error of the core. A text too long for a control frame is cut.
 #[cold]
 fn send_refusal<B, S: FrameSink>(
     state: &ServerSlot<B>,

@@ -1,4 +1,4 @@
-//! Timeouts: what was lost without a trace is sent again, and silence ends a call
+//! Timeouts: packets lost without evidence are sent again, and continued silence ends a call
 //! (`docs/wire-protocol.md` §7).
 
 use petrel_planted::planted;
@@ -17,11 +17,11 @@ use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
 
-/// Doublings that a session passes on to its next requests.
+/// Most doublings that a session passes on to its next requests.
 const SESSION_BACKOFF_MAX: u8 = 6;
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Handles the timers that came due. Call it when all frames received so far were handled.
+    /// Handles due timers. Call it when all frames received so far were handled.
     #[inline]
     pub fn handle_timeouts(&mut self, now_ns: u64) {
         self.shared.held.now_ns = now_ns;
@@ -32,8 +32,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.release_paced(now_ns);
     }
 
-    /// When to call [`Core::handle_timeouts`] next, in nanoseconds of the same clock. It may have
-    /// nothing to do then.
+    /// Returns the time for the next call of [`Core::handle_timeouts`], in nanoseconds of the same clock.
+    /// Timers may have moved by then.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         self.shared.timers.next_due_ns()
     }
@@ -75,8 +75,8 @@ impl<B: Buffer> Shared<B> {
         let state = &mut client.slots[slot];
         let is_held_back = client.held.contains(slot);
         if is_held_back || !is_waiting_for_server(state) {
-            // It waits for the session's pace, or for credits that other slots hold; those have timers
-            // of their own, and its own is set when it sends. Until then there is no hurry.
+            // The slot waits for the session's pace, or for credits held by other slots with timers of their
+            // own. The slot's timer is set when it sends; until then a late time is enough.
             let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u16 };
             let Shared { config, timers, .. } = self;
             state.deadline_ns = now_ns + config.rto.max_ns;
@@ -109,7 +109,7 @@ impl<B: Buffer> Shared<B> {
         }
         state.unanswered += 1;
         if !planted("proto_no_backoff") {
-            // Its timeout was doubled as often as the session's: from there on it doubles further.
+            // The slot's timeout was doubled as often as the session's, and is doubled further from there.
             state.backoff = state.backoff.max(client.trips.backoff).saturating_add(1);
         }
         repeat(state, self.config.recovery, &mut self.client_parts);
@@ -122,12 +122,13 @@ impl<B: Buffer> Shared<B> {
     }
 }
 
-/// Whether nothing was sent again since the last frame taken, and the path is not slower than is known.
+/// Returns true if nothing was repeated since the last frame taken, and the session's timeouts are not
+/// doubled.
 fn is_first_look<B, T>(state: &ClientSlot<B, T>, session_backoff: u8) -> bool {
     !state.probed && state.unanswered == 0 && state.backoff.max(session_backoff) == 0
 }
 
-/// Whether the next step is the server's.
+/// Returns true if the next step is the server's.
 fn is_waiting_for_server<B, T>(state: &ClientSlot<B, T>) -> bool {
     let count = |window: fn(&ClientParts) -> &Window| {
         state.parts.as_ref().map_or(0, |parts| window(parts).count())
@@ -140,14 +141,14 @@ fn is_waiting_for_server<B, T>(state: &ClientSlot<B, T>) -> bool {
     }
 }
 
-/// Whether a timeout is a sign of congestion: not where a handler may just take its time, and no
-/// more has come due than the first look after it.
+/// Returns true if a timeout is a sign of congestion. The first timeout of a request that may still be
+/// running is not.
 fn is_silence<B, T>(state: &ClientSlot<B, T>) -> bool {
     let has_unacknowledged = state.request_packets > 1 && state.state == ClientState::Sending;
     has_unacknowledged || state.state == ClientState::Receiving || state.unanswered > 0
 }
 
-/// Notes what to send again (§7.2).
+/// Selects the packets to send again (§7.2).
 fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Spare<ClientParts>) {
     if state.state == ClientState::Sending {
         let sent = state.request_sent;
@@ -157,7 +158,7 @@ fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Sp
         if let Some(announced) = &mut parts.announced
             && parts.acknowledged.count() == 0
         {
-            // It may be what was lost: with it, all that came counts.
+            // The ANNOUNCE may have been lost: once it arrives, the packets received by multicast count.
             announced.is_due = true;
         }
         let ClientParts { acknowledged, lost, .. } = parts;
@@ -166,7 +167,7 @@ fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Sp
             .for_each(|packet| lost.set(packet));
         return;
     }
-    // What comes now may answer the repetition.
+    // A response may now answer the repetition.
     state.timed_packet = NOT_TIMED;
     state.pull_due = true;
     let limit = state.response_limit;

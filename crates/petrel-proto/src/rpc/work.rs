@@ -1,15 +1,15 @@
-//! The queue of slots that have something to send.
+//! The transmit queue: slots with something to send.
 
-/// Entries taken before the room in front of the others is used again.
+/// Entries taken before the room in front of the others is reused.
 const TAKEN_MAX: usize = 1024;
 
-/// In place of a slot: a CANCEL, of whichever session comes first.
+/// A slot number that stands for the first waiting CANCEL.
 pub(super) const CANCEL: u16 = u16::MAX;
 
-/// In place of a slot: packets of a message to a group, whichever comes first.
+/// A slot number that stands for packets of the first waiting message to a group.
 pub(super) const MULTICAST: u16 = u16::MAX - 1;
 
-/// A slot that has something to send.
+/// A slot with something to send.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     pub(super) session: u32,
@@ -17,11 +17,11 @@ pub(super) struct Work {
     pub(super) of_client: bool,
 }
 
-/// First in, first out. Mostly it is emptied at once, so that a list with a mark is enough, and
-/// costs half the instructions of a ring.
+/// A first-in, first-out queue. The queue is usually emptied at once, so a list with a mark is enough, at
+/// half the instructions of a ring.
 pub(super) struct WorkQueue {
     list: Vec<Work>,
-    /// Entries at the front that were taken.
+    /// Entries taken from the front.
     taken: usize,
 }
 
@@ -52,19 +52,19 @@ impl WorkQueue {
         Some(work)
     }
 
-    /// Puts the first entry behind the others.
+    /// Moves the first entry to the end.
     pub(super) fn put_first_last(&mut self) {
         self.list[self.taken..].rotate_left(1);
     }
 
-    /// Uses the room of the entries that were taken again. To be called now and then.
+    /// Reuses the room of taken entries. Call this method at intervals.
     #[inline]
     pub(super) fn tidy(&mut self) {
         if self.is_empty() {
             self.list.clear();
             self.taken = 0;
         } else if self.taken >= TAKEN_MAX {
-            // A load that never lets the queue run empty.
+            // Under this load the queue never runs empty.
             self.list.drain(..self.taken);
             self.taken = 0;
         }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The naive queue agrees, also when the queue never runs empty.
+        /// Compares with a plain queue, also when the queue never runs empty.
         #[test]
         fn is_first_in_first_out(steps in prop::collection::vec((0usize..40, 0usize..40), 0..300)) {
             let mut queue = WorkQueue::new();

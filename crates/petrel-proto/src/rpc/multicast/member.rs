@@ -1,5 +1,4 @@
-//! The packets that come by multicast, and the requests that they belong to
-//! (`docs/wire-protocol.md` §12.4).
+//! Packets from groups, and the requests they belong to (`docs/wire-protocol.md` §12.4).
 
 use std::collections::VecDeque;
 
@@ -14,28 +13,28 @@ use crate::session::server::{ServerSession, ServerState};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Announcement, Flags, Header, Kind, Part};
 
-/// Groups that one endpoint is a member of.
+/// Most groups that one endpoint is a member of.
 const MEMBERSHIPS_MAX: usize = 16;
 
-/// Packets that wait for their announcement in one group, and their bytes: two windows of the smallest packets,
-/// or those of one message where they are large. What comes beyond is sent again, to this member alone.
+/// Most packets, and bytes of packets, that wait for their announcement in one group: two windows of the
+/// smallest packets, or one message of large ones. Dropped packets are sent again, to this member alone.
 const HELD_PACKETS_MAX: usize = 512;
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Messages behind the last one that was announced whose packets may still come: as many calls as can be under
-/// way. What is older will not be announced any more.
+/// The distance behind the newest announced message up to which packets are kept. Older messages will not be
+/// announced.
 const SEQUENCES_BEHIND_MAX: u64 = 64;
 
-/// A group that an endpoint is a member of, for one of its sessions as a server.
+/// A group that an endpoint is a member of, in one of its sessions as a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
     /// The client, which sends to the group.
     pub peer: PeerKey,
     /// The group's number, chosen by the client.
     pub group: u32,
-    /// What its packets have to carry.
+    /// The token that the group's packets carry.
     pub key: u32,
-    /// The session whose requests may come by it.
+    /// The session whose requests may arrive by the group.
     pub session: SessionId,
 }
 
@@ -50,14 +49,14 @@ impl<B> Default for Members<B> {
 
 struct Member<B> {
     of: Membership,
-    /// What was announced last, at most one for each slot.
+    /// The latest announced requests, at most [`SEQUENCES_BEHIND_MAX`].
     announced: VecDeque<Request>,
     held: VecDeque<Held<B>>,
     held_bytes: usize,
     newest_sequence: u64,
 }
 
-/// The request that a message of the group is here.
+/// The request that belongs to a message of the group.
 #[derive(Clone, Copy)]
 struct Request {
     sequence: u64,
@@ -65,7 +64,7 @@ struct Request {
     method: u16,
 }
 
-/// A packet that came before its announcement: what follows its common header.
+/// A packet received before its announcement, without the common header.
 struct Held<B> {
     sequence: u64,
     flags: Flags,
@@ -98,7 +97,7 @@ impl<B> Member<B> {
 }
 
 impl<B: Buffer> Member<B> {
-    /// Keeps a packet; gives how many were dropped for it, or were it.
+    /// Keeps a packet. Returns the number of packets dropped, the new one possibly included.
     fn hold<P: BufferPool<Buffer = B>>(
         &mut self,
         sequence: u64,
@@ -122,7 +121,7 @@ impl<B: Buffer> Member<B> {
         dropped
     }
 
-    /// Takes the packets of a message that are kept, and drops those that are too old.
+    /// Removes and returns the kept packets of a message, and drops packets that are too old.
     fn take_held(&mut self, sequence: u64) -> Vec<Held<B>> {
         let oldest = self.newest_sequence.saturating_sub(SEQUENCES_BEHIND_MAX);
         let (held, all) = (std::mem::take(&mut self.held), &mut self.held);
@@ -140,7 +139,8 @@ impl<B: Buffer> Member<B> {
 }
 
 impl<B> Members<B> {
-    /// The member that a packet is for. Two processes behind one address may use the same number.
+    /// Returns the member that a packet is for. Group numbers of two processes behind one address may
+    /// coincide, the keys do not.
     fn find(&mut self, peer: PeerKey, group: u32, key: u32) -> Option<&mut Member<B>> {
         let is_it = |of: &Membership| of.peer == peer && of.group == group && of.key == key;
         self.0.iter_mut().find(|member| is_it(&member.of))
@@ -162,8 +162,8 @@ impl<B> Members<B> {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Takes requests on a session whose packets come by a group's multicast. False, if there are too many
-    /// groups, or the session is none that this peer makes calls on.
+    /// Accepts requests on a session by a group's multicast. Returns false if there are too many groups, or
+    /// if the peer is not the client of the session.
     pub fn join_group(&mut self, membership: Membership) -> bool {
         let Membership { peer, group, session, key: _ } = membership;
         let is_served = self.sessions.get(session).is_some_and(|entry| {
@@ -178,17 +178,17 @@ impl<B: Buffer, T> Core<B, T> {
         true
     }
 
-    /// Forgets a group. What is missing of its requests is sent alone.
+    /// Leaves a group. Missing packets of its requests are then sent to this member alone.
     pub fn leave_group(&mut self, session: SessionId, group: u32) -> Option<Membership> {
         self.shared.multicast.members.leave(session, group)
     }
 
-    /// Groups that this endpoint is a member of.
+    /// Returns the groups that this endpoint is a member of.
     pub fn memberships(&self) -> impl Iterator<Item = &Membership> {
         self.shared.multicast.members.0.iter().map(|member| &member.of)
     }
 
-    /// A packet came by multicast.
+    /// Handles a packet received by multicast.
     #[cold]
     pub(in super::super) fn on_multicast<'f, P: BufferPool<Buffer = B>>(
         &mut self,
@@ -218,15 +218,15 @@ impl<B: Buffer, T> Core<B, T> {
     }
 }
 
-/// The header of a packet as if it had come on the session.
+/// Returns the header that the packet would have on the session.
 fn as_part(flags: Flags, request: Request) -> Header {
     let Request { number: request, method: aux, .. } = request;
-    // Session and token have been looked at.
+    // Session and token have been checked.
     Header { kind: Kind::RequestPart, flags, session: 0, token: 0, aux, request }
 }
 
 impl<B: Buffer> Shared<B> {
-    /// A packet of a request that was announced.
+    /// Handles a packet of an announced request.
     fn adopt<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
@@ -238,7 +238,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let slot = server.slot_index(header.request);
         let state = server.slots.get(slot);
-        // It is over, or complete: whatever is repeated comes by the session itself.
+        // The request is complete or has ended: repetitions arrive on the session itself.
         if state.is_none_or(|state| {
             state.current != header.request || state.state != ServerState::Arriving
         }) {
@@ -249,7 +249,7 @@ impl<B: Buffer> Shared<B> {
         self.on_request_part(now_ns, id, server, header, rest, pool)
     }
 
-    /// A request is announced whose packets come by multicast.
+    /// Handles the announcement of a request whose packets are sent by multicast.
     #[cold]
     pub(in super::super) fn on_announce<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
@@ -298,7 +298,7 @@ impl<B: Buffer> Shared<B> {
         self.adopt_held(now_ns, id, server, header, announcement, pool)
     }
 
-    /// Takes the packets of an announced request that came before.
+    /// Handles the packets of an announced request that arrived earlier.
     fn adopt_held<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
@@ -310,7 +310,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let Announcement { group, sequence } = announcement;
         let Some(member) = self.multicast.members.of_session(id, group) else {
-            // What this member does not hear is sent to it alone.
+            // Packets that this member cannot receive by multicast are sent to it alone.
             return Received::Nothing;
         };
         let request = Request { sequence, number: header.request, method: header.aux };
@@ -350,7 +350,7 @@ mod tests {
         Request { sequence, number: 1_000 + sequence, method: sequence as u16 }
     }
 
-    /// Has a packet of so many bytes kept; gives how many were dropped.
+    /// Keeps a packet of `len` bytes. Returns the number of packets dropped.
     fn hold(member: &mut Member<HeapBuffer>, sequence: u64, len: usize) -> u64 {
         let rest = vec![sequence as u8; len];
         let dropped = member.hold(sequence, Flags::NONE, &rest, &mut POOL.clone());

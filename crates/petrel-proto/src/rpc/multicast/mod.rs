@@ -1,14 +1,14 @@
-//! Requests to groups: their packets go to all members at once, by multicast
-//! (`docs/wire-protocol.md` §12).
+//! Requests to groups: their packets are sent to all members at once, by multicast (`docs/wire-protocol.md`
+//! §12).
 //!
-//! Multicast is nothing but another way for the first copy of a request's packets. Everything else is a call on
-//! each member's session: it holds a slot and credits there, an ANNOUNCE tells the member which message is
-//! its request, CREDITs tell what came, and what did not is sent again to that member alone.
+//! Multicast only replaces the first copy of a request's packets. All else is a call on every member's
+//! session: the call holds a slot and credits there, an ANNOUNCE identifies the request's message in the
+//! group, CREDITs acknowledge packets, and missing packets are sent again to that member alone.
 //!
 //! | file | concern |
 //! | --- | --- |
-//! | `sender` | the packets that go to all, and the calls whose packets they are |
-//! | `member` | the packets that come, and the requests that they belong to |
+//! | `sender` | packets to groups, and the calls they belong to |
+//! | `member` | packets from groups, and the requests they belong to |
 
 mod member;
 mod sender;
@@ -21,11 +21,11 @@ use std::collections::VecDeque;
 use member::Members;
 use sender::Transmission;
 
-/// What a core knows of groups, in both roles.
+/// The groups of a core, in both roles.
 pub(super) struct Multicast<B> {
-    /// Messages of which packets are to be sent, the oldest first.
+    /// Messages with packets left to send, the oldest first.
     outgoing: VecDeque<Transmission<B>>,
-    /// Messages that were sent, until their frames are surely flushed.
+    /// Sent messages, kept until their frames are certainly flushed.
     pub(super) sent: Vec<B>,
     members: Members<B>,
 }
@@ -38,12 +38,12 @@ impl<B> Default for Multicast<B> {
 }
 
 impl<B> Multicast<B> {
-    /// Messages of which packets are to be sent.
+    /// Returns the number of messages with packets left to send.
     pub(super) fn len(&self) -> usize {
         self.outgoing.len()
     }
 
-    /// A session has ended.
+    /// Removes the memberships of an ended session.
     pub(super) fn forget(&mut self, session: crate::session::SessionId) {
         self.members.leave_all(session);
     }

@@ -1,4 +1,4 @@
-//! The packets that go to all, and the calls whose packets they are (`docs/wire-protocol.md` §12.3).
+//! Packets to groups, and the calls they belong to (`docs/wire-protocol.md` §12.3).
 
 use petrel_planted::planted;
 
@@ -14,20 +14,20 @@ use crate::session::client::{Announced, ClientSession, PendingCall};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Announcement, Destination, Flags, Kind, deadline_word};
 
-/// Where the packets of one message to a group go, and what they carry.
+/// The destination and header fields of the packets of one message to a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupFrames {
-    /// The group, as the medium knows it.
+    /// The medium's name of the group.
     pub peer: PeerKey,
     /// The group's key.
     pub key: u32,
-    /// Which message of which group it is.
+    /// The group and the message's number in the group.
     pub announcement: Announcement,
     /// Payload bytes of a full packet.
     pub packet_bytes: u32,
 }
 
-/// A message that is being sent to a group.
+/// A message being sent to a group.
 pub(super) struct Transmission<B> {
     to: GroupFrames,
     message: B,
@@ -36,9 +36,9 @@ pub(super) struct Transmission<B> {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Whether the packets of a request of this length may go to this session's server by multicast just now:
-    /// if it has a slot, and room for all of them at once, as if they were sent here. So neither credits nor
-    /// window nor pace are ever exceeded. A session that multicast does not reach says no, mostly.
+    /// Returns true if a request of this length may now be sent to this session's server by multicast. The
+    /// session must have a slot, and room for all packets at once as if they were sent here, so that credits,
+    /// window and pace are never exceeded. Mostly false for a session not reached by multicast.
     pub fn may_announce(&mut self, session: SessionId, len: usize, packet_bytes: u32) -> bool {
         let Some(client) = self.sessions.client_mut(session) else { return false };
         let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
@@ -54,11 +54,11 @@ impl<B: Buffer, T> Core<B, T> {
             && client.multicast.is_likely()
     }
 
-    /// Calls with a request whose packets go by multicast: the server is told which they are, and what it does
-    /// not get is sent to it alone. They are sent by [`Core::send_to_group`], once for all members.
+    /// Makes a call whose packets are sent by multicast. The server gets an ANNOUNCE of the packets, and
+    /// missing packets are sent to it alone. [`Core::send_to_group`] sends the packets once for all members.
     ///
     /// # Panics
-    /// When [`Core::may_announce`] did not say just now that this session may.
+    /// If [`Core::may_announce`] has not just returned true for this session.
     pub fn call_announced(
         &mut self,
         now_ns: u64,
@@ -85,8 +85,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.note_expiry(session, client, expiry.at_ns);
     }
 
-    /// Sends a message to all members of a group: at the next [`Core::transmit`], behind what is in
-    /// the queue already, as the announcements are.
+    /// Sends a message to all members of a group at the next [`Core::transmit`], after the frames already
+    /// queued, the announcements among them.
     pub fn send_to_group(&mut self, to: GroupFrames, message: B) {
         self.release_sent();
         let packets = packets_of(message.wire_len() as u32, to.packet_bytes);
@@ -97,15 +97,15 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Lets go of messages whose packets have all been sent to a group. To be called when the medium has sent
-    /// what it took, as every method but [`Core::transmit`] is.
+    /// Releases messages whose packets have all been sent to a group. Call it when the medium has sent the
+    /// accepted frames, as for every method except [`Core::transmit`].
     pub fn release_sent(&mut self) {
         self.shared.multicast.sent.clear();
     }
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Counts all packets of a request as sent, by its session: one that nothing limits, which keeps to no pace.
+    /// Counts all packets of a request as sent by the session, which neither a window nor a pace limits.
     fn count_as_sent<T>(
         &mut self,
         now_ns: u64,
@@ -133,7 +133,7 @@ impl<B: Buffer> Shared<B> {
         parts.announced = Some(Announced { announcement, is_due: true });
     }
 
-    /// Tells the server which packets are its request, if that is due, in a turn of its own.
+    /// Sends a due ANNOUNCE, in a turn of its own.
     #[inline]
     pub(in super::super) fn announce<T, S: FrameSink>(
         &mut self,
@@ -184,7 +184,7 @@ impl<B: Buffer> Shared<B> {
         Turn { sent: 1, then: Then::More }
     }
 
-    /// Packets of the oldest message to a group.
+    /// Sends packets of the oldest message to a group.
     #[cold]
     pub(in super::super) fn send_multicast<S: FrameSink>(
         &mut self,
@@ -207,7 +207,7 @@ impl<B: Buffer> Shared<B> {
         }
         self.counters.multicast_sent += turn.sent as u64;
         if *next == *packets {
-            // Its frames lie in it until they are flushed.
+            // The frames are part of the message until flushed.
             multicast.sent.extend(multicast.outgoing.pop_front().map(|sent| sent.message));
             turn.then = if multicast.outgoing.is_empty() { Then::Done } else { Then::More };
         }
