@@ -97,7 +97,7 @@ pub(super) struct Caller {
 struct State {
     rng: Rng,
     tally: Tally,
-    /// Groups that are to be made, by the time from which on.
+    /// Groups to be made, by due time.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     /// Calls of each group that have not ended.
     pending: Vec<usize>,

@@ -64,7 +64,7 @@ pub(super) struct Cluster {
     pub(super) phase: Rc<Phase>,
     callers: Vec<Rc<Caller>>,
     started_hosts: Vec<bool>,
-    /// Random streams that were given out.
+    /// Number of random streams handed out.
     streams: u32,
 }
 
@@ -77,11 +77,11 @@ impl Cluster {
             ..FabricConfig::default()
         };
         let fabric = FabricHandle::new(topology, config, settings.seed)?;
-        // Nobody dies here: heartbeats would only take time.
+        // No process crashes here: heartbeats would only cost time.
         let quiet = ControlConfig {
             heartbeat_ns: 1_000_000_000,
             step_timeout_ns: 1_000_000_000,
-            // The kernels see round trips of 10 µs.
+            // The kernels measure round trips of 10 µs.
             delay_ns: (5_000, 5_000),
             ..ControlConfig::default()
         };
@@ -118,9 +118,9 @@ impl Cluster {
 
     fn endpoint_config(&self) -> Result<EndpointConfig, ExperimentError> {
         let mut config = EndpointConfig::default();
-        // A receiver of large requests from a hundred senders holds them all.
+        // A receiver of large requests from a hundred senders buffers all of them.
         config.memory.max_bytes = MEMORY_BYTES_MAX;
-        // Those of eRPC, with which its figures compare; the defaults are for calls that wait.
+        // eRPC's settings, to compare with its figures; the defaults are for waiting calls.
         config.sessions.slots = 8;
         config.sessions.credits = 32;
         config.protocol.recovery = self.settings.recovery;
@@ -128,13 +128,13 @@ impl Cluster {
         Ok(config)
     }
 
-    /// A stream of its own.
+    /// Returns a new random stream.
     pub(super) fn next_rng(&mut self) -> crate::rng::Rng {
         self.streams += 1;
         self.fabric.rng(self.streams)
     }
 
-    /// Gives an endpoint a caller with a session to each target.
+    /// Adds a caller to an endpoint, with a session to every target.
     pub(super) fn add_caller(
         &mut self,
         actor: ActorId,
@@ -150,7 +150,7 @@ impl Cluster {
         Ok(caller)
     }
 
-    /// A session that is being opened.
+    /// Begins to open a session.
     pub(super) fn connect(
         &mut self,
         actor: ActorId,
@@ -160,7 +160,7 @@ impl Cluster {
         Ok(self.endpoint_mut(actor).connect_to(remote, EndpointId(target.endpoint))?)
     }
 
-    /// Lets somebody act on an endpoint, by these sessions.
+    /// Adds a driver to an endpoint, which uses these sessions.
     pub(super) fn add_driver(
         &mut self,
         actor: ActorId,
@@ -172,7 +172,7 @@ impl Cluster {
         self.simulation.wake(actor);
     }
 
-    /// Runs until all sessions are open, and lets the callers begin.
+    /// Runs until all sessions are open, and starts the callers.
     pub(super) fn begin(&mut self) -> Result<(), ExperimentError> {
         self.run_until("opening sessions", Self::is_connected)?;
         self.phase.is_calling.set(true);
@@ -192,7 +192,7 @@ impl Cluster {
         Ok(true)
     }
 
-    /// From now on calls that end count, and links count from zero.
+    /// Starts the measurement: calls that end from now on count, and link counters are reset.
     pub(super) fn begin_measuring(&mut self) {
         self.phase.is_measuring.set(true);
         self.fabric.begin_measuring();
@@ -202,8 +202,8 @@ impl Cluster {
         self.phase.is_measuring.set(false);
     }
 
-    /// Runs until the calls of all callers have ended; none is made any more, and each must have been
-    /// answered rightly.
+    /// Runs until the calls of all callers have ended, without new calls. All calls must have been answered
+    /// correctly.
     pub(super) fn drain(&mut self) -> Result<(), ExperimentError> {
         self.phase.is_calling.set(false);
         self.wake_all();
@@ -228,12 +228,12 @@ impl Cluster {
         }
     }
 
-    /// A rule was broken.
+    /// Returns the error of a broken rule.
     pub(super) fn broken(&self, what: String) -> ExperimentError {
         ExperimentError::Broken { what, seed: self.settings.seed }
     }
 
-    /// Runs until the condition holds, looking now and then.
+    /// Runs until the condition holds, checked at intervals.
     pub(super) fn run_until(
         &mut self,
         what: &str,
@@ -253,7 +253,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Lets actors and control planes run for a time.
+    /// Runs actors and control planes for a time.
     pub(super) fn run_for(&mut self, duration_ns: u64) {
         let limit_ns = self.fabric.now_ns() + duration_ns;
         let control = self.control.clone();
@@ -263,7 +263,7 @@ impl Cluster {
                 Stop::Satisfied => {}
                 Stop::Limit if next_ns == limit_ns => return,
                 Stop::Limit => {}
-                // The control plane may still have something for somebody.
+                // The control plane may still have messages to deliver.
                 Stop::Idle | Stop::Deadlock { .. } => {
                     self.fabric.advance(next_ns.saturating_sub(self.fabric.now_ns()));
                     if next_ns == limit_ns {
@@ -278,7 +278,7 @@ impl Cluster {
         }
     }
 
-    /// An endpoint.
+    /// Returns an endpoint.
     pub(super) fn endpoint(&self, actor: ActorId) -> &SimEndpoint {
         &self.simulation.actor(actor).expect("nobody crashes in an experiment").endpoint
     }
@@ -287,19 +287,19 @@ impl Cluster {
         &mut self.simulation.actor_mut(actor).expect("nobody crashes in an experiment").endpoint
     }
 
-    /// Counters of one endpoint's protocol.
+    /// Returns the protocol counters of one endpoint.
     pub(super) fn counters(&self, actor: ActorId) -> Counters {
         *self.endpoint(actor).core().counters()
     }
 
-    /// Counters of all endpoints' protocols, added up.
+    /// Returns the protocol counters of all endpoints, added up.
     pub(super) fn all_counters(&self) -> Counters {
         let mut sum = Counters::default();
         self.simulation.actors().for_each(|(_, node)| sum += *node.endpoint.core().counters());
         sum
     }
 
-    /// What congestion control has done at all endpoints.
+    /// Returns the congestion counters of all endpoints, added up.
     pub(super) fn all_congestion_counters(&self) -> CongestionCounters {
         let mut sum = CongestionCounters::default();
         for (_, node) in self.simulation.actors() {
@@ -317,7 +317,7 @@ impl Cluster {
     }
 }
 
-/// What some callers have, together.
+/// Adds up the results of some callers.
 pub(super) fn tally_of<'a>(callers: impl IntoIterator<Item = &'a Rc<Caller>>) -> Tally {
     let mut total = Tally::default();
     callers.into_iter().for_each(|caller| total.add(&caller.tally()));

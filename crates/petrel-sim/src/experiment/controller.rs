@@ -1,4 +1,4 @@
-//! The congestion controls that are compared, and how they are set up for a fabric.
+//! The congestion controllers to compare, and their settings for a fabric.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,24 +12,24 @@ use super::ExperimentError;
 use crate::fabric::EcnConfig;
 use crate::rng::Probability;
 
-/// A congestion control, with the parameters of `docs/congestion.md`.
+/// A congestion controller, with the parameters of `docs/congestion.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// Credits alone.
     None,
     /// Round trips and their change.
     Timely,
-    /// Marks of the switches, which mark then.
+    /// ECN marks, which the switches then set.
     Dcqcn,
     /// Round trips against a target.
     Swift,
 }
 
 impl Controller {
-    /// Every one.
+    /// All controllers.
     pub const ALL: [Self; 4] = [Self::None, Self::Timely, Self::Dcqcn, Self::Swift];
 
-    /// What it is called.
+    /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -39,7 +39,7 @@ impl Controller {
         }
     }
 
-    /// What an endpoint is configured with, on a link of so many Gbit/s.
+    /// Returns the endpoint setting for a link of this number of Gbit/s.
     pub(super) fn control(self, line_gbit: u64) -> Result<CongestionControl, ExperimentError> {
         let line = Rate::gbit(line_gbit);
         let config = match self {
@@ -51,13 +51,13 @@ impl Controller {
         Ok(CongestionControl::new(config)?)
     }
 
-    /// Whether its packets say that they may be marked.
+    /// Returns true if its packets may be marked.
     pub(super) fn heeds_marks(self) -> bool {
         self == Self::Dcqcn
     }
 
-    /// When switches mark for it, before ports of so many Gbit/s: the thresholds under which
-    /// `docs/congestion.md` shows what the controller does alone.
+    /// Returns when switches mark packets for this controller, at ports of this number of Gbit/s: the
+    /// thresholds under which `docs/congestion.md` shows the behaviour of the controller alone.
     pub(super) fn marks(self, port_gbit: u64) -> Option<EcnConfig> {
         let scale = port_gbit.div_ceil(25);
         self.heeds_marks().then_some(EcnConfig {

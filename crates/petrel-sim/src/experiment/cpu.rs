@@ -1,22 +1,22 @@
-//! What computing costs in the experiments: what Petrel costs by `PERFORMANCE.md`.
+//! The cost of computing in the experiments: Petrel's cost according to `PERFORMANCE.md`.
 
 use crate::fabric::CpuConfig;
 
-/// Bytes that a core copies in a nanosecond, in messages of 8 MiB: "a core of this machine copies
-/// 8 MiB at 14 GB/s".
+/// Bytes that a core copies in a nanosecond, in messages of 8 MiB: "a core of this machine copies 8 MiB at
+/// 14 GB/s".
 const COPIED_BYTES_PER_NS: u64 = 14;
 
-/// A small frame. 6.2 million RPCs per second over UDP with both ends on one core are 161 ns for four
-/// frames: a request and an answer, each sent and received.
+/// The cost of a small frame. 6.2 million RPCs per second over UDP with both ends on one core are 161 ns
+/// for four frames: request and answer, sent and received.
 const FRAME_NS: u64 = 40;
 
-/// A turn. By the rows of one, three and sixty RPCs in flight of the instruction counts, each turn costs
-/// some 500 instructions beside those for its frames, at about 12 for a nanosecond of three cycles; and
-/// a reading of the clock 20 ns.
+/// The cost of a turn. By the instruction counts for one, three and sixty RPCs in flight, a turn costs some
+/// 500 instructions in addition to its frames, at about 12 per nanosecond of three cycles. A reading of the
+/// clock costs 20 ns.
 const TURN_NS: u64 = 65;
 
-/// Endpoints that exchange frames of up to so many bytes. The model has one price for all frames of an
-/// experiment, sent or received, and it is that of a full one which is copied.
+/// Returns the settings of endpoints that exchange frames of up to `bytes`. The model has one price for all
+/// frames of an experiment, sent or received: the price of a full, copied frame.
 pub(super) const fn of_frames(bytes: usize) -> CpuConfig {
     let frame_ns = FRAME_NS + bytes as u64 / COPIED_BYTES_PER_NS;
     CpuConfig { poll_ns: TURN_NS, poll_jitter_ns: TURN_NS / 4, frame_ns }

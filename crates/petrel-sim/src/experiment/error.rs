@@ -1,11 +1,11 @@
-//! Why an experiment has no result.
+//! The errors of experiments.
 
 use petrel_proto::congestion::CongestionConfigError;
 
 use crate::fabric::{BindError, FabricError};
 
-/// Why an experiment has no result. A wrong answer is one: a figure of a system that answers wrongly
-/// says nothing.
+/// The reason for which an experiment has no result. A wrong answer is an error, too: a figure of a system
+/// with wrong answers means nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
@@ -27,22 +27,22 @@ pub enum ExperimentError {
     /// The parameters contradict each other.
     #[error("{0}")]
     Parameters(String),
-    /// Something that must end did not.
+    /// A phase did not end.
     #[error("{what} is not over after {virtual_ms} ms of virtual time; seed {seed}")]
     Stuck {
-        /// What.
+        /// The phase.
         what: String,
-        /// How long was waited.
+        /// The time waited.
         virtual_ms: u64,
-        /// The seed, to see it again.
+        /// The seed, to repeat the run.
         seed: u64,
     },
     /// A rule was broken: a wrong answer, a failed call, or a fault of the control plane.
     #[error("{what}; seed {seed}")]
     Broken {
-        /// What was seen.
+        /// The observation.
         what: String,
-        /// The seed, to see it again.
+        /// The seed, to repeat the run.
         seed: u64,
     },
 }

@@ -11,17 +11,17 @@ use super::cluster::{Cluster, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{ActorId, Histogram, HostId, LeafSpine, LinkStats};
 
-/// Rate of the hosts' links, the victim's among them, in Gbit/s.
+/// Rate of the hosts' links, including the victim's, in Gbit/s.
 const LINE_GBIT: u64 = 25;
 
 /// Payload of the largest datagram: Ethernet's.
 const FRAME_BYTES: usize = 1_472;
 
-/// Bytes of a request that a full packet carries.
+/// Bytes of a request in a full packet.
 const PACKET_BYTES: u64 = (FRAME_BYTES - PACKET_OVERHEAD_BYTES) as u64;
 
-/// Small calls from each sender to the receiver, which see what a packet of the sender sees. At twice
-/// a millisecond they take less than a hundredth of the port.
+/// Small calls from every sender to the receiver, which show the delay of the sender's packets. At two
+/// calls a millisecond they take less than a hundredth of the port.
 const PROBE: Load =
     Load { pause_ns: (250_000, 750_000), ..Load::one_by_one(PROBE_BYTES, PROBE_BYTES as u32) };
 const PROBE_BYTES: usize = 32;
@@ -29,30 +29,30 @@ const PROBE_BYTES: usize = 32;
 /// §6.5: "latency-sensitive RPCs (64 kB request and response), keeping one RPC outstanding".
 const BACKGROUND_BYTES: usize = 64_000;
 
-/// How often the smoothed round trips of the sessions are looked at.
+/// Sampling interval of the sessions' smoothed round trips.
 const SAMPLE_NS: u64 = 50_000;
 
-/// What is run.
+/// The settings of the experiment.
 #[derive(Clone, Debug)]
 pub struct IncastConfig {
-    /// Everything random follows from it.
+    /// Everything random follows from this seed.
     pub seed: u64,
-    /// Hosts that send at once; none for the background alone.
+    /// Numbers of concurrently sending hosts; zero for the background alone.
     pub senders: Vec<u16>,
-    /// The controls to compare.
+    /// The controllers to compare.
     pub controllers: Vec<Controller>,
-    /// Whether all hosts but the receiver call each other meanwhile.
+    /// Whether all hosts except the receiver call one another meanwhile.
     pub background: bool,
     /// Bytes of a request.
     pub request_bytes: usize,
-    /// Time from the first request until it is measured.
+    /// Time from the first request until the measurement.
     pub warm_up_ns: u64,
-    /// Time over which it is measured.
+    /// Duration of the measurement.
     pub measured_ns: u64,
 }
 
 impl IncastConfig {
-    /// The first table of the documentation: senders alone.
+    /// Returns the settings of the first documented table: senders alone.
     pub fn full(seed: u64) -> Self {
         Self {
             seed,
@@ -65,14 +65,14 @@ impl IncastConfig {
         }
     }
 
-    /// The second one: with background, which is also measured alone. It is fifty times the packets of
-    /// the incast, so a tenth of the time has to do.
+    /// Returns the settings of the second table: with background traffic, which is also measured alone. The
+    /// background has fifty times the packets of the incast, so that a tenth of the time has to suffice.
     pub fn with_background(self) -> Self {
         let senders = [0].into_iter().chain(self.senders).collect();
         Self { background: true, senders, measured_ns: self.measured_ns / 10, ..self }
     }
 
-    /// A short variant: seconds.
+    /// Returns the settings of a short variant: seconds.
     pub fn quick(seed: u64) -> Self {
         Self {
             senders: vec![10],
@@ -84,7 +84,7 @@ impl IncastConfig {
     }
 }
 
-/// A figure.
+/// A row of results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IncastRow {
     /// Hosts that send.
@@ -93,40 +93,40 @@ pub struct IncastRow {
     pub controller: Controller,
     /// Requests per second in bits, of all senders: packets that were sent for the first time.
     pub goodput_gbit: f64,
-    /// That, as a share of what the port can carry of requests in packets of this size.
+    /// The goodput, as a share of the port's capacity for requests in packets of this size.
     pub share: f64,
-    /// Round trips of small calls from each sender to the receiver.
+    /// Round trips of small calls from every sender to the receiver.
     pub probe: Latency,
-    /// Smoothed round trips of the sessions with the requests, looked at every 50 µs.
+    /// Smoothed round trips of the sessions with the requests, sampled every 50 µs.
     pub session_rtt: Latency,
-    /// What waited before the receiver's port on average, as the time that it takes to send.
+    /// The average queue before the receiver's port, as its transmission time.
     pub queue_mean_ns: f64,
-    /// The most that waited there.
+    /// The longest queue there.
     pub queue_max_ns: f64,
-    /// Packets that switches and NICs dropped while it was measured.
+    /// Packets that switches and NICs dropped during the measurement.
     pub drops: u64,
     /// Packets marked before the receiver's port.
     pub marked: u64,
-    /// Data packets sent again.
+    /// Retransmitted data packets.
     pub retransmissions: u64,
     /// Timeouts of requests.
     pub timeouts: u64,
     /// Jain's index of the senders' shares; 1 is fair.
     pub jain: f64,
-    /// What a sender under the receiver's leaf sends on average, over what one under another leaf
-    /// does, whose path is two switches longer. `None` where there are not both.
+    /// The average rate of senders under the receiver's leaf, divided by the rate of senders under other
+    /// leaves, whose path is two switches longer. `None` unless there are both.
     pub near_over_far: Option<f64>,
-    /// Calls, probes and background included, from the first to the last: all answered rightly.
+    /// Calls from the first to the last, including probes and background: all answered correctly.
     pub calls: u64,
     /// Latencies of the background's calls.
     pub background: Option<Latency>,
-    /// Time from the first request until it was measured.
+    /// Time from the first request until the measurement.
     pub warm_up_ns: u64,
-    /// Time over which it was measured.
+    /// Duration of the measurement.
     pub measured_ns: u64,
 }
 
-/// Runs it; `on_row` gets each figure as soon as it is there.
+/// Runs the experiment; `on_row` gets each row as soon as it is complete.
 ///
 /// # Errors
 /// See [`ExperimentError`].
@@ -221,7 +221,7 @@ impl Incast {
         Ok(())
     }
 
-    /// All hosts but the receiver, from leaf to leaf in turn.
+    /// Returns all hosts except the receiver, from leaf to leaf in turn.
     fn other_hosts(&self) -> impl Iterator<Item = HostId> + use<> {
         let (network, victim) = (self.network, self.victim);
         let places = (0..network.hosts_per_leaf)
@@ -229,7 +229,7 @@ impl Incast {
         places.filter(move |&host| host != victim)
     }
 
-    /// Another endpoint on each host but the receiver, which calls those of the others.
+    /// Adds a second endpoint to every host except the receiver. These endpoints call one another.
     fn add_background(&mut self) -> Result<(), ExperimentError> {
         let places: Vec<Place> = self.other_hosts().map(|host| Place::new(host, 1)).collect();
         let actors = places.iter().map(|&place| self.cluster.add(place));
@@ -275,7 +275,7 @@ impl Incast {
         let all = self.cluster.all_counters();
         let packets = self.senders.iter().map(|sender| {
             let sent = self.cluster.counters(sender.actor).packets_sent;
-            // The probe's are one packet each.
+            // The probes are one packet each.
             sent - sender.probe.tally().started
         });
         Before {
@@ -344,18 +344,18 @@ impl Incast {
     }
 }
 
-/// Bytes of a request that its packets carry on average: the last one is shorter.
+/// Returns the average request bytes of a packet: the last packet is shorter.
 fn packet_bytes_mean(request_bytes: usize) -> f64 {
     request_bytes as f64 / (request_bytes as u64).div_ceil(PACKET_BYTES) as f64
 }
 
-/// What the receiver's port can carry of requests, in Gbit/s.
+/// Returns the capacity of the receiver's port for requests, in Gbit/s.
 fn port_gbit() -> f64 {
     let wire = FRAME_BYTES as u64 + u64::from(crate::fabric::FabricConfig::ETHERNET_OVERHEAD_BYTES);
     LINE_GBIT as f64 * PACKET_BYTES as f64 / wire as f64
 }
 
-/// Jain's index: 1 if all are equal, 1/n if one has everything.
+/// Jain's index: 1 if all shares are equal, 1/n if one has everything.
 fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares
         .iter()

@@ -4,11 +4,11 @@ use serde::Serialize;
 
 use crate::fabric::Histogram;
 
-/// Percentiles of latencies, in nanoseconds of virtual time. They come from buckets that are at most
-/// 1.6 % wide.
+/// Percentiles of latencies, in nanoseconds of virtual time. The buckets of the histogram are at most 1.6 %
+/// wide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// How many there are.
+    /// The number of calls.
     pub count: u64,
     /// The median.
     pub p50_ns: u64,
@@ -16,7 +16,7 @@ pub struct Latency {
     pub p99_ns: u64,
     /// 99.9 %.
     pub p999_ns: u64,
-    /// 99.99 %; of fewer than ten thousand, nearly the longest.
+    /// 99.99 %; with fewer than ten thousand calls, nearly the longest.
     pub p9999_ns: u64,
     /// The longest.
     pub max_ns: u64,

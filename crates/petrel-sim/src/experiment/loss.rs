@@ -16,25 +16,25 @@ use crate::rng::Probability;
 const REQUEST_BYTES: u32 = 8 << 20;
 const RESPONSE_BYTES: u32 = 32;
 
-/// What is run.
+/// The settings of the experiment.
 #[derive(Clone, Debug)]
 pub struct LossConfig {
-    /// Everything random follows from it.
+    /// Everything random follows from this seed.
     pub seed: u64,
     /// Rates of the links, in Gbit/s.
     pub gbit: Vec<u64>,
-    /// How likely a link loses a packet, in parts per billion.
+    /// Loss probabilities of the link, in parts per billion.
     pub loss_ppb: Vec<u32>,
     /// The client's congestion control.
     pub controller: Controller,
-    /// Losses that each figure should stand for.
+    /// Losses that a row should cover.
     pub losses_wanted: u64,
-    /// Most requests for a figure, where losses are rare.
+    /// Maximum number of requests of a row, for rare losses.
     pub requests_max: u64,
 }
 
 impl LossConfig {
-    /// The table of the documentation.
+    /// Returns the settings of the documented table.
     pub fn full(seed: u64) -> Self {
         Self {
             seed,
@@ -46,7 +46,7 @@ impl LossConfig {
         }
     }
 
-    /// A short variant: seconds.
+    /// Returns the settings of a short variant: seconds.
     pub fn quick(seed: u64) -> Self {
         Self {
             gbit: vec![25],
@@ -67,13 +67,13 @@ impl LossConfig {
     }
 }
 
-/// Requests where losses are many: so that the beginning of the first says nothing.
+/// Requests if losses are frequent: enough for the start of the first to be negligible.
 const REQUESTS_MIN: u64 = 8;
 
-/// Requests without loss, where each is as the one before.
+/// Requests without loss, which are all alike.
 const REQUESTS_UNHARMED: u64 = 50;
 
-/// A figure.
+/// A row of results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LossRow {
     /// Rate of the links.
@@ -82,7 +82,7 @@ pub struct LossRow {
     pub recovery: &'static str,
     /// The client's congestion control.
     pub controller: Controller,
-    /// How likely a packet is lost.
+    /// The loss probability.
     pub loss: f64,
     /// Requests, all answered rightly.
     pub requests: u64,
@@ -92,16 +92,16 @@ pub struct LossRow {
     pub elapsed_ns: u64,
     /// Bits of requests per second.
     pub goodput_gbit: f64,
-    /// That, divided by the goodput without loss.
+    /// The goodput, divided by the goodput without loss.
     pub relative: f64,
-    /// How much longer it took for each lost packet, in nanoseconds. By it, rarer losses can be
-    /// reckoned with.
+    /// Additional time for each lost packet, in nanoseconds, from which the effect of rarer losses can be
+    /// estimated.
     pub cost_ns_per_loss: f64,
-    /// Data packets sent again.
+    /// Retransmitted data packets.
     pub retransmissions: u64,
     /// Timeouts of requests.
     pub timeouts: u64,
-    /// Losses that were found without a timeout.
+    /// Losses that were detected without a timeout.
     pub found_early: u64,
     /// Frames received twice.
     pub duplicates: u64,
@@ -109,7 +109,7 @@ pub struct LossRow {
     pub frame_bytes: usize,
 }
 
-/// Runs it; `on_row` gets each figure as soon as it is there.
+/// Runs the experiment; `on_row` gets each row as soon as it is complete.
 ///
 /// # Errors
 /// See [`ExperimentError`].
@@ -145,8 +145,8 @@ impl LossRow {
     }
 }
 
-/// Payload of a datagram: Ethernet's at 25 Gbit/s, and 4 KiB beyond, as in the paper's 100 Gbit/s
-/// network.
+/// Returns the payload of a datagram: Ethernet's at 25 Gbit/s, and 4 KiB beyond, as in the paper's 100
+/// Gbit/s network.
 fn frame_bytes(gbit: u64) -> usize {
     if gbit <= 25 { 1_472 } else { 4_096 }
 }
@@ -203,7 +203,7 @@ fn run_one(
     })
 }
 
-/// Two hosts under one cut-through switch, as under one leaf of [`LeafSpine::cx4`].
+/// Makes two hosts under one cut-through switch, as under one leaf of [`LeafSpine::cx4`].
 ///
 /// [`LeafSpine::cx4`]: crate::fabric::LeafSpine::cx4
 pub(super) fn one_switch(gbit: u64, controller: Controller) -> Topology {

@@ -1,8 +1,8 @@
-//! Requests and answers whose every byte is checked.
+//! Requests and answers with every byte checked.
 //!
-//! A request ends with the length of the answer that it asks for and with its number; what is before
-//! these stays the same from call to call, so that a client need not write eight megabytes for each.
-//! The answer follows from a hash of the whole request: a server that got one wrong byte answers
+//! A request ends with the requested length of the answer and with its number. The bytes before them stay
+//! the same from call to call, so that a client need not write eight megabytes for every call. The answer
+//! follows from a hash of the whole request: a server that received one wrong byte answers incorrectly.
 //! wrongly.
 
 pub(super) use crate::check::pattern::{fill, is_filled};
@@ -10,7 +10,7 @@ pub(super) use crate::check::pattern::{fill, is_filled};
 /// Bytes of the shortest request.
 pub(super) const REQUEST_BYTES_MIN: usize = 16;
 
-/// The body of a request: everything before its last 16 bytes, and the hash of it.
+/// The body of a request: everything before its last 16 bytes, and their hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Body {
     len: usize,
@@ -18,14 +18,14 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Writes the part of a request that stays.
+    /// Writes the constant part of a request.
     pub(super) fn write(request: &mut [u8]) -> Self {
         let (body, _) = split(request.len());
         fill(request.len() as u64, &mut request[..body]);
         Self { len: request.len(), hash: hash(&request[..body]) }
     }
 
-    /// Writes the part that differs; gives the seed of the answer.
+    /// Writes the variable part; returns the seed of the answer.
     pub(super) fn number(self, request: &mut [u8], number: u64, answer_bytes: u32) -> u64 {
         assert_eq!(request.len(), self.len, "the buffer is the one that the body was written to");
         let (body, answer_place) = split(self.len);
@@ -35,8 +35,7 @@ impl Body {
     }
 }
 
-/// What a request asks for: the length of its answer and the seed of its bytes. `None` if it is no
-/// request.
+/// Returns the length of the answer and the seed of its bytes, or `None` for an invalid request.
 pub(super) fn read(request: &[u8]) -> Option<(usize, u64)> {
     let (rest, number) = request.split_last_chunk::<8>()?;
     let (body, answer_bytes) = rest.split_last_chunk::<8>()?;
@@ -53,8 +52,8 @@ fn seed(hash: u64, answer_bytes: u64, number: u64) -> u64 {
     mix(mix(hash, answer_bytes), number)
 }
 
-/// A number that depends on every byte and its place. Four states take turns, because each mixing has
-/// to wait for the one before.
+/// Returns a hash of all bytes and their places. Four states take turns, because every mixing step waits
+/// for the previous one.
 fn hash(bytes: &[u8]) -> u64 {
     let mut states = [1, 2, 3, bytes.len() as u64];
     let (blocks, rest) = bytes.as_chunks::<32>();

@@ -1,7 +1,8 @@
 //! Experiments: real endpoints on a simulated network, measured in virtual time.
 //!
-//! Each has a configuration with a full and a quick variant, a function that runs it, and rows, which it
-//! gives one by one and together. `docs/experiments.md` shows what came of them.
+//! An experiment has a configuration with a full and a quick variant, a function that runs it, and rows of
+//! results. The function passes rows on one by one, and returns all of them. `docs/experiments.md` shows
+//! the results.
 //!
 //! ```
 //! use petrel_sim::experiment::loss::{self, LossConfig};
@@ -16,11 +17,11 @@
 //! | [`loss`], [`small_loss`] | large and small calls over a link that loses packets |
 //! | [`incast`] | many senders, one receiver |
 //! | [`scale`] | a hundred hosts, all to all |
-//! | [`overload`] | a server that is asked for more than it can do |
-//! | [`cc_cost`] | congestion control where nothing is congested |
+//! | [`overload`] | a server with more load than capacity |
+//! | [`cc_cost`] | congestion control without congestion |
 //! | `cluster`, `node` | endpoints on a fabric, from the first session to the last answer |
-//! | `caller`, `message` | who calls, and how every byte of the answers is checked |
-//! | `cpu` | what computing costs |
+//! | `caller`, `message` | simulated callers, and the check of every byte of the answers |
+//! | `cpu` | the cost of computing |
 
 mod caller;
 pub mod cc_cost;
@@ -42,7 +43,7 @@ pub use error::ExperimentError;
 pub use latency::Latency;
 use petrel_proto::Recovery;
 
-/// What a way of recovery is called.
+/// Returns the name of a recovery method.
 fn recovery_name(recovery: Recovery) -> &'static str {
     match recovery {
         Recovery::GoBackN => "go-back-n",

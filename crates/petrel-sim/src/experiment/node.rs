@@ -1,4 +1,4 @@
-//! A node: an endpoint with what drives it, an actor of the simulation.
+//! A node: an endpoint with its drivers, run as an actor of the simulation.
 
 use std::rc::Rc;
 
@@ -13,13 +13,13 @@ use crate::transport::SimTransport;
 
 pub(super) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
 
-/// What acts on an endpoint between turns: who makes calls, or works on requests.
+/// A driver acts on an endpoint between turns: it makes calls, or serves requests.
 pub(super) trait Driver {
-    /// When it acts next.
+    /// Returns when it acts next.
     fn next_ns(&self) -> Option<u64>;
-    /// Does what is due.
+    /// Performs the due actions.
     fn act(self: Rc<Self>, cx: &mut Context<'_>);
-    /// Calls or requests that have not ended.
+    /// Returns the number of calls or requests that have not ended.
     fn pending(&self) -> usize;
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Node {
     pub(super) endpoint: SimEndpoint,
     drivers: Vec<Rc<dyn Driver>>,
     phase: Rc<Phase>,
-    /// Sessions that were not open when last looked at.
+    /// Sessions that were not open at the last check.
     opening: Vec<SessionId>,
 }
 
@@ -37,13 +37,13 @@ impl Node {
         Self { endpoint, drivers: Vec::new(), phase, opening: Vec::new() }
     }
 
-    /// Somebody who uses these sessions of this node's endpoint.
+    /// Adds a driver that uses these sessions of the node's endpoint.
     pub(super) fn add_driver(&mut self, driver: Rc<dyn Driver>, sessions: &[SessionId]) {
         self.opening.extend_from_slice(sessions);
         self.drivers.push(driver);
     }
 
-    /// Whether all sessions of its drivers are open; or that one was refused.
+    /// Returns true if all sessions of its drivers are open, and an error if a session was refused.
     pub(super) fn is_connected(&mut self) -> Result<bool, String> {
         while let Some(&session) = self.opening.last() {
             match self.endpoint.session_state(session) {
@@ -57,17 +57,17 @@ impl Node {
         Ok(true)
     }
 
-    /// Calls that have not ended.
+    /// Returns the number of calls that have not ended.
     pub(super) fn pending(&self) -> usize {
         self.drivers.iter().map(|driver| driver.pending()).sum()
     }
 
-    /// Whether there is more to do now than to wait.
+    /// Returns true if there is work to do now.
     fn goes_on(&self, was_busy: bool, was_blocked: bool) -> bool {
         if !self.phase.is_calling.get() {
             return was_busy && !was_blocked;
         }
-        // A pass for nothing after each one for something would double the work of a simulation.
+        // An idle turn after every busy one would double the work of a simulation.
         let has_output = self.endpoint.core().has_transmit() || self.endpoint.core().has_events();
         self.endpoint.transport().has_received() || (has_output && !was_blocked)
     }
@@ -79,13 +79,14 @@ impl Actor for Node {
         let mut is_busy = self.endpoint.run_once();
         let is_due = |driver: &Rc<dyn Driver>| driver.next_ns().is_some_and(|at| at <= now_ns);
         if self.drivers.iter().any(is_due) {
-            // Between two turns, so that it is done at the time of this one, and leaves in it.
+            // Between two turns, so that actions happen at the time of this turn, and their packets leave
+            // in it.
             for driver in &self.drivers {
                 Rc::clone(driver).act(&mut self.endpoint.context());
             }
             is_busy |= self.endpoint.run_once();
         }
-        // Somebody whose queue is full is woken when there is room.
+        // A node with a full transmit queue is woken when there is room.
         let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
         if self.goes_on(is_busy, is_blocked) {
             return Some(now_ns);

@@ -14,40 +14,40 @@ const MESSAGE_BYTES: usize = 32;
 /// Payload of the largest datagram.
 const FRAME_BYTES: usize = 1_472;
 
-/// Calls that are made together, each to a random endpoint.
+/// Calls that are made together, to random endpoints.
 const BATCH: usize = 3;
 
-/// Groups of them under way: 60 calls.
+/// Groups of outstanding calls: 60 calls.
 const GROUPS: usize = 20;
 
-/// What is run.
+/// The settings of the experiment.
 #[derive(Clone, Debug)]
 pub struct ScaleConfig {
-    /// Everything random follows from it.
+    /// Everything random follows from this seed.
     pub seed: u64,
-    /// Endpoints on each host.
+    /// Numbers of endpoints per host.
     pub threads: Vec<u16>,
     /// Hosts under each of the five leaves.
     pub hosts_per_leaf: u16,
-    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry.
+    /// The load that the hosts of a leaf can offer, in multiples of its uplinks' capacity.
     pub oversubscription: u64,
     /// The endpoints' congestion control.
     pub controller: Controller,
-    /// Time from the first call until it is measured.
+    /// Time from the first call until the measurement.
     pub warm_up_ns: u64,
-    /// Time over which it is measured.
+    /// Duration of the measurement.
     pub measured_ns: u64,
 }
 
 impl ScaleConfig {
-    /// The table of the documentation.
+    /// Returns the settings of the documented table.
     pub fn full(seed: u64) -> Self {
         Self {
             seed,
             threads: vec![1, 2, 4, 6, 8, 10],
             hosts_per_leaf: 20,
-            // 20 hosts of 25 Gbit/s and five uplinks of 100: of the 40 places under each leaf of the
-            // paper's cluster, half were used.
+            // 20 hosts of 25 Gbit/s and five uplinks of 100: the paper used half of the 40 places under
+            // each leaf of its cluster.
             oversubscription: 1,
             controller: Controller::Timely,
             warm_up_ns: 500_000,
@@ -55,7 +55,7 @@ impl ScaleConfig {
         }
     }
 
-    /// A short variant: ten hosts, seconds.
+    /// Returns the settings of a short variant: ten hosts, seconds.
     pub fn quick(seed: u64) -> Self {
         Self {
             threads: vec![1, 3],
@@ -67,46 +67,46 @@ impl ScaleConfig {
     }
 }
 
-/// A figure.
+/// A row of results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScaleRow {
     /// Hosts.
     pub hosts: u16,
-    /// Endpoints on each.
+    /// Endpoints per host.
     pub threads: u16,
-    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry.
+    /// The load that the hosts of a leaf can offer, in multiples of its uplinks' capacity.
     pub oversubscription: u64,
     /// The endpoints' congestion control.
     pub controller: Controller,
-    /// Sessions of each host in its client role; it has as many in the other.
+    /// Sessions of a host as a client; as a server it has as many.
     pub sessions_per_host: u64,
-    /// Calls that ended while it was measured.
+    /// Calls that ended during the measurement.
     pub calls: u64,
-    /// Calls from the first to the last, all answered rightly.
+    /// Calls from the first to the last, all answered correctly.
     pub calls_checked: u64,
     /// Millions of calls per second that a host makes; it answers as many.
     pub rate_per_host_mrps: f64,
-    /// Their latencies.
+    /// Latencies of the calls.
     pub latency: Latency,
-    /// Packets that each host sends again per second.
+    /// Packets that a host retransmits per second.
     pub retransmissions_per_host_s: f64,
     /// Timeouts of requests.
     pub timeouts: u64,
     /// Packets dropped.
     pub drops: u64,
-    /// Times that congestion control limited a session.
+    /// Number of times that congestion control limited a session.
     pub sessions_limited: u64,
-    /// Time from the first call until it was measured.
+    /// Time from the first call until the measurement.
     pub warm_up_ns: u64,
-    /// Time over which it was measured.
+    /// Duration of the measurement.
     pub measured_ns: u64,
-    /// Packets that travelled in all, from the first session to the last answer.
+    /// Total number of packets, from the first session to the last answer.
     pub packets: u64,
-    /// A number that tells two runs apart unless all their packets did the same.
+    /// A number that differs between two runs unless all their packets behaved identically.
     pub digest: String,
 }
 
-/// Runs it; `on_row` gets each figure as soon as it is there.
+/// Runs the experiment; `on_row` gets each row as soon as it is complete.
 ///
 /// # Errors
 /// See [`ExperimentError`].
@@ -180,7 +180,7 @@ fn make_cluster(config: &ScaleConfig, mut network: LeafSpine) -> Result<Cluster,
     Cluster::new(&network.topology(), settings)
 }
 
-/// Endpoints with a session to each endpoint of each other host.
+/// Adds endpoints with a session to every endpoint of all other hosts.
 fn add_endpoints(
     cluster: &mut Cluster,
     hosts: u16,

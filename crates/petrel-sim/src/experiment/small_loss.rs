@@ -1,4 +1,4 @@
-//! Small RPCs over a link that loses packets at random: what loss does to their latency.
+//! Small RPCs over a link that loses packets at random, and the effect on their latency.
 
 use petrel_proto::Recovery;
 use serde::Serialize;
@@ -16,27 +16,27 @@ const MESSAGE_BYTES: usize = 32;
 /// Payload of the largest datagram.
 const FRAME_BYTES: usize = 1_472;
 
-/// What is run.
+/// The settings of the experiment.
 #[derive(Clone, Debug)]
 pub struct SmallLossConfig {
-    /// Everything random follows from it.
+    /// Everything random follows from this seed.
     pub seed: u64,
     /// Rate of the links, in Gbit/s.
     pub gbit: u64,
-    /// How likely a link loses a packet, in parts per billion.
+    /// Loss probabilities of the link, in parts per billion.
     pub loss_ppb: Vec<u32>,
     /// The client's congestion control.
     pub controller: Controller,
-    /// Sessions, of which each call takes a random one.
+    /// Sessions, from which each call takes a random one.
     pub sessions: u16,
     /// Calls in flight, over all sessions.
     pub in_flight: usize,
-    /// Calls for each figure.
+    /// Calls of a row.
     pub calls: u64,
 }
 
 impl SmallLossConfig {
-    /// The table of the documentation.
+    /// Returns the settings of the documented table.
     pub fn full(seed: u64) -> Self {
         Self {
             seed,
@@ -49,24 +49,24 @@ impl SmallLossConfig {
         }
     }
 
-    /// A short variant: a second.
+    /// Returns the settings of a short variant: a second.
     pub fn quick(seed: u64) -> Self {
         Self { calls: 50_000, ..Self::full(seed) }
     }
 }
 
-/// A figure.
+/// A row of results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SmallLossRow {
     /// The client's congestion control.
     pub controller: Controller,
-    /// How likely a packet is lost, each way.
+    /// The loss probability, in either direction.
     pub loss: f64,
     /// Sessions.
     pub sessions: u16,
     /// Calls in flight.
     pub in_flight: usize,
-    /// Calls, all answered rightly.
+    /// Calls, all answered correctly.
     pub calls: u64,
     /// Packets that were lost.
     pub losses: u64,
@@ -74,15 +74,15 @@ pub struct SmallLossRow {
     pub latency: Latency,
     /// Calls per second, in millions.
     pub rate_mrps: f64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub retransmissions: u64,
     /// Timeouts of requests.
     pub timeouts: u64,
-    /// Times that congestion control limited a session.
+    /// Number of times that congestion control limited a session.
     pub sessions_limited: u64,
 }
 
-/// Runs it; `on_row` gets each figure as soon as it is there.
+/// Runs the experiment; `on_row` gets each row as soon as it is complete.
 ///
 /// # Errors
 /// See [`ExperimentError`].

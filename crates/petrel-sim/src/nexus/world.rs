@@ -123,7 +123,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, trace: Trace) -> Self {
         let scenario = Scenario::draw(&mut Rng::stream(seed, 0x7e7_0001, 0));
-        // Strangers have hosts of their own behind the others, and one may be on the first.
+        // Foreign peers have hosts after the others, and one may be on the first host.
         let net = Net::new(seed, scenario.conditions, scenario.hosts + 2);
         let count = scenario.plans.len();
         Self {
@@ -340,7 +340,7 @@ impl World {
         }
     }
 
-    /// A thread ends by an error. Its endpoints live on, and are told of everything.
+    /// Handles a thread that ended with an error. Its endpoints live on, and are notified of everything.
     fn on_thread_death(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
         self.note(format_args!("p{id} has no thread any more"));
         let stats = nexus.stats();

@@ -1,5 +1,5 @@
-//! Random scenarios on random fabrics: whatever happens, every packet is accounted for, and what
-//! arrives was sent.
+//! Random scenarios on random fabrics: in all of them every packet is accounted for, and every received
+//! frame was sent.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 const SEEDS: u64 = 40;
 const END_NS: u64 = 3_000_000;
 
-/// Sends numbered frames to everybody at random, and checks what comes.
+/// Sends numbered frames to random hosts, and checks the received frames.
 struct Chatter {
     transport: SimTransport,
     rng: Rng,
     hosts: u16,
-    /// The first number of this incarnation; numbers go up by one for each frame.
+    /// The first number of this incarnation; numbers increase by one per frame.
     next: u32,
-    /// The number seen last from each peer.
+    /// The latest number from every peer.
     last: BTreeMap<PeerId, u32>,
     rules: Rules,
 }
@@ -127,7 +127,7 @@ fn switch(rng: &mut Rng) -> SwitchConfig {
     }
 }
 
-/// Bare packets beside those of the endpoints.
+/// Synthetic packets in addition to the endpoints' packets.
 fn add_background(fabric: &FabricHandle, rng: &mut Rng, hosts: u16) {
     for _ in 0..rng.below(4) {
         let from = SimAddr::new(HostId(rng.below(u64::from(hosts)) as u16), 99);
@@ -234,7 +234,7 @@ fn scenario(seed: u64) -> u64 {
         match stop {
             Stop::Idle => break,
             Stop::Crashed { dead, .. } => assert!(dead.len() <= 1),
-            // Higher numbers than the last incarnation could reach.
+            // Numbers beyond the reach of the last incarnation.
             Stop::Restarted { host } => {
                 let next = fabric.now_ns() as u32 * 100;
                 spawn(&mut simulation, &mut rng, host, next, rules);

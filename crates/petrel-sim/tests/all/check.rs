@@ -1,4 +1,4 @@
-//! Whole worlds: seeds that once found something, the same seeds every time, and fresh ones.
+//! Whole worlds: seeds that once found a defect, the same seeds every time, and fresh ones.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -6,13 +6,13 @@ use std::hash::BuildHasher;
 use petrel_sim::Trace;
 use petrel_sim::check::{Options, Summary, run_seed, run_seed_traced, run_seeds};
 
-/// Each line is a seed and what it found.
+/// A line is a seed and the defect that it found.
 const REGRESSIONS: &str = include_str!("regression_seeds.txt");
 
 const FIXED_SEEDS: u64 = 200;
 const FRESH_SEEDS: u64 = 10;
 
-/// As most of them were when they found something.
+/// The options under which most of these seeds found their defects.
 fn with_everything() -> Options {
     let mut options = Options::default();
     options.has_everything = true;
@@ -118,12 +118,12 @@ fn seeds__fixed_ones_keep_all_rules_and_meet_every_fault() {
 
 #[test]
 fn seeds__fresh_ones_keep_all_rules() {
-    // Nobody has seen these before; a failure names its seed and how to run it again.
+    // Fresh seeds; a failure names its seed and the command to run it again.
     let first = RandomState::new().hash_one(0) >> 16;
     assert_clean(&run(first..first + FRESH_SEEDS));
 }
 
-/// The seeds of a list, each with what it found.
+/// Returns the seeds of a list, with the defects that they found.
 fn seeds_of(list: &str) -> Vec<(u64, &str)> {
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines
@@ -137,7 +137,8 @@ fn seeds_of(list: &str) -> Vec<(u64, &str)> {
 #[test]
 fn seeds__that_found_something_stay_clean() {
     assert_eq!(seeds_of("# a comment\n\n17 what it found\n"), [(17, "what it found")]);
-    // Some were found by worlds without some features, which are others than those of the same seeds with everything.
+    // Some defects were found in worlds without some features, which differ from the worlds of the same
+    // seeds with all features.
     for options in [with_everything(), Options::default()] {
         for (seed, why) in seeds_of(REGRESSIONS) {
             if let Err(failure) = run_seed(seed, &options) {

@@ -1,4 +1,4 @@
-//! The suite that every transport passes, in virtual time.
+//! The conformance suite of all transports, in virtual time.
 
 use crate::common::*;
 use petrel_sim::fabric::{
@@ -15,7 +15,7 @@ struct Simulated {
     plan: FaultPlan,
     config: SimTransportConfig,
     fabric: FabricHandle,
-    /// Bytes of the rings in place of packets.
+    /// Bytes of the rings that replace packets.
     ring_bytes: Option<usize>,
     links: u64,
 }
@@ -26,7 +26,7 @@ impl Simulated {
         Self { plan, config, fabric: fabric(), ring_bytes: None, links: 0 }
     }
 
-    /// How the hub and a leaf reach each other.
+    /// Returns the links between the hub and a leaf.
     fn link(&mut self, hub: HostId, leaf: HostId) -> [DataLink; 2] {
         self.links += 1;
         [leaf, hub].map(|host| match self.ring_bytes {

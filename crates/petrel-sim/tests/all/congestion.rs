@@ -1,4 +1,4 @@
-//! What happens when more comes than goes: marks, shared memory, equal paths, oversubscription.
+//! Tests of overload in the fabric: marks, shared memory, equal paths, oversubscription.
 
 use crate::common::*;
 use petrel_sim::fabric::{
@@ -42,8 +42,8 @@ fn shared_buffer__congested_ports_have_the_closed_form_s_share() {
             fabric.advance(MS);
             let alpha = f64::from(alpha_num) / f64::from(alpha_den);
             let share = alpha / (1.0 + f64::from(ports) * alpha) * BYTES as f64;
-            // A port is at most a packet below its share when it refuses one, and sends one
-            // between two that come; with alpha above one, its threshold moves by alpha packets.
+            // A port is at most a packet below its share when it refuses one, and sends one packet between
+            // two arrivals. With alpha above one, its threshold moves by alpha packets.
             let slack = (2.0 + alpha) * WIRE as f64;
             for port in 0..ports {
                 let link = fabric.links_between(S0, HostId(port))[0];
@@ -78,8 +78,8 @@ fn shared_buffer__counts_drops_by_reason() {
     assert!(stats.is_balanced());
 }
 
-/// A port of 25 Gbit/s with a standing queue, fed by a window from a link four times as fast.
-/// Returns the queue that each packet found, and how many were marked of how many.
+/// Makes a port of 25 Gbit/s with a standing queue, fed by a window from a link four times as fast. Returns
+/// the queue that packets find, the number of marked packets, and the number of all packets.
 fn standing_queue(ecn: EcnConfig, packets: u32, ecn_capable: bool) -> (u64, u64, u64) {
     let mut topology = Topology::new();
     let switch = SwitchConfig { ecn: Some(ecn), ..shared(12_000_000, 8, 1) };
@@ -142,24 +142,24 @@ fn transport__learns_of_marks() {
             seen.push(receiver.received_ecn());
         }
         assert_eq!(seen.len(), 40);
-        // The queue grows by a packet for each that leaves: the first ones find it short.
+        // The queue grows by a packet for every departing one: the first packets find a short queue.
         assert_eq!([seen[0], seen[39 - 2]], expected);
         let marked = seen.iter().filter(|&&ecn| ecn == Ecn::Ce).count() as u64;
         assert_eq!((receiver.rx_marked(), fabric.stats().marked), (marked, marked));
     }
 }
 
-/// How far counts are from equal shares: chi-square.
+/// Returns chi-square, the distance of counts from equal shares.
 fn chi_square(counts: &[u64]) -> f64 {
     let expected = counts.iter().sum::<u64>() as f64 / counts.len() as f64;
     counts.iter().map(|&count| (count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// What chi-square exceeds once in a hundred thousand times, with 4 - 1 and 5 - 1 degrees.
+/// Values that chi-square exceeds once in a hundred thousand times, with 4 - 1 and 5 - 1 degrees.
 const CHI_SQUARE_OF_4: f64 = 25.9;
 const CHI_SQUARE_OF_5: f64 = 28.5;
 
-/// Sends one packet of each of `flows` flows from the first leaf to the second.
+/// Sends one packet for each of `flows` flows from the first leaf to the second.
 fn scatter(network: &LeafSpine, flows: u16, seed: u64) -> FabricHandle {
     let fabric = FabricHandle::new(&network.topology(), exact_cpu(), seed).unwrap();
     let mut rng = Rng::new(seed);

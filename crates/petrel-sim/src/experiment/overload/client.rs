@@ -1,4 +1,4 @@
-//! A client that calls when its users want something, whether earlier calls have ended or not.
+//! An open-loop client: calls arrive independently of earlier calls.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,18 +19,18 @@ const MESSAGE_BYTES: usize = 32;
 
 const PS_PER_NS: u64 = 1_000;
 
-/// What a client asks for.
+/// The demand of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     /// Mean time from one call to the next.
     pub(super) gap_mean_ps: u64,
-    /// How long an answer is worth something.
+    /// The latency objective of an answer.
     pub(super) slo_ns: u64,
-    /// Whether calls say so.
+    /// Whether calls carry a deadline.
     pub(super) has_deadlines: bool,
 }
 
-/// What came of the calls that were asked for while it was measured.
+/// The outcomes of calls that arrived during the measurement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcomes {
     pub(super) offered: u64,
@@ -38,17 +38,17 @@ pub(super) struct Outcomes {
     pub(super) good: u64,
     /// Answered too late.
     pub(super) late: u64,
-    /// Refused by the server, which has too much to do.
+    /// Refused by an overloaded server.
     pub(super) refused: u64,
-    /// Given up when it was too late, by the client or by the server.
+    /// Expired at the client or at the server.
     pub(super) expired: u64,
     /// Not sent, because the client's limit was reached.
     pub(super) held_back: u64,
     /// Not sent, because the session's queue was full.
     pub(super) unsent: u64,
-    /// Of the calls that were answered, in time or not, from when they were asked for.
+    /// Latencies of answered calls, in time or not, from their arrival.
     pub(super) latency: Histogram,
-    /// Of the refusals.
+    /// Latencies of refusals.
     pub(super) refusal: Histogram,
 }
 
@@ -65,7 +65,7 @@ impl Outcomes {
         self.refusal.add(&other.refusal);
     }
 
-    /// Whether every call has ended in one way.
+    /// Returns true if every call has exactly one outcome.
     pub(super) fn is_balanced(&self) -> bool {
         let Self { offered, good, late, refused, expired, held_back, unsent, .. } = *self;
         offered == good + late + refused + expired + held_back + unsent
@@ -82,22 +82,22 @@ pub(super) struct Client {
 
 struct State {
     rng: Rng,
-    /// When the next call is asked for, once it has begun.
+    /// When the next call arrives, once calls have begun.
     next_ps: Option<u64>,
     limit: Option<ConcurrencyLimit>,
     outcomes: Outcomes,
-    /// A wrong answer or a failure that nothing explains: the first is described.
+    /// The first wrong answer or unexplained failure.
     wrong: Option<String>,
     spare: Vec<(MsgBuf, MsgBuf, Body)>,
 }
 
-/// What the end of a call says to the limit.
+/// The method of the limit to call at the end of a call.
 type Says = fn(&mut ConcurrencyLimit, Permit, u64);
 
-/// A call under way.
+/// An outstanding call.
 struct Call {
     asked_ns: u64,
-    /// Of the answer.
+    /// The seed of the answer.
     seed: u64,
     body: Body,
     counts: bool,
@@ -123,7 +123,7 @@ impl Client {
         Self { demand, session, phase, pending: Cell::new(0), state: RefCell::new(state) }
     }
 
-    /// What came of its calls; or what should not have.
+    /// Returns the outcomes of its calls, or the first error.
     pub(super) fn outcomes(&self) -> Result<Outcomes, String> {
         let state = self.state.borrow();
         state.wrong.clone().map_or_else(|| Ok(state.outcomes.clone()), Err)
@@ -139,7 +139,7 @@ impl Client {
         let Some((mut request, response, body)) = self.take_buffers(cx) else {
             return self.note_wrong(|| "an endpoint has no memory for a call".to_owned());
         };
-        // The number of the request says when its answer is worth nothing.
+        // The number of the request is the time after which its answer is worthless.
         let worthless_ns = asked_ns + self.demand.slo_ns;
         let seed = body.number(&mut request, worthless_ns, MESSAGE_BYTES as u32);
         let call = Call { asked_ns, seed, body, counts, permit };
@@ -217,7 +217,7 @@ impl Client {
             _ => self.note_wrong(|| format!("a call failed: {failure}")),
         }
         match failure.execution {
-            // What was too late before it was sent says nothing about the server.
+            // A call that expired before it was sent shows nothing about the server.
             Execution::NotSent => ConcurrencyLimit::ended,
             Execution::MayHaveExecuted => ConcurrencyLimit::timed_out,
             _ => ConcurrencyLimit::refused,
@@ -257,7 +257,7 @@ impl Driver for Client {
 }
 
 impl State {
-    /// The first call comes as long after the beginning as others after the one before.
+    /// Schedules the first call after a gap, as between later calls.
     fn begin(&mut self, now_ns: u64, demand: Demand) {
         if self.next_ps.is_none() {
             self.next_ps = Some(now_ns * PS_PER_NS);
@@ -270,7 +270,7 @@ impl State {
         self.next_ps = self.next_ps.map(|next_ps| next_ps + gap_ps);
     }
 
-    /// Leave to call, if there has to be any; nothing if there is none.
+    /// Returns a permit if there is a limit; fails if the limit is reached.
     fn permit(&mut self, now_ns: u64) -> Result<Option<Permit>, ()> {
         match &mut self.limit {
             None => Ok(None),

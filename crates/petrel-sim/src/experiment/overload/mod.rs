@@ -1,8 +1,8 @@
-//! A server that is asked for more than it can do, and what its clients still get.
+//! A server with more load than capacity, and the goodput of its clients.
 //!
-//! Clients whose users come when they want (Poisson), with an objective for each answer; a server with
-//! workers that take virtual time; and between them ways to refuse: at the server's queue
-//! ([`Admission`]) and in the client ([`ConcurrencyLimit`]).
+//! Clients have Poisson arrivals and a latency objective for every answer; the server has workers that take
+//! virtual time. Two mechanisms refuse calls: admission control at the server's queue ([`Admission`]), and
+//! a limit in the client ([`ConcurrencyLimit`]).
 //!
 //! [`Admission`]: petrel::overload::Admission
 //! [`ConcurrencyLimit`]: petrel::overload::ConcurrencyLimit
@@ -35,40 +35,40 @@ const MESSAGE_BYTES: usize = 32;
 
 const LINE_GBIT: u64 = 25;
 
-/// Beyond, calls would not end within the patience of an experiment.
+/// Above this time, calls would not end within the time limit of an experiment.
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// What is run.
+/// The settings of the experiment.
 #[derive(Clone, Debug)]
 pub struct OverloadConfig {
-    /// Everything random follows from it.
+    /// Everything random follows from this seed.
     pub seed: u64,
-    /// Hosts with a client each.
+    /// Number of hosts, with one client each.
     pub clients: u16,
-    /// Requests that the server works on at once.
+    /// Number of concurrently executed requests.
     pub workers: u16,
-    /// How long a request takes on average.
+    /// Average service time of a request.
     pub service_ns: u64,
-    /// How that is spread.
+    /// Distributions of the service time.
     pub services: Vec<Service>,
-    /// How long an answer is worth something.
+    /// The latency objective of answers.
     pub slo_ns: u64,
-    /// What is asked for, in hundredths of what the workers can do.
+    /// Offered loads, in percent of the workers' capacity.
     pub loads_percent: Vec<u32>,
-    /// What the server does.
+    /// The overload policies of the server.
     pub policies: Vec<Policy>,
-    /// The target for waits of those policies that have one.
+    /// The target for queueing delays, for policies that have one.
     pub target_ns: u64,
-    /// Whether clients send fewer calls to a server that refuses.
+    /// Whether clients reduce the load on a refusing server.
     pub back_pressure: Vec<bool>,
-    /// Time before it is measured.
+    /// Time before the measurement.
     pub warm_up_ns: u64,
-    /// For how long.
+    /// Duration of the measurement.
     pub measured_ns: u64,
 }
 
 impl OverloadConfig {
-    /// The table of the documentation.
+    /// Returns the settings of the documented table.
     pub fn full(seed: u64) -> Self {
         Self {
             seed,
@@ -86,7 +86,7 @@ impl OverloadConfig {
         }
     }
 
-    /// A short variant: seconds.
+    /// Returns the settings of a short variant: seconds.
     pub fn quick(seed: u64) -> Self {
         Self {
             clients: 20,
@@ -98,7 +98,7 @@ impl OverloadConfig {
         }
     }
 
-    /// What is impossible in it.
+    /// Checks for impossible settings.
     fn check(&self) -> Result<(), ExperimentError> {
         let problem = match self {
             Self { clients: 0, .. } | Self { workers: 0, .. } => "there is a client and a worker",
@@ -110,58 +110,58 @@ impl OverloadConfig {
         Err(ExperimentError::Parameters(problem.to_owned()))
     }
 
-    /// Requests per second that the workers can do.
+    /// Returns the requests per second that the workers can serve.
     pub fn capacity_per_s(&self) -> f64 {
         f64::from(self.workers) * 1e9 / self.service_ns as f64
     }
 }
 
-/// A figure.
+/// A row of results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverloadRow {
-    /// How long requests take.
+    /// Distribution of service times.
     pub service: &'static str,
-    /// What the server does.
+    /// The overload policy of the server.
     pub policy: &'static str,
-    /// Whether clients send fewer calls to a server that refuses.
+    /// Whether clients reduce the load on a refusing server.
     pub back_pressure: bool,
-    /// What is asked for, over what the workers can do.
+    /// Offered load, divided by the workers' capacity.
     pub load: f64,
-    /// Calls that were asked for, per second.
+    /// Calls that arrived, per second.
     pub offered_per_s: f64,
     /// Answers in time, per second.
     pub goodput_per_s: f64,
-    /// That, over what the workers can do.
+    /// Goodput, divided by the workers' capacity.
     pub of_capacity: f64,
-    /// That, over the best of this policy at any load.
+    /// Goodput, divided by the best goodput of this policy at any load.
     pub of_best: f64,
-    /// From when a call was asked for to its answer, of all that were answered.
+    /// Time from the arrival of a call to its answer, over all answered calls.
     pub latency: Latency,
-    /// The same of those that the server refused.
+    /// Time from the arrival of a call to its refusal by the server.
     pub refusal: Latency,
-    /// Calls that were asked for while it was measured; the sum of all below up to `unsent`.
+    /// Calls that arrived during the measurement; the sum of all fields from here to `unsent`.
     pub offered: u64,
     /// Answered in time.
     pub good: u64,
     /// Answered too late.
     pub late: u64,
-    /// Refused because the server has too much to do.
+    /// Refused because of overload.
     pub refused: u64,
-    /// Given up when it was too late, by the client or by the server.
+    /// Expired at the client or at the server.
     pub expired: u64,
     /// Not sent because of the client's limit.
     pub held_back: u64,
     /// Not sent because the session's queue was full.
     pub unsent: u64,
-    /// Requests that were run while it was measured.
+    /// Requests that were run during the measurement.
     pub executed: u64,
-    /// Those of them that ended after their deadline: work for nothing.
+    /// Executed requests that ended after their deadline: wasted work.
     pub wasted: u64,
-    /// Share of the time that the workers were busy.
+    /// Share of the time in which the workers were busy.
     pub busy: f64,
 }
 
-/// What has to be named to name a figure.
+/// The parameters of a series of rows.
 #[derive(Clone, Copy)]
 struct Series {
     service: Service,
@@ -169,7 +169,7 @@ struct Series {
     back_pressure: bool,
 }
 
-/// Runs it; `on_row` gets each figure as soon as all of its policy are there.
+/// Runs the experiment; `on_row` gets each row as soon as its series is complete.
 ///
 /// # Errors
 /// See [`ExperimentError`].
@@ -241,7 +241,7 @@ fn settings(seed: u64) -> Settings {
     }
 }
 
-/// The server and all clients under one switch, as in the other experiments.
+/// Makes a topology with the server and all clients under one switch, as in the other experiments.
 fn one_switch(clients: u16) -> Topology {
     let switch = SwitchConfig {
         ecn: Controller::Dcqcn.marks(LINE_GBIT),

@@ -1,31 +1,31 @@
-//! What the server does about too many requests.
+//! The overload policies of the server.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use petrel::overload::{AdmissionConfig, Shedding};
 
-/// What the server does about too many requests.
+/// An overload policy of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Takes everything in and runs it, in the order in which it comes; calls have no deadlines.
+    /// Accepts and runs all requests, in the order of arrival; calls have no deadlines.
     None,
-    /// Calls have deadlines, and nothing is run whose deadline has passed.
+    /// Calls have deadlines, and expired requests are not run.
     Deadlines,
-    /// That, and [`Shedding::Codel`].
+    /// `Deadlines`, and [`Shedding::Codel`].
     Codel,
-    /// That, and [`Shedding::ControlledDelay`].
+    /// `Deadlines`, and [`Shedding::ControlledDelay`].
     Controlled,
-    /// That, and [`Shedding::OldestWait`].
+    /// `Deadlines`, and [`Shedding::OldestWait`].
     Oldest,
-    /// That, and [`Shedding::ExpectedWait`].
+    /// `Deadlines`, and [`Shedding::ExpectedWait`].
     Expected,
-    /// Deadlines, and what is done if nothing else is said.
+    /// Deadlines, and the default admission settings.
     Default,
 }
 
 impl Policy {
-    /// Every one.
+    /// All policies.
     pub const ALL: [Self; 7] = [
         Self::None,
         Self::Deadlines,
@@ -36,7 +36,7 @@ impl Policy {
         Self::Default,
     ];
 
-    /// What it is called.
+    /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Policy::None => "none",
@@ -49,7 +49,7 @@ impl Policy {
         }
     }
 
-    /// The server's settings, with this as the target for waits.
+    /// Returns the server's settings, with this target for queueing delays.
     pub fn admission(self, target: Duration) -> AdmissionConfig {
         // CoDel's own proportion: the target is 5 % of the interval (RFC 8289 §4.4).
         let interval = target.saturating_mul(20);
@@ -65,7 +65,7 @@ impl Policy {
         AdmissionConfig { shedding, ..AdmissionConfig::default() }
     }
 
-    /// Whether calls say by when an answer is needed.
+    /// Returns true if calls carry a deadline.
     pub fn has_deadlines(self) -> bool {
         self != Policy::None
     }

@@ -1,4 +1,4 @@
-//! A server whose workers take virtual time: a queue, admission to it, and so many requests at once.
+//! A server whose workers take virtual time: a queue with admission control, and a number of workers.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -18,7 +18,7 @@ use crate::rng::Rng;
 /// The method that the server serves.
 pub(super) const METHOD: u16 = 2;
 
-/// What the server did while it was measured.
+/// The work of the server during the measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     /// Requests that workers ran.
@@ -27,15 +27,15 @@ pub(super) struct Work {
     pub(super) wasted: u64,
     /// Requests that waited long before a worker came to them, and were not run.
     pub(super) dropped: u64,
-    /// Time that workers were busy, together.
+    /// Total time in which workers were busy.
     pub(super) busy_ns: u64,
 }
 
-/// What the server is.
+/// The settings of the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) service: Service,
-    /// How long a request takes on average.
+    /// Average service time of a request.
     pub(super) service_ns: u64,
     pub(super) workers: usize,
 }
@@ -52,7 +52,7 @@ struct State {
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     idle_workers: usize,
-    /// What workers are at, by when they end.
+    /// Running requests, by the end of their service.
     running: BinaryHeap<Reverse<Running>>,
     started: u64,
     work: Work,
@@ -61,25 +61,25 @@ struct State {
 struct Queued {
     responder: Responder,
     asked: Asked,
-    /// What the call says about it.
+    /// The deadline carried by the call.
     deadline_ns: Option<u64>,
     bytes: usize,
     queued_ns: u64,
 }
 
-/// What a request asks for.
+/// The content of a request.
 #[derive(Clone, Copy)]
 struct Asked {
     len: usize,
-    /// Of the answer.
+    /// The seed of the answer.
     seed: u64,
-    /// When the answer is worth nothing any more, whether the call says so or not.
+    /// When the answer becomes worthless, whether or not the call carries this time.
     worthless_ns: u64,
 }
 
 struct Running {
     ends_ns: u64,
-    /// Orders those that end together.
+    /// Orders requests that end together.
     number: u64,
     service_ns: u64,
     responder: Responder,
@@ -105,7 +105,7 @@ impl Server {
         self.state.borrow().work
     }
 
-    /// The handler.
+    /// Handles a request.
     pub(super) fn handle(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let Some(asked) = Asked::read(request.data()) else {
             return request.fail(cx, Status::InvalidArgument, "no request of this experiment");
@@ -122,7 +122,7 @@ impl Server {
         handled
     }
 
-    /// Gives requests to workers that have none.
+    /// Assigns requests to idle workers.
     fn start_idle(&self, cx: &mut Context<'_>) {
         let now_ns = cx.now_ns();
         while let Some(queued) = self.next_for_idle() {
@@ -235,7 +235,7 @@ impl State {
 }
 
 impl Asked {
-    /// A request of [`message`] whose number says when its answer is worth nothing.
+    /// Reads a request of [`message`] whose number is the time after which its answer is worthless.
     fn read(request: &[u8]) -> Option<Self> {
         let (len, seed) = message::read(request)?;
         let worthless_ns = u64::from_le_bytes(*request.last_chunk()?);

@@ -1,32 +1,32 @@
-//! How long a worker takes for a request.
+//! Service times of requests.
 
 use std::str::FromStr;
 
 use crate::fabric::exponential;
 use crate::rng::{Probability, Rng};
 
-/// How the times that requests take are spread.
+/// The distribution of service times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// All take the same.
+    /// All requests take the same time.
     Fixed,
     /// Exponentially distributed.
     Exponential,
-    /// Nine of ten take one time, the tenth ten times as long.
+    /// Nine of ten requests are short, the tenth takes ten times as long.
     Bimodal,
 }
 
-/// The share of long ones.
+/// The share of long requests.
 const LONG: Probability = Probability::percent(10);
 
-/// How much longer they take.
+/// The ratio of long to short service times.
 const LONGER: u64 = 10;
 
 impl Service {
-    /// Every one.
+    /// All distributions.
     pub const ALL: [Self; 3] = [Self::Fixed, Self::Exponential, Self::Bimodal];
 
-    /// What it is called.
+    /// Returns the name.
     pub const fn name(self) -> &'static str {
         match self {
             Service::Fixed => "fixed",
@@ -40,7 +40,7 @@ impl Service {
             Service::Fixed => mean_ns,
             Service::Exponential => exponential(mean_ns, rng),
             Service::Bimodal => {
-                // 0.9 × 1 + 0.1 × 10 short ones.
+                // 0.9 × 1 + 0.1 × 10 short times.
                 let short_ns = mean_ns * 10 / (9 + LONGER);
                 if rng.chance(LONG) { short_ns * LONGER } else { short_ns }
             }
@@ -69,7 +69,7 @@ mod tests {
         for service in Service::ALL {
             let mut rng = Rng::new(1);
             let sum: u64 = (0..100_000).map(|_| service.draw_ns(10_000, &mut rng)).sum();
-            // The standard error of each is below 50 ns.
+            // The standard errors are below 50 ns.
             assert!((sum / 100_000).abs_diff(10_000) < 200, "{} {sum}", service.name());
         }
     }

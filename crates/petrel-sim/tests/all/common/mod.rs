@@ -1,4 +1,4 @@
-//! What the tests of the fabric share.
+//! Helpers shared by the tests of the fabric.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
@@ -32,7 +32,7 @@ pub fn star_with(hosts: usize, switch: SwitchConfig, link: LinkConfig, seed: u64
     FabricHandle::new(&topology, exact_cpu(), seed).unwrap()
 }
 
-/// A transport that knows all other hosts; host `n` is peer `n`.
+/// Binds a transport that knows all other hosts; host `n` is peer `n`.
 pub fn bind(fabric: &FabricHandle, host: HostId) -> SimTransport {
     bind_with(fabric, host, SimTransportConfig::default())
 }
@@ -48,7 +48,7 @@ pub fn bind_with(fabric: &FabricHandle, host: HostId, config: SimTransportConfig
     transport
 }
 
-/// Sends `count` numbered frames of `length` bytes; returns how many were taken.
+/// Sends `count` numbered frames of `length` bytes; returns the number of accepted frames.
 pub fn send(from: &mut SimTransport, to: HostId, first: u32, count: u32, length: usize) -> u32 {
     let bodies: Vec<Vec<u8>> = (first..first + count).map(|n| numbered(n, length)).collect();
     let mut taken = 0;
@@ -64,7 +64,7 @@ pub fn frame(to: HostId, bytes: &[u8]) -> TxFrame<'_> {
     TxFrame { peer: PeerId(u32::from(to.0)), head, body }
 }
 
-/// A frame that starts with its number and goes on with bytes that follow from it.
+/// Makes a frame of a number and pseudo-random bytes that follow from it.
 pub fn numbered(number: u32, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     Rng::new(u64::from(number)).fill(&mut bytes);
@@ -76,7 +76,7 @@ pub fn number_of(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(bytes[..4].try_into().unwrap())
 }
 
-/// Takes everything that has arrived.
+/// Takes all received frames.
 pub fn receive(at: &mut SimTransport) -> Vec<(PeerId, Vec<u8>)> {
     let mut got = Vec::new();
     while at.rx_burst(64, |peer, bytes| got.push((peer, bytes.to_vec()))) > 0 {}
