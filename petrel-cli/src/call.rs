@@ -1,4 +1,4 @@
-//! `petrel call`: one call, its reply on standard output.
+//! `petrel call`: makes one call and writes the reply to standard output.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::output::Output;
 use crate::text::{clean, clean_bytes};
 use crate::units::format_ns;
 
-/// The reply as `--json` prints it; `text` or `hex`, whichever it can be.
+/// The reply as `--json` prints it; `text` if the bytes are UTF-8, else `hex`.
 #[derive(Serialize)]
 struct Answer {
     transport: &'static str,
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let transport = client.transport();
     let started = Instant::now();
     let session = client.sessions[0];
-    // The server hears of the time limit with the request, and by a CANCEL when the call is over.
+    // The server learns the time limit from the request, and the end of the call from a CANCEL.
     let call = client.endpoint.call(session, args.method.0, &data).timeout(args.timeout);
     let reply = call.wait().map_err(|failure| explain(failure, args.timeout));
     let elapsed_ns = started.elapsed().as_nanos() as u64;
@@ -90,7 +90,7 @@ fn read(payload: &Payload) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// The failure, with the time limit of the command line if that is what ended the call.
+/// Returns the failure, with the command line's time limit in its message if the limit ended the call.
 fn explain(failure: petrel::Error, timeout: Duration) -> petrel::Error {
     let has_expired = failure.status == Status::DeadlineExceeded
         && matches!(failure.execution, Execution::NotSent | Execution::MayHaveExecuted);
@@ -108,7 +108,7 @@ fn print_response(
 ) -> io::Result<()> {
     if !output.is_json() {
         let mut stdout = io::stdout().lock();
-        // A file gets the bytes as they are; a terminal would obey some.
+        // A file gets the unchanged bytes; a terminal would interpret some of them.
         match stdout.is_terminal() {
             true => stdout.write_all(&clean_bytes(response))?,
             false => stdout.write_all(response)?,
@@ -122,7 +122,7 @@ fn print_response(
     output.record(&Answer { transport, status, length_bytes, text, hex, elapsed_ns })
 }
 
-/// On a terminal the shell's prompt must not follow the reply on its line; a file gets the reply
+/// Ends the line on a terminal, so that the shell's prompt starts a new one; a file gets the reply
 /// alone.
 fn finish_line(response: &[u8], mut stdout: io::StdoutLock<'_>) -> io::Result<()> {
     if stdout.is_terminal() && !response.ends_with(b"\n") {

@@ -5,8 +5,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Two CPUs that this process may use, of different cores if there are such; `None` if it has only
-/// one.
+/// Returns two usable CPUs, of different cores if possible; `None` if the process has only one CPU.
 pub(crate) fn pair() -> Option<[usize; 2]> {
     let usable = all();
     let (&first, rest) = usable.split_first()?;
@@ -16,13 +15,13 @@ pub(crate) fn pair() -> Option<[usize; 2]> {
     Some([first, second])
 }
 
-/// The CPUs that this thread may use.
+/// Returns the CPUs that this thread may use.
 pub(crate) fn all() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// CPUs of the same core, as far as the kernel tells.
+/// Returns the CPUs of the same core, according to the kernel.
 fn siblings(cpu: usize) -> Vec<usize> {
     let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     fs::read_to_string(file).map(|list| parse_list(&list)).unwrap_or_default()
@@ -44,13 +43,13 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Keeps the calling thread on one CPU until this is dropped.
+/// Keeps the calling thread on one CPU until the guard is dropped.
 pub(crate) struct Pinned {
     former: CpuSet,
 }
 
 impl Pinned {
-    /// Pins the thread.
+    /// Pins the calling thread to a CPU.
     pub(crate) fn to(cpu: usize) -> io::Result<Self> {
         let former = sched_getaffinity(None)?;
         pin(cpu)?;
@@ -60,21 +59,21 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The CPUs may have been taken away meanwhile; then the thread stays where it is.
+        // The CPUs may have been taken away meanwhile; then the thread stays on its CPU.
         let _ = sched_setaffinity(None, &self.former);
     }
 }
 
-/// Where and how a thread runs for a while.
+/// The placement and priority of a thread for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seat {
     /// The CPU to keep to.
     pub(crate) cpu: Option<usize>,
-    /// Whether no ordinary thread may interrupt it.
+    /// Whether the thread runs with real-time priority.
     pub(crate) is_realtime: bool,
 }
 
-/// A thread on its seat, until this is dropped.
+/// A guard that keeps a thread on its seat until it is dropped.
 pub(crate) struct Seated {
     _pinned: Option<Pinned>,
     is_realtime: bool,
@@ -94,7 +93,7 @@ impl Seat {
 impl Drop for Seated {
     fn drop(&mut self) {
         if self.is_realtime {
-            // Everybody may be an ordinary thread.
+            // Returning to ordinary scheduling needs no privilege.
             let _ = schedule(libc::SCHED_OTHER, 0);
         }
     }
@@ -111,10 +110,10 @@ fn why_not_realtime(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("no realtime priority: {error}{hint}"))
 }
 
-/// Sets how the calling thread is scheduled.
+/// Sets the scheduling policy of the calling thread.
 fn schedule(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let parameter = libc::sched_param { sched_priority: priority };
-    // SAFETY: the parameter is local, and only read.
+    // SAFETY: the parameter is local, and the kernel only reads it.
     let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -148,7 +147,7 @@ mod tests {
         assert_eq!(all(), before[..1]);
         drop(seated);
         assert_eq!(all(), before);
-        // Without the right to it there is an error, and the thread stays as it was.
+        // Without the privilege, seating fails and the thread's placement is unchanged.
         let result = Seat { cpu: None, is_realtime: true }.take();
         if let Err(error) = result {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);

@@ -1,7 +1,7 @@
-//! `petrel demo`: a first RPC, a large one, and a few figures, in one process.
+//! `petrel demo`: a first RPC, a large RPC, and a few figures, in one process.
 //!
-//! Client and server are as far apart as two processes would be: each has its own nexus, they
-//! agree over TCP, and the calls go through real sockets and real shared memory.
+//! Client and server use the same paths as two processes: separate nexuses that agree over TCP, real
+//! sockets and real shared memory.
 
 use std::time::{Duration, Instant};
 
@@ -24,13 +24,13 @@ const BOTH: [BenchTransport; 2] = [BenchTransport::Udp, BenchTransport::Shm];
 /// Size of the large messages in bytes: the default limit, inclusive.
 const LARGE_BYTES: usize = 8 << 20;
 
-/// Of each measurement.
+/// Duration of a measurement.
 const BENCH_TIME: Duration = Duration::from_millis(1_500);
 
-/// Well above what a busy laptop needs for 8 MiB.
+/// Far more than a busy laptop needs for 8 MiB.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A call that was made to be seen.
+/// A call that the demo prints.
 #[derive(Serialize)]
 struct Hello {
     demo: &'static str,
@@ -40,7 +40,7 @@ struct Hello {
     elapsed_ns: u64,
 }
 
-/// A large message that was sent there or back.
+/// A large request or response that was transferred.
 #[derive(Serialize)]
 struct Transfer {
     demo: &'static str,
@@ -52,7 +52,7 @@ struct Transfer {
     elapsed_ns: u64,
 }
 
-/// Shows what there is, in the order in which a newcomer would try it.
+/// Runs the demo, in the order in which a new user would try the features.
 pub(crate) fn run(args: &DemoArgs, output: Output) -> Result<Outcome, Failure> {
     let server = Server::start(&ServerConfig::at(([127, 0, 0, 1], 0).into()))?;
     let shown = show_calls(&server, output);
@@ -111,7 +111,7 @@ fn show_hello(client: &mut Client, output: Output) -> Result<(), Failure> {
     Ok(output.record(&Hello { demo: "hello", transport, request, reply, elapsed_ns })?)
 }
 
-/// Sends a large request; the server answers its checksum.
+/// Sends a large request; the server answers with its checksum.
 fn send(client: &mut Client) -> Result<Transfer, Failure> {
     let mut request = vec![0; LARGE_BYTES];
     Pattern::new(1, 1).fill(&mut request);
@@ -123,7 +123,7 @@ fn send(client: &mut Client) -> Result<Transfer, Failure> {
     Ok(Transfer::new(client, "there", expected, verified, started))
 }
 
-/// Asks for a large response, and compares it.
+/// Requests a large response, and compares it with the expected pattern.
 fn fetch(client: &mut Client) -> Result<Transfer, Failure> {
     let seed = 2;
     let started = Instant::now();

@@ -1,19 +1,19 @@
-//! `petrel doctor`: what this host offers Petrel, and what to do about the rest.
+//! `petrel doctor`: the features of this host that Petrel uses, and advice about missing ones.
 //!
-//! A check tries the thing itself wherever that is harmless: kernels are patched, containers
-//! filtered and virtual network cards incomplete, so a version number proves little. What cannot be
-//! tried is read from `/proc` and `/sys`, where no file is taken for granted. Every wait is
-//! bounded, no check needs privileges, and none leaves anything behind.
+//! A check tries the feature itself wherever that is harmless: kernels are patched, containers filtered
+//! and virtual network cards incomplete, so a version number proves little. Untestable properties are
+//! read from `/proc` and `/sys`, where any file may be missing. Every wait is bounded, no check needs
+//! privileges, and none leaves a trace.
 //!
-//! | file | what it looks at |
+//! | file | subject |
 //! | --- | --- |
 //! | [`check`] | the result of one check |
 //! | [`system`] | kernel, container, virtual machine |
 //! | [`udp`] | datagrams over loopback, GSO, GRO, MTU |
-//! | [`ecn`] | marks of congestion |
+//! | [`ecn`] | ECN marks |
 //! | [`buffers`] | limits of socket buffers |
 //! | [`control`] | the control plane's TCP ports |
-//! | [`shared`] | what the shared-memory transport needs |
+//! | [`shared`] | requirements of the shared-memory transport |
 //! | [`memory`] | huge pages and locked memory |
 //! | [`cpu`] | CPUs, their isolation, quota and real-time scheduling |
 //! | [`clock`] | time stamp counter and clock source |
@@ -46,7 +46,7 @@ use crate::Outcome;
 use crate::cli::DoctorArgs;
 use crate::output::Output;
 
-/// Runs all checks and prints them. Fails where one fails that Petrel cannot do without.
+/// Runs all checks and prints the results. Fails if a check fails that Petrel depends on.
 pub(crate) fn run(args: &DoctorArgs, output: Output) -> io::Result<Outcome> {
     let checks = all_checks(args.port);
     for check in &checks {
@@ -94,7 +94,7 @@ fn print_for_people(checks: &[Check], output: Output) -> io::Result<()> {
     output.line(format!("\n{}", verdict(checks)))
 }
 
-/// One row per check; the area stands only where it changes.
+/// Creates a table with one row per check; the area is printed only where it changes.
 fn results(checks: &[Check], output: Output) -> Table {
     let mut table = output.table(&["", "area", "check", "found"]);
     let mut last_area = "";
@@ -111,7 +111,7 @@ fn results(checks: &[Check], output: Output) -> Table {
     table
 }
 
-/// One row per piece of advice.
+/// Creates a table with one row per piece of advice.
 fn advice(checks: &[Check], output: Output) -> Table {
     let mut table = output.list();
     let mut advised: Vec<&Check> = checks.iter().filter(|check| check.advice.is_some()).collect();
@@ -123,7 +123,7 @@ fn advice(checks: &[Check], output: Output) -> Table {
     table
 }
 
-/// The status as sign and word: the sign for the eye, the word for those who see no colour.
+/// Returns the status as sign and word: the word serves readers who cannot see the colour.
 fn symbol(status: Status) -> Cell {
     match status {
         Status::Ok => Cell::new("✓ ok").fg(Color::Green),

@@ -1,4 +1,4 @@
-//! Why a subcommand has no result: a sentence for people, and the same as JSON for programs.
+//! The failure of a subcommand: a sentence for human readers, and the same as JSON for programs.
 
 use std::fmt;
 use std::io;
@@ -7,21 +7,21 @@ use petrel::Status;
 use petrel::nexus::SetupError;
 use serde::Serialize;
 
-/// A subcommand could not do its work.
+/// The reason why a subcommand failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The result could not be printed, or a file not be read.
+    /// The result could not be printed, or a file could not be read.
     Io(io::Error),
-    /// Something of Petrel said no.
+    /// Petrel refused or failed an operation.
     Refused {
-        /// The gRPC status code, where there is one.
+        /// The gRPC status code, if there is one.
         status: Option<Status>,
-        /// What happened and what to do about it.
+        /// The cause, and advice.
         message: String,
     },
 }
 
-/// A failure on a line of its own, as `--json` prints it.
+/// A failure as a JSON line of `--json`.
 #[derive(Serialize)]
 pub(crate) struct FailureRecord {
     error: String,
@@ -29,17 +29,17 @@ pub(crate) struct FailureRecord {
 }
 
 impl Failure {
-    /// A failure with a status.
+    /// Creates a failure with a status.
     pub(crate) fn new(status: Status, message: impl Into<String>) -> Self {
         Self::Refused { status: Some(status), message: message.into() }
     }
 
-    /// A failure that no status describes.
+    /// Creates a failure without a status.
     pub(crate) fn because(message: impl fmt::Display) -> Self {
         Self::Refused { status: None, message: message.to_string() }
     }
 
-    /// The gRPC status code, where there is one.
+    /// Returns the gRPC status code, if there is one.
     pub(crate) fn status(&self) -> Option<Status> {
         match self {
             Self::Io(_) => None,
@@ -47,12 +47,12 @@ impl Failure {
         }
     }
 
-    /// Whether the reader of standard output has seen enough, as `head` has.
+    /// Returns true if the reader of standard output has closed the pipe, as `head` does.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// What `--json` prints.
+    /// Returns the record that `--json` prints.
     pub(crate) fn record(&self) -> FailureRecord {
         FailureRecord { error: self.to_string(), status: self.status().map(Status::name) }
     }

@@ -1,4 +1,4 @@
-//! `petrel health`: whether a server can serve, as an exit code, for those who watch over it.
+//! `petrel health`: whether a server can serve, as an exit code for monitoring.
 
 use petrel::client::ClientConfig;
 use petrel::endpoint::{AllowedTransports, Health};
@@ -15,11 +15,11 @@ struct Answer {
     health: &'static str,
 }
 
-/// Asks once, and says what the server says.
+/// Asks once, and prints the server's answer.
 pub(crate) fn run(args: &HealthArgs, output: Output) -> Result<Outcome, Failure> {
     let both = AllowedTransports { udp: true, shm: true };
     let mut config = ClientConfig::default();
-    // Who watches asks again, and wants to know now.
+    // A monitor asks again later, and needs the answer now.
     (config.timeout, config.attempts_max) = (args.timeout, 1);
     let client = connect_service(&args.address, args.endpoint, both, &config)?;
     let health = client.health(args.method.map(|method| method.0)).wait()?;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &HealthArgs, output: Output) -> Result<Outcome, Failure>
     Ok(outcome)
 }
 
-/// As `grpc.health.v1` has it.
+/// Returns the name that `grpc.health.v1` uses.
 fn name(health: Health) -> &'static str {
     match health {
         Health::Serving => "SERVING",

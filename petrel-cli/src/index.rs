@@ -1,4 +1,4 @@
-//! `petrel index`: the ordered index as a command. What it does is in the crate `petrel-index`.
+//! `petrel index`: the command line of the crate `petrel-index`.
 
 mod bench;
 mod calls;

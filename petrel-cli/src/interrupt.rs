@@ -1,11 +1,11 @@
-//! Ctrl-C and the polite request to end, waited for instead of handled.
+//! Waits for Ctrl-C and SIGTERM instead of handling them.
 //!
-//! The signals are blocked, and a thread that has time to end well asks for them. So nothing runs
-//! in a signal handler, and there is nothing that only such a handler may not do.
+//! The signals are blocked, and a thread that can end orderly polls for them. So no code runs in a
+//! signal handler, with the restrictions that a handler has.
 //!
-//! All unsafe code here passes signal sets and time-outs, local values, to calls that read or
-//! write them before they return and keep no pointer. A signal mask belongs to its thread; threads
-//! inherit it when they start. So whoever catches signals does it before it starts threads.
+//! All unsafe code here passes local values, signal sets and timeouts, to calls that access them before
+//! they return and keep no pointer. A signal mask belongs to its thread; threads inherit the mask when
+//! they start. So a program must catch the signals before it starts threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,41 +13,42 @@ use std::time::Duration;
 
 use libc::{SIGINT, SIGTERM, sigset_t};
 
-/// While this lives, SIGINT and SIGTERM wait to be asked for. Afterwards they kill again.
+/// While this guard lives, SIGINT and SIGTERM are pending until polled. Afterwards they kill again.
 pub(crate) struct Interrupt {
     previous: sigset_t,
 }
 
 impl Interrupt {
-    /// Catches both signals in this thread and those that it starts from now on.
+    /// Catches the two signals in this thread and in threads that it starts later.
     pub(crate) fn catch() -> io::Result<Self> {
         let mut previous = MaybeUninit::uninit();
         let ours = signals();
-        // SAFETY: both point to local memory for one signal set.
+        // SAFETY: both pointers lead to local memory for one signal set.
         let error = unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const ours, previous.as_mut_ptr())
         };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
         }
-        // SAFETY: a call that succeeded has written the former mask.
+        // SAFETY: a successful call has written the former mask.
         Ok(Self { previous: unsafe { previous.assume_init() } })
     }
 
-    /// Waits for one of the signals for as long as this; tells whether it came.
+    /// Waits for one of the signals up to `limit`; returns true if a signal came.
     pub(crate) fn came_within(&self, limit: Duration) -> bool {
         let ours = signals();
         let limit = libc::timespec {
             tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // SAFETY: the set and the time-out are local; information about the signal is not wanted.
+        // SAFETY: the set and the timeout are local; the null pointer declines information about the
+        // signal.
         let signal =
             unsafe { libc::sigtimedwait(&raw const ours, std::ptr::null_mut(), &raw const limit) };
         signal > 0
     }
 
-    /// Tells whether one of the signals has come, without waiting.
+    /// Returns true if one of the signals has come, without waiting.
     pub(crate) fn came(&self) -> bool {
         self.came_within(Duration::ZERO)
     }
@@ -55,8 +56,8 @@ impl Interrupt {
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        // SAFETY: `previous` is a set that the system wrote; the former mask is not wanted. It
-        // fails for an unknown first argument only.
+        // SAFETY: the system has written the set `previous`; the null pointer declines the former mask.
+        // The call fails only for an unknown first argument.
         unsafe {
             libc::pthread_sigmask(
                 libc::SIG_SETMASK,
@@ -69,8 +70,8 @@ impl Drop for Interrupt {
 
 fn signals() -> sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: `sigemptyset` initialises the set, and `sigaddset` then has one to change. Both fail
-    // for unknown signals only.
+    // SAFETY: `sigemptyset` initialises the set before `sigaddset` changes it. Both calls fail only for
+    // unknown signals.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), SIGINT);

@@ -21,7 +21,7 @@ use crate::client::data_address;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Does what is asked.
+/// Runs one of the subcommands.
 pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         KvCommand::Serve(args) => serve::run(args, output),
@@ -39,11 +39,11 @@ pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
     }
 }
 
-/// A client of a cluster, and the endpoint on which it lives.
+/// A client of a cluster, and its endpoint.
 struct Cluster {
     endpoint: Endpoint,
     client: KvClient,
-    /// What `--servers` names.
+    /// The addresses that `--servers` names.
     addresses: Vec<SocketAddr>,
 }
 
@@ -56,12 +56,12 @@ impl Cluster {
         let is_far = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
         let mut builder = Nexus::builder();
         let mut endpoint = EndpointConfig::default();
-        // The data port reaches farthest where one of the replicas is far.
+        // If a replica is on another host, the data port must reach that host.
         let farthest = addresses.iter().find(is_far).or(addresses.first());
         endpoint.data_address = farthest.map(|address| data_address(address.ip()));
         endpoint.sessions.accept = false;
         if addresses.iter().any(|address| is_far(&address)) {
-            // Who names another host wants to call it; nobody can call this process for it.
+            // As in `Client::connect_to`: naming another host expresses the wish to call it.
             builder = builder.insecure();
         }
         let mut endpoint = builder.start()?.endpoint(endpoint).map_err(Failure::because)?;
@@ -73,7 +73,7 @@ impl Cluster {
         Ok(Self { endpoint, client, addresses })
     }
 
-    /// Does something with the client.
+    /// Runs an operation with the client.
     fn run<R>(
         &mut self,
         operation: impl AsyncFnOnce(&KvClient) -> Result<R, KvError>,

@@ -1,11 +1,11 @@
-//! A closed loop of echo calls whose replies are compared in every byte: what `ping` runs.
+//! A closed loop of echo calls whose replies are compared in every byte, for `petrel ping`.
 //!
-//! A [`Plan`] says what to call and how often; [`run`] keeps so many calls in flight and gives
-//! a [`Tally`]. Nothing here prints.
+//! A [`Plan`] states the calls and their number; [`run`] keeps calls in flight and returns a [`Tally`].
+//! Nothing here prints.
 //!
-//! There are as many lanes as calls in flight. Each has its two buffers for the whole run: the
-//! continuation of a call checks the reply and starts the lane's next call with the same buffers.
-//! The run is the state of the endpoint that calls, which lends it to each continuation.
+//! Every call in flight has a lane, with two buffers for the whole run. The continuation of a call
+//! checks the reply and starts the lane's next call with the same buffers. The run is the state of the
+//! calling endpoint, which lends it to each continuation.
 
 mod lane;
 mod tally;
@@ -25,7 +25,7 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::methods;
 
-/// How long the event loop runs before progress and time-outs are looked at.
+/// How long the event loop runs between two checks of progress and timeouts.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// A closed loop of calls.
@@ -35,28 +35,28 @@ pub(crate) struct Plan {
     pub(crate) size: usize,
     /// Calls in flight at a time.
     pub(crate) in_flight: u16,
-    /// No more calls are started after so many.
+    /// Most calls to start.
     pub(crate) calls: u64,
     /// A call that takes longer has failed, and ends the run.
     pub(crate) timeout: Duration,
 }
 
-/// A run that is under way; at first one without calls.
+/// The state of a run; initially without calls.
 #[derive(Default)]
 pub(crate) struct Load {
     plan: Plan,
     lanes: Vec<Lane>,
-    /// Lanes that have a call in flight.
+    /// Lanes with a call in flight.
     active: usize,
     started_ns: u64,
     is_stopping: bool,
-    /// Calls that end from now on have failed by taking too long.
+    /// Calls that end from now on have failed, because they took too long.
     is_too_late: bool,
     tally: Tally,
 }
 
-/// Runs a plan. From time to time `watch` sees how far it is, and may stop it: calls in flight then
-/// still end.
+/// Runs a plan. `watch` sees the progress repeatedly, and may stop the run: calls in flight then still
+/// end.
 pub(crate) fn run(
     client: &mut Client<Load>,
     plan: Plan,
@@ -96,8 +96,8 @@ impl Load {
         }
     }
 
-    /// The time. With one call in flight it is worth a reading of the clock; with many, the event
-    /// loop's own reading at the start of its turn is near enough and costs nothing.
+    /// Returns the time. One call in flight is worth a reading of the clock. With many calls, the event
+    /// loop's reading at the start of its turn is precise enough and free.
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         if self.plan.in_flight == 1 { clock::now_ns() } else { cx.now_ns() }
@@ -153,7 +153,7 @@ impl Load {
             }
             Err(failure) => {
                 self.tally.fail(failure);
-                // Where the server answered, it can answer the next call too.
+                // A server that answered can answer the next call too.
                 matches!(failure.execution, Execution::Answered | Execution::Refused)
             }
         };
@@ -162,7 +162,7 @@ impl Load {
         }
     }
 
-    /// Whether a call has been in flight for too long.
+    /// Returns true if a call has been in flight for too long.
     fn is_overdue(&self) -> bool {
         let timeout_ns = self.plan.timeout.as_nanos() as u64;
         let now_ns = clock::now_ns();

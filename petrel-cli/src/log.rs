@@ -3,18 +3,18 @@
 use clap::ValueEnum;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Which events are written.
+/// The events to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EventLevel {
-    /// Refusals, sessions that ended for want of their peer, links that could not be had
+    /// Refusals, sessions that ended because their peer was lost, links that could not be opened
     Warn,
-    /// Ends of links and connections, and why shared memory is not used, too
+    /// Also ends of links and connections, and the reason why shared memory is not used
     Info,
-    /// Each session, link, failed call and retry, too
+    /// Also every session, link, failed call and retry
     Debug,
 }
 
-/// Has the events of this process written from now on.
+/// Starts to write the events of this process.
 pub(crate) fn start(level: Option<EventLevel>) {
     let Some(level) = level else { return };
     let level = match level {

@@ -1,11 +1,11 @@
 //! The `petrel` command: try Petrel, measure it, simulate it, and find out what a host offers it.
 //!
-//! One file per subcommand, named after it; [`cli`] says what each accepts, [`output`] how results
-//! are printed, [`units`] how sizes and durations are written. [`server`] and [`client`] are the two
-//! ends that the subcommands set up, [`methods`] what the one answers, [`load`] how the other calls.
-//! [`bench`] has ends of its own, which it gives turns itself.
+//! The files are named after the subcommands. [`cli`] defines the arguments, [`output`] the printing of
+//! results, [`units`] the notation of sizes and durations. [`server`] and [`client`] are the two ends
+//! that subcommands create; [`methods`] are the server's methods, [`load`] the client's calls. [`bench`]
+//! has its own ends, and drives their event loops itself.
 //!
-//! Exit codes, the same for every subcommand: 0 it succeeded, 1 it failed, 2 it was called wrongly.
+//! Exit codes of every subcommand: 0 for success, 1 for failure, 2 for wrong usage.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
@@ -45,12 +45,12 @@ use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// How a subcommand ended that could do its work.
+/// The outcome of a subcommand that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// What was asked for holds.
+    /// The result is good.
     Success,
-    /// The work was done and its result is bad, as the printed result says.
+    /// The work was done, but the printed result is bad.
     Failure,
 }
 
@@ -83,15 +83,14 @@ fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
     }
 }
 
-/// Says on standard error why there is no result, and with `--json` on standard output too. A
-/// reader that has seen enough and closed the pipe, such as `head`, is no failure and needs no
-/// words.
+/// Prints the failure to standard error, and with `--json` to standard output too. A reader that closes
+/// the pipe early, for instance `head`, causes no failure and no message.
 fn report(failure: &Failure, output: Output) -> ExitCode {
     if failure.is_closed_pipe() {
         return ExitCode::SUCCESS;
     }
     eprintln!("petrel: {}", text::clean(&failure.to_string()));
-    // Where standard output takes nothing, standard error has said it.
+    // If standard output is closed, standard error has the message.
     let _ = output.record(&failure.record());
     ExitCode::FAILURE
 }

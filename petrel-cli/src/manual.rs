@@ -1,4 +1,4 @@
-//! `petrel completions` and `petrel man`: what shells and `man` want to know of the command.
+//! `petrel completions` and `petrel man`: completions for shells and pages for `man`.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// Prints a shell's completions.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<Outcome, Failure> {
-    // Whole, and not line by line: what reads it may have gone.
+    // By a single write, because the reader may close the pipe between two lines.
     io::stdout().write_all(&completions_of(args.shell))?;
     Ok(Outcome::Success)
 }
@@ -22,7 +22,7 @@ fn completions_of(shell: Shell) -> Vec<u8> {
     text
 }
 
-/// Writes a page for the command and one for each of its subcommands.
+/// Writes pages for the command and all subcommands.
 pub(crate) fn man(args: &ManArgs) -> Result<Outcome, Failure> {
     std::fs::create_dir_all(&args.directory)?;
     clap_mangen::generate_to(Cli::command(), &args.directory)?;

@@ -2,14 +2,15 @@
 //!
 //! | number | name | request | response |
 //! | --- | --- | --- | --- |
-//! | 1 | echo | anything | the same |
-//! | 2 | sink | anything | length and checksum of the request, `u64` each |
-//! | 3 | source | size `u32`, seed `u64` | so many bytes of the [`Pattern`] of that seed |
-//! | 4 | fail | status `u8`, text | none: the call ends with that status and text |
+//! | 1 | echo | any bytes | the request's bytes |
+//! | 2 | sink | any bytes | length and checksum of the request, `u64` each |
+//! | 3 | source | size `u32`, seed `u64` | this many bytes of the [`Pattern`] of the seed |
+//! | 4 | fail | status `u8`, text | none: the call ends with the requested status and text |
 //! | 5 | hello | a name | a greeting |
-//! | 6 | sample | anything | length and sum of the [`stamps`] in every 8 KiB, `u64` each |
-//! | 7 | samples | anything | the same of those in every KiB |
-//! | 65535 | health | nothing, or a method `u16` | one byte: 1 serving, 2 not serving, 3 unknown (every endpoint answers it itself) |
+//! | 6 | sample | any bytes | length and sum of the [`stamps`] in every 8 KiB, `u64` each |
+//! | 7 | samples | any bytes | length and sum of the stamps in every KiB, `u64` each |
+//! | 65535 | health | empty, or a method `u16` | one byte: 1 serving, 2 not serving, 3 unknown (answered
+//! by the endpoint itself) |
 //!
 //! Numbers are little-endian.
 
@@ -59,7 +60,7 @@ pub(crate) fn register(endpoint: &mut Endpoint) {
     endpoint.on(SAMPLES, |_, cx, request| samples(cx, request));
 }
 
-/// What [`SINK`] answers to a request.
+/// Returns the answer of [`SINK`].
 pub(crate) fn sink_reply(length: usize, checksum: u64) -> [u8; SINK_REPLY_BYTES] {
     let mut reply = [0; SINK_REPLY_BYTES];
     reply[..8].copy_from_slice(&(length as u64).to_le_bytes());
@@ -67,13 +68,13 @@ pub(crate) fn sink_reply(length: usize, checksum: u64) -> [u8; SINK_REPLY_BYTES]
     reply
 }
 
-/// What [`SAMPLE`] and [`SAMPLES`] answer to a request.
+/// Returns the answer of [`SAMPLE`] and [`SAMPLES`].
 #[inline]
 pub(crate) fn sample_reply(length: usize, sum: u64) -> [u8; SAMPLE_REPLY_BYTES] {
     sink_reply(length, sum)
 }
 
-/// The request that makes [`SOURCE`] send `size` bytes.
+/// Returns the request that makes [`SOURCE`] send `size` bytes.
 pub(crate) fn source_request(size: u32, seed: u64) -> [u8; SOURCE_REQUEST_BYTES] {
     let mut request = [0; SOURCE_REQUEST_BYTES];
     request[..4].copy_from_slice(&size.to_le_bytes());
@@ -81,7 +82,7 @@ pub(crate) fn source_request(size: u32, seed: u64) -> [u8; SOURCE_REQUEST_BYTES]
     request
 }
 
-/// The bytes that [`SOURCE`] sends.
+/// Returns the pattern that [`SOURCE`] sends.
 pub(crate) fn source_pattern(seed: u64) -> Pattern {
     Pattern::new(seed, 0)
 }

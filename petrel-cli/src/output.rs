@@ -1,9 +1,8 @@
-//! What the command prints, and where: results on standard output, progress and complaints on
-//! standard error.
+//! The output of the command: results on standard output, progress and errors on standard error.
 //!
-//! With `--json` standard output carries one JSON object per line and nothing else, so that a
-//! script can read it line by line. Without it, standard output carries tables and sentences for
-//! people, coloured only where a terminal reads them and `NO_COLOR` is not set.
+//! With `--json` standard output carries one JSON object per line, so that a script can read it line by
+//! line. Otherwise standard output carries tables and sentences for human readers, coloured only on a
+//! terminal and if `NO_COLOR` is not set.
 
 pub(crate) mod latency;
 pub(crate) mod progress;
@@ -15,7 +14,7 @@ use serde::Serialize;
 
 use self::progress::Progress;
 
-/// How to print, decided once from the global flags and the environment.
+/// The printing mode, decided once from the global flags and the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Output {
     json: bool,
@@ -24,7 +23,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Decides from the flags, the environment and what standard output is connected to.
+    /// Decides from the flags, the environment and the type of standard output.
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
         Self {
             json,
@@ -33,7 +32,7 @@ impl Output {
         }
     }
 
-    /// Whether results are JSON lines.
+    /// Returns true if results are JSON lines.
     pub(crate) fn is_json(self) -> bool {
         self.json
     }
@@ -48,7 +47,7 @@ impl Output {
         io::stdout().lock().write_all(&line)
     }
 
-    /// Prints a line for people, except in JSON mode.
+    /// Prints a line for human readers, except in JSON mode.
     pub(crate) fn line(self, text: impl std::fmt::Display) -> io::Result<()> {
         if self.json {
             return Ok(());
@@ -56,7 +55,7 @@ impl Output {
         writeln!(io::stdout().lock(), "{text}")
     }
 
-    /// An empty table with the house's look; print it by [`Output::line`].
+    /// Returns an empty table in the common style; print it by [`Output::line`].
     pub(crate) fn table(self, header: &[&str]) -> Table {
         let mut table = self.list();
         table.load_style(presets::UTF8_BORDERS_ONLY.with_rounded_corners());
@@ -65,12 +64,12 @@ impl Output {
         table
     }
 
-    /// Aligned columns without frame and header, from which lines can be copied.
+    /// Returns aligned columns without frame and header, from which lines can be copied.
     pub(crate) fn list(self) -> Table {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_content_arrangement(ContentArrangement::Dynamic);
-        // Never asked, the table cannot decide otherwise than `NO_COLOR` says.
+        // Without querying the terminal, the table's decision cannot differ from `NO_COLOR`.
         table.force_no_tty();
         if self.colour {
             table.enforce_styling();
@@ -81,21 +80,21 @@ impl Output {
         table
     }
 
-    /// A progress bar on standard error for work of `total` steps, hidden where nobody would see
-    /// it and while the work has taken no noticeable time.
+    /// Returns a progress bar on standard error for work of `total` steps. The bar is hidden without a
+    /// terminal, and for short work.
     pub(crate) fn progress(self, total: u64, title: &str) -> Progress {
         Progress::new(self.progress, total, title)
     }
 }
 
-/// Colours are wanted unless the user has set `NO_COLOR` (to anything but nothing, as
-/// no-color.org defines it) or has a terminal that knows none.
+/// Returns true unless the user has set `NO_COLOR` (to a non-empty value, as no-color.org defines) or
+/// has a terminal without colours.
 fn colour_wanted() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// How wide the terminal is that standard output is connected to, if it is.
+/// Returns the width of the terminal that standard output is connected to, if any.
 fn terminal_columns() -> Option<u16> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then_some(size.ws_col)

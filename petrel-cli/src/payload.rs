@@ -1,4 +1,4 @@
-//! The bytes that the subcommands send, and how they know that the right ones came back.
+//! The bytes that the subcommands send, and the verification of the bytes that they receive.
 
 pub(crate) mod checksum;
 pub(crate) mod pattern;

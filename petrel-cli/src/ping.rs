@@ -1,4 +1,4 @@
-//! `petrel ping`: calls to the echo method, each reply compared byte by byte.
+//! `petrel ping`: calls to the echo method; every reply is compared byte by byte.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -17,7 +17,8 @@ use crate::output::Output;
 use crate::output::latency::LatencySummary;
 use crate::units::{format_bytes, format_ns, format_rate};
 
-/// Messages up to this size warm up by as many calls as wanted: 64 KiB, some microseconds each.
+/// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per
+/// call.
 const WARM_UP_BYTES_MAX: u32 = 64 << 10;
 
 /// The result as `--json` prints it.
@@ -40,7 +41,7 @@ struct Record<'a> {
     latency: Option<LatencySummary>,
 }
 
-/// What the two ends agreed on; known while the session is open.
+/// The parameters that the two ends agreed on; known while the session is open.
 #[derive(Clone, Copy, Serialize)]
 struct Connection {
     address: SocketAddr,
@@ -49,9 +50,9 @@ struct Connection {
     packet_bytes: Option<u32>,
 }
 
-/// Makes the calls and prints what became of them.
+/// Makes the calls and prints their outcomes.
 pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: the threads then leave the signals to this one.
+    // Before any thread starts, so that this thread alone receives the signals.
     let interrupt = Interrupt::catch()?;
     let mut client = Client::connect(&args.address, &client_config(args))?;
     let connection = Connection {
@@ -102,7 +103,8 @@ fn plan(args: &PingArgs, calls: u64) -> Plan {
     Plan { size, in_flight: args.in_flight, calls, timeout: args.timeout }
 }
 
-/// Calls that are not counted. Gives their tally if it is the result: they failed, or were interrupted.
+/// Makes the uncounted calls. Returns their tally if it is the final result: a failure or an
+/// interruption.
 fn warm_up(
     client: &mut Client<Load>,
     args: &PingArgs,
@@ -154,7 +156,7 @@ fn record<'a>(
     }
 }
 
-/// What people read: counts, figures, and each way in which calls failed.
+/// Returns the text for human readers: counts, figures, and the kinds of failures.
 fn summary(tally: &Tally, wanted: u64) -> String {
     let Tally { started, answered, mismatched, retransmissions, .. } = *tally;
     let verdict = match mismatched {

@@ -1,4 +1,4 @@
-//! Seeds of simulated worlds, for people and as JSON: `petrel sim` and `petrel kv sim`.
+//! Seeds of simulated worlds, as text and as JSON: for `petrel sim` and `petrel kv sim`.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,15 +13,15 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Seeds that are run unless told otherwise: some seconds of work.
+/// Number of seeds by default: some seconds of work.
 const FRESH_SEEDS: u64 = 100;
 
-/// What `--json` prints at the end.
+/// The last record of `--json`.
 #[derive(Serialize)]
 struct Record<'a> {
     first_seed: u64,
     seeds: u64,
-    /// Why something was not checked, if so.
+    /// The reason why a check was skipped, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<&'static str>,
     failures: Vec<Broken>,
@@ -46,30 +46,30 @@ impl Broken {
     }
 }
 
-/// A seed that nobody has seen before.
+/// Returns a new random seed.
 pub(crate) fn fresh() -> u64 {
     // The standard library's hash keys come from the system's randomness.
     RandomState::new().hash_one(0)
 }
 
-/// The same, of ten digits or so, which can be read out and typed.
+/// Returns a random seed of about ten digits, which is easy to read out and type.
 pub(crate) fn fresh_short() -> u64 {
     fresh() >> 32
 }
 
-/// Which seeds were asked for: the first, and how many.
+/// Returns the requested seeds: the first, and their number.
 pub(crate) fn range(seed: Option<u64>, count: Option<u64>) -> (u64, u64) {
     let count = count.unwrap_or(if seed.is_some() { 1 } else { FRESH_SEEDS });
     (seed.unwrap_or_else(fresh_short).min(u64::MAX - count), count)
 }
 
-/// Threads that seeds run on.
+/// Returns the number of threads that run seeds.
 pub(crate) fn jobs(wanted: Option<u16>) -> usize {
     let cpus = || thread::available_parallelism().map_or(1, Into::into);
     wanted.map_or_else(cpus, usize::from)
 }
 
-/// Runs seeds under a bar: `run` is given what tells the bar how far they are.
+/// Runs seeds with a progress bar; `run` gets the function that advances the bar.
 pub(crate) fn with_progress(
     first: u64,
     count: u64,
@@ -80,7 +80,7 @@ pub(crate) fn with_progress(
     let progress = Mutex::new(output.progress(count, "seeds"));
     let began = Instant::now();
     let summary = run(&|so_far| {
-        // A panic in another thread leaves the bar as it is, and does not stop the seeds.
+        // A panic in another thread leaves the bar unchanged, and does not stop the seeds.
         if let Ok(mut bar) = progress.lock() {
             bar.set(so_far.done);
         }
@@ -98,12 +98,13 @@ pub(crate) fn trace_sink(output: Output) -> impl FnMut(&str) + 'static {
         if output.is_json() { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
     let mut stream = BufWriter::new(stream);
     move |line| {
-        // A reader who has seen enough does not end the run: its verdict is still to come.
+        // A reader that closes the pipe early does not end the run, which still has to report its
+        // result.
         let _ = writeln!(stream, "{line}");
     }
 }
 
-/// Prints what seeds found.
+/// Prints the results of seeds.
 pub(crate) fn print(
     first_seed: u64,
     summary: &Summary,

@@ -15,10 +15,10 @@ use crate::output::Output;
 use crate::server::{Ended, Server, ServerConfig};
 use crate::units::{exact_duration, format_bytes};
 
-/// How often the server looks whether its threads still run.
+/// Interval of the check whether the server's threads still run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The line by which scripts learn the address.
+/// The line that tells scripts the address.
 #[derive(Serialize)]
 struct Ready {
     event: &'static str,
@@ -37,15 +37,15 @@ struct Stopped {
     endpoints: Vec<Box<RawValue>>,
 }
 
-/// Serves until it is interrupted, and then as long as clients have calls on their way, within limits.
+/// Serves until it is interrupted, then finishes the outstanding calls, within a time limit.
 pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: the threads then leave the signals to this one.
+    // Before any thread starts, so that this thread alone receives the signals.
     let interrupt = Interrupt::catch()?;
     let config = config(args);
     let server = Server::start(&config)?;
     announce(&config, server.address(), output)?;
     while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
-    // A second signal need not wait for anything.
+    // From now on a second signal ends the process at once.
     drop(interrupt);
     let ended = server.drain(args.drain)?;
     report_cut(&ended, args.drain, output)?;

@@ -1,5 +1,5 @@
-//! A server with its endpoints, a thread each: for `serve`, and for the other end of `demo` and
-//! `bench` in their own process.
+//! A server with several endpoints, one thread each: for `serve`, and for `demo` and `bench` in their
+//! own process.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Sender};
@@ -17,7 +17,7 @@ use crate::cores;
 use crate::failure::Failure;
 use crate::methods;
 
-/// How a server is set up.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerConfig {
     pub(crate) listen: SocketAddr,
@@ -34,7 +34,7 @@ pub(crate) struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// A server at an address, with one endpoint and the defaults of the library.
+    /// Configures a server at an address, with one endpoint and the defaults of the library.
     pub(crate) fn at(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -48,7 +48,8 @@ impl ServerConfig {
         }
     }
 
-    /// What endpoint `id` is made of. Clients decide how much of the slots and credits they take.
+    /// Returns the configuration of endpoint `id`. The server offers the maxima of slots and credits;
+    /// clients decide how much they use.
     fn endpoint(&self, id: u16) -> EndpointConfig {
         let mut config = EndpointConfig::default();
         config.id = Some(EndpointId(id));
@@ -56,7 +57,7 @@ impl ServerConfig {
         config.idle = self.idle;
         config.sessions.slots = SLOTS_MAX;
         config.sessions.message_bytes_max = self.message_bytes_max;
-        // Four of the largest messages, in blocks of up to half as much again.
+        // Room for four of the largest messages, in blocks that may be half as large again.
         let large_bytes = 6 * self.message_bytes_max as usize;
         config.memory.max_bytes = config.memory.max_bytes.max(large_bytes);
         config.sessions.credits = WINDOW_PACKETS as u16;
@@ -75,22 +76,22 @@ pub(crate) struct Server {
 
 struct Worker {
     stop: Stop,
-    /// How long clients have to leave, if they are asked to; set before the stop.
+    /// Time for clients to leave, if they are asked to; set before the stop.
     drain_limit: Arc<OnceLock<Duration>>,
     thread: JoinHandle<Result<Ended, Failure>>,
 }
 
-/// What an endpoint leaves behind.
+/// The result of an endpoint that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its last counters.
+    /// The last counters.
     pub(crate) stats: EndpointStats,
     /// Sessions that clients had not left in time.
     pub(crate) sessions_cut: usize,
 }
 
 impl Server {
-    /// Starts the server; its endpoints answer when this returns.
+    /// Starts the server; when the function returns, all endpoints answer.
     pub(crate) fn start(config: &ServerConfig) -> Result<Self, Failure> {
         let mut builder = Nexus::builder().listen(config.listen).transports(config.transports);
         if config.insecure {
@@ -98,7 +99,7 @@ impl Server {
         }
         let nexus = builder.start()?;
         let address = nexus.local_addr().unwrap_or(config.listen);
-        // Whatever fails on the way, the workers that run already are told to stop.
+        // If a later endpoint fails, the workers that already run are stopped.
         let mut server = Self { address, workers: Vec::new() };
         for id in 0..config.endpoints {
             match Worker::start(&nexus, config.endpoint(id), config.cpu.filter(|_| id == 0)) {
@@ -112,12 +113,12 @@ impl Server {
         Ok(server)
     }
 
-    /// The control address, with the port that the system chose.
+    /// Returns the control address, with the port that the system chose.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether all endpoints still run.
+    /// Returns true while all endpoints run.
     pub(crate) fn is_healthy(&self) -> bool {
         self.workers.iter().all(|worker| !worker.thread.is_finished())
     }
@@ -127,7 +128,8 @@ impl Server {
         self.end(None).map(drop)
     }
 
-    /// Has clients leave with their calls answered, and ends all endpoints when they have, or have had so long.
+    /// Asks clients to leave after their calls, and ends all endpoints when they have left, or at the
+    /// limit.
     pub(crate) fn drain(self, limit: Duration) -> Result<Vec<Ended>, Failure> {
         self.end(Some(limit))
     }
@@ -135,7 +137,7 @@ impl Server {
     fn end(self, drain_limit: Option<Duration>) -> Result<Vec<Ended>, Failure> {
         for worker in &self.workers {
             if let Some(limit) = drain_limit {
-                // Nobody sets it but here.
+                // No other code sets the limit.
                 let _ = worker.drain_limit.set(limit);
             }
             worker.stop.stop();
@@ -155,7 +157,7 @@ impl Worker {
             .spawn(move || serve(&nexus, config, cpu, &sender, &limit))?;
         match receiver.recv() {
             Ok(stop) => Ok(Self { stop, drain_limit, thread }),
-            // It ended before it had a handle to send: its result says why.
+            // The thread ended before it had a handle to send: its result has the reason.
             Err(_) => Err(join(thread).err().unwrap_or_else(ended)),
         }
     }
@@ -169,7 +171,7 @@ fn ended() -> Failure {
     Failure::because("an endpoint of the server has ended by an internal error")
 }
 
-/// What a worker's thread does from its start to its end.
+/// Runs a worker's thread from its start to its end.
 fn serve(
     nexus: &Nexus,
     config: EndpointConfig,
@@ -183,7 +185,7 @@ fn serve(
     let mut endpoint = nexus.endpoint(config).map_err(Failure::because)?;
     methods::register(&mut endpoint);
     let stop = endpoint.stop_handle();
-    // Nobody listens when starting another endpoint failed; `stop` comes at once then.
+    // If another endpoint failed to start, the receiver is gone, and `stop` follows at once.
     let _ = started.send(stop.clone());
     endpoint.run(&stop);
     let sessions_cut = drain_limit.get().map_or(0, |limit| endpoint.drain(*limit));

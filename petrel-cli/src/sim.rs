@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{Outcome, seeds};
 
-/// Runs the seeds and prints what they found.
+/// Runs the seeds and prints the results.
 pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
     if let Some(SimCommand::Experiment(args)) = &args.what {
         return experiment::run(args, output);
@@ -39,7 +39,7 @@ fn run_many(args: &SimArgs, output: Output) -> Result<(u64, Summary), Failure> {
     Ok((first, summary))
 }
 
-/// Runs one seed and prints every packet and every event.
+/// Runs a seed and prints every packet and every event.
 fn run_traced(seed: u64, options: &Options, output: Output) -> Summary {
     let trace = Trace::off().with_sink(seeds::trace_sink(output));
     let result = run_seed_traced(seed, options, trace);

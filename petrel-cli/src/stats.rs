@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::clean;
 
-/// Asks once, or again and again, and prints.
+/// Asks once or repeatedly, and prints the counters.
 pub(crate) fn run(args: &StatsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut last = ask(args, output)?;
     print(&last.report, None, output)?;
@@ -30,13 +30,13 @@ pub(crate) fn run(args: &StatsArgs, output: Output) -> Result<Outcome, Failure> 
     Ok(Outcome::Success)
 }
 
-/// Counters and when they were read.
+/// Counters with the time of their reading.
 struct Reading {
     at: Instant,
     report: Report,
 }
 
-/// What was before, and how long ago.
+/// The previous counters and their age.
 struct Before<'a> {
     report: &'a Report,
     ago: Duration,
@@ -59,7 +59,7 @@ fn ask(args: &StatsArgs, output: Output) -> Result<Reading, Failure> {
     Err(last)
 }
 
-/// Passes the answer on as it came, with `--json`, and parses it.
+/// With `--json` prints the answer unchanged; also parses it.
 fn read(json: String, output: Output) -> Result<Reading, Failure> {
     let at = Instant::now();
     let unreadable =
@@ -82,7 +82,7 @@ fn print(report: &Report, before: Option<&Before<'_>>, output: Output) -> Result
     Ok(())
 }
 
-/// Prints the counters that are not zero; gives the number of those that are.
+/// Prints the counters that are not zero; returns the number of zeros.
 fn print_group(
     group: &Group<'_>,
     before: Option<(Option<Group<'_>>, Duration)>,
@@ -117,7 +117,7 @@ fn number(text: String) -> Cell {
     Cell::new(text).set_alignment(CellAlignment::Right)
 }
 
-/// How fast a counter rose. What fell, such as a number of sessions, has no rate.
+/// Returns the rate of a counter. A value that fell, for instance a number of sessions, has rate 0.
 fn per_second(now: u64, before: u64, ago: Duration) -> String {
     let rate = now.saturating_sub(before) as f64 / ago.as_secs_f64().max(1e-9);
     format!("{rate:.0}")

@@ -1,10 +1,10 @@
-//! Text of others on a terminal.
+//! Foreign text on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text with its control characters written out, as `\u{1b}`, so that a terminal does not obey
-/// them. Lines and tabs stay.
+/// Returns the text with its control characters escaped, as `\u{1b}`, so that a terminal does not
+/// interpret them. Line breaks and tabs stay.
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -19,7 +19,7 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     }))
 }
 
-/// The same for bytes that may be no text.
+/// As `clean`, for bytes that may not be UTF-8.
 pub(crate) fn clean_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     match String::from_utf8_lossy(bytes) {
         Cow::Borrowed(text) => match clean(text) {
@@ -30,8 +30,8 @@ pub(crate) fn clean_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Control characters, among them those of the range C1, and marks that change the direction of
-/// what follows them.
+/// Returns true for control characters, including the range C1, and for marks that change the direction
+/// of the following text.
 fn is_obeyed(character: char) -> bool {
     match character {
         '\n' | '\t' => false,

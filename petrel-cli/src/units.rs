@@ -1,8 +1,8 @@
-//! Sizes and durations as people write them, and numbers as people read them.
+//! Sizes and durations as users write them, and numbers as users read them.
 //!
-//! What the user types carries its unit: `64KiB`, `1.5ms`. A bare number is a size in bytes and
-//! never a duration, because nobody agrees on which unit of time goes without saying. The
-//! arithmetic is exact: a size that is not a whole number of bytes is an error, not a rounding.
+//! User input carries its unit: `64KiB`, `1.5ms`. A bare number is a size in bytes and never a duration,
+//! because no unit of time is obvious. The arithmetic is exact: a size with a fraction of a byte is an
+//! error, not a rounding.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ const DURATION_UNITS: [(&str, u64); 7] = [
     ("min", 60_000_000_000),
 ];
 
-/// Most digits accepted in a number: enough for any `u64`, and no overflow in a `u128` when it is
-/// multiplied by the largest unit.
+/// Most digits accepted in a number: enough for any `u64`, and times the largest unit no overflow of a
+/// `u128`.
 const DIGITS_MAX: usize = 20;
 
 /// Parses a size such as `32`, `64KiB` or `1.5MB` into bytes.
@@ -70,7 +70,7 @@ fn duration_error(text: &str, reason: &str) -> String {
     )
 }
 
-/// A decimal number and the unit behind it: `digits / 10^decimals`.
+/// A decimal number followed by its unit: `digits / 10^decimals`.
 struct Number<'a> {
     digits: u128,
     decimals: u32,
@@ -103,7 +103,7 @@ impl<'a> Number<'a> {
     }
 }
 
-/// Why a number of units is not a whole number of the base unit.
+/// The reason why a number of units is not a whole number of the base unit.
 enum Inexact {
     Fraction,
     TooLarge,
@@ -118,7 +118,7 @@ impl Inexact {
     }
 }
 
-/// A time for people: `850 ns`, `4.4 us`, `12.0 ms`, `3.00 s`.
+/// Formats a time for human readers: `850 ns`, `4.4 us`, `12.0 ms`, `3.00 s`.
 pub(crate) fn format_ns(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -128,7 +128,7 @@ pub(crate) fn format_ns(ns: u64) -> String {
     }
 }
 
-/// A duration as [`parse_duration`] reads it, without loss.
+/// Formats a duration as [`parse_duration`] reads it, without loss.
 pub(crate) fn exact_duration(duration: Duration) -> String {
     let ns = duration.as_nanos();
     let scales = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
@@ -138,7 +138,7 @@ pub(crate) fn exact_duration(duration: Duration) -> String {
     }
 }
 
-/// A number of bytes for people, in powers of 1024: `32 B`, `64.0 KiB`, `8.00 MiB`.
+/// Formats a number of bytes for human readers, in powers of 1024: `32 B`, `64.0 KiB`, `8.00 MiB`.
 pub(crate) fn format_bytes(bytes: u64) -> String {
     const KIB: f64 = 1024.0;
     let value = bytes as f64;
@@ -150,7 +150,7 @@ pub(crate) fn format_bytes(bytes: u64) -> String {
     }
 }
 
-/// A rate for people, in powers of 1000: `950 calls/s`, `1.23 Mcalls/s`.
+/// Formats a rate for human readers, in powers of 1000: `950 calls/s`, `1.23 Mcalls/s`.
 pub(crate) fn format_rate(per_second: f64, unit: &str) -> String {
     let (value, prefix) = match per_second {
         v if v < 1e3 => return format!("{v:.0} {unit}/s"),
@@ -161,7 +161,7 @@ pub(crate) fn format_rate(per_second: f64, unit: &str) -> String {
     scaled(value, &format!("{prefix}{unit}/s"))
 }
 
-/// Three significant digits, or all digits of the whole part where it has more.
+/// Formats three significant digits, or all digits of a longer whole part.
 fn scaled(value: f64, unit: &str) -> String {
     let decimals = match value {
         v if v < 9.995 => 2,

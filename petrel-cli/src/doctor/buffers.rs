@@ -1,4 +1,4 @@
-//! Socket buffers: what the kernel grants of what the UDP transport asks for.
+//! Socket buffers: the size that the kernel grants of the UDP transport's request.
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,7 +14,7 @@ use crate::units::format_bytes;
 
 const AREA: &str = "udp";
 
-/// What the UDP transport asks for by default, both ways.
+/// Size that the UDP transport requests by default, for sending and receiving.
 const WANTED_BYTES: usize = 4 << 20;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -69,8 +69,7 @@ fn granted_send() -> io::Result<usize> {
     Ok(in_payload(socket_send_buffer_size(&socket)?))
 }
 
-/// Linux doubles what is asked for, to cover its own book-keeping, and reports the double
-/// (socket(7)).
+/// Linux doubles the requested size, to cover its own book-keeping, and reports the double (socket(7)).
 fn in_payload(reported: usize) -> usize {
     reported / 2
 }

@@ -1,5 +1,5 @@
-//! Ways around the kernel's network stack. Petrel needs none of them; who plans for one sees here
-//! how far the host is from it.
+//! Ways around the kernel's network stack. Petrel needs none of them; the checks serve users who plan to
+//! bypass the kernel.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use super::host::{field, has_capability, read};
 
 const AREA: &str = "bypass";
 
-/// Capabilities that matter to kernel bypass, by number (capabilities(7)).
+/// Capabilities that kernel bypass needs, by number (capabilities(7)).
 const CAPABILITIES: [(u32, &str); 5] = [
     (12, "CAP_NET_ADMIN"),
     (13, "CAP_NET_RAW"),
@@ -20,7 +20,7 @@ const CAPABILITIES: [(u32, &str); 5] = [
     (39, "CAP_BPF"),
 ];
 
-/// Most devices named in a finding; the rest is counted.
+/// Most devices named in a finding; further devices are only counted.
 const NAMES_MAX: usize = 8;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -90,7 +90,7 @@ fn rdma_devices() -> Check {
     Check::info(AREA, "rdma-devices", found)
 }
 
-/// The names in a folder, sorted; none where it does not exist.
+/// Returns the sorted names in a folder; none if it does not exist.
 fn folder_entries(path: &str) -> Vec<String> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<_> =

@@ -2,22 +2,22 @@
 
 use serde::Serialize;
 
-/// How a check ended. The words are the same in JSON.
+/// The outcome of a check. JSON uses the same words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
-    /// It is there.
+    /// The feature works.
     Ok,
     /// A fact, or something that only a dedicated machine would tune.
     Info,
     /// Petrel works, but slower or with a limit.
     Warn,
-    /// Petrel cannot run before this is mended.
+    /// Petrel cannot run before the problem is fixed.
     Fail,
 }
 
 impl Status {
-    /// Sort key: the smaller, the sooner somebody should act.
+    /// Returns a sort key: smaller values are more urgent.
     pub(super) fn urgency(self) -> u8 {
         match self {
             Self::Fail => 0,
@@ -28,18 +28,18 @@ impl Status {
     }
 }
 
-/// What one check found. Its fields are the fields of its JSON object.
+/// The result of one check. The fields are the fields of its JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
     /// Stable name, for scripts.
     pub(super) name: &'static str,
-    /// What part of the host it is about.
+    /// The part of the host that was checked.
     pub(super) area: &'static str,
-    /// How it ended.
+    /// The outcome.
     pub(super) status: Status,
-    /// What was found, for people.
+    /// The finding, for human readers.
     pub(super) found: String,
-    /// What to do about it, if anything.
+    /// Advice, if the finding calls for any.
     pub(super) advice: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl Check {
         Self { status: Status::Fail, ..Self::ok(area, name, found) }.advise(advice)
     }
 
-    /// Adds what to do.
+    /// Adds advice.
     pub(super) fn advise(self, advice: impl Into<String>) -> Self {
         Self { advice: Some(advice.into()), ..self }
     }

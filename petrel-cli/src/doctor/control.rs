@@ -11,7 +11,7 @@ use super::host::read;
 
 const AREA: &str = "control";
 
-/// Loopback connects at once; only a starved machine needs any of this.
+/// Loopback connects at once; only a starved machine needs this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn checks(port: u16) -> Vec<Check> {
@@ -66,14 +66,14 @@ fn port_free(name: &'static str, address: SocketAddr) -> Check {
     }
 }
 
-/// Whether the host lacks the address or its whole family.
+/// Returns true if the host lacks the address or its whole family.
 fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// Binds without listening: that finds listeners, but stands in the way of no server that starts at
-/// this moment, because both allow the address to be reused.
+/// Binds without listening. That detects listeners, but cannot block a server that starts at this
+/// moment, because both sockets allow the address to be reused.
 fn try_bind(address: SocketAddr) -> io::Result<()> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -81,8 +81,8 @@ fn try_bind(address: SocketAddr) -> io::Result<()> {
     Ok(bind(&socket, &address)?)
 }
 
-/// An outgoing connection may by chance own a control port that lies within the ephemeral range
-/// when the server wants it.
+/// Checks whether the control port lies in the ephemeral range: then an outgoing connection may by
+/// chance occupy the port when the server needs it.
 fn ephemeral_ports(port: u16) -> Check {
     let range = read("/proc/sys/net/ipv4/ip_local_port_range");
     let Some((first, last)) = range.as_deref().and_then(parse_range) else {
@@ -112,13 +112,13 @@ fn with_port(reserved: &str, port: u16) -> String {
     if reserved.is_empty() { port.to_string() } else { format!("{reserved},{port}") }
 }
 
-/// Two numbers, first and last.
+/// Parses two numbers, first and last.
 fn parse_range(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.trim().split_once(char::is_whitespace)?;
     Some((first.parse().ok()?, last.trim().parse().ok()?))
 }
 
-/// Whether a list such as `8080,9148-9150` names a port.
+/// Returns true if a list such as `8080,9148-9150` contains a port.
 fn list_contains(list: &str, port: u16) -> bool {
     list.split(',').any(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -150,7 +150,7 @@ mod tests {
         let held = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         sockopt::set_socket_reuseaddr(&held, true).unwrap();
         bind(&held, &free).unwrap();
-        // As if a server started while the check holds the address.
+        // Imitates a server that starts while the check holds the address.
         TcpListener::bind(free).unwrap();
     }
 

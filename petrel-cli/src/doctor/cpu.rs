@@ -1,4 +1,4 @@
-//! CPUs: how many this process may use, how undisturbed they are, and whether it may keep them.
+//! CPUs: their number, their isolation, and whether this process may reserve them.
 
 mod quota;
 
@@ -73,7 +73,7 @@ fn judge_isolation(isolated: Option<&str>, tickless: Option<&str>) -> Check {
     let Some(isolated) = isolated else {
         return Check::info(AREA, "cpu-isolation", "unknown: sysfs does not tell");
     };
-    // The kernel writes an empty list, or "(null)" where the feature was never set up.
+    // The kernel writes an empty list, or "(null)" if the feature was never configured.
     let named = |list: &str| cpu_list_count(list).unwrap_or(0) > 0;
     let isolated = Some(isolated).filter(|list| named(list));
     let tickless = tickless.filter(|list| named(list)).unwrap_or("none");
@@ -121,7 +121,7 @@ fn governor() -> Check {
     )
 }
 
-/// The governors in use, each once.
+/// Returns the set of governors in use.
 fn governors() -> BTreeSet<String> {
     let Ok(folder) = fs::read_dir(CPU_FOLDER) else {
         return BTreeSet::new();
@@ -132,7 +132,7 @@ fn governors() -> BTreeSet<String> {
         .collect()
 }
 
-/// Tries real-time scheduling on a thread that ends with the trial.
+/// Tries real-time scheduling on a temporary thread.
 fn real_time() -> Check {
     let allowed = thread::Builder::new()
         .spawn(|| make_thread_real_time().is_ok())

@@ -1,4 +1,4 @@
-//! Marks of congestion over loopback: whether they can be set, and whether Petrel's transport hears them.
+//! ECN marks over loopback: whether they can be set, and whether Petrel's transport receives them.
 
 use std::io;
 use std::net::UdpSocket;
@@ -13,16 +13,16 @@ use super::sys::set_int_option;
 const AREA: &str = "udp";
 const NAME: &str = "udp-ecn";
 
-/// As for the other datagrams.
+/// The same limit as for the other datagrams.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// *Congestion Experienced*, as if a switch had set it.
 const CE: libc::c_int = 0b11;
 
-/// A frame, as far as the transport looks.
+/// A packet that the transport accepts as a frame.
 const FRAME: [u8; 16] = [0x10; 16];
 
-/// The check, unless loopback does not work at all.
+/// Runs the check, unless loopback does not work at all.
 pub(super) fn check(loopback: Status) -> Check {
     if loopback != Status::Ok {
         return Check::info(AREA, NAME, "not tried: see udp-loopback");

@@ -1,7 +1,7 @@
 //! Reading and parsing `/proc` and `/sys`.
 //!
-//! Kernels, architectures and containers differ in which of these files exist, so every reader
-//! here returns an `Option`, and every parser takes text, so that tests can feed it samples.
+//! Kernels, architectures and containers lack some of these files, so every reader here returns an
+//! `Option`. Every parser accepts text, so that tests can pass samples.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,20 +10,20 @@ use std::io::Read;
 /// has some 2 MiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The text of a file without the white space around it, if it can be read.
+/// Returns the trimmed text of a file, if the file is readable.
 pub(super) fn read(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// The number that a file consists of.
+/// Returns the number that a file consists of.
 pub(super) fn read_number<T: std::str::FromStr>(path: &str) -> Option<T> {
     read(path)?.parse().ok()
 }
 
-/// The value of a `name: value` line, as in `/proc/meminfo`, `/proc/self/status` and
-/// `/proc/cpuinfo`; the first such line where there are several.
+/// Returns the value of the first `name: value` line, as in `/proc/meminfo`, `/proc/self/status` and
+/// `/proc/cpuinfo`.
 pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -31,19 +31,19 @@ pub(super) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// A size in `/proc/meminfo`, in bytes.
+/// Returns a size in `/proc/meminfo`, in bytes.
 pub(super) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     let kibibytes: u64 = field(meminfo, name)?.strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
-/// A count in `/proc/meminfo`.
+/// Returns a count in `/proc/meminfo`.
 pub(super) fn meminfo_count(meminfo: &str, name: &str) -> Option<u64> {
     field(meminfo, name)?.parse().ok()
 }
 
-/// How many CPUs a list such as `0-3,8,10-11` names; `None` where it is no such list. Absurd
-/// ranges are counted, not walked.
+/// Returns the number of CPUs in a list such as `0-3,8,10-11`; `None` for other text. Huge ranges cost
+/// no time, because they are not enumerated.
 pub(super) fn cpu_list_count(list: &str) -> Option<usize> {
     let list = list.trim();
     if list.is_empty() {
@@ -56,18 +56,18 @@ pub(super) fn cpu_list_count(list: &str) -> Option<usize> {
     })
 }
 
-/// The choice in brackets, as in `always [madvise] never`.
+/// Returns the choice in brackets, as in `always [madvise] never`.
 pub(super) fn bracketed(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(choice, _)| choice)
 }
 
-/// Whether a process's `CapEff` mask (hexadecimal) holds a capability, by its number.
+/// Returns true if a process's `CapEff` mask (hexadecimal) has a capability, by its number.
 pub(super) fn has_capability(cap_eff: &str, capability: u32) -> bool {
     u64::from_str_radix(cap_eff.trim(), 16).is_ok_and(|mask| mask >> capability & 1 == 1)
 }
 
-/// Major and minor of a kernel release such as `6.1.0-13-amd64`.
+/// Returns major and minor version of a kernel release such as `6.1.0-13-amd64`.
 pub(super) fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -6,7 +6,7 @@ use super::check::Check;
 
 const AREA: &str = "limits";
 
-/// Descriptors for a process with many peers: a connection for each, and some more for endpoints.
+/// Descriptors of a process with many peers: a connection per peer, and some for endpoints.
 const OPEN_FILES_WANTED: u64 = 1024;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -14,7 +14,7 @@ pub(super) fn checks() -> Vec<Check> {
     vec![open_files(limit.current, limit.maximum)]
 }
 
-/// `None` is no limit.
+/// Checks the limit on open files; `None` is no limit.
 fn open_files(current: Option<u64>, maximum: Option<u64>) -> Check {
     let name = |value: Option<u64>| value.map_or("unlimited".to_owned(), |count| count.to_string());
     let found = format!("limit {}, at most {}", name(current), name(maximum));
@@ -29,7 +29,7 @@ fn open_files(current: Option<u64>, maximum: Option<u64>) -> Check {
     }
 }
 
-/// Everybody may raise the limit up to the maximum, which only root can raise.
+/// Advises how to raise the limit. Any user may raise it up to the maximum, which only root can raise.
 fn remedy(maximum: Option<u64>) -> String {
     match maximum {
         Some(maximum) if maximum < OPEN_FILES_WANTED => format!(

@@ -12,7 +12,7 @@ use crate::units::format_bytes;
 
 const AREA: &str = "memory";
 
-/// The huge pages asked for, and how their size is written in sysfs.
+/// The size of the requested huge pages.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 pub(super) fn checks() -> Vec<Check> {
@@ -43,8 +43,8 @@ fn reserved_huge_pages(meminfo: &str) -> Check {
     )
 }
 
-/// Tries to get one huge page. The page is allocated but never touched, because touching one that a
-/// container's limit forbids ends the process.
+/// Tries to allocate one huge page. The page is never touched, because touching a page beyond a
+/// container's limit ends the process.
 fn huge_page_memory() -> Check {
     match try_huge_page() {
         Ok(()) => Check::ok(
@@ -81,7 +81,7 @@ fn transparent_huge_pages() -> Check {
     }
 }
 
-/// Only transports that hand their memory to a device lock it.
+/// Reports the limit; only transports that share memory with a device lock it.
 fn locked_memory() -> Check {
     let found = describe(getrlimit(Resource::Memlock));
     Check::info(AREA, "locked-memory", format!("{found}; UDP and shared memory lock none"))

@@ -1,5 +1,5 @@
-//! What the shared-memory transport needs: memory without a name that cannot be cut short, and a
-//! way to hand it over. Without it Petrel uses UDP between processes of one host.
+//! Requirements of the shared-memory transport: anonymous memory that cannot be truncated, and a way to
+//! pass it to a peer. Without them Petrel uses UDP between processes of one host.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ use super::check::Check;
 
 const AREA: &str = "shared memory";
 
-/// Size of the memory tried; the transport's rings are larger, but the kernel makes no difference.
+/// Size of the test memory; the transport's rings are larger, but the kernel treats both alike.
 const TRIAL_BYTES: u64 = 64 << 10;
 
-/// A local socket answers at once; only a starved machine needs any of this.
+/// A local socket answers at once; only a starved machine needs this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 const FALL_BACK: &str = "Petrel uses UDP between processes of this host until then.";
@@ -43,7 +43,7 @@ fn sealed_memory() -> Check {
     }
 }
 
-/// Makes memory, seals it, and sees whether a later cut is refused.
+/// Creates memory, seals it, and checks that truncation is refused.
 fn try_sealed_memory() -> io::Result<()> {
     let file = new_memory_file(MemfdFlags::empty())?;
     ftruncate(&file, TRIAL_BYTES)?;
@@ -55,8 +55,8 @@ fn try_sealed_memory() -> io::Result<()> {
     }
 }
 
-/// Memory without a name. Hardened systems refuse such files when they could be executed; kernels
-/// before 6.3 do not know the flag that says so.
+/// Creates anonymous memory. Hardened systems refuse executable files; kernels before 6.3 do not know
+/// the flag that makes them non-executable.
 pub(super) fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
     const NAME: &std::ffi::CStr = c"petrel-doctor";
     let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -89,14 +89,14 @@ fn try_hand_over() -> io::Result<()> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let listener = listen_on_any_name()?;
     let mut client = UnixStream::connect_addr(&listener.local_addr()?)?;
-    // The connection is queued by now, so this cannot wait.
+    // The connection is queued by now, so `accept` cannot block.
     let (mut server, _) = listener.accept()?;
     client.write_all(&[1])?;
     server.set_read_timeout(Some(PATIENCE))?;
     server.read_exact(&mut [0])
 }
 
-/// Binding to no name makes the kernel choose an abstract one that is free (unix(7)).
+/// Listens on a free abstract name: the kernel chooses it when a socket binds without a name (unix(7)).
 fn listen_on_any_name() -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrUnix::new_unnamed())?;
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn try_hand_over__can_be_repeated() {
-        // The name of the first socket must be gone with it.
+        // The name of the first socket must disappear with the socket.
         for _ in 0..3 {
             try_hand_over().unwrap();
         }

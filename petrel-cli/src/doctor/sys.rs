@@ -1,9 +1,8 @@
-//! The two system calls that the checks need and for which there is no safe wrapper.
+//! The two system calls of the checks that have no safe wrapper.
 //!
-//! Both are sound for the same reason: the kernel only reads, during the call, from memory that a
-//! local variable of the caller owns and whose size is passed along; nothing keeps a pointer
-//! beyond the call. The descriptor is borrowed for the call, so it is open. No other module of the
-//! doctor has `unsafe` code.
+//! Both are sound for the same reason. The kernel only reads, during the call, from memory that a local
+//! variable of the caller owns and whose size is passed along; no pointer outlives the call. The
+//! descriptor is borrowed for the call, so it is open. No other module of the doctor has `unsafe` code.
 
 use std::io;
 use std::mem::size_of;
@@ -26,7 +25,7 @@ pub(super) fn set_int_option(
 
 /// Gives the calling thread the lowest first-in-first-out real-time priority.
 ///
-/// By the bare system call, because some C libraries refuse to wrap it.
+/// Uses the bare system call, because some C libraries refuse to wrap it.
 pub(super) fn make_thread_real_time() -> io::Result<()> {
     const THIS_THREAD: libc::pid_t = 0;
     let parameters = [1 as libc::c_int];

@@ -1,4 +1,4 @@
-//! Kernel, container and virtual machine: where the other findings come from.
+//! Kernel, container and virtual machine: the environment of the other findings.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::host::{field, kernel_version, read};
 
 const AREA: &str = "system";
 
-/// The first kernel that has everything the UDP transport uses: GSO came with 4.18, GRO with 5.0.
+/// The first kernel with all features of the UDP transport: GSO came with 4.18, GRO with 5.0.
 const KERNEL_WANTED: (u32, u32) = (5, 0);
 
 pub(super) fn checks() -> Vec<Check> {
@@ -59,7 +59,7 @@ fn virtual_machine() -> Check {
     Check::info(AREA, "virtual-machine", found)
 }
 
-/// x86 processors tell guests that there is a hypervisor.
+/// Returns true in a virtual machine: x86 processors report a hypervisor to guests.
 fn is_virtual(cpuinfo: &str) -> bool {
     field(cpuinfo, "flags")
         .is_some_and(|flags| flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"))

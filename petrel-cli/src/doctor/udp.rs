@@ -1,7 +1,8 @@
 //! Datagrams over loopback, segmentation offload both ways, and IPv6.
 //!
-//! Each check sends real datagrams between two sockets of its own, connected to each other so that
-//! nobody else's can interfere, and waits at most [`PATIENCE`] for what must arrive at once.
+//! Every check sends real datagrams between two sockets that are connected to each other, so that
+//! foreign datagrams cannot interfere. A check waits at most [`PATIENCE`] for datagrams that must arrive
+//! at once.
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,13 +15,13 @@ use super::sys::set_int_option;
 
 const AREA: &str = "udp";
 
-/// Loopback delivers during the send; only a starved machine needs any of this.
+/// Loopback delivers during the send; only a starved machine needs this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of one segment: fits any MTU.
 const SEGMENT_BYTES: usize = 512;
 
-/// Segments sent in one call: one more than one, so that it takes GSO.
+/// Segments per call: the fewest that need GSO.
 const SEGMENTS: usize = 2;
 
 const PAYLOAD: [u8; SEGMENT_BYTES * SEGMENTS] = {
@@ -37,7 +38,7 @@ pub(super) fn checks() -> Vec<Check> {
     let loopback = loopback();
     let offloads = match loopback.status {
         Status::Ok => [segmentation(), coalescing()],
-        // They would fail as well, and blame the kernel.
+        // These checks would fail as well, and blame the kernel.
         _ => ["udp-gso", "udp-gro"]
             .map(|name| Check::info(AREA, name, "not tried: see udp-loopback")),
     };
@@ -112,7 +113,7 @@ fn ipv6() -> Check {
     }
 }
 
-/// A small loopback MTU is legal but slow; 65536 is what every kernel sets by itself.
+/// Checks the MTU: a small loopback MTU is legal but slow; every kernel sets 65536 by default.
 fn loopback_mtu() -> Check {
     match read_number::<u64>("/sys/class/net/lo/mtu") {
         Some(mtu) if mtu < 9_000 => Check::warn(
@@ -127,14 +128,14 @@ fn loopback_mtu() -> Check {
     }
 }
 
-/// One datagram from one socket to the other.
+/// Sends one datagram to the other socket.
 fn round_trip(address: &str) -> io::Result<()> {
     let (sender, receiver) = socket_pair(address)?;
     sender.send(&PAYLOAD[..SEGMENT_BYTES])?;
     expect(&receiver, &PAYLOAD[..SEGMENT_BYTES])
 }
 
-/// Two datagrams by one send, received singly.
+/// Sends two datagrams by one call, and receives them separately.
 fn send_segmented(address: &str) -> io::Result<()> {
     let (sender, receiver) = socket_pair(address)?;
     enable_segmentation(&sender)?;
@@ -142,7 +143,7 @@ fn send_segmented(address: &str) -> io::Result<()> {
     PAYLOAD.chunks(SEGMENT_BYTES).try_for_each(|segment| expect(&receiver, segment))
 }
 
-/// Two datagrams by one receive: true if they came together, false if the option had no effect.
+/// Receives two datagrams by one call: returns false if the option had no effect.
 fn receive_coalesced(address: &str) -> io::Result<bool> {
     let (sender, receiver) = socket_pair(address)?;
     set_int_option(&receiver, libc::SOL_UDP, libc::UDP_GRO, 1)?;
@@ -156,7 +157,7 @@ fn receive_coalesced(address: &str) -> io::Result<bool> {
     }
 }
 
-/// Sends all segments, together where the kernel can and else one by one.
+/// Sends all segments, by one call if the kernel can, else one by one.
 fn send_all(sender: &UdpSocket) -> io::Result<()> {
     if enable_segmentation(sender).is_ok() && sender.send(&PAYLOAD).is_ok() {
         return Ok(());
@@ -169,7 +170,7 @@ fn enable_segmentation(sender: &UdpSocket) -> io::Result<()> {
     set_int_option(sender, libc::SOL_UDP, libc::UDP_SEGMENT, SEGMENT_BYTES as libc::c_int)
 }
 
-/// Two sockets that hear only each other.
+/// Returns two sockets that receive only from each other.
 fn socket_pair(address: &str) -> io::Result<(UdpSocket, UdpSocket)> {
     let (sender, receiver) = (UdpSocket::bind(address)?, UdpSocket::bind(address)?);
     sender.connect(receiver.local_addr()?)?;
@@ -185,7 +186,7 @@ fn expect(receiver: &UdpSocket, want: &[u8]) -> io::Result<()> {
     if buffer[..length] == *want { Ok(()) } else { Err(changed()) }
 }
 
-/// The system calls a timeout "resource temporarily unavailable", which helps nobody.
+/// Explains a timeout, which the system only calls "resource temporarily unavailable".
 fn explain_timeout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(

@@ -1,14 +1,14 @@
 //! `petrel index bench`: eRPC's §7.2 on one machine.
 //!
-//! Rates are of a server in a process of its own, whose dispatch thread has a CPU and the clients
-//! another: lookups beside an echo, window by window. The echo has a server to itself, which looks ahead for nobody:
-//! looking ahead costs each request something, of whatever method.
+//! Rates are measured with a server process whose dispatch thread has a CPU, and clients on another CPU:
+//! lookups beside an echo, in alternating windows. The echo has a separate server without prefetching,
+//! because prefetching adds a cost to every request, whatever its method.
 //!
-//! What scans do to lookups needs three threads that do not disturb one another: clients, dispatch and
-//! worker. On two CPUs the clients and a dispatch endpoint take turns on one, and the workers have the other
-//! ([`together`]): while the dispatch endpoint runs a scan, the clients could not get an answer
-//! anyway. In the other arrangement, with workers on the clients' CPU, they would take from the clients what
-//! they spare the dispatch thread.
+//! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch
+//! and worker. On two CPUs the clients and a dispatch endpoint take turns on one, and the workers have
+//! the other ([`together`]): while the dispatch endpoint runs a scan, the clients could not get an
+//! answer anyway. With the workers on the clients' CPU instead, they would take from the clients the
+//! time that they save the dispatch thread.
 
 mod keys;
 mod load;
@@ -37,13 +37,13 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::latency::Latencies;
 
-/// How long PUTs of all keys may take.
+/// Most time for PUTs of all keys.
 const FILL_MAX: Duration = Duration::from_secs(600);
 
-/// Between windows: the control planes' threads want a CPU too, or they take their peers for dead.
+/// Pause between windows: without CPU time, the control planes' threads take their peers for dead.
 const PAUSE: Duration = Duration::from_millis(30);
 
-/// Windows before the first that counts.
+/// Windows before the first one that counts.
 const WARM_UP_ROUNDS: u32 = 1;
 
 /// A kind of window.
@@ -51,24 +51,24 @@ const WARM_UP_ROUNDS: u32 = 1;
 enum Kind {
     /// An echo of 8 bytes.
     Echo,
-    /// Lookups and nothing else.
+    /// Lookups alone.
     Lookups,
     /// One echo at a time.
     EchoAlone,
     /// One lookup at a time.
     LookupAlone,
-    /// Clients and dispatch endpoint on one CPU: an echo.
+    /// An echo, with clients and dispatch endpoint on one CPU.
     EchoTogether,
-    /// Lookups and nothing else.
+    /// Lookups alone, with clients and dispatch endpoint on one CPU.
     LookupsTogether,
     /// Lookups with some scans, which workers run.
     ScansInWorkers,
-    /// The same where the dispatch endpoint runs them.
+    /// Lookups with some scans, which the dispatch endpoint runs.
     ScansInDispatch,
 }
 
-/// The server's process has a pause after every second window: a thread that nothing may interrupt is made to
-/// wait by the kernel once it has run for most of a second.
+/// The server process pauses after every second window: the kernel throttles a real-time thread that has
+/// run for most of a second.
 const KINDS: [Kind; 8] = [
     Kind::Echo,
     Kind::Lookups,
@@ -80,7 +80,7 @@ const KINDS: [Kind; 8] = [
     Kind::ScansInDispatch,
 ];
 
-/// What was measured in all windows of a kind.
+/// The counts of all windows of a kind.
 #[derive(Default)]
 struct Series {
     /// Lookups or echoes per second, by round.
@@ -93,13 +93,13 @@ struct Series {
     refused: u64,
 }
 
-/// A server's process, and the clients of it.
+/// A server process, and its clients.
 struct Apart {
     _process: Process,
     clients: Clients,
 }
 
-/// An endpoint with a session for each client, and their calls.
+/// An endpoint with a session for each client, and the clients' calls.
 struct Clients {
     endpoint: Endpoint<Load>,
 }
@@ -109,7 +109,7 @@ struct Ready {
     address: SocketAddr,
 }
 
-/// Measures and prints.
+/// Runs the benchmark and prints its figures.
 pub(super) fn run(args: &IndexBenchArgs, output: Output) -> Result<Outcome, Failure> {
     let keys = Rc::new(Keys::new(args.keys));
     let mut reports = Vec::new();
@@ -158,7 +158,7 @@ fn measure(
     Ok(Report::new(args, transport, cpus, &all))
 }
 
-/// Puts this thread on the clients' CPU, and keeps other threads from interrupting it where that is allowed.
+/// Puts this thread on the clients' CPU, with real-time priority if that is allowed.
 fn seat(cpus: Option<[usize; 2]>) -> Result<Seated, Failure> {
     let seat = Seat { cpu: cpus.map(|[client, _]| client), is_realtime: true };
     Ok(seat.take().or_else(|_| Seat { is_realtime: false, ..seat }.take())?)
@@ -174,7 +174,7 @@ impl Apart {
     ) -> Result<Self, Failure> {
         let arguments = arguments(args, transport, cpus, fetches_ahead);
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        // The process takes over how this thread is scheduled.
+        // The process inherits this thread's scheduling.
         let seated = Seat { cpu: None, is_realtime: true }.take();
         let mut process = Process::start(&arguments)?;
         drop(seated);
@@ -207,7 +207,7 @@ impl Clients {
         }
     }
 
-    /// Calls for a window; `between` runs after each turn of the event loop.
+    /// Makes calls for a window; `between` runs after each turn of the event loop.
     fn call(&mut self, demand: Demand, between: impl FnMut()) -> Result<load::Outcome, Failure> {
         let outcome = load::window(&mut self.endpoint, demand, between)?;
         match &outcome.first_failure {
@@ -243,7 +243,7 @@ impl Kind {
             Self::ScansInWorkers | Self::ScansInDispatch => What::Lookups { scans: args.scans },
         };
         let is_alone = matches!(self, Self::EchoAlone | Self::LookupAlone);
-        // The rates are of windows in which nobody looks at clocks.
+        // Rates come from windows without timestamps.
         let is_timed = is_alone || matches!(self, Self::ScansInWorkers | Self::ScansInDispatch);
         let in_flight = if is_alone { 1 } else { in_flight(args) };
         Demand { what, in_flight, is_timed, length: args.window }
@@ -268,7 +268,7 @@ fn in_flight(args: &IndexBenchArgs) -> usize {
     usize::from(args.clients) * usize::from(args.outstanding)
 }
 
-/// The command of a server.
+/// Returns the command line of a server.
 fn arguments(
     args: &IndexBenchArgs,
     transport: BenchTransport,
@@ -293,7 +293,7 @@ fn arguments(
     arguments
 }
 
-/// An endpoint that never sleeps: it measures.
+/// Creates an endpoint that never sleeps, because it measures.
 fn endpoint(transport: BenchTransport, keys: &Rc<Keys>) -> Result<Endpoint<Load>, Failure> {
     let nexus = Nexus::builder().transports(transport.only()).start()?;
     let load = Load::new(Rc::clone(keys));

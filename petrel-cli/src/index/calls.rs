@@ -1,4 +1,4 @@
-//! `petrel index get`, `put`, `delete`, `scan` and `status`: a call each.
+//! `petrel index get`, `put`, `delete`, `scan` and `status`: one call per command.
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::Bound;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::clean_bytes;
 
-/// What a lookup found, or a change replaced.
+/// The value that a lookup found or a change replaced.
 #[derive(Serialize)]
 struct Found<'a> {
     key: &'a str,
@@ -153,7 +153,7 @@ fn connect(args: &IndexServerArgs) -> Result<Client, Failure> {
     Ok(connect_service(&args.address, args.endpoint, transports, &config)?.into())
 }
 
-/// A number, in decimal or in hexadecimal behind `0x`.
+/// Parses a number, in decimal or in hexadecimal after `0x`.
 fn word(text: &str) -> Result<u64, Failure> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -167,7 +167,7 @@ fn word(text: &str) -> Result<u64, Failure> {
     })
 }
 
-/// Bytes as JSON shows them: text where they are text, else numbers; a word as a number.
+/// Returns bytes for JSON: text if they are UTF-8, else numbers; a word as a number.
 fn shown(bytes: &[u8], is_bytes: bool) -> Value {
     match str::from_utf8(bytes) {
         Ok(text) if is_bytes => text.into(),

@@ -17,10 +17,10 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
-/// How often the server looks whether its threads still run.
+/// Interval of the check whether the server's threads still run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The line by which scripts learn the address.
+/// The line that tells scripts the address.
 #[derive(Serialize)]
 struct Ready {
     event: &'static str,
@@ -41,12 +41,12 @@ struct Ended {
 
 /// Serves until it is interrupted, then drains.
 pub(super) fn run(args: &IndexServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: the threads then leave the signals to this one.
+    // Before any thread starts, so that this thread alone receives the signals.
     let interrupt = Interrupt::catch()?;
     let server = Server::start(&config(args))?;
     announce(args, server.address(), output)?;
     while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
-    // A second signal need not wait for anything.
+    // From now on a second signal ends the process at once.
     drop(interrupt);
     let stopped = server.stop(args.drain)?;
     print(&stopped, output)?;
@@ -114,7 +114,7 @@ fn print(stopped: &Stopped, output: Output) -> Result<(), Failure> {
     print_counters(counters, output)
 }
 
-/// The counters that are not zero, as a table.
+/// Prints the counters that are not zero, as a table.
 pub(super) fn print_counters(counters: &[(String, u64)], output: Output) -> Result<(), Failure> {
     let mut table = output.table(&["counter", "value"]);
     for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {

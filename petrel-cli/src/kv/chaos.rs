@@ -1,4 +1,4 @@
-//! `petrel kv chaos`: real replicas under faults, and a check of what their clients are told.
+//! `petrel kv chaos`: real replicas under faults, and a check of the answers that their clients get.
 
 use petrel_kv_check::{ChaosOptions, ChaosOutcome, run_chaos, serve_chaos_replica};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{Outcome, seeds};
 
-/// By which the run starts a replica.
+/// The subcommand by which the run starts a replica.
 const REPLICA: [&str; 2] = ["kv", "chaos-replica"];
 
 #[derive(Serialize)]
@@ -16,7 +16,7 @@ struct Skipped {
     skipped: String,
 }
 
-/// Runs the phases and prints what came of each.
+/// Runs the phases and prints the report of each.
 pub(super) fn run(args: &KvChaosArgs, output: Output) -> Result<Outcome, Failure> {
     let mut printed = Ok(());
     let outcome = run_chaos(&options(args), &REPLICA, |report| {
@@ -42,7 +42,7 @@ pub(super) fn run(args: &KvChaosArgs, output: Output) -> Result<Outcome, Failure
 }
 
 fn options(args: &KvChaosArgs) -> ChaosOptions {
-    // Of ten digits or so, which can be read out and typed.
+    // A seed of about ten digits, which is easy to read out and type.
     let mut options = ChaosOptions::new(args.seed.unwrap_or_else(seeds::fresh_short));
     options.duration = args.duration;
     options.first_phase = args.phase.into();
@@ -54,7 +54,7 @@ fn options(args: &KvChaosArgs) -> ChaosOptions {
     options
 }
 
-/// Serves as one of the run's replicas.
+/// Runs one of the run's replicas.
 pub(super) fn serve_replica(args: &KvChaosReplicaArgs) -> Result<Outcome, Failure> {
     serve_chaos_replica(&args.arguments).map_err(Failure::because)?;
     Ok(Outcome::Success)

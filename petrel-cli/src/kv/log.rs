@@ -1,4 +1,4 @@
-//! What a replica has to say, on standard error: a line each, with the time, the level, and the values by name.
+//! A replica's log on standard error: lines with the time, the level, and the values by name.
 
 use std::collections::BTreeMap;
 use std::fmt::{Arguments, Write as _};
@@ -10,7 +10,7 @@ use slog::{Drain, KV as _, Key, Level, Logger, Never, OwnedKVList, Record, Seria
 
 use crate::cli::LogLevel;
 
-/// A logger that writes what is at least as grave as this.
+/// Creates a logger that writes records of at least this severity.
 pub(super) fn logger(level: LogLevel) -> Logger {
     let level = match level {
         LogLevel::Error => Level::Error,
@@ -25,16 +25,17 @@ struct Lines {
     repeated: Mutex<Repeated>,
 }
 
-/// Time between two lines of one warning. A replica that is not taken in asks twenty times a second.
+/// Time between two lines of the same warning. A replica that is not admitted asks twenty times a
+/// second.
 const WARNING_EVERY: Duration = Duration::from_secs(1);
 
-/// Warnings by the place in the program that they come from: when the last line was written, and how many were left
-/// out since. As many as the program has such places.
+/// Warnings by their place in the source code: the time of the last line, and the number of omitted
+/// lines since. The map has at most as many entries as the program has such places.
 #[derive(Default)]
 struct Repeated(BTreeMap<(&'static str, u32), (Instant, u64)>);
 
 impl Repeated {
-    /// How many were left out before this one; none if it is to be left out, too.
+    /// Returns the number of lines omitted before this one; `None` if this line is to be omitted too.
     fn note(&mut self, place: (&'static str, u32), now: Instant) -> Option<u64> {
         let Some((last, left_out)) = self.0.get_mut(&place) else {
             self.0.insert(place, (now, 0));
@@ -63,7 +64,7 @@ impl Drain for Lines {
                 left_out = before;
             }
             let line = line(SystemTime::now(), record, values, left_out);
-            // Who closes standard error wants to hear nothing.
+            // Whoever closes standard error does not want the lines.
             let _ = std::io::stderr().lock().write_all(line.as_bytes());
         }
         Ok(())
@@ -88,7 +89,7 @@ struct Line(String);
 impl Serializer for Line {
     fn emit_arguments(&mut self, key: Key, value: &Arguments<'_>) -> slog::Result {
         let value = value.to_string();
-        // A value never ends the line, and can be told from what follows.
+        // A quoted value cannot end the line, and its end is visible.
         let quoted =
             value.is_empty() || value.contains(|letter: char| letter.is_control() || letter == ' ');
         let written = match quoted {
@@ -99,7 +100,7 @@ impl Serializer for Line {
     }
 }
 
-/// The time in UTC, to the millisecond.
+/// Returns the time in UTC, to the millisecond.
 fn utc(now: SystemTime) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, millis) = (since.as_secs(), since.subsec_millis());
@@ -108,7 +109,8 @@ fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// The day so many days after 1 January 1970, by counting from 1 March of year 0, so that leap days come last.
+/// Returns the date this many days after 1 January 1970, by counting from 1 March of year 0, so that
+/// leap days come last.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let days = days + 719_468;

@@ -23,10 +23,10 @@ use crate::output::Output;
 use crate::units::exact_duration;
 use crate::{Outcome, seeds};
 
-/// How often it is looked whether the replica still runs.
+/// Interval of the check whether the replica still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The line by which scripts learn that it listens.
+/// The line that tells scripts that the replica listens.
 #[derive(Serialize)]
 struct Ready {
     event: &'static str,
@@ -43,16 +43,16 @@ struct Stopped {
     sessions_cut: usize,
 }
 
-/// Serves until it is interrupted, then hands over what it has, within limits.
+/// Serves until it is interrupted, then hands leadership over and drains, within limits.
 pub(super) fn run(args: &KvServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts: the threads then leave the signals to this one.
+    // Before any thread starts, so that this thread alone receives the signals.
     let interrupt = Interrupt::catch()?;
     let config = config(args)?;
     let address = config.address;
     let serving = Serving::start(args, config)?;
     announce(args, address, output)?;
     while !interrupt.came_within(LOOK_EVERY) && !serving.thread.is_finished() {}
-    // A second signal need not wait for anything.
+    // From now on a second signal ends the process at once.
     drop(interrupt);
     let sessions_cut = serving.end()?;
     if sessions_cut > 0 {
@@ -103,7 +103,7 @@ struct Serving {
 }
 
 impl Serving {
-    /// Starts it; it listens when this returns.
+    /// Starts the replica; when the function returns, the replica listens.
     fn start(args: &KvServeArgs, config: ReplicaConfig) -> Result<Self, Failure> {
         let mut builder = Nexus::builder().listen(config.address);
         if args.insecure {
@@ -122,7 +122,7 @@ impl Serving {
                 let mut endpoint = nexus.endpoint(endpoint).map_err(Failure::because)?;
                 let replica = Replica::start(&mut endpoint, config, log, recovered)
                     .map_err(Failure::because)?;
-                // Somebody waits for it.
+                // The thread that started this one waits for the message.
                 let _ = sender.send(());
                 replica
                     .run(&mut endpoint, || asked.load(Ordering::Acquire))
@@ -131,20 +131,20 @@ impl Serving {
             })?;
         match receiver.recv() {
             Ok(()) => Ok(Self { stop, thread }),
-            // It ended before it had begun: its result says why.
+            // The replica ended before it listened: its result has the reason.
             Err(_) => Err(join(thread).err().unwrap_or_else(ended)),
         }
     }
 
-    /// Has it end. Gives the number of sessions that were cut.
+    /// Stops the replica. Returns the number of sessions that were cut.
     fn end(self) -> Result<usize, Failure> {
-        // The replica's clock ticks at least every other heartbeat: it looks soon.
+        // The replica's clock ticks at least every second heartbeat, so the replica notices soon.
         self.stop.store(true, Ordering::Release);
         join(self.thread)
     }
 }
 
-/// The log, on disk or not, and what it has.
+/// Opens the log, on disk or in memory, and returns its contents.
 fn open_log(
     data: Option<&Path>,
     node: u16,

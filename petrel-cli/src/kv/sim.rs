@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::{Outcome, seeds};
 
-/// Runs the seeds and prints what they found.
+/// Runs the seeds and prints the results.
 pub(super) fn run(args: &KvSimArgs, output: Output) -> Result<Outcome, Failure> {
     let skipped = Runner::skipped();
     if let Some(why) = skipped {

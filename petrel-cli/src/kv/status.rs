@@ -1,4 +1,4 @@
-//! `petrel kv status`: how all replicas are.
+//! `petrel kv status`: the state of all replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::format_bytes;
 
-/// What is known of a replica.
+/// The answer of a replica.
 struct Replica {
     address: SocketAddr,
     status: Result<Status, KvError>,
@@ -47,7 +47,7 @@ struct Silent {
     error: String,
 }
 
-/// Asks all and prints.
+/// Asks all replicas and prints their states.
 pub(super) fn run(args: &KvStatusArgs, output: Output) -> Result<Outcome, Failure> {
     let mut cluster = Cluster::new(&args.cluster)?;
     let replicas = ask_all(&mut cluster);
@@ -63,7 +63,7 @@ pub(super) fn run(args: &KvStatusArgs, output: Output) -> Result<Outcome, Failur
     Ok(Outcome::Success)
 }
 
-/// Asks those that were named, and then those that they name.
+/// Asks the replicas of `--servers`, and then the members that they name.
 fn ask_all(cluster: &mut Cluster) -> Vec<Replica> {
     let mut asked = BTreeSet::new();
     let mut next: BTreeSet<SocketAddr> = cluster.addresses.iter().copied().collect();
@@ -84,7 +84,7 @@ fn ask_all(cluster: &mut Cluster) -> Vec<Replica> {
     replicas
 }
 
-/// The leader of the latest term.
+/// Returns the leader of the latest term.
 fn leader(replicas: &[Replica]) -> Option<&Status> {
     let statuses = replicas.iter().filter_map(|replica| replica.status.as_ref().ok());
     statuses.filter(|status| status.role == Role::Leader).max_by_key(|status| status.term)
@@ -157,7 +157,7 @@ fn row(address: SocketAddr, status: &Status, leader: Option<&Status>) -> Vec<Cel
     ]
 }
 
-/// The number of a node that does not answer, from the leader's list.
+/// Returns the number of a node that does not answer, from the leader's list.
 fn node_at(address: SocketAddr, leader: Option<&Status>) -> Cell {
     let members = leader.into_iter().flat_map(|status| &status.members);
     let mut node = members.filter(|member| member.address == address.to_string()).map(Member::node);
@@ -173,7 +173,7 @@ fn role(status: &Status) -> &'static str {
     }
 }
 
-/// Whether the leader counts a replica's vote.
+/// Returns whether the leader counts a replica's vote.
 fn vote(status: &Status, leader: Option<&Status>) -> &'static str {
     let members = leader.into_iter().flat_map(|leader| &leader.members);
     let mut kind =

@@ -1,4 +1,4 @@
-//! Keys and values as people write them and read them.
+//! The text form of keys and values.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::cli::FormatArgs;
 use crate::failure::Failure;
 
 impl FormatArgs {
-    /// The bytes that an argument stands for.
+    /// Parses the bytes that an argument stands for.
     pub(super) fn bytes(self, text: &str) -> Result<Vec<u8>, Failure> {
         if !self.hex {
             return Ok(text.as_bytes().to_vec());
@@ -20,7 +20,7 @@ impl FormatArgs {
         })
     }
 
-    /// Bytes for a JSON object: as text, or as digits where that was asked for or they are no text.
+    /// Formats bytes for a JSON object: as text, or as digits with `--hex` or if they are not UTF-8.
     pub(super) fn field(self, bytes: &[u8]) -> Field {
         match str::from_utf8(bytes) {
             _ if self.hex => Field { text: Some(to_hex(bytes)), hex: None },
@@ -29,7 +29,7 @@ impl FormatArgs {
         }
     }
 
-    /// Bytes in a line for people.
+    /// Formats bytes in a line for human readers.
     pub(super) fn line(self, bytes: &[u8]) -> String {
         match str::from_utf8(bytes) {
             _ if self.hex => to_hex(bytes),
@@ -39,7 +39,7 @@ impl FormatArgs {
     }
 }
 
-/// Bytes, as text if they are, else in digits.
+/// Bytes as text if they are UTF-8, else as digits.
 pub(super) struct Field {
     pub(super) text: Option<String>,
     pub(super) hex: Option<String>,

@@ -1,4 +1,4 @@
-//! One call in flight after the other, with its own buffers.
+//! Consecutive calls with the same buffers.
 
 use petrel::Error;
 use petrel::endpoint::SessionId;
@@ -7,13 +7,13 @@ use petrel::{Endpoint, MsgBuf};
 use super::Load;
 use crate::payload::Pattern;
 
-/// Makes the bytes of this process's calls unlike those of others.
+/// Distinguishes the bytes of this process's calls from those of other processes.
 const SEED: u64 = 0x7065_7472_656c;
 
 /// A place for one call at a time.
 pub(super) struct Lane {
     pub(super) session: SessionId,
-    /// When the call in flight was started.
+    /// The start time of the call in flight.
     pub(super) started_ns: Option<u64>,
     /// Number of the call in flight.
     call: u64,
@@ -45,7 +45,7 @@ impl Lane {
         Pattern::new(SEED, call).fill(request);
     }
 
-    /// Whether this is the response to the call in flight, in every byte.
+    /// Returns true if `response` answers the call in flight, in every byte.
     #[inline]
     pub(super) fn check(&self, response: &MsgBuf, size: usize) -> bool {
         response.len() == size && Pattern::new(SEED, self.call).first_difference(response).is_none()

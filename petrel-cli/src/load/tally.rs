@@ -1,4 +1,4 @@
-//! What became of the calls of a run.
+//! The outcomes of the calls of a run.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use crate::output::latency::Latencies;
 
-/// What became of the calls of a run, so far.
+/// The outcomes of the calls of a run, so far.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// Calls started, those included that were not taken.
+    /// Calls started, including rejected calls.
     pub(crate) started: u64,
     /// Calls with a response, right or wrong.
     pub(crate) answered: u64,
-    /// Responses that were not what they had to be.
+    /// Wrong responses.
     pub(crate) mismatched: u64,
-    /// Calls that failed, by how they failed.
+    /// Failed calls, grouped by the kind of failure.
     pub(crate) failures: Vec<FailureGroup>,
     pub(crate) latencies: Latencies,
     pub(crate) elapsed_ns: u64,
-    /// Packets that this end sent again.
+    /// Packets that this end retransmitted.
     pub(crate) retransmissions: u64,
 }
 
@@ -29,26 +29,26 @@ pub(crate) struct Tally {
 pub(crate) struct FailureGroup {
     /// Name of the gRPC status code.
     pub(crate) status: &'static str,
-    /// Whether the server may have executed them: `yes`, `no`, or `answered`.
+    /// Whether the server may have executed the calls: `yes`, `no`, or `answered`.
     #[serde(rename = "may_have_executed")]
     pub(crate) executed: &'static str,
     pub(crate) count: u64,
-    /// What the first of them said.
+    /// The message of the first failure.
     pub(crate) message: String,
 }
 
 impl Tally {
-    /// Calls that ended without a response.
+    /// Returns the number of calls that ended without a response.
     pub(crate) fn failed(&self) -> u64 {
         self.failures.iter().map(|group| group.count).sum()
     }
 
-    /// Whether all calls were answered, and rightly.
+    /// Returns true if all calls were answered correctly.
     pub(crate) fn is_flawless(&self) -> bool {
         self.mismatched == 0 && self.failures.is_empty()
     }
 
-    /// Calls answered per second.
+    /// Returns the answered calls per second.
     pub(crate) fn calls_per_second(&self) -> f64 {
         self.answered as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
@@ -82,7 +82,7 @@ impl Tally {
     }
 }
 
-/// Whether the server may have executed the request, in one word.
+/// Returns, in one word, whether the server may have executed the request.
 pub(crate) fn executed(execution: Execution) -> &'static str {
     match execution {
         Execution::NotSent | Execution::Refused => "no",

@@ -1,4 +1,4 @@
-//! Runs against servers that do not do what they should.
+//! Runs against servers that misbehave.
 
 use std::ops::ControlFlow;
 use std::thread::{self, JoinHandle};
@@ -97,7 +97,7 @@ fn run__tells_the_reply_to_another_call() {
     assert_eq!((tally.answered, tally.mismatched), (100, 100));
 }
 
-/// Answers with an error now and then.
+/// Answers every fourth request with an error.
 fn moody_echo(endpoint: &mut Endpoint) {
     let mut count = 0;
     endpoint.on(methods::ECHO, move |_, cx, request| {

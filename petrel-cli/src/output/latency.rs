@@ -1,14 +1,14 @@
 //! Latencies: recorded in a histogram, printed as percentiles.
 //!
-//! The percentiles are p50, p99 and p99.9, and the maximum beside them, because the mean of a
-//! latency describes no call that anybody made.
+//! The percentiles are p50, p99 and p99.9, beside the maximum; the mean of latencies describes no real
+//! call.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::units::format_ns;
 
-/// Longest latency told apart from longer ones: a minute, well beyond any call's time-out.
+/// Longest latency that is recorded exactly: a minute, well beyond any call's timeout.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 /// Three significant digits: an error of at most 0.1 %, in some 230 KiB of memory.
@@ -20,7 +20,7 @@ pub(crate) struct Latencies {
 }
 
 impl Default for Latencies {
-    /// An empty histogram; all its memory is allocated here.
+    /// Returns an empty histogram; all memory is allocated here.
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
             .expect("1 ns to 60 s at 3 digits are valid bounds");
@@ -29,17 +29,17 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Adds one latency; beyond a minute it counts as a minute.
+    /// Adds a latency; beyond a minute it counts as a minute.
     pub(crate) fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
     }
 
-    /// Adds all that another histogram has.
+    /// Adds all latencies of another histogram.
     pub(crate) fn add(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("both have the same bounds");
     }
 
-    /// The percentiles so far, or nothing where nothing was recorded.
+    /// Returns the percentiles so far, or `None` without latencies.
     pub(crate) fn summary(&self) -> Option<LatencySummary> {
         let histogram = &self.histogram;
         (!histogram.is_empty()).then(|| LatencySummary {
@@ -54,22 +54,22 @@ impl Latencies {
     }
 }
 
-/// Percentiles of some latencies, in nanoseconds; these are its names in JSON too.
+/// Percentiles of latencies, in nanoseconds; the field names are those of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct LatencySummary {
-    /// How many latencies were recorded.
+    /// The number of recorded latencies.
     pub(crate) count: u64,
-    /// The shortest.
+    /// The shortest latency.
     pub(crate) min_ns: u64,
-    /// Their mean.
+    /// The mean.
     pub(crate) mean_ns: u64,
-    /// Half of them are at most this.
+    /// The median.
     pub(crate) p50_ns: u64,
-    /// 99 % of them are at most this.
+    /// The 99th percentile.
     pub(crate) p99_ns: u64,
-    /// 99.9 % of them are at most this.
+    /// The 99.9th percentile.
     pub(crate) p999_ns: u64,
-    /// The longest.
+    /// The longest latency.
     pub(crate) max_ns: u64,
 }
 
@@ -77,13 +77,13 @@ impl LatencySummary {
     /// Titles of the columns that [`LatencySummary::cells`] fills.
     pub(crate) const HEADER: [&str; 4] = ["p50", "p99", "p99.9", "max"];
 
-    /// The four figures of a table's row.
+    /// Returns the four cells of a table's row.
     pub(crate) fn cells(&self) -> [String; 4] {
         [self.p50_ns, self.p99_ns, self.p999_ns, self.max_ns].map(format_ns)
     }
 }
 
-/// One line in the manner of `ping`: `p50 4.40 us, p99 9.10 us, p99.9 31.0 us, max 80.2 us`.
+/// A line in the style of `ping`: `p50 4.40 us, p99 9.10 us, p99.9 31.0 us, max 80.2 us`.
 impl std::fmt::Display for LatencySummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let figures = Self::HEADER.iter().zip(self.cells());

@@ -1,15 +1,15 @@
-//! Progress bars that stay out of the way.
+//! Unobtrusive progress bars.
 //!
-//! A bar that flashes up for a blink is noise, and a bar in a log file is worse. So a bar draws
-//! nothing until its work has lasted [`SHOW_AFTER`], and nothing at all where the output is for
-//! programs. It clears itself when it is dropped.
+//! A bar that flashes up briefly is noise, and a bar in a log file is worse. So a bar draws nothing
+//! until its work has lasted [`SHOW_AFTER`], and nothing at all if programs read the output. Dropping a
+//! bar clears it.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Work shorter than this shows no bar: a person begins to wonder after about a second, and half of
-/// that leaves the bar time to be read.
+/// Shorter work shows no bar: users begin to wonder after about a second; half a second leaves the bar
+/// time to be read.
 const SHOW_AFTER: Duration = Duration::from_millis(500);
 
 /// A progress bar on standard error, or nothing.
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar over `total` steps. With `wanted` false it never draws.
+    /// Creates a bar over `total` steps. With `wanted` false the bar never draws.
     pub(super) fn new(wanted: bool, total: u64, title: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         bar.set_style(style());
@@ -28,7 +28,8 @@ impl Progress {
         Self { bar, started: Instant::now(), waits_to_show: wanted }
     }
 
-    /// Sets how many steps are done. Reads the clock: call it per batch of work, not per step.
+    /// Sets the number of finished steps. Reads the clock: call the function per batch of work, not per
+    /// step.
     pub(crate) fn set(&mut self, done: u64) {
         if self.waits_to_show && self.started.elapsed() >= SHOW_AFTER {
             self.waits_to_show = false;
@@ -37,7 +38,7 @@ impl Progress {
         self.bar.set_position(done);
     }
 
-    /// Steps done so far.
+    /// Returns the finished steps.
     #[cfg(test)]
     fn done(&self) -> u64 {
         self.bar.position()
@@ -51,7 +52,7 @@ impl Drop for Progress {
 }
 
 fn style() -> ProgressStyle {
-    // The template is a constant; were it broken, the default look would do.
+    // The template is a constant; if it were invalid, the default style would serve.
     ProgressStyle::with_template("{msg} {wide_bar} {human_pos}/{human_len} {eta}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -1,24 +1,24 @@
-//! A checksum as fast as memory is read, which notices changed and exchanged pieces.
+//! A checksum at memory speed, which detects changed and exchanged pieces.
 //!
-//! Eight lanes, one for each 8-byte word of a 64-byte row, hold the sum of their words and the sum
-//! of those sums after every row (Fletcher's idea, with 64-bit words). Only additions, so that the
-//! compiler uses vector instructions. It is not meant to withstand somebody who forges data.
+//! Eight lanes, one per 8-byte word of a 64-byte row, hold the sum of their words, and the sum of these
+//! sums after every row (Fletcher's idea, with 64-bit words). There are only additions, so the compiler
+//! uses vector instructions. The checksum does not detect deliberate forgery.
 
 const LANES: usize = 8;
 const WORD_BYTES: usize = 8;
 const ROW_BYTES: usize = LANES * WORD_BYTES;
 
-/// The 8-byte checksum of a message: what the method `sink` answers.
+/// Returns the 8-byte checksum of a message, as the method `sink` answers it.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     Sums::of(bytes).finish(bytes.len())
 }
 
-/// The sums over whole rows; a last row that is not whole counts as filled up with zeros.
+/// The sums over whole rows; an incomplete last row is padded with zeros.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
-    /// By lane: the sum of its words.
+    /// Per lane: the sum of its words.
     plain: [u64; LANES],
-    /// By lane: the sum of `plain` after each row.
+    /// Per lane: the sum of `plain` after every row.
     weighted: [u64; LANES],
 }
 

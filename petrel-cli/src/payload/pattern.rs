@@ -1,19 +1,19 @@
-//! Bytes that say which call and which place they belong to.
+//! Bytes that identify their call and their place.
 
-/// Distance between the numbers of neighbouring words: odd, so that no two words of a message are
-/// equal, and with bits everywhere, so that neighbours differ in all bytes.
+/// Distance between the numbers of adjacent words: odd, so that all words of a message differ, and with
+/// bits everywhere, so that neighbours differ in all bytes.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The bytes of one message. Every word depends on the call and on its place: a byte of another
-/// call, of another place or of nowhere is noticed.
+/// The bytes of a message. Every word depends on the call and on its place, so a byte of another call or
+/// another place is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     key: u64,
 }
 
 impl Pattern {
-    /// The pattern of a call. The first byte counts calls, so that even messages of one byte
-    /// differ between neighbouring calls.
+    /// Creates the pattern of a call. The first byte counts calls, so that consecutive messages of one
+    /// byte differ.
     pub(crate) fn new(seed: u64, call: u64) -> Self {
         let mixed = mix(seed ^ mix(call));
         let counter = (call ^ (mixed >> 31)) & 0xff;
@@ -32,7 +32,7 @@ impl Pattern {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// The place of the first byte that differs from the pattern.
+    /// Returns the place of the first byte that differs from the pattern.
     pub(crate) fn first_difference(self, bytes: &[u8]) -> Option<usize> {
         let (words, rest) = bytes.as_chunks();
         let mut number = self.key;

@@ -1,25 +1,24 @@
-//! Marks by which a reply shows that it is the reply to this call, at next to no cost.
+//! Stamps by which a reply proves to be the reply to its call, at almost no cost.
 //!
-//! To compare every byte of 8 MiB takes as long as to send them, and a small message's comparison a
-//! fifth of a call. So a benchmark writes the number of the call into a few places: into both ends of
-//! a small message, into every 8 KiB of a large one, or into every KiB where packets get lost. A
-//! reply to another call, a message cut short, packets of an earlier call and packets in each other's
-//! place are noticed; a flipped bit elsewhere is not, which is what `petrel ping` and `petrel demo` are
-//! for: they compare every byte.
+//! Comparing every byte of 8 MiB takes as long as sending them, and comparing a small message a fifth of
+//! a call. So a benchmark stamps the number of the call into a few places: at both ends of a small
+//! message, in every 8 KiB of a large message, or in every KiB if packets get lost. The stamps detect
+//! replies to another call, truncated messages, packets of an earlier call and exchanged packets. They
+//! miss a flipped bit elsewhere; `petrel ping` and `petrel demo` compare every byte for that.
 
-/// Distance of the stamps in a large message, in bytes: each packet of a jumbo frame has one, and
-/// reading them takes a hundredth of the time that the message travels.
+/// Distance of the stamps in a large message, in bytes: every packet of a jumbo frame has a stamp, and
+/// reading the stamps takes a hundredth of the time to send the message.
 pub(crate) const SPARSE: usize = 8 << 10;
 
-/// The same so that each packet of an Ethernet frame has one.
+/// Distance at which every packet of an Ethernet frame has a stamp.
 pub(crate) const DENSE: usize = 1 << 10;
 
 const STAMP_BYTES: usize = 8;
 
-/// What stamps of neighbouring places differ by: the golden ratio of 2^64.
+/// Difference between the stamps of adjacent places: the golden ratio of 2^64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Marks both ends of a message; one shorter than a stamp carries its lowest bytes.
+/// Stamps the two ends of a message; a message shorter than a stamp carries the stamp's lowest bytes.
 #[inline]
 pub(crate) fn write_ends(bytes: &mut [u8], stamp: u64) {
     let stamp = stamp.to_le_bytes();
@@ -32,18 +31,18 @@ pub(crate) fn write_ends(bytes: &mut [u8], stamp: u64) {
     }
 }
 
-/// Whether both ends carry the mark.
+/// Returns true if the two ends carry the stamp.
 #[inline]
 pub(crate) fn are_at_ends(bytes: &[u8], stamp: u64) -> bool {
     let stamp = stamp.to_le_bytes();
     match (bytes.first_chunk(), bytes.last_chunk()) {
-        // The last stamp was written over the first where they overlap.
+        // If the ends overlap, the last stamp was written over the first.
         (Some(first), Some(last)) => *last == stamp && (bytes.len() < 16 || *first == stamp),
         _ => *bytes == stamp[..bytes.len()],
     }
 }
 
-/// Marks a message at such distances.
+/// Stamps a message every `every` bytes.
 pub(crate) fn write_all(bytes: &mut [u8], stamp: u64, every: usize) {
     for (block, mark) in bytes.chunks_mut(every).zip(marks(stamp)) {
         if let Some(place) = block.first_chunk_mut() {
@@ -52,19 +51,19 @@ pub(crate) fn write_all(bytes: &mut [u8], stamp: u64, every: usize) {
     }
 }
 
-/// The sum of a message's marks, each weighted by its place, so that none is taken for another.
+/// Returns the sum of a message's marks. Weights by place make exchanged marks visible.
 pub(crate) fn sum(bytes: &[u8], every: usize) -> u64 {
     let words = bytes.chunks(every).filter_map(|block| block.first_chunk());
     weighted(words.map(|word| u64::from_le_bytes(*word)))
 }
 
-/// The sum of a message of that size with the marks of that stamp.
+/// Returns the sum of a message of `size` bytes with the marks of `stamp`.
 pub(crate) fn expected(size: usize, stamp: u64, every: usize) -> u64 {
     let count = size / every + usize::from(size % every >= STAMP_BYTES);
     weighted(marks(stamp).take(count))
 }
 
-/// The marks of a message, in order: each tells its place too.
+/// Returns the marks of a message, in order; a mark depends on its place.
 fn marks(stamp: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(stamp), |mark| Some(mark.wrapping_add(STEP)))
 }

@@ -1,8 +1,8 @@
 //! `petrel sim experiment`: figures of endpoints over a simulated network, in virtual time.
 //!
-//! The library runs the experiments and gives rows; here they become tables, JSON and plots. Nothing
-//! that depends on this machine is printed, so that two runs of one seed can be compared byte by byte:
-//! but for `veth`, which measures this machine.
+//! The library runs the experiments and returns rows; this module turns them into tables, JSON and
+//! plots. The output does not depend on this machine, so that two runs of a seed can be compared byte by
+//! byte. The exception is `veth`, which measures this machine.
 
 mod cc_cost;
 mod chart;
@@ -58,11 +58,11 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
     }
 }
 
-/// Who gets each row as soon as it is there.
+/// The function that gets every row as soon as it exists.
 type OnRow<'a, R> = &'a mut (dyn FnMut(&R) + Send);
 
-/// Runs an experiment; prints each row as JSON at once, and the table, the plot and the command that
-/// repeats it at the end.
+/// Runs an experiment. Prints every row as JSON at once; at the end the table, the plot, and the command
+/// that repeats the experiment.
 fn show<R: Row, E: Into<Failure>>(
     common: &CommonArgs,
     output: Output,
@@ -92,13 +92,13 @@ impl From<ExperimentError> for Failure {
     }
 }
 
-/// The command of an experiment with its common flags.
+/// Returns the command of an experiment with its common flags.
 fn command(name: &str, common: &CommonArgs) -> String {
     let quick = if common.quick { " --quick" } else { "" };
     format!("petrel sim experiment {name} --seed {}{quick}", common.seed)
 }
 
-/// A flag with a list, or nothing.
+/// Returns a flag with a list, or an empty text.
 fn list_flag(flag: &str, values: &[impl ToString]) -> String {
     if values.is_empty() {
         return String::new();
@@ -107,7 +107,7 @@ fn list_flag(flag: &str, values: &[impl ToString]) -> String {
     format!(" --{flag} {}", values.join(","))
 }
 
-/// A flag with a value, or nothing.
+/// Returns a flag with a value, or an empty text.
 fn flag(flag: &str, value: Option<impl ToString>) -> String {
     value.map_or(String::new(), |value| format!(" --{flag} {}", value.to_string()))
 }

@@ -1,15 +1,15 @@
-//! The counters of a process as its control plane tells them, in the order in which it does.
+//! The counters of a process, in the order in which its control plane reports them.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-/// Counters of the control plane and of each endpoint.
+/// Counters of the control plane and of the endpoints.
 #[derive(Debug, Deserialize)]
 pub(super) struct Report {
     nexus: Counters,
-    /// Of the host's network, if the process could read them.
+    /// Counters of the host's network, if the process could read them.
     host: Option<Counters>,
     endpoints: Vec<Endpoint>,
 }
@@ -25,14 +25,14 @@ struct Endpoint {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters(Vec<(String, u64)>);
 
-/// Counters under a title, or why there are none.
+/// Counters with a title, or the reason why they are missing.
 pub(super) struct Group<'a> {
     pub(super) title: String,
     pub(super) counters: Result<&'a Counters, &'a str>,
 }
 
 impl Report {
-    /// The control plane's counters, those of the endpoints, and those of the host.
+    /// Returns the counters of the control plane, of the endpoints, and of the host.
     pub(super) fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let nexus = Group { title: "control plane".to_owned(), counters: Ok(&self.nexus) };
         let endpoints = self.endpoints.iter().map(|endpoint| Group {
@@ -54,7 +54,7 @@ impl Counters {
         all.filter(|(_, value)| *value != 0)
     }
 
-    /// How many are zero.
+    /// Returns the number of zeros.
     pub(super) fn zeros(&self) -> usize {
         self.0.len() - self.non_zero().count()
     }
@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Counters {
     }
 }
 
-/// Reads an object without sorting it, as the usual maps would.
+/// Reads an object without sorting, unlike the usual maps.
 struct InOrder;
 
 impl<'de> Visitor<'de> for InOrder {

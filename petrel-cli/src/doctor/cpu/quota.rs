@@ -1,16 +1,16 @@
-//! The CPU quota of the control group that this process is in, and of those above it.
+//! The CPU quota of this process's control group, and of its ancestors.
 //!
 //! Version 2 of control groups writes quota and period into `cpu.max`, version 1 into two files.
-//! `/proc/self/cgroup` names the group, but inside a container the path may be the one outside, of
-//! which nothing is mounted: so missing folders are passed over on the way up to the root, where a
-//! container finds its own group.
+//! `/proc/self/cgroup` names the group. Inside a container the path may be the outer one, whose folders
+//! are not mounted. So missing folders are skipped on the way up to the root, where a container finds
+//! its own group.
 
 use super::super::host::{read, read_number};
 
-/// Where version 1 of control groups is mounted: together with CPU accounting, or alone.
+/// Mount points of version 1: together with CPU accounting, or alone.
 const V1_MOUNTS: [&str; 2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];
 
-/// Where version 2 is mounted: alone, or beside version 1.
+/// Mount points of version 2: alone, or beside version 1.
 const V2_MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Microseconds of CPU time in each period.
@@ -21,13 +21,13 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// CPUs that the quota amounts to.
+    /// Returns the number of CPUs that the quota amounts to.
     pub(super) fn cpus(self) -> f64 {
         self.quota_us as f64 / self.period_us as f64
     }
 }
 
-/// The tightest quota that applies to this process, if any.
+/// Returns the tightest quota that applies to this process, if any.
 pub(super) fn cpu_quota() -> Option<Quota> {
     let groups = read("/proc/self/cgroup").unwrap_or_default();
     let version_2 = group_v2(&groups).into_iter().flat_map(|group| {
@@ -44,12 +44,12 @@ pub(super) fn cpu_quota() -> Option<Quota> {
     version_2.chain(version_1).min_by(|left, right| left.cpus().total_cmp(&right.cpus()))
 }
 
-/// The group's path in `/proc/self/cgroup` for version 2: the line `0::PATH`.
+/// Returns the group's path in `/proc/self/cgroup` for version 2: the line `0::PATH`.
 fn group_v2(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// The group's path for version 1: the line whose list of controllers has `cpu`.
+/// Returns the group's path for version 1: the line whose list of controllers has `cpu`.
 fn group_v1(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -58,8 +58,8 @@ fn group_v1(groups: &str) -> Option<&str> {
     })
 }
 
-/// The folder of a group and those above it, up to the mount point. A path that climbs out of the
-/// mount, as a process sees it whose group is outside of its namespace, stands for the mount point.
+/// Returns the folder of a group and its ancestors, up to the mount point. A process whose group is
+/// outside of its namespace sees a path with `..`, which stands for the mount point.
 fn folders_upwards<'a>(mount: &'a str, group: &'a str) -> impl Iterator<Item = String> + use<'a> {
     let group = if group.contains("..") { "" } else { group.trim_matches('/') };
     let mut below = (!group.is_empty()).then_some(group);
@@ -77,7 +77,7 @@ fn parse_cpu_max(text: &str) -> Option<Quota> {
     valid(quota.parse().ok()?, period.trim().parse().ok()?)
 }
 
-/// Version 1 writes -1 for no quota.
+/// Converts version 1's numbers, where -1 means no quota.
 fn from_v1(quota_us: i64, period_us: u64) -> Option<Quota> {
     valid(u64::try_from(quota_us).ok()?, period_us)
 }

@@ -1,11 +1,11 @@
-//! The words of the measurement: random keys, values that follow from them, and the sums that scans must give.
+//! The words of the measurement: random keys, values derived from them, and the expected sums of scans.
 
 /// The keys, by number and in order.
 pub(super) struct Keys {
     keys: Vec<u64>,
-    /// A key's place in the order, by its number.
+    /// The rank of a key, by its number.
     ranks: Vec<u32>,
-    /// Sums of the values of the keys before each place, modulo 2^64; one more than there are keys.
+    /// Sums of the values of all keys before a rank, modulo 2^64; one sum more than keys.
     sums: Vec<u64>,
 }
 
@@ -27,13 +27,13 @@ impl Keys {
         self.keys.len() as u32
     }
 
-    /// A key. It is computed anew: reading it would cost the client a line of memory for each call.
+    /// Returns a key. The key is computed anew: reading it would cost the client a cache miss per call.
     #[inline]
     pub(super) fn key(&self, number: u32) -> u64 {
         mix(number.into())
     }
 
-    /// How many keys follow a key, up to `count`, and the sum of their values.
+    /// Returns the number of keys after a key, up to `count`, and the sum of their values.
     pub(super) fn sum_after(&self, number: u32, count: u32) -> (u32, u64) {
         let first = self.ranks[number as usize] as usize + 1;
         let end = (first + count as usize).min(self.keys.len());
@@ -41,13 +41,13 @@ impl Keys {
     }
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 #[inline]
 pub(super) fn value_of(key: u64) -> u64 {
     key.rotate_left(32) ^ 0x7065_7472_656c
 }
 
-/// Spreads numbers over all words, one to one (Steele's and Vigna's splitmix64).
+/// Maps numbers to words, one to one (Steele's and Vigna's splitmix64).
 #[inline]
 pub(super) fn mix(number: u64) -> u64 {
     let mut word = number.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -1,7 +1,7 @@
-//! Calls of many clients on one thread: a closed loop for each, every answer checked.
+//! Calls of many clients on one thread: a closed loop for each client, every answer checked.
 //!
-//! As `bench/load.rs` does it: a place for each call that is on the way, with its two buffers, and the load as the state
-//! of the endpoint, which lends it to continuations.
+//! The structure is that of `bench/load.rs`: a place with two buffers for every call in flight, and the
+//! load as the state of the endpoint, which lends it to continuations.
 
 use std::mem;
 use std::rc::Rc;
@@ -23,52 +23,52 @@ pub(super) const SUMMED: u32 = 128;
 const REQUEST_BYTES: usize = 16;
 const RESPONSE_BYTES: usize = 16;
 
-/// Turns of the event loop between two looks at the clock.
+/// Turns of the event loop between two readings of the clock.
 const TURNS_PER_LOOK: u32 = 1 << 10;
 
-/// How long calls may go on after a window's end.
+/// Time for calls to end after a window's end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is called.
+/// The kind of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum What {
     /// An echo of 8 bytes.
     #[default]
     Echo,
-    /// Lookups, and so many SCANs among a hundred calls.
+    /// Lookups, with this number of SCANs per hundred calls.
     Lookups { scans: u8 },
     /// PUTs of all keys, from the first on.
     Fill,
 }
 
-/// A window's calls.
+/// The calls of a window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
     pub(super) what: What,
-    /// Calls on the way at a time.
+    /// Calls in flight at a time.
     pub(super) in_flight: usize,
-    /// Whether each call's time is wanted.
+    /// Whether each call is timed.
     pub(super) is_timed: bool,
     pub(super) length: Duration,
 }
 
-/// What came of them.
+/// The counts of a window.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) lookups: u64,
     pub(super) scans: u64,
     pub(super) echoes: u64,
     pub(super) wrong: u64,
-    /// Scans that the workers' queue did not take: they would have waited too long.
+    /// Scans that the workers' queue refused, because they would have waited too long.
     pub(super) refused: u64,
     pub(super) first_failure: Option<String>,
     pub(super) elapsed_ns: u64,
-    /// Of lookups or echoes, and of scans.
+    /// Latencies of lookups or echoes, and of scans.
     pub(super) latencies: [Latencies; 2],
 }
 
 impl Outcome {
-    /// Lookups, or echoes, per second.
+    /// Returns the lookups and echoes per second.
     pub(super) fn rate(&self) -> f64 {
         (self.lookups + self.echoes) as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
@@ -78,7 +78,7 @@ impl Outcome {
 pub(super) struct Load {
     keys: Rc<Keys>,
     places: Vec<Place>,
-    /// Calls on the way.
+    /// Calls in flight.
     active: usize,
     demand: Demand,
     random: u64,
@@ -91,7 +91,7 @@ struct Place {
     session: SessionId,
     call: Call,
     started_ns: u64,
-    /// Both buffers, while no call has them.
+    /// Both buffers, while no call is in flight.
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 
@@ -103,7 +103,7 @@ enum Call {
     Put(u64),
 }
 
-/// Calls for a window. `between` runs after each turn of the clients' endpoint.
+/// Makes calls for a window. `between` runs after each turn of the clients' endpoint.
 pub(super) fn window(
     endpoint: &mut Endpoint<Load>,
     demand: Demand,
@@ -131,7 +131,7 @@ pub(super) fn window(
 }
 
 impl Load {
-    /// A load on no sessions yet.
+    /// Creates a load without sessions.
     pub(super) fn new(keys: Rc<Keys>) -> Self {
         Self {
             keys,
@@ -145,14 +145,14 @@ impl Load {
         }
     }
 
-    /// Makes so many calls on each of some sessions, in windows to come.
+    /// Sets the sessions, and the calls in flight on each of them in later windows.
     pub(super) fn set_sessions(
         &mut self,
         cx: &mut Context<'_, Self>,
         sessions: &[SessionId],
         outstanding: u16,
     ) -> Result<(), Failure> {
-        // Neighbouring places are of different sessions, as calls of different clients are.
+        // Adjacent places belong to different sessions, as calls of different clients would.
         let places = (0..outstanding).flat_map(|_| sessions);
         self.places = places.map(|session| Place::new(cx, *session)).collect::<Result<_, _>>()?;
         Ok(())
@@ -206,7 +206,7 @@ impl Load {
         }
     }
 
-    /// A random number below a bound (Marsaglia's xorshift).
+    /// Returns a random number below a bound (Marsaglia's xorshift).
     #[inline]
     fn draw(&mut self, below: u32) -> u32 {
         self.random ^= self.random << 13;
@@ -245,7 +245,7 @@ impl Load {
         }
     }
 
-    /// The time: with one call on the way a reading of the clock, else that of the turn.
+    /// Returns the time: with one call in flight a reading of the clock, else the time of the turn.
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         if self.demand.is_timed && self.demand.in_flight == 1 {
@@ -266,7 +266,7 @@ impl Load {
     #[cold]
     fn fail(&mut self, text: String) {
         self.outcome.first_failure.get_or_insert(text);
-        // One failure spoils the measurement; what is on the way still ends.
+        // One failure spoils the measurement, so no further call starts; calls in flight still end.
         self.end_ns = 0;
     }
 }
@@ -281,7 +281,7 @@ impl Place {
 }
 
 impl Call {
-    /// Writes the request, and gives its method.
+    /// Writes the request, and returns its method.
     #[inline]
     fn write(self, keys: &Keys, request: &mut MsgBuf) -> u16 {
         match self {

@@ -1,4 +1,4 @@
-//! What follows from the windows, as a table and as JSON.
+//! The figures computed from the windows, as a table and as JSON.
 
 use std::path::Path;
 
@@ -25,23 +25,24 @@ pub(super) struct Report {
     scans_percent: u8,
     workers: u16,
     fetches_ahead: bool,
-    /// Of the clients and of the dispatch thread; where these are together, of both and of the workers.
+    /// CPUs of the clients and of the dispatch thread; with both on one CPU, that CPU and the workers'
+    /// CPU.
     cpus: Option<[usize; 2]>,
     windows: usize,
     rows: Vec<Row>,
-    /// Lookups per second over echoes per second, of the same rounds: the median.
+    /// Lookups per second divided by echoes per second, round by round: the median.
     lookups_of_echoes: f64,
     lookups_of_echoes_spread: Option<Spread>,
-    /// The same where the clients take turns with the dispatch endpoint.
+    /// The same with clients and dispatch endpoint on one CPU.
     lookups_of_echoes_one_cpu: f64,
     lookups_of_echoes_one_cpu_spread: Option<Spread>,
-    /// The lookups' p99 where the dispatch thread runs the scans, over that where workers do.
+    /// The lookups' p99 with scans in the dispatch thread, divided by the p99 with scans in workers.
     p99_dispatch_over_workers: Option<f64>,
     pub(super) wrong: u64,
     command: String,
 }
 
-/// The windows of a kind.
+/// The figures of a kind of window.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     kind: &'static str,
@@ -50,7 +51,7 @@ struct Row {
     rate_spread: Option<Spread>,
     checked: u64,
     scans: u64,
-    /// Scans that the workers' queue did not take.
+    /// Scans that the workers' queue refused.
     refused: u64,
     latency: Option<LatencySummary>,
     scan_latency: Option<LatencySummary>,
@@ -92,7 +93,7 @@ impl Report {
     }
 }
 
-/// Window by window.
+/// Returns the ratios, window by window.
 fn ratios(lookups: &Series, echoes: &Series) -> Vec<f64> {
     lookups.rates.iter().zip(&echoes.rates).map(|(lookups, echoes)| lookups / echoes).collect()
 }

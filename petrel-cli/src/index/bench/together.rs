@@ -1,7 +1,8 @@
-//! Clients and dispatch endpoints on one thread, in turn, and workers on the other CPU.
+//! Clients and dispatch endpoints take turns on one thread; workers run on the other CPU.
 //!
-//! Three dispatch endpoints serve one store: one passes scans on to workers, one runs them itself, and one, which
-//! does not look ahead, answers the echoes. Each window gives turns to one of them; the others have nothing to do.
+//! Three dispatch endpoints serve one store. The first passes scans on to workers, the second runs scans
+//! itself, and the third, without prefetching, answers the echoes. A window gives turns to one endpoint;
+//! the other endpoints are idle.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ use crate::failure::Failure;
 /// How long to wait for sessions.
 const OPEN_MAX: Duration = Duration::from_secs(30);
 
-/// The dispatch endpoints, each with its clients.
+/// The dispatch endpoints with their clients.
 pub(super) struct Together {
     echo: Side,
     with_workers: Side,
@@ -101,7 +102,7 @@ impl Side {
     }
 }
 
-/// Runs both ends until all sessions are open.
+/// Runs client and server until all sessions are open.
 fn open(
     clients: &mut Endpoint<Load>,
     server: &mut Endpoint,
@@ -112,7 +113,7 @@ fn open(
         while is_opening(clients, *session)?.is_continue() {
             clients.run_once();
             server.run_once();
-            // The control plane's threads want a CPU too.
+            // The control plane's threads need the CPU as well.
             thread::yield_now();
             if Instant::now() > end {
                 return Err(Failure::because(format!("no session within {OPEN_MAX:?}")));
@@ -130,8 +131,8 @@ fn is_opening(clients: &Endpoint<Load>, session: SessionId) -> Result<ControlFlo
     }
 }
 
-/// Workers on the other CPU, which nothing else of this interrupts where that is allowed. They take that from the
-/// thread that starts them.
+/// Starts workers on the other CPU, with real-time priority if that is allowed. They inherit the
+/// priority from the thread that starts them.
 fn start_workers(args: &IndexBenchArgs, cpus: Option<[usize; 2]>) -> Result<Workers, Failure> {
     let idle = IdlePolicy::SpinThenBlock(args.worker_spin);
     let cpu = cpus.map(|[_, other]| other);

@@ -1,4 +1,4 @@
-//! `cc-cost`: congestion control where nothing is congested.
+//! `cc-cost`: the cost of congestion control without congestion.
 
 use petrel_sim::experiment::cc_cost::{CostConfig, CostRow, run as run_cost};
 
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::format_bytes;
 
-/// Runs it and prints its figures.
+/// Runs the experiment and prints its figures.
 pub(super) fn run(args: &CcCostArgs, output: Output) -> Result<Outcome, Failure> {
     let seed = args.common.seed;
     let config = if args.common.quick { CostConfig::quick(seed) } else { CostConfig::full(seed) };

@@ -1,4 +1,4 @@
-//! Lines in a plane, as SVG.
+//! Line charts, as SVG.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::shown::{digits, probability};
 use crate::failure::Failure;
 
-// All in pixels.
+// All lengths are in pixels.
 const WIDTH: i32 = 900;
 const HEIGHT: i32 = 480;
 const LEFT: i32 = 80;
@@ -33,7 +33,7 @@ const COLOURS: [RGBColor; 8] = [
 ];
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 
-/// What is drawn.
+/// The contents of a chart.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub(super) title: &'static str,
@@ -49,16 +49,16 @@ pub(super) struct Axis {
     pub(super) scale: Scale,
 }
 
-/// How an axis is divided.
+/// The division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
     /// From zero, evenly.
     Linear,
-    /// By powers of ten. What is not positive has no place.
+    /// Logarithmic. Values of zero and less are not drawn.
     Log,
 }
 
-/// Points that belong together.
+/// The points of a line.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -66,12 +66,12 @@ pub(super) struct Line {
 }
 
 impl Chart {
-    /// A plane without lines.
+    /// Creates a chart without lines.
     pub(super) fn new(title: &'static str, x: Axis, y: Axis) -> Self {
         Self { title, x, y, lines: Vec::new() }
     }
 
-    /// Adds a point to the line of that name, which is made if it is not there.
+    /// Adds a point to the line of this name, which is created if necessary.
     pub(super) fn add(&mut self, name: &str, point: (f64, f64)) {
         match self.lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
@@ -101,7 +101,7 @@ pub(super) fn draw(path: &Path, chart: &Chart) -> Result<(), Failure> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// An axis with its ends: from values to shares of its length.
+/// An axis with its ends: converts values to shares of the axis.
 struct Ruler {
     scale: Scale,
     from: f64,
@@ -124,7 +124,7 @@ impl Ruler {
         Self { scale, from, to }
     }
 
-    /// Where a value lies, from 0 to 1; `None` if it has no place.
+    /// Returns the place of a value, from 0 to 1; `None` if the axis cannot show it.
     fn place(&self, value: f64) -> Option<f64> {
         let value = match self.scale {
             Scale::Linear => value,
@@ -141,7 +141,7 @@ impl Ruler {
         let power = 10f64.powf((self.to / TICKS_MAX).log10().floor());
         let steps = (0..2).flat_map(|more| STEPS.map(|step| step * power * 10f64.powi(more)));
         let step = { steps }.find(|step| self.to / step <= TICKS_MAX).unwrap_or(self.to);
-        // A division may come out just below a whole number.
+        // A division may yield slightly less than a whole number.
         (0..=(self.to / step + 1e-9) as u32).map(|count| f64::from(count) * step).collect()
     }
 

@@ -29,7 +29,7 @@ pub(super) fn repeat(args: &LossArgs) -> String {
     .concat()
 }
 
-/// Figures of fewer lost packets are pointed out.
+/// Figures with fewer lost packets get a remark.
 const LOSSES_FEW: u64 = 30;
 
 impl Row for LossRow {

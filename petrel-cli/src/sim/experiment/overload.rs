@@ -1,4 +1,4 @@
-//! `overload`: a server that is asked for more than it can do.
+//! `overload`: a server with more requests than it can execute.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ impl Row for OverloadRow {
         let x = Axis::linear("load, over capacity");
         let mut chart =
             Chart::new("Goodput under overload", x, Axis::linear("goodput, over capacity"));
-        // With all of the others there were more lines than colours.
+        // With all series, the chart would have more lines than colours.
         let is_shown = |row: &&Self| !row.back_pressure || row.policy == "default";
         for row in rows.iter().filter(is_shown) {
             let back_pressure = if row.back_pressure { ", back-pressure" } else { "" };

@@ -20,9 +20,8 @@ pub(super) fn config(args: &ScaleArgs) -> ScaleConfig {
     config
 }
 
-/// Raises the limit of open files as far as this process may: each endpoint has a waker, which is a
-/// descriptor, and a thousand of them are more than most shells allow. Where that is not enough, the
-/// experiment says so.
+/// Raises the limit of open files to the maximum: every endpoint has a waker, which is a descriptor, and
+/// most shells allow fewer than a thousand. If the maximum is too low, the experiment reports the error.
 pub(super) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };

@@ -1,4 +1,4 @@
-//! Rows for people.
+//! Rows for human readers.
 
 use comfy_table::{Cell, CellAlignment};
 use serde::Serialize;
@@ -9,27 +9,27 @@ use crate::output::Output;
 
 /// A row of an experiment.
 pub(super) trait Row: Serialize + Sized {
-    /// The columns of its table.
+    /// The columns of the table.
     const HEADER: &'static [&'static str];
 
-    /// Its cells, one for each column.
+    /// Returns the cells, one per column.
     fn cells(&self) -> Vec<String>;
 
-    /// What has to be known to read the table.
+    /// Returns remarks that a reader of the table needs.
     fn remarks(rows: &[Self]) -> Vec<String>;
 
-    /// All rows as a picture.
+    /// Returns all rows as a chart.
     fn chart(rows: &[Self]) -> Chart;
 }
 
-/// All rows of an experiment, and how to see them again.
+/// All rows of an experiment, and the command that repeats it.
 pub(super) struct Shown<'a, R> {
     pub(super) rows: &'a [R],
     pub(super) command: &'a str,
 }
 
 impl<R: Row> Shown<'_, R> {
-    /// Prints the table and what follows it.
+    /// Prints the table, the remarks and the command.
     pub(super) fn print(&self, output: Output) -> Result<(), Failure> {
         let mut table = output.table(R::HEADER);
         for row in self.rows {
@@ -47,17 +47,17 @@ impl<R: Row> Shown<'_, R> {
     }
 }
 
-/// Nanoseconds as microseconds.
+/// Formats nanoseconds as microseconds.
 pub(super) fn us(ns: f64) -> String {
     digits(ns / 1e3)
 }
 
-/// A count of nanoseconds as microseconds.
+/// Formats a count of nanoseconds as microseconds.
 pub(super) fn us_of(ns: u64) -> String {
     us(ns as f64)
 }
 
-/// Three significant digits, and all those before the point.
+/// Formats three significant digits, and all digits before the point.
 pub(super) fn digits(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 1.0 => 3,
@@ -68,7 +68,7 @@ pub(super) fn digits(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A probability as a power of ten where it is one.
+/// Formats a probability in scientific notation.
 pub(super) fn probability(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{value:.0e}") }
 }

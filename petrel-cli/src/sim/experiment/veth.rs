@@ -1,5 +1,4 @@
-//! `loss --veth` and `small-loss --veth`: packets of this machine's kernel, of which some are thrown
-//! away.
+//! `loss --veth` and `small-loss --veth`: packets of this machine's kernel, with random drops.
 
 use std::time::Duration;
 
@@ -16,15 +15,15 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::exact_duration;
 
-/// Those of the simulated experiment.
+/// The loss rates of the simulated experiment.
 const LOSSES_PPB: [u32; 8] = [0, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 const LOSSES_QUICK_PPB: [u32; 2] = [0, 10_000_000];
 
-/// Of each figure, so that one loss in a million packets is seen once or twice.
+/// Duration of a figure, long enough for one or two losses at one in a million packets.
 const DURATION: Duration = Duration::from_secs(6);
 const DURATION_QUICK: Duration = Duration::from_millis(600);
 
-/// Longest window. What disturbs a machine lasts longer than two of them or hits both.
+/// Longest window. Disturbances of a machine last longer than two windows, or hit both.
 const WINDOW: Duration = Duration::from_millis(300);
 
 /// Large requests.
@@ -69,7 +68,7 @@ fn plan(
     LossPlan { calls, recoveries, losses_ppb, pace }
 }
 
-/// Each figure as a row.
+/// Returns every figure as a row.
 fn rows<R>(
     plan: &LossPlan,
     output: Output,
@@ -214,7 +213,7 @@ impl Row for SmallRow {
     }
 }
 
-/// What has to be known of any such table.
+/// Returns the remarks for all these tables.
 fn remarks<'a>(rows: impl Iterator<Item = &'a LossFigure>) -> Vec<String> {
     let none = rows.filter(|row| row.loss > 0.0 && row.with.dropped == 0).count();
     let text = "UDP between two network namespaces of this machine, a packet per datagram; nftables \
