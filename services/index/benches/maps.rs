@@ -1,7 +1,8 @@
-//! What the store is made of, and what it could have been made of: `cargo bench -p petrel-index --bench maps`.
+//! The maps of the store, compared with the alternatives: `cargo bench -p petrel-index --bench maps`.
 //!
-//! One thread, random words. Ordered maps: an insertion, a lookup, a sum over the 128 pairs that follow a
-//! key. Tables for lookups: an insertion and a lookup. Each has its turn several times; printed are medians, in nanoseconds.
+//! One thread, random words. Ordered maps: an insertion, a lookup, a sum over the 128 pairs that follow a key. Tables
+//! for lookups: an insertion and a lookup. Every map is measured several times; the program prints medians, in
+//! nanoseconds.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -21,11 +22,11 @@ const TURNS: usize = 3;
 /// Nanoseconds of an insertion, a lookup, a scan.
 type Costs = [Option<f64>; 3];
 
-/// Measures a map of so many keys.
+/// Measures a map with this number of keys.
 type Measure = fn(u64) -> Costs;
 
 fn main() {
-    // `cargo test` runs benches too, and wants to see that this one still works.
+    // `cargo test` runs benches, too, only to see that they work.
     let is_test = !std::env::args().any(|argument| argument == "--bench");
     let (keys, turns) = if is_test { (1_000, 1) } else { (KEYS, TURNS) };
     let candidates: [(&str, Measure); 11] = [
@@ -60,7 +61,7 @@ fn median(costs: &[Costs], which: usize) -> String {
     values.get(values.len() / 2).map_or("-".to_owned(), |ns| format!("{ns:.0} ns"))
 }
 
-/// Times so many calls; what they give is used.
+/// The mean time of this number of calls; their results are used.
 fn time(count: u64, mut call: impl FnMut(u64) -> u64) -> Option<f64> {
     let begin = Instant::now();
     black_box((0..count).fold(0u64, |sum, number| sum.wrapping_add(call(number))));
@@ -189,7 +190,7 @@ fn mix(number: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// The hash of [`Points`], so that none of the candidates pays for a slower one.
+/// The hash of [`Points`], so that no candidate pays for a slower hash.
 #[derive(Clone, Copy)]
 struct Fold;
 

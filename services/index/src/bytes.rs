@@ -1,9 +1,8 @@
 //! The table of bytes: keys and values of any bytes, up to limits, in the order of the bytes.
 //!
-//! The ordered map is the only structure here: it leads from a key to a *cell*, and the cell has the
-//! value. Overwriting changes the cell, so that a key that stays is in the map all the time, and no scan
-//! misses it. Who changes a key has a lock for it, which keys share by their hash: an overwriting PUT
-//! never writes into a cell that a DELETE has just taken out.
+//! The ordered map leads from a key to a *cell*, and the cell has the value. Overwriting changes only the cell. The key
+//! therefore stays in the map, and no scan misses it. A writer holds a lock for the key; keys share locks by their
+//! hash. An overwriting PUT therefore never writes to a cell that a concurrent DELETE has removed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::{Bound, ControlFlow};
@@ -19,17 +18,17 @@ use crate::map::{OrderedMap, Tree};
 /// Locks for writers.
 const LOCKS: usize = 256;
 
-/// A key, which the tree copies when it splits a node.
+/// A key. The tree copies it when it splits a node.
 pub type Key = Arc<[u8]>;
 
-/// A value, which readers take along instead of copying it under the lock.
+/// A value. Readers share it instead of copying it under the lock.
 pub type Value = Arc<[u8]>;
 
-/// Where a key's value is.
+/// The holder of a key's value.
 #[derive(Debug)]
 pub struct Cell(Mutex<Value>);
 
-/// Bytes by bytes, in order.
+/// A map from byte strings to byte strings, in order.
 #[derive(Debug)]
 pub struct Bytes<M = Tree<Key, Arc<Cell>>> {
     map: M,
@@ -51,8 +50,7 @@ impl Cell {
 }
 
 impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
-    /// An empty table for up to so many bytes of keys and values, with
-    /// [`PAIR_OVERHEAD_BYTES`] for each pair.
+    /// An empty table for at most `bytes_max` bytes of keys and values, with [`PAIR_OVERHEAD_BYTES`] for each pair.
     pub fn new(bytes_max: u64) -> Self {
         Self {
             map: M::default(),
@@ -64,15 +62,15 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
         }
     }
 
-    /// A key's value.
+    /// Returns a key's value.
     pub fn get(&self, key: &[u8]) -> Option<Value> {
         self.map.read(key, |cell| cell.value())
     }
 
-    /// Sets a key's value; tells whether it had one.
+    /// Sets a key's value. Returns true if the key had a value.
     ///
     /// # Errors
-    /// [`StoreError`] when key or value is too long, or there is no room.
+    /// [`StoreError`] if the key or value is too long, or the table is full.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, StoreError> {
         check(key, value)?;
         let _lock = self.lock(key);
@@ -80,7 +78,7 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
         let value_bytes = value.len() as u64;
         match former {
             Some(cell) => {
-                // Nobody else changes this value, so that its length stays.
+                // No other thread changes this value, so its length is stable.
                 let former_bytes = cell.value().len() as u64;
                 self.charge(value_bytes.saturating_sub(former_bytes))?;
                 cell.replace(value.into());
@@ -99,7 +97,7 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
         }
     }
 
-    /// Removes a key; tells whether it was there.
+    /// Removes a key. Returns true if the key existed.
     pub fn delete(&self, key: &[u8]) -> bool {
         let _lock = self.lock(key);
         let Some(value) = self.get(key) else { return false };
@@ -110,8 +108,8 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
         true
     }
 
-    /// Pairs from `from` on, in ascending order, until `visit` has enough. Pairs that other threads put and
-    /// delete meanwhile may be among them or not; the others are.
+    /// Visits pairs from `from` on, in ascending order, until `visit` breaks. Pairs that other threads put or delete
+    /// meanwhile may be visited or not; all others are.
     pub fn scan(&self, from: Bound<&[u8]>, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
         self.map.scan::<[u8]>(from, |key, cell| visit(key, &cell.value()));
     }
@@ -121,12 +119,12 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether there are none.
+    /// Returns true if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that count towards the limit.
+    /// The bytes that count towards the limit.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -149,7 +147,7 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
     }
 }
 
-/// Whether a pair is of a size that is taken.
+/// Checks the lengths of a pair.
 pub(crate) fn check(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
     if key.len() > KEY_BYTES_MAX {
         return Err(StoreError::KeyTooLong { bytes: key.len() });
@@ -164,7 +162,7 @@ fn pair_bytes(key: &[u8], value_bytes: u64) -> u64 {
     key.len() as u64 + value_bytes + PAIR_OVERHEAD_BYTES
 }
 
-/// What a lock protects here is whole whenever somebody may panic.
+/// A panic never leaves data under these locks inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,10 +17,11 @@ use crate::wire::{
     ScanBytes, ScanWords, Span, Status, Sum, SumWords,
 };
 
-/// Calls the service, from any thread and in any executor. Clones are the same client, which outlives sessions and servers.
+/// Calls the service, from any thread and in any executor. Clones are the same client, which outlives sessions and
+/// servers.
 ///
-/// A method makes a [`Call`], which is awaited, or [waited for](Call::wait). Any [`petrel::Client`] can be one of the service,
-/// with its own time limits, transports and threads: `Client::from(petrel::Client::builder()…)`.
+/// A method returns a [`Call`], to be awaited, or [waited for](Call::wait). Any [`petrel::Client`] can call the
+/// service, with its own time limits, transports and threads: `Client::from(petrel::Client::builder()…)`.
 #[derive(Clone, Debug)]
 pub struct Client(petrel::Client);
 
@@ -34,12 +35,12 @@ impl Client {
     /// Connects, with the defaults of [`petrel::Client::connect`].
     ///
     /// # Errors
-    /// UNAVAILABLE when no server can be reached.
+    /// UNAVAILABLE if no server can be reached.
     pub async fn connect(servers: impl Into<Targets>) -> Result<Self, petrel::Error> {
         petrel::Client::connect(servers).await.map(Self)
     }
 
-    /// [`Client::connect`] with the thread parked.
+    /// Connects like [`Client::connect`], and parks the thread meanwhile.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -54,27 +55,27 @@ impl Client {
         Call::of(async move { Ok(read(&call.await?)?) })
     }
 
-    /// A word's value.
+    /// Returns a word's value.
     pub fn get_word(&self, key: u64) -> Call<Option<u64>> {
         self.call::<GetWord>(&key)
     }
 
-    /// Sets a word's value; gives the former one.
+    /// Sets a word's value. Returns the former value.
     pub fn put_word(&self, key: u64, value: u64) -> Call<Option<u64>> {
         self.call::<PutWord>(&(key, value))
     }
 
-    /// Removes a word; gives its value.
+    /// Removes a word. Returns its value.
     pub fn delete_word(&self, key: u64) -> Call<Option<u64>> {
         self.call::<DeleteWord>(&key)
     }
 
-    /// Sum of the values of up to `count` words that follow a key, in one call.
+    /// The sum of the values of up to `count` words after a key, in one call.
     pub fn sum_words(&self, after: u64, count: u32) -> Call<Sum> {
         self.call::<SumWords>(&(after, count))
     }
 
-    /// Up to `limit` words, in ascending order, by as many calls as it takes.
+    /// Up to `limit` words, in ascending order, with the necessary number of calls.
     pub fn scan_words(&self, mut from: Bound<u64>, limit: usize) -> Call<Vec<(u64, u64)>> {
         let client = self.clone();
         Call::of(async move {
@@ -95,12 +96,12 @@ impl Client {
         })
     }
 
-    /// A value.
+    /// Returns the value of a key in the table of bytes.
     pub fn get_bytes(&self, key: &[u8]) -> Call<Option<Vec<u8>>> {
         self.call::<GetBytes>(&key)
     }
 
-    /// Sets a value; tells whether there was a former one.
+    /// Sets a value. Returns true if the key had a value.
     pub fn put_bytes(&self, key: &[u8], value: &[u8]) -> Call<bool> {
         match bytes::check(key, value) {
             Ok(()) => self.call::<PutBytes>(&(key, value)),
@@ -108,12 +109,12 @@ impl Client {
         }
     }
 
-    /// Removes a key; tells whether it was there.
+    /// Removes a key. Returns true if the key existed.
     pub fn delete_bytes(&self, key: &[u8]) -> Call<bool> {
         self.call::<DeleteBytes>(&key)
     }
 
-    /// Up to `limit` pairs, in ascending order, by as many calls as it takes.
+    /// Up to `limit` pairs, in ascending order, with the necessary number of calls.
     pub fn scan_bytes(&self, from: Bound<&[u8]>, limit: usize) -> Call<Vec<BytesPair>> {
         let (client, first) = (self.clone(), from.map(<[u8]>::to_vec));
         Call::of(async move {
@@ -142,12 +143,12 @@ fn page_limit(left: usize) -> u32 {
     left.min(SCAN_PAIRS_MAX as usize) as u32
 }
 
-/// Whether there is nothing behind a page.
+/// Returns true if no pair follows the page.
 fn is_last<P>(page: &Page<P>, wanted: u32) -> bool {
     !page.is_cut && page.pairs.len() < wanted as usize
 }
 
-/// A call, or those of a scan, one after the other. It begins when it is awaited or [waited for](Call::wait), and ends with
+/// A call, or the consecutive calls of a scan. It begins when it is awaited or [waited for](Call::wait), and ends with
 /// the answer, or a [`ClientError`].
 #[must_use = "a call begins when it is awaited or waited for"]
 pub struct Call<T>(Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>);
@@ -157,13 +158,13 @@ impl<T> Call<T> {
         Self(Box::pin(calls))
     }
 
-    /// Waits for the end, with the thread parked.
+    /// Waits for the end, and parks the thread meanwhile.
     ///
     /// # Errors
     /// [`ClientError`].
     ///
     /// # Panics
-    /// In what an endpoint's event loop runs, as [`petrel::client::wait`].
+    /// In code run by an endpoint's event loop, as [`petrel::client::wait`].
     pub fn wait(self) -> Result<T, ClientError> {
         petrel::client::wait(self)
     }

@@ -1,34 +1,34 @@
-//! What can go wrong.
+//! Errors.
 
 use petrel::Status;
 use petrel::nexus::SetupError;
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Why a store did not take a pair.
+/// The reason why a store refused a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no room for another.
+    /// The table is full.
     #[error(
         "the table is full: {max} {what}. Delete some, or start the server with a higher limit"
     )]
     Full {
-        /// Of what there are too many.
+        /// The unit of the limit.
         what: &'static str,
-        /// How many there may be.
+        /// The limit.
         max: u64,
     },
     /// The key is too long.
     #[error("a key of {bytes} bytes; at most {KEY_BYTES_MAX} are taken")]
     KeyTooLong {
-        /// Its length.
+        /// The key's length.
         bytes: usize,
     },
     /// The value is too long.
     #[error("a value of {bytes} bytes; at most {VALUE_BYTES_MAX} are taken")]
     ValueTooLong {
-        /// Its length.
+        /// The value's length.
         bytes: usize,
     },
 }
@@ -43,27 +43,27 @@ impl StoreError {
     }
 }
 
-/// Why a message is not one of this service.
+/// The reason why a message is not one of this service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed message: {expected} expected, {bytes} bytes came")]
 pub struct Malformed {
-    /// What should have come.
+    /// The expected message.
     pub expected: &'static str,
-    /// The length of what came.
+    /// The length of the received message.
     pub bytes: usize,
 }
 
-/// Why a client has no answer.
+/// The reason why a client has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// The call was not made, or failed.
+    /// The call failed, or was not made.
     #[error(transparent)]
     Failed(#[from] petrel::Error),
     /// The answer is not one of this service.
     #[error(transparent)]
     Answer(#[from] Malformed),
-    /// The request would be refused.
+    /// The server would refuse the request.
     #[error(transparent)]
     Request(#[from] StoreError),
 }
@@ -79,17 +79,17 @@ impl ClientError {
     }
 }
 
-/// Why a server did not start, or ended.
+/// The reason why a server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// The configuration breaks a rule.
     #[error("{0}")]
     Config(&'static str),
-    /// No nexus or no endpoint: the address is taken, for example.
+    /// No nexus or endpoint could be created, for example because the address is in use.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The operating system says no, to another thread for example.
+    /// An operation of the operating system failed, for example the start of a thread.
     #[error(transparent)]
     Io(#[from] std::io::Error),
     /// A thread has panicked.

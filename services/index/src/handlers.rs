@@ -1,7 +1,7 @@
-//! What answers requests.
+//! The handlers of the service.
 //!
-//! GET, PUT and DELETE run in the event loop: a lookup is over before anybody else could have been asked.
-//! Scans run in workers, or in the event loop too, where there are none.
+//! GET, PUT and DELETE run in the event loop, because a lookup takes less time than the handover to a worker. Scans run
+//! in workers, or in the event loop if there are no workers.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::wire::{
     PutBytes, PutWord, ScanBytes, ScanWords, Span, Status, Sum, SumWords, word_key,
 };
 
-/// Where scans run.
+/// The place where scans run.
 #[derive(Clone, Copy, Debug)]
 pub enum Scans<'a> {
-    /// In threads of a pool.
+    /// In the threads of a worker pool.
     Workers(&'a Workers),
-    /// In the event loop, where everything else waits for them.
+    /// In the event loop, where all other requests wait for them.
     Dispatch,
 }
 
-/// Why a request was not executed.
+/// The reason why a request was not executed.
 #[derive(Debug)]
 struct Refusal {
     status: petrel::Status,
@@ -47,19 +47,19 @@ impl From<StoreError> for Refusal {
     }
 }
 
-/// What handlers share.
+/// State shared by the handlers.
 #[derive(Clone, Debug)]
 struct Shared {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
-    /// Whose part of the counters is the event loop's.
+    /// The number of the endpoint, whose part of the counters its event loop uses.
     number: u16,
 }
 
-/// Sets the service's handlers on an endpoint, the `number`th of those that share the store.
+/// Registers the service's handlers on an endpoint, the `number`th of those that share the store.
 ///
 /// # Panics
-/// When the metrics are for fewer dispatch threads.
+/// If the metrics are for fewer dispatch threads.
 pub fn register(
     endpoint: &mut Endpoint,
     store: &Arc<Store>,
@@ -68,7 +68,7 @@ pub fn register(
     scans: Scans<'_>,
 ) {
     let shared = Shared { store: Arc::clone(store), metrics: Arc::clone(metrics), number };
-    // An early end, in place of one at the first request.
+    // Panics now instead of at the first request.
     let _ = shared.metrics.dispatch(number);
     register_gets(endpoint, &shared);
     serve::<PutWord>(endpoint, &shared, |shared, (key, value)| {
@@ -85,8 +85,8 @@ pub fn register(
     serve_scan::<ScanBytes>(endpoint, &shared, scans, scan_bytes);
 }
 
-/// Has the memory that lookups of words will read fetched ahead, on an endpoint that [`register`] has been called
-/// for: they need not wait for it one after another.
+/// Prefetches the memory for lookups of words, on an endpoint with the handlers of [`register`], so that cache misses
+/// overlap.
 pub fn fetch_ahead(endpoint: &mut Endpoint, store: &Arc<Store>) {
     let store = Arc::clone(store);
     endpoint.fetch_ahead(GetWord::NUMBER, move |message| {
@@ -94,7 +94,7 @@ pub fn fetch_ahead(endpoint: &mut Endpoint, store: &Arc<Store>) {
     });
 }
 
-/// The lookups, which make no detour by a vector.
+/// Registers the lookups, which reply without an intermediate vector.
 fn register_gets(endpoint: &mut Endpoint, shared: &Shared) {
     let here = shared.clone();
     endpoint.on(GetWord::NUMBER, move |_, cx, request| {
@@ -151,14 +151,14 @@ impl Shared {
     }
 }
 
-/// How a method's request is executed.
+/// Executes a method's request.
 type Run<M> = fn(&Shared, <M as Method>::Request<'_>) -> Result<<M as Method>::Response, Refusal>;
 
 fn answer<M: Method>(shared: &Shared, message: &[u8], run: Run<M>) -> Result<Vec<u8>, Refusal> {
     Ok(M::encode_response(&run(shared, M::decode_request(message)?)?))
 }
 
-/// A method whose requests the event loop executes.
+/// Registers a method whose requests the event loop executes.
 fn serve<M: Method + 'static>(endpoint: &mut Endpoint, shared: &Shared, run: Run<M>) {
     let here = shared.clone();
     endpoint.on(M::NUMBER, move |_, cx, request| {
@@ -170,7 +170,7 @@ fn serve<M: Method + 'static>(endpoint: &mut Endpoint, shared: &Shared, run: Run
     });
 }
 
-/// A method whose requests may take long.
+/// Registers a method whose requests may take long.
 fn serve_scan<M: Method + 'static>(
     endpoint: &mut Endpoint,
     shared: &Shared,

@@ -1,5 +1,5 @@
-//! An ordered in-memory index, served over Petrel: point lookups at the cost of an RPC, and scans that
-//! do not hold them up.
+//! An ordered in-memory index, served over Petrel: point lookups at the cost of an RPC, and scans that do not delay
+//! them.
 //!
 //! ```
 //! use std::ops::Bound;
@@ -33,21 +33,20 @@
 //! | words, [`Words`] | 8 bytes each | [`Points`], a hash table of cache lines, has the values; an [`OrderedMap`] the keys |
 //! | bytes, [`Bytes`] | up to [`limits`] | an [`OrderedMap`] of cells with values |
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! | --- | --- |
 //! | [`Server`] | dispatch threads with an endpoint each, workers for scans, one [`Store`] for all |
-//! | [`register`] | the same handlers on an endpoint of one's own |
+//! | [`register`] | registers the same handlers on an application's endpoint |
 //! | [`Client`] | calls from any thread and in any executor, by a [`petrel::Client`] |
-//! | [`Call`] | one of its calls, or those of a scan: awaited, or waited for |
+//! | [`Call`] | a call of the client, or the calls of a scan: awaited, or waited for |
 //! | [`wire`] | the methods with their messages |
 //!
-//! **What is promised.** Each PUT, DELETE and GET takes effect at one moment between its call and its
-//! answer, for all clients at all endpoints. A scan visits keys in order, each at most once, and each
-//! that is there from the scan's begin to its end; for what comes and goes meanwhile it may be either, so that
-//! a scan is no snapshot.
+//! **Guarantees.** Each PUT, DELETE and GET takes effect at one moment between call and answer, for all clients at all
+//! endpoints. A scan visits keys in order, each at most once, including every key that is present from the scan's begin
+//! to its end. Keys that are put or deleted meanwhile may be visited or not; a scan is no snapshot.
 //!
-//! **What it does not do.** Nothing is kept on disk or on another host: when the process ends, all is gone.
-//! PUT and DELETE are not safe to repeat in general: their answers tell of the former value.
+//! **Limitations.** Nothing is kept on disk or on another host: all data ends with the process. PUT and DELETE are not
+//! safe to repeat in general, because their answers depend on the former value.
 
 mod bytes;
 mod client;

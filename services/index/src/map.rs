@@ -1,4 +1,4 @@
-//! The ordered map: a trait with what the service needs of it, and the map that it runs on.
+//! The ordered map: a trait with the service's requirements, and its implementation.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,35 +6,35 @@ use std::ops::{Bound, ControlFlow};
 
 use scc::{Guard, TreeIndex};
 
-/// An ordered map that many threads use at once.
+/// An ordered map for concurrent use by many threads.
 ///
-/// What the service relies on, and `tests/all/churn.rs` checks:
+/// The service relies on these properties, and `tests/all/churn.rs` checks them:
 ///
 /// - A scan visits keys in ascending order, each at most once.
-/// - **A key that is there before a scan begins and stays until it has ended is visited**, whatever
-///   other threads insert and remove meanwhile.
-/// - Nothing is visited that was never inserted. A key that comes or goes meanwhile may be visited or not.
+/// - **A key that is present from before a scan's begin until after its end is visited**, whatever other threads insert
+///   and remove meanwhile.
+/// - A scan visits only keys that were inserted. A key inserted or removed meanwhile may be visited or not.
 pub trait OrderedMap<K, V>: Default + Send + Sync {
-    /// Inserts a pair whose key is not there; tells whether it was not.
+    /// Inserts a pair unless the key exists. Returns true if the pair was inserted.
     fn insert(&self, key: K, value: V) -> bool;
 
-    /// Removes a key; tells whether it was there.
+    /// Removes a key. Returns true if the key existed.
     fn remove<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>;
 
-    /// What `read` makes of a key's value.
+    /// Returns the result of `read` for a key's value.
     fn read<Q: Ord + ?Sized, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
     where
         K: Borrow<Q>;
 
-    /// Visits pairs in ascending order from `from`, until `visit` has enough.
+    /// Visits pairs in ascending order from `from`, until `visit` breaks.
     fn scan<Q: Ord + ?Sized>(&self, from: Bound<&Q>, visit: impl FnMut(&K, &V) -> ControlFlow<()>)
     where
         K: Borrow<Q>;
 }
 
-/// [`TreeIndex`], a B+ tree that readers walk without locks. PERFORMANCE.md has what it was chosen from.
+/// [`TreeIndex`], a B+ tree with lock-free readers. PERFORMANCE.md compares the alternatives.
 pub struct Tree<K, V>(TreeIndex<K, V>);
 
 impl<K, V> Default for Tree<K, V> {

@@ -1,4 +1,4 @@
-//! Counters: what was asked for, by method.
+//! Counters of requests, by method.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,11 +24,11 @@ const NAMES: [&str; 12] = [
     Echo::NAME,
 ];
 
-/// The counters of a server: a part for each dispatch thread, and one for all workers.
+/// The counters of a server: a part for each dispatch thread, and a part for all workers.
 #[derive(Debug)]
 pub struct Metrics(Box<[Part]>);
 
-/// The counters of a thread, or of several. Alone in its cache lines, as it changes with every request.
+/// The counters of one or several threads. They have cache lines of their own, because they change with every request.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Part {
@@ -37,7 +37,7 @@ pub(crate) struct Part {
 }
 
 impl Metrics {
-    /// Counters for so many dispatch threads.
+    /// Counters for this number of dispatch threads.
     pub fn new(dispatch: u16) -> Self {
         Self((0..=dispatch).map(|_| Part::default()).collect())
     }
@@ -52,7 +52,7 @@ impl Metrics {
         &self.0[self.0.len() - 1]
     }
 
-    /// All counters, and the store's figures.
+    /// All counters, and the sizes of the store.
     pub fn report(&self, store: &Store) -> Vec<(String, u64)> {
         let sum = |read: &dyn Fn(&Part) -> &AtomicU64| {
             self.0.iter().map(|part| read(part).load(Ordering::Relaxed)).sum()
@@ -73,8 +73,7 @@ impl Metrics {
 }
 
 impl Part {
-    /// Counts a request, on the only thread that has this part: a load and a store, where an atomic addition takes
-    /// 5 ns.
+    /// Counts a request, on the single thread of this part: a load and a store, because an atomic addition takes 5 ns.
     #[inline]
     pub(crate) fn count(&self, method: u16) {
         let counter = &self.requests[usize::from(method)];

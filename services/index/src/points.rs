@@ -1,36 +1,34 @@
 //! The point table: from a number to a number, in one cache line.
 //!
-//! An ordered map needs ten dependent reads of memory for a lookup among a million keys, some 300 to
-//! 600 ns; a hash table of the usual kind two or three, 40 to 90 ns. An RPC over shared memory takes
-//! 40 to 60 ns at the server. So lookups have a table of their own, made for one read whose address
-//! follows from the key alone, so that [`Endpoint::fetch_ahead`](petrel::Endpoint::fetch_ahead)
-//! can have it on its way while former requests are served.
+//! A lookup among a million keys takes ten dependent memory reads in an ordered map, some 300 to 600 ns; in a usual
+//! hash table two or three, 40 to 90 ns. An RPC over shared memory takes 40 to 60 ns at the server. Lookups therefore
+//! have their own table with a single read, whose address depends only on the key.
+//! [`Endpoint::fetch_ahead`](petrel::Endpoint::fetch_ahead) can prefetch this address while earlier requests are
+//! served.
 //!
 //! A *line* is 64 bytes:
 //!
-//! | word | has |
+//! | word | content |
 //! | --- | --- |
 //! | 0 | the version: odd while the line's chain is being changed |
-//! | 1 | number of pairs, 0 to 3, and the number of the next line of the chain, if there is one |
+//! | 1 | number of pairs, 0 to 3, and the number of the chain's next line, if any |
 //! | 2 to 7 | three keys, then their three values |
 //!
-//! A key's *home* is the line that its hash names. What does not fit there goes to further lines, which a
-//! home borrows from a common arena and gives back; with as many lines as keys are expected, 2 % of
-//! the homes have one.
+//! A key's *home* is the line selected by its hash. Further pairs go to other lines, which a home borrows from a common
+//! arena and returns. With as many homes as keys, 2 % of the homes have another line.
 //!
-//! **Readers** take no lock: a sequence lock for each home. A reader notes the version, looks
-//! through the chain, and begins anew if the version has changed meanwhile or was odd. Lines are never
-//! freed, only given to other chains, and all their words are atomic: a reader that follows a link
-//! which is no longer true reads nonsense, and finds out by the version of its home, which changes
-//! whenever its chain does.
+//! **Readers** take no lock: every home has a sequence lock. A reader notes the version, searches the chain, and starts
+//! again if the version is odd or has changed. Lines are never freed, only moved to other chains, and all their words
+//! are atomic. A reader on an outdated link reads garbage, but notices it by the version of its home, which changes
+//! with every change of the chain.
 //!
-//! **Writers** of one home exclude one another by a lock that homes share ([`Points::writer`]); it is
-//! held for as long as the [`Writer`] lives, so that somebody can keep an ordered map in step with the
-//! table. Readers wait only while words are moved, some nanoseconds. Overwriting a value is one store, and does
-//! not even change the version.
+//! **Writers** of a home exclude each other by a lock shared by several homes ([`Points::writer`]). The [`Writer`]
+//! holds the lock as long as it lives, which allows a caller to keep an ordered map in step with the table. Readers
+//! wait only while words are moved, some nanoseconds. Overwriting a value is a single store, and leaves the version
+//! unchanged.
 //!
-//! The number of homes is fixed. With more keys than expected chains get longer, and lookups slower, by
-//! one line for every three times the number.
+//! The number of homes is fixed. With more keys than expected, chains and lookups get longer, by one line for every
+//! three times the expected number.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -39,17 +37,16 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Pairs in a line.
 const PAIRS: usize = 3;
 
-/// Locks for writers. More writers than some tens make no sense; two that meet by chance wait a microsecond.
+/// Locks for writers. There are rarely more than some tens of writers; two that meet by chance wait a microsecond.
 const LOCKS: usize = 256;
 
-/// Lines in the arena's first segment; each further one has twice as many.
+/// Lines in the arena's first segment; each later segment has twice as many.
 const FIRST_SEGMENT_LINES: usize = 1024;
 
-/// Segments, for as many lines as 32-bit numbers can name.
+/// Segments, enough for all lines with 32-bit numbers.
 const SEGMENTS: usize = 23;
 
-/// Looks at a version that is odd before the reader lets others run: whoever changes the line may have been
-/// interrupted.
+/// Retries on an odd version before the reader yields: the writer may have been preempted.
 const LOOKS_BEFORE_YIELD: u32 = 100;
 
 #[derive(Default)]
@@ -62,14 +59,14 @@ struct Line {
     values: [AtomicU64; PAIRS],
 }
 
-/// What a line's `shape` says.
+/// The decoded `shape` of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     pairs: usize,
     next: Option<u32>,
 }
 
-/// A lock alone in its cache line.
+/// A lock in a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct Lock(Mutex<()>);
@@ -77,14 +74,14 @@ struct Lock(Mutex<()>);
 /// A concurrent table from `u64` to `u64`.
 pub struct Points {
     homes: Box<[Line]>,
-    /// The hash's upper bits that name a home.
+    /// Right shift of the hash, whose upper bits then select a home.
     shift: u32,
     seed: u64,
     locks: Box<[Lock]>,
     arena: Arena,
 }
 
-/// The only one who changes the chain of a key's home.
+/// The right to change the chain of a key's home, held by one writer at a time.
 pub struct Writer<'a> {
     points: &'a Points,
     home: &'a Line,
@@ -93,7 +90,7 @@ pub struct Writer<'a> {
 }
 
 impl Points {
-    /// A table for about so many keys.
+    /// A table for about `expected` keys.
     pub fn for_keys(expected: u64) -> Self {
         let homes = expected.clamp(LOCKS as u64, crate::limits::WORDS_MAX).next_power_of_two();
         Self {
@@ -105,7 +102,7 @@ impl Points {
         }
     }
 
-    /// A key's value.
+    /// Returns a key's value.
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
         let home = &self.homes[self.home_index(key)];
@@ -122,29 +119,29 @@ impl Points {
         }
     }
 
-    /// Where [`Points::get`] will look first.
+    /// The address that [`Points::get`] reads first.
     #[inline]
     pub fn address(&self, key: u64) -> *const u8 {
         std::ptr::from_ref(&self.homes[self.home_index(key)]).cast()
     }
 
-    /// Reads a word of the line where [`Points::get`] will look, so that it is there by then. Several of
-    /// these one after another wait for their lines together.
+    /// Reads a word of the line that [`Points::get`] reads first, to load it into the cache. The cache misses of
+    /// consecutive calls overlap.
     #[inline]
     pub fn touch(&self, key: u64) -> u64 {
         self.homes[self.home_index(key)].version.load(Ordering::Relaxed)
     }
 
-    /// The right to change a key, once all others who have it have given it up.
+    /// Returns the right to change a key, after all its other holders have released it.
     pub fn writer(&self, key: u64) -> Writer<'_> {
         let index = self.home_index(key);
         let lock = &self.locks[index % LOCKS].0;
-        // A writer that panicked left its words in order or its version odd; nothing to mend here.
+        // A writer that panicked left its words consistent or its version odd; nothing to repair here.
         let lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         Writer { points: self, home: &self.homes[index], key, _lock: lock }
     }
 
-    /// Lines beyond the homes that chains have.
+    /// Lines of chains beyond the homes.
     pub fn lines_borrowed(&self) -> u64 {
         self.arena.lent()
     }
@@ -156,21 +153,21 @@ impl Points {
 
     #[inline]
     fn home_index(&self, key: u64) -> usize {
-        // Of the product's halves together each bit depends on all of the key (wyhash does so too); the seed is
-        // this process's secret.
+        // In the combined halves of the product each bit depends on the whole key (as in wyhash); the seed is the
+        // process's secret.
         let product = u128::from(key ^ self.seed) * 0x9E37_79B9_7F4A_7C15;
         let hash = (product >> 64) as u64 ^ product as u64;
         (hash >> self.shift) as usize
     }
 
-    /// Looks through a chain. `None` if it was changed meanwhile.
+    /// Searches a chain. `None` if the chain was changed meanwhile.
     #[inline]
     fn look(&self, home: &Line, version: u64, key: u64) -> Option<Option<u64>> {
         let mut line = home;
         loop {
             let shape = line.shape();
             let found = line.find(key, shape.pairs).map(|place| line.value(place));
-            // Partner of the release fence in `Writer::change`: what was read came before this.
+            // Pairs with the release fence in `Writer::change`: the reads above precede this fence.
             fence(Ordering::Acquire);
             if home.version.load(Ordering::Relaxed) != version {
                 return None;
@@ -185,13 +182,13 @@ impl Points {
 }
 
 impl Writer<'_> {
-    /// The key's value.
+    /// Returns the key's value.
     pub fn get(&self) -> Option<u64> {
         let (line, place) = self.find()?;
         Some(line.value(place))
     }
 
-    /// Overwrites the key's value, if it has one; gives the former one.
+    /// Overwrites the key's value, if there is one. Returns the former value.
     pub fn replace(&self, value: u64) -> Option<u64> {
         let (line, place) = self.find()?;
         let former = line.value(place);
@@ -202,7 +199,7 @@ impl Writer<'_> {
     /// Inserts the key.
     ///
     /// # Panics
-    /// When it is there.
+    /// If the key exists.
     pub fn insert(&self, value: u64) {
         assert!(self.find().is_none(), "a key is in the table once");
         let last = self.last();
@@ -222,7 +219,7 @@ impl Writer<'_> {
         });
     }
 
-    /// Removes the key; gives its value. The chain's last pair takes its place.
+    /// Removes the key. Returns its value. The chain's last pair moves to its place.
     pub fn remove(&self) -> Option<u64> {
         let (line, place) = self.find()?;
         let value = line.value(place);
@@ -243,14 +240,14 @@ impl Writer<'_> {
         Some(value)
     }
 
-    /// Changes words of the chain; whoever reads meanwhile reads again.
+    /// Changes words of the chain; concurrent readers retry.
     fn change(&self, change: impl FnOnce()) {
         let version = self.home.version.load(Ordering::Relaxed);
         self.home.version.store(version + 1, Ordering::Relaxed);
-        // Partner of the acquire fence in `Points::look`: who sees a changed word sees the odd version.
+        // Pairs with the acquire fence in `Points::look`: a reader that sees a changed word also sees the odd version.
         fence(Ordering::Release);
         change();
-        // Partner of the acquire load in `Points::get`.
+        // Pairs with the acquire load in `Points::get`.
         self.home.version.store(version + 2, Ordering::Release);
     }
 
@@ -286,7 +283,7 @@ impl Line {
         self.shape.store(next << 32 | shape.pairs as u64, Ordering::Relaxed);
     }
 
-    /// The key's place. Without branches that depend on it: which it is nobody can foretell.
+    /// The key's place. Without branches on the place, which the processor could not predict.
     #[inline]
     fn find(&self, key: u64, pairs: usize) -> Option<usize> {
         let is_at =
@@ -306,8 +303,7 @@ impl Line {
     }
 }
 
-/// Lines beyond the homes, by number. They stay where they are, so that readers can follow numbers
-/// that are no longer true.
+/// Lines beyond the homes, by number. Lines never move, so that readers can follow outdated numbers.
 #[derive(Default)]
 struct Arena {
     segments: [OnceLock<Box<[Line]>>; SEGMENTS],
@@ -322,7 +318,7 @@ struct Free {
 }
 
 impl Arena {
-    /// A line that was lent at some time.
+    /// A line that was lent before.
     #[inline]
     fn line(&self, number: u32) -> &Line {
         let (segment, offset) = place(number);
@@ -370,7 +366,7 @@ fn wait(looks: u32) {
 }
 
 fn random_seed() -> u64 {
-    // Without randomness there is no secret; everything works all the same.
+    // Without randomness the seed is not secret; the table works nevertheless.
     getrandom::u64().unwrap_or(0x7065_7472_656c)
 }
 

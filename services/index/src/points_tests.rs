@@ -13,7 +13,7 @@ enum Step {
     Get(u64),
 }
 
-/// Few keys, and so few homes that chains are long.
+/// Few keys, and even fewer homes, so that chains are long.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0..2_000u64;
     let step = prop_oneof![
@@ -33,7 +33,7 @@ fn put(points: &Points, key: u64, value: u64) -> Option<u64> {
     former
 }
 
-/// A table with as few homes as there can be.
+/// A table with the fewest possible homes.
 fn crowded() -> Points {
     Points::for_keys(1)
 }
@@ -86,8 +86,8 @@ fn place__covers_the_segments_without_gaps() {
     assert!(place(u32::MAX - 1).0 < SEGMENTS);
 }
 
-/// Keys that stay are always found, with a value that somebody wrote for that very key; keys that never were, never.
-/// The chains are long, and others are changed without end: lines wander from chain to chain.
+/// Stable keys are always found, with a value written for that key; absent keys never are. The chains are long, and
+/// change all the time: lines move from chain to chain.
 #[test]
 fn get__under_churn_finds_what_stays_and_nothing_else() {
     const STABLE: u64 = 600;
@@ -116,7 +116,7 @@ fn get__under_churn_finds_what_stays_and_nothing_else() {
                 }
             });
         }
-        // A failure must end the threads too.
+        // A failure must end the threads, too.
         let _over = EndsOnDrop(&is_over);
         let mut last = vec![0; STABLE as usize];
         for _ in 0..400 {

@@ -1,4 +1,4 @@
-//! A server: threads with endpoints, workers, and one store for all.
+//! A server: threads with endpoints, workers, and a common store.
 
 use std::fmt;
 use std::io;
@@ -23,49 +23,49 @@ use crate::store::{Store, StoreConfig};
 /// A thread of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadKind {
-    /// One that runs an endpoint.
+    /// A thread with the endpoint of this number.
     Dispatch(u16),
-    /// One of the workers.
+    /// A worker thread.
     Worker,
 }
 
-/// Runs at the start of threads, to put them on a CPU for example. Workers inherit what is done to a thread
-/// that starts them.
+/// Runs at the start of threads, for example to bind them to a CPU. Workers inherit the settings of their starting
+/// thread.
 pub type Placement = Arc<dyn Fn(ThreadKind) -> io::Result<()> + Send + Sync>;
 
-/// How a server is set up.
+/// The settings of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Address and TCP port of the control plane; port 0 takes any free one.
+    /// Address and TCP port of the control plane; port 0 chooses any free port.
     pub listen: SocketAddr,
-    /// Whether others than this host may connect, without any authentication.
+    /// Whether other hosts may connect, without any authentication.
     pub insecure: bool,
     /// Transports that clients may use.
     pub transports: AllowedTransports,
-    /// Endpoints, each with its thread: clients choose one by its number, from 0.
+    /// Number of endpoints, each with its thread: clients choose an endpoint by its number, from 0.
     pub dispatch: u16,
-    /// Threads that run scans, for all endpoints together. 0: each endpoint runs its own.
+    /// Threads that run scans, for all endpoints together. 0: each endpoint runs its own scans.
     pub workers: u16,
-    /// What a worker does while it has nothing to do; `None` is the default of [`petrel::workers::WorkersBuilder::idle`].
+    /// The idle policy of workers; `None` is the default of [`petrel::workers::WorkersBuilder::idle`].
     pub worker_idle: Option<IdlePolicy>,
-    /// What an endpoint does while nothing comes in.
+    /// The idle policy of endpoints.
     pub idle: IdlePolicy,
-    /// How large the store may become.
+    /// The limits of the store.
     pub store: StoreConfig,
-    /// Whether memory for lookups is fetched ahead. It is there to be switched off, to see what it is worth.
+    /// Whether the endpoints prefetch memory for lookups. Switch it off to measure its benefit.
     pub fetches_ahead: bool,
-    /// What threads do first.
+    /// Runs first in each thread.
     pub placement: Option<Placement>,
 }
 
-/// A running server. Dropping it leaves it running; [`Server::stop`] ends it.
+/// A running server. It keeps running when dropped; [`Server::stop`] ends it.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     store: Arc<Store>,
     metrics: Arc<Metrics>,
     dispatchers: Vec<Dispatcher>,
-    /// Ends after the endpoints that pass requests to it.
+    /// Declared after the endpoints' threads, whose requests the workers run.
     _workers: Option<Arc<Workers>>,
 }
 
@@ -76,22 +76,22 @@ struct Dispatcher {
     thread: JoinHandle<Result<Ended, ServerError>>,
 }
 
-/// How a dispatch thread ended.
+/// The result of a dispatch thread.
 #[derive(Debug)]
 struct Ended {
     stats: EndpointStats,
-    /// Sessions that were closed with calls perhaps under way.
+    /// Sessions that were closed, perhaps with calls outstanding.
     sent_away: usize,
 }
 
-/// What is left of a server that has stopped.
+/// The final report of a stopped server.
 #[derive(Debug)]
 pub struct Stopped {
     /// The last counters of each endpoint.
     pub endpoints: Vec<EndpointStats>,
-    /// Those of the service.
+    /// The last counters of the service.
     pub counters: Vec<(String, u64)>,
-    /// Sessions whose clients had not left in time; calls on them may have failed.
+    /// Sessions whose clients had not left in time; calls on these sessions may have failed.
     pub sessions_cut: usize,
 }
 
@@ -122,7 +122,7 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// What endpoint `number` is made of. Clients decide how much of the slots and credits they take.
+    /// The settings of endpoint `number`. Clients choose their share of the slots and credits.
     fn endpoint(&self, number: u16) -> EndpointConfig {
         let mut config = EndpointConfig::default();
         config.id = Some(EndpointId(number));
@@ -139,13 +139,13 @@ impl ServerConfig {
 }
 
 impl Server {
-    /// Starts a server; its endpoints answer when this returns.
+    /// Starts a server. When this function returns, the endpoints answer.
     ///
     /// # Errors
     /// [`ServerError`].
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         config.check()?;
-        // Before anybody can connect: a large store takes seconds.
+        // Before clients can connect: creating a large store takes seconds.
         let store = Arc::new(Store::new(config.store));
         let metrics = Arc::new(Metrics::new(config.dispatch));
         let workers = start_workers(config)?.map(Arc::new);
@@ -165,7 +165,7 @@ impl Server {
             match server.dispatcher(&nexus, config, number) {
                 Ok(dispatcher) => server.dispatchers.push(dispatcher),
                 Err(error) => {
-                    // Those that run already end too.
+                    // Ends the running endpoints, too.
                     server.stop(Duration::ZERO)?;
                     return Err(error);
                 }
@@ -184,24 +184,24 @@ impl Server {
         &self.store
     }
 
-    /// The counters, as the service's method `status` answers them.
+    /// The counters, equal to the answer of the method `status`.
     pub fn counters(&self) -> Vec<(String, u64)> {
         self.metrics.report(&self.store)
     }
 
-    /// Whether all endpoints still run.
+    /// Returns true if all endpoints run.
     pub fn is_healthy(&self) -> bool {
         self.dispatchers.iter().all(|dispatcher| !dispatcher.thread.is_finished())
     }
 
-    /// Ends the server without losing a call: asks the clients to leave, serves them until they have, and sends
-    /// away those that are still there after `limit`.
+    /// Ends the server without losing a call: asks the clients to leave, serves them until they have left, and closes
+    /// the remaining sessions after `limit`.
     ///
     /// # Errors
-    /// [`ServerError`] when an endpoint had ended before, by an internal error.
+    /// [`ServerError`] if an endpoint had already ended by an internal error.
     pub fn stop(self, limit: Duration) -> Result<Stopped, ServerError> {
         for dispatcher in &self.dispatchers {
-            // One that has ended does not listen.
+            // An ended endpoint does not listen.
             let _ = dispatcher.drain.send(limit);
             dispatcher.stop.stop();
         }
@@ -235,7 +235,7 @@ impl Server {
                 fetch_ahead(&mut endpoint, &store);
             }
             let stop = endpoint.stop_handle();
-            // Nobody listens when starting another endpoint failed; `stop` comes at once then.
+            // If the start of another endpoint failed, the receiver is gone, and `stop` follows at once.
             let _ = started.send(stop.clone());
             endpoint.run(&stop);
             Ok(end(endpoint, limit.try_recv().unwrap_or_default()))
@@ -243,7 +243,7 @@ impl Server {
         let thread = thread::Builder::new().name(format!("index-{number}")).spawn(run)?;
         match start.recv() {
             Ok(stop) => Ok(Dispatcher { stop, drain, thread }),
-            // It ended before it had a handle to send: its result says why.
+            // The thread ended before it could send a handle: its result has the reason.
             Err(_) => Err(join(thread).err().unwrap_or(ServerError::Ended)),
         }
     }
@@ -258,7 +258,7 @@ fn join(thread: JoinHandle<Result<Ended, ServerError>>) -> Result<Ended, ServerE
     thread.join().unwrap_or(Err(ServerError::Ended))
 }
 
-/// Starts the workers on a thread of its own, from which they inherit where they run.
+/// Starts the workers from a separate thread, whose placement they inherit.
 fn start_workers(config: &ServerConfig) -> Result<Option<Workers>, ServerError> {
     if config.workers == 0 {
         return Ok(None);

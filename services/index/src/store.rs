@@ -1,18 +1,18 @@
-//! Both tables together.
+//! The store: both tables.
 
 use crate::bytes::Bytes;
 use crate::limits::{BYTES_MAX_DEFAULT, WORDS_EXPECTED_DEFAULT, WORDS_MAX};
 use crate::words::Words;
 
-/// How large the tables may become.
+/// The limits of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// Keys that the table of words is made for: 64 bytes for each are allocated at the start. With more
-    /// lookups get slower.
+    /// Number of words that the table is made for: 64 bytes each are allocated at the start. With more words, lookups
+    /// get slower.
     pub words_expected: u64,
-    /// Keys that the table of words takes at most; up to [`WORDS_MAX`].
+    /// Most words in the table; up to [`WORDS_MAX`].
     pub words_max: u64,
-    /// Bytes of keys and values that the table of bytes takes at most.
+    /// Most bytes of keys and values in the table of bytes.
     pub bytes_max: u64,
 }
 
@@ -26,7 +26,7 @@ impl Default for StoreConfig {
     }
 }
 
-/// What a server serves.
+/// The data of a server.
 #[derive(Debug)]
 pub struct Store {
     /// Keys and values of 8 bytes.

@@ -1,8 +1,7 @@
 //! The service's definition: its methods, and their messages in bytes (`docs/index-service.md`).
 //!
-//! A method is a type with a number and four functions; client and server use the same ones. Numbers
-//! are little-endian, but for keys of words: these are big-endian, so that the order of the bytes is
-//! the order of the numbers.
+//! A method is a type with a number and four functions, shared by client and server. Numbers are little-endian, except
+//! for keys of words: these are big-endian, so that bytes have the order of the numbers.
 
 use std::ops::Bound;
 
@@ -15,31 +14,31 @@ use reader::Reader;
 
 /// A method of the service.
 pub trait Method {
-    /// What is asked for.
+    /// The type of the request.
     type Request<'a>;
-    /// What is answered.
+    /// The type of the response.
     type Response: PartialEq + std::fmt::Debug;
 
     /// The method's number.
     const NUMBER: u16;
-    /// Its name, in counters.
+    /// The method's name, in counters.
     const NAME: &'static str;
-    /// Bytes of the longest answer.
+    /// Bytes of the longest response.
     const RESPONSE_BYTES_MAX: usize;
 
-    /// The request in bytes.
+    /// Encodes a request.
     fn encode_request(request: &Self::Request<'_>) -> Vec<u8>;
 
-    /// The request that bytes say.
+    /// Decodes a request.
     ///
     /// # Errors
     /// [`Malformed`].
     fn decode_request(bytes: &[u8]) -> Result<Self::Request<'_>, Malformed>;
 
-    /// The response in bytes.
+    /// Encodes a response.
     fn encode_response(response: &Self::Response) -> Vec<u8>;
 
-    /// The response that bytes say.
+    /// Decodes a response.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -51,23 +50,23 @@ pub trait Method {
 pub struct Page<P> {
     /// The pairs, in ascending order.
     pub pairs: Vec<P>,
-    /// Whether the answer ended because of its size: there may be more behind the last pair.
+    /// Whether the page was cut at the largest size: more pairs may follow.
     pub is_cut: bool,
 }
 
-/// From where a scan goes, and how far.
+/// The start of a scan, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span<K> {
-    /// The first key, or the one before it.
+    /// The first key, or the key before the first.
     pub from: Bound<K>,
-    /// Pairs wanted at most.
+    /// Most pairs in the answer.
     pub limit: u32,
 }
 
 /// The sum of some values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// How many there were.
+    /// The number of values.
     pub found: u32,
     /// Their sum, modulo 2^64.
     pub sum: u64,
@@ -80,15 +79,15 @@ pub type BytesPair = (Vec<u8>, Vec<u8>);
 #[derive(Debug)]
 pub struct GetWord;
 
-/// PUT of a word; answers the former value.
+/// PUT of a word; returns the former value.
 #[derive(Debug)]
 pub struct PutWord;
 
-/// DELETE of a word; answers its value.
+/// DELETE of a word; returns its value.
 #[derive(Debug)]
 pub struct DeleteWord;
 
-/// SUM of the values of the keys that follow one, up to a number.
+/// SUM of the values of the keys after a key, up to a number of keys.
 #[derive(Debug)]
 pub struct SumWords;
 
@@ -100,11 +99,11 @@ pub struct ScanWords;
 #[derive(Debug)]
 pub struct GetBytes;
 
-/// PUT of bytes; answers whether there was a former value.
+/// PUT of bytes; returns whether the key had a value.
 #[derive(Debug)]
 pub struct PutBytes;
 
-/// DELETE of bytes; answers whether there was a value.
+/// DELETE of bytes; returns whether the key had a value.
 #[derive(Debug)]
 pub struct DeleteBytes;
 
@@ -116,7 +115,7 @@ pub struct ScanBytes;
 #[derive(Debug)]
 pub struct Status;
 
-/// Answers its request: what a call costs that looks up nothing.
+/// Returns its request: the cost of a call without a lookup.
 #[derive(Debug)]
 pub struct Echo;
 
@@ -202,7 +201,7 @@ impl Method for DeleteWord {
 }
 
 impl Method for SumWords {
-    /// The key before the first, and how many to sum up.
+    /// The key before the first, and the number of keys to sum.
     type Request<'a> = (u64, u32);
     type Response = Sum;
     const NUMBER: u16 = 4;
@@ -448,13 +447,13 @@ impl Method for Echo {
     }
 }
 
-/// A page begins with whether it was cut, and the number of pairs.
+/// Bytes at the beginning of a page: the flag `is_cut`, and the number of pairs.
 const PAGE_HEAD_BYTES: usize = 5;
 
-/// Before a pair of bytes stand the lengths of key and value.
+/// Bytes before a pair of byte strings: the lengths of key and value.
 pub(crate) const PAIR_HEAD_BYTES: usize = 6;
 
-/// The key of a word, if these are one.
+/// Decodes the key of a word.
 #[inline]
 pub fn word_key(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))

@@ -1,13 +1,13 @@
-//! The table of words: keys and values of 8 bytes, in the order of the numbers, which is the order of
-//! their big-endian bytes.
+//! The table of words: keys and values of 8 bytes. The order of the numbers is also the order of their big-endian
+//! bytes.
 //!
-//! A value has one owner, the point table, and GET asks nobody else. The ordered map has the keys only;
-//! a scan finds them there, and their values in the point table. So a scan never shows a value that a GET
-//! has not shown or would not show: for each key there is one place that says what it is.
+//! A value has one owner, the point table, and GET reads only this table. The ordered map has only the keys. A scan
+//! finds keys in the map, and their values in the point table. A scan therefore never shows a value that a GET would
+//! not show: each key's value has a single source.
 //!
-//! The two are kept in step under the key's writer lock. A key is in the ordered map *before* it is in the
-//! point table, and leaves it *after*: whatever a GET finds, a scan that begins then finds too. A key
-//! of the ordered map that has no value yet, or no more, is passed over.
+//! The key's writer lock keeps the two in step. A key enters the ordered map *before* the point table, and leaves it
+//! *after*: a scan finds every key that an earlier GET found. A scan skips keys of the map without a value, which are
+//! between these steps.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use crate::error::StoreError;
 use crate::map::{OrderedMap, Tree};
 use crate::points::Points;
 
-/// Keys whose values are looked up together, so that the memory comes for all at once.
+/// Keys whose values are looked up together, so that cache misses overlap.
 const TOGETHER: usize = 128;
 
-/// Numbers by number, in order.
+/// A map from numbers to numbers, in order.
 #[derive(Debug)]
 pub struct Words<M = Tree<u64, ()>> {
     points: Points,
@@ -29,7 +29,7 @@ pub struct Words<M = Tree<u64, ()>> {
 }
 
 impl<M: OrderedMap<u64, ()>> Words<M> {
-    /// An empty table, made for about so many keys, that takes at most `count_max`.
+    /// An empty table, made for about `expected` keys, with at most `count_max`.
     pub fn new(expected: u64, count_max: u64) -> Self {
         Self {
             points: Points::for_keys(expected),
@@ -39,22 +39,22 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
         }
     }
 
-    /// A key's value.
+    /// Returns a key's value.
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
         self.points.get(key)
     }
 
-    /// Where in memory [`Words::get`] will look first.
+    /// The address that [`Words::get`] reads first.
     #[inline]
     pub fn address(&self, key: u64) -> *const u8 {
         self.points.address(key)
     }
 
-    /// Sets a key's value; gives the former one.
+    /// Sets a key's value. Returns the former value.
     ///
     /// # Errors
-    /// [`StoreError::Full`] when the key is new and there are as many as may be.
+    /// [`StoreError::Full`] if the key is new and the table is full.
     pub fn put(&self, key: u64, value: u64) -> Result<Option<u64>, StoreError> {
         let writer = self.points.writer(key);
         if let Some(former) = writer.replace(value) {
@@ -70,7 +70,7 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
         Ok(None)
     }
 
-    /// Removes a key; gives its value.
+    /// Removes a key. Returns its value.
     pub fn delete(&self, key: u64) -> Option<u64> {
         let writer = self.points.writer(key);
         let value = writer.remove()?;
@@ -80,8 +80,8 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
         Some(value)
     }
 
-    /// Up to `limit` pairs from `from` on, in ascending order. Pairs that other threads put and delete
-    /// meanwhile may be among them or not; the others are.
+    /// Visits up to `limit` pairs from `from` on, in ascending order. Pairs that other threads put or delete meanwhile
+    /// may be visited or not; all others are.
     pub fn scan(&self, from: Bound<u64>, limit: usize, mut visit: impl FnMut(u64, u64)) {
         let mut batch = Batch { keys: [0; TOGETHER], len: 0 };
         let mut left = limit;
@@ -99,7 +99,7 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
         batch.take(&self.points, &mut visit);
     }
 
-    /// Number and sum of the values of up to `count` keys that follow a key.
+    /// The number and the sum of the values of up to `count` keys after a key.
     pub fn sum_after(&self, key: u64, count: usize) -> (usize, u64) {
         let (mut found, mut sum) = (0, 0u64);
         self.scan(Bound::Excluded(key), count, |_, value| {
@@ -114,18 +114,18 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether there are none.
+    /// Returns true if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The point table, for its figures.
+    /// The point table, for its counters.
     pub fn points(&self) -> &Points {
         &self.points
     }
 }
 
-/// Keys that were found in order and whose values are looked up next.
+/// Keys found in order, whose values are looked up next.
 struct Batch {
     keys: [u64; TOGETHER],
     len: usize,
@@ -137,10 +137,10 @@ impl Batch {
         self.len += 1;
     }
 
-    /// Shows the keys that have values, and empties the batch; tells how many they were.
+    /// Visits the keys that have values, and empties the batch. Returns the number of visited keys.
     fn take(&mut self, points: &Points, visit: &mut impl FnMut(u64, u64)) -> usize {
         let keys = &self.keys[..self.len];
-        // 128 lines that one waits for together, in place of one after another.
+        // Loads 128 lines with overlapping cache misses, not one after the other.
         std::hint::black_box(keys.iter().fold(0, |all, key| all ^ points.touch(*key)));
         let mut shown = 0;
         for &key in keys {
@@ -158,7 +158,7 @@ impl Batch {
 mod tests {
     use super::*;
 
-    /// As a scan meets it that comes between the two steps of a PUT or of a DELETE.
+    /// As a scan between the two steps of a PUT or DELETE finds the tables.
     #[test]
     fn scan__passes_over_keys_without_a_value_and_goes_on() {
         let words = Words::<Tree<u64, ()>>::new(1, u64::MAX);

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use crate::error::Malformed;
 
-/// What is left of a message, and how to complain about it.
+/// The rest of a message, and the error for a malformed one.
 pub(super) struct Reader<'a> {
     left: &'a [u8],
     error: Malformed,
@@ -55,7 +55,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number of things of at least `bytes` each, of which there may be no more than there is left.
+    /// Reads the number of items with at least `bytes` bytes each. The rest of the message must have room for all of
+    /// them.
     pub(super) fn count(&mut self, bytes: usize) -> Result<usize, Malformed> {
         let count = self.u32()? as usize;
         if count > self.left.len() / bytes { Err(self.error) } else { Ok(count) }

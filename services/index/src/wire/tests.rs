@@ -24,7 +24,7 @@ fn comes_back<M: Method>(response: &M::Response) {
     );
 }
 
-/// Neither panics, whatever comes, and what is understood says the same in bytes again.
+/// Decoding never panics, and a decoded message encodes to bytes with the same meaning.
 fn takes_anything<M: Method>(bytes: &[u8]) {
     if let Ok(request) = M::decode_request(bytes) {
         let again = M::encode_request(&request);
@@ -114,7 +114,7 @@ fn decode__says_what_was_expected() {
         "a malformed message: a key and a value, 8 bytes each expected, 15 bytes came"
     );
     assert!(PutWord::decode_request(&[0; 17]).is_err());
-    // A count that promises more than there is must not have memory allocated for it.
+    // A count larger than the message must not allocate memory.
     assert!(ScanWords::decode_response(&[0, 255, 255, 255, 255, 1, 2, 3]).is_err());
     assert!(ScanWords::decode_request(&[3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
 }

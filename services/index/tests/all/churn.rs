@@ -1,5 +1,5 @@
-//! The tables under many threads. Each test runs as long as it takes for a number of scans, and asserts what must
-//! hold whatever the threads' order is.
+//! The tables under many threads. Each test runs until a number of scans is done, and asserts properties that hold for
+//! any interleaving.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::thread;
 
 use petrel_index::{Bytes, OrderedMap, Tree, Words};
 
-/// Keys that stay, among as many that come and go three times over: keys of 0 modulo 4.
+/// Stable keys, which are 0 modulo 4, among three times as many that come and go.
 const STABLE: u64 = 1_000;
 const SCANS: usize = 300;
 
@@ -24,12 +24,12 @@ fn is_stable(key: u64) -> bool {
     key.is_multiple_of(4) && key < 4 * STABLE
 }
 
-/// The keys that a churning thread works on.
+/// The keys that a churning thread puts and deletes.
 fn churned_keys(thread: u64) -> impl Iterator<Item = u64> {
     (0..STABLE).map(move |number| 4 * number + 1 + thread)
 }
 
-/// Two threads that put and delete without end, while `look` runs.
+/// Two threads put and delete all the time, while `look` runs.
 fn under_churn(change: impl Fn(u64, u64, bool) + Sync, look: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
@@ -44,9 +44,9 @@ fn under_churn(change: impl Fn(u64, u64, bool) + Sync, look: impl FnOnce()) {
                 }
             });
         }
-        // A failure must end the threads too.
+        // A failure must end the threads, too.
         let over = EndsOnDrop(&is_over);
-        // Without churn nothing would be tested.
+        // Without churn the test would check nothing.
         while rounds.load(Ordering::Relaxed) < 2 {
             thread::yield_now();
         }
@@ -63,7 +63,7 @@ impl Drop for EndsOnDrop<'_> {
     }
 }
 
-/// Of keys in the order of a scan: ascending, and none that stays is missing.
+/// Checks keys in the order of a scan: they ascend, and no stable key is missing.
 fn assert_complete(keys: &[u64]) {
     assert!(keys.is_sorted_by(|a, b| a < b), "keys are out of order, or twice there");
     let stable: Vec<u64> = keys.iter().copied().filter(|key| is_stable(*key)).collect();
@@ -113,7 +113,7 @@ fn words__scans_and_gets_miss_nothing_that_stays() {
             });
             assert_complete(&keys);
             stable_keys().for_each(|key| assert_eq!(words.get(key), Some(spread(key))));
-            // Every scan that has enough keys before it finds as many as it was to.
+            // Every scan with enough stable keys after its start finds the requested number.
             assert_eq!(words.sum_after(scan as u64, 128).0, 128);
         }
     });
@@ -130,7 +130,7 @@ fn bytes__scans_and_gets_miss_nothing_that_stays() {
             true => assert_eq!(bytes.put(&name_of, &round.to_le_bytes()), Ok(false)),
             false => assert!(bytes.delete(&name_of)),
         }
-        // Overwriting is no gap, and both threads do it.
+        // Overwriting leaves no gap, and both threads do it.
         let stable = name(key / 4 * 4);
         assert_eq!(bytes.put(&stable, &round.to_le_bytes()), Ok(true));
     };
@@ -149,8 +149,8 @@ fn bytes__scans_and_gets_miss_nothing_that_stays() {
     });
 }
 
-/// Puts and deletes of the same keys by several threads: at the end both structures agree, and the count too.
-/// A writer that did not exclude others would leave a key in one of them only.
+/// Several threads put and delete the same keys: at the end both structures and the count agree. A writer that did not
+/// exclude others would leave a key in only one of them.
 #[test]
 fn words__agree_with_their_order_after_a_race() {
     const KEYS: u64 = 3;
@@ -176,14 +176,14 @@ fn words__agree_with_their_order_after_a_race() {
     let got: Vec<_> = (0..KEYS).filter_map(|key| Some((key, words.get(key)?))).collect();
     assert_eq!(scanned, got);
     assert_eq!(words.len(), got.len() as u64);
-    // Nothing was left behind in the ordered map that would keep a key from coming back.
+    // No key was left in the ordered map, which would keep the key from coming back.
     for key in 0..KEYS {
         words.put(key, key).unwrap();
     }
     assert_eq!((words.sum_after(0, 128).0 as u64, words.len()), (KEYS - 1, KEYS));
 }
 
-/// One thread counts a word up; whoever has seen a number sees no smaller one afterwards, by GET or by scan.
+/// A thread increments a word. A reader that has seen a number sees no smaller one afterwards, by GET or by scan.
 #[test]
 fn words__never_go_back_in_time() {
     const LAST: u64 = 30_000;

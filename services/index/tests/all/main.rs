@@ -1,4 +1,4 @@
-//! The ordered index: one program for all of its tests.
+//! The ordered index: one program for all tests.
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 

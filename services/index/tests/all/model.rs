@@ -1,4 +1,4 @@
-//! The tables against a model, one thread: every answer is what a `BTreeMap` gives.
+//! The tables against a model, in one thread: every answer equals that of a `BTreeMap`.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -34,12 +34,12 @@ fn steps<K: Clone + std::fmt::Debug + 'static, V: std::fmt::Debug + 'static>(
     vec(step, 1..count)
 }
 
-/// Near one another, far from one another, and at both ends.
+/// Words near each other, far apart, and at both ends.
 fn word() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![4 => 0..1_000u64, 1 => any::<u64>(), 1 => Just(0), 1 => Just(u64::MAX)]
 }
 
-/// What ordered maps have got wrong: common beginnings of all lengths, keys that begin other keys, zeros.
+/// Typical errors of ordered maps: common prefixes of all lengths, keys that are prefixes of others, zeros.
 fn name() -> impl Strategy<Value = Vec<u8>> + Clone {
     prop_oneof![
         3 => vec(prop_oneof![Just(0u8), Just(b'a'), Just(255u8)], 0..6),
@@ -49,7 +49,7 @@ fn name() -> impl Strategy<Value = Vec<u8>> + Clone {
     ]
 }
 
-/// What a `BTreeMap` makes of a scan. Its own `range` panics where a bound excludes all.
+/// The scan of a `BTreeMap`. The map's own `range` panics if a bound excludes all keys.
 fn scan_model<K: Ord + Clone, V: Clone>(
     model: &BTreeMap<K, V>,
     from: &Bound<K>,
@@ -133,7 +133,7 @@ fn put__beyond_the_limit_is_refused_and_changes_nothing() {
     let error = words.put(3, 3).unwrap_err();
     assert!(error.to_string().starts_with("the table is full: 2 keys."), "{error}");
     assert_eq!((words.get(3), words.len()), (None, 2));
-    // What is there may still be overwritten, and what goes makes room.
+    // Existing keys may still be overwritten, and a deletion makes room.
     assert_eq!(words.put(2, 5), Ok(Some(2)));
     assert_eq!((words.delete(1), words.put(3, 3)), (Some(1), Ok(None)));
 

@@ -12,7 +12,7 @@ use petrel::endpoint::{EndpointConfig, EndpointId};
 use petrel_index::wire::{GetWord, Method, ScanBytes, Span};
 use petrel_index::{Client, ClientError, Server, ServerConfig, StoreConfig};
 
-/// Long enough for any machine; never waited for unless something is broken.
+/// Timeout of the tests, long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn server(workers: u16) -> Server {
@@ -39,7 +39,7 @@ fn counter(counters: &[(String, u64)], name: &str) -> u64 {
     counters.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no {name}")).1
 }
 
-/// Everything that the service can, by one client.
+/// Calls every method of the service from one client.
 fn exercise(server: &Server, client: &Client) {
     for number in 0..300u64 {
         assert_eq!(client.put_word(number * 10, number).wait().unwrap(), None);
@@ -216,11 +216,10 @@ fn start__with_a_bad_configuration_says_what_is_wrong() {
     first.stop(Duration::ZERO).unwrap();
 }
 
-/// Calls of tokio's tasks, by a thread that runs the client's endpoint, until the server drains: no answer is lost.
-/// Who connects while a server starts would find no endpoint.
+/// A client that connects while a server starts would find no endpoint.
 #[test]
 fn start__listens_only_when_store_and_workers_are_there() {
-    // A host of this process's own: a port that the system gives out and takes back may be another test's.
+    // An address of this process alone: the system could assign a freed port to another test.
     let [_, b, c, d] = std::process::id().to_be_bytes();
     let free = SocketAddr::from((std::net::Ipv4Addr::new(127, b, c, d.max(1)), 20_000));
     let (tell, told) = mpsc::channel();
@@ -238,6 +237,7 @@ fn start__listens_only_when_store_and_workers_are_there() {
     client(&server, 0);
 }
 
+/// A tokio task makes calls until the server drains: no answer is lost.
 #[test]
 fn client__loses_no_call_when_the_server_stops() {
     let server = server(2);
@@ -257,14 +257,14 @@ fn client__loses_no_call_when_the_server_stops() {
     assert_eq!(stopped.sessions_cut, 0);
 }
 
-/// Puts words and sums them up; tells how many PUTs were answered when the server takes no more.
+/// Puts words and sums them up. Returns the number of answered PUTs once the server refuses more.
 async fn call_until_unavailable(client: &Client, told: &mpsc::Sender<()>) -> u64 {
     let mut puts = 0;
     loop {
         match client.put_word(puts, 1).await {
             Ok(former) => assert_eq!(former, None),
             Err(ClientError::Failed(failure)) => {
-                // It was not executed: the server has drained.
+                // The call was not executed: the server has drained.
                 assert_eq!(failure.status, Status::Unavailable, "{failure}");
                 let did_not_run = [petrel::Execution::NotSent, petrel::Execution::Refused];
                 assert!(did_not_run.contains(&failure.execution), "{failure}");
