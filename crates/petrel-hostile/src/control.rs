@@ -1,4 +1,4 @@
-//! A control connection that is driven by hand (`docs/wire-protocol.md` §8).
+//! A hand-driven control connection (`docs/wire-protocol.md` §8).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-/// What each side sends first (§8.1).
+/// The first bytes from either side (§8.1).
 pub const PREFACE: [u8; 8] = *b"PETREL\r\n";
 
-/// The longest heartbeat that a HELLO may state, in milliseconds (§8.6).
+/// The longest heartbeat allowed in a HELLO, in milliseconds (§8.6).
 pub const HEARTBEAT_MS_MAX: u32 = 10_000;
 
 /// Message types (§8.2).
@@ -47,7 +47,7 @@ pub mod kind {
 /// RESOURCE_EXHAUSTED (§3.3).
 pub const RESOURCE_EXHAUSTED: u8 = 8;
 
-/// How long an answer may take before the peer counts as hung.
+/// Time limit for an answer; after it the peer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A message: its type, and its records in order.
@@ -60,7 +60,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message without records.
+    /// Makes a message without records.
     pub fn new(kind: u16) -> Self {
         Self { kind, records: Vec::new() }
     }
@@ -71,18 +71,18 @@ impl Message {
         self
     }
 
-    /// The value of the first record with this tag.
+    /// Returns the value of the first record with this tag.
     pub fn value(&self, tag: u16) -> Option<&[u8]> {
         self.records.iter().find(|(known, _)| *known == tag).map(|(_, value)| &value[..])
     }
 
-    /// The number in the first record with this tag.
+    /// Returns the number in the first record with this tag.
     pub fn number(&self, tag: u16) -> Option<u64> {
         let value = self.value(tag).filter(|value| value.len() <= 8)?;
         Some(value.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    /// The bytes on the stream.
+    /// Returns the bytes on the stream.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         for (tag, value) in &self.records {
@@ -108,7 +108,7 @@ pub struct Connection {
 /// A UDP link that the server accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// Its number in the connection.
+    /// The link's number in the connection.
     pub number: u32,
     /// The server's data address.
     pub data: SocketAddr,
@@ -116,14 +116,14 @@ pub struct Link {
     pub max_frame: u32,
 }
 
-/// What a session is asked for with.
+/// The parameters of a proposed session.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// A power of two.
     pub slots: u16,
     /// 1 to 4 096.
     pub credits: u16,
-    /// Largest answer that is taken, in bytes.
+    /// Largest accepted answer, in bytes.
     pub max_message: u32,
 }
 
@@ -136,23 +136,23 @@ impl Default for Shape {
 /// A session that the server accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Session {
-    /// Its index at the server.
+    /// The session's index at the server.
     pub index: u32,
-    /// The token that the server wants to see.
+    /// The token that the server expects.
     pub token: u32,
     /// The first request number.
     pub first_request: u64,
-    /// Slots that hold.
+    /// Number of slots in force.
     pub slots: u16,
     /// Payload bytes of a full packet.
     pub packet_bytes: u32,
 }
 
 impl Connection {
-    /// Connects and says HELLO, with the longest silence that the protocol allows.
+    /// Connects and sends HELLO, with the longest heartbeat that the protocol allows.
     ///
     /// # Errors
-    /// When the server does not take the connection, or closes it at once.
+    /// If the server does not accept the connection, or closes it at once.
     pub fn greet(address: SocketAddr) -> io::Result<Self> {
         let mut connection = Self::silent(address)?;
         connection.stream.write_all(&PREFACE)?;
@@ -163,7 +163,7 @@ impl Connection {
     /// [Greets](Connection::greet) from this address.
     ///
     /// # Errors
-    /// As [`Connection::greet`]; and when the address is none of this host's.
+    /// Like [`Connection::greet`]; also if the address does not belong to this host.
     pub fn greet_from(from: IpAddr, address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.bind(&SocketAddr::new(from, 0).into())?;
@@ -174,10 +174,10 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     ///
     /// # Errors
-    /// When the server does not take the connection.
+    /// If the server does not accept the connection.
     pub fn silent(address: SocketAddr) -> io::Result<Self> {
         Self::of(TcpStream::connect_timeout(&address, PATIENCE)?)
     }
@@ -189,7 +189,7 @@ impl Connection {
         Ok(Self { stream, received: Vec::new() })
     }
 
-    /// The socket, for what this type has no word for.
+    /// Returns the socket, for operations that this type lacks.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -197,15 +197,15 @@ impl Connection {
     /// Sends a message.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn send(&mut self, message: &Message) -> io::Result<()> {
         self.stream.write_all(&message.encode())
     }
 
-    /// Sends messages at once.
+    /// Sends several messages in one write.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn send_all<'a>(
         &mut self,
         messages: impl IntoIterator<Item = &'a Message>,
@@ -214,18 +214,18 @@ impl Connection {
         self.stream.write_all(&bytes)
     }
 
-    /// Sends PING, so that the server takes this side for alive.
+    /// Sends PING, so that the server considers this side alive.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn ping(&mut self) -> io::Result<()> {
         self.send(&Message::new(kind::PING).with(1, 7u64.to_le_bytes()))
     }
 
-    /// The next message.
+    /// Returns the next message.
     ///
     /// # Errors
-    /// When the stream ends, breaks, or brings nothing for a minute.
+    /// If the stream ends, breaks, or brings nothing for a minute.
     pub fn receive(&mut self) -> io::Result<Message> {
         loop {
             if let Some(message) = self.take_message() {
@@ -239,10 +239,10 @@ impl Connection {
         }
     }
 
-    /// The next message of one of these kinds; others are skipped.
+    /// Returns the next message of one of these kinds; others are skipped.
     ///
     /// # Errors
-    /// As [`Connection::receive`]; and when the server says GOODBYE and that is none of them.
+    /// Like [`Connection::receive`]; also if the server sends GOODBYE and `wanted` does not include it.
     pub fn receive_any(&mut self, wanted: &[u16]) -> io::Result<Message> {
         loop {
             let message = self.receive()?;
@@ -277,10 +277,10 @@ impl Connection {
         Some(message)
     }
 
-    /// Opens a link over UDP to endpoint 0, for whatever port; `None`: the server refused.
+    /// Opens a link over UDP to endpoint 0, with any port; `None` if the server refused.
     ///
     /// # Errors
-    /// As [`Connection::receive_any`].
+    /// Like [`Connection::receive_any`].
     pub fn open_link(
         &mut self,
         number: u32,
@@ -303,10 +303,10 @@ impl Connection {
         Ok(Some(Link { number, data, max_frame }))
     }
 
-    /// Opens a session on a link; `None`: the server refused.
+    /// Opens a session on a link; `None` if the server refused.
     ///
     /// # Errors
-    /// As [`Connection::receive_any`].
+    /// Like [`Connection::receive_any`].
     pub fn open_session(
         &mut self,
         link: &Link,
@@ -317,10 +317,10 @@ impl Connection {
         self.session_answer(request)
     }
 
-    /// The answer to a SESSION_OPEN.
+    /// Returns the answer to a SESSION_OPEN.
     ///
     /// # Errors
-    /// As [`Connection::receive_any`].
+    /// Like [`Connection::receive_any`].
     pub fn session_answer(&mut self, request: u32) -> io::Result<Option<Session>> {
         let answer = self.receive_any(&[kind::SESSION_ACCEPT, kind::SESSION_REFUSE])?;
         if answer.kind == kind::SESSION_REFUSE {
@@ -338,10 +338,10 @@ impl Connection {
         }))
     }
 
-    /// The server's counters as JSON.
+    /// Returns the server's counters as JSON.
     ///
     /// # Errors
-    /// As [`Connection::receive_any`].
+    /// Like [`Connection::receive_any`].
     pub fn stats(&mut self) -> io::Result<String> {
         self.send(&Message::new(kind::STATS_REQUEST).with(1, 1u32.to_le_bytes()))?;
         let mut json = Vec::new();
@@ -355,7 +355,7 @@ impl Connection {
     }
 }
 
-/// HELLO of a process without shared memory.
+/// Returns the HELLO of a process without shared memory.
 pub fn hello(heartbeat_ms: u32) -> Message {
     Message::new(kind::HELLO)
         .with(1, 1u16.to_le_bytes())
@@ -365,7 +365,7 @@ pub fn hello(heartbeat_ms: u32) -> Message {
         .with(5, "hostile")
 }
 
-/// LINK_OPEN to endpoint 0 with an offer of UDP.
+/// Returns a LINK_OPEN to endpoint 0 with an offer of UDP.
 pub fn link_open(number: u32, port: u16, max_frame: u32, ecn: bool) -> Message {
     let mut offer = vec![1];
     offer.extend(port.to_le_bytes());
@@ -378,12 +378,12 @@ pub fn link_open(number: u32, port: u16, max_frame: u32, ecn: bool) -> Message {
     if ecn { open.with(8, []) } else { open }
 }
 
-/// A first request number that differs from session to session, and suits any number of slots.
+/// Returns a first request number that differs from session to session, and suits any number of slots.
 fn first_request(request: u32) -> u64 {
     (1 << 40) + u64::from(request) * 64
 }
 
-/// SESSION_OPEN with full packets.
+/// Returns a SESSION_OPEN with full packets.
 pub fn session_open(link: &Link, request: u32, shape: Shape) -> Message {
     Message::new(kind::SESSION_OPEN)
         .with(1, link.number.to_le_bytes())

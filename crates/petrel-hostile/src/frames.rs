@@ -16,7 +16,7 @@ pub mod kind {
     pub const PULL: u8 = 5;
 }
 
-/// The two words with which every frame begins.
+/// Returns the two words at the beginning of every frame.
 pub fn header(kind: u8, session: &Session, aux: u16, request: u64) -> Vec<u8> {
     let first = u64::from(kind)
         | 1 << 4
@@ -26,14 +26,14 @@ pub fn header(kind: u8, session: &Session, aux: u16, request: u64) -> Vec<u8> {
     [first.to_le_bytes(), second.to_le_bytes()].concat()
 }
 
-/// A REQUEST.
+/// Returns a REQUEST.
 pub fn request(session: &Session, slot: u64, method: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = header(kind::REQUEST, session, method, session.first_request + slot);
     frame.extend(payload);
     frame
 }
 
-/// A packet of a request in several.
+/// Returns a packet of a request of several packets.
 pub fn request_part(
     session: &Session,
     slot: u64,
@@ -52,21 +52,21 @@ pub fn request_part(
     frame
 }
 
-/// A PULL that grants packets below `limit` and asks for none again.
+/// Returns a PULL that grants packets below `limit` and requests no retransmission.
 pub fn pull(session: &Session, request: u64, cumulative: u32, limit: u32) -> Vec<u8> {
     let mut frame = header(kind::PULL, session, 0, request);
     [cumulative, limit, 0, 0].iter().for_each(|word| frame.extend(word.to_le_bytes()));
     frame
 }
 
-/// Kind, request number and payload of a frame that is alone in its datagram.
+/// Returns kind, request number and payload of a frame that is alone in its datagram.
 pub fn parse(datagram: &[u8]) -> Option<(u8, u64, &[u8])> {
     let (head, rest) = datagram.split_first_chunk::<16>()?;
     let second = u64::from_le_bytes(*head.last_chunk()?);
     (head[0] >> 4 == 1).then_some((head[0] & 0xF, second >> 16, rest))
 }
 
-/// Packet index of a RESPONSE_PART, from the bytes behind its header.
+/// Returns the packet index of a RESPONSE_PART, from the bytes after its header.
 pub fn packet_of(rest: &[u8]) -> Option<u32> {
     let fields = rest.first_chunk::<8>()?;
     Some(u32::from_le_bytes([fields[4], fields[5], fields[6], 0]))

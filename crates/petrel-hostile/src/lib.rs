@@ -1,16 +1,16 @@
-//! Peers that use Petrel's protocol against it: for the tests of the library and for
-//! `petrel bench attacks`.
+//! Peers that use Petrel's protocol against it: for the tests of the library and for `petrel bench
+//! attacks`.
 //!
-//! The code follows `docs/wire-protocol.md` and shares nothing with the library. So an error that
-//! both ends of the library have in common shows here, and a message can be wrong in any respect.
-//! Nothing here is of use to an application.
+//! The code follows `docs/wire-protocol.md` and shares nothing with the library. So this crate detects
+//! errors that both ends of the library have in common, and can send messages that are wrong in any
+//! respect. Applications have no use for this crate.
 //!
 //! | module | concern |
 //! | --- | --- |
 //! | [`control`] | the control plane, §8: a connection, its messages, links and sessions |
 //! | [`frames`] | frames of the data plane, §3 |
-//! | [`shm`] | a neighbour in shared memory |
-//! | [`spray`] | datagrams of strangers, well formed or not |
+//! | [`shm`] | a peer in shared memory |
+//! | [`spray`] | datagrams of unknown senders, well formed or not |
 
 pub mod control;
 pub mod frames;

@@ -1,5 +1,5 @@
-//! A peer in shared memory (`docs/wire-protocol.md` §8.4; the rings' layout is that of the segment's
-//! header). It writes to the segment by `pwrite`, so that there is no memory to be careful with.
+//! A peer in shared memory (`docs/wire-protocol.md` §8.4; the segment's header defines the layout of the
+//! rings). It writes to the segment by `pwrite`, so that no memory is mapped.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -19,22 +19,22 @@ const RING_BYTES: u64 = 1 << 20;
 
 const MAX_FRAME_BYTES: u32 = 8_192;
 
-/// The layout that the header names.
+/// The layout version in the header.
 const LAYOUT_VERSION: u32 = 3;
 
-/// Where the bytes of the ring to the server begin.
+/// Offset of the ring to the server.
 const RING_OFFSET: u64 = 4_096;
 
-/// The word by which this side says that it sleeps: in the control words of the ring from the server.
+/// Offset of the word by which this side announces sleep: in the control words of the ring from the server.
 const SLEEP_OFFSET: u64 = 512;
 
-/// The word by which the server says so: odd while it sleeps.
+/// Offset of the word by which the server announces sleep: odd while it sleeps.
 const SERVER_SLEEP_OFFSET: u64 = 256;
 
 /// Marks the last record of a publication.
 const LAST: u64 = 1 << 31;
 
-/// Records begin at multiples of it.
+/// Records begin at multiples of this number.
 const RECORD_ALIGN: u64 = 64;
 
 /// A process of the same user and host, with a link to the server through shared memory.
@@ -42,12 +42,12 @@ const RECORD_ALIGN: u64 = 64;
 pub struct Neighbour {
     connection: Connection,
     memory: OwnedFd,
-    /// By which the two sides wake each other. This side never reads it.
+    /// The bell by which the sides wake one another. This side never reads it.
     bell: UnixStream,
     session: Session,
     position: u64,
     request: u64,
-    /// How often this side has declared sleep, and which of the server's sleeps it ended last.
+    /// Number of sleeps announced by this side, and the server's sleep that this side ended last.
     sleeps: u64,
     ended: u64,
 }
@@ -60,7 +60,7 @@ impl Neighbour {
     /// Opens a link through shared memory, and a session on it.
     ///
     /// # Errors
-    /// [`ErrorKind::PermissionDenied`] when the server refuses a step; and what the system says.
+    /// [`ErrorKind::PermissionDenied`] if the server refuses a step; otherwise the system's error.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let mut connection = Connection::silent(address)?;
         connection.stream().write_all(&PREFACE)?;
@@ -101,16 +101,16 @@ impl Neighbour {
         Ok(Self { connection, memory, bell, session, position, request, sleeps, ended })
     }
 
-    /// The control connection.
+    /// Returns the control connection.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
     }
 
-    /// Says that this side sleeps, once more: the server's next answer is to wake it. The wake-ups
-    /// are never read, so that their way is full some time.
+    /// Announces sleep once more: the server's next answer has to wake this side. The wake-ups are never
+    /// read, so that the bell's buffer fills up eventually.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn declare_sleep(&mut self) -> io::Result<()> {
         let odd = 2 * self.sleeps + 1;
         self.sleeps += 1;
@@ -118,11 +118,11 @@ impl Neighbour {
         Ok(())
     }
 
-    /// Whether the server has put an answer more into the ring to this side than `answers`: the
+    /// Returns true if the server has put more than `answers` answers into the ring to this side: the
     /// records of small answers are one line each.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn has_answer(&self, answers: u64) -> io::Result<bool> {
         let mut word = [0; 8];
         let at = RING_OFFSET + RING_BYTES + answers * RECORD_ALIGN % RING_BYTES;
@@ -133,7 +133,7 @@ impl Neighbour {
     /// Sends a small request, and wakes the server for it.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn send_request(&mut self, method: u16, payload: &[u8]) -> io::Result<()> {
         let slots = u64::from(self.session.slots);
         let (slot, round) = (self.request % slots, self.request / slots);
@@ -149,7 +149,7 @@ impl Neighbour {
         self.wake_sleeper()
     }
 
-    /// Wakes the server if it sleeps: once for each sleep, as it demands.
+    /// Wakes the server if it sleeps: once for each sleep, as the server demands.
     fn wake_sleeper(&mut self) -> io::Result<()> {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let mut word = [0; 8];
@@ -163,7 +163,7 @@ impl Neighbour {
     }
 }
 
-/// A sealed memory file with the header of a segment.
+/// Makes a sealed memory file with the header of a segment.
 fn segment(max_frame: u32) -> io::Result<OwnedFd> {
     let memory = memfd_create("hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, RING_OFFSET + 2 * RING_BYTES)?;

@@ -1,5 +1,5 @@
-//! How fast the simulator runs endpoints that do next to nothing: 100 hosts with ten transports
-//! each, all of which know all others and keep 60 small requests under way.
+//! The speed of the simulator with endpoints that do next to nothing: 100 hosts with ten transports each.
+//! All transports know one another and keep 60 small requests outstanding.
 //!
 //! `cargo run --release -p petrel-sim --example endpoint_speed [microseconds]`
 
@@ -11,15 +11,15 @@ use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 
 const PORTS: u16 = 10;
 const IN_FLIGHT: usize = 60;
-/// A request of 32 bytes with a header of 16, as it would be of an endpoint.
+/// A request of 32 bytes with a header of 16, as an endpoint would send it.
 const FRAME: [u8; 48] = [0; 48];
 
-/// Answers each request, and replaces each answer by a request to somebody else.
+/// Answers each request, and replaces each answer by a request to a random peer.
 struct Chatter {
     transport: SimTransport,
     peers: u32,
     rng: Rng,
-    /// What the transport has not taken yet: a peer, and the first byte of the frame.
+    /// Frames that the transport has not accepted yet: a peer, and the first byte of the frame.
     queue: Vec<(PeerId, u8)>,
     answered: u64,
 }

@@ -1,4 +1,4 @@
-//! How fast the fabric itself is: bare packets over a cluster of 100 hosts, ten sources each.
+//! The speed of the fabric itself: synthetic packets over a cluster of 100 hosts, ten sources each.
 //!
 //! `cargo run --release -p petrel-sim --example fabric_speed [microseconds [payload [load%]]]`
 
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Ten sources on each host, each of which sends to all others.
+/// Adds ten sources to each host, which send to all other hosts.
 fn add_sources(
     fabric: &FabricHandle,
     network: &LeafSpine,

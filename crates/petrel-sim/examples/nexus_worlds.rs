@@ -1,6 +1,7 @@
-//! Runs the nexus's worlds of seeds until one breaks a rule, and ends with exit code 1 then.
+//! Runs the nexus worlds of seeds until one breaks a rule, and then ends with exit code 1.
 //!
-//! `cargo run --release -p petrel-sim --example nexus_worlds FIRST COUNT`, or `SEED trace` for one with a trace.
+//! `cargo run --release -p petrel-sim --example nexus_worlds FIRST COUNT`, or `SEED trace` for one seed
+//! with a trace.
 
 use std::process::ExitCode;
 

@@ -9,10 +9,10 @@ use petrel_sim::fabric::{
 };
 
 const PAYLOAD_BYTES: u32 = 1_000;
-/// What ns-3 adds on a point-to-point link: PPP 2, IPv4 20, UDP 8.
+/// ns-3's overhead on a point-to-point link: PPP 2, IPv4 20, UDP 8.
 const OVERHEAD_BYTES: u32 = 30;
 const WIRE_BYTES: u64 = (PAYLOAD_BYTES + OVERHEAD_BYTES) as u64;
-/// ns-3 does not count the packet being sent; Petrel does.
+/// ns-3 does not count the packet in transmission; Petrel does.
 const SWITCH_QUEUE_PACKETS: u64 = 30 + 1;
 const LINK: LinkConfig = LinkConfig::gbit(10, 1_000);
 const PACKET_PS: u64 = WIRE_BYTES * 800;
@@ -24,7 +24,7 @@ const DRAINED_NS: u64 = 24_000_000;
 enum Network {
     /// Sixteen hosts send to a seventeenth.
     Star,
-    /// Four leaves of four hosts, each of which sends to all others; 2:1 oversubscribed.
+    /// Four leaves of four hosts, which send to all other hosts; 2:1 oversubscribed.
     Tiers,
 }
 
@@ -35,7 +35,7 @@ enum Pattern {
     OnOff,
 }
 
-/// The load in percent is that of the one port in the star, and of each host's link in two tiers.
+/// The load in percent: of the one port in the star, and of each host's link in two tiers.
 const SCENARIOS: [(&str, Network, Pattern, u64); 8] = [
     ("star, Poisson, 0.50", Network::Star, Pattern::Poisson, 50),
     ("star, Poisson, 0.80", Network::Star, Pattern::Poisson, 80),
@@ -147,7 +147,7 @@ fn figures(fabric: &FabricHandle, sources: &[SourceId]) -> Figures {
     ]
 }
 
-/// The average of the runs, and the standard error of that average.
+/// Returns the average of the runs, and the standard error of that average.
 fn mean_and_error(runs: &[Figures], column: usize) -> String {
     let count = runs.len() as f64;
     let mean = runs.iter().map(|run| run[column]).sum::<f64>() / count;

@@ -1,4 +1,4 @@
-//! Runs seeds until one breaks a rule, and ends with exit code 1 then: for libraries that are broken on purpose.
+//! Runs seeds until one breaks a rule, and then ends with exit code 1: for libraries with planted defects.
 //!
 //! `cargo run -p petrel-sim --example worlds FIRST COUNT`
 

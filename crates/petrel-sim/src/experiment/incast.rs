@@ -91,7 +91,7 @@ pub struct IncastRow {
     pub senders: u16,
     /// Their congestion control.
     pub controller: Controller,
-    /// Requests per second in bits, of all senders: packets that were sent for the first time.
+    /// Goodput of all senders' requests in Gbit/s: packets that were sent for the first time.
     pub goodput_gbit: f64,
     /// The goodput, as a share of the port's capacity for requests in packets of this size.
     pub share: f64,

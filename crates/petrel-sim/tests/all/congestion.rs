@@ -195,8 +195,8 @@ fn ecmp__flows_spread_evenly() {
 
 #[test]
 fn ecmp__no_polarisation_at_the_second_switch() {
-    // Four spines, and four parallel links to each: a spine chooses among those back to a leaf,
-    // and all that it sees was chosen by the leaf's hash.
+    // Four spines, and four parallel links to each. A spine chooses among the links back to a leaf, and
+    // receives only flows chosen by the leaf's hash.
     let network = LeafSpine { leaves: 2, spines: 4, links_per_spine: 4, ..LeafSpine::cx4(20) };
     let fabric = scatter(&network, 16_000, 1);
     let mut to_spines = Vec::new();

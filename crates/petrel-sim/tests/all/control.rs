@@ -1,4 +1,4 @@
-//! Scripts for the simulated control plane: this happens to a process, that its peer sees.
+//! Scripts for the simulated control plane: an event at one process, and its effect on the peer.
 
 use petrel::Status;
 use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
@@ -39,7 +39,7 @@ impl Pair {
         });
     }
 
-    /// A pair with a link; its names on both sides.
+    /// Makes a pair with a link; returns the link's names on both sides.
     fn linked() -> (Self, [LinkId; 2]) {
         let mut pair = Self::new();
         pair.open_link();
@@ -55,7 +55,7 @@ impl Pair {
         (pair, links)
     }
 
-    /// Lets the control plane run for a while.
+    /// Runs the control plane for a while.
     fn run(&self, duration_ns: u64) {
         let end_ns = self.fabric.now_ns() + duration_ns;
         loop {
@@ -173,7 +173,7 @@ fn session__nobody_answers() {
     pair.run(2 * ControlConfig::default().step_timeout_ns);
     let Some(FromNexus::SessionRefused { request: 3, reason, .. }) = pair.next(0) else { panic!() };
     assert_eq!(reason.status, Status::Unavailable);
-    // The answer comes after all: the server's endpoint hears that nobody uses the session.
+    // The late answer: the server's endpoint learns that the session has no client.
     pair.ends[1].post(ToNexus::AnswerSession { link: there, request: 3, answer: Ok(accept()) });
     pair.run(1_000_000);
     let Some(FromNexus::SessionClosed { session: 5, token: 55, .. }) = pair.next(1) else {
@@ -198,7 +198,7 @@ fn link__power_loss_is_noticed_by_silence() {
     let (mut pair, [here, _]) = Pair::linked();
     pair.fabric.apply(Action::Crash { host: H1, down_ns: u64::MAX });
     pair.network.stop_process(H1, Death::PowerLoss);
-    // The last sign of life may have come just before, or almost a heartbeat ago.
+    // The last heartbeat may have arrived just before, or almost a heartbeat ago.
     pair.run(HEARTBEAT_NS);
     assert!(pair.next(0).is_none());
     pair.run(3 * HEARTBEAT_NS);

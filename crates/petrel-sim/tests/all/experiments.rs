@@ -1,4 +1,4 @@
-//! The experiments, in their short variants: what must hold in them whatever is tuned.
+//! The experiments, in their short variants: properties that hold with any tuning.
 
 use petrel_sim::experiment::cc_cost::{self, CostConfig};
 use petrel_sim::experiment::incast::{self, IncastConfig, IncastRow};
@@ -10,7 +10,7 @@ use petrel_sim::experiment::{Controller, ExperimentError};
 
 const SEED: u64 = 7;
 
-/// Runs twice; both must give the same rows, each of which was shown as soon as it was there.
+/// Runs twice; both runs must return the same rows, and pass on every row as soon as it is complete.
 fn same_twice<R: Clone + PartialEq + std::fmt::Debug>(
     run: impl Fn(&mut dyn FnMut(&R)) -> Result<Vec<R>, ExperimentError>,
 ) -> Vec<R> {
@@ -21,7 +21,7 @@ fn same_twice<R: Clone + PartialEq + std::fmt::Debug>(
     rows
 }
 
-/// What 25 Gbit/s carry of requests in packets of 1 440 of 1 530 bytes.
+/// Capacity of 25 Gbit/s for requests in packets with 1 440 of 1 530 bytes.
 const LINE_GBIT: f64 = 25.0 * 1_440.0 / 1_530.0;
 
 fn find<'a>(rows: &'a [LossRow], recovery: &str, loss: f64) -> &'a LossRow {
@@ -78,7 +78,7 @@ fn incast__credits_alone_fill_port_and_queue_and_control_shortens_it() {
     let rows = same_twice(|on_row| incast::run(&config, on_row));
     assert_eq!(rows.len(), Controller::ALL.len());
     let none = of(&rows, Controller::None);
-    // Ten senders with 32 packets each are at the port, but for those on the way.
+    // Ten senders with 32 packets each fill the port's queue, except for packets in flight.
     let credits_ns = 10.0 * 32.0 * 1_538.0 * 8.0 / 25.0;
     assert!(none.share > 0.98 && none.jain > 0.99, "{none:?}");
     assert!((0.8..1.0).contains(&(none.queue_mean_ns / credits_ns)), "{none:?}");
@@ -116,7 +116,7 @@ fn scale__same_seed_same_bytes_and_all_calls_are_counted() {
         assert_eq!(row.sessions_per_host, u64::from(row.threads).pow(2) * 9);
         assert!(row.calls > 0 && row.calls_checked > row.calls, "{row:?}");
         assert_eq!((row.drops, row.timeouts), (0, 0), "{row:?}");
-        // Little's law: 60 calls of each endpoint are under way at any time.
+        // Little's law: 60 calls of each endpoint are outstanding at any time.
         let in_flight = row.rate_per_host_mrps * row.latency.p50_ns as f64 / 1e3;
         assert!(in_flight < 1.5 * 60.0 * f64::from(row.threads), "{row:?}");
     }
@@ -141,7 +141,7 @@ fn cc_cost__nobody_is_limited_where_nothing_is_congested() {
     }
 }
 
-/// Eight workers, each request 10 µs on average; up to twice what they can do.
+/// Eight workers, with a mean service time of 10 µs; up to twice their capacity.
 fn overload_of(policy: Policy, config: OverloadConfig) -> Vec<OverloadRow> {
     let config =
         OverloadConfig { loads_percent: vec![80, 100, 200], policies: vec![policy], ..config };
@@ -155,8 +155,9 @@ fn at_twice(rows: &[OverloadRow]) -> impl Iterator<Item = &OverloadRow> {
 /// A round trip between hosts under one switch, with both ends' cores: 3 µs unloaded.
 const RTT_NS: u64 = 6_000;
 
-/// What 99 % of the answered calls keep to, if waits are bounded by so much: that, a quarter more because it is
-/// expected from means, the longest service of a hundred, and the network.
+/// Bound of the 99th percentile of answered calls, if queueing delays are bounded by the target: the
+/// target, a quarter more because the expectation uses means, the longest service of a hundred, and the
+/// network.
 fn accepted_p99_bound_ns(target_ns: u64) -> u64 {
     target_ns + target_ns / 4 + EXPONENTIAL_P99_NS + RTT_NS
 }
@@ -179,7 +180,7 @@ fn overload__at_twice_the_load_goodput_stays_and_waits_are_bounded() {
         assert!(row.latency.p99_ns <= slo_ns + RTT_NS, "by the deadlines: {row:?}");
         assert!(row.wasted * 50 <= row.executed, "{row:?}");
         assert!(row.refusal.p99_ns < 10_000, "who is refused knows at once: {row:?}");
-        // Refusals are answers too: back-pressure keeps calls from being made at all.
+        // Refusals are answers, too: back-pressure prevents calls altogether.
         assert_eq!(row.held_back > 0, row.back_pressure);
     }
     let refused: Vec<_> = at_twice(&rows).map(|row| row.refused).collect();
@@ -192,7 +193,7 @@ fn overload__without_a_policy_work_is_for_nothing() {
     for policy in [Policy::None, Policy::Deadlines] {
         let rows = overload_of(policy, config.clone());
         for row in at_twice(&rows) {
-            // Calls that end by their deadlines tell the client's limit of the overload.
+            // Calls that end by their deadlines show the overload to the client's limit.
             let (of_best_max, executed_per_wasted) = match (policy, row.back_pressure) {
                 (_, false) => (0.1, 4),
                 (Policy::Deadlines, true) => (0.9, 8),
@@ -235,7 +236,7 @@ fn overload__every_call_is_counted_and_the_same_seed_gives_the_same() {
 
 #[test]
 fn overload__a_session_full_of_old_calls_is_emptied_by_their_deadlines() {
-    // Few clients: their sessions' slots keep the server's queue short, and calls wait before them.
+    // Few clients: their sessions' slots keep the server's queue short, and calls wait before the slots.
     let config = OverloadConfig {
         clients: 5,
         measured_ns: 50_000_000,

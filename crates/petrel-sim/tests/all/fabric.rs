@@ -20,7 +20,7 @@ fn link__carries_packets_at_exactly_its_rate() {
     let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
     assert_eq!(send(&mut a, H1, 0, COUNT, LENGTH), COUNT);
 
-    // 80 ps for each byte at 100 Gbit/s. A nanosecond before its end, packet k is not there.
+    // 80 ps for each byte at 100 Gbit/s. A nanosecond before its end, packet k has not arrived.
     let end_ps = |k: u64| k * WIRE_BYTES * 80 + DELAY_NS * 1_000;
     for number in 0..COUNT {
         let k = u64::from(number) + 1;
@@ -78,7 +78,7 @@ fn tx_burst__refuses_by_bytes_too() {
 
 #[test]
 fn switch__drops_what_its_buffer_cannot_hold() {
-    // Two hosts send to one at full rate: half of it has to go somewhere.
+    // Two hosts send to one at full rate: half of the packets must be dropped.
     const COUNT: u32 = 400;
     let buffer = BufferPolicy::PerPort { bytes: 20 * WIRE_BYTES };
     let fabric = star_with(
@@ -98,7 +98,7 @@ fn switch__drops_what_its_buffer_cannot_hold() {
     assert_eq!(got + dropped, 2 * u64::from(COUNT));
     assert_eq!((stats.sent, stats.delivered, stats.in_flight), (2 * u64::from(COUNT), got, 0));
     assert!(stats.is_balanced());
-    // The port to the third host filled its memory, and gave all of it back.
+    // The port to the third host filled its memory, and released all of it.
     let port = fabric.link_stats(LinkId(5));
     assert_eq!((port.queued_bytes_max, port.packets), (20 * WIRE_BYTES, got));
     assert_eq!(fabric.switch_bytes(), 0);

@@ -1,4 +1,4 @@
-//! Everything that can go wrong, and that the same seed makes the same go wrong.
+//! All faults, and that a seed repeats its faults.
 
 use crate::common::*;
 use petrel_sim::fabric::{
@@ -11,7 +11,7 @@ use petrel_transport::Transport;
 const LENGTH: usize = 200;
 const MS: u64 = 1_000_000;
 
-/// What comes out when numbered frames go through a link with faults.
+/// Sends numbered frames through a link with faults, and returns the received frames.
 fn through(plan: FaultPlan, count: u32, seed: u64) -> (Vec<Vec<u8>>, FabricStats) {
     let fabric = pair_with(NicConfig::default(), LinkConfig::default(), seed);
     let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
@@ -180,19 +180,19 @@ fn partition__one_way_and_heal_all() {
 fn crash__flushes_queues_and_old_packets_reach_the_new_incarnation() {
     let fabric = pair_with(NicConfig::default(), LinkConfig::gbit(1, 100_000), 1);
     let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
-    // 242 bytes take 1936 ns. After 400 µs, some have arrived and some are on their way.
+    // 242 bytes take 1936 ns. After 400 µs, some packets have arrived and some are in flight.
     send(&mut a, H1, 0, 200, LENGTH);
     send(&mut b, H0, 0, 300, LENGTH);
     fabric.advance(400_000);
     fabric.schedule(400_000, Action::Crash { host: H1, down_ns: 10_000 });
     fabric.advance(1);
     let stats = fabric.stats();
-    // In the receive queue: (400 - 100) / 1.936. In the transmit queue: 300 less those sent, less
-    // the one being sent.
+    // In the receive queue: (400 - 100) / 1.936. In the transmit queue: 300, minus the sent packets and the
+    // packet in transmission.
     assert_eq!(stats.dropped(DropReason::Crash), 154 + 300 - 206 - 1);
     assert!(!fabric.is_up(H1));
 
-    // The old transport is of no use any more, even after the restart.
+    // The old transport stays unusable, even after the restart.
     assert_eq!(send(&mut b, H0, 0, 3, LENGTH), 3);
     assert_eq!(b.stats().tx_dropped_error, 3);
     fabric.advance(20_000);
@@ -204,7 +204,7 @@ fn crash__flushes_queues_and_old_packets_reach_the_new_incarnation() {
     assert_eq!(receive(&mut b).len(), 0);
     drop(b);
 
-    // What was on its way arrives at the new one, which closing the old one did not disturb.
+    // Packets in flight arrive at the new transport; closing the old transport did not disturb the new one.
     fabric.advance(MS);
     let got = receive_numbers(&mut reborn);
     assert_eq!(got.last(), Some(&199));

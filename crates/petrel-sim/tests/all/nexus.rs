@@ -24,7 +24,7 @@ fn run(seeds: std::ops::Range<u64>) -> Summary {
 fn seeds__fixed_ones_keep_all_rules_and_meet_every_fault() {
     let summary = run(0..FIXED_SEEDS);
     assert_eq!(summary.seeds, FIXED_SEEDS);
-    // What waits for a chance of its own is counted, and need not come in so few seeds.
+    // Rare events are counted, and need not occur in this number of seeds.
     let rare = ["nexus_accept_errors", "nexus_dropped_full", "nexus_slow_messages"];
     for (name, total) in &summary.totals {
         assert!(*total > 0 || rare.contains(name), "{name} never happened");

@@ -1,4 +1,4 @@
-//! The fabric against what can be calculated: rates, delays and queues.
+//! The fabric against calculated results: rates, delays and queues.
 
 use crate::common::*;
 use petrel_sim::fabric::{
@@ -43,7 +43,7 @@ fn switched(in_link: LinkConfig, out_link: LinkConfig, switch: SwitchConfig) -> 
 fn line_rate__is_exact_with_overhead() {
     for (gbit, payload) in [(10, 64), (25, 1_472), (40, 8_192), (100, 0), (400, 1_472)] {
         let fabric = pair_with(NicConfig::default(), LinkConfig::gbit(gbit, 1_000), 1);
-        // Twice what the link carries: it is never idle.
+        // Twice the capacity of the link: it is never idle.
         let wire = u64::from(payload) + OVERHEAD_BYTES;
         let every_ps = ser_ps(wire, gbit) / 2;
         let source = add(&fabric, H0, H1, payload, Arrivals::Periodic { every_ps });
@@ -72,7 +72,7 @@ fn line_rate__that_no_picosecond_divides() {
     assert!(sent <= exact && sent > exact - 1.0, "{sent} of {exact}");
 }
 
-/// The average of some runs, and the standard error of that average.
+/// Returns the average of some runs, and the standard error of that average.
 fn mean_and_error(runs: &[f64]) -> (f64, f64) {
     let count = runs.len() as f64;
     let mean = runs.iter().sum::<f64>() / count;
@@ -80,9 +80,9 @@ fn mean_and_error(runs: &[f64]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-/// The waiting times of Poisson arrivals at a server whose service always takes the same time:
-/// service * load / (2 (1 - load)), by Pollaczek and Khinchine. Runs of different seeds are
-/// independent, so that their spread gives the error of their average.
+/// Checks waiting times of Poisson arrivals at a server with constant service time: service * load / (2 (1
+/// - load)), by Pollaczek and Khinchine. Runs of different seeds are independent, so that the error of
+/// their average follows from their spread.
 fn assert_md1(load_percent: u64, packets: u64, waiting_ps: impl Fn(u64, u64, u64) -> f64) {
     const RUNS: u64 = 20;
     let service_ps = ser_ps(WIRE, 10);
@@ -106,7 +106,7 @@ fn waiting__at_a_nic_is_that_of_an_m_d_1_queue() {
             fabric.begin_measuring();
             fabric.advance(duration_ns);
             let delay = fabric.source_stats(source).delay;
-            // Little's law joins the measured delays with the measured average of the queue.
+            // Little's law relates the measured delays to the measured average of the queue.
             let in_system_ps = delay.mean_ps() - 700_000.0;
             let queue_bytes = fabric.link_stats(LinkId(0)).queued_bytes_mean();
             let little =
@@ -119,7 +119,7 @@ fn waiting__at_a_nic_is_that_of_an_m_d_1_queue() {
 
 #[test]
 fn waiting__at_a_switch_is_that_of_an_m_d_1_queue() {
-    // The way to the switch is a thousand times faster, so that hardly anything waits there.
+    // The link to the switch is a thousand times faster, so that hardly anything waits there.
     let (fast, slow) = (LinkConfig::gbit(10_000, 0), LinkConfig::gbit(10, 0));
     assert_md1(70, 15_000, |seed, mean_ps, duration_ns| {
         let mut topology = Topology::new();
@@ -160,7 +160,7 @@ fn window__of_the_bandwidth_delay_product_fills_the_link() {
     assert_eq!(packets_with(BDP), (1_000, 1.0));
     assert_eq!(packets_with(BDP / 2), (500, 0.5));
     assert_eq!(packets_with(1), (1_000 / u64::from(BDP), 1.0 / f64::from(BDP)));
-    // What is more than the product waits at the first link.
+    // Packets in excess of the product wait at the first link.
     assert_eq!(packets_with(BDP + 7), (1_000, 8.0));
 }
 
@@ -176,7 +176,7 @@ fn window__goes_on_after_a_full_nic() {
     assert_eq!(fabric.source_stats(source).lost, 0);
 }
 
-/// How long one packet takes from host 0 to host 1.
+/// Returns the time of one packet from host 0 to host 1.
 fn one_way_ps(fabric: &FabricHandle, from: HostId, to: HostId, payload: u32) -> u64 {
     let config = SourceConfig {
         stop_ns: fabric.now_ns() + 1,
@@ -208,7 +208,7 @@ fn cut_through__latency_is_the_sum_of_its_parts() {
     // A faster output would run out of bits.
     assert_eq!(way_ps(25, 100, cut, PAYLOAD), whole(25) + whole(100) + rest_ps);
     assert_eq!(way_ps(25, 25, stored, PAYLOAD), 2 * whole(25) + rest_ps);
-    // A packet smaller than the header of others is there as a whole.
+    // A packet smaller than the header size of cut-through arrives as a whole.
     assert_eq!(way_ps(25, 25, cut, 10), 2 * ser_ps(52, 25) + rest_ps);
 }
 
@@ -259,7 +259,7 @@ fn cut_through__waits_for_a_busy_output() {
     fabric.advance(MS);
     let delays = sources.map(|source| fabric.source_stats(source).delay.max_ps());
     let first_ns = 64 + 100 + 300 + WIRE + 100;
-    // The second leaves directly behind the first, from memory.
+    // The second packet leaves directly after the first, from memory.
     assert_eq!(delays, [first_ns * 1_000, (first_ns + WIRE) * 1_000]);
     let port = fabric.links_between(petrel_sim::fabric::SwitchId(0), H2)[0];
     assert_eq!(fabric.link_stats(port).queued_bytes_max, 2 * WIRE);
@@ -286,7 +286,7 @@ fn cut_through__a_crash_leaves_what_is_under_way() {
     let fabric = star_with(2, cut, LinkConfig::gbit(8, 100), 1);
     let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
     send(&mut a, H1, 0, 5, 1_000);
-    // The second packet has begun, and is already ahead of its last bit.
+    // The second packet is in transmission, and part of it is already beyond the link.
     fabric.advance(WIRE + 200);
     fabric.apply(petrel_sim::fabric::Action::Crash { host: H0, down_ns: u64::MAX });
     fabric.advance(MS);
@@ -299,7 +299,7 @@ fn cut_through__a_crash_leaves_what_is_under_way() {
 fn cut_through__a_spike_keeps_the_order() {
     use petrel_sim::Probability;
     use petrel_sim::fabric::{Action, FaultPlan, LinkSet};
-    // A small packet behind a large one needs less of a lead before it goes on.
+    // A small packet after a large one needs a shorter lead before it is forwarded.
     let cut = SwitchConfig { forwarding: Forwarding::CutThrough, ..Default::default() };
     let fabric = switched(LinkConfig::gbit(1, 0), LinkConfig::gbit(100, 0), cut);
     let plan = FaultPlan {

@@ -1,9 +1,9 @@
-//! What the library does in some worlds, in numbers that stand in `record.txt`.
+//! The behaviour of the library in some worlds, in figures stored in `record.txt`.
 //!
-//! The rules of the simulator say what must never happen. They cannot say that a frame, a timer or a repetition more is
-//! wrong. The record holds all of it: whoever changes what goes over the wire, or when, changes the record, and a review
-//! sees in its totals what the change costs or saves. A change that means to leave the behaviour as it is leaves the record
-//! as it is.
+//! The rules of the simulator say what must never happen. They cannot detect a superfluous frame, timer or
+//! retransmission. The record contains all of them: a change of the frames on the wire, or of their timing,
+//! changes the record, and a review sees the cost or the saving in its totals. A change without intended
+//! effect on behaviour leaves the record unchanged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ const RECORD: &str = include_str!("record.txt");
 
 const WORLDS: Range<u64> = 0..100;
 
-/// Set to `write`, the test writes the record anew.
+/// With the value `write`, the test rewrites the record.
 const VARIABLE: &str = "PETREL_RECORD";
 
 const HEAD: &str = "\
@@ -25,7 +25,7 @@ const HEAD: &str = "\
 # Equal digests: the same frames at the same times, and the same outcomes of calls.
 ";
 
-/// The reports of all worlds, in the order of their seeds.
+/// Returns the reports of all worlds, in the order of their seeds.
 fn reports() -> Vec<Report> {
     let run = |first: u64| -> Vec<Report> {
         let seeds = WORLDS.skip(first as usize).step_by(2);
@@ -41,7 +41,7 @@ fn reports() -> Vec<Report> {
     reports
 }
 
-/// A line for each total, and one for each world.
+/// Returns a line for each total, and one for each world.
 fn lines(reports: &[Report]) -> String {
     let mut totals: BTreeMap<String, u64> = BTreeMap::new();
     for report in reports {

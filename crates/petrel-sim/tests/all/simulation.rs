@@ -1,4 +1,4 @@
-//! Who runs when: actors on hosts that sleep, pause, crash and come back.
+//! Scheduling of actors on hosts that sleep, pause, crash and restart.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ impl<F: FnMut(u64) -> Option<u64>> Actor for Script<F> {
     }
 }
 
-/// Sends back whatever comes.
+/// Sends every received frame back.
 struct Echo {
     transport: SimTransport,
     served: u32,
@@ -53,7 +53,7 @@ impl Echo {
     }
 }
 
-/// Calls an echo, one call after the other, and calls again when no answer comes.
+/// Calls an echo, one call after the other, and retries calls without an answer.
 struct Caller {
     transport: SimTransport,
     to: HostId,
@@ -181,7 +181,7 @@ fn deadline__wakes_at_its_time_and_may_move() {
     assert!(matches!(simulation.run_until(12_000), Stop::Limit));
     simulation.wake(actor);
     assert!(matches!(simulation.run_until(1_000_000), Stop::Idle));
-    // A pass begins when its cost is paid. The deadline of 50 µs was given up for one of 20 µs.
+    // A turn begins when its cost is paid. The deadline of 50 µs was replaced by one of 20 µs.
     assert_eq!(*times.borrow(), [100, 10_100, 12_100, 20_100]);
 }
 
@@ -294,8 +294,8 @@ fn cpu__frames_keep_the_core_busy() {
         }),
     );
     assert!(matches!(simulation.run_until(1_000_000), Stop::Idle));
-    // A packet comes every 80 ns. The first pass finds one, and takes a microsecond for it, in
-    // which twelve more come, and so on.
+    // A packet arrives every 80 ns. The first turn takes one packet, and needs a microsecond for it;
+    // meanwhile twelve more arrive, and so on.
     let passes = passes.borrow();
     assert_eq!(passes.iter().map(|&(_, count)| count).sum::<usize>(), 20);
     for pair in passes.windows(2) {
@@ -402,7 +402,7 @@ fn crash__hands_out_the_dead_and_lets_others_take_their_place() {
     let Stop::Restarted { host } = simulation.run_until(u64::MAX) else { panic!() };
     assert_eq!((host, fabric.now_ns()), (H1, 600_000));
     spawn_echo(&mut simulation, H1);
-    // Dropping the old one late must not close the port of the new one.
+    // Dropping the old transport late must not close the port of the new one.
     drop(echo);
     assert!(matches!(simulation.run_until(u64::MAX), Stop::Idle));
     assert_eq!(callers(&simulation)[0].left, 0);

@@ -1,4 +1,4 @@
-//! Threads that stand still within a turn of the event loop: which clock they see, and what they may conclude.
+//! Threads that stop within a turn of the event loop: the clock that they see, and their conclusions.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -30,7 +30,7 @@ impl Actor for Node {
     }
 }
 
-/// What a task sees that begins in a turn which stops for 20 ms, after so many steps.
+/// Returns the result of a task that begins in a turn with a stop of 20 ms after `after` steps.
 fn in_a_stalled_turn<T: Copy + 'static>(
     after: u64,
     task: impl AsyncFnOnce(Handle) -> T + 'static,
@@ -51,7 +51,7 @@ fn in_a_stalled_turn<T: Copy + 'static>(
     let (inner, given) = (handle.clone(), Rc::clone(&result));
     handle.spawn(async move { given.set(Some(task(inner).await)) });
     fabric.apply(Action::Stall { host: H0, after, for_ns: 20 * MS });
-    // The action comes before the pass.
+    // The action comes before the turn.
     simulation.run_until(MS + 1);
     simulation.wake(id);
     simulation.run_until(100 * MS);
@@ -80,7 +80,7 @@ fn sleep__that_begins_after_the_stop_does_not_end_early() {
     assert!((5 * MS..6 * MS).contains(&slept_ns), "{slept_ns}");
 }
 
-/// A node that takes one frame a step, and notes when it came and what the clock said then.
+/// A node that takes one frame per step, and records the time of its arrival and the clock.
 struct Taker {
     transport: SimTransport,
     taken: Vec<(u32, u64)>,
@@ -107,7 +107,7 @@ fn stall__shows_no_packet_from_after_the_time_that_its_reader_sees() {
     simulation.run_until(MS);
     fabric.apply(Action::Stall { host: H1, after: 6, for_ns: 20 * MS });
     simulation.run_until(MS + 1);
-    // One before the pass begins, and one while it stands still.
+    // One frame before the turn begins, and one during its stop.
     send(&mut sender, H1, 1, 1, 100);
     simulation.run_until(10 * MS);
     send(&mut sender, H1, 2, 1, 100);
@@ -117,12 +117,12 @@ fn stall__shows_no_packet_from_after_the_time_that_its_reader_sees() {
     assert!(first_ns < 2 * MS && second_ns > 20 * MS, "{taken:?}");
 }
 
-/// How long calls may take where a pass of their client stops.
+/// The timeout of calls whose client has a stopped turn.
 const TIMEOUT: Duration = Duration::from_millis(50);
 
 const TIMEOUT_NS: u64 = TIMEOUT.as_nanos() as u64;
 
-/// A client one of whose passes stops.
+/// A client with one stopped turn.
 struct Stopping {
     endpoint: Endpoint<(), SimTransport, SimControl>,
     fabric: FabricHandle,
@@ -140,9 +140,9 @@ impl Actor for Stopping {
     }
 }
 
-/// Runs a task of a client, which knows a server that keeps all requests. Gives when each request that left is over,
-/// by what it says is left and the clock that was read for it. The client stops after so many passes, and so
-/// many steps of the next.
+/// Runs a task of a client with a server that never answers. Returns the deadlines of all requests that
+/// left: the remaining time on the wire, added to the clock read for it. The client stops after this number
+/// of turns, and this number of steps of the next turn.
 fn with_a_stop<F: Future<Output = ()> + 'static>(
     (passes, after): (u64, u64),
     task: impl FnOnce(Handle) -> F,
@@ -190,12 +190,12 @@ fn with_a_stop<F: Future<Output = ()> + 'static>(
     ends_ns.take()
 }
 
-/// Every step of every early pass.
+/// Every step of every early turn.
 fn stops() -> impl Iterator<Item = (u64, u64)> {
     (0..12).flat_map(|passes| (1..9).map(move |after| (passes, after)))
 }
 
-/// Each request that left, of one at least, is over by the time that its call may take.
+/// Checks that at least one request left, and that all deadlines are within the call's timeout.
 fn assert_over_by(stop: (u64, u64), ends_ns: &[u64], latest_ns: u64) {
     assert!(!ends_ns.is_empty(), "it was sent");
     for end_ns in ends_ns {
@@ -211,7 +211,7 @@ fn client__attempts_have_the_time_of_the_call_and_no_more() {
         let ends_ns = with_a_stop(stop, async move |handle| {
             let remote = ControlNetwork::address_of(H1);
             let client = handle.client([remote], ClientConfig::default());
-            // The attempt comes when the client has connected.
+            // The attempt follows when the client has connected.
             let mut call = pin!(client.call(1, b"x").timeout(TIMEOUT));
             let begins = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));
             assert!(begins.await);

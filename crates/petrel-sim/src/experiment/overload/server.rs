@@ -23,9 +23,9 @@ pub(super) const METHOD: u16 = 2;
 pub(super) struct Work {
     /// Requests that workers ran.
     pub(super) executed: u64,
-    /// Those of them that ended after their deadline.
+    /// Executed requests that ended after their deadline.
     pub(super) wasted: u64,
-    /// Requests that waited long before a worker came to them, and were not run.
+    /// Requests that waited too long for a worker, and were not run.
     pub(super) dropped: u64,
     /// Total time in which workers were busy.
     pub(super) busy_ns: u64,
