@@ -1,5 +1,5 @@
-//! Scripts: receive this, expect that. The simulator tests the same core under every fault; here
-//! stands each rule of the specification for itself.
+//! Scripted tests: pass in a frame, check the result. The simulator tests the core under every fault; these
+//! scripts test every rule of the specification separately.
 
 mod cancel;
 mod chaos;
@@ -29,7 +29,7 @@ pub(super) const FIRST: u64 = 832;
 
 pub(super) const POOL: HeapPool = HeapPool { len_max: 64 << 20 };
 
-/// A client core with a session, and a server core with its other end, without a medium: the test
+/// A client core with a session, and a server core with the session's other end. There is no medium: the test
 /// carries the frames.
 pub(super) struct Pair {
     pub(super) now: u64,
@@ -37,11 +37,11 @@ pub(super) struct Pair {
     pub(super) server: Core<HeapBuffer>,
     pub(super) session: SessionId,
     pub(super) server_session: SessionId,
-    /// Whether frames are offered to the short ways first, as an endpoint does.
+    /// True if frames are offered to the fast paths first, as an endpoint does.
     short_ways: bool,
 }
 
-/// What a pair is made with.
+/// The parameters of a pair's session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) slots: u16,
@@ -76,7 +76,7 @@ impl Pair {
         Self::by(shape, true)
     }
 
-    /// A pair that takes the short ways or does not.
+    /// Makes a pair with or without fast paths.
     pub(super) fn by(shape: Shape, short_ways: bool) -> Self {
         Self::with_config(shape, Config { short_ways, ..Config::default() })
     }
@@ -113,13 +113,13 @@ impl Pair {
         self.server.respond_at_once(handle, buffer(message), &mut nowhere()).unwrap();
     }
 
-    /// All frames that the client wants to send now.
+    /// Returns all frames that the client sends now.
     pub(super) fn client_sends(&mut self) -> Vec<Vec<u8>> {
         self.client.release_paced(self.now);
         drain(&mut self.client, self.now)
     }
 
-    /// All frames that the server wants to send now.
+    /// Returns all frames that the server sends now.
     pub(super) fn server_sends(&mut self) -> Vec<Vec<u8>> {
         drain(&mut self.server, self.now)
     }
@@ -132,7 +132,7 @@ impl Pair {
         take(&mut self.client, self.now, frame, self.short_ways)
     }
 
-    /// The same of frames that met congestion.
+    /// As `at_server`, for a frame with an ECN mark.
     pub(super) fn marked_at_server(&mut self, frame: &[u8]) -> Got {
         got(self.server.handle_marked_frame(self.now, PEER, frame, &mut POOL.clone()))
     }
@@ -141,7 +141,7 @@ impl Pair {
         got(self.client.handle_marked_frame(self.now, PEER, frame, &mut POOL.clone()))
     }
 
-    /// Lets the clock run until the client's timer has fired at least once.
+    /// Advances the clock until the client's timer has fired at least once.
     pub(super) fn wait_for_timeout(&mut self) {
         let before = self.client.counters().timeouts + self.client.counters().calls_timed_out;
         for _ in 0..10_000 {
@@ -154,7 +154,7 @@ impl Pair {
         panic!("no timeout");
     }
 
-    /// Lets the clock run until the client looks for what may be lost, by a probe or a timeout.
+    /// Advances the clock until the client checks for loss, by a probe or a timeout.
     pub(super) fn wait_for_look(&mut self) {
         let looks = |pair: &Self| {
             let counters = pair.client.counters();
@@ -171,7 +171,7 @@ impl Pair {
         panic!("no look");
     }
 
-    /// The end of the one call that must have ended apart from frames.
+    /// Returns the completion that must be the next event.
     pub(super) fn event(&mut self) -> Completion<HeapBuffer> {
         match self.client.poll_event() {
             Some(Event::Completed(completion)) => completion,
@@ -185,7 +185,7 @@ impl Pair {
     }
 }
 
-/// What a frame led to, without borrowing it.
+/// The result of a frame, without borrowing the frame.
 #[derive(Debug)]
 pub(super) enum Got {
     Nothing,
@@ -213,8 +213,8 @@ impl Got {
     }
 }
 
-/// Has a core take a frame, by a short way if it fits one. Whatever the frame is, it is counted once: as one that
-/// was accepted, or by the reason for which it was dropped.
+/// Passes a frame to a core, by a fast path if possible. Checks that every frame is counted once: as
+/// accepted, or by the reason for dropping it.
 fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -> Got {
     let (before, multicast_before) = (frames_taken(core), *core.counters());
     let got = take_any(core, now, frame, short_ways);
@@ -223,8 +223,7 @@ fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -
         |count: fn(&Counters) -> u64| count(core.counters()).wrapping_sub(count(&multicast_before));
     let is = |kind: Kind| frame.first().is_some_and(|first| first & 0xF == kind as u8);
     if is(Kind::Multicast) {
-        // One that comes before its announcement is accepted or dropped with it. One that is held may take the
-        // place of others.
+        // A packet before its announcement is accepted or dropped with it. A held packet may replace others.
         let kept = since(|counters| counters.multicast_held);
         let dropped = since(|counters| counters.multicast_dropped);
         assert_eq!(counted + kept.max(dropped.min(1)), 1, "{frame:?}");
@@ -272,7 +271,8 @@ pub(super) fn got(received: Received<'_, HeapBuffer>) -> Got {
     }
 }
 
-/// All frames that a core wants to send. Each is counted once, as a packet, as one again, or as another frame.
+/// Returns all frames that a core sends. Checks that every frame is counted once: as a packet, a repetition,
+/// or another frame.
 pub(super) fn drain(core: &mut Core<HeapBuffer>, now: u64) -> Vec<Vec<u8>> {
     let counted = |core: &Core<HeapBuffer>| {
         let counters = core.counters();
@@ -290,7 +290,7 @@ pub(super) fn drain(core: &mut Core<HeapBuffer>, now: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The fields that have no meaning in a frame of this kind are 0 (`docs/wire-protocol.md` §3).
+/// Checks that unused fields of a frame are 0 (`docs/wire-protocol.md` §3).
 fn assert_says_nothing_beside(frame: &[u8]) {
     let header = Frame::parse(frame).expect("the core sends sound frames").header;
     if let Kind::Credit | Kind::Pull | Kind::Cancel | Kind::Multicast = header.kind {
@@ -298,7 +298,7 @@ fn assert_says_nothing_beside(frame: &[u8]) {
     }
 }
 
-/// What a core wants to send when the medium refuses all but the first `taken` frames.
+/// Returns the frames that a core sends when the medium refuses all but the first `taken` frames.
 pub(super) fn refuse_behind(core: &mut Core<HeapBuffer>, now: u64, taken: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let sent = core.transmit(now, &mut |_: PeerKey, head: &[u8], body: &[u8]| {
@@ -310,7 +310,7 @@ pub(super) fn refuse_behind(core: &mut Core<HeapBuffer>, now: u64, taken: usize)
     frames
 }
 
-/// The frame as its sender repeats it.
+/// Returns the frame as its sender would repeat it.
 pub(super) fn repeated(frame: &[u8]) -> Vec<u8> {
     let (header, _) = crate::wire::Header::parse(frame).expect("a frame");
     let header = crate::wire::Header { flags: header.flags.with(Flags::REPEATS), ..header };
@@ -320,7 +320,7 @@ pub(super) fn repeated(frame: &[u8]) -> Vec<u8> {
     again
 }
 
-/// A way out that takes nothing.
+/// Returns a sink that refuses every frame.
 pub(super) fn nowhere() -> impl FrameSink {
     |_: PeerKey, _: &[u8], _: &[u8]| false
 }
@@ -333,16 +333,16 @@ fn packets(len: usize) -> u32 {
     crate::limits::packets_of(len as u32, P)
 }
 
-/// A message whose bytes all differ from their neighbours, so that a misplaced packet shows.
+/// Returns a message in which adjacent bytes differ, so that a misplaced packet shows.
 pub(super) fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    // The upper bits are taken: small seeds have to reach them.
+    // The upper bits are used, and small seeds must affect them.
     let from = seed.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     (0..len as u64)
         .map(|at| ((at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(from) >> 56) as u8)
         .collect()
 }
 
-/// The frames in words, as scripts compare them.
+/// Describes frames in words, for comparison.
 pub(super) fn words(frames: &[Vec<u8>]) -> Vec<String> {
     frames
         .iter()
@@ -389,7 +389,7 @@ fn sizes_around_packets_and_up_to_the_limit_arrive_unchanged() {
     assert_eq!(pair.server.counters().packets_retransmitted, 0);
 }
 
-/// Carries all frames until the one call has ended.
+/// Carries all frames until the only call has ended.
 pub(super) fn run(
     pair: &mut Pair,
     mut handler: impl FnMut(&[u8]) -> Vec<u8>,

@@ -1,4 +1,5 @@
-//! Requests that are given up: CANCEL at both ends, in every state (`docs/wire-protocol.md` §5.4, §6.2).
+//! Requests given up by their client: CANCEL at both ends, in every state (`docs/wire-protocol.md` §5.4,
+//! §6.2).
 
 use super::*;
 use crate::limits::FUTURE_ROUNDS_MAX;
@@ -22,7 +23,7 @@ impl Pair {
         }
     }
 
-    /// A call that runs at the server, and is watched there.
+    /// Makes a call that runs at the server and is watched there.
     fn watched_call(&mut self, tag: u64) -> RequestHandle {
         self.call(b"runs", 10, tag);
         let frame = self.client_sends().remove(0);
@@ -52,7 +53,7 @@ fn a_malformed_cancel_does_nothing() {
     }
 }
 
-/// Whoever is told if nobody waits for an answer is told of that request alone.
+/// A watched request causes no notice about the slot's next request.
 #[test]
 fn a_watched_request_leaves_nothing_to_the_next_in_its_slot() {
     for mut pair in pairs() {
@@ -84,12 +85,12 @@ fn a_running_request_is_cancelled_and_its_handler_told_once() {
         assert!(!pair.server.is_waited_for(handle) && !pair.server.watch(handle));
         let rejected = pair.server.respond(handle, Status::Ok, buffer(b"late")).unwrap_err();
         assert_eq!(rejected.error, RespondError::Gone);
-        // Twice on its way, and nothing happens.
+        // The network duplicated the CANCEL; the copy has no effect.
         pair.at_server(&frames[0]).nothing();
         assert_eq!((pair.watched(), pair.server_sends().len()), (None, 0));
         let counters = pair.server.counters();
         assert_eq!((counters.cancels_received, counters.cancels_too_late), (1, 1));
-        // The slot is used by the next call at once.
+        // The next call uses the slot at once.
         pair.call(b"next", 10, 2);
         run(&mut pair, |request| request.to_vec()).outcome.unwrap();
     }
@@ -169,7 +170,7 @@ fn an_arriving_request_is_freed() {
     pair.assert_credits_back();
     let cancel = pair.client_sends().remove(0);
     pair.at_server(&cancel).nothing();
-    // The last packet comes late: the request is over, and nothing is said of it.
+    // The last packet arrives late: the request has ended, and the server sends nothing.
     pair.at_server(&frames[2]).nothing();
     assert!(pair.server_sends().is_empty());
     assert_eq!(pair.server.counters().requests_received, 0);
@@ -187,7 +188,7 @@ fn what_was_answered_stays_so() {
     let cancel = pair.client_sends().remove(0);
     pair.at_server(&cancel).nothing();
     assert_eq!(pair.server.counters().cancels_too_late, 1);
-    // The answer comes to nobody.
+    // No call waits for the answer.
     pair.at_client(&answers[0]).nothing();
     assert_eq!(pair.client.counters().dropped_stale, 1);
 }
@@ -203,7 +204,7 @@ fn a_cancel_too_far_ahead_is_dropped() {
     cancel[10..16].copy_from_slice(&far.to_le_bytes()[..6]);
     pair.at_server(&cancel).nothing();
     assert_eq!(pair.server.counters().dropped_future, 1);
-    // And one of a slot where nothing ever was.
+    // The same for a slot without any request so far.
     cancel[10..16].copy_from_slice(&(FIRST - 8).to_le_bytes()[..6]);
     pair.at_server(&cancel).nothing();
     assert_eq!(pair.server.counters().dropped_stale, 1);
@@ -219,7 +220,7 @@ fn a_lost_cancel_is_made_up_for_by_the_next_request() {
         let request = pair.client_sends().remove(0);
         let (next, _) = pair.at_server(&request).request();
         assert_eq!((pair.watched(), pair.watched()), (Some(handle), None));
-        // Who does not watch is not told, but can ask.
+        // Without a watch there is no notice, but a query works.
         pair.cancel(2);
         let _lost = pair.client_sends();
         pair.call(&pattern(2 * P as usize, 1), 10, 3);
@@ -300,7 +301,7 @@ fn a_session_ends_before_its_server_would_not_follow() {
         pair.cancel(round);
         let _lost = pair.client_sends();
     }
-    // The last one is still taken.
+    // The server still accepts the last request.
     pair.at_server(&last[0]).request();
     let Some(Event::SessionExhausted(id)) = pair.client.poll_event() else { panic!("it goes on") };
     assert_eq!(id, pair.session);
@@ -353,7 +354,7 @@ fn a_refusal_says_that_the_handler_was_not_called() {
         assert_eq!(words(&answers), ["RESPONSE s0 r832 status 8 refused 17 B"]);
         let ended = pair.at_client(&answers[0]).completed();
         assert_eq!(execution(&ended), Execution::Refused);
-        // The next error of the slot is one of a handler.
+        // The slot's next error comes from a handler.
         pair.call(b"x", 10, 2);
         let request = pair.client_sends().remove(0);
         let (handle, _) = pair.at_server(&request).request();

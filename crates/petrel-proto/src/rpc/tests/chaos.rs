@@ -1,5 +1,5 @@
-//! Two cores over a medium that loses, repeats, delays and damages frames, from proptest's seeds.
-//! A small sibling of the simulator, for the core alone.
+//! Two cores over a medium that loses, repeats, delays and damages frames, seeded by proptest. A small
+//! version of the simulator, for the core alone.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::counters::Counters;
 
-/// A frame on its way: when it arrives, to which side, and its bytes.
+/// A frame in flight: time of arrival, side, and bytes.
 struct Flight {
     at: u64,
     order: u64,
@@ -33,20 +33,20 @@ struct Chaos {
     runs: HashMap<u64, u32>,
     deferred: Vec<(u64, RequestHandle, Vec<u8>)>,
     done: HashMap<u64, bool>,
-    /// When the time of each call is over, at the earliest: its deadline, or the default timeout.
+    /// The earliest time at which a call may expire, by its deadline or the default timeout.
     deadlines: HashMap<u64, u64>,
-    /// Calls that have used up their time.
+    /// Expired calls.
     late: HashSet<u64>,
-    /// When a call is to be cancelled.
+    /// The times at which calls are to be cancelled.
     cancels: Vec<(u64, u64)>,
-    /// Calls that were said not to be executed.
+    /// Calls reported as not executed.
     spared: HashSet<u64>,
-    /// Requests that are watched and of which nothing was heard yet.
+    /// Watched requests without a notice so far.
     watched: HashSet<RequestHandle>,
-    /// Frames that the client and the server have sent, and those that they were given.
+    /// Frames sent by the client and the server, and frames passed to them.
     sent: [u64; 2],
     taken: [u64; 2],
-    /// Answers that the server's application has given.
+    /// Answers given by the server's application.
     answers: u64,
 }
 
@@ -66,7 +66,7 @@ impl Chaos {
         let copies = if self.happens(self.faults.loss) { 0 } else { 1 }
             + u64::from(self.happens(self.faults.duplication));
         if self.happens(self.faults.damage) {
-            // What names the session: other damage is for the medium's checksums to find.
+            // Damages the session and token only: a medium's checksum finds other damage.
             let at = 2 + (self.next() % 6) as usize;
             bytes[at] ^= 1 << (self.next() % 8);
         }
@@ -120,14 +120,14 @@ impl Chaos {
             self.spared.insert(tag);
         }
         if failure.status == Status::DeadlineExceeded {
-            // A server may be a little early: what is left is rounded down.
+            // A server may refuse slightly early, because the time left is rounded down.
             let slack_ns = u64::from(failure.execution == Execution::Refused) * 1_000;
             assert!(self.deadlines[&tag] <= self.pair.now + slack_ns, "call {tag} ended too early");
             self.late.insert(tag);
         }
     }
 
-    /// Makes a call, some of them with a deadline, and some to be cancelled.
+    /// Makes a call, sometimes with a deadline, or to be cancelled later.
     fn call(&mut self, tag: u64, request: &[u8], gives_up: bool) {
         self.deadlines.insert(tag, self.pair.now + Config::default().call_timeout_ns);
         if !gives_up {
@@ -187,13 +187,13 @@ impl Chaos {
         self.deferred = later;
         let due: Vec<(u64, RequestHandle, Vec<u8>)> = due;
         for (_, handle, response) in due {
-            // Refused when the client gave up meanwhile: legal.
+            // Refused if the client has given up meanwhile, as allowed.
             if self.pair.server.is_waited_for(handle) {
                 self.watched.remove(&handle);
             }
             let (server, response) = (&mut self.pair.server, buffer(&response));
             self.answers += 1;
-            // At once or later: what the client does with the two is not the same.
+            // Answered later or at once: the client treats the two cases differently.
             let _ = match handle.number % 3 {
                 0 => server.respond(handle, Status::Ok, response),
                 _ => server.respond_at_once(handle, response, &mut nowhere()),
@@ -205,16 +205,16 @@ impl Chaos {
         [*self.pair.client.counters(), *self.pair.server.counters()]
     }
 
-    /// Each call, frame and answer is counted once, as one thing.
+    /// Checks that every call, frame and answer is counted once, in one category.
     fn check_counters(&mut self, calls: u64) {
-        // What stands in the queues yet, so that all that was made has been sent.
+        // Empties the queues, so that every created frame has been sent.
         self.send_all();
         let [client, server] = self.counters();
         assert_eq!(client.calls_started, calls);
         let succeeded = self.done.values().filter(|succeeded| **succeeded).count() as u64;
         assert_eq!((client.calls_succeeded, client.calls_failed), (succeeded, calls - succeeded));
         assert_eq!(server.requests_received, self.runs.len() as u64);
-        // Requests whose time is over when they arrive are answered by the core.
+        // The core itself answers requests that expired before they arrived.
         let answers = self.answers + server.requests_expired;
         assert_eq!(server.responses_sent + server.answers_discarded, answers);
         for (place, counters) in [client, server].iter().enumerate() {
@@ -228,7 +228,7 @@ impl Chaos {
         }
     }
 
-    /// What is late comes when all calls have ended.
+    /// Delivers late frames after all calls have ended.
     fn let_all_arrive(&mut self) {
         while !self.flights.is_empty() {
             let next = self.flights.iter().map(|flight| flight.at).min();
@@ -256,7 +256,7 @@ impl Chaos {
     }
 }
 
-/// What a run came to: when it ended, both cores' counters, and which calls succeeded.
+/// The result of a run: its end time, the counters of both cores, and the success of every call.
 type Outcome = (u64, [Counters; 2], HashMap<u64, bool>);
 
 fn chaos(
@@ -302,8 +302,8 @@ fn chaos(
     assert!(chaos.spared.iter().all(|tag| !chaos.runs.contains_key(tag)), "{:?}", chaos.spared);
     for (tag, succeeded) in &chaos.done {
         assert!(!succeeded || chaos.runs.contains_key(tag), "a success was executed");
-        // Eleven losses in a row do not happen at low rates of loss. That many large messages take more
-        // than a minute does: one credit, and milliseconds for each packet.
+        // Eleven losses in a row do not happen at low rates of loss. But this number of large messages can
+        // take more than a minute: with one credit, every packet takes milliseconds.
         let may_fail = faults.loss > 50 || gives_up || chaos.late.contains(tag);
         assert!(*succeeded || may_fail, "call {tag} failed");
     }
@@ -315,7 +315,7 @@ fn chaos(
     (end_ns, counters, chaos.done)
 }
 
-/// What a network does to frames, from the mildest to the worst.
+/// Faults of a network, from the mildest to the worst.
 fn any_faults() -> impl Strategy<Value = Faults> {
     let jitter_ns = prop_oneof![Just(1u64), 1u64..40_000, 1u64..4_000_000];
     let drawn = (prop_oneof![Just(0u64), 1u64..300], 0u64..300, 0u64..50, jitter_ns);
@@ -345,7 +345,7 @@ fn any_sizes() -> impl Strategy<Value = Vec<usize>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// And the short ways of the common case differ from the general one in nothing but length.
+    /// The fast paths and the general path have equal results.
     #[test]
     fn every_call_ends_once_and_unharmed(
         (seed, sizes, faults, shape) in (any::<u64>(), any_sizes(), any_faults(), any_shape()),
@@ -355,7 +355,7 @@ proptest! {
         prop_assert_eq!(short, general);
     }
 
-    /// The same of callers that give up.
+    /// The same with callers that give up.
     #[test]
     fn every_call_that_is_given_up_ends_once_and_unharmed(
         (seed, sizes, faults, shape) in (any::<u64>(), any_sizes(), any_faults(), any_shape()),

@@ -97,7 +97,7 @@ fn silence_ends_a_call_as_unavailable_and_perhaps_executed() {
     assert_eq!((completion.tag, failure.status), (9, Status::Unavailable));
     assert_eq!(failure.execution, Execution::MayHaveExecuted);
     pair.assert_credits_back();
-    // The slot goes on with the next number, and the server takes it although it missed one.
+    // The slot continues with the next number, which the server accepts although it has missed one.
     pair.call(b"z", 10, 10);
     let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r840 m1 1 B"]);
@@ -141,7 +141,7 @@ fn a_lost_train_is_found_with_one_timeout() {
     pair.at_server(&probe[0]).nothing();
     let credit = pair.server_sends();
     pair.at_client(&credit[0]).nothing();
-    // Those sent at least three transmissions before the probe; the last two may be on their way.
+    // The packets sent at least three transmissions before the probe; the last two may be in flight.
     let again = pair.client_sends();
     assert_eq!(again.len(), 16);
     for frame in &again {
@@ -179,7 +179,7 @@ fn a_lost_packet_of_a_response_is_asked_for_at_once() {
     pair.assert_credits_back();
 }
 
-/// What was asked for in one call is no news of the next in its slot, from the first packets on.
+/// Packets asked for in one call have no effect on the slot's next call.
 #[test]
 fn a_lost_packet_of_each_response_in_a_slot_is_asked_for() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
@@ -207,7 +207,7 @@ fn a_lost_packet_of_each_response_in_a_slot_is_asked_for() {
     }
 }
 
-/// A call whose response has eight packets, of which the first three have come; gives the others.
+/// Makes a call whose response has eight packets, and delivers the first three. Returns the others.
 fn with_five_packets_to_come(pair: &mut Pair, response: &[u8]) -> Vec<Vec<u8>> {
     pair.call(b"give", response.len(), 1);
     let request = pair.client_sends();
@@ -243,7 +243,7 @@ fn a_lost_end_of_a_response_is_asked_for_by_its_first_packet() {
 }
 
 /// Found by the simulator: each window of 8 MiB was sent twice, because a queue was longer than the time
-/// until a probe. 5 156 packets were sent again, and none was lost.
+/// until a probe. 5 156 packets were sent again without any loss.
 #[test]
 fn what_of_a_response_is_only_late_is_not_sent_again_as_a_whole() {
     let mut pair = Pair::new();
@@ -306,7 +306,7 @@ fn credits_bound_what_is_on_the_way_and_stalled_slots_go_on() {
     assert_eq!(frames.len(), 3, "the rest, and the call that had waited for credits");
 }
 
-/// The call that got its credit back has nothing left to send: the credit is for the call that waits.
+/// The call that gets its credit back has nothing left to send: the waiting call gets the credit.
 #[test]
 fn credits_that_come_back_to_a_call_that_has_sent_all_go_to_the_call_that_waits() {
     let mut pair = Pair::with(Shape { credits: 3, ..Shape::default() });
@@ -375,7 +375,7 @@ fn frames_that_fit_no_rule_change_nothing() {
     check(&mut pair, &answer, "dropped_stale");
 }
 
-/// How a frame from the server was counted.
+/// Returns the counters that a frame from the server increases.
 fn counted(pair: &mut Pair, frame: &[u8]) -> Vec<&'static str> {
     let before = *pair.client.counters();
     pair.at_client(frame).nothing();
@@ -383,7 +383,7 @@ fn counted(pair: &mut Pair, frame: &[u8]) -> Vec<&'static str> {
     counts.filter(|(now, before)| now.1 > before.1).map(|(now, _)| now.0).collect()
 }
 
-/// What a server answers to a request of so many bytes, by so many.
+/// Returns a server's answer of `answer` bytes to a request of `request` bytes.
 fn answers_to(shape: Shape, request: usize, room: usize, answer: usize) -> Vec<Vec<u8>> {
     let mut pair = Pair::with(shape);
     pair.call(&pattern(request, 1), room, 1);
@@ -397,7 +397,7 @@ fn answers_to(shape: Shape, request: usize, room: usize, answer: usize) -> Vec<V
     answers
 }
 
-/// Whatever a server says of a request that has not begun, or was not sent yet, is none of its answer.
+/// A frame about a request that has not begun, or was not sent completely, is not part of its answer.
 #[test]
 fn answers_to_what_was_not_asked_are_dropped() {
     let large = 3 * P as usize;
@@ -406,7 +406,7 @@ fn answers_to_what_was_not_asked_are_dropped() {
             let answers = answers_to(Shape::default(), request, large, answer);
             let answer = answers.last().expect("an answer");
             let mut pair = Pair::by(Shape::default(), short_ways);
-            // Free slots have the numbers of their next requests.
+            // Free slots hold the numbers of their next requests.
             assert_eq!(counted(&mut pair, answer), ["dropped_future"]);
             pair.call(&pattern(request, 1), large, 1);
             assert_eq!(counted(&mut pair, answer), ["dropped_malformed"], "nothing was sent");
@@ -457,7 +457,7 @@ fn parts_of_a_response_that_contradict_each_other_are_dropped() {
     }
 }
 
-/// An error may come in place of the rest of a response.
+/// An error may replace the rest of a response.
 #[test]
 fn an_error_ends_a_response_that_has_begun() {
     let large = 4 * P as usize;
@@ -493,7 +493,7 @@ fn packets_of_a_response_that_were_not_allowed_are_dropped() {
             beyond[20] = packet;
             let mut counted = counted(&mut pair, &beyond);
             if is_receiving {
-                // The PULL has allowed some.
+                // The PULL has allowed some packets.
                 counted.retain(|name| *name == "dropped_beyond_window" && packet == 19);
                 assert_eq!(counted.len(), usize::from(packet == 19));
             } else {
@@ -504,7 +504,7 @@ fn packets_of_a_response_that_were_not_allowed_are_dropped() {
     }
 }
 
-/// Only an error can say that the request was not executed.
+/// Only an error can report that the request was not executed.
 #[test]
 fn an_answer_that_comes_too_late_may_say_that_the_request_was_refused() {
     use crate::wire::REFUSED;
@@ -538,8 +538,8 @@ fn a_refused_frame_is_made_again() {
     assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B"]);
 }
 
-/// Found by the simulator: frames that were refused waited in a queue that new ones overtook, and
-/// what came out of order looked like loss.
+/// Found by the simulator: refused frames waited in a queue, new frames overtook them, and the changed order
+/// looked like loss.
 #[test]
 fn refused_packets_of_a_request_are_as_if_never_sent() {
     let mut pair = Pair::with(Shape { credits: 16, ..Shape::default() });
@@ -553,7 +553,7 @@ fn refused_packets_of_a_request_are_as_if_never_sent() {
     assert!(words(&rest).iter().all(|frame| !frame.ends_with("again")));
 }
 
-/// A medium that has no room is not asked again in the same burst.
+/// The core offers no further frames in a burst after the medium has refused one.
 #[test]
 fn a_refused_packet_is_offered_once_in_a_burst() {
     for taken in 0..4 {
@@ -568,7 +568,7 @@ fn a_refused_packet_is_offered_once_in_a_burst() {
     }
 }
 
-/// The last packet of a request allows packets of the response, if the configuration says so.
+/// The last packet of a request grants packets of the response, if so configured.
 #[test]
 fn requests_grant_packets_of_the_response() {
     for short_ways in [false, true] {
@@ -591,7 +591,7 @@ fn requests_grant_packets_of_the_response() {
     }
 }
 
-/// However many credits there are: the server keeps a window of what it has. Each acknowledgement moves it on.
+/// For any number of credits, the server keeps one window of packets. Every acknowledgement moves the window.
 #[test]
 fn a_window_of_a_request_is_under_way_at_a_time() {
     use crate::limits::WINDOW_PACKETS;
@@ -606,7 +606,7 @@ fn a_window_of_a_request_is_under_way_at_a_time() {
             credits.iter().for_each(|credit| pair.at_client(credit).nothing());
             assert_eq!(pair.client_sends().len(), 1);
         }
-        // The same of a response that is not taken in order: it is allowed up to a window behind the first gap.
+        // The same for a response that arrives out of order: allowed up to a window beyond the first gap.
         let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, short_ways);
         let room = (WINDOW_PACKETS + 40) as usize * P as usize;
         pair.call(b"x", room, 1);
@@ -629,7 +629,8 @@ fn a_window_of_a_request_is_under_way_at_a_time() {
     }
 }
 
-/// A request of one packet with a deadline is a whole one by either way, unless it grants more than one packet.
+/// A request of one packet with a deadline is sent as REQUEST on either path, unless its grant exceeds one
+/// packet.
 #[test]
 fn requests_with_a_deadline_are_whole_where_one_packet_says_it_all() {
     for short_ways in [false, true] {
@@ -646,7 +647,7 @@ fn requests_with_a_deadline_are_whole_where_one_packet_says_it_all() {
     }
 }
 
-/// A message that has to stand in line for credits is counted: a request, and a response that is pulled.
+/// A message that must queue for credits is counted: a request, and a response asked for by PULL.
 #[test]
 fn waits_for_credits_are_counted() {
     let waits = |pair: &Pair| pair.client.counters().credit_waits;
@@ -699,7 +700,7 @@ fn refused_packets_of_a_response_and_pulls_are_polled_again_in_order() {
     frames.extend(pair.server_sends());
     let count = frames.len();
     assert!((5..10).contains(&count), "as many as were granted: {count}");
-    // The second packet is lost, which the PULL says; it is refused at first.
+    // The second packet is lost, as the PULL shows; the medium first refuses the PULL.
     for frame in frames.iter().take(1).chain(&frames[2..]) {
         pair.at_client(frame).nothing();
     }
@@ -717,7 +718,8 @@ fn refused_packets_of_a_response_and_pulls_are_polled_again_in_order() {
     panic!("the call has not ended");
 }
 
-/// Found by the simulator: of two answers, the one that filled the medium in each burst was first again in the next.
+/// Found by the simulator: of two answers, the one that filled the medium in a burst was first again in the
+/// next burst.
 #[test]
 fn a_medium_with_little_room_is_shared_by_turns() {
     for calls in 2..5 {
@@ -741,7 +743,7 @@ fn a_session_out_of_request_numbers_says_so() {
     let mut client: Core<HeapBuffer> = Core::new(0, Config::default());
     let session = client.open(1, (1 << 48) - 8).unwrap();
     client.establish(session, agreed(0, 2, Shape::default())).unwrap();
-    // Each slot has one number left. The calls go on with the others until half of the slots are used up.
+    // Every slot has one number left. Calls use further slots until half of the slots are retired.
     for number in 0..4 {
         assert!(client.poll_event().is_none(), "{number} of 8 slots are used up");
         client.call(0, session, 1, buffer(b"x"), HeapBuffer::new(4, 1), 0).unwrap();
@@ -760,16 +762,15 @@ fn a_session_out_of_request_numbers_says_so() {
     assert!(matches!(client.poll_event(), Some(Event::SessionExhausted(id)) if id == session));
 }
 
-/// Found by the simulator: the first copy of a packet that was sent twice was taken for the
-/// second. Everything sent between the two then seemed lost and was sent again, and so on to the
-/// message's end.
+/// Found by the simulator: the first copy of a repeated packet was taken for the second. Then everything sent
+/// between the two seemed lost and was sent again, and so on to the message's end.
 #[test]
 fn the_first_copy_of_a_repeated_packet_does_not_show_later_ones_lost() {
     let mut pair = Pair::with(Shape { credits: 32, ..Shape::default() });
     pair.call(&pattern((1_000 * P) as usize, 5), 10, 1);
     let first = pair.client_sends();
     pair.wait_for_timeout();
-    // A false alarm: nothing was lost, the network is slow. The timer repeats packet 0.
+    // A false alarm: the network is slow, and nothing was lost. The timer repeats packet 0.
     let again = pair.client_sends();
     assert_eq!((first.len(), again.len()), (32, 1));
     let at_first = pair.at_server(&first[0]);
@@ -785,8 +786,8 @@ fn the_first_copy_of_a_repeated_packet_does_not_show_later_ones_lost() {
     assert_eq!(pair.client.counters().losses_detected, 0);
 }
 
-/// Found by the simulator: a CREDIT that came late named a packet whose place in the order of
-/// transmissions belonged to one 256 packets later, and everything before that seemed lost.
+/// Found by the simulator: a late CREDIT named a packet whose entry in the order of transmissions belonged to
+/// a packet 256 later. Everything before the later packet then seemed lost.
 #[test]
 fn a_credit_about_a_packet_long_ago_shows_none_lost() {
     let mut pair = Pair::with(Shape { credits: 100, ..Shape::default() });
@@ -799,7 +800,7 @@ fn a_credit_about_a_packet_long_ago_shows_none_lost() {
         pair.at_client(&credits[next].clone()).nothing();
         sent.extend(pair.client_sends());
     }
-    // One packet was repeated, so that the order is not simply that of the packets.
+    // With a repetition, the transmission numbers differ from the packet numbers.
     pair.wait_for_timeout();
     assert_eq!(pair.client_sends().len(), 1);
     let late = &credits[190];
@@ -809,7 +810,7 @@ fn a_credit_about_a_packet_long_ago_shows_none_lost() {
     assert_eq!(pair.client.counters().losses_detected, 0);
 }
 
-/// A slot that did not need the credit for which it had waited must not take the wake-up of another.
+/// A slot that was woken and needs no credit must pass the wake-up on.
 #[test]
 fn a_wake_up_is_not_lost_to_a_slot_that_does_not_need_it() {
     let mut pair = Pair::with(Shape { credits: 2, ..Shape::default() });
@@ -836,7 +837,7 @@ fn a_wake_up_is_not_lost_to_a_slot_that_does_not_need_it() {
     pair.call(b"d", 100, 4);
     pair.client_sends();
     pair.respond(b, b"y");
-    // The large request's handler still runs, and has one credit.
+    // The handler of the large request still runs, and holds one credit.
     let mut arrived = 0;
     for _ in 0..10 {
         for frame in pair.server_sends() {
@@ -852,7 +853,7 @@ fn a_wake_up_is_not_lost_to_a_slot_that_does_not_need_it() {
     assert_eq!(arrived, 2, "c and d");
 }
 
-/// Only requests of several packets, and those that are sent again, borrow memory for what was acknowledged and lost.
+/// Only requests of several packets, and repeated ones, need memory for acknowledged and lost packets.
 #[test]
 fn a_request_of_one_packet_borrows_nothing_until_it_is_sent_again() {
     for short_ways in [false, true] {
@@ -873,7 +874,7 @@ fn a_request_of_one_packet_borrows_nothing_until_it_is_sent_again() {
     }
 }
 
-/// With fewer credits than calls in a loop, all calls have their turn.
+/// With fewer credits than concurrent calls, every call gets its turn.
 #[test]
 fn credits_go_round() {
     for (credits, calls) in [(1, 6), (2, 8), (3, 8)] {
@@ -896,7 +897,7 @@ fn credits_go_round() {
     }
 }
 
-/// A way out to one peer, which takes every frame that it is given.
+/// A sink for one peer, which accepts all frames.
 struct WayTo {
     peer: PeerKey,
     frames: Vec<Vec<u8>>,
@@ -913,8 +914,8 @@ impl FrameSink for WayTo {
     }
 }
 
-/// In the course of a frame there is a way out to its sender, and to nobody else: calls and answers for others wait for
-/// the next burst.
+/// While a frame is handled, the sink reaches only its sender: calls and answers for other peers wait for the
+/// next burst.
 #[test]
 fn what_goes_out_at_once_goes_to_its_own_peer_only() {
     for (peer, reaches) in [(PEER, true), (PeerKey(PEER.0 + 1), false)] {
@@ -957,8 +958,8 @@ fn what_goes_out_at_once_goes_to_its_own_peer_only() {
     }
 }
 
-/// The general ways can do what the short ones do, so that nothing but this tells that the common case takes the short
-/// ones.
+/// The general path can do everything that the fast paths do. Only this test shows that common calls use the
+/// fast paths.
 #[test]
 fn calls_of_one_packet_take_the_short_ways() {
     for (has_deadline, credits) in [(false, 1), (false, 32), (true, 1), (true, 32)] {

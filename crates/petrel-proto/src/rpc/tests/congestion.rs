@@ -17,9 +17,9 @@ pub(super) fn timely() -> Pair {
     pair_with(CongestionConfig::Timely(TimelyConfig::for_line(Rate::gbit(GBIT))))
 }
 
-/// Calls until the session is limited, each answered after `rtt_ns`.
+/// Makes calls, answered after `rtt_ns`, until the session is limited.
 pub(super) fn congest(pair: &mut Pair, rtt_ns: u64) {
-    // So that it is known how long the path is.
+    // Measures the length of the path first.
     call_and_answer(pair, 10_000, 0);
     for round in 0..20 {
         call_and_answer(pair, rtt_ns, round);
@@ -40,7 +40,7 @@ fn call_and_answer(pair: &mut Pair, rtt_ns: u64, tag: u64) {
     assert_eq!(pair.at_client(&frames[0]).completed().tag, tag);
 }
 
-/// What the client sends, as soon as its pace allows it.
+/// Returns the client's frames as soon as its pace allows them.
 fn sends_in_time(pair: &mut Pair) -> Vec<Vec<u8>> {
     for _ in 0..100_000 {
         let frames = pair.client_sends();
@@ -79,7 +79,7 @@ fn long_round_trips_pace_a_session_and_short_ones_release_it() {
 fn what_has_to_wait_for_its_pace_is_sent_then_and_credits_come_back() {
     let mut pair = timely();
     congest(&mut pair, 2_000_000);
-    // Far more than a pace of some packets per round trip lets through at once.
+    // Far more than a pace of some packets per round trip allows at once.
     let request = pattern(60 * P as usize, 7);
     pair.call(&request, 100, 1_000);
     let mut frames = pair.client_sends();
@@ -109,7 +109,7 @@ fn what_has_to_wait_for_its_pace_is_sent_then_and_credits_come_back() {
     pair.assert_credits_back();
 }
 
-/// A session that is held back allows few packets of a response at a time, and none with the request.
+/// A limited session allows few packets of a response at a time, and grants none with the request.
 #[test]
 fn a_paced_session_pulls_few_packets_at_a_time() {
     let mut pair = timely();
@@ -164,7 +164,7 @@ fn a_mark_on_a_request_comes_back_with_the_answer() {
     assert_eq!(words(&frames), ["RESPONSE s0 r832 1 B congestion"]);
     pair.at_client(&frames[0]).completed();
     assert_eq!(pair.client.congestion_counters().marks, 1);
-    // Told once.
+    // The mark is echoed once.
     pair.call(b"x", 100, 2);
     let frames = pair.client_sends();
     let (handle, _) = pair.at_server(&frames[0]).request();
@@ -184,7 +184,7 @@ fn a_mark_on_an_answer_counts_too() {
     assert_eq!(pair.client.congestion_counters().marks, 1);
 }
 
-/// Whichever packet of an answer has the mark, and before the session is held back by anything.
+/// A mark on any packet of an answer counts, also in a session without any limit so far.
 #[test]
 fn a_mark_on_any_packet_of_an_answer_counts() {
     for marked in 0..4 {
@@ -222,7 +222,7 @@ fn an_answer_that_took_its_time_says_nothing_of_the_network() {
     assert_eq!(pair.client.congestion_counters().updates, 0);
 }
 
-/// A session whose window is one packet, and that is paced or nearly.
+/// Returns a session with a window of one packet, paced or nearly so.
 fn with_a_window_of_one() -> Pair {
     let mut pair = pair_with(CongestionConfig::Swift(SwiftConfig::new()));
     let mut counters = CongestionCounters::default();
@@ -236,7 +236,7 @@ fn with_a_window_of_one() -> Pair {
     panic!("losses do not close the window");
 }
 
-/// A handler that waits for another call on the same session must not keep it from being sent.
+/// A handler that waits for another call on the same session must not prevent its transmission.
 #[test]
 fn a_call_whose_handler_runs_is_not_on_the_way() {
     let mut pair = with_a_window_of_one();
@@ -259,8 +259,8 @@ fn a_call_whose_handler_runs_is_not_on_the_way() {
     assert_eq!(arrived, [b"poll", b"post"]);
 }
 
-/// Losses are weighed against acknowledgements: were the short ways to tell of one in each burst only, a
-/// few losses among many small calls would look like many among few.
+/// Losses are compared with acknowledgements. If the fast paths reported only one acknowledgement per burst,
+/// a few losses among many small calls would seem a large share.
 #[test]
 fn while_losses_are_counted_every_answer_of_a_burst_is_heard() {
     for short_ways in [true, false] {

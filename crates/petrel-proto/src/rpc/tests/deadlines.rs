@@ -16,7 +16,7 @@ impl Pair {
         self.client.call_with(self.now, self.session, call, limits).unwrap();
     }
 
-    /// Makes a call whose frame may go out at once, if the medium has room; gives what went.
+    /// Makes a call that is sent at once if the medium has room. Returns the sent frames.
     fn call_at_once_until(
         &mut self,
         request: &[u8],
@@ -35,7 +35,7 @@ impl Pair {
         frames
     }
 
-    /// Lets the client's clock run until something has ended, or it is `end_ns`; what it sends is lost.
+    /// Advances the client's clock until an event or `end_ns`; sent frames are lost.
     fn run_until(&mut self, end_ns: u64) {
         while !self.client.has_events()
             && let Some(next_ns) = self.client.next_timeout_ns()
@@ -53,7 +53,7 @@ impl Pair {
         }
     }
 
-    /// Expects that the next thing to happen to the client is that a call's deadline is over, on time.
+    /// Expects that the client's next event is a call's expiry, on time.
     fn expires_at(&mut self, deadline_ns: u64) -> Completion<HeapBuffer> {
         self.run_until(deadline_ns + TICK_NS);
         let ended = self.event();
@@ -81,7 +81,7 @@ fn a_request_says_what_is_left_and_its_handler_knows_until_when() {
     let answers = pair.server_sends();
     pair.at_client(&answers[0]).completed().outcome.unwrap();
     pair.assert_credits_back();
-    // A call without a deadline goes its plain way on the same slot.
+    // A call without a deadline uses its own fast path on the same slot.
     pair.call(b"x", 100, 2);
     assert_eq!(pair.client_sends()[0].len(), 16 + 1);
 }
@@ -101,7 +101,7 @@ fn a_small_request_with_a_deadline_takes_a_short_way_and_nothing_else_does() {
     let unusual = [
         over,
         frame[..23].to_vec(),
-        // Not extended, repeated, marked; another length of the block, type, length of the record.
+        // Without flag X, repeated, or marked; another length of the block, type, or length of the record.
         changed(1, frame[1] & !2),
         changed(1, frame[1] | 4),
         changed(1, frame[1] | 1),
@@ -132,12 +132,12 @@ fn a_small_call_with_a_deadline_goes_out_at_once_and_expires_on_time() {
     let now = pair.now;
     let ended = pair.client.handle_plain_response(now, PEER, &answers[0], || now);
     assert_eq!(ended.expect("the answer is a plain one").response.message(), b"pong");
-    // The slot is free: what it still knows of that deadline ends nothing, this call neither.
+    // The slot is free: its old deadline ends nothing, neither does this call.
     pair.call(b"x", 100, 2);
     assert_eq!(pair.client_sends()[0].len(), 16 + 1);
     pair.run_until(deadline_ns + 2 * TICK_NS);
     assert!(!pair.client.has_events());
-    // And the next one ends with its own.
+    // The next call ends at its own deadline.
     let deadline_ns = pair.now + MS;
     let sent = pair.call_at_once_until(b"lost", 3, deadline_ns, true);
     assert_eq!(sent.len(), 1);
@@ -176,7 +176,7 @@ fn packet_0_of_a_large_request_says_it_alone_and_says_it_again() {
         ]
     );
     assert_eq!(frames[0].len(), 32 + P as usize, "a full frame");
-    // Packet 0 is lost; the others come, and later it again.
+    // Packet 0 is lost; the others arrive, and later its repetition.
     pair.now += 1_000;
     pair.at_server(&frames[1]).nothing();
     pair.at_server(&frames[2]).nothing();
@@ -200,7 +200,7 @@ fn of_several_copies_the_earliest_deadline_counts() {
     let frames = pair.client_sends();
     let sent_ns = pair.now;
     pair.now += 4 * MS;
-    // Long on its way, and the repetition was faster.
+    // The first copy was delayed, and the repetition was faster.
     pair.at_server(&frames[0]).nothing();
     pair.wait_for_timeout();
     let again = pair.client_sends();
@@ -238,7 +238,7 @@ fn a_large_request_whose_deadline_passes_while_it_arrives_is_refused() {
     pair.now += 3 * MS;
     pair.at_server(&frames[2]).nothing();
     assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 4 refused 42 B"]);
-    // And whatever comes again gets this answer.
+    // Every further repetition gets this answer.
     pair.at_server(&repeated(&frames[0])).nothing();
     assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 4 refused 42 B again"]);
     assert_eq!(pair.server.counters().requests_received, 0);
@@ -321,7 +321,7 @@ fn a_call_that_waits_for_credits_expires() {
     let _lost = pair.client_sends();
     let ended = pair.expires_at(deadline_ns);
     assert_eq!((ended.tag, execution(&ended)), (1, Execution::NotSent));
-    // Nothing is told of what was never sent.
+    // No CANCEL follows for a request that was never sent.
     assert!(pair.client_sends().is_empty());
 }
 
@@ -341,7 +341,7 @@ fn a_call_expires_while_its_session_opens() {
     client.handle_timeouts(3 * MS + TICK_NS);
     let Some(Event::Completed(ended)) = client.poll_event() else { panic!("it waits") };
     assert_eq!((ended.tag, execution(&ended)), (1, Execution::NotSent));
-    // And the other one after the default timeout.
+    // The other call ends after the default timeout.
     let default_ns = Config::default().call_timeout_ns;
     while let Some(next_ns) = client.next_timeout_ns()
         && next_ns < default_ns
@@ -426,7 +426,7 @@ fn what_a_call_inherits_is_its_deadline_too_and_comes_back() {
         pair.call_until(b"x", 10, 2, pair.now + 5 * MS);
         pair.call_until(b"x", 10, 3, pair.now + MS);
         assert_eq!(pair.client.inherit(None), inherited_ns);
-        // The caller's own deadline is not passed on.
+        // Calls do not inherit the caller's own deadline.
         pair.call_until(b"x", 10, 4, pair.now + 4 * MS);
         pair.call(b"x", 10, 5);
         let left: Vec<_> = pair.client_sends().iter().map(|frame| left_us(frame)).collect();
@@ -454,7 +454,7 @@ fn what_was_inherited_comes_back_with_an_answer() {
     let ended = run(&mut pair, |request| request.to_vec());
     ended.outcome.unwrap();
     assert_eq!(ended.inherited_ns, inherited_ns);
-    // Nothing of it stays with the slot.
+    // The slot keeps nothing of the deadline.
     pair.call(b"x", 10, 3);
     assert_eq!(run(&mut pair, |request| request.to_vec()).inherited_ns, None);
 }
@@ -463,7 +463,7 @@ fn left_us(frame: &[u8]) -> Option<u32> {
     Frame::parse(frame).unwrap().extensions.deadline_us
 }
 
-/// A medium in front of which time passes: the clock stands at `clock_ns` when frames are made.
+/// A slow medium: the clock shows `clock_ns` when frames are made.
 struct Late<'a> {
     clock_ns: u64,
     frames: &'a mut Vec<Vec<u8>>,
@@ -490,7 +490,7 @@ fn a_turn_takes_time__what_is_sent_is_what_is_left_then() {
             let mut sink = Late { clock_ns: pair.now + 2 * MS, frames: &mut frames };
             pair.client.transmit(pair.now, &mut sink);
             assert_eq!(left_us(&frames[0]), Some(1_000));
-            // Over: the server refuses it.
+            // The deadline has passed: the server refuses the request.
             pair.call_until(&pattern(len, 1), 10, 2, pair.now + 3 * MS);
             frames.clear();
             let mut sink = Late { clock_ns: pair.now + 5 * MS, frames: &mut frames };
@@ -506,7 +506,7 @@ fn a_turn_takes_time__what_is_late_is_not_run() {
         let mut pair = Pair::new();
         pair.call_until(&pattern(len, 1), 10, 1, pair.now + 3 * MS);
         let frames = pair.client_sends();
-        // The burst was read at `now`, and what came before this took three milliseconds.
+        // The burst was read at `now`, and the work before this frame took three milliseconds.
         for (at, frame) in frames.iter().enumerate() {
             if at + 1 == frames.len() {
                 pair.server.set_time(pair.now + 3 * MS);
@@ -579,7 +579,7 @@ fn a_response_without_a_deadline_is_never_late_and_nobody_reads_the_clock_for_it
     assert!(pair.client.handle_plain_response(pair.now, PEER, &answer, unread).is_some());
 }
 
-/// Whether it waits for a slot or has one: a call whose time is over has failed, once.
+/// A call that expires, waiting for a slot or in one, counts as failed once.
 #[test]
 fn calls_whose_time_is_over_are_counted_once() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });

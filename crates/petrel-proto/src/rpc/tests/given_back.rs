@@ -1,5 +1,5 @@
-//! Nothing is sent of a call that has ended: its buffers are the application's again, whatever waited
-//! in the queue or for the session's pace (eRPC §4.2.2, appendices B and C).
+//! After a call's end nothing of it is sent. Its buffers belong to the application again, even if packets
+//! waited in the queue or for the session's pace (eRPC §4.2.2, appendices B and C).
 
 use super::congestion::{congest, timely};
 use super::*;
@@ -12,7 +12,7 @@ fn the_answer_comes_before_what_seemed_lost_is_sent_again() {
     let (handle, _) = pair.at_server(&request[0]).request();
     pair.respond(handle, b"y");
     let answer = pair.server_sends();
-    // A false alarm: the request is in the queue once more when it is answered.
+    // A false alarm: the request is queued for repetition when its answer arrives.
     pair.wait_for_timeout();
     assert!(pair.client.has_transmit());
     let mut completion = pair.at_client(&answer[0]).completed();
@@ -62,7 +62,7 @@ fn a_session_ends_while_its_pace_holds_calls_back() {
     pair.client.close(pair.session, Status::Unavailable, "the peer is gone").unwrap();
     (0..3).for_each(|_| assert!(pair.event().outcome.is_err()));
     assert_eq!(pair.client.counters().failed_while_paced, 3);
-    // The wheel still has the session's entry, which finds nobody.
+    // The wheel still has an entry for the session, which no longer exists.
     pair.now += 1_000_000_000;
     pair.client.release_paced(pair.now);
     assert_eq!(words(&pair.client_sends()), [""; 0]);
@@ -81,7 +81,7 @@ fn a_call_given_up_while_its_pace_holds_it_back_waits_for_it_no_more() {
         let ended = pair.client.cancel(pair.session, |tag| *tag == left as u64).unwrap();
         assert_eq!((ended.tag, held(&mut pair)), (left as u64, left));
     }
-    // Their slots serve the next calls, which the pace holds back as if they were the first.
+    // Their slots serve the next calls, held back by the pace like the first ones.
     (3..5).for_each(|tag| pair.call(&pattern((5 * P) as usize, tag), 10, tag));
     pair.client_sends();
     assert_eq!((held(&mut pair), pair.client.counters().failed_while_paced), (2, 3));

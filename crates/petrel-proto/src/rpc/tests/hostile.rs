@@ -1,11 +1,11 @@
-//! A peer that knows the token and breaks the rules all the same.
+//! A peer that knows the token and violates the rules.
 
 use super::*;
 use crate::bitmap::Words;
 use crate::limits::{MESSAGE_BYTES_MAX, WINDOW_PACKETS};
 use crate::wire::{Flags, Header, Kind, Pull};
 
-/// A PULL for the first request, as its client would never send it.
+/// A PULL for the first request that a correct client would never send.
 fn pull(cumulative: u32, limit: u32, resend_below: u32) -> Vec<u8> {
     pull_for(FIRST, cumulative, limit, resend_below)
 }
@@ -24,7 +24,7 @@ fn pull_for(request: u64, cumulative: u32, limit: u32, resend_below: u32) -> Vec
     bytes[..len].to_vec()
 }
 
-/// A pair whose server has sent the first packet of a response of so many.
+/// Returns a pair whose server has sent the first packet of a response of `packets` packets.
 fn answered(packets: u32) -> Pair {
     let mut pair = Pair::new();
     pair.call(b"give", 10, 1);
@@ -41,7 +41,7 @@ fn a_pull_opens_no_more_than_the_window() {
     pair.at_server(&pull(0, u32::MAX, 0)).nothing();
     assert_eq!(pair.server_sends().len(), WINDOW_PACKETS as usize - 1);
     pair.at_server(&pull(100, u32::MAX, u32::MAX)).nothing();
-    // 100 further ones, and again all that were sent and that the bitmap does not show.
+    // 100 further packets, and all sent packets that the bitmap does not show.
     assert_eq!(pair.server_sends().len(), 100 + WINDOW_PACKETS as usize - 100);
     assert_eq!(pair.server.counters().dropped_malformed, 0);
 }
@@ -56,8 +56,8 @@ fn a_pull_that_knows_of_packets_never_sent_is_malformed() {
     assert_eq!(pair.server.counters().dropped_malformed, 3);
 }
 
-/// An error of the core itself stands in the place of the answer. A PULL has it sent once more where it misses something
-/// that was sent, and otherwise not.
+/// An error of the core replaces the answer. A PULL causes a repetition only if it shows that a sent packet
+/// is missing.
 #[test]
 fn a_pull_for_an_error_has_it_repeated_if_it_was_missed() {
     let mut pair = Pair::new();
@@ -90,8 +90,8 @@ fn a_response_longer_than_a_packet_is_malformed() {
     pair.assert_credits_back();
 }
 
-/// Of a response that no server may send nothing is taken. One that is only too long for the caller's buffer ends
-/// the call, and says so.
+/// A response with an impossible size is dropped. A response too long for the caller's buffer ends the call
+/// with an error.
 #[test]
 fn a_response_larger_than_any_message_is_malformed() {
     for (size, is_sound) in
@@ -117,8 +117,8 @@ fn a_response_larger_than_any_message_is_malformed() {
     }
 }
 
-/// A part is one of its message: one behind the last is none, even where that is full, so that nothing would be left
-/// for the next.
+/// A part with an index beyond the last packet is malformed, even if the last packet is full and the part
+/// would be empty.
 #[test]
 fn a_part_behind_the_last_is_malformed() {
     const PACKET: std::ops::Range<usize> = 20..23;
@@ -142,7 +142,7 @@ fn a_part_behind_the_last_is_malformed() {
         pair.respond(handle, &message);
         let answer = pair.server_sends();
         let first = &answer[0];
-        // Before anything of the response has come, and after.
+        // Before the first packet of the response, and after.
         for _ in 0..2 {
             for packet in [packets, packets + 1, 0xFF_FFFF] {
                 pair.at_client(&behind(first, packet)).nothing();
@@ -158,8 +158,8 @@ fn a_part_behind_the_last_is_malformed() {
     }
 }
 
-/// Whichever way took a request, its slot says of it nothing that was so of the one before. A client asks only for what
-/// it has heard of; this one asks at once.
+/// On every path, a new request resets the slot's fields. A correct client asks only about its own requests;
+/// this one asks at once.
 #[test]
 fn a_small_request_behind_a_large_one_is_credited_as_it_is() {
     for short_ways in [false, true] {
@@ -195,7 +195,7 @@ fn a_small_request_behind_a_large_one_is_credited_as_it_is() {
     }
 }
 
-/// A place without a session has no token that one could know: not the last one's, and not that of an empty field.
+/// A free entry matches no token: neither the last one nor that of an empty field.
 #[test]
 fn frames_for_a_session_that_is_closed_are_for_none_whatever_their_token() {
     for short_ways in [false, true] {

@@ -138,8 +138,8 @@ fn close__of_most_sessions_tells_once_that_memory_was_given_back() {
     assert!(core.take_given_back() && !core.take_given_back());
 }
 
-/// What a session had to send when it ended is nothing to the next one in its place, which may have fewer slots
-/// and the other role.
+/// Frames queued in a session that ended do not affect the next session with this index, which may have fewer
+/// slots and the other role.
 #[test]
 fn work_of_a_session_that_ended_is_nothing_to_the_next_in_its_place() {
     for (was_client, is_client) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -180,7 +180,7 @@ fn work_of_a_session_that_ended_is_nothing_to_the_next_in_its_place() {
     }
 }
 
-/// Several links may lead to one address: frames come under one name and go to another (§8.4).
+/// Several links may share an address: frames arrive from one name and are sent to another (§8.4).
 #[test]
 fn hear_under__takes_frames_under_the_name_and_sends_to_the_peer() {
     for short_ways in [true, false] {
@@ -259,7 +259,7 @@ fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
     assert!(!accepts(|agreed, value| agreed.slots = value as u16, i64::from(SLOTS_MAX) * 2));
 }
 
-/// So that each slot's numbers are those that name it.
+/// So that a slot's request numbers map to the slot.
 #[test]
 fn accept__begins_with_a_request_of_the_first_slot() {
     for (slots, first_request, is_taken) in [
@@ -280,7 +280,7 @@ fn accept__begins_with_a_request_of_the_first_slot() {
     }
 }
 
-/// `docs/operating.md` names them.
+/// `docs/operating.md` lists these values.
 #[test]
 fn config__has_the_documented_limits_and_all_short_ways() {
     let config = Config::default();

@@ -9,10 +9,10 @@ use crate::session::PeerKey;
 
 const MIB: usize = 1 << 20;
 
-/// With credits for the first windows of all slots.
+/// Enough credits for the first windows of all slots.
 const SHAPE: Shape = Shape { slots: 8, credits: 4096, request_bytes_max: 8 << 20 };
 
-/// A server with this much memory, and some clients of it, each with a peer of its own.
+/// A server with limited memory, and clients from different peers.
 struct Crowd {
     now: u64,
     server: Core<HeapBuffer>,
@@ -40,7 +40,7 @@ impl Crowd {
         core.call(self.now, *session, 1, request, response, 1).unwrap();
     }
 
-    /// What a client sends now.
+    /// Returns the frames that a client sends now.
     fn sent_by(&mut self, at: usize) -> Vec<Vec<u8>> {
         drain(&mut self.clients[at].core, self.now)
     }
@@ -55,7 +55,7 @@ impl Crowd {
         got(self.clients[to].core.handle_frame(self.now, PEER, frame, pool))
     }
 
-    /// What the server sends now, and to which client.
+    /// Returns the frames that the server sends now, and their clients.
     fn served(&mut self) -> Vec<(usize, Vec<u8>)> {
         let mut frames = Vec::new();
         let mut sink = |peer: PeerKey, head: &[u8], body: &[u8]| {
@@ -66,15 +66,15 @@ impl Crowd {
         frames
     }
 
-    /// Begins a request of `len` bytes and lets only its first packet arrive.
+    /// Begins a request of `len` bytes, and delivers only the first packet.
     fn begin(&mut self, at: usize, len: usize) {
         self.call(at, &vec![7; len], 10);
         let first = self.sent_by(at).remove(0);
         self.at_server(at, &first).nothing();
     }
 
-    /// Carries all frames until a client's call has ended; the server echoes `len` bytes. Counts how often it
-    /// runs.
+    /// Carries all frames until a client's call has ended; the server answers with `len` bytes. Counts the
+    /// executions.
     fn run(&mut self, at: usize, len: usize) -> (Completion<HeapBuffer>, u32) {
         let mut runs = 0;
         for _ in 0..100_000 {
@@ -161,7 +161,7 @@ fn half_arrived_requests_of_one_session_leave_room_for_others() {
     let share = (memory / HELD_SHARE_OF_SESSION as usize) as u64;
     assert!(crowd.server.held_bytes() <= share, "{}", crowd.server.held_bytes());
     assert!(crowd.counters().refused_over_share > 0);
-    // Those beyond were told that they did not run and will not.
+    // Further requests were reported as not executed.
     let answers = crowd.served();
     let refused = answers.iter().filter(|(_, frame)| word(frame).contains("refused"));
     assert_eq!(refused.count() as u64, crowd.counters().refused_over_share);
@@ -169,7 +169,7 @@ fn half_arrived_requests_of_one_session_leave_room_for_others() {
     outcome(crowd.run(1, 0).0).unwrap();
 }
 
-/// A request is charged with its bytes and what the headers of its packets take, to the last byte.
+/// A request is charged with exactly its bytes and the room for its packets' headers.
 #[test]
 fn a_request_that_just_fits_into_the_share_is_taken() {
     let memory = 8 * MIB;
@@ -187,7 +187,7 @@ fn a_request_that_just_fits_into_the_share_is_taken() {
     }
 }
 
-/// Nobody asks for the answer before: what it holds is none of the new request's burden.
+/// A new request is not charged for the former answer in its slot.
 #[test]
 fn a_request_has_the_room_of_the_answer_before_it_in_its_slot() {
     let mut crowd = Crowd::new(8 * MIB, 1);
@@ -203,7 +203,7 @@ fn a_request_has_the_room_of_the_answer_before_it_in_its_slot() {
     assert!(crowd.server.held_bytes() < 2 * kept, "of the two only the request");
 }
 
-/// Who asks for the answer again shows that it is wanted.
+/// A repeated request shows that the client needs the answer.
 #[test]
 fn an_answer_that_was_asked_for_is_kept_for_as_long_again() {
     let mut crowd = Crowd::new(64 * MIB, 1);
@@ -224,7 +224,7 @@ fn an_answer_that_was_asked_for_is_kept_for_as_long_again() {
 fn half_arrived_requests_of_one_peer_leave_room_for_others() {
     let memory = 64 * MIB;
     let mut crowd = Crowd::new(memory, 4);
-    // The first three sessions are one peer's.
+    // The first three sessions are of one peer.
     for at in 1..3 {
         crowd.clients[at] = Client::new(&mut crowd.server, crowd.clients[0].peer);
     }
@@ -248,7 +248,7 @@ fn a_request_whose_rest_does_not_come_is_dropped_and_never_runs() {
     crowd.at_server(0, &frames[0]).nothing();
     crowd.pass(HELD_IDLE_NS - HELD_SWEEP_NS);
     assert!(crowd.server.held_bytes() > 0);
-    // Another packet, and its time begins anew.
+    // Another packet restarts the time.
     crowd.at_server(0, &frames[1]).nothing();
     crowd.pass(2 * HELD_SWEEP_NS);
     assert!(crowd.server.held_bytes() > 0);
@@ -257,7 +257,7 @@ fn a_request_whose_rest_does_not_come_is_dropped_and_never_runs() {
     assert_eq!((crowd.server.held_bytes(), crowd.counters().requests_dropped_idle), (0, 1));
     let told = crowd.served();
     assert!(word(&told[0].1).contains("status 14 refused"), "{told:?}");
-    // The last packet does not run it, and its repetition is answered by the same.
+    // The last packet does not start the request, and its repetition gets the same answer.
     crowd.at_server(0, &frames[2]).nothing();
     assert!(crowd.served().is_empty());
     crowd.at_server(0, &repeated(&frames[2])).nothing();
@@ -279,7 +279,7 @@ fn however_many_hold_memory_the_timer_wheel_has_a_single_entry_to_look_after_the
         crowd.begin(at, MIB);
         assert_eq!(entries(&crowd), before + 1);
     }
-    // The same after it came due with all still held, and nothing once all has gone.
+    // One entry when it comes due with all holdings left, and none after they have ended.
     crowd.pass(HELD_SWEEP_NS);
     assert_eq!(entries(&crowd), before + 1);
     crowd.pass(HELD_IDLE_NS);
@@ -312,7 +312,7 @@ fn short_memory__requests_that_trickle_give_way() {
         crowd.call(at, &vec![7; MIB], 10);
         frames.push(crowd.sent_by(at));
     }
-    // A packet each now and then, always before its time is over.
+    // A packet at intervals, always before the time limit.
     for packet in 0..8 {
         for (at, frames) in frames.iter().enumerate() {
             crowd.at_server(at, &frames[packet]).nothing();
@@ -359,7 +359,7 @@ fn an_answer_is_given_back_when_the_client_says_that_it_has_it() {
     assert!(words(&told)[0].starts_with("PULL"), "{:?}", words(&told));
     crowd.at_server(0, &told[0]).nothing();
     assert_eq!((crowd.server.held_bytes(), crowd.counters().answers_released), (0, 1));
-    // Said twice, or overtaken by an older one, it does no harm; and nothing is sent for it.
+    // A repeated or overtaken confirmation does no harm, and nothing is sent for it.
     crowd.at_server(0, &told[0]).nothing();
     assert_eq!(crowd.counters().dropped_malformed, 0);
     assert!(crowd.served().is_empty());
@@ -384,7 +384,7 @@ fn an_answer_that_was_not_asked_for_in_time_is_gone_and_its_request_does_not_run
     assert_eq!(crowd.counters().answers_missed, 1);
     let ended = crowd.at_client(0, &told[0].1).completed();
     assert_eq!(outcome(ended), Err((Status::DataLoss, Execution::Answered)));
-    // Asked again, it says so again.
+    // A repeated request gets the same answer.
     crowd.at_server(0, &repeated(&request)).nothing();
     assert_eq!(crowd.served().len(), 1);
     assert_eq!(crowd.counters().answers_missed, 1);
@@ -406,7 +406,7 @@ fn an_answer_that_is_gone_ends_the_call_in_the_middle_of_it() {
     for pull in &pulls {
         crowd.at_server(0, pull).nothing();
     }
-    // The one that found it gone, too.
+    // The packet that found the answer gone is counted, too.
     assert_eq!(crowd.counters().frames_accepted, accepted + pulls.len() as u64);
     let told = crowd.served();
     assert_eq!(told.len(), 1);
@@ -425,7 +425,7 @@ fn short_memory__kept_answers_of_idle_clients_give_way_the_oldest_first() {
         crowd.call(at, b"give", 2 * MIB);
         outcome(crowd.run(at, 2 * MIB).0).unwrap();
         answered.push(crowd.now);
-        // Its word that it has the answer is lost.
+        // The confirmation of the answer is lost.
         crowd.sent_by(at);
     }
     assert_eq!(crowd.counters().answers_over_share, 0);

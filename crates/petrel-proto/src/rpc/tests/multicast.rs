@@ -1,5 +1,5 @@
-//! Requests to groups (`docs/wire-protocol.md` §12). A pair is a group of one member: for the client the
-//! others are sessions like this one, and the medium makes the copies.
+//! Requests to groups (`docs/wire-protocol.md` §12). A pair is a group of one member. For the client, other
+//! members are sessions like this one, and the medium makes the copies.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn membership(pair: &Pair) -> Membership {
     Membership { peer: PEER, group: NUMBER, key: KEY, session: pair.server_session }
 }
 
-/// A pair whose server is a member.
+/// Returns a pair whose server is a member.
 fn joined() -> Pair {
     let config = Config { retries_max: 100, ..Config::default() };
     let mut pair = Pair::with_config(Shape::default(), config);
@@ -25,7 +25,7 @@ fn joined() -> Pair {
     pair
 }
 
-/// Calls by multicast with [`LEN`] bytes.
+/// Makes a call by multicast with [`LEN`] bytes.
 fn call(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
     assert!(pair.client.may_announce(pair.session, LEN, P));
     send(pair, sequence, limits)
@@ -35,9 +35,9 @@ fn send(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
     send_for(pair, sequence, limits, 100)
 }
 
-/// With room for so many bytes of a response.
+/// Makes a call with room for `room` bytes of a response.
 fn send_for(pair: &mut Pair, sequence: u64, limits: CallLimits, room: usize) -> Vec<u8> {
-    // So far apart that no two messages have the same bytes.
+    // Seeds far apart, so that all messages differ.
     let message = pattern(LEN, sequence << 56);
     let announcement = Announcement { group: NUMBER, sequence };
     let (request, response) = (buffer(&message), HeapBuffer::new(room, 1));
@@ -52,9 +52,8 @@ fn kind(frame: &[u8]) -> Kind {
     Frame::parse(frame).unwrap().header.kind
 }
 
-/// Carries frames both ways but for those that `loses` names, answers requests with their first four
-/// bytes, and lets the clock run to the next timer where nothing moves, until the call has ended.
-/// Gives the requests that ran.
+/// Carries frames both ways except those selected by `loses`, answers requests with their first four bytes,
+/// and advances the clock when idle, until the call has ended. Returns the executed requests.
 fn run_lossy(pair: &mut Pair, mut loses: impl FnMut(&[u8]) -> bool) -> Vec<Vec<u8>> {
     let mut ran = Vec::new();
     for _ in 0..10_000 {
@@ -123,7 +122,8 @@ fn a_call__is_an_announcement_and_the_packets_for_all() {
     assert_eq!((client.calls_started, client.calls_succeeded), (1, 1));
 }
 
-/// A mark on any packet for all comes back with the answer, whether the packet waited for its announcement or not.
+/// A mark on a multicast packet is echoed with the answer, even if the packet had to wait for its
+/// announcement.
 #[test]
 fn a_mark__on_a_packet_for_all_comes_back() {
     for announced_last in [false, true] {
@@ -148,8 +148,8 @@ fn a_mark__on_a_packet_for_all_comes_back() {
     }
 }
 
-/// The announcement allows packets of the response behind the first, as the last packet of a request does
-/// otherwise; not so without response grants.
+/// With response grants, the announcement allows further packets of the response, like the last packet of
+/// other requests.
 #[test]
 fn announcements__grant_packets_of_the_response() {
     for (response_grants, grant) in [(true, 4), (false, 1)] {
@@ -171,7 +171,7 @@ fn announcements__grant_packets_of_the_response() {
         let answers = pair.server_sends();
         let parts = answers.iter().filter(|frame| kind(frame) == Kind::ResponsePart).count();
         assert_eq!(parts as u32, grant, "{:?}", words(&answers));
-        // Of the response, whatever is still to be allowed.
+        // The remaining packets of the response.
         let mut frames = answers;
         let ended = loop {
             let ended = frames.iter().find_map(|frame| match pair.at_client(frame) {
@@ -190,8 +190,7 @@ fn announcements__grant_packets_of_the_response() {
     }
 }
 
-/// A packet that is sent again on the session may come before the announcement, or behind it: the grant is that of
-/// either that says more.
+/// A repetition on the session may arrive before or after the announcement: the larger grant counts.
 #[test]
 fn announcements__grant_packets_whatever_came_before() {
     for repaired_first in [false, true] {
@@ -200,7 +199,7 @@ fn announcements__grant_packets_whatever_came_before() {
         let frames = pair.client_sends();
         let (announcement, packets) = frames.split_first().unwrap();
         let mut repair = frames[1].clone();
-        // Packet 0 as the session has it: the header of the announcement, of another kind.
+        // Packet 0 as sent on the session: the header of the announcement, with another kind.
         repair[..16].copy_from_slice(&announcement[..16]);
         repair[0] = repair[0] & 0xF0 | Kind::RequestPart as u8;
         let order = [&repair, announcement];
@@ -230,7 +229,7 @@ fn packets__before_their_announcement_wait_for_it() {
     assert_eq!(pair.server.counters().multicast_held, 6);
     let (_, request) = pair.at_server(&frames[0]).request();
     assert_eq!(request, message);
-    // What is repeated runs nothing again.
+    // Repeated frames do not run the request again.
     frames.iter().for_each(|frame| pair.at_server(frame).nothing());
     let counters = pair.server.counters();
     assert_eq!((counters.requests_received, counters.multicast_adopted), (1, PACKETS));
@@ -250,15 +249,15 @@ fn a_lost_packet__is_repaired_alone() {
         });
         assert_ran_once(&pair, &ran, &message);
         let repeated = pair.client.counters().packets_retransmitted;
-        // A probe looks for the first of what is missing; that is all of it.
+        // One packet is missing, and a probe repeats it.
         assert_eq!(repeated, 1, "packet {lost}");
         assert_eq!(pair.server.counters().multicast_adopted, PACKETS - 1);
         assert_eq!(pair.client.counters().multicast_missed, 0);
     }
 }
 
-/// The transmissions to all are in their order as those to one are: what was sent well before a packet that came is lost, be
-/// that a repetition.
+/// The order of transmissions holds for multicast as well: packets sent well before an arrived packet are
+/// lost, even if that is a repetition.
 #[test]
 fn lost_packets__are_each_found_by_what_came_after_them() {
     for lost in [vec![1], vec![1, 3], vec![1, 2], vec![0, 2, 4], vec![0, 1, 2]] {
@@ -381,7 +380,7 @@ fn calls__of_two_packets_are_the_smallest_that_are_announced() {
     }
 }
 
-/// The acknowledgement of the last packet measures the round trip, as it does of packets that go on the session.
+/// The acknowledgement of the last packet measures the round trip, like that of packets on the session.
 #[test]
 fn calls__measure_the_round_trip_before_the_answer_comes() {
     let mut pair = joined();
@@ -398,7 +397,7 @@ fn calls__measure_the_round_trip_before_the_answer_comes() {
     assert_eq!(pair.client.srtt_ns(pair.session), Some(50_000));
 }
 
-/// What is announced again while it runs is answered as any repetition is: the client hears that the request is here.
+/// A repeated announcement of a running request gets a CREDIT, like any repetition.
 #[test]
 fn announcements__of_what_runs_are_acknowledged() {
     let mut pair = joined();
@@ -413,7 +412,7 @@ fn announcements__of_what_runs_are_acknowledged() {
     assert!(said.len() == 1 && said[0].starts_with("CREDIT"), "{said:?}");
 }
 
-/// A packet for all that is late belongs to no later request of its slot.
+/// A late multicast packet belongs to no later request of its slot.
 #[test]
 fn packets__of_an_ended_request_are_none_of_the_next() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
@@ -471,7 +470,7 @@ fn a_deadline__that_is_over_leaves_nothing_to_announce() {
     }
 }
 
-/// The message lies in the sender's memory until its frames are flushed, and no longer.
+/// The message stays in the sender's memory until its frames are flushed, and no longer.
 #[test]
 fn release_sent__lets_go_of_what_was_sent() {
     let mut pair = joined();
@@ -506,7 +505,7 @@ fn foreign_packets__are_dropped_and_counted() {
     pair.at_server(&frames[1]).nothing();
     assert_eq!(pair.server.counters().multicast_dropped, 4);
     assert_eq!(pair.server.counters().multicast_adopted, 0);
-    // Nor does a client take any.
+    // A client drops the packet, too.
     pair.at_client(&frames[1]).nothing();
     assert_eq!(pair.client.counters().multicast_dropped, 1);
 }
@@ -566,7 +565,7 @@ fn a_deadline__comes_with_the_announcement() {
     frames[1..].iter().for_each(|frame| late.at_server(frame).nothing());
     late.at_server(&frames[0]).request();
     let mut expired = frames[0].clone();
-    // A new request, of which nothing is left: the word behind the fields of the request.
+    // A new request whose deadline has passed: the word behind the request's fields.
     expired[28..32].fill(0);
     expired[10] += 8;
     late.at_server(&expired).nothing();
@@ -596,7 +595,7 @@ fn announcements__that_make_no_sense() {
     pair.at_client(&announce).nothing();
 }
 
-/// A slot has one request at a time, of one size: what is announced in its place is none.
+/// A slot has one request at a time, of one size: an announcement of another size is malformed.
 #[test]
 fn announcements__of_another_size_than_what_has_arrived() {
     let mut pair = joined();
@@ -618,7 +617,7 @@ fn announcements__of_another_size_than_what_has_arrived() {
 #[test]
 fn send_to_group__leaves_nothing_in_the_queue() {
     let mut pair = joined();
-    // As many as one call sends, so that each message ends with one.
+    // As many packets as one call sends, so that every message ends with a call.
     let len = TRANSMIT_FRAMES_MAX * P as usize;
     for messages in 1..4 {
         for sequence in 0..messages {
@@ -626,7 +625,7 @@ fn send_to_group__leaves_nothing_in_the_queue() {
             let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
             pair.client.send_to_group(to, buffer(&pattern(len, sequence)));
         }
-        // The messages, and an entry in the queue for all of them.
+        // The messages, and one entry of the queue for all of them.
         assert_eq!(pair.client.census().to_send, messages as usize + 1);
         let mut sent = 0;
         while pair.client.has_transmit() {
@@ -642,7 +641,7 @@ fn send_to_group__leaves_nothing_in_the_queue() {
     }
 }
 
-/// Each frame goes out once, wherever the medium begins to refuse: the announcement, too.
+/// Every frame is sent once, wherever the medium begins to refuse, the announcement included.
 #[test]
 fn calls__that_are_refused_anywhere_are_as_if_they_had_just_begun() {
     for taken in 0..=PACKETS as usize {
@@ -664,7 +663,7 @@ fn calls__that_are_refused_anywhere_are_as_if_they_had_just_begun() {
     }
 }
 
-/// Who waits for credits has those that come back, before they are known to have been enough.
+/// Slots that wait for credits get returned credits first, before it is known whether those suffice.
 #[test]
 fn may_announce__not_before_those_that_wait() {
     let shape = Shape { slots: 16, credits: 8, ..Shape::default() };
@@ -683,7 +682,7 @@ fn may_announce__not_before_those_that_wait() {
     assert!(pair.client.may_announce(pair.session, LEN, P));
 }
 
-/// A repair that comes in the short way is acknowledged, though the slot was in the queue for something else.
+/// A repetition handled by the fast path is acknowledged, although the slot was queued for another reason.
 #[test]
 fn a_repair__of_what_was_only_announced_is_acknowledged() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
@@ -694,7 +693,7 @@ fn a_repair__of_what_was_only_announced_is_acknowledged() {
     pair.respond(handle, b"y");
     let answer = pair.server_sends().remove(0);
     pair.at_client(&answer).completed();
-    // The answer is to be sent again, and the next request comes in its place.
+    // The answer is queued for repetition when the next request replaces it.
     pair.at_server(&repeated(&request)).nothing();
     call(&mut pair, 70, CallLimits::default());
     let frames = pair.client_sends();
@@ -726,8 +725,8 @@ fn send_to_group__goes_on_where_the_medium_had_no_room() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever is lost of announcements, multicast, repairs and answers: each request runs once, with its
-    /// bytes, and the credits come back.
+    /// With any loss of announcements, multicasts, repetitions and answers, every request runs once, with its
+    /// own bytes, and the credits return.
     #[test]
     fn losses__of_anything(seed in any::<u64>(), per_mille in 0u64..400, calls in 1u64..6) {
         let mut pair = joined();

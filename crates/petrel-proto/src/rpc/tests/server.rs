@@ -24,8 +24,8 @@ fn a_request_runs_once_whatever_is_repeated() {
     assert_eq!(pair.server.counters().requests_received, 2);
 }
 
-/// An answer that was given later says so, for its round trip tells nothing. The slot's next answer, given at once, does
-/// not say it, whenever it is sent.
+/// An answer given later is marked, because its round trip is no measurement. The slot's next answer, given
+/// at once, is not marked, whenever it is sent.
 #[test]
 fn an_answer_given_at_once_says_nothing_of_the_one_before_it() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
@@ -52,7 +52,7 @@ fn an_answer_given_at_once_says_nothing_of_the_one_before_it() {
     assert_eq!((aux(&answers[0]), aux(&answers[1])), (0, 0));
 }
 
-/// Addresses that are fetched ahead are those of the memory that the request will need, and null where there is none.
+/// The addresses for prefetching are those of the request's memory, and null without any.
 #[test]
 fn addresses_of_an_upcoming_request_are_those_of_session_slot_and_answer() {
     let mut pair = Pair::new();
@@ -81,7 +81,7 @@ fn addresses_of_an_upcoming_request_are_those_of_session_slot_and_answer() {
             pair.respond(handle, b"y");
         }
     }
-    // Of another session, of a client's, and of a frame that is none.
+    // For another session, a client session, and a frame that is not valid.
     let mut foreign = frame.clone();
     foreign[3] = 0xFF;
     let foreign = Upcoming::of(&foreign);
@@ -127,7 +127,7 @@ fn a_request_too_far_ahead_is_not_taken() {
     pair.at_server(&request).request();
 }
 
-/// By whichever way, and for requests of one packet and of several.
+/// On both paths, and for requests of one packet and of several.
 #[test]
 fn a_request_as_far_ahead_as_may_be_is_taken_and_none_beyond() {
     for short_ways in [false, true] {
@@ -135,7 +135,7 @@ fn a_request_as_far_ahead_as_may_be_is_taken_and_none_beyond() {
             let mut pair = Pair::by(Shape::default(), short_ways);
             pair.call(&pattern(len, 1), 10, 1);
             let mut request = pair.client_sends().remove(0);
-            // The slot's number is a round before the first request's.
+            // The slot's number is one stride below the first request's.
             let most = FIRST - 8 + 8 * crate::limits::FUTURE_ROUNDS_MAX;
             for (number, dropped) in [(most + 8, 1), (most, 0)] {
                 request[10..16].copy_from_slice(&number.to_le_bytes()[..6]);
@@ -148,7 +148,7 @@ fn a_request_as_far_ahead_as_may_be_is_taken_and_none_beyond() {
     }
 }
 
-/// A server that has not needed a slot yet has no request in it that could be repeated.
+/// A slot that the server has not allocated holds no request to repeat.
 #[test]
 fn a_stale_request_of_any_slot_is_dropped() {
     for short_ways in [false, true] {
@@ -162,13 +162,13 @@ fn a_stale_request_of_any_slot_is_dropped() {
             pair.at_server(&request).nothing();
         }
         let counters = pair.server.counters();
-        // What a slot is made with counts as over, and says so to who asks.
+        // A new slot's initial number counts as an ended request.
         assert_eq!(counters.dropped_stale + counters.dropped_duplicate, 64);
         assert_eq!(counters.requests_received, 0);
     }
 }
 
-/// At the sizes that are just allowed, and a byte beyond.
+/// At the largest allowed sizes, and a byte beyond.
 #[test]
 fn a_request_of_one_packet_is_as_large_as_a_packet_and_as_was_agreed() {
     for short_ways in [false, true] {
@@ -198,7 +198,7 @@ fn a_request_of_one_packet_is_as_large_as_a_packet_and_as_was_agreed() {
     }
 }
 
-/// The client may have met congestion with any copy of its request.
+/// Any copy of the request may have met congestion.
 #[test]
 fn a_mark_on_a_repeated_request_that_runs_comes_back() {
     for is_marked in [false, true] {
@@ -216,7 +216,8 @@ fn a_mark_on_a_repeated_request_that_runs_comes_back() {
     }
 }
 
-/// The buffer of the answer before serves for the next one, unless its memory is worth more than the time.
+/// The former answer's buffer is reused for the next answer, unless large: then its memory is worth more than
+/// the saved time.
 #[test]
 fn a_request_comes_with_the_buffer_of_the_answer_before_it() {
     for (room, is_given) in [(1, true), (P as usize, true), (P as usize + 1, false)] {
@@ -237,7 +238,7 @@ fn a_request_comes_with_the_buffer_of_the_answer_before_it() {
     }
 }
 
-/// What a slot had for packets that arrive it has no more when all are there, or are not waited for.
+/// A slot's memory for arriving packets is freed when the request is complete or has expired.
 #[test]
 fn a_request_that_is_whole_or_too_late_holds_no_memory_for_its_packets() {
     let of_slot = |pair: &Pair| {
@@ -261,7 +262,7 @@ fn a_request_that_is_whole_or_too_late_holds_no_memory_for_its_packets() {
     pair.at_server(&frames[0]).nothing();
     assert_eq!(of_slot(&pair), (true, true));
     pair.now += 1_000_000;
-    // Out of order: the short way does not look at the time.
+    // Out of order, because the fast path does not check the time.
     pair.at_server(&frames[2]).nothing();
     assert_eq!(pair.server.counters().requests_expired, 1);
     assert_eq!(of_slot(&pair), (true, false), "the text of the refusal is left");
@@ -363,7 +364,7 @@ fn a_client_that_breaks_the_size_limit_gets_an_error() {
     let mut pair = Pair::with(Shape { request_bytes_max: 2000, ..Shape::default() });
     pair.call(b"1234", 10_000, 1);
     let mut request = pair.client_sends().remove(0);
-    // The same header with another size, and the payload that goes with it.
+    // The same header with another size, and the payload for this size.
     request[16..20].copy_from_slice(&2001u32.to_le_bytes());
     request.resize(24 + P as usize, 7);
     pair.at_server(&request).nothing();
@@ -443,7 +444,7 @@ fn the_short_way_takes_packets_in_the_middle_of_a_burst_that_come_in_order() {
     assert_eq!(pair.server.counters().frames_accepted, 8);
 }
 
-/// What the short way takes is the packet that is expected, to every bit that means something.
+/// The fast path accepts exactly the expected packet, to every significant bit.
 #[test]
 fn the_short_way_takes_no_packet_that_differs_in_a_field() {
     let mut pair = Pair::new();
@@ -452,7 +453,7 @@ fn the_short_way_takes_no_packet_that_differs_in_a_field() {
     let frames = pair.client_sends();
     pair.at_server(&frames[0]).nothing();
     let expected = frames[1].clone();
-    // Of kind, flags, session, token, request number, size, packet and grant. The method alone is not looked at.
+    // Kind, flags, session, token, request number, size, packet and grant. Only the method is not checked.
     for at in (0..24).filter(|at| ![8, 9].contains(at)) {
         for bit in 0..8 {
             let mut other = expected.clone();
@@ -473,8 +474,8 @@ fn the_short_way_takes_no_packet_that_differs_in_a_field() {
     assert_eq!(pair.at_server(&frames[5]).request().1, message);
 }
 
-/// Control frames that the medium has taken stay as they are to the end of the burst, however many
-/// are refused behind them.
+/// Accepted control frames stay unchanged to the end of the burst, for any number of refused frames behind
+/// them.
 #[test]
 fn refused_control_frames_do_not_come_round_to_those_that_were_taken() {
     let mut pair = Pair::with(Shape { slots: 64, credits: 1_000, ..Shape::default() });

@@ -1,24 +1,24 @@
-//! A slot's timer comes when the present call needs it, whatever the slot waited for before.
+//! A slot's timer fires when the current call needs it, whatever the slot waited for before.
 
 use super::*;
 use crate::recovery::rtt::RtoBounds;
 
-/// Round trip of the calls that are answered, in nanoseconds.
+/// Round trip of the answered calls, in nanoseconds.
 const TRIP_NS: u64 = 10_000;
 
-/// When a probe is due that is set now, with what the wheel's ticks add to it.
+/// The latest time of a probe that is set now, including ticks of the wheel.
 fn probe_ns_max() -> u64 {
     RtoBounds::default().probe_min_ns + (2 << 16)
 }
 
-/// Sends a request of one packet, and has it answered.
+/// Sends a request of one packet, and answers it.
 fn exchange(pair: &mut Pair) {
     pair.call(b"x", 10, 1);
     let frames = pair.client_sends();
     answer(pair, &frames[0]);
 }
 
-/// Has a request of one packet answered.
+/// Answers a request of one packet.
 fn answer(pair: &mut Pair, frame: &[u8]) {
     pair.now += TRIP_NS;
     let (handle, _) = pair.at_server(frame).request();
@@ -27,7 +27,7 @@ fn answer(pair: &mut Pair, frame: &[u8]) {
     pair.at_client(&answers[0]).completed().outcome.unwrap();
 }
 
-/// Lets time pass until the client sends something; gives it, and how long it took.
+/// Advances the time until the client sends frames. Returns the frames and the passed time.
 fn wait_until_sent(pair: &mut Pair) -> (Vec<Vec<u8>>, u64) {
     let began = pair.now;
     for _ in 0..10_000 {
@@ -42,7 +42,7 @@ fn wait_until_sent(pair: &mut Pair) -> (Vec<Vec<u8>>, u64) {
     panic!("nothing is sent");
 }
 
-/// Loses a request of one packet, and says how long it took until it was sent again.
+/// Loses a request of one packet. Returns its repetition and the time until then.
 fn lose(pair: &mut Pair) -> (Vec<u8>, u64) {
     pair.call(b"x", 10, 1);
     let _lost = pair.client_sends();
@@ -54,7 +54,7 @@ fn pairs() -> [Pair; 2] {
     [true, false].map(|short_ways| Pair::by(Shape { slots: 1, ..Shape::default() }, short_ways))
 }
 
-/// From the least timeout on a probe would come no earlier than the timeout: there is none, and the first look is a timeout.
+/// With a probe time from the least timeout on, probes are disabled: the first check for loss is a timeout.
 #[test]
 fn probes_are_off_from_the_least_timeout_on() {
     let least_ns = RtoBounds::default().min_ns;
@@ -87,16 +87,16 @@ fn a_probe_does_not_wait_for_the_timeout_of_before_the_first_round_trip() {
 #[test]
 fn a_probe_does_not_wait_for_the_timeout_of_a_former_call() {
     for mut pair in pairs() {
-        // The session knows its path, and what was set before has come due.
+        // The session knows its path, and its former timers have come due.
         exchange(&mut pair);
         pair.now += 20_000_000;
         pair.client.handle_timeouts(pair.now);
         for _ in 0..5 {
-            // After the probe the slot waits for a timeout, which the answer makes needless.
+            // After the probe the slot waits for a timeout, which the answer makes unnecessary.
             let (again, after_ns) = lose(&mut pair);
             assert!(after_ns <= probe_ns_max(), "{after_ns}");
             answer(&mut pair, &again);
-            // What was looked for is not measured, and the next is given more time until one is.
+            // A probed packet is not measured, and the next packet gets more time until a measurement.
             exchange(&mut pair);
         }
         let counters = pair.client.counters();
@@ -110,7 +110,7 @@ fn a_probe_does_not_wait_for_the_timeout_of_a_slower_path() {
         exchange(&mut pair);
         pair.call(b"x", 10, 1);
         let frames = pair.client_sends();
-        // The server stands still for a while, and the next timer is set for that.
+        // The server halts for a while, and the next timer is set for this delay.
         pair.now += 8_000_000;
         answer(&mut pair, &frames[0]);
         pair.now += 20_000_000;
@@ -138,7 +138,7 @@ fn a_request_of_many_packets_is_probed_again_after_a_probe() {
             frames.iter().for_each(|frame| pair.at_server(frame).nothing());
             let credits = pair.server_sends();
             pair.at_client(&credits[0]).nothing();
-            // What this evidence has sent is lost again.
+            // The packets sent on this evidence are lost again.
             let _lost = pair.client_sends();
             if silences == 3 {
                 break;

@@ -1,5 +1,5 @@
-//! Calls that wait for an event, many of them at once: what they hold, what they cost, and who comes
-//! when credits are short (`docs/wire-protocol.md` §4, §6.3, §7.2).
+//! Many calls that wait for events: their resources, their cost, and their order when credits are short
+//! (`docs/wire-protocol.md` §4, §6.3, §7.2).
 
 use super::*;
 use crate::congestion::{CongestionConfig, CongestionControl, SwiftConfig};
@@ -14,11 +14,11 @@ fn wide() -> Shape {
     Shape { slots: SLOTS_DEFAULT, credits: CREDITS_DEFAULT, ..Shape::default() }
 }
 
-/// What the server's handlers were called with.
+/// The requests passed to the server's handlers.
 type Running = Vec<RequestHandle>;
 
-/// Carries all frames in both directions until none comes any more; handlers only take note. Gives the
-/// calls that ended.
+/// Carries all frames in both directions until no more are sent; handlers only record requests. Returns the
+/// ended calls.
 fn settle(pair: &mut Pair, running: &mut Running) -> Vec<Completion<HeapBuffer>> {
     let mut ended = Vec::new();
     loop {
@@ -40,7 +40,7 @@ fn settle(pair: &mut Pair, running: &mut Running) -> Vec<Completion<HeapBuffer>>
     }
 }
 
-/// Makes calls whose handlers do not answer, and lets looks pass until all of them wait.
+/// Makes calls whose handlers do not answer, and waits for probes until all calls wait without a credit.
 fn start_waiting(pair: &mut Pair, count: usize) -> Running {
     let mut running = Running::new();
     for tag in 0..count {
@@ -57,8 +57,8 @@ fn start_waiting(pair: &mut Pair, count: usize) -> Running {
     running
 }
 
-/// 2 000 calls wait on one session with default terms, and a further one finds a slot and a credit at once. It
-/// was 8 slots and 32 credits: the ninth call waited, for as long as the others did.
+/// 2 000 calls wait on one session with default parameters, and another call finds a slot and a credit at
+/// once. With the former 8 slots and 32 credits, the ninth call waited for as long as the others did.
 #[test]
 fn two_thousand_calls_wait_and_another_does_not() {
     let mut pair = Pair::with(wide());
@@ -75,7 +75,7 @@ fn two_thousand_calls_wait_and_another_does_not() {
     assert_eq!((ended.tag, ended.response.message()), (9_999, &b"pong"[..]));
     assert_eq!(pair.client.counters().credit_waits, waits);
     assert_eq!(pair.client.counters().calls_queued, 0);
-    // All of them are answered in the end, each once.
+    // All calls are answered in the end, once each.
     for handle in &running {
         pair.respond(*handle, b"now");
     }
@@ -88,7 +88,7 @@ fn two_thousand_calls_wait_and_another_does_not() {
     assert_eq!(pair.client.pending_calls(pair.session), 0);
 }
 
-/// It was one in 16 ms.
+/// Formerly there was a probe every 16 ms.
 #[test]
 fn a_call_that_waits_for_a_minute_costs_some_thirty_probes() {
     let mut pair = Pair::new();
@@ -108,7 +108,7 @@ fn a_call_that_waits_for_a_minute_costs_some_thirty_probes() {
         assert!(gap_ns <= pair[0] / 2 + 1_100_000, "after {} ns another {gap_ns} ns", pair[0]);
         assert!(gap_ns <= WAITING_LOOK_NS_MAX + 1_000_000);
     }
-    // The answer is lost, and found by the next look.
+    // The answer is lost, and found by the next probe.
     pair.respond(running[0], b"now");
     pair.server_sends();
     let answered_ns = pair.now;
@@ -123,7 +123,7 @@ fn a_call_that_waits_for_a_minute_costs_some_thirty_probes() {
     pair.assert_credits_back();
 }
 
-/// A probe that is lost, or its CREDIT, is not waited for as long as the answer is.
+/// After the loss of a probe, or of its CREDIT, the next probe comes sooner than the next regular one.
 #[test]
 fn a_look_that_is_not_answered_is_repeated_after_a_timeout() {
     let mut pair = Pair::new();
@@ -140,14 +140,14 @@ fn a_look_that_is_not_answered_is_repeated_after_a_timeout() {
     pair.wait_for_look();
     assert!(pair.now - lost_ns < 10_000_000, "{} ns", pair.now - lost_ns);
     settle(&mut pair, &mut running);
-    // And that was answered: the next one is put off again.
+    // That probe was answered: the next one is delayed again.
     let heard_ns = pair.now;
     pair.wait_for_look();
     assert!(pair.now - heard_ns > SECOND_NS);
 }
 
-/// Looks without an answer are further and further apart. One that is answered says how long the next may wait, which is
-/// less: it does not come as late as was planned before.
+/// Unanswered probes are further and further apart. An answered probe shortens the time to the next one,
+/// which comes earlier than planned before.
 #[test]
 fn an_answered_look_brings_the_next_near_again() {
     let mut pair = Pair::new();
@@ -165,7 +165,7 @@ fn an_answered_look_brings_the_next_near_again() {
         asking = pair.client_sends();
     }
     let planned_ns = pair.client.next_timeout_ns().unwrap() - pair.now;
-    // The last of them was only late.
+    // The last probe was only late.
     pair.now += 5_000;
     pair.at_server(&asking[0]).nothing();
     let credit = pair.server_sends();
@@ -177,8 +177,8 @@ fn an_answered_look_brings_the_next_near_again() {
     assert!(gap_ns < planned_ns * 3 / 4, "{gap_ns} of the {planned_ns} ns that were planned");
 }
 
-/// Half of the free credits went with each call whose buffer holds a large response: five of them took
-/// nearly all, for as long as they waited.
+/// Each call with a buffer for a large response took half of the free credits: five calls held nearly all of
+/// them while they waited.
 #[test]
 fn what_was_granted_returns_when_the_server_says_that_the_call_waits() {
     let mut pair = Pair::with(Shape { credits: 32, ..Shape::default() });
@@ -192,7 +192,7 @@ fn what_was_granted_returns_when_the_server_says_that_the_call_waits() {
     pair.wait_for_look();
     settle(&mut pair, &mut running);
     pair.assert_credits_back();
-    // The answer of 40 packets begins with one, and is pulled with credits.
+    // The answer of 40 packets begins with one, and PULLs allow the others with credits.
     let message = pattern(40 * P as usize, 3);
     pair.respond(running[2], &message);
     let first = pair.server_sends();
@@ -203,7 +203,7 @@ fn what_was_granted_returns_when_the_server_says_that_the_call_waits() {
     pair.assert_credits_back();
 }
 
-/// The CREDIT says what was true when it was sent: the response may have come before it.
+/// The CREDIT may be out of date: the response may have arrived before.
 #[test]
 fn a_credit_with_flag_w_that_comes_late_takes_nothing_from_a_response() {
     let mut pair = Pair::with(Shape { credits: 32, ..Shape::default() });
@@ -230,8 +230,8 @@ fn a_credit_with_flag_w_that_comes_late_takes_nothing_from_a_response() {
     pair.assert_credits_back();
 }
 
-/// The handlers of all calls wait, so no first copy measures the path: the repetition that is answered does. Without
-/// that, probes came after four timeouts, and 64 calls at a time could begin to wait in that time.
+/// The handlers of all calls wait, so no first copy measures the path: the answered repetition does.
+/// Otherwise probes came after four timeouts, and only 64 calls at a time could begin to wait in this time.
 #[test]
 fn an_answered_repetition_measures_the_path() {
     let mut pair = Pair::new();
@@ -265,7 +265,7 @@ fn a_credit_that_may_answer_either_copy_measures_nothing() {
     pair.assert_credits_back();
 }
 
-/// 64 calls on 32 credits, each made anew when it ends. Some slots waited for 30 rounds.
+/// 64 calls on 32 credits, each made again when it ends. Formerly some slots waited for 30 rounds.
 #[test]
 fn no_slot_waits_for_many_rounds_when_credits_are_short() {
     for (slots, calls) in [(64u16, 63u64), (256, 200)] {
@@ -282,7 +282,7 @@ fn no_slot_waits_for_many_rounds_when_credits_are_short() {
                 let (handle, _) = pair.at_server(frame).request();
                 pair.respond(handle, b"y");
             }
-            // Each continuation makes the next call at once, as a caller does.
+            // Every continuation makes the next call at once, like a caller in a loop.
             for frame in &pair.server_sends() {
                 let ended = pair.at_client(frame).completed();
                 longest = longest.max(round - started[ended.tag as usize]);
@@ -295,7 +295,7 @@ fn no_slot_waits_for_many_rounds_when_credits_are_short() {
     }
 }
 
-/// Small calls do not push a large message aside, nor it them.
+/// Neither small calls nor a large message displace the other.
 #[test]
 fn a_large_message_and_small_calls_take_turns_at_the_credits() {
     let mut pair = Pair::with(Shape { slots: 8, credits: 4, ..Shape::default() });
@@ -330,8 +330,7 @@ fn a_large_message_and_small_calls_take_turns_at_the_credits() {
     assert!(small >= rounds, "{small} small calls in {rounds} rounds");
 }
 
-/// A request for the health of the endpoint goes out though all slots and credits are taken, and the server is
-/// silent.
+/// A health request is sent although all slots and credits are in use, and the server is silent.
 #[test]
 fn health_waits_behind_nothing() {
     // With slots left, and with calls that wait for one.
@@ -356,7 +355,7 @@ fn health_with(calls: u64) {
     let answers = pair.server_sends();
     assert_eq!(pair.at_client(&answers[0]).completed().tag, 777);
     assert_eq!(pair.client.credits(pair.session), Some((0, 4)));
-    // Once more, by the same slot, and lost: it is sent again like others.
+    // Again on the same slot, and lost: the request is repeated like others.
     let (request, response) = (buffer(b""), HeapBuffer::new(10, 1));
     pair.client.call(pair.now, pair.session, ENDPOINT_METHOD, request, response, 778).unwrap();
     assert_eq!(words(&pair.client_sends()), ["REQUEST s0 r896 m65535 0 B"]);
@@ -376,7 +375,7 @@ fn health_with(calls: u64) {
     assert_eq!(pair.client.credits(pair.session), Some((0, 4)));
 }
 
-/// What needs no credit allows no packets of its answer that would need some, however much room the caller has.
+/// A request without a credit allows no packets of its answer that need credits, for any room of the caller.
 #[test]
 fn health_grants_one_packet() {
     for (method, expected) in [
@@ -392,7 +391,8 @@ fn health_grants_one_packet() {
     }
 }
 
-/// Memory comes with the calls: both ends begin with a few slots, and end with as many as were used at once.
+/// Slots are allocated with the calls: both ends begin with a few slots, and end with as many as were used at
+/// once.
 #[test]
 fn slots_are_made_when_calls_need_them() {
     let mut pair = Pair::with(wide());
@@ -410,7 +410,7 @@ fn slots_are_made_when_calls_need_them() {
     assert_eq!(slots_of(&pair), (128, 128));
 }
 
-/// A frame that is dropped makes no slot, and one that is taken no more than were agreed on.
+/// A dropped frame allocates no slot, and an accepted one no more than the agreed number.
 #[test]
 fn a_server_makes_slots_for_requests_that_it_takes() {
     let mut pair = Pair::with(wide());
@@ -431,7 +431,7 @@ fn a_server_makes_slots_for_requests_that_it_takes() {
     assert_eq!(pair.server.slots_made(pair.server_session), usize::from(SLOTS_DEFAULT));
 }
 
-/// Calls that wait for an event have nothing on the way, so a window has as much room as without them.
+/// Calls that wait for an event have no packets in flight, so they leave the whole window to other calls.
 #[test]
 fn calls_that_wait_take_nothing_of_a_congestion_window() {
     let config = || {
