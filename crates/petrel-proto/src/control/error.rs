@@ -2,18 +2,8 @@
 
 use thiserror::Error;
 
-use super::Kind;
+use super::{Kind, OutOfRange};
 use crate::Status;
-
-/// A field whose value the specification does not allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{} with {field} out of range", kind.name())]
-pub struct OutOfRange {
-    /// The message.
-    pub kind: Kind,
-    /// The field, as the specification names it.
-    pub field: &'static str,
-}
 
 /// The reason why a stream is not, or no longer, a control connection. No error is recoverable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

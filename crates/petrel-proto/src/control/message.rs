@@ -2,8 +2,20 @@
 
 use std::net::SocketAddr;
 
-use super::{OutOfRange, VersionRange};
+use thiserror::Error;
+
+use super::VersionRange;
 use crate::Status;
+
+/// A field whose value the specification does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{} with {field} out of range", kind.name())]
+pub struct OutOfRange {
+    /// The message.
+    pub kind: Kind,
+    /// The field, as the specification names it.
+    pub field: &'static str,
+}
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $wire:literal;)*) => {

@@ -30,11 +30,11 @@ mod refusals;
 mod vectors;
 
 pub use decoder::Decoder;
-pub use error::{DecodeError, Fault, OutOfRange};
+pub use error::{DecodeError, Fault};
 pub use message::{
     Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello, Kind, LinkAccept, LinkClose,
-    LinkOpen, LinkRefuse, Message, Offer, Ping, Pong, SessionAccept, SessionClose, SessionDrain,
-    SessionOpen, SessionRefuse, StatsReply, StatsRequest,
+    LinkOpen, LinkRefuse, Message, Offer, OutOfRange, Ping, Pong, SessionAccept, SessionClose,
+    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 

@@ -9,8 +9,8 @@ use crate::buffer::Buffer;
 use crate::limits::{
     ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of,
 };
-use crate::session::backlog::{Expiry, NEVER, Queued};
-use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall, WayOut};
+use crate::session::backlog::{Expiry, NEVER, PendingCall, Queued};
+use crate::session::client::{ClientSession, ClientState, SlotCall, WayOut};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 

@@ -3,8 +3,9 @@
 use super::call::{self, CallFailure, Execution};
 use super::{Core, Event};
 use crate::buffer::Buffer;
+use crate::session::backlog::PendingCall;
 use crate::session::backlog::Queued;
-use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall};
+use crate::session::client::{ClientSession, ClientState, SlotCall};
 use crate::session::server::ServerSession;
 use crate::session::{Agreed, Origin, PeerKey, Role, SessionId};
 use crate::status::Status;

@@ -40,7 +40,7 @@ pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use transmit::FrameSink;
 
-pub use crate::session::client::PendingCall;
+pub use crate::session::backlog::PendingCall;
 
 use crate::buffer::Buffer;
 use crate::congestion::{CongestionControl, CongestionCounters};

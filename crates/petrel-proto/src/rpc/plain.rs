@@ -23,9 +23,9 @@ use super::{Completion, Core, FrameSink, RequestHandle, call};
 use crate::buffer::{Buffer, Payload};
 use crate::congestion::Ack;
 use crate::limits::{ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
-use crate::session::backlog::NEVER;
+use crate::session::backlog::{NEVER, PendingCall};
 use crate::session::client::{
-    ClientSession, ClientSlot, ClientState, PendingCall, RoundTrips, SlotCall, WayOut,
+    ClientSession, ClientSlot, ClientState, RoundTrips, SlotCall, WayOut,
 };
 use crate::session::server::ServerState;
 use crate::session::{Origin, PeerKey, Role, SessionId, SessionTable};

@@ -2,10 +2,21 @@
 
 use std::collections::VecDeque;
 
-use super::client::PendingCall;
-
 /// A time that never comes.
 pub(crate) const NEVER: u64 = u64::MAX;
+
+/// A call as made by the application.
+#[derive(Debug)]
+pub struct PendingCall<B, T = u64> {
+    /// The method to call.
+    pub method: u16,
+    /// The caller's tag, returned with the call's end.
+    pub tag: T,
+    /// The request.
+    pub request: B,
+    /// The buffer for the response, up to its capacity.
+    pub response: B,
+}
 
 /// The time limit of a call, in nanoseconds of its core's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The client's half of a session (`docs/wire-protocol.md` §5).
 
-use super::backlog::{Backlog, Expiry, NEVER};
+use super::backlog::{Backlog, Expiry, NEVER, PendingCall};
 use super::order::SendOrder;
 use super::spare::{Reusable, Spare};
 use super::turns::SlotQueue;
@@ -155,19 +155,6 @@ impl RoundTrips {
 /// a later call wait long for the repetition of a lost packet. Beyond the limit, doubled timeouts measure the
 /// path.
 const PROBE_BACKOFF_MAX: u32 = 2;
-
-/// A call as made by the application.
-#[derive(Debug)]
-pub struct PendingCall<B, T = u64> {
-    /// The method to call.
-    pub method: u16,
-    /// The caller's tag, returned with the call's end.
-    pub tag: T,
-    /// The request.
-    pub request: B,
-    /// The buffer for the response, up to its capacity.
-    pub response: B,
-}
 
 /// The caller's part of a call in a slot.
 pub(crate) struct SlotCall<B, T> {

@@ -1,13 +1,13 @@
 //! One message with room for the headers of its packets. The [parent module](super) draws the
 //! layout and explains why the unsafe code is sound.
 
+use std::cell::Cell;
 use std::fmt;
 use std::ptr::NonNull;
 
 use crate::copy::{copy_one_line, copy_out_of_line};
 
-use super::class::LARGEST_BLOCK_BYTES;
-use super::pool::Shelf;
+use super::class::{Class, LARGEST_BLOCK_BYTES};
 
 /// Room before the data: for the pool's meta data of the block, and the header of packet 0.
 pub const HEAD_ROOM_BYTES: usize = 64;
@@ -63,6 +63,108 @@ impl Meta {
     pub(super) fn packet_count(&self) -> usize {
         (self.noted_packet_count & PACKET_COUNT_MASK) as usize
     }
+}
+
+/// The blocks of one class. A shelf does not move while the pool lives, so blocks can point to it.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    first_idle: Cell<Option<NonNull<Meta>>>,
+    lent_count: Cell<usize>,
+    class: Class,
+    /// Set if a returned block needs more work: it is a reference, the pool poisons, or only buffers keep the pool
+    /// alive. One test covers all cases, so that they cost nothing where none applies.
+    on_return: Cell<Option<OnReturn>>,
+}
+
+impl Shelf {
+    pub(super) fn new(class: Class) -> Self {
+        let (first_idle, on_return) = (Cell::new(None), Cell::new(None));
+        Self { first_idle, lent_count: Cell::new(0), class, on_return }
+    }
+
+    pub(super) fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Blocks that are lent out.
+    pub(super) fn lent_count(&self) -> usize {
+        self.lent_count.get()
+    }
+
+    /// A block of the shelf is lent out.
+    #[inline]
+    pub(super) fn lend_one(&self) {
+        self.lent_count.set(self.lent_count.get() + 1);
+    }
+
+    /// Sets the work for a block that comes back.
+    pub(super) fn set_on_return(&self, on_return: Option<OnReturn>) {
+        self.on_return.set(on_return);
+    }
+
+    #[inline]
+    pub(super) fn block_bytes(&self) -> usize {
+        self.class.block_bytes()
+    }
+
+    #[inline]
+    pub(super) fn pop(&self) -> Option<NonNull<Meta>> {
+        let block = self.first_idle.get()?;
+        // SAFETY: a block on the list is idle and begins with its meta data.
+        self.first_idle.set(unsafe { (*block.as_ptr()).next_idle });
+        Some(block)
+    }
+
+    /// Visits all blocks of the free list.
+    pub(super) fn for_each_idle(&self, mut look: impl FnMut(NonNull<Meta>)) {
+        let mut next = self.first_idle.get();
+        while let Some(block) = next {
+            look(block);
+            // SAFETY: a block on the list is idle and begins with its meta data.
+            next = unsafe { (*block.as_ptr()).next_idle };
+        }
+    }
+
+    /// Removes the blocks for which `keeps` returns false from the free list.
+    pub(super) fn retain_idle(&self, keeps: impl Fn(NonNull<Meta>) -> bool) {
+        let mut kept = None;
+        while let Some(block) = self.pop() {
+            if keeps(block) {
+                // SAFETY: the block was on the list until now, is idle, and begins with its meta data.
+                unsafe { (*block.as_ptr()).next_idle = kept };
+                kept = Some(block);
+            }
+        }
+        self.first_idle.set(kept);
+    }
+
+    /// Puts a returned block on the free list.
+    ///
+    /// # Safety
+    /// `block` was lent out by [`BufPool::alloc`](super::BufPool::alloc), and is no longer used.
+    #[inline]
+    pub(super) unsafe fn put_back(block: NonNull<Meta>) {
+        // SAFETY: the block begins with its meta data, which points to its shelf; a shelf lives as
+        // long as any of its blocks is lent out.
+        let shelf = unsafe { (*block.as_ptr()).shelf.as_ref() };
+        // SAFETY: the block belongs to the pool again.
+        unsafe { (*block.as_ptr()).next_idle = shelf.first_idle.get() };
+        shelf.first_idle.set(Some(block));
+        shelf.lent_count.set(shelf.lent_count.get() - 1);
+        if let Some(OnReturn { pool, run }) = shelf.on_return.get() {
+            // SAFETY: the pool is alive, and the block, which is one of its own, is on the free list.
+            unsafe { run(pool, block) };
+        }
+    }
+}
+
+/// Work of a pool for a block that comes back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnReturn {
+    pub(super) pool: NonNull<()>,
+    /// # Safety
+    /// The pool is alive, and the block is one of its idle blocks.
+    pub(super) run: unsafe fn(NonNull<()>, NonNull<Meta>),
 }
 
 /// Memory of one message: a pointer to its block. Dropping it returns the memory to its pool.

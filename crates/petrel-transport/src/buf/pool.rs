@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 
 use super::class::{CLASS_COUNT, Class, LARGEST_BLOCK_BYTES, class_of};
-use super::packet::{self, Meta, PacketBuf};
+use super::packet::{self, Meta, OnReturn, PacketBuf, Shelf};
 use super::region::Region;
 use super::shared::{self, SharedBuf};
 use super::spare;
@@ -137,80 +137,6 @@ struct Inner {
     is_orphan: Cell<bool>,
 }
 
-/// The blocks of one class. A shelf does not move while the pool lives, so blocks can point to it.
-#[derive(Debug)]
-pub(super) struct Shelf {
-    first_idle: Cell<Option<NonNull<Meta>>>,
-    lent_count: Cell<usize>,
-    class: Class,
-    /// The pool, if a returned block needs more work: because it is a reference, the pool poisons,
-    /// or the pool belongs to its buffers alone. One check covers all three, so that they cost
-    /// nothing in the usual case.
-    on_return: Cell<Option<NonNull<Inner>>>,
-}
-
-impl Shelf {
-    fn new(class: Class) -> Self {
-        let (first_idle, on_return) = (Cell::new(None), Cell::new(None));
-        Self { first_idle, lent_count: Cell::new(0), class, on_return }
-    }
-
-    #[inline]
-    pub(super) fn block_bytes(&self) -> usize {
-        self.class.block_bytes()
-    }
-
-    #[inline]
-    fn pop(&self) -> Option<NonNull<Meta>> {
-        let block = self.first_idle.get()?;
-        // SAFETY: a block on the list is idle and begins with its meta data.
-        self.first_idle.set(unsafe { (*block.as_ptr()).next_idle });
-        Some(block)
-    }
-
-    /// Visits all blocks of the free list.
-    fn for_each_idle(&self, mut look: impl FnMut(NonNull<Meta>)) {
-        let mut next = self.first_idle.get();
-        while let Some(block) = next {
-            look(block);
-            // SAFETY: a block on the list is idle and begins with its meta data.
-            next = unsafe { (*block.as_ptr()).next_idle };
-        }
-    }
-
-    /// Removes the blocks for which `keeps` returns false from the free list.
-    fn retain_idle(&self, keeps: impl Fn(NonNull<Meta>) -> bool) {
-        let mut kept = None;
-        while let Some(block) = self.pop() {
-            if keeps(block) {
-                // SAFETY: the block was on the list until now, is idle, and begins with its meta data.
-                unsafe { (*block.as_ptr()).next_idle = kept };
-                kept = Some(block);
-            }
-        }
-        self.first_idle.set(kept);
-    }
-
-    /// Puts a returned block on the free list.
-    ///
-    /// # Safety
-    /// `block` was lent out by [`BufPool::alloc`], and is no longer used.
-    #[inline]
-    pub(super) unsafe fn put_back(block: NonNull<Meta>) {
-        // SAFETY: the block begins with its meta data, which points to its shelf; a shelf lives as
-        // long as any of its blocks is lent out.
-        let shelf = unsafe { (*block.as_ptr()).shelf.as_ref() };
-        // SAFETY: the block belongs to the pool again.
-        unsafe { (*block.as_ptr()).next_idle = shelf.first_idle.get() };
-        shelf.first_idle.set(Some(block));
-        shelf.lent_count.set(shelf.lent_count.get() - 1);
-        if let Some(pool) = shelf.on_return.get() {
-            // SAFETY: the pool is alive, and the block, one of its own, is on the free list.
-            unsafe { Inner::after_return(pool, block) };
-        }
-    }
-}
-
 impl BufPool {
     /// Creates an empty pool. Memory is mapped at its first use.
     pub fn new(config: PoolConfig) -> Self {
@@ -278,7 +204,7 @@ impl BufPool {
             Some(block) => block,
             None => self.grow(shelf_index)?,
         };
-        shelf.lent_count.set(shelf.lent_count.get() + 1);
+        shelf.lend_one();
         Ok(block)
     }
 
@@ -302,7 +228,7 @@ impl BufPool {
     #[cold]
     #[inline(never)]
     fn grow(&self, shelf_index: usize) -> Result<NonNull<Meta>, PoolExhausted> {
-        let class = self.inner.shelves[shelf_index].class;
+        let class = self.inner.shelves[shelf_index].class();
         let block = self.inner.grow(class)?.cast::<Meta>();
         // Derived from the whole pool, not from a reference to the shelf: the pointer stays valid
         // whatever happens to such a reference.
@@ -336,7 +262,7 @@ fn too_large(capacity_bytes: usize, packet_count: usize) -> PoolExhausted {
 impl Inner {
     fn in_use(&self) -> InUse {
         self.shelves.iter().fold(InUse::default(), |sum, shelf| {
-            let count = shelf.lent_count.get();
+            let count = shelf.lent_count();
             let bytes = count * shelf.block_bytes();
             InUse { count: sum.count + count, bytes: sum.bytes + bytes }
         })
@@ -362,7 +288,8 @@ impl Inner {
 impl Inner {
     /// Notifies the pool of blocks that return to the shelves from `first` on.
     fn call_on_return(&self, first: usize, pool: Option<NonNull<Self>>) {
-        self.shelves[first..].iter().for_each(|shelf| shelf.on_return.set(pool));
+        let on_return = pool.map(|pool| OnReturn { pool: pool.cast(), run: Self::after_return });
+        self.shelves[first..].iter().for_each(|shelf| shelf.set_on_return(on_return));
     }
 
     /// Poisons a returned block, releases its referenced message, and frees an orphaned pool when
@@ -373,7 +300,8 @@ impl Inner {
     /// behind. The block is one of the pool's idle blocks.
     #[cold]
     #[inline(never)]
-    unsafe fn after_return(pool: NonNull<Self>, block: NonNull<Meta>) {
+    unsafe fn after_return(pool: NonNull<()>, block: NonNull<Meta>) {
+        let pool = pool.cast::<Self>();
         // SAFETY: the pool is alive until this function frees it.
         let inner = unsafe { pool.as_ref() };
         if inner.poisons {
@@ -549,8 +477,7 @@ impl Growth {
             return false;
         }
         let idle_bytes = |class: usize| {
-            let lent =
-                shelves[class].lent_count.get() + shelves[CLASS_COUNT + class].lent_count.get();
+            let lent = shelves[class].lent_count() + shelves[CLASS_COUNT + class].lent_count();
             (self.cut_count[class] - lent.min(self.cut_count[class]))
                 * Class(class as u8).block_bytes()
         };
@@ -607,7 +534,7 @@ impl Growth {
     /// Unmaps one of the largest idle blocks with their own region, if there is one.
     fn unmap_idle_block(&mut self, shelves: &[Shelf]) -> bool {
         let first_mapped = class_of(LARGEST_CARVED_BLOCK_BYTES).index() + 1;
-        let mapped = |shelf: &&Shelf| shelf.class.index() >= first_mapped;
+        let mapped = |shelf: &&Shelf| shelf.class().index() >= first_mapped;
         for shelf in shelves.iter().filter(mapped).rev() {
             if let Some(block) = shelf.pop() {
                 // SAFETY: blocks of these classes come from `into_raw` in `grow`; this block was

@@ -37,6 +37,7 @@ mod ecn;
 #[doc(hidden)]
 pub mod fuzzing;
 mod multicast;
+mod option;
 mod peers;
 mod plan;
 mod receive;

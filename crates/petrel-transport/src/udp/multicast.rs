@@ -15,8 +15,8 @@ use rustix::event::epoll;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::config::UdpConfig;
+use super::option::set_int_option;
 use super::receive::Receiver;
-use super::socket::set_int_option;
 
 /// Most addresses that a transport listens at: each is a system call in every burst.
 const LISTENERS_MAX: usize = 16;

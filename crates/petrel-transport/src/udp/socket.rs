@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::config::{UdpCapabilities, UdpConfig, UdpError};
 use super::ecn;
+use super::option::{int_option, set_int_option};
 
 /// Where the kernel's `SO_MEMINFO` has the dropped datagrams.
 const SK_MEMINFO_DROPS: usize = 8;
@@ -115,29 +116,6 @@ pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
     unsafe { libc::getsockopt(socket.as_raw_fd(), level, libc::SO_MEMINFO, to, &raw mut len) };
     // Zero, if the kernel does not know the option.
     memory[SK_MEMINFO_DROPS]
-}
-
-pub(super) fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
-    let mut value: libc::c_int = 0;
-    let mut len = size_of_val(&value) as libc::socklen_t;
-    let to = std::ptr::from_mut(&mut value).cast();
-    // SAFETY: `to` and `len` describe a live `int`; the kernel writes at most that much.
-    let result =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, to, &raw mut len) };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
-}
-
-pub(super) fn set_int_option(
-    socket: BorrowedFd<'_>,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    let from = std::ptr::from_ref(&value).cast();
-    let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `from` and `len` describe a live `int`, which the kernel only reads.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The MTU in bytes of IP packet that the kernel knows for the path from `local` to `peer`: that

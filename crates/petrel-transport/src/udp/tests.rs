@@ -258,7 +258,7 @@ fn rx_burst__delivers_datagrams_that_wait_in_the_socket_in_order() {
 #[test]
 fn rx_burst__has_datagrams_joined_from_when_they_come_in_numbers() {
     let mut ends = WithSocket::new(v4());
-    let is_on = |udp: &Udp| socket::int_option(udp.socket.as_fd(), libc::UDP_GRO).unwrap() == 1;
+    let is_on = |udp: &Udp| option::int_option(udp.socket.as_fd(), libc::UDP_GRO).unwrap() == 1;
     assert!(ends.udp.capabilities().gro);
     for _ in 0..20 {
         assert!(ends.frames_until(b"\x1Falone").is_empty());

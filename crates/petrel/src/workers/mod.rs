@@ -18,7 +18,8 @@ pub use stats::WorkersStats;
 
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Mutex, lock, now_ns, thread_local};
-use queue::{Done, How, Job, Queue};
+use queue::{Done, Job, Queue};
+use stats::RunOutcome;
 
 /// A pool of threads that run handlers; endpoints may share a pool.
 ///
@@ -133,11 +134,11 @@ fn perform(job: Job) -> Done {
     Done { how, service_ns: now_ns().saturating_sub(began_ns) }
 }
 
-fn execute(job: Job) -> How {
+fn execute(job: Job) -> RunOutcome {
     let Job { handler, request, .. } = job;
     if request.is_cancelled() {
         request.refuse(Status::Cancelled, "the call was given up while its request waited");
-        return How::Cancelled;
+        return RunOutcome::Cancelled;
     }
     if !planted("workers_deadline_not_inherited") {
         INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline_ns()));
@@ -146,8 +147,8 @@ fn execute(job: Job) -> How {
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
     INHERITED_NS.with(|deadline_ns| deadline_ns.set(None));
     match ran {
-        Ok(()) => How::Executed,
-        Err(_) => How::Panicked,
+        Ok(()) => RunOutcome::Executed,
+        Err(_) => RunOutcome::Panicked,
     }
 }
 
@@ -180,10 +181,10 @@ mod tests {
         let poster = Inbox::new(Attention::new(), || ()).poster();
         let deadline_ns = now_ns() + 3_600_000_000_000;
         for (cancelled, panics, how) in [
-            (false, false, How::Executed),
-            (false, true, How::Panicked),
-            (true, false, How::Cancelled),
-            (true, true, How::Cancelled),
+            (false, false, RunOutcome::Executed),
+            (false, true, RunOutcome::Panicked),
+            (true, false, RunOutcome::Cancelled),
+            (true, true, RunOutcome::Cancelled),
         ] {
             let session = SessionId { index: 1, generation: 0 };
             let handle = RequestHandle { session, number: 2 };

@@ -7,7 +7,7 @@ use petrel_planted::planted;
 use petrel_proto::{RequestHandle, Status};
 
 use super::WorkerRequest;
-use super::stats::WorkersStats;
+use super::stats::{RunOutcome, WorkersStats};
 use crate::endpoint::IdlePolicy;
 use crate::overload::{Admission, Shed, Waiting};
 use crate::sync::{
@@ -133,7 +133,7 @@ impl Queue {
         let mut state = lock(&self.state);
         if let Some(done) = done {
             state.stats.finish(done.how);
-            if done.how != How::Cancelled {
+            if done.how != RunOutcome::Cancelled {
                 state.admission.done(done.service_ns);
             }
         }
@@ -243,17 +243,8 @@ impl Queue {
 /// A worker has finished a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
-    pub(super) how: How,
+    pub(super) how: RunOutcome,
     pub(super) service_ns: u64,
-}
-
-/// The outcome of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    Executed,
-    Panicked,
-    /// The handler did not run: the request was cancelled.
-    Cancelled,
 }
 
 impl State {
@@ -306,7 +297,7 @@ mod tests {
         WorkersStats { delay_ns_sum: 0, delay_ns_max: 0, ..queue.stats() }
     }
 
-    fn done(how: How) -> Option<Done> {
+    fn done(how: RunOutcome) -> Option<Done> {
         Some(Done { how, service_ns: 1 })
     }
 
@@ -347,7 +338,7 @@ mod tests {
         assert_eq!(next(None), Some(1));
         (expected.busy, expected.waiting, expected.waiting_bytes) = (1, 3, 790);
         assert_eq!(counts(&queue), expected);
-        assert_eq!(next(done(How::Executed)), Some(3));
+        assert_eq!(next(done(RunOutcome::Executed)), Some(3));
         (expected.executed, expected.expired) = (1, 1);
         (expected.waiting, expected.waiting_bytes) = (1, 40);
         assert_eq!(counts(&queue), expected);
@@ -357,7 +348,7 @@ mod tests {
         assert_eq!(counts(&queue), expected);
         assert!(!queue.is_idle(), "a handler runs");
         assert_eq!(push(6, 1, None), Err(Refusal::Stopped));
-        assert_eq!(next(done(How::Panicked)), None);
+        assert_eq!(next(done(RunOutcome::Panicked)), None);
         (expected.refused, expected.panicked, expected.busy) = (2, 1, 0);
         assert_eq!(counts(&queue), expected);
         assert!(queue.is_idle());

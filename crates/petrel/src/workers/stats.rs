@@ -1,7 +1,5 @@
 //! The counters of a pool.
 
-use super::queue::How;
-
 /// A snapshot of a pool's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -34,6 +32,15 @@ pub struct WorkersStats {
     pub waiting_bytes: usize,
 }
 
+/// The outcome of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunOutcome {
+    Executed,
+    Panicked,
+    /// The handler did not run: the request was cancelled.
+    Cancelled,
+}
+
 impl WorkersStats {
     /// Records that a worker starts a request after a wait of `delay_ns`.
     pub(super) fn start(&mut self, delay_ns: u64) {
@@ -43,12 +50,12 @@ impl WorkersStats {
     }
 
     /// Records that a worker has finished a request.
-    pub(super) fn finish(&mut self, how: How) {
+    pub(super) fn finish(&mut self, outcome: RunOutcome) {
         self.busy -= 1;
-        match how {
-            How::Executed => self.executed += 1,
-            How::Panicked => self.panicked += 1,
-            How::Cancelled => self.cancelled += 1,
+        match outcome {
+            RunOutcome::Executed => self.executed += 1,
+            RunOutcome::Panicked => self.panicked += 1,
+            RunOutcome::Cancelled => self.cancelled += 1,
         }
     }
 }

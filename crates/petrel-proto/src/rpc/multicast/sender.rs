@@ -9,8 +9,9 @@ use super::super::work::{MULTICAST, Work};
 use super::super::{Core, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{WINDOW_PACKETS, packets_of};
+use crate::session::backlog::PendingCall;
 use crate::session::backlog::Queued;
-use crate::session::client::{Announced, ClientSession, PendingCall};
+use crate::session::client::{Announced, ClientSession};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Announcement, Destination, Flags, Kind, deadline_word};
 

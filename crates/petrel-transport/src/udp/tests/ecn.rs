@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use super::*;
 use crate::transport::{FrameHandler, ReturnPath};
 use crate::udp::ecn;
-use crate::udp::socket::set_int_option;
+use crate::udp::option::{self, set_int_option};
 
 const NOT_ECT: u8 = 0b00;
 const ECT_0: u8 = 0b10;
@@ -177,7 +177,7 @@ fn rx_burst__marks_joined_datagrams_all_or_none() {
         let stats = ends.udp.stats();
         assert_eq!((stats.rx_marked, stats.rx_frames), (1 + 14 * 20, 1 + 25 * 20));
         // That they came joined: without it, a system call for each eight.
-        let gro = socket::int_option(ends.udp.socket.as_fd(), libc::UDP_GRO).unwrap();
+        let gro = option::int_option(ends.udp.socket.as_fd(), libc::UDP_GRO).unwrap();
         assert_eq!(gro, 1, "the test does not show what it should");
     }
 }

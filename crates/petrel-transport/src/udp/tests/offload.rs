@@ -16,7 +16,8 @@ use petrel_skip::{Need, skip};
 use super::ecn::{Heard, set_codepoint};
 use super::*;
 use crate::udp::ecn;
-use crate::udp::socket::{enable_gro, set_int_option};
+use crate::udp::option::set_int_option;
+use crate::udp::socket::enable_gro;
 
 /// Set in the process that is in namespaces of its own.
 const INSIDE: &str = "PETREL_TEST_IN_OWN_NETWORK";

@@ -1,0 +1,27 @@
+//! Socket options whose value is one `int`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub(super) fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let to = std::ptr::from_mut(&mut value).cast();
+    // SAFETY: `to` and `len` describe a live `int`; the kernel writes at most that much.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, to, &raw mut len) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(super) fn set_int_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let from = std::ptr::from_ref(&value).cast();
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `from` and `len` describe a live `int`, which the kernel only reads.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
