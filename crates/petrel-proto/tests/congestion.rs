@@ -1,6 +1,5 @@
-//! The controllers in a closed loop with one bottleneck, against what they have to reach: the table of
-//! `docs/congestion.md` is printed by
-//! `cargo test -p petrel-proto --test congestion -- --nocapture --test-threads 1`.
+//! The controllers in a closed loop with one bottleneck, compared with their requirements. `cargo test -p
+//! petrel-proto --test congestion -- --nocapture --test-threads 1` prints the table of `docs/congestion.md`.
 
 mod bottleneck;
 
@@ -12,10 +11,10 @@ use petrel_proto::congestion::{
 const MS: u64 = 1_000_000;
 const FLOWS: [usize; 4] = [2, 20, 50, 100];
 
-/// 32 credits on a network of one switch: 10 µs bare at 25 Gbit/s, 5 µs at 100, so that the credits of
-/// two flows fill the link.
+/// 32 credits on a network of one switch: a round trip of 10 µs without queues at 25 Gbit/s, 5 µs at 100, so
+/// that the credits of two flows fill the link.
 fn setup(gbit: u64, flows: usize, control: CongestionConfig) -> Setup {
-    // RED between 1.25 and 6.25 bare round trips of 25 Gbit/s, in proportion for others.
+    // RED between 1.25 and 6.25 round trips without queues of 25 Gbit/s, in proportion for other rates.
     let marking =
         Marking { from_bytes: 40_000 * gbit / 25, all_bytes: 200_000 * gbit / 25, most: 0.2 };
     Setup {
@@ -61,7 +60,7 @@ fn show(name: &str, gbit: u64, flows: usize, seen: &Seen) {
     );
 }
 
-/// Flows that began together 20 ms ago, over 40 ms.
+/// Measures flows over 40 ms, 20 ms after their common start.
 fn steady(name: &str, gbit: u64, flows: usize, config: CongestionConfig) -> Seen {
     let mut net = Bottleneck::new(setup(gbit, flows, config));
     net.run(20 * MS);
@@ -96,7 +95,7 @@ fn steady__swift() {
     assert_steady("Swift", swift);
 }
 
-/// The queue without control is what the credits of all flows fill, less the bare round trip's part.
+/// Without control the credits of all flows fill the queue, less the part in flight on the path.
 #[test]
 fn steady__none_is_bounded_by_the_credits_alone() {
     for gbit in [25, 100] {
@@ -109,8 +108,8 @@ fn steady__none_is_bounded_by_the_credits_alone() {
     }
 }
 
-/// The published rule keeps the link busy, and the window that Petrel adds bounds its queue by four
-/// times `low_ns`; fair it need not be.
+/// The published rule keeps the link busy, and Petrel's additional window bounds the queue by four times
+/// `low_ns`; fairness is not required.
 #[test]
 fn steady__timely_as_published() {
     for gbit in [25, 100] {
@@ -122,7 +121,7 @@ fn steady__timely_as_published() {
     }
 }
 
-/// Against no control, at 25 Gbit/s: a fifth of the median round trip with 20 and 50 senders, a third
+/// Compared with no control, at 25 Gbit/s: a fifth of the median round trip with 20 and 50 senders, a third
 /// of the 99th percentile with 100.
 #[test]
 fn incast__queues_are_a_fraction_of_those_without_control() {
@@ -138,7 +137,7 @@ fn incast__queues_are_a_fraction_of_those_without_control() {
     }
 }
 
-/// All but two leave; those two have the link within 5 ms. Then all come back.
+/// All but two flows stop; the two get the whole link within 5 ms. Then all flows resume.
 #[test]
 fn flows__leave_and_return() {
     for (name, config) in [("Timely", timely as fn(u64) -> _), ("DCQCN", dcqcn), ("Swift", swift)] {
@@ -179,8 +178,9 @@ fn many_credits__are_controlled_too() {
     }
 }
 
-/// A switch whose buffer holds 40 packets, fewer than there are senders: no round trip is ever long,
-/// only losses tell. Without control nine packets in ten are lost, and a few senders have the link.
+/// A switch whose buffer holds 40 packets, fewer than there are senders: no round trip is ever long, and only
+/// losses show congestion. Without control nine packets in ten are lost, and a few senders get the whole
+/// link.
 #[test]
 fn shallow_buffers__lose_less_and_share() {
     let shallow = |name: &str, flows, config| {
@@ -202,8 +202,7 @@ fn shallow_buffers__lose_less_and_share() {
     }
 }
 
-/// A bare round trip longer than the defaults assume is no congestion, where it is told: to the
-/// endpoint or to the session.
+/// A path longer than the default is no congestion, if the endpoint or the session knows the length.
 fn assert_filled(bare_rtt_ns: u32) {
     let line = Rate::gbit(25);
     for (name, control, told_ns) in [
@@ -215,7 +214,7 @@ fn assert_filled(bare_rtt_ns: u32) {
         ("Swift, session", swift(25), bare_rtt_ns),
     ] {
         for flows in [1, 20, 100] {
-            // Twice what one flow needs, or all of the first round trip would be a queue.
+            // Twice the need of one flow, or the whole first round trip would be a queue.
             let credits = bare_rtt_ns / 150 / u32::try_from(flows.min(5)).unwrap();
             let base = setup(25, flows, control.clone());
             let bare_rtt_ns = u64::from(bare_rtt_ns);
@@ -246,7 +245,7 @@ fn long_paths__of_300_us_are_filled() {
     assert_filled(300_000);
 }
 
-/// Ten flows, and each 5 ms ten more, which meet a queue from their first packet on.
+/// Ten flows, and ten more every 5 ms, which find a queue from their first packet on.
 #[test]
 fn latecomers__do_not_raise_the_queue() {
     for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
@@ -264,9 +263,9 @@ fn latecomers__do_not_raise_the_queue() {
     }
 }
 
-/// The same, and each hears of its path from a control connection that was made when it came: in the
-/// queue of those before. Controls that go by round trips keep such a queue, and divide the link badly,
-/// until a heartbeat meets a shorter one; DCQCN does not mind.
+/// The same, but every new flow takes the path's length from a control connection, measured in the queue of
+/// the earlier flows. Controllers by round trips keep a queue of this length, and divide the link badly,
+/// until a heartbeat measures a shorter one; DCQCN is not affected.
 #[test]
 fn latecomers__that_take_the_queue_for_their_path() {
     for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
@@ -296,7 +295,7 @@ fn latecomers__that_take_the_queue_for_their_path() {
     }
 }
 
-/// DCQCN need not know the line rate: a quarter of it does, or four times as much.
+/// DCQCN need not know the line rate: a quarter of the rate will do, or four times as much.
 #[test]
 fn wrong_line_rates__do_not_matter_to_dcqcn() {
     for gbit in [6, 100] {
@@ -316,11 +315,11 @@ fn wrong_line_rates__do_not_matter_to_dcqcn() {
     }
 }
 
-/// A flow that has the link for itself, and a host that halts for a millisecond now and then.
+/// A flow alone on the link, with a host that halts for a millisecond at intervals.
 #[test]
 fn hiccups__limit_nobody() {
     for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
-        // Its own credits queue 6 µs and are not marked.
+        // The flow's own credits queue for 6 µs and are not marked.
         let mut net = Bottleneck::new(setup(25, 1, config));
         for _ in 0..20 {
             net.run(5 * MS);
@@ -344,7 +343,7 @@ fn same_setup__same_result() {
     assert_eq!(run(), run());
 }
 
-/// Swift finds a path out at its floor; the time that it takes is in `docs/congestion.md`.
+/// Swift learns a path's length at the least window; `docs/congestion.md` has the time.
 #[test]
 fn long_paths__of_which_nobody_was_told_are_found_by_swift() {
     for bare_rtt_ns in [100_000, 200_000, 300_000] {

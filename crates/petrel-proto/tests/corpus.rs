@@ -1,5 +1,5 @@
-//! Replays the inputs that the fuzz targets have collected (`fuzz/corpus`), with the code of the
-//! targets, so that what the fuzzer once reached stays reached in every run of the tests.
+//! Replays the inputs collected by the fuzz targets (`fuzz/corpus`) with the code of the targets, so that
+//! every run of the tests reaches all states that the fuzzer has reached.
 
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,8 @@ pub mod input;
 #[path = "../../../fuzz/src/multicast.rs"]
 pub mod multicast;
 
-/// Gives each input of a target's corpus, of at least `count_min`, to `check`. A failing test
-/// prints the input's name last.
+/// Passes every input of a target's corpus to `check`, and expects at least `count_min` inputs. The last
+/// printed name is the input of a failing test.
 fn replay(target: &str, count_min: usize, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&folder).unwrap();

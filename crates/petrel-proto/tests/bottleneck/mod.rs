@@ -1,9 +1,9 @@
-//! A model of one bottleneck: flows with credits and a congestion control each, a link with a queue
-//! in front of it, and the same bare round trip for all. Packet by packet, in virtual time.
+//! A model of one bottleneck: flows with credits and a congestion controller for each, a link with a queue in
+//! front, and one round trip without queues for all. Packet by packet, in virtual time.
 //!
-//! All packets take as long from their host to the queue. So they arrive in the order in which they
-//! leave, and when a packet leaves its host it can be worked out when it leaves the queue: there is
-//! one event per packet, its acknowledgement.
+//! All packets take the same time from their host to the queue. So packets arrive in the order of departure,
+//! and the time of leaving the queue can be computed when a packet leaves its host: one event per packet is
+//! enough, the acknowledgement.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,12 +12,12 @@ use petrel_proto::congestion::{
     Ack, Congestion, CongestionConfig, CongestionControl, CongestionCounters, Flow, Rate,
 };
 
-/// Payload of a packet, and its bytes on the wire: headers, and Ethernet's 38.
+/// Payload of a packet, and bytes on the wire: with headers, and Ethernet's 38.
 pub(crate) const PACKET_BYTES: u32 = 1408;
 pub(crate) const WIRE_BYTES: u64 = 1408 + 24 + 28 + 38;
 
-/// Where a switch begins to mark and where it marks all, in bytes of queue, and how likely a mark is
-/// just below that (RED).
+/// RED parameters of a switch: the queue in bytes at which marking begins, the queue from which all packets
+/// are marked, and the probability of a mark just below.
 #[derive(Clone, Copy)]
 pub(crate) struct Marking {
     pub(crate) from_bytes: u64,
@@ -30,14 +30,14 @@ pub(crate) struct Setup {
     pub(crate) link: Rate,
     /// Round trip of an empty network, without the packet's own time on the link.
     pub(crate) bare_rtt_ns: u64,
-    /// What the sessions are told of it.
+    /// The round trip known to the sessions.
     pub(crate) told_ns: u32,
-    /// Every round trip takes up to this longer, by chance: hosts are noisy.
+    /// The largest random addition to a round trip, for noisy hosts.
     pub(crate) noise_ns: u64,
     pub(crate) credits: u32,
     pub(crate) flows: usize,
     pub(crate) marking: Option<Marking>,
-    /// Bytes that the queue holds; what comes when it is full is lost.
+    /// Capacity of the queue in bytes; packets beyond are lost.
     pub(crate) buffer_bytes: u64,
     pub(crate) control: CongestionConfig,
 }
@@ -48,7 +48,7 @@ enum Event {
         sent_ns: u64,
         ce: bool,
     },
-    /// A packet is found lost, by those that were sent after it.
+    /// Later packets show that a packet was lost.
     Lost {
         flow: usize,
     },
@@ -67,14 +67,14 @@ struct Sender {
     delivered: u64,
 }
 
-/// What was seen from one moment to another.
+/// Measurements over a period.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
-    /// Share of the link that was used.
+    /// The used share of the link.
     pub(crate) utilisation: f64,
-    /// Jain's index of the packets that each active flow delivered.
+    /// Jain's index of the packets delivered by the active flows.
     pub(crate) jain: f64,
-    /// Lost packets over all.
+    /// The share of lost packets.
     pub(crate) loss: f64,
     pub(crate) rtt_p50_ns: u64,
     pub(crate) rtt_p99_ns: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Bottleneck {
     free: Vec<usize>,
     order: u64,
     now_ns: u64,
-    /// When the last packet in the queue will have left it.
+    /// The time at which the last packet in the queue will have left.
     queue_empty_ns: u64,
     rtts: Vec<u64>,
     lost: u64,
@@ -128,17 +128,17 @@ impl Bottleneck {
         new
     }
 
-    /// Time that a packet takes on the link.
+    /// Returns the time of a packet on the link.
     fn packet_ns(&self) -> f64 {
         WIRE_BYTES as f64 * 1e9 / self.setup.link.get() as f64
     }
 
-    /// The flows from `first` on have nothing more to send.
+    /// Stops the flows from `first` on.
     pub(crate) fn stop_from(&mut self, first: usize) {
         self.senders[first..].iter_mut().for_each(|sender| sender.is_active = false);
     }
 
-    /// Tells some of the flows how long a control connection of theirs finds the path now.
+    /// Gives some flows the current round trip of a control connection as their path's.
     pub(crate) fn tell_path(&mut self, flows: std::ops::Range<usize>) {
         let queue_ns = self.queue_empty_ns.saturating_sub(self.now_ns);
         let rtt_ns = (self.setup.bare_rtt_ns + queue_ns) as u32;
@@ -147,7 +147,7 @@ impl Bottleneck {
         }
     }
 
-    /// The flows below `end` have something to send.
+    /// Resumes the flows below `end`.
     pub(crate) fn resume_below(&mut self, end: usize) {
         let stopped = (0..end).filter(|flow| !self.senders[*flow].is_active);
         for flow in stopped.collect::<Vec<_>>() {
@@ -156,7 +156,7 @@ impl Bottleneck {
         }
     }
 
-    /// The hosts halt: what is on the way is noticed only after `pause_ns`.
+    /// Halts the hosts: packets in flight are noticed only after `pause_ns`.
     pub(crate) fn halt_hosts(&mut self, pause_ns: u64) {
         let until_ns = self.now_ns + pause_ns;
         let events = std::mem::take(&mut self.events);
@@ -176,7 +176,7 @@ impl Bottleneck {
         self.senders.iter().filter(|s| s.is_active && s.congestion.is_limited()).count()
     }
 
-    /// Lets `duration_ns` pass.
+    /// Advances the time by `duration_ns`.
     pub(crate) fn run(&mut self, duration_ns: u64) -> Seen {
         let end_ns = self.now_ns + duration_ns;
         self.rtts.clear();
@@ -220,7 +220,7 @@ impl Bottleneck {
         self.send(flow);
     }
 
-    /// Sends what credits, window and pace allow.
+    /// Sends the packets that credits, window and pace allow.
     fn send(&mut self, flow: usize) {
         let now_ns = self.now_ns;
         loop {
@@ -277,7 +277,7 @@ impl Bottleneck {
         self.draw() < most * above / (all_bytes - from_bytes) as f64
     }
 
-    /// A number from 0 up to 1 (xorshift64*).
+    /// Returns a number from 0 up to 1 (xorshift64*).
     fn draw(&mut self) -> f64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
