@@ -1,4 +1,5 @@
-//! What congestion control costs, in instructions. Run under callgrind, which counts them by function:
+//! Measures the cost of congestion control, in instructions. Run under callgrind, which counts instructions
+//! by function:
 //!
 //! ```text
 //! cargo build --release -p petrel-proto --example congestion_cost
@@ -6,8 +7,8 @@
 //! callgrind_annotate --inclusive=yes cost.out | grep 'measured_.*(1x)'
 //! ```
 //!
-//! Each `measured_…` function does its thing [`COUNT`] times; `measured_loop` is the loop alone. Two
-//! functions of the same instructions may share a name; they stand in the order of `main`.
+//! Every `measured_…` function repeats its operation [`COUNT`] times; `measured_loop` is the loop alone. Two
+//! functions with equal instructions may share a name; they are listed in the order of `main`.
 
 use std::hint::black_box;
 
@@ -17,7 +18,7 @@ use petrel_proto::congestion::{
 };
 use petrel_proto::timer::{TimerKey, TimerWheel};
 
-/// How often each is done.
+/// Repetitions of every operation.
 const COUNT: u64 = 100_000;
 
 fn start(config: CongestionConfig) -> Congestion {
@@ -29,7 +30,7 @@ fn ack(now_ns: u64, rtt_ns: u64, ce: bool) -> Ack {
     Ack { now_ns, rtt_ns: Some(rtt_ns), packets: 1, bytes: 1408, ce }
 }
 
-/// Round trips of this length, one packet each 1 µs, and every 64th with a mark.
+/// Acknowledges a packet every 1 µs with this round trip, every 64th packet with a mark.
 #[inline(always)]
 fn acks(session: &mut Congestion, counters: &mut CongestionCounters, rtt_ns: u64, marks: bool) {
     let session = black_box(session);
@@ -84,7 +85,7 @@ fn key(session: u64) -> TimerKey {
     TimerKey { session: session as u32, generation: 0, slot: 0 }
 }
 
-/// A hundred paced sessions: in each microsecond one is put in and one comes due.
+/// A hundred paced sessions: one is inserted and one comes due every microsecond.
 #[inline(never)]
 fn measured_releases(wheel: &mut TimerWheel) -> u64 {
     let mut due = 0;
@@ -99,7 +100,7 @@ fn measured_releases(wheel: &mut TimerWheel) -> u64 {
     due
 }
 
-/// The same with the timeouts' half, in its ticks.
+/// The same in the half for timeouts, with its ticks.
 #[inline(never)]
 fn measured_timeouts(wheel: &mut TimerWheel) -> u64 {
     let mut due = 0;
@@ -114,7 +115,7 @@ fn measured_timeouts(wheel: &mut TimerWheel) -> u64 {
     due
 }
 
-/// What an endpoint without paced sessions pays for each turn of its event loop.
+/// The cost of a turn of the event loop for an endpoint without paced sessions.
 #[inline(never)]
 fn measured_advance(wheel: &mut TimerWheel) {
     let wheel = black_box(wheel);

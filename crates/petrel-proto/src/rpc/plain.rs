@@ -1,19 +1,17 @@
-//! The common case, on all four ways: a request of one packet, its answer of one packet, nothing
-//! lost, nothing queued (eRPC §4.3, §5.2.2).
+//! The fast path in all four directions, for the common case: request and response of one packet, without
+//! loss or queueing (eRPC §4.3, §5.2.2).
 //!
-//! [`Core::transmit`] and [`Core::handle_frame`] can do all of it. What is here departs from them
-//! only in order to be short:
+//! [`Core::transmit`] and [`Core::handle_frame`] can handle all these frames. The fast path differs only to
+//! be shorter:
 //!
-//! 1. One flag of a slot, set when nothing unusual holds and cleared when something does, stands for
-//!    all conditions: [`ClientSlot::way_out`](crate::session::client::ClientSlot::way_out) before
-//!    the request is sent, `awaits_plain` until its answer has come, and a server slot's `is_plain`
-//!    for an answer.
+//! 1. One flag of a slot replaces all conditions: set while nothing unusual holds, cleared otherwise. The
+//!    flag is [`ClientSlot::way_out`](crate::session::client::ClientSlot::way_out) before the request is
+//!    sent, `awaits_plain` until the response has arrived, and a server slot's `is_plain` for an answer.
 //! 2. Version, kind and flags of a header are compared as one number.
-//! 3. The results are those of one kind of frame, so that nobody has to tell them apart again.
+//! 3. The results are for one kind of frame, so that no caller has to distinguish kinds again.
 //!
-//! Whatever does not fit gives `None` or false, with nothing changed, and is looked at anew by the
-//! general code. `petrel bench factors` tells what they are worth: without them small calls over shared
-//! memory reach 0.6 of their rate.
+//! Other frames and calls return `None` or false without any change, and take the general path. `petrel bench
+//! factors` measures the gain: without the fast path small calls over shared memory reach 0.6 of their rate.
 
 use super::pace::hear;
 use super::send_request::left_us;
@@ -34,24 +32,24 @@ use crate::wire::{Destination, Flags, Kind, first_bits};
 /// A request of one packet, still in the receive buffer. It must be answered.
 #[derive(Debug)]
 pub struct PlainRequest<'f, B> {
-    /// To answer by.
+    /// Names the request in the answer.
     pub handle: RequestHandle,
     /// The method called.
     pub method: u16,
     /// The whole request.
     pub payload: &'f [u8],
-    /// The buffer of the slot's former answer, which may serve for this one.
+    /// The buffer of the slot's former answer, for reuse in this one.
     pub spare: Option<B>,
 }
 
-/// The end of a call that was answered in one packet, with status OK.
+/// The end of a call answered in one packet, with status OK.
 #[derive(Debug)]
 pub struct PlainCompletion<B, T> {
-    /// The session on which the call was made.
+    /// The session of the call.
     pub session: SessionId,
-    /// What the application gave with the call.
+    /// The tag that the application passed with the call.
     pub tag: T,
-    /// The request, as it was given.
+    /// The request's buffer, unchanged.
     pub request: B,
     /// The response.
     pub response: B,
@@ -64,7 +62,7 @@ impl<B, T> From<PlainCompletion<B, T>> for Completion<B, T> {
     }
 }
 
-/// The three parts of a frame that are needed here.
+/// The parts of a frame for the fast path.
 pub(super) struct Parsed<'f> {
     pub(super) first: u64,
     pub(super) second: u64,
@@ -72,7 +70,7 @@ pub(super) struct Parsed<'f> {
 }
 
 impl Parsed<'_> {
-    /// The frame, if it is of this kind and without flags.
+    /// Returns the frame's parts, if the frame has this kind and no flags.
     #[inline(always)]
     pub(super) fn of_kind(kind: Kind, frame: &[u8]) -> Option<Parsed<'_>> {
         let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
@@ -102,8 +100,8 @@ impl Parsed<'_> {
     }
 }
 
-/// What a plain call works on, each part found once. Nothing that is done to it can panic while
-/// somebody holds the call: the compiler would keep the call in memory, to be dropped from there.
+/// The state for a call on the fast path, every part looked up once. No operation on it may panic while a
+/// caller holds the call: otherwise the compiler would keep the call in memory, to drop it from there.
 struct PlainPlace<'a, B, T> {
     peer: PeerKey,
     to: Destination,
@@ -116,8 +114,8 @@ struct PlainPlace<'a, B, T> {
 }
 
 impl<'a, B, T> PlainPlace<'a, B, T> {
-    /// Takes a free slot, if the session has one and `sizes`, of the request and of the response's
-    /// buffer, are those of one packet each.
+    /// Takes a free slot of a session, if the `sizes` of the request and of the response's buffer are at most
+    /// one packet each.
     #[inline(always)]
     fn find(
         sessions: &'a mut SessionTable<B, T>,
@@ -136,7 +134,7 @@ impl<'a, B, T> PlainPlace<'a, B, T> {
             client;
         let is_limited = congestion.is_limited();
         let slot = usize::from(*free);
-        // Without a free slot, or before the session is open, this is beyond the slots.
+        // Without a free slot, or before the session is open, the index is beyond the slots.
         let state = slots.get_mut(slot)?;
         *free = state.next_free;
         let peer = *peer;
@@ -146,8 +144,8 @@ impl<'a, B, T> PlainPlace<'a, B, T> {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Makes a call whose request and response have one packet each, if the session has a slot for
-    /// it; else gives the call back. The request is sent at once if `sink` takes it.
+    /// Makes a call whose request and response have one packet each. The request is sent at once if `sink`
+    /// accepts it. Returns the call if the session has no free slot, or the fast path does not apply.
     #[inline(always)]
     pub(super) fn call_plain<S: FrameSink>(
         &mut self,
@@ -159,7 +157,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.start_plain::<S, false>(now_ns, session, call, NEVER, sink)
     }
 
-    /// The same with a deadline, if `TIMED`; both are worked out apart.
+    /// [`Core::call_plain`], with a deadline if `TIMED`. The two variants are compiled separately.
     #[inline(always)]
     pub(super) fn start_plain<S: FrameSink, const TIMED: bool>(
         &mut self,
@@ -169,10 +167,10 @@ impl<B: Buffer, T> Core<B, T> {
         deadline_ns: u64,
         sink: &mut S,
     ) -> Option<PendingCall<B, T>> {
-        // Taken apart and put together anew where it is handed on as a whole: else the compiler keeps
-        // it in memory all the way.
+        // The call is taken apart and put together again where needed as a whole: otherwise the compiler
+        // keeps it in memory throughout.
         let PendingCall { method, tag, request, response } = call;
-        // Requests to the endpoint itself have a slot of their own.
+        // Requests to the endpoint itself use the reserved slot.
         if self.shared.inherits || method == ENDPOINT_METHOD {
             return Some(PendingCall { method, tag, request, response });
         }
@@ -217,8 +215,8 @@ impl<B: Buffer, T> Core<B, T> {
             self.stall_slot(session, slot);
             return None;
         }
-        // Also if the queue has an entry of the slot's former call, which it then serves: to look
-        // would be to wait for the slot's memory.
+        // Also if the queue has an entry of the slot's former call, which then serves this one: a check would
+        // wait for the slot's memory.
         state.queued = true;
         self.shared.work.push(Work { session: session.index, slot: slot as u16, of_client: true });
         None
@@ -231,7 +229,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Others who wait for a credit come first.
+    /// Slots that already wait for a credit come first.
     #[cold]
     fn stall_slot(&mut self, session: SessionId, slot: usize) {
         if let Some(client) = self.sessions.client_mut(session) {
@@ -240,9 +238,8 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Takes a frame if it is a new request of one packet, with nothing unusual about it. `None`
-    /// says nothing about the frame: give it to [`Core::handle_plain_response`] or
-    /// [`Core::handle_frame`].
+    /// Handles a frame if it is a new request of one packet without any peculiarity. `None` has no meaning
+    /// for the frame: pass it to [`Core::handle_plain_response`] or [`Core::handle_frame`].
     #[inline(always)]
     pub fn handle_plain_request<'f>(
         &mut self,
@@ -253,8 +250,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.take_plain(peer, parsed, frame.len())
     }
 
-    /// [`Core::handle_plain_request`] of a frame whose payload stays where it is: the request comes without. `head`
-    /// are the frame's first bytes, which do not change.
+    /// [`Core::handle_plain_request`] for a frame whose payload stays in place; the result has no payload.
+    /// `head` are the frame's first bytes, which must not change.
     pub fn take_plain_request(
         &mut self,
         peer: PeerKey,
@@ -266,7 +263,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.take_plain(peer, parsed, HEADER_BYTES + payload_bytes)
     }
 
-    /// Takes such a request, whose frame would have this length without an extension block.
+    /// Handles a parsed request. `frame_bytes` is the frame's length without an extension block.
     #[inline(always)]
     pub(super) fn take_plain<'f>(
         &mut self,
@@ -283,7 +280,7 @@ impl<B: Buffer, T> Core<B, T> {
         let slot = server.slot_index(number);
         let slot_mask = u64::from(server.slot_mask);
         let state = server.slots.get_mut(slot)?;
-        // From 0 for the next number on: one that is not newer becomes very large.
+        // Counted from 0 for the next number; earlier numbers wrap to large values.
         let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
         let is_plain = ahead / FUTURE_ROUNDS_MAX <= slot_mask
             && frame_bytes <= server.plain_frame_bytes_max as usize
@@ -313,11 +310,10 @@ impl<B: Buffer, T> Core<B, T> {
         })
     }
 
-    /// Takes a frame if it is the answer of one packet to a request that was sent once, with
-    /// status OK. `None` says nothing about the frame.
+    /// Handles a frame if it is the response of one packet to a request sent once, with status OK. `None` has
+    /// no meaning for the frame.
     ///
-    /// `clock` reads the clock: it is asked if the call has a deadline, and a response that comes later is not
-    /// taken here.
+    /// `clock` reads the clock, only if the call has a deadline; later responses are not handled here.
     #[inline(always)]
     pub fn handle_plain_response(
         &mut self,
@@ -330,8 +326,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.take_plain_response(now_ns, peer, head, payload, clock)
     }
 
-    /// [`Core::handle_plain_response`] of a frame whose payload lies elsewhere. `head` are the frame's first bytes,
-    /// which do not change.
+    /// [`Core::handle_plain_response`] for a payload in any kind of memory. `head` are the frame's first
+    /// bytes, which must not change.
     #[inline(always)]
     pub fn take_plain_response(
         &mut self,
@@ -399,8 +395,8 @@ impl<B: Buffer, T> Core<B, T> {
         Some(PlainCompletion { session, tag, request, response })
     }
 
-    /// Answers a running request with a message of one packet, if `sink` takes it; else gives the
-    /// message back.
+    /// Answers a running request with a message of one packet. Returns the message if `sink` refuses it, or
+    /// the fast path does not apply.
     #[inline(always)]
     pub(super) fn respond_plain<S: FrameSink>(
         &mut self,
@@ -436,8 +432,8 @@ impl<B: Buffer, T> Core<B, T> {
         None
     }
 
-    /// Sends a plain request or answer; false if it is not plain, or the medium refused it. If `TIMED`, it
-    /// sends such a request with a deadline, and nothing else.
+    /// Sends a request or answer by the fast path. Returns false if the fast path does not apply, or the
+    /// medium refused the frame. If `TIMED`, sends only requests with a deadline.
     #[inline(always)]
     pub(super) fn send_plain<S: FrameSink, const TIMED: bool>(
         &mut self,

@@ -1,4 +1,4 @@
-//! The client's way out: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
+//! The client's transmission: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
 use petrel_planted::planted;
 
@@ -30,7 +30,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Packets of the request: those that were lost, then new ones while there are credits.
+    /// Sends packets of the request: first lost ones, then new ones while there are credits.
     #[inline]
     fn send_request<T, S: FrameSink>(
         &mut self,
@@ -77,8 +77,8 @@ impl<B: Buffer> Shared<B> {
         turn
     }
 
-    /// New packets one after the other, up to the last but one, if none is to be sent again: what
-    /// they have in common is worked out once, and they are counted together.
+    /// Sends new packets in sequence up to the last but one, if none is to be repeated. Common values are
+    /// computed once, and the packets are counted together.
     fn send_run<T, S: FrameSink>(
         &mut self,
         out: &mut Out<'_, S>,
@@ -93,7 +93,7 @@ impl<B: Buffer> Shared<B> {
             && first + 1 < state.request_packets
             && out.may_take_credits
             && !client.congestion.is_limited()
-            // Packet 0 says what is left.
+            // Packet 0 carries the time left.
             && !(first == 0 && state.expiry().is_told);
         let (Some(SlotCall { request, .. }), true) = (&mut state.call, is_short) else {
             return Turn::NOTHING;
@@ -131,7 +131,7 @@ impl<B: Buffer> Shared<B> {
         Turn { sent: sent as usize, then }
     }
 
-    /// A packet of the request was taken by the medium.
+    /// Notes a packet of the request that the medium has accepted.
     #[inline]
     fn note_request_packet<T>(
         &mut self,
@@ -146,7 +146,7 @@ impl<B: Buffer> Shared<B> {
         let state = &mut client.slots[slot];
         if repeats {
             if planted("proto_karn") {
-                // The packet stays timed from its first copy on.
+                // The packet is measured from the first copy on.
             } else if state.request_packets == 1 && state.timed_packet == 0 {
                 state.timed_packet = TIMED_REPEAT;
                 state.timed_ns = now_ns;
@@ -184,7 +184,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// A PULL, if it allows a further packet or is due for another reason.
+    /// Sends a PULL, if it allows further packets or is due for another reason.
     fn pull<T, S: FrameSink>(
         &mut self,
         out: &mut Out<'_, S>,
@@ -199,7 +199,7 @@ impl<B: Buffer> Shared<B> {
         client.charge(out.now_ns, allowed);
         let (to, peer) = (client.to, client.agreed.as_ref().map(|agreed| agreed.peer));
         let state = &mut client.slots[slot];
-        // What a PULL allowed that is refused now is said by the next.
+        // If the medium refuses this PULL, the next one carries the raised limit.
         state.pull_due |= allowed > 0;
         let (true, Some(peer)) = (state.pull_due, peer) else { return Turn::NOTHING };
         let is_receiving = state.state == ClientState::Receiving;
@@ -209,7 +209,7 @@ impl<B: Buffer> Shared<B> {
             _ => (0, Words::default()),
         };
         let resend_below = parts.map_or(0, |parts| parts.resend_below);
-        // Before a packet has come the server has its grant, which it may give up (§6.3).
+        // Before the first packet the server has its grant, and may give it up (§6.3).
         let limit = if is_receiving { state.response_limit } else { 1 };
         let pull = Pull { cumulative, limit, resend_below, bitmap };
         let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
@@ -226,8 +226,8 @@ impl<B: Buffer> Shared<B> {
         Turn::one(true)
     }
 
-    /// Which packet of the request goes next, and whether it was sent before: one that was lost, or a
-    /// new one if the window and the credits allow.
+    /// Returns the request's next packet, and true if it is a repetition: a lost packet, or a new one if the
+    /// window and the credits allow.
     #[inline]
     fn next_request_packet<T>(
         &mut self,
@@ -245,7 +245,7 @@ impl<B: Buffer> Shared<B> {
             return None;
         }
         if client.message_credits(slot) == 0 {
-            // It goes on when some of its packets are acknowledged.
+            // The slot continues when some of its packets are acknowledged.
             return None;
         }
         let may_take = may_take_credits && client.sendable_packets() > 0;
@@ -257,7 +257,7 @@ impl<B: Buffer> Shared<B> {
         Some((packet, false))
     }
 
-    /// Allows further packets of a response, as credits and the window permit; gives how many.
+    /// Allows further packets of a response within the credits and the window. Returns their number.
     fn allow_more<T>(
         &mut self,
         client: &mut ClientSession<B, T>,
@@ -286,7 +286,7 @@ impl<B: Buffer> Shared<B> {
     }
 }
 
-/// Response packets beyond the first that the last packet of a request allows.
+/// Returns the number of response packets beyond the first that the last packet of a request allows.
 #[inline]
 pub(super) fn grant_with<B: Buffer, T>(
     client: &ClientSession<B, T>,
@@ -300,27 +300,27 @@ pub(super) fn grant_with<B: Buffer, T>(
     let capacity = state.call.as_ref().map_or(0, |call| call.response.capacity());
     if capacity <= client.packet_bytes as usize
         || packet + 1 != state.request_packets
-        // The server would send them as fast as its link is.
+        // The server would send granted packets at the speed of its link.
         || client.congestion.is_limited()
     {
         return 0;
     }
     let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, client.packet_bytes) - 1;
-    // Half of what is free: the caller's buffer may be far larger than the response, and other
-    // calls should not have to wait for credits that nobody uses.
+    // Half of the free credits: the caller's buffer may be far larger than the response, and other calls
+    // should not wait for unused credits.
     wanted.min((client.credits - 1) / 2).min(u32::from(u8::MAX) - 1)
 }
 
 /// The next packet of a request.
 struct Next {
     packet: u32,
-    /// Whether it was sent before.
+    /// True for a repetition.
     repeats: bool,
-    /// Packets of the response that it allows beyond the first.
+    /// Packets of the response allowed beyond the first.
     extra: u32,
 }
 
-/// Writes a packet's header and sends the packet; false if the medium refused it.
+/// Writes a packet's header and sends the packet. Returns false if the medium refused it.
 #[inline]
 fn write_request_packet<B: Buffer, T, S: FrameSink>(
     client: &mut ClientSession<B, T>,
@@ -361,7 +361,7 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
     send_part(request, header, packet, grant, packet_bytes, peer, sink)
 }
 
-/// Packet 0 of a request, with its deadline behind the header; with a grant as a part.
+/// Sends packet 0 of a request with the deadline behind the header; as a part if it has a grant.
 #[cold]
 fn send_first<B: Buffer, S: FrameSink>(
     request: &mut B,
@@ -386,7 +386,7 @@ fn send_first<B: Buffer, S: FrameSink>(
     sink.send(peer, head, body)
 }
 
-/// The microseconds that are left, as a frame says it.
+/// Returns the microseconds left, as carried in a frame.
 pub(super) fn left_us(now_ns: u64, at_ns: u64) -> u32 {
     u32::try_from(at_ns.saturating_sub(now_ns) / 1_000).unwrap_or(u32::MAX)
 }

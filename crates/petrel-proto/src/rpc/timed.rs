@@ -1,7 +1,7 @@
-//! Small calls with a deadline, nothing else unusual about them: the short ways of [`plain`](super::plain),
-//! with one word more behind the header (`docs/wire-protocol.md` §3.4). The answer is a plain one.
+//! The fast path of small calls with a deadline: as in [`plain`](super::plain), with one more word behind the
+//! header (`docs/wire-protocol.md` §3.4). Their responses use the plain fast path.
 //!
-//! They are apart so that calls without a deadline do not pay for them.
+//! The code is separate so that calls without a deadline do not pay for it.
 
 use super::plain::Parsed;
 use super::request::deadline_ns;
@@ -18,8 +18,8 @@ use crate::wire::{Extensions, Flags, Kind, deadline_word, first_bits, part_words
 const FIRST_BITS: u32 = first_bits(Kind::Request) | (Flags::EXTENDED.0 as u32) << 8;
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Makes a call as [`Core::call_plain`] does, if it has a deadline of its own and none that it inherits;
-    /// else gives the call back.
+    /// Makes a call like [`Core::call_plain`], if the call has its own deadline and inherits none. Otherwise
+    /// returns the call.
     #[inline(always)]
     pub(super) fn call_timed<S: FrameSink>(
         &mut self,
@@ -30,7 +30,7 @@ impl<B: Buffer, T> Core<B, T> {
         sink: &mut S,
     ) -> Option<PendingCall<B, T>> {
         let at_ns = limits.deadline_ns.unwrap_or(NEVER);
-        // A message that lies elsewhere is not in one piece with its header.
+        // A message in shared memory is not contiguous with its header.
         let is_own = call.request.wire_len() == call.request.len();
         if at_ns <= self.shared.latest_ns(now_ns) || at_ns == NEVER || !is_own {
             return Some(call);
@@ -44,7 +44,7 @@ impl<B: Buffer, T> Core<B, T> {
         back
     }
 
-    /// Whether a slot has such a request to send.
+    /// Returns true if a slot has a request with a deadline to send by the fast path.
     #[inline(always)]
     pub(super) fn is_timed(&self, work: Work) -> bool {
         let role = self.sessions.entries.get(work.session as usize).map(|entry| &entry.role);
@@ -64,8 +64,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.send_plain::<S, true>(now_ns, work, sink)
     }
 
-    /// Takes a frame if it is a new request of one packet with a deadline that is not over, and nothing
-    /// else unusual about it; gives when it is. `None` says nothing about the frame: give it to
+    /// Handles a frame if it is a new request of one packet with a future deadline and without any
+    /// peculiarity. Returns the request and the deadline. `None` has no meaning for the frame: pass it to
     /// [`Core::handle_frame`].
     #[inline(always)]
     pub fn handle_timed_request<'f>(
@@ -90,7 +90,7 @@ impl<B: Buffer, T> Core<B, T> {
     }
 }
 
-/// Sends a request of one packet with what is left until its deadline.
+/// Sends a request of one packet with the time left until the deadline.
 #[inline(always)]
 pub(super) fn send_timed<B: Buffer, S: FrameSink>(
     request: &mut B,

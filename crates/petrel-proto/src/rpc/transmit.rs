@@ -1,12 +1,11 @@
-//! The way out: which frames to send next, and their bytes (`docs/wire-protocol.md` §4 to §6).
+//! The transmit path: chooses the next frames, and writes their bytes (`docs/wire-protocol.md` §4 to §6).
 //!
-//! The slots with something to send stand in a queue. Each in turn sends a train of frames straight
-//! into the medium; its state changes only when the medium has taken a frame, so that a refused one
-//! is as if it had never been made. Two other ways were tried before. A list of frames to be sent,
-//! made first and handed over as a whole, was copied and copied: with smaller slots, leaving it out
-//! took a small call from 2 600 instructions to 1 690. A queue of refused frames beside the slots was overtaken by new packets, and what came
-//! out of order looked like loss: with a short transmit queue one lost packet led to thousands sent
-//! again.
+//! The slots with something to send are in a queue. In its turn a slot sends a train of frames directly to
+//! the medium. The slot's state changes only when the medium has accepted a frame, so a refused frame has no
+//! effect. Two other designs were tried before. A list of frames to send, built first and passed as a whole,
+//! caused repeated copies: with smaller slots, omitting the list reduced a small call from 2 600 instructions
+//! to 1 690. A queue of refused frames beside the slots was overtaken by new packets, and the changed order
+//! looked like loss: with a short transmit queue one lost packet led to thousands of repetitions.
 
 use super::work::{CANCEL, MULTICAST};
 use super::{Core, Work};
@@ -16,25 +15,26 @@ use crate::session::server::ServerSession;
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::Part;
 
-/// Packets that one slot may send before another gets its turn: long enough for the transport to
-/// send them as one train, short enough not to hold up a small call.
+/// Packets that a slot may send in one turn: enough for the transport to send them as one train, few enough
+/// not to delay a small call.
 const TRAIN_PACKETS: usize = 16;
 
-/// Where frames go: the medium, or a test.
+/// The destination of frames: the medium, or a test.
 pub trait FrameSink {
-    /// Takes a frame, `head` followed by `body`; false if the medium has no room for it now. After
-    /// a refusal, frames to the same peer are refused until the next [`Core::transmit`].
+    /// Accepts a frame, `head` followed by `body`. Returns false if the medium has no room now. After a
+    /// refusal, frames to the same peer are refused until the next [`Core::transmit`].
     ///
-    /// Both slices stay where they are and unchanged until the core's next method is called.
+    /// Both slices stay in place and unchanged until the core's next method is called.
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool;
 
-    /// The time now, for a frame that says what is left until a deadline; `burst_ns` is that of the burst.
+    /// Returns the current time, for a frame with the time left until a deadline; `burst_ns` is the burst's
+    /// time.
     #[inline(always)]
     fn now_ns(&mut self, burst_ns: u64) -> u64 {
         burst_ns
     }
 
-    /// Whether a frame to this peer may be taken at all: false saves to make one.
+    /// Returns false if frames to this peer cannot be accepted, which saves making them.
     #[inline(always)]
     fn reaches(&self, peer: PeerKey) -> bool {
         let _ = peer;
@@ -49,26 +49,26 @@ impl<F: FnMut(PeerKey, &[u8], &[u8]) -> bool> FrameSink for F {
     }
 }
 
-/// What a slot did with its turn.
+/// The result of a slot's turn.
 pub(super) struct Turn {
-    /// Frames that were sent.
+    /// Frames sent.
     pub(super) sent: usize,
     pub(super) then: Then,
 }
 
-/// Whether a slot wants another turn.
+/// Whether the slot needs another turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
     Done,
     More,
-    /// The medium refused its frame.
+    /// The medium refused the frame.
     Refused,
 }
 
 impl Turn {
     pub(super) const NOTHING: Turn = Turn { sent: 0, then: Then::Done };
 
-    /// After the slot's only frame: taken or not.
+    /// Returns the turn of a slot's only frame, accepted or refused.
     pub(super) fn one(taken: bool) -> Self {
         match taken {
             false => Turn { sent: 0, then: Then::Refused },
@@ -77,7 +77,7 @@ impl Turn {
     }
 }
 
-/// The bytes of the latest control frames: as many as are kept until the medium has sent them.
+/// The bytes of the latest control frames, kept until the medium has sent them.
 pub(super) struct ControlFrames {
     frames: Box<[[u8; CONTROL_FRAME_BYTES_MAX]; TRANSMIT_FRAMES_MAX]>,
     next: usize,
@@ -88,8 +88,9 @@ impl ControlFrames {
         Self { frames: Box::new([[0; CONTROL_FRAME_BYTES_MAX]; TRANSMIT_FRAMES_MAX]), next: 0 }
     }
 
-    /// Sends a control frame; false if the medium refused it. One that was taken keeps its place for
-    /// the rest of the burst; a refused one does not, or many of them would come round to it.
+    /// Sends a control frame. Returns false if the medium refused it. An accepted frame keeps its place for
+    /// the rest of the burst. A refused one does not; otherwise many refusals would reuse the place of an
+    /// accepted frame.
     pub(super) fn send<S: FrameSink>(
         &mut self,
         sink: &mut S,
@@ -105,8 +106,8 @@ impl ControlFrames {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Sends up to [`TRANSMIT_FRAMES_MAX`] frames into `sink`; gives how many it took. When it is
-    /// that many there may be more.
+    /// Sends up to [`TRANSMIT_FRAMES_MAX`] frames to `sink`. Returns the number of accepted frames; at the
+    /// maximum there may be more to send.
     #[inline]
     pub fn transmit<S: FrameSink>(&mut self, now_ns: u64, sink: &mut S) -> usize {
         match self.shared.config.short_ways {
@@ -151,7 +152,7 @@ impl<B: Buffer, T> Core<B, T> {
             refused += 1;
             if refused >= self.shared.work.len() {
                 if first_had_its_turn {
-                    // Else the slot that took all the room would come first the next time, too.
+                    // Otherwise the slot that took all the room would again come first.
                     self.shared.work.put_first_last();
                 }
                 break;
@@ -191,7 +192,7 @@ impl<B: Buffer, T> Core<B, T> {
                     client.stalled.push_first(slot);
                 }
                 if !client.stalled.is_empty() {
-                    // It was woken for a credit, and may not have needed it.
+                    // The slot was woken for a credit, and may not have needed it.
                     shared.wake_stalled(id.index, client);
                 }
                 turn
@@ -210,18 +211,18 @@ impl<B: Buffer, T> Core<B, T> {
     }
 }
 
-/// Where a slot sends in its turn, and how much.
+/// The parameters of a slot's turn.
 pub(super) struct Out<'a, S> {
     pub(super) now_ns: u64,
-    /// Frames that may be sent.
+    /// Most frames to send.
     pub(super) budget: usize,
-    /// Whether no other slot comes first.
+    /// True if no other slot comes first.
     pub(super) may_take_credits: bool,
     pub(super) control: &'a mut ControlFrames,
     pub(super) sink: &'a mut S,
 }
 
-/// Writes the header of a part into its buffer and sends it; false if the medium refused it.
+/// Writes the header of a part into its buffer and sends the part. Returns false if the medium refused it.
 pub(super) fn send_part<B: Buffer, S: FrameSink>(
     message: &mut B,
     header: [u64; 2],
