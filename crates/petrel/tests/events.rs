@@ -1,4 +1,4 @@
-//! Events as a subscriber of the application gets them. Alone in its process, whose subscriber it sets.
+//! Events as the application's subscriber gets them. Alone in its process, whose subscriber it sets.
 
 mod common;
 
@@ -16,7 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The fields of each event that came.
+/// The fields of each received event.
 static EVENTS: Mutex<Vec<HashMap<String, String>>> = Mutex::new(Vec::new());
 
 struct Collector;
@@ -59,7 +59,7 @@ fn count() -> usize {
     EVENTS.lock().unwrap().len()
 }
 
-/// The first event of this name that has these fields.
+/// Returns the first event with this name and these fields.
 fn find(name: &str, wanted: &[(&str, &str)]) -> HashMap<String, String> {
     let events = EVENTS.lock().unwrap();
     let found = events.iter().find(|event| {
@@ -68,7 +68,7 @@ fn find(name: &str, wanted: &[(&str, &str)]) -> HashMap<String, String> {
     found.unwrap_or_else(|| panic!("no {name} with {wanted:?} in {events:#?}")).clone()
 }
 
-/// Writes servers to a file that a client follows, until there is such an event.
+/// Writes servers to a client's servers file, and waits for an event of this name.
 fn write_until(path: &Path, text: &str, name: &str) -> HashMap<String, String> {
     std::fs::write(path, text).unwrap();
     let is_it = |event: &HashMap<String, String>| event["event"] == name;

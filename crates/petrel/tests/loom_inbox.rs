@@ -1,13 +1,12 @@
-//! The inbox of an endpoint under every interleaving of its owner and those who post, up to a number of preemptions.
+//! The inbox of an endpoint under every interleaving of its owner and its posters, up to a number of preemptions.
 //!
-//! It is the file of the library, with loom's mutex and atomics in place of those of the standard
-//! library. The owner runs as the event loop does: it looks at the flag, and sleeps when it finds
-//! nothing. A wake-up that is lost is a deadlock, which loom reports, and a post that is lost is
-//! missed at the end.
+//! The test includes the library's file, with loom's mutex and atomics in place of the standard library's. The owner
+//! runs as the event loop does: it polls the flag, and sleeps when it finds nothing. A lost wake-up is a deadlock,
+//! which loom reports; a lost message is missed at the end.
 //!
-//! Loom's types do without `--cfg loom`, and so this is an ordinary test.
+//! Loom's types work without `--cfg loom`, which makes this an ordinary test.
 
-// Not all of it is used here.
+// Some items are unused here.
 #![allow(dead_code)]
 
 #[path = "../src/inbox.rs"]
@@ -34,7 +33,7 @@ use inbox::{Attention, Inbox, Poster};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// Remembers a wake until somebody has slept, as the waker of a transport does.
+/// Remembers a wake-up until a thread has slept, as a transport's waker does.
 #[derive(Clone)]
 struct Bell(Arc<(Mutex<bool>, Condvar)>);
 
@@ -71,7 +70,7 @@ impl Owner {
         Self { attention, bell, inbox }
     }
 
-    /// Turns of the event loop until `count` posts have come.
+    /// Runs turns of the event loop until `count` messages have arrived.
     fn collect(&mut self, count: usize) -> Vec<u32> {
         let mut all = Vec::new();
         while all.len() < count {
@@ -99,11 +98,11 @@ fn post_from_a_thread(poster: Poster<u32>, posts: &'static [u32]) -> thread::Joi
     thread::spawn(move || posts.iter().for_each(|post| poster.post(*post).unwrap()))
 }
 
-/// Preemptions of the interleavings that `cargo test` looks at, in a quarter of a second. All of them take minutes; CI
-/// has more, by `LOOM_MAX_PREEMPTIONS`.
+/// Preemptions of the interleavings in a run of `cargo test`, which takes a quarter of a second. All interleavings take
+/// minutes; CI runs more, by `LOOM_MAX_PREEMPTIONS`.
 const PREEMPTIONS_MAX: usize = 3;
 
-/// Every interleaving with so many preemptions at most.
+/// Checks every interleaving with at most this number of preemptions.
 fn model(check: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS_MAX));

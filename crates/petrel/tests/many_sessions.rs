@@ -1,9 +1,8 @@
-//! Thousands of sessions between two endpoints, over the real control plane: they open, carry calls
-//! on every slot, and close; and what an idle one costs is at most 4 KiB on either side.
+//! Thousands of sessions between two endpoints, over the real control plane: they open, carry calls on every slot, and
+//! close; an idle session costs at most 4 KiB on either side.
 //!
-//! An allocator stands before the system's that notes with each block for whom it was allocated: for
-//! the client's endpoint, the server's, or, on all other threads, the control plane. Message memory
-//! comes from elsewhere, and the endpoints count it themselves.
+//! An allocator in front of the system's records the owner of each block: the client's endpoint, the server's, or, on
+//! all other threads, the control plane. Message memory is allocated elsewhere and counted by the endpoints themselves.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,14 +16,13 @@ use petrel::{Endpoint, Nexus};
 const SESSIONS: usize = 4_000;
 const ECHO: u16 = 1;
 
-/// Calls at once on each session: the slots that it has from the beginning, less the one that is kept for the
-/// endpoint's health.
+/// Simultaneous calls on each session: its initial slots, except the one reserved for health queries.
 const CALLS: u16 = petrel_proto::limits::SLOTS_AT_FIRST - 1;
 
-/// What an idle session may cost each side.
+/// The limit of an idle session's memory on each side.
 const SESSION_BYTES_MAX: isize = 4 << 10;
 
-/// For whom memory is allocated.
+/// The owner of allocated memory.
 #[derive(Clone, Copy)]
 enum Owner {
     Control,
@@ -47,7 +45,7 @@ struct NotingAllocator;
 #[global_allocator]
 static ALLOCATOR: NotingAllocator = NotingAllocator;
 
-/// The block with room for its owner before it, and where the caller's part begins.
+/// Returns the block with room for its owner in front, and the offset of the caller's part.
 fn with_owner(layout: Layout) -> (Layout, usize) {
     let offset = layout.align().max(align_of::<usize>());
     let size = layout.size() + offset;
@@ -55,8 +53,8 @@ fn with_owner(layout: Layout) -> (Layout, usize) {
     (whole, offset)
 }
 
-// SAFETY: each block is the system's, with the owner's number in the word before the caller's part,
-// which keeps the alignment asked for.
+// SAFETY: each block is the system's, with the owner's number in the word before the caller's part, which keeps the
+// requested alignment.
 unsafe impl GlobalAlloc for NotingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (whole, offset) = with_owner(layout);
@@ -67,7 +65,7 @@ unsafe impl GlobalAlloc for NotingAllocator {
         }
         let owner = OWNER.try_with(Cell::get).unwrap_or(Owner::Control) as usize;
         HELD[owner].fetch_add(layout.size() as isize, Ordering::Relaxed);
-        // SAFETY: the block has `offset` bytes and the caller's, and a word fits before those.
+        // SAFETY: the block has `offset` bytes and the caller's, and a word fits before the latter.
         unsafe {
             let caller = block.add(offset);
             caller.cast::<usize>().sub(1).write(owner);
@@ -77,7 +75,7 @@ unsafe impl GlobalAlloc for NotingAllocator {
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         let (whole, offset) = with_owner(layout);
-        // SAFETY: `alloc` wrote the owner before what it gave, and the block begins `offset` before.
+        // SAFETY: `alloc` wrote the owner before the returned part, and the block begins `offset` before it.
         unsafe {
             let owner = memory.cast::<usize>().sub(1).read();
             HELD[owner].fetch_sub(layout.size() as isize, Ordering::Relaxed);
@@ -139,8 +137,7 @@ impl Pair {
         sessions
     }
 
-    /// Calls on every session, so many at once as it has memory for from the beginning, each with a number of
-    /// its own.
+    /// Makes uniquely numbered calls on every session, at once as many as it has initial memory for.
     fn call_all(&mut self, sessions: &[SessionId]) {
         let mut number = 0_u64;
         for &session in sessions {
@@ -173,7 +170,7 @@ impl Pair {
         .unwrap();
     }
 
-    /// Bytes that each side holds, with all of both control planes.
+    /// Returns the bytes held by each side, including all of both control planes.
     fn held(&self) -> [isize; 2] {
         let control = held(Owner::Control);
         let client = held(Owner::Client) + self.client.buffers_in_use().bytes as isize;
@@ -182,7 +179,7 @@ impl Pair {
     }
 }
 
-/// One test, because what it measures is the whole process'.
+/// A single test, because it measures the whole process.
 #[test]
 fn sessions__thousands_open_carry_calls_stay_small_and_close() {
     let mut pair = Pair::start();
@@ -198,7 +195,7 @@ fn sessions__thousands_open_carry_calls_stay_small_and_close() {
     for (side, (after, before)) in ["client", "server"].iter().zip(after.into_iter().zip(before)) {
         let bytes = (after - before) / SESSIONS as isize;
         println!("{side}: {bytes} B for each session");
-        // The slots alone are more, so that less would be a mistake of this test.
+        // The slots alone need more: a lower result would be an error of this test.
         assert!((512..=SESSION_BYTES_MAX).contains(&bytes), "{side}: {bytes} B for each session");
     }
 
@@ -208,8 +205,7 @@ fn sessions__thousands_open_carry_calls_stay_small_and_close() {
     }
     assert_eq!(pair.client.core().session_count(), 1);
     pair.call_all(&first);
-    // All that closed sessions kept for repetitions is back; the one left keeps an answer for each
-    // call.
+    // Closed sessions have returned all their kept responses; the remaining session keeps one response per call.
     let kept = usize::from(CALLS);
     assert_eq!(pair.client.buffers_in_use().count, 0);
     assert_eq!(pair.server.buffers_in_use().count, kept);

@@ -1,5 +1,4 @@
-//! Memory that many sessions took at their server is given back when they end. Alone in its
-//! process, whose memory it reads.
+//! A server frees the memory of many sessions when they end. Alone in its process, whose memory it reads.
 
 mod common;
 
@@ -11,7 +10,7 @@ use petrel_hostile::{Connection, Shape, control};
 const SESSIONS: u32 = 12_500;
 const AT_ONCE: u32 = 500;
 
-/// What may remain of the 58 MB that they take.
+/// The most that may remain of the 58 MB in use.
 const REMAINDER_BYTES_MAX: u64 = 20 << 20;
 
 fn resident_bytes() -> u64 {
@@ -39,7 +38,7 @@ fn sessions_that_have_ended__give_their_memory_back() {
         requests.for_each(|request| assert!(crowd.session_answer(request).unwrap().is_some()));
     }
     let peak = resident_bytes();
-    // Of the slots there is memory for the first eight.
+    // The first eight slots have memory.
     assert!(peak > before + u64::from(SESSIONS) * 512, "{before} {peak}");
     drop(crowd);
     let deadline = Instant::now() + Duration::from_secs(60);

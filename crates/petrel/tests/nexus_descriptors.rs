@@ -19,20 +19,19 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Takes all descriptors that there are.
+/// Takes all available descriptors.
 fn take_descriptors() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
 
-/// With nothing to drop it waits.
+/// Checks that the nexus pauses if it has no connection to drop.
 fn check_pause(nexus: &Nexus, address: SocketAddr) {
-    // The client's own descriptor is there before the others are taken.
+    // The client's own descriptor is opened before the others are taken.
     let client = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     let taken = take_descriptors();
     connect(&client, &address).unwrap();
     wait_until(|| nexus.stats().accept_errors > 0);
-    // Each try is followed by a pause of 100 ms: more than a few in half a second means that it
-    // spins.
+    // A pause of 100 ms follows each attempt: more than a few in half a second would mean spinning.
     let before = nexus.stats().accept_errors;
     std::thread::sleep(Duration::from_millis(500));
     let tries = nexus.stats().accept_errors - before;
@@ -43,16 +42,16 @@ fn check_pause(nexus: &Nexus, address: SocketAddr) {
     wait_until(|| nexus.stats().connections_open == 0);
 }
 
-/// Connections that say nothing, fewer than half of the descriptors: both ends are in this process.
+/// Silent connections, fewer than half of the descriptors: both ends are in this process.
 const CROWD: usize = 16;
 
-/// Those who say nothing make room for who asks for something.
+/// Checks that silent connections yield to one that makes a request.
 fn check_newcomer(nexus: &Nexus, address: SocketAddr) {
     let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect();
     wait_until(|| nexus.stats().connections_open == CROWD as u64);
     let reserve = File::open("/dev/null").unwrap();
     let taken = take_descriptors();
-    // One for the newcomer's own end, and none for the server's.
+    // One descriptor for the client's own end, and none for the server's.
     drop(reserve);
     let json = fetch_stats(address, HANG).unwrap();
     assert!(json.contains("\"dropped_ungreeted_full\":1,"), "{json}");

@@ -1,7 +1,7 @@
-//! The fast path allocates nothing: not for small calls, not for large ones, at neither end.
+//! The fast path allocates nothing: for small calls, for large ones, at either end.
 //!
-//! A counting allocator stands before the system's. It counts on one thread, the one that runs
-//! both endpoints, and only while it is told to: what the nexus' thread does is no part of a call.
+//! A counting allocator in front of the system's counts only on demand, and only on the thread that runs both
+//! endpoints: the nexus's thread is not part of a call.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -13,7 +13,7 @@ use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
 use petrel::{Context, Endpoint, MsgBuf, Nexus, Reply};
 
-/// Allocations of this thread, while it counts.
+/// The state of this thread's counter.
 #[derive(Clone, Copy)]
 enum Counting {
     Off,
@@ -34,7 +34,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note_allocation();
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller's promises are the ones that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -59,7 +59,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 fn note_allocation() {
     let Counting::On { count } = COUNTING.get() else { return };
     if count == 0 {
-        // The backtrace allocates itself.
+        // The backtrace itself allocates.
         COUNTING.set(Counting::Off);
         FIRST.set(Some(Backtrace::force_capture()));
     }
@@ -84,7 +84,7 @@ struct Pair {
     server: Endpoint,
 }
 
-/// What the continuations work on.
+/// The state of the continuations.
 #[derive(Default)]
 struct Caller {
     sessions: Vec<SessionId>,
@@ -103,8 +103,8 @@ impl Pair {
         let mut config = EndpointConfig::default();
         config.transports = transports;
         config.idle = IdlePolicy::Poll;
-        // The first repetition of a small call takes a box, which is kept for later ones. On a busy
-        // machine a thread loses its CPU for longer than the usual timeout.
+        // The first retransmission of a small call allocates a box, which is kept for later ones. On a busy machine a
+        // thread loses its CPU for longer than the usual timeout.
         config.protocol.rto.min_ns = 10_000_000_000;
         config.protocol.rto.max_ns = 10_000_000_000;
         config.protocol.rto.initial_ns = 10_000_000_000;
@@ -131,7 +131,7 @@ impl Pair {
         self.server.run_once();
     }
 
-    /// Gives the caller buffers for so many calls at a time, of so many bytes, in place of others.
+    /// Replaces the caller's buffers: for `in_flight` calls at a time, of `bytes` bytes each.
     fn set_buffers(&self, in_flight: usize, bytes: usize) {
         let message: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
         let buffers = |_| {

@@ -21,13 +21,13 @@ const HOLD: u16 = 10;
 /// Its handler waits for a future.
 const WAITS: u16 = 11;
 
-/// A server that echoes, and hands over the requests of method HOLD.
+/// A server that echoes, and passes requests of method HOLD to the test.
 fn server() -> (Server, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
     let server = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         endpoint.on(HOLD, move |_, cx, request| {
             let (request, handled) = request.detach(cx);
-            // Without the test nobody wants it.
+            // The test may have ended.
             let _ = keep.send(request);
             handled
         });
@@ -116,7 +116,7 @@ fn call__waits_for_a_place_when_it_is_awaited() {
     let mut third = client.call(HOLD, b"three").started();
     assert!(is_pending(&mut third), "there are two places");
     let waiting = thread::spawn(move || third.wait());
-    // What was on its way to the server arrives before an answer of the same session.
+    // A cancel reaches the server before a later answer on the same session.
     echo(first);
     echo(kept.recv().unwrap());
     assert_eq!(waiting.join().unwrap().unwrap(), b"three");
@@ -155,7 +155,7 @@ fn calls__that_are_dropped_or_late_are_told_to_the_server() {
     let end = caller.client.call(HOLD, b"late").options(soon).wait().unwrap_err();
     assert_eq!(end.status, Status::DeadlineExceeded, "{end}");
     let request = kept.recv().unwrap();
-    // The client's clock began earlier than the server's, by the time of the request's way.
+    // The client's clock began earlier than the server's, by the request's transmission time.
     while !request.is_cancelled() || request.time_left() != Some(Duration::ZERO) {
         thread::yield_now();
     }
@@ -182,7 +182,7 @@ fn endpoint__that_is_dropped_ends_all_calls_and_refuses_new_ones() {
     requests.into_iter().for_each(echo);
 }
 
-/// What users of futures join many calls with.
+/// How users of futures join many calls.
 #[test]
 fn buffered__has_no_more_calls_on_their_way_than_it_may() {
     const AT_ONCE: usize = 5;
@@ -216,7 +216,7 @@ fn wait__on_the_thread_of_the_endpoint_is_refused() {
     let call = client.call(ECHO, b"own").started();
     let wait = std::panic::AssertUnwindSafe(|| call.wait());
     assert!(std::panic::catch_unwind(wait).is_err(), "it would have waited for ever");
-    // The event loop of the thread itself ends the call.
+    // The thread's own event loop ends the call.
     let mut call = pin!(client.call(ECHO, b"own"));
     let mut cx = Context::from_waker(Waker::noop());
     let response = loop {
@@ -279,7 +279,7 @@ fn spawn__runs_a_task_on_the_thread_that_makes_the_calls() {
     let client = Client::connect_wait(server.address).unwrap();
     let calls = client.clone();
     let spawned = client.spawn(async move |handle| {
-        // What cannot be sent to other threads.
+        // A value that is not `Send`.
         let kept = std::rc::Rc::new(7_u8);
         handle.sleep(Duration::from_millis(1)).await;
         let answer = calls.call(ECHO, [*kept]).await?;
@@ -290,7 +290,7 @@ fn spawn__runs_a_task_on_the_thread_that_makes_the_calls() {
     assert_eq!(answer, [7]);
 }
 
-/// Tells of its end by a channel.
+/// Reports its drop through a channel.
 struct Tells(mpsc::Sender<()>);
 
 impl Drop for Tells {
@@ -322,7 +322,7 @@ fn spawn__ends_with_its_result_or_the_endpoint() {
     assert_eq!(wait(lost).unwrap_err().status, Status::Unavailable);
 }
 
-/// By clients that were told nothing of families; the data port of such a server is of IPv6.
+/// Clients without settings for address families; the data port of an IPv6 server is IPv6.
 #[test]
 fn connect__reaches_a_server_at_an_ipv6_address_over_udp_alone() {
     if std::net::UdpSocket::bind("[::1]:0").is_err() {
@@ -335,13 +335,13 @@ fn connect__reaches_a_server_at_an_ipv6_address_over_udp_alone() {
         assert_eq!(client.call(ECHO, "six").wait().unwrap(), "six");
         let four = wait(builder.clone().connect(other.address)).unwrap();
         assert_eq!(four.call(ECHO, "four").wait().unwrap(), "four");
-        // Beside it there are only the other's ports.
+        // The second client has only the other client's ports.
         let beside = builder.beside(&client).connect_wait(server.address).unwrap();
         assert_eq!(beside.call(ECHO, "beside").wait().unwrap(), "beside");
     }
 }
 
-/// Wherever the event loop runs something, and nowhere else on its thread.
+/// Wherever the event loop runs code, and nowhere else on its thread.
 #[test]
 fn wait__panics_in_an_event_loop() {
     let refused = || {
@@ -357,7 +357,7 @@ fn wait__panics_in_an_event_loop() {
     endpoint.run_until(|_, _| refused());
     assert!(endpoint.run_for(Duration::ZERO, |_, _| refused()));
     assert!(endpoint.block_on(async { refused() }));
-    // The loop is the test's own.
+    // The test drives the loop.
     let (tell, told) = mpsc::channel();
     let _task = endpoint.handle().spawn(async move { tell.send(refused()).unwrap() });
     let in_task = loop {

@@ -8,19 +8,20 @@ use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::endpoint::{CallOptions, EndpointConfig, Handled, Responder, SessionId};
 use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, Request, Status};
 
-/// Answers with the nanoseconds that are left, or with nothing.
+/// Answers with the nanoseconds left, or with an empty message.
 const TIME_LEFT: u16 = 2;
-/// Keeps the request, and counts if its caller goes.
+/// Keeps the request, and counts cancellations by callers.
 const KEEP: u16 = 3;
-/// Answers with how many requests are kept, how many callers of them have gone, and how many of the kept know it.
+/// Answers with the numbers of kept requests, of callers that have gone, and of kept requests that report the
+/// cancellation.
 const COUNT: u16 = 4;
-/// Answers all that are kept.
+/// Answers all kept requests.
 const RELEASE: u16 = 5;
 
-/// Far more than any test needs, so that it is never over.
+/// Far longer than any test.
 const LONG: Duration = Duration::from_secs(1_000);
 
-/// Some time, so that it is over soon.
+/// Passes soon.
 const SHORT: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
@@ -32,7 +33,7 @@ struct Kept {
 impl Kept {
     fn keep(self: &Rc<Self>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let (responder, handled) = request.defer(cx);
-        // Twice, and each is to run.
+        // Twice; each must run.
         for _ in 0..2 {
             let kept = Rc::clone(self);
             cx.on_cancel(&responder, move |_, _| kept.gone.set(kept.gone.get() + 1));
@@ -113,7 +114,7 @@ fn deadline__the_handler_sees_what_is_left() {
         let left = pair.client.call(pair.session, TIME_LEFT, b"").options(options).wait().unwrap();
         let left_ns = u64::from_le_bytes(left[..].try_into().unwrap());
         assert!(left_ns > 0 && left_ns <= LONG.as_nanos() as u64, "{left_ns}");
-        // A large request brings it too, and a large response keeps it.
+        // A large request carries the deadline too, and a large response keeps it.
         let large = pattern(100_000, 7);
         let left =
             pair.client.call(pair.session, TIME_LEFT, &large).options(options).wait().unwrap();
@@ -132,7 +133,7 @@ fn deadline__ends_a_call_whose_handler_does_not_answer_and_tells_the_handler() {
         assert_eq!(failure.status, Status::DeadlineExceeded);
         assert_eq!(failure.execution, Execution::MayHaveExecuted);
         pair.wait_for_counts([1, 2, 1]);
-        // What it answers now is for nobody, and the session goes on.
+        // A later answer is dropped, and the session goes on.
         pair.client.call(pair.session, RELEASE, b"").wait().unwrap();
         assert_eq!(pair.counts(), [0, 2, 0]);
         let counters = pair.client.stats().protocol;
@@ -154,7 +155,7 @@ fn deadline__over_before_the_call() {
 #[test]
 fn deadline__while_the_session_opens() {
     let mut client = client(over(true, true));
-    // Nobody answers there: a listener that never accepts.
+    // A listener that never accepts.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let session = client.connect(silent.local_addr().unwrap()).unwrap();
     let options = CallOptions::new().timeout(SHORT);
@@ -173,7 +174,7 @@ fn deadline__by_default_no_call_waits_for_ever() {
         let mut pair = Pair::new(config);
         let failure = pair.fails(KEEP, CallOptions::new());
         assert_eq!(failure.status, Status::DeadlineExceeded);
-        // Of this the server knows by the CANCEL.
+        // The server learns of the end by CANCEL.
         pair.wait_for_counts([1, 2, 1]);
     }
 }
@@ -254,7 +255,7 @@ fn cancel__a_call_that_waits_for_a_slot() {
                     .unwrap()
             })
             .collect();
-        // The slots are all taken: nobody else can ask the server.
+        // All slots are taken: no other call can reach the server.
         for key in &keys[slots as usize..] {
             assert!(pair.client.context().cancel(*key));
         }
@@ -262,7 +263,7 @@ fn cancel__a_call_that_waits_for_a_slot() {
         for key in &keys[..slots as usize] {
             assert!(pair.client.context().cancel(*key));
         }
-        // Some were kept and were told of; some were cancelled before they came.
+        // Some requests were kept and their handlers notified; the others were cancelled before they arrived.
         loop {
             let [kept, gone, cancelled] = pair.counts();
             if gone == 2 * kept && cancelled == kept {
@@ -308,7 +309,7 @@ fn refused__says_so() {
     }
 }
 
-/// In front of a server: passes a request on, and what comes back too; then asks again from there.
+/// The front server's handler: passes a request on, then calls again from the continuation.
 fn pass_on(endpoint: &mut Endpoint, session: SessionId, method: u16) {
     endpoint.on(ECHO, move |_, cx, request| {
         let (responder, handled) = request.defer(cx);
@@ -344,7 +345,7 @@ fn pass_on(endpoint: &mut Endpoint, session: SessionId, method: u16) {
     });
 }
 
-/// A client, and a server that asks another one for each answer.
+/// A client, and a front server that calls a back server for each request.
 fn chain(config: EndpointConfig, method: u16) -> (Pair, Server) {
     let back = Server::start(config.clone(), "127.0.0.1:0", serve);
     let address = back.address;
@@ -367,7 +368,7 @@ fn nested__calls_inherit_what_is_left_and_so_do_those_that_follow() {
         let [first, second] =
             [0, 8].map(|at| u64::from_le_bytes(reply[at..at + 8].try_into().unwrap()));
         assert!(first <= timeout.as_nanos() as u64 && second <= first, "{first} {second}");
-        // Without a deadline there is nothing to inherit, and the second has its own alone.
+        // Without a deadline there is nothing to inherit, and the second call has only its own.
         let reply = pair.client.call(pair.session, ECHO, b"x").wait().unwrap();
         let second = u64::from_le_bytes(reply[..].try_into().expect("the first has no deadline"));
         assert!(second > timeout.as_nanos() as u64, "{second}");
@@ -379,12 +380,12 @@ fn nested__a_call_ends_with_the_deadline_of_its_request() {
     for config in [over(true, false), over(false, true)] {
         let (mut pair, back) = chain(config, KEEP);
         let (to_middle, to_back) = (pair.session, pair.client.connect_wait(back.address).unwrap());
-        // On a busy machine the time may be over before the request of the one in the middle leaves.
+        // On a busy machine the deadline may pass before the middle server's request leaves.
         let mut came = 0;
         while came == 0 {
             pair.session = to_middle;
             let failure = pair.fails(ECHO, CallOptions::new().timeout(SHORT));
-            // The one in the middle may have had the time to say so itself.
+            // The middle server may have had time to answer.
             match failure.status {
                 Status::Aborted => assert_eq!(failure.message, "first: DEADLINE_EXCEEDED"),
                 status => assert_eq!(status, Status::DeadlineExceeded),
@@ -392,12 +393,12 @@ fn nested__a_call_ends_with_the_deadline_of_its_request() {
             pair.session = to_back;
             [came, ..] = pair.counts();
         }
-        // The last server hears of it from the one in the middle.
+        // The middle server passes the cancellation on to the last.
         while !matches!(pair.counts(), [came, gone, ended] if gone == 2 * came && ended == came) {}
     }
 }
 
-/// Holds its thread up for longer than [`SHORT`].
+/// Delays its thread for longer than [`SHORT`].
 fn hold_up() {
     let began = std::time::Instant::now();
     while began.elapsed() < 2 * SHORT {
@@ -432,7 +433,8 @@ fn held_up__what_is_sent_is_what_is_left_then() {
             .then(move |_, cx, reply| first(cx, reply))
             .unwrap();
         pair.client.run_until(|_, _| left.get() > 0);
-        // Over shared memory it leaves at once, with all its time; over UDP when the continuation has returned.
+        // Over shared memory the request leaves at once, with all its time; over UDP when the continuation has
+        // returned.
         let is_shm = pair.client.core().agreed(session).unwrap().packet_bytes > 2_000;
         let most = if is_shm { LONG } else { LONG - SHORT };
         assert!(left.get() <= most.as_nanos() as u64, "{} ns are left", left.get());
@@ -487,7 +489,7 @@ fn held_up__a_response_that_waited_too_long_is_late() {
             })
             .unwrap();
         pair.client.run_once();
-        // The response comes meanwhile.
+        // The response arrives meanwhile.
         hold_up();
         pair.client.run_until(|_, _| {
             let now = ended.take();
@@ -509,7 +511,7 @@ fn held_up__a_request_that_waited_too_long_is_not_run() {
             request.reply(cx, b"")
         });
     };
-    // Over UDP both come in one datagram, and so in one burst.
+    // Over UDP both arrive in one datagram, and so in one burst.
     let server = Server::start(over(true, false), "127.0.0.1:0", set_up);
     let mut client = client(over(true, false));
     let session = client.connect_wait(server.address).unwrap();

@@ -1,5 +1,4 @@
-//! The settings that applications get unless they say otherwise: as `docs/operating.md` and the types' documentation name
-//! them.
+//! The default settings, as documented in `docs/operating.md` and in the types' documentation.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Ending without losing a call, and telling whether one can serve.
+//! Draining without losing a call, and health queries.
 
 use std::cell::RefCell;
 use std::sync::mpsc;
@@ -10,12 +10,12 @@ use petrel::task::Parallel;
 use petrel::{Endpoint, Execution, Status};
 use petrel_proto::CallError;
 
-/// An echo a millisecond later.
+/// Echoes a millisecond later.
 const LATER: u16 = 2;
 /// Never answers.
 const NEVER: u16 = 3;
 
-/// A server on a thread of its own that drains when it is told to, and then gives what came of it.
+/// A server on its own thread that drains on request and then returns the result.
 struct Draining {
     address: std::net::SocketAddr,
     tell: mpsc::Sender<Duration>,
@@ -62,7 +62,7 @@ fn serve(endpoint: &mut Endpoint) {
     });
 }
 
-/// Calls as fast as it can until the server wants no more; gives how many calls succeeded.
+/// Calls without pause until the server drains. Returns the number of successful calls.
 async fn call_until_told(session: petrel::task::Session) -> u64 {
     let mut calls = Parallel::new(32);
     let (mut answered, mut number) = (0, 0);
@@ -71,7 +71,7 @@ async fn call_until_told(session: petrel::task::Session) -> u64 {
             assert_eq!(reply[..], pattern(50, label)[..]);
             1
         }
-        // Not taken, because the server wants no more: nothing is lost.
+        // Not sent because the server drains: nothing is lost.
         Err(failure) => {
             let why = (failure.status, failure.execution);
             assert_eq!(why, (Status::Unavailable, Execution::NotSent), "{failure}");
@@ -99,7 +99,7 @@ fn drains_without_losing_a_call(config: EndpointConfig) {
     let handle = client.handle();
     client.block_on(async {
         let session = handle.connect(server.address).await.unwrap();
-        // The server has something under way when it is told.
+        // The server has calls in progress when it begins to drain.
         for _ in 0..100 {
             session.call(ECHO, b"").await.unwrap();
         }
@@ -142,7 +142,7 @@ fn a_draining_server_takes_neither_sessions_nor_calls() {
         assert_eq!(refused.execution, Execution::NotSent);
         let refused = handle.connect(server.address).await.unwrap_err();
         assert!(refused.to_string().contains("draining"), "{refused}");
-        // Its handler never answers, so that it is sent away at the end of the time.
+        // Its handler never answers, and the limit of the drain ends it.
         let failure = never.await.unwrap_err();
         let why = (failure.status, failure.execution);
         assert_eq!(why, (Status::Unavailable, Execution::MayHaveExecuted));

@@ -1,9 +1,8 @@
-//! Marks of congestion end to end: a network that marks packets, a client whose controller heeds marks
-//! (DCQCN), and a server that echoes them (`docs/wire-protocol.md` §3.2, §7.4, §8.4).
+//! ECN marks end to end: a network that marks packets, a client whose controller heeds marks (DCQCN), and a server that
+//! echoes them (`docs/wire-protocol.md` §3.2, §7.4, §8.4).
 //!
-//! The network is loopback in a network namespace of its own, where nftables mark packets that say that
-//! they may be marked. Each test starts itself again in such a namespace, which takes the programs
-//! `unshare`, `ip` and `nft`, and root or user namespaces.
+//! The network is loopback in a separate network namespace, where nftables mark ECN-capable packets. Each test restarts
+//! itself in such a namespace, for which it needs the programs `unshare`, `ip` and `nft`, and root or user namespaces.
 
 use crate::common::own_network::{self, Trial, run};
 use crate::common::{ECHO, Server, client, over, pattern};
@@ -13,10 +12,10 @@ use petrel_proto::congestion::{
     CongestionConfig, CongestionControl, CongestionCounters, DcqcnConfig, Rate,
 };
 
-/// Calls after which what a test waits for does not come any more.
+/// The limit of calls within which an awaited event must come.
 const CALLS_MAX: u32 = 20_000;
 
-/// Marks all packets of UDP from (`sport`) or to (`dport`) a port that may be marked.
+/// Marks all ECN-capable UDP packets from (`sport`) or to (`dport`) a port.
 fn marking(ports: &[(&str, u16)]) -> String {
     let rules = ports.iter().map(|(side, port)| {
         format!("udp {side} {port} ip ecn ect0 ip ecn set ce\nudp {side} {port} ip6 ecn ect0 ip6 ecn set ce\n")
@@ -29,7 +28,7 @@ fn table(rules: &str) -> String {
     format!("flush ruleset\ntable inet petrel {{\nchain way {{\n{head}\n{rules}}}\n}}\n")
 }
 
-/// Runs a test of this file where nftables mark packets, or says why that cannot be.
+/// Runs a test of this file where nftables mark packets, or reports why that is impossible.
 fn in_own_network(test: &str, inside: impl FnOnce()) {
     let script = "ip link set lo up && nft -f -";
     let rules = marking(&[("dport", 9)]);
@@ -41,7 +40,7 @@ fn set_rules(rules: &str) {
     run("nft", &["-f", "-"], rules).unwrap();
 }
 
-/// A client with DCQCN. No timeouts, which on a busy host would say that there is congestion.
+/// A client with DCQCN. No timeouts, which on a busy host would count as congestion.
 fn heeding() -> EndpointConfig {
     let mut config = over(true, false);
     let dcqcn = CongestionConfig::Dcqcn(DcqcnConfig::for_line(Rate::gbit(1)));
@@ -52,7 +51,7 @@ fn heeding() -> EndpointConfig {
     config
 }
 
-/// Calls with small and large messages, which are compared.
+/// Makes calls with small and large messages, and compares the responses.
 fn call(client: &mut Endpoint, session: SessionId, times: u32) {
     for number in 0..times {
         let len = if number % 10 == 9 { 100_000 } else { 40 };
@@ -91,7 +90,7 @@ impl Ends {
         self.client.stats().congestion
     }
 
-    /// Calls until congestion control has counted that.
+    /// Calls until congestion control has counted the event.
     fn call_until(&mut self, what: &str, has_happened: impl Fn(&CongestionCounters) -> bool) {
         for _ in 0..CALLS_MAX {
             if has_happened(&self.congestion()) {
@@ -103,7 +102,7 @@ impl Ends {
     }
 }
 
-/// Both families, where the host has both.
+/// Both families, if the host has both.
 fn addresses() -> impl Iterator<Item = &'static str> {
     let all = ["127.0.0.1:0", "[::1]:0"].into_iter();
     all.filter(|address| std::net::UdpSocket::bind(address).is_ok())
@@ -132,7 +131,7 @@ fn dcqcn__slows_down_by_marks_on_requests_and_recovers_without() {
             ends.call_until("limited", |counted| {
                 counted.marks > 20 && counted.sessions_limited > 0
             });
-            // The marks were on what the server received: the client knows from its echo alone.
+            // The server received the marks: the client knows of them by the echo alone.
             assert_eq!(ends.client.stats().transport.rx_marked, 0);
 
             set_rules(&table(""));
@@ -160,7 +159,7 @@ fn dcqcn__heeds_marks_on_answers() {
     });
 }
 
-/// Packets that said that they may be marked, since the rules were set.
+/// ECN-capable packets since the rules were set.
 fn ect_count() -> u64 {
     let output = run("nft", &["list", "counter", "inet", "petrel", "ect"], "").unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -168,7 +167,7 @@ fn ect_count() -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count in {text}"))
 }
 
-/// RFC 3168: nobody is to mark what nobody hears of.
+/// RFC 3168: packets must not be marked if no sender learns of the marks.
 #[test]
 fn server__of_both_kinds_says_ect_to_those_only_who_heed_marks() {
     in_own_network("server__of_both_kinds_says_ect_to_those_only_who_heed_marks", || {

@@ -67,7 +67,7 @@ fn alloc__the_largest_message_that_can_be_agreed_on() {
     let mut config = EndpointConfig::default();
     config.memory.max_bytes = 2 << 30;
     let client = client(config);
-    // Nothing is written, so that the pages are not there.
+    // Nothing is written, so no pages are allocated.
     let message = client.alloc(1 << 30).unwrap();
     assert_eq!(message.capacity(), 1 << 30);
 }
@@ -89,7 +89,7 @@ fn idle__every_policy_serves() {
             let mut config = over(udp, shm);
             config.idle = idle;
             let server = Server::start(config.clone(), "127.0.0.1:0", |_| {});
-            // Two ends that spin on one core would hold each other up.
+            // Two ends that spin on one core would delay each other.
             config.idle = IdlePolicy::Block;
             let mut client = client(config);
             let session = client.connect_wait(server.address).unwrap();
@@ -259,7 +259,7 @@ fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
             })
             .unwrap();
     }
-    // All are sent that fit the slots; the others wait in the queue.
+    // As many calls as fit the slots are sent; the others wait in the queue.
     let other = client.connect_wait(server.address).unwrap();
     client.call(other, ECHO, b"x").wait().unwrap();
     let address = server.address;
@@ -368,7 +368,7 @@ fn open(client: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
     }
 }
 
-/// Who drives an endpoint by turns sleeps when a turn has found nothing.
+/// A program that drives an endpoint by turns sleeps after a turn without work.
 #[test]
 fn run_once__tells_of_each_turn_in_which_something_happened() {
     for (udp, shm) in [(true, false), (false, true)] {
@@ -404,7 +404,7 @@ fn run_once__tells_of_each_turn_in_which_something_happened() {
     }
 }
 
-/// Over shared memory a handler's answer goes straight into the ring; nothing else of that turn would publish it.
+/// Over shared memory a handler's answer goes straight into the ring; no other step of that turn would publish it.
 #[test]
 fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
     let serving = nexus(Some("127.0.0.1:0".parse().unwrap()));
@@ -429,7 +429,7 @@ fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
     }
 }
 
-/// What a handler learns of its caller: at once, later, and in a task or a thread of its own.
+/// A handler's knowledge of its caller: at once, later, and in a task or a separate thread.
 #[test]
 fn peer__tells_handlers_who_calls() {
     for (config, is_shm) in [(over(true, false), false), (over(false, true), true)] {
@@ -471,7 +471,7 @@ fn peer__tells_handlers_who_calls() {
         let own = (std::process::id(), rustix::process::geteuid(), rustix::process::getegid());
         let own = (own.0, own.1.as_raw(), own.2.as_raw());
         assert_eq!(process, is_shm.then_some(own));
-        // The other end knows as much; the server's address is where it listens.
+        // The client knows the same of the server, whose address is its listening address.
         let server_peer = client.session_peer(session).unwrap();
         assert_eq!(server_peer.name.address, server.address);
         assert_ne!(server_peer.incarnation, peer.incarnation);

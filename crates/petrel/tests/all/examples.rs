@@ -1,4 +1,4 @@
-//! The examples are programs, and these run them.
+//! Runs the example programs.
 
 #[path = "../../examples/tokio_greeter.rs"]
 mod tokio_greeter;

@@ -1,4 +1,4 @@
-//! With any optimisation of the common case switched off, calls get the same answers.
+//! With any single optimisation of the fast path switched off, calls get the same answers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,18 +7,17 @@ use petrel::Nexus;
 use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionState};
 
-/// Sizes around a packet of either transport, and one of many packets.
+/// Sizes around a packet of either transport, and one size of many packets.
 const SIZES: [usize; 6] = [0, 1, 32, 1_400, 20_000, 300_000];
 
-/// Calls of each size, so that slots and buffers are used again.
+/// Calls of each size, enough to reuse slots and buffers.
 const ROUNDS: usize = 30;
 
 fn message(size: usize, round: usize) -> Vec<u8> {
     (0..size).map(|at| (at * 31 + round * 7 + size) as u8).collect()
 }
 
-/// Makes calls of all sizes, some at a time, between endpoints of this configuration; the server
-/// reverses what it gets.
+/// Makes calls of all sizes, some at a time, between endpoints of this configuration; the server reverses the message.
 fn answers_are_right(name: &str, config: &EndpointConfig) {
     let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
     let address = nexus.local_addr().expect("it listens");

@@ -1,4 +1,4 @@
-//! `Endpoint::fetch_ahead`: who wants memory fetched sees the requests before their handler does.
+//! `Endpoint::fetch_ahead`: the function that locates memory to fetch sees requests before their handler does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -40,12 +40,12 @@ fn call(client: &mut Endpoint, session: SessionId, method: u16, number: u64) {
         .unwrap();
 }
 
-/// What `locate` was shown and no handler has got yet.
+/// Requests that `locate` saw and no handler has got yet.
 #[derive(Default)]
 struct Shown {
     waiting: RefCell<VecDeque<Vec<u8>>>,
     count: Cell<u64>,
-    /// Most that waited at a time.
+    /// The largest number waiting at a time.
     most: Cell<usize>,
 }
 
@@ -57,11 +57,11 @@ fn register(server: &mut Endpoint) -> Rc<Shown> {
         let mut waiting = looked.waiting.borrow_mut();
         waiting.push_back(message.to_vec());
         looked.most.set(looked.most.get().max(waiting.len()));
-        // An address where nothing is, must do no harm.
+        // An unmapped address must do no harm.
         std::ptr::without_provenance(message.len() << 40)
     });
     server.on(LOOKUP, move |_, cx, request| {
-        // Those that were shown come in that order; with nothing lost, each of them does.
+        // Handlers get requests in the same order, and without loss all of them.
         let first = handled.waiting.borrow_mut().pop_front();
         assert_eq!(first.as_deref(), Some(request.data()));
         let answer = request.data().to_vec();

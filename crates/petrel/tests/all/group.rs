@@ -41,7 +41,7 @@ fn call(client: &mut Endpoint, group: &Group, bytes: &[u8], call: GroupCall) -> 
     let end = Rc::clone(&ended);
     let keep =
         move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
-    // The sessions of members that are gone may have ended already.
+    // Sessions of members that are gone may have ended already.
     group.call(&mut client.context(), &message, call, keep)?;
     client.run_until(|_, _| ended.borrow().is_some());
     ended.take().unwrap()
@@ -192,10 +192,10 @@ fn group__of_the_same_session_twice() {
     assert_eq!(refused.message, "members 0 and 1 of the group are the same");
 }
 
-/// Keeps the request until the test drops what it was given.
+/// Keeps the request until the test drops it.
 const HOLD: u16 = 3;
 
-/// Servers that hand over the requests of method HOLD.
+/// Servers that pass requests of method HOLD to the test.
 fn holding(count: usize) -> (Vec<Server>, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
     let start = |_| {
@@ -203,7 +203,7 @@ fn holding(count: usize) -> (Vec<Server>, mpsc::Receiver<WorkerRequest>) {
         Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
             endpoint.on(HOLD, move |_, cx, request| {
                 let (request, handled) = request.detach(cx);
-                // Without the test nobody wants it.
+                // The test may have ended.
                 let _ = keep.send(request);
                 handled
             });
@@ -260,7 +260,7 @@ fn clients__late_calls_are_carried_out_or_cancelled() {
                     std::thread::yield_now();
                 }
             } else {
-                // A call of the same client that is made later is heard later.
+                // A later call of the same client arrives later.
                 let called = group.call(ECHO, b"", Need::All, minute(), late);
                 wait(called).unwrap();
                 assert!(!second.is_cancelled());

@@ -1,4 +1,4 @@
-//! Strangers at the data port: what they send is dropped and counted, and honest calls go on.
+//! Strangers at the data port: their datagrams are dropped and counted, and honest calls go on.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 
-/// Datagrams of every sort that a stranger may send, the next one for each number.
+/// Returns the next of all kinds of datagrams that a stranger may send.
 fn hostile_datagram(number: u64) -> Vec<u8> {
     let random = pattern(1500, number);
     match number % 6 {
@@ -29,10 +29,10 @@ fn flood(targets: [SocketAddr; 2], stop: Arc<AtomicBool>) -> std::thread::JoinHa
     std::thread::spawn(move || {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut sent = 0;
-        // Bounded in any case; the calls end it much earlier.
+        // Bounded in any case; the calls end the flood much earlier.
         while sent < 2_000_000 && !stop.load(Ordering::Relaxed) {
             for target in targets {
-                // A full socket buffer refuses: the flood goes on.
+                // A full socket buffer refuses a datagram: the flood goes on.
                 let _ = socket.send_to(&hostile_datagram(sent), target);
             }
             sent += 1;
@@ -47,8 +47,8 @@ fn strangers_at_the_data_port_are_dropped_and_counted_while_calls_go_on() {
     let server = Server::start(over(true, false), "127.0.0.1:0", move |endpoint| {
         tell.send(endpoint.transport().udp().local_addr()).unwrap();
     });
-    // A second peer, so that the client's socket hears strangers at all: with one only, it is
-    // connected, and they get no further than the kernel, as at this client's servers.
+    // With a second peer the client's socket receives datagrams of strangers: with a single peer the socket is
+    // connected, and the kernel refuses them, as at the client's servers.
     let another = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let mut client = client(over(true, false));
     client.connect_wait(another.address).unwrap();

@@ -1,5 +1,5 @@
-//! With large frames over shared memory a large message is one packet: copied once, by its sender, and
-//! read by the handler in the ring.
+//! With large frames over shared memory a large message is one packet: copied once, by its sender, and read by the
+//! handler in the ring.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ fn config() -> EndpointConfig {
     config
 }
 
-/// Calls with a large request, and gets it back; `turn` runs the other end.
+/// Makes a call with a large request and checks the echo; `turn` runs the other end.
 fn call(client: &mut Endpoint, session: SessionId, round: usize, mut turn: impl FnMut()) {
     let sent = message(round);
     let request = client.alloc_message(&sent).unwrap();
@@ -51,7 +51,7 @@ fn a_large_message_is_one_packet_each_way() {
     large_messages_are_one_packet(false);
 }
 
-/// With a method whose memory is fetched ahead, frames come by another way.
+/// With a method whose memory is prefetched, frames take another path.
 #[test]
 fn a_large_message_is_one_packet_each_way_beside_requests_that_are_looked_at() {
     large_messages_are_one_packet(true);

@@ -12,7 +12,7 @@ use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy, SessionState};
 use petrel::task::Parallel;
 use petrel::{Endpoint, Execution, Status};
 
-/// Answers with as many bytes as the request says, each the request's last.
+/// Answers with the number of bytes in the request, each equal to the request's last.
 const GROW: u16 = 2;
 /// Answers when the server's latch is opened.
 const WAIT: u16 = 3;
@@ -163,7 +163,7 @@ fn a_task_that_is_aborted_ends_where_it_stands_and_drops_what_it_had() {
     assert_eq!((kept.get(), Rc::strong_count(&kept)), (1, 1));
 }
 
-/// A flag that another thread sets.
+/// A flag set by another thread.
 #[derive(Default)]
 struct Flag(Mutex<(bool, Option<Waker>)>);
 
@@ -189,7 +189,7 @@ impl Flag {
     }
 }
 
-/// The endpoint sleeps in the kernel without a timer: it would stay there if the wake-up were lost.
+/// The endpoint sleeps in the kernel without a timer: a lost wake-up would leave it there.
 #[test]
 fn other_threads_wake_tasks_of_an_endpoint_that_sleeps() {
     let mut config = EndpointConfig::default();
@@ -250,7 +250,7 @@ fn closing_a_session_ends_its_calls() {
     });
 }
 
-/// Futures may outlive their endpoint; they end, and what they are asked for then fails.
+/// Futures may outlive their endpoint; they end, and later operations on them fail.
 #[test]
 fn what_an_endpoint_leaves_behind_has_ended() {
     let server = Server::start(over(true, true), "127.0.0.1:0", serve);
@@ -277,8 +277,7 @@ fn what_an_endpoint_leaves_behind_has_ended() {
     assert_eq!(after.try_take().unwrap().unwrap_err().execution, Execution::NotSent);
 }
 
-/// Front, middle and back in three processes' worth of endpoints: who gives up in front is heard of
-/// at the back.
+/// Endpoints as front, middle and back: the back learns of a cancellation in front.
 #[test]
 fn deadlines_and_cancellation_go_through_async_handlers() {
     const ASK_BACK: u16 = 9;
@@ -314,7 +313,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     let handle = client.handle();
     client.block_on(async {
         let session = handle.connect(middle.address).await.unwrap();
-        // Given up by the caller: a call without a deadline.
+        // Cancelled by the caller: a call without a deadline.
         let gives_up = session.call(ASK_BACK, b"").started();
         handle.sleep(Duration::from_millis(50)).await;
         drop(gives_up);
@@ -328,7 +327,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
             }
         };
         let handle = hears(1).await;
-        // Given up by time.
+        // Ended by its deadline.
         let limit = Duration::from_millis(200);
         let options = CallOptions::new().timeout(limit);
         let failure = session.call(ASK_BACK, b"").options(options).await.unwrap_err();
@@ -341,7 +340,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     });
 }
 
-/// What a handler awaits, directly or in tasks that it spawns, ends with the request; other tasks of the thread do not.
+/// Calls that a handler awaits, directly or in tasks it spawns, end with the request; other tasks of the thread do not.
 #[test]
 fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns() {
     const LEFT: u16 = 9;
@@ -384,7 +383,7 @@ fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns(
     });
 }
 
-/// A handler that fails says why in one type, whatever has failed.
+/// A failing handler reports any cause in one type.
 #[test]
 fn error__of_a_call_is_passed_on_by_a_handler() {
     const RELAY: u16 = 9;

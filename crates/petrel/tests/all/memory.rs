@@ -1,5 +1,5 @@
-//! Message memory of a server: clients that begin large requests and do not go on, or that got large
-//! answers and fall silent, leave room for others (`docs/wire-protocol.md` §6.4).
+//! A server's message memory: clients that stall in the middle of large requests, or fall silent after large responses,
+//! leave room for others (`docs/wire-protocol.md` §6.4).
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ const GIVE: u16 = 2;
 
 const LARGE: usize = 8 << 20;
 
-/// Far more than any call here takes: a guard against hanging.
+/// Far longer than any call here: a guard against hangs.
 const LONG: Duration = Duration::from_secs(60);
 
 fn server(config: EndpointConfig) -> Server {
@@ -32,8 +32,8 @@ fn server(config: EndpointConfig) -> Server {
     })
 }
 
-/// An endpoint whose event loop has sent the first packets of many large requests, and stands still; its nexus
-/// goes on, so that its sessions live.
+/// An endpoint that has sent the first packets of many large requests and then stands still; its nexus goes on and
+/// keeps the sessions alive.
 fn begin_requests(server: SocketAddr, sessions: usize) -> Endpoint {
     let mut config = over(true, false);
     // Mapped, and never written.
@@ -49,7 +49,7 @@ fn begin_requests(server: SocketAddr, sessions: usize) -> Endpoint {
             endpoint.call(session, ECHO, request).into_buffer(response).then(|_, _, _| {}).unwrap();
         }
     }
-    // Enough for each slot to send; far too few for one of the requests to be complete.
+    // Enough turns for each slot to send; far too few for a complete request.
     for _ in 0..20 {
         endpoint.run_once();
     }
@@ -144,13 +144,13 @@ fn no_memory_for_an_answer__the_handler_does_not_run() {
     let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
         let mut hoard = Vec::new();
         endpoint.on(HOG, move |_, cx, request| {
-            // Of all sizes, down to the least.
+            // Of all sizes, down to the smallest.
             for capacity in [100_000, 10_000, 4_000, 1_000, 100, 0] {
                 while let Ok(taken) = cx.alloc(capacity) {
                     hoard.push(taken);
                 }
             }
-            // There was room for this before.
+            // This response's memory was reserved before.
             request.reply(cx, b"")
         });
         endpoint.on(ECHO, move |_, cx, request| {
@@ -161,7 +161,7 @@ fn no_memory_for_an_answer__the_handler_does_not_run() {
     let mut client = client(over(true, false));
     let session = client.connect_wait(server.address).unwrap();
     client.call(session, HOG, b"").wait().unwrap();
-    // The first on a slot with room for an answer, the others on slots without.
+    // The first on a slot with memory for a response, the others on slots without.
     let ends = Rc::new(RefCell::new(Vec::new()));
     for _ in 0..3 {
         let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());

@@ -13,18 +13,18 @@ use petrel::nexus::SetupError;
 use petrel::{Endpoint, Status};
 use petrel_skip::{Need, skip};
 
-/// A group address with a port that nobody else uses just now.
+/// A group address with an unused port.
 fn address() -> SocketAddr {
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     SocketAddr::from(([239, 77, 0, 1], port))
 }
 
-/// Packets of at most 1 472 bytes, though loopback has larger ones.
+/// Packets of at most 1 472 bytes, though loopback allows larger ones.
 fn ethernet() -> EndpointConfig {
     let mut config = over(true, false);
     config.host.udp.mtu = petrel_transport::udp::Mtu::Auto { cap_bytes: 1500 };
     config.sessions.credits = 256;
-    // No timeouts, which on a busy host would say that multicast does not come.
+    // No timeouts, which on a busy host would count as lost multicast.
     config.protocol.rto.min_ns = 3_000_000_000;
     config.protocol.rto.probe_min_ns = 3_000_000_000;
     config.protocol.rto.initial_ns = 3_000_000_000;
@@ -40,22 +40,22 @@ fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
     servers.iter().map(|server| client.connect_wait(server.address).unwrap()).collect()
 }
 
-/// Whether the error says that the host has no multicast.
+/// Returns true if the error says that the host has no multicast.
 fn is_lack(error: &std::io::Error) -> bool {
     use rustix::io::Errno;
     let lacks = [Errno::NODEV, Errno::ADDRNOTAVAIL, Errno::NETUNREACH, Errno::HOSTUNREACH];
     lacks.iter().any(|lack| error.raw_os_error() == Some(lack.raw_os_error()))
 }
 
-/// Starts multicast and runs the loop until all members have answered; false, with a word, where this host has
-/// none.
+/// Starts multicast and runs the loop until all members have answered. Returns false, with a message, if the host has
+/// no multicast.
 fn start(client: &mut Endpoint, group: &Group) -> bool {
     match client.start_multicast(
         group,
         MulticastConfig { packets_min: 2, ..MulticastConfig::new(address()) },
     ) {
         Ok(()) => {}
-        // The kernel's word about devices and routes. All else is a failure of the library.
+        // The kernel's error about devices and routes. Any other failure is the library's.
         Err(SetupError::System { source, .. }) if is_lack(&source) => {
             skip(Need::Multicast, format!("no multicast on loopback: {source}"));
             return false;
@@ -113,7 +113,7 @@ fn call__goes_by_multicast_where_that_is_of_use() {
         assert_echoed(reply, &bytes);
         assert_eq!(sent(&client) - before, packets, "{len} bytes");
     }
-    // Too long for one window: each member for itself.
+    // Too long for one window: unicast to each member.
     let before = sent(&client);
     let bytes = pattern(1 << 20, 1);
     let reply = call(&mut client, &group, &bytes);
@@ -135,12 +135,12 @@ fn members_that_do_not_want_it__are_sent_to_alone() {
     deaf.sessions.accept_multicast = false;
     let mut all = servers(2, &ethernet());
     all.extend(servers(1, &deaf));
-    // And one that shares memory with the client.
+    // A member that shares memory with the client.
     all.extend(servers(1, &over(false, true)));
     let mut both = ethernet();
     both.transports.shm = true;
     let mut client = client(both);
-    // Those over UDP first: the others of this host would share memory, too.
+    // UDP members first: others on this host would share memory, too.
     let sessions = connect(&mut client, &all);
     let group = Group::new(sessions).unwrap();
     if !start(&mut client, &group) {
@@ -180,7 +180,7 @@ fn a_member_that_dies__fails_alone() {
     }
 }
 
-/// The server of one member asks its clients to leave: that member cannot be called, by multicast or alone.
+/// The server of one member drains: that member cannot be called, by multicast or unicast.
 #[test]
 fn a_member_whose_server_drains__fails_alone() {
     const NEVER: u16 = 9;
@@ -208,7 +208,7 @@ fn a_member_whose_server_drains__fails_alone() {
     let end = Rc::clone(&ended);
     let room = || client.alloc(0).unwrap();
     let (request, response) = (room(), room());
-    // It keeps the session: a client leaves when its last call has ended.
+    // The outstanding call keeps the session: a client leaves when its last call has ended.
     client
         .call(last, NEVER, request)
         .into_buffer(response)

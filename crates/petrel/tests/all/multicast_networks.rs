@@ -1,8 +1,8 @@
-//! Calls to groups by IP multicast between network namespaces, of which some lose multicast packets: one
-//! client and three members at a bridge, each in a namespace of its own.
+//! Calls to groups by IP multicast between network namespaces, some with loss of multicast packets: one client and
+//! three members at a bridge, each in its own namespace.
 //!
-//! The test starts itself again in a namespace where it may build networks, which takes the programs
-//! `unshare`, `ip` and `nft`, and root or user namespaces.
+//! The test restarts itself in a namespace that allows building networks, for which it needs the programs `unshare`,
+//! `ip` and `nft`, and root or user namespaces.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -34,13 +34,13 @@ fn ip(arguments: &str) {
     run("ip", &arguments.split(' ').collect::<Vec<_>>(), "").unwrap();
 }
 
-/// What the tests build, in short: two namespaces joined by a bridge, and a rule.
+/// A trial of the tests' network: two namespaces joined by a bridge, and a rule.
 const TRIAL: &str = "ip link add br0 type bridge mcast_snooping 0 && ip link set br0 up && \
     echo | unshare --net true && ip link add v type veth peer name w && \
     nft 'add table inet p; add chain inet p in { type filter hook input priority 0; }; \
     add rule inet p in udp dport 9 numgen inc mod 5 0 drop'";
 
-/// Runs a test of this file where networks can be built, or says why that cannot be.
+/// Runs a test of this file if networks can be built, or reports why not.
 fn in_own_networks(test: &str, inside: impl FnOnce(&mut Network)) {
     let trial = Trial { what: "network namespaces at a bridge", script: TRIAL, input: "" };
     own_network::in_own_network(&trial, module_path!(), test, || inside(&mut Network::new()));
@@ -56,7 +56,7 @@ struct Space {
 impl Space {
     /// A namespace at the bridge, with the address 10.77.0.`number`.
     fn new(number: u8) -> Self {
-        // It ends with its input, and so with this process at the latest.
+        // The holder ends with its input, and so with this process at the latest.
         let holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; exec cat"])
             .stdin(Stdio::piped())
@@ -79,7 +79,7 @@ impl Space {
         space
     }
 
-    /// Runs something in the namespace, on a thread, and so with all threads that it starts.
+    /// Runs `inside` in the namespace, on a new thread whose own threads inherit the namespace.
     fn start<R: Send + 'static>(
         &self,
         inside: impl FnOnce() -> R + Send + 'static,
@@ -97,7 +97,7 @@ impl Space {
         self.start(inside).join().unwrap()
     }
 
-    /// Drops the multicast packets that come in and match.
+    /// Drops incoming multicast packets that match.
     fn drop_multicast(&self, matching: &'static str) {
         self.run(move || {
             let chain = "add chain inet p in { type filter hook input priority 0; }";
@@ -114,7 +114,7 @@ impl Drop for Space {
     }
 }
 
-/// A client's namespace, and those of members with their servers.
+/// A client's namespace, and the members' namespaces with their servers.
 struct Network {
     client: Space,
     members: Vec<Member>,
@@ -124,7 +124,7 @@ struct Member {
     space: Space,
     control: SocketAddr,
     stop: Stop,
-    /// Requests that ran.
+    /// Requests executed.
     ran: Arc<AtomicU64>,
     server: Option<JoinHandle<Counters>>,
 }
@@ -164,7 +164,7 @@ impl Member {
         Self { space, control, stop, ran, server: Some(server) }
     }
 
-    /// Ends the server; gives what it counted.
+    /// Ends the server and returns its counters.
     fn end(&mut self) -> Counters {
         self.stop.stop();
         self.server.take().expect("it runs").join().unwrap()
@@ -174,13 +174,13 @@ impl Member {
 fn client_config(address: Ipv4Addr) -> EndpointConfig {
     let mut config = over(true, false);
     config.data_address = Some(address.into());
-    // The rules see what leaves as one piece as one packet.
+    // The rules count packets that leave in one piece as one.
     config.host.udp.gso = false;
     config
 }
 
-/// Makes calls to the group from the client's namespace, checks every answer, and gives the client's
-/// counters, and whether the members hear the group in the end.
+/// Makes calls to the group from the client's namespace, and checks every answer. Returns the client's counters, and
+/// whether the members receive multicast in the end.
 fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
     let address = network.client.address;
     let members: Vec<SocketAddr> = network.members.iter().map(|member| member.control).collect();
@@ -231,7 +231,7 @@ fn end_all(network: &mut Network, calls: u64) -> Vec<Counters> {
 #[test]
 fn calls__with_loss_are_repaired_for_who_lost_something() {
     in_own_networks("calls__with_loss_are_repaired_for_who_lost_something", |network| {
-        // Every fifth, and one in ten at random.
+        // Every fifth packet, and one in ten at random.
         network.members[1].space.drop_multicast("numgen inc mod 5 0");
         network.members[2].space.drop_multicast("numgen random mod 10 0");
         let calls = 100;
@@ -240,7 +240,7 @@ fn calls__with_loss_are_repaired_for_who_lost_something() {
         println!("client: {client:?}\nservers: {servers:?}");
         assert_eq!(hearing, vec![Hearing::Joined; MEMBERS]);
         assert!(client.multicast_sent > 0 && client.multicast_announced > 0);
-        // Alone what was lost, not all of it.
+        // Only lost packets are repeated, not whole messages.
         let announced_packets = client.multicast_announced * client.multicast_sent / calls;
         assert!(client.packets_retransmitted < announced_packets / 2, "{client:?}");
         assert!(servers.iter().all(|server| server.multicast_adopted > 0), "{servers:?}");
@@ -257,7 +257,7 @@ fn calls__to_who_hears_nothing_go_alone() {
         println!("client: {client:?}\nservers: {servers:?}");
         assert_eq!(hearing, vec![Hearing::Joined; MEMBERS], "as far as they know");
         assert!(client.multicast_missed > 0, "it was tried");
-        // Three times each; then calls went alone.
+        // Three multicasts each; then unicast calls.
         assert!(client.multicast_announced < calls * MEMBERS as u64 / 2, "{client:?}");
         for server in &servers {
             assert_eq!(server.multicast_adopted, 0);

@@ -1,4 +1,4 @@
-//! Why sessions ended and calls failed: as counters, and as the application hears of it.
+//! Why sessions ended and calls failed: as counters, and as reported to the application.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn keeping_server(config: EndpointConfig) -> Server {
     })
 }
 
-/// How the only session that has ended did.
+/// Returns the end of the only session that has ended.
 fn only_end(stats: &EndpointStats) -> &'static str {
     let ends: Vec<_> = stats.session_ends.iter().filter(|(_, count)| *count > 0).collect();
     assert_eq!(ends.len(), 1, "{ends:?}");
@@ -51,7 +51,7 @@ fn a_server_that_ends_is_the_reason_of_its_sessions_and_calls() {
     let stats = client.stats();
     assert_eq!(only_end(&stats), "sessions_ended_link_lost");
     assert_eq!(stats.call_failures.may_have_executed, 1);
-    // A call that comes later hears the same.
+    // A later call gets the same reason.
     let call = client.session(session).call(ECHO, b"").started();
     let late = client.block_on(call).unwrap_err();
     assert!(late.message.contains(&why), "{late}");
@@ -95,7 +95,7 @@ fn calls_of_clients_are_counted() {
     let call = remote.call(KEEP, b"").started();
     endpoint.call(&remote, ECHO, b"").wait().unwrap();
     assert_eq!(count(&endpoint), (2, 0, 1, 0));
-    // No buffer for the answer can be had.
+    // The buffer for the response cannot be allocated.
     let options = petrel::endpoint::CallOptions::new().response_bytes(usize::MAX / 2);
     let failure = endpoint.block_on(remote.call(ECHO, b"").options(options)).unwrap_err();
     assert_eq!(failure.status, Status::ResourceExhausted);
@@ -106,7 +106,7 @@ fn calls_of_clients_are_counted() {
     assert_eq!(count(&endpoint), (2, 1, 0, 0));
 }
 
-/// Who reads the text of a client's failure sees on which side something is off.
+/// The text of a client's failure names the side with the problem.
 #[test]
 fn a_link_that_cannot_be_had_says_on_which_side_and_why() {
     let server = Server::start(over(false, true), "127.0.0.1:0", |_| {});
@@ -127,14 +127,14 @@ fn links_without_shared_memory_are_counted_by_the_reason() {
     assert_eq!((stats.no_shm_endpoint, stats.no_shm_process, stats.no_shm_peer), (1, 0, 0));
 }
 
-/// A call that is given up just before its endpoint ends: nobody runs the event loop any more.
+/// A call cancelled just before its endpoint is dropped, and with it the event loop.
 #[test]
 fn a_server_hears_of_a_call_that_is_cancelled_just_before_its_endpoint_is_dropped() {
     for (udp, shm) in [(true, false), (false, true)] {
         let server = keeping_server(over(true, true));
         let mut watcher = client(over(true, true));
         let mut cancels = 0;
-        // The end of the link may overtake what was sent last.
+        // The end of the link may overtake the last packets.
         for _ in 0..50 {
             let mut client = client(over(udp, shm));
             let session = client.connect_wait(server.address).unwrap();
@@ -152,7 +152,7 @@ fn a_server_hears_of_a_call_that_is_cancelled_just_before_its_endpoint_is_droppe
     }
 }
 
-/// The server's counter, after what was sent to it has been handled.
+/// Returns the server's counter, after the server has handled all earlier packets.
 fn cancels_received(watcher: &mut Endpoint, server: &Server) -> u64 {
     let session = watcher.connect_wait(server.address).unwrap();
     watcher.call(session, ECHO, b"").wait().unwrap();

@@ -1,4 +1,4 @@
-//! Server processes: threads that serve, and how they end.
+//! Server processes: their threads, and their end.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
@@ -63,7 +63,7 @@ fn start__serves_on_each_thread_and_stop_lets_calls_end() {
     }
     let client = Client::connect_wait(address).unwrap();
     let (later, held) = (client.call(LATER, "").started(), client.call(HOLD, "").started());
-    // Behind them on the same session.
+    // Behind the others on the same session.
     assert_eq!(client.call(NAME, "").wait().unwrap(), [0, 0]);
     server.stop();
     assert_eq!(later.wait().unwrap(), b"later", "what was on the way is served");
@@ -117,7 +117,7 @@ fn start__of_a_thread_whose_set_up_panics() {
     assert_eq!(started.load(Ordering::SeqCst), 2);
 }
 
-/// A process that serves by [`petrel::server::ReadyServer::run`]. It is killed if the test ends first.
+/// A process in [`petrel::server::ReadyServer::run`]. Killed if the test ends first.
 struct Process {
     child: Child,
     address: SocketAddr,
@@ -135,7 +135,7 @@ impl Process {
         Self { child, address }
     }
 
-    /// A client, once the process listens.
+    /// Returns a client, once the process listens.
     fn connect(&self) -> Client {
         loop {
             match Client::connect_wait(self.address) {
@@ -161,13 +161,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended is not there to be killed.
+        // A process that has ended cannot be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Serves until a signal, in a child; says whether this is one.
+/// Serves until a signal, in a child. Returns true in a child.
 fn is_child() -> bool {
     let Ok(address) = std::env::var(CHILD) else { return false };
     Server::bind(address).threads(2).serve(|| (), serve).run().unwrap();
@@ -211,7 +211,7 @@ fn run__ends_at_once_by_a_second_signal() {
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
 }
 
-/// One process after the other, or both at once, on one socket: no connection is refused.
+/// Servers one after the other, or both at once, on one socket: no connection is refused.
 #[test]
 fn listen_on__a_socket_that_another_server_has_too() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -228,7 +228,7 @@ fn listen_on__a_socket_that_another_server_has_too() {
         client.call(NAME, "").wait().unwrap();
         last.stop();
         last.wait().unwrap();
-        // Not marked idempotent: nothing may be lost.
+        // Not marked idempotent: no call may be lost.
         client.call(NAME, "").wait().unwrap();
         last = next;
     }
@@ -236,7 +236,7 @@ fn listen_on__a_socket_that_another_server_has_too() {
     last.wait().unwrap();
 }
 
-/// A server that is asked to end leaves its address before its clients have left it.
+/// A stopping server leaves its address before its clients have left it.
 #[test]
 fn stop__leaves_the_address_to_another_at_once() {
     let for_ever = Duration::from_secs(600);
@@ -254,7 +254,7 @@ fn stop__leaves_the_address_to_another_at_once() {
         }
         std::thread::yield_now();
     };
-    // The first takes no calls any more, and is still there. The client may just have found that no process listened.
+    // The first server accepts no calls, and still exists. The client may just have found no listener.
     client.call(NAME, "").timeout(Duration::from_secs(60)).wait_for_ready().wait().unwrap();
     drop(call);
     first.wait().unwrap();

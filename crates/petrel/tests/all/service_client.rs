@@ -16,7 +16,7 @@ use petrel::{Client, Error, Execution, Status};
 
 use crate::common::{ECHO, Server, client, free_address, over};
 
-/// Never answers; counts who came, and whose caller went.
+/// Never answers; counts requests and cancellations.
 const NEVER: u16 = 2;
 /// Refuses the first call without running it, and counts.
 const REFUSE_ONCE: u16 = 3;
@@ -161,7 +161,7 @@ fn client__of_a_file_follows_it_and_outlives_mistakes_in_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let client = runtime.block_on(Client::connect(Targets::file(&path))).unwrap();
     let echo = |message: &str| {
-        // A server that ends may have had the call.
+        // A server that ends may have got the call.
         let call = client.call(ECHO, message).idempotent().wait_for_ready();
         assert_eq!(call.wait().unwrap(), message.as_bytes());
     };
@@ -217,7 +217,7 @@ fn call__that_is_refused_is_made_again_and_one_that_failed_is_not() {
     assert_eq!((client.stats().calls, client.stats().attempts_failed), (2, 1));
 }
 
-/// What succeeds allows retries, also where the first attempt was enough.
+/// Successful calls allow retries, even those without a retry.
 #[test]
 fn call__that_succeeds_allows_others_to_be_made_again() {
     let (server, counts) = server();
@@ -292,7 +292,7 @@ fn server__that_is_gone_fails_a_call_unless_it_waits() {
     let address = server.address;
     let client = Client::connect_wait(address).unwrap();
     server.end();
-    // The loss of the session may be heard of after the first attempt.
+    // The client may notice the loss of the session only after the first attempt.
     let error = client.call(ECHO, "").wait().unwrap_err();
     assert_eq!(error.status, Status::Unavailable);
     let waits = client.call(ECHO, "patient").wait_for_ready().started();
@@ -337,7 +337,7 @@ fn background__ends_with_its_last_client_and_its_calls_with_it() {
     let call = clients[0].call(NEVER, "").started();
     wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
     drop((background, clients));
-    // The call is of the first client, which is there as long as the call is.
+    // The call keeps the first client alive.
     assert_eq!(counts.went.load(Ordering::SeqCst), 0);
     drop(call);
     wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
@@ -403,7 +403,7 @@ fn set_targets__leaves_a_server_when_its_last_call_has_ended() {
     }
     let at_second = client.call(NEVER, "").started();
     wait_until(|| second_counts.came.load(Ordering::SeqCst) == 1);
-    // A session that is closed would have cancelled it.
+    // A closed session would have cancelled it.
     assert_eq!(counts.went.load(Ordering::SeqCst), 0);
     drop(held);
     wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
@@ -414,14 +414,14 @@ fn set_targets__leaves_a_server_when_its_last_call_has_ended() {
     wait_until(|| fetch_sessions(&second) == 1);
 }
 
-/// Sessions that a server has.
+/// Returns the number of a server's sessions.
 fn fetch_sessions(server: &Server) -> u64 {
     let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(10)).unwrap();
     let (_, rest) = json.split_once("\"sessions\":").unwrap();
     rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
-/// Names are looked up again: the server that they name now is found when another is gone.
+/// Names are looked up again: after the loss of a server the client finds the current server of the name.
 #[test]
 fn client__of_a_name_looks_it_up_again_when_a_server_is_gone() {
     let (named, _) = server();
@@ -436,7 +436,7 @@ fn client__of_a_name_looks_it_up_again_when_a_server_is_gone() {
     assert_eq!(fetch_sessions(&named), 1);
 }
 
-/// The time of the configuration is for calls that do not say, and bounds no other.
+/// The configured timeout applies to calls without their own, and bounds no others.
 #[test]
 fn timeout__of_a_call_may_be_longer_than_that_of_the_client() {
     let (server, counts) = server();

@@ -1,4 +1,4 @@
-//! One message to many, without a copy for each.
+//! One message to many servers, without copies.
 
 use std::cell::RefCell;
 use std::rc::Rc;

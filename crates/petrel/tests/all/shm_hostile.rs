@@ -1,4 +1,4 @@
-//! A peer over shared memory that means harm, beside honest clients of the same server.
+//! A hostile peer over shared memory, beside honest clients of the same server.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use petrel_transport::wake::Waker;
 use petrel_transport::{PeerId, Transport, TxFrame};
 
 const RING_BYTES: u64 = 1 << 20;
-/// Where the ring from the creator, which is the peer, to the server begins.
+/// The offset of the ring from its creator, the peer, to the server.
 const RING_OFFSET: u64 = 4096;
 /// The sleep word of the ring from the server to the peer.
 const SLEEP_OFFSET: u64 = 512;
@@ -86,7 +86,7 @@ impl Hostile {
 
     /// Sends a request for `method` on the session's first slot.
     fn send(&mut self, method: u16, payload: &[u8]) {
-        // A sign of life: on a busy machine a test takes longer than a peer may be silent.
+        // A heartbeat: on a busy machine a test takes longer than a peer may be silent.
         if self.sent.is_multiple_of(64) {
             self.control.send(Ping { nonce: self.sent });
         }
@@ -122,8 +122,7 @@ fn call(client: &mut Endpoint, session: SessionId, rounds: u64) {
     }
 }
 
-/// The peer declares sleep after sleep, so that each answer wakes it, takes no wake-up and no answer, and
-/// is gone in the end.
+/// The peer declares sleep after sleep, so each answer wakes it; it reads no wake-up and no answer, and finally leaves.
 #[test]
 fn a_peer_that_takes_no_wake_ups_holds_nobody_up() {
     const ROUNDS: u64 = 400;
@@ -147,7 +146,7 @@ fn a_peer_that_takes_no_wake_ups_holds_nobody_up() {
     wait.recv_timeout(HANG).expect("the server does not end");
 }
 
-/// The peer changes a byte of its request all the time that the server reads it.
+/// The peer changes a byte of its request while the server reads it.
 fn flip_while_handlers_read(payload_bytes: u64) {
     const REQUESTS: u64 = 3_000;
     const LOOK: u16 = 9;
@@ -191,7 +190,7 @@ fn flip_while_handlers_read(payload_bytes: u64) {
     assert_eq!(differing.load(Ordering::Relaxed), 0, "of {REQUESTS} requests");
 }
 
-/// A handler that asks for it reads the ring, by copies that do not change.
+/// A handler registered for it reads the ring, through copies that do not change.
 #[test]
 fn what_is_copied_out_of_a_request_in_place_is_text() {
     let server = Server::start(over(false, true), "127.0.0.1:0", |endpoint| {

@@ -1,4 +1,4 @@
-//! The application's state, which an endpoint owns, and the closures that get it lent.
+//! The application's state, owned by an endpoint and lent to closures.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use crate::common::{ECHO, Server, nexus, over};
 const COUNT: u16 = 10;
 const NEVER: u16 = 11;
 
-/// What handlers and continuations share.
+/// The state shared by handlers and continuations.
 #[derive(Default)]
 struct Tally {
     requests: u64,
@@ -68,7 +68,7 @@ fn state__is_lent_to_handlers_continuations_and_tasks() {
     assert_eq!(number(&counted), 101);
 }
 
-/// Each of these is kept in another way: in the call itself, or in a box.
+/// Each of these is stored differently: in the call itself, or in a box.
 #[test]
 fn then__keeps_closures_of_any_size_and_lets_each_go_once() {
     #[repr(align(16))]
@@ -148,7 +148,7 @@ fn then__of_a_call_that_is_not_made_lets_the_closure_go() {
     assert_eq!(Rc::strong_count(&held), 1);
 }
 
-/// A session asks one server, and once.
+/// A call on a session has one server and one attempt.
 #[test]
 fn options__that_a_session_cannot_honour_are_refused() {
     let (mut endpoint, id) = own();
@@ -176,7 +176,7 @@ fn options__that_a_session_cannot_honour_are_refused() {
     assert_eq!(endpoint.state().requests, 1);
 }
 
-/// The state may hold what holds the endpoint's inside.
+/// The state may hold a value that owns the endpoint's internals.
 #[test]
 fn state__goes_with_its_endpoint() {
     let nexus = nexus(None);
@@ -197,7 +197,7 @@ fn with__outside_of_the_endpoints_tasks_is_a_mistake() {
     assert!(outside.is_err());
 }
 
-/// A panic of a task goes through the event loop; the endpoint has its state all the same.
+/// A panic of a task passes through the event loop; the endpoint still gets its state back.
 #[test]
 fn state__comes_back_when_a_task_panics() {
     let (mut endpoint, _) = own();
@@ -211,8 +211,8 @@ fn state__comes_back_when_a_task_panics() {
     assert_eq!(endpoint.state().requests, 5);
 }
 
-/// While one endpoint's tasks are polled, its task runs another endpoint, whose task panics. Calls of a client begin at the endpoint
-/// whose tasks run, which has to be the first one again.
+/// While one endpoint's tasks are polled, its task runs another endpoint, whose task panics. Calls of a client begin at
+/// the endpoint whose tasks are polled, which must then be the first one again.
 #[test]
 fn state__of_endpoints_that_run_within_each_other_comes_back() {
     let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
@@ -240,7 +240,7 @@ fn state__of_endpoints_that_run_within_each_other_comes_back() {
     assert_eq!(outer.state().requests, 2);
 }
 
-/// Whether handlers, continuations and tasks get this state where it lies.
+/// Returns true if handlers, continuations and tasks borrow this state in place.
 fn is_lent_in_place<S: Default + 'static>() -> bool {
     let nexus = nexus(Some("127.0.0.1:0".parse().unwrap()));
     let mut endpoint = nexus.endpoint_with(over(false, true), S::default()).unwrap();
@@ -276,7 +276,7 @@ fn state__of_any_size_and_alignment_is_lent_where_it_lies() {
     assert!(is_lent_in_place::<String>());
 }
 
-/// A request that nobody waits for any more, when its handler wants to know of that.
+/// A handler registers for the cancellation of an already cancelled request.
 #[test]
 fn on_cancel__that_comes_too_late_runs_all_the_same() {
     let (mut endpoint, session) = own();

@@ -1,4 +1,4 @@
-//! What one turn of the event loop does, step by step, over a transport and a control plane in the test's own hands.
+//! The steps of one turn of the event loop, over a transport and a control plane driven by the test.
 
 mod medium;
 
@@ -32,7 +32,7 @@ fn answering(mut world: World) -> World {
     world
 }
 
-/// Makes a call; gives where its outcome will stand.
+/// Makes a call, and returns the place of its outcome.
 fn call(world: &mut World, bytes: &[u8]) -> Rc<RefCell<Option<Result<(), Status>>>> {
     let outcome = Rc::new(RefCell::new(None));
     let kept = Rc::clone(&outcome);
@@ -50,8 +50,8 @@ fn call(world: &mut World, bytes: &[u8]) -> Rc<RefCell<Option<Result<(), Status>
     outcome
 }
 
-/// Each turn says whether anything happened, and flushes once if anything can have been pushed: a second flush is a
-/// system call for nothing, and with none a frame stays where it is.
+/// Each turn reports whether anything happened, and flushes once if any frame may have been pushed. A second flush is a
+/// wasted system call; without a flush a frame stays.
 #[test]
 fn run_once__flushes_once_in_each_turn_that_does_something() {
     let mut world = world();
@@ -62,13 +62,13 @@ fn run_once__flushes_once_in_each_turn_that_does_something() {
     assert_eq!(world.carry_answers(), 1);
     assert_eq!(world.client.turn(), (true, 1), "takes the answer, and has nothing to send");
     assert_eq!(*outcome.borrow(), Some(Ok(())));
-    // Turns that look at nothing but the way in, and then one that looks everywhere.
+    // Turns that poll only the receive path, and then one that polls everything.
     let idle: Vec<_> = (0..17).map(|_| world.client.turn()).collect();
     assert!(idle.iter().all(|(happened, _)| !happened), "{idle:?}");
     assert_eq!(idle.iter().map(|(_, flushes)| flushes).sum::<u32>(), 1, "{idle:?}");
 }
 
-/// More than one burst of frames leaves in a turn, and each burst has its flush.
+/// A turn can send more than one burst of frames, with a flush for each.
 #[test]
 fn run_once__sends_bursts_until_nothing_is_left() {
     let mut world = world();
@@ -82,7 +82,7 @@ fn run_once__sends_bursts_until_nothing_is_left() {
     assert!(outcomes.iter().all(|outcome| *outcome.borrow() == Some(Ok(()))));
 }
 
-/// What a timer finds lost leaves in the turn in which the timer fires.
+/// Packets that a timer declares lost leave in the turn in which the timer fires.
 #[test]
 fn run_once__sends_what_its_timers_ask_for() {
     let mut world = world();
@@ -109,7 +109,7 @@ fn run_once__sends_what_its_timers_ask_for() {
     assert_eq!(*outcome.borrow(), None);
 }
 
-/// What the control plane says and calls that end by their timers happen in turns that receive and send nothing.
+/// Messages of the control plane, and calls ended by timers, count in turns without frames.
 #[test]
 fn run_once__tells_of_a_call_that_ended_and_of_a_word_of_the_control_plane() {
     let mut world = world();
@@ -132,7 +132,7 @@ fn run_once__tells_of_a_call_that_ended_and_of_a_word_of_the_control_plane() {
     assert_eq!(stats.call_failures.iter().map(|(_, count)| count).sum::<u64>(), 1);
 }
 
-/// A task that sleeps is run in the turn that finds its time over, which says so.
+/// A sleeping task runs in the turn in which its time is over, and the turn reports it.
 #[test]
 fn run_once__tells_of_a_task_that_woke() {
     let mut world = world();
@@ -153,7 +153,7 @@ fn run_once__tells_of_a_task_that_woke() {
     assert!(world.client.turn().0 && woke.get());
 }
 
-/// What a continuation takes before it makes a call is not taken from that call's time.
+/// Time spent in a continuation before a call does not count against the call's timeout.
 #[test]
 fn call_with__counts_from_the_clock_and_not_from_the_turns_begin() {
     let mut world = world();
@@ -184,7 +184,7 @@ fn call_with__counts_from_the_clock_and_not_from_the_turns_begin() {
     world.server.turn();
     world.carry_answers();
     world.client.turn();
-    // Nothing that the client sends from here on arrives.
+    // From here on no packet of the client arrives.
     let mut after = |ns| {
         world.pass(ns);
         for _ in 0..20 {
@@ -196,7 +196,7 @@ fn call_with__counts_from_the_clock_and_not_from_the_turns_begin() {
     assert_eq!(after(1_000_000), Some(Err(Status::DeadlineExceeded)));
 }
 
-/// Frames of a link may come under another name than its own: then under no other.
+/// Frames of a link may arrive under another name than its own, and then only under that.
 #[test]
 fn sessions__are_heard_under_the_name_that_the_transport_says() {
     for source in [1, 9] {
@@ -234,7 +234,7 @@ fn join(world: &World, link: u32, group: u32, request: u32) -> GroupJoin {
     }
 }
 
-/// Has the server hear of a group, and gives its answer.
+/// Offers a group to the server, and returns its answer.
 fn offer(world: &mut World, link: u64, join: GroupJoin) -> Result<(), Reason> {
     world.server.site.say(FromNexus::GroupOffered { link: LinkId(link), join });
     for _ in 0..20 {
@@ -249,7 +249,7 @@ fn offer(world: &mut World, link: u64, join: GroupJoin) -> Result<(), Reason> {
     }
 }
 
-/// Whoever is a member of several groups leaves the one that ends, once, and the others with the session.
+/// A member of several groups leaves an ending group once, and the others with the session.
 #[test]
 fn groups__are_joined_and_left_one_by_one() {
     let mut world = world();
@@ -307,7 +307,7 @@ fn groups__that_do_not_fit_are_refused() {
     assert!(deaf.server.site.joined.borrow().is_empty());
 }
 
-/// What the transport has joined for a group that the core has no room for is left again.
+/// A group joined by the transport but rejected by the core is left again.
 #[test]
 fn groups__that_are_too_many_are_left_at_once() {
     let mut world = world();
@@ -324,14 +324,14 @@ fn groups__that_are_too_many_are_left_at_once() {
     assert_eq!(world.server.endpoint.core().memberships().count(), 16);
 }
 
-/// Turns of the client, until it has looked at everything.
+/// Takes turns of the client until it has polled everything.
 fn turns(world: &mut World) {
     for _ in 0..20 {
         world.client.endpoint.run_once();
     }
 }
 
-/// A client that is asked to leave makes no further calls, and closes the session when the last one has ended.
+/// A client asked to leave makes no further calls, and closes the session after its last call.
 #[test]
 fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
     let mut world = world();
@@ -343,7 +343,7 @@ fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
         panic!("expected an announcement: {posts:?}")
     };
     let (link, session, token) = (*link, *peer_session, *peer_token);
-    // Of a session that is not there, or not this one, nothing is heard.
+    // Messages about an unknown session, or with another token, are ignored.
     for (session, token) in [(session + 1, token), (session, token ^ 1), (session, token)] {
         assert_eq!(world.client.endpoint.session_state(world.session), SessionState::Open);
         let message = message.clone();
@@ -351,7 +351,7 @@ fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
         turns(&mut world);
     }
     assert_eq!(world.client.endpoint.session_state(world.session), SessionState::Draining);
-    // It looks now and then, for as long as the call takes.
+    // The endpoint checks at intervals, as long as the call takes.
     for _ in 0..5 {
         let now_ns = world.client.site.now_ns.get();
         let due_ns = world.client.endpoint.next_due_ns().expect("a look is due");
@@ -376,7 +376,7 @@ fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
     assert!(ends.eq([true]), "{posts:?}");
 }
 
-/// Clients that have not left at the end of the time are sent away: the server is rid of them, and they are told.
+/// Clients that have not left at the drain limit are sent away: the server drops their sessions, and they are notified.
 #[test]
 fn drain__sends_clients_away_at_the_end_of_the_time() {
     let mut world = world();
@@ -397,7 +397,7 @@ fn drain__sends_clients_away_at_the_end_of_the_time() {
     assert!(world.server.site.posts().is_empty());
 }
 
-/// All that a reading says of a world in which one call succeeded.
+/// All statistics of a world with one successful call.
 #[test]
 fn stats__say_what_is_there() {
     let mut world = world();
@@ -424,7 +424,7 @@ fn stats__say_what_is_there() {
     let names: std::collections::HashSet<_> =
         fields.iter().map(|field| field.split(':').next().unwrap()).collect();
     assert_eq!(names.len(), fields.len(), "each name stands there once: {json}");
-    // The link goes down with the call under way.
+    // The link goes down with the call outstanding.
     let reason = Reason::new(Status::Unavailable, "the link went down");
     world.client.site.say(FromNexus::LinkDown { link: LinkId(1), reason });
     while !matches!(world.client.endpoint.session_state(world.session), SessionState::Ended(_)) {
@@ -443,7 +443,7 @@ fn stats__say_what_is_there() {
     }
 }
 
-/// A loop for some time asks at its end whether it is done, and makes no turn then.
+/// A timed loop checks its condition at the end, without a further turn.
 #[test]
 fn run_for__asks_until_its_time_is_over_or_it_is_done() {
     let mut world = world();
@@ -469,7 +469,7 @@ fn run_for__asks_until_its_time_is_over_or_it_is_done() {
     }
 }
 
-/// An endpoint takes no more of a burst than its caches hold: some 256 KiB of a large message.
+/// An endpoint receives no more of a burst than its caches hold: some 256 KiB of a large message.
 #[test]
 fn run_once__takes_fewer_frames_behind_large_parts() {
     let all = petrel_transport::RX_BURST_MAX;
@@ -505,8 +505,8 @@ fn run_once__takes_fewer_frames_behind_large_parts() {
     }
 }
 
-/// Whether the time of a request is over when its turn comes is a matter of the clock, and not of when the burst
-/// began: by whatever way it goes.
+/// Whether a request's deadline has passed depends on the clock at its turn, not at the beginning of the burst, on
+/// every path.
 #[test]
 fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
     let slow = |change: fn(&mut EndpointConfig)| {
@@ -550,7 +550,7 @@ fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
     }
 }
 
-/// A task is there from its spawning to its end, or until it is aborted.
+/// A task counts from its spawning to its end or abortion.
 #[test]
 fn stats__count_the_tasks_that_have_not_ended() {
     let mut world = world();

@@ -1,5 +1,5 @@
-//! Calls that wait for an event, thousands on one session with default settings, from one handle: nothing else
-//! waits behind them.
+//! Calls that wait for an event, thousands on one session with default settings, from one client: no other call waits
+//! behind them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, mpsc};
@@ -15,20 +15,20 @@ const WATCH: u16 = 10;
 const ACQUIRE: u16 = 11;
 const RELEASE: u16 = 12;
 
-/// Far more than any of this takes: a call that waits behind others ends the test by it.
+/// Far longer than this test: a call that waits behind others exceeds it.
 const HANG_GUARD: Duration = Duration::from_secs(30);
 
 fn soon() -> CallOptions {
     CallOptions::new().timeout(HANG_GUARD)
 }
 
-/// A server whose requests of method WATCH come out here, to be answered by the test.
+/// A server that passes requests of method WATCH to the test.
 fn watched(udp: bool) -> (Server, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
     let server = Server::start(over(udp, !udp), "127.0.0.1:0", move |endpoint| {
         endpoint.on(WATCH, move |_, cx, request| {
             let (request, handled) = request.detach(cx);
-            // Without the test nobody wants it.
+            // The test may have ended.
             let _ = keep.send(request);
             handled
         });
@@ -36,7 +36,7 @@ fn watched(udp: bool) -> (Server, mpsc::Receiver<WorkerRequest>) {
     (server, kept)
 }
 
-/// It was eight, and health was not answered either.
+/// The former limit was eight, and health queries were not answered either.
 #[test]
 fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
     for udp in [true, false] {
@@ -55,7 +55,7 @@ fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
         let health = client.call(HEALTH_METHOD, []).options(soon()).wait().unwrap();
         assert_eq!(Health::from_code(health[0]), Some(Health::Serving));
 
-        // Half of them are cancelled, and the server hears of it; the others are answered.
+        // Half of them are cancelled, and the server is notified; the others are answered.
         let answered = polls.split_off(1_000);
         drop(polls);
         for request in &mut requests {
@@ -77,7 +77,7 @@ fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
     }
 }
 
-/// A lock, and those who wait for it. A request is answered when the lock is its own.
+/// A lock, and its waiting requests. A request is answered when it gets the lock.
 #[derive(Default)]
 struct Lock {
     is_taken: bool,
@@ -106,8 +106,8 @@ impl Lock {
     }
 }
 
-/// A service of locks as anybody writes one: many tasks with one handle, whose requests for the lock wait at the
-/// server. The RELEASE could not pass eight of them, and the lock was never free again.
+/// A typical lock service: many tasks with one client, whose requests for the lock wait at the server. With eight of
+/// them waiting, the RELEASE was stuck, and the lock was never free again.
 #[test]
 fn lock_service__releases_pass_the_requests_that_wait() {
     const TASKS: usize = 90;

@@ -24,7 +24,7 @@ fn failure(error: petrel::Error) -> (Status, String, Execution) {
     (error.status, error.message.clone(), error.execution)
 }
 
-/// A server whose method WORK is run by a pool.
+/// A server whose method WORK runs on a pool.
 fn server(
     config: EndpointConfig,
     workers: Workers,
@@ -33,7 +33,7 @@ fn server(
     server_with(config, workers, |_| handler)
 }
 
-/// The same with a handler that needs the endpoint to be made.
+/// The same with a handler that is made from the endpoint.
 fn server_with<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     config: EndpointConfig,
     workers: Workers,
@@ -48,7 +48,7 @@ fn server_with<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     (server, take.recv().unwrap())
 }
 
-/// Handlers that wait to be let go on, and say that they have begun.
+/// Controls handlers that report their begin and wait for permission to go on.
 struct Gate {
     begun: mpsc::Receiver<()>,
     go_on: mpsc::Sender<()>,
@@ -72,7 +72,7 @@ fn worker__answers_messages_of_every_size_under_every_idle_policy() {
     for idle in [IdlePolicy::Poll, IdlePolicy::Yield, spin, IdlePolicy::Block] {
         for (udp, shm) in [(true, false), (false, true)] {
             let mut config = over(udp, shm);
-            // An endpoint that sleeps has to be woken for each answer.
+            // A sleeping endpoint has to be woken for each answer.
             config.idle = IdlePolicy::Block;
             let workers = Workers::builder().threads(1).idle(idle).start().unwrap();
             let (server, workers) = server(config.clone(), workers, echo);
@@ -223,7 +223,7 @@ fn drop__fails_what_waits_and_waits_for_what_runs() {
 #[test]
 fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
     let (release, kept) = mpsc::channel::<WorkerRequest>();
-    // The server behind keeps requests until it has those of all workers.
+    // The back server keeps requests until it has one from each worker.
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         endpoint.on(WORK, move |_, cx, request| {
             let (request, handled) = request.detach(cx);
@@ -265,7 +265,7 @@ fn late__work_is_refused_without_running_and_what_runs_hears_of_it() {
     let late = caller.client.call(WORK, b"late").options(soon).started();
     drop(given_up);
     assert_eq!(late.wait().unwrap_err().status, Status::DeadlineExceeded);
-    // What is called behind the cancellation is answered behind it.
+    // A call after the cancellation is answered after it.
     caller.client.call(ECHO, b"").wait().unwrap();
     (0..2).for_each(|_| gate.go_on.send(()).unwrap());
     assert_eq!([runs, last].map(|call| call.wait().unwrap()), [&b"runs"[..], b"last"]);
@@ -275,7 +275,7 @@ fn late__work_is_refused_without_running_and_what_runs_hears_of_it() {
         thread::yield_now();
     }
     let stats = workers.stats();
-    // On a busy machine the late one may not even have reached the queue.
+    // On a busy machine the late call may not even have reached the queue.
     assert_eq!(stats.executed, 2, "{stats:?}");
     assert_eq!(stats.expired + stats.cancelled, stats.queued - 2, "{stats:?}");
     assert!(stats.cancelled >= 1, "{stats:?}");
@@ -322,8 +322,8 @@ fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
     for end in ends {
         assert_eq!(end.unwrap_err().status, Status::DeadlineExceeded);
     }
-    // A request carries the time that is left, so that its deadline is later by what its way takes; the cancel of the
-    // caller, whose time is over first, may come before it.
+    // A request carries the time left, so its deadline at the server is later by the transmission time. The cancel of
+    // the caller, whose time is over first, may arrive before it.
     assert!(left.unwrap() <= began - called, "{left:?}");
     let latest_ns = deadline_ns.unwrap() + (arrived - began).as_nanos() as u64;
     for request in nested {

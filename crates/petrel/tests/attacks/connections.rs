@@ -10,11 +10,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::HANG;
 use crate::common::{ECHO, Server, client, over};
 
-/// More than the server takes.
+/// More than the server accepts.
 const FLOOD: usize = 4_200;
 
-/// Room for the sockets of both sides. One flood at a time: three together would want more descriptors than many a
-/// machine gives a process.
+/// Allows the sockets of both sides. One flood at a time: three together would exceed the descriptor limit of many
+/// machines.
 fn room_for_a_flood() -> MutexGuard<'static, ()> {
     static FLOODS: Mutex<()> = Mutex::new(());
     let alone = FLOODS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,7 +30,7 @@ fn counter(json: &str, name: &str) -> u64 {
     rest.split([',', '}']).next().unwrap().parse().unwrap()
 }
 
-/// A client that has nothing to do with the flood calls the server; and another one asks for counters.
+/// Calls the server as a new client unrelated to the flood, and fetches its counters.
 fn check_newcomers(address: SocketAddr) {
     let mut newcomer = client(over(true, false));
     let session = newcomer.connect_wait(address).unwrap();
@@ -48,7 +48,7 @@ fn connections_with_links_and_no_session__yield_to_newcomers() {
     let mut crowd = Vec::new();
     for port in 0..FLOOD {
         let mut connection = Connection::greet(server.address).unwrap();
-        // A refusal is as good: it does not keep anybody out.
+        // A refusal is as good: it keeps no client out.
         let _ = connection.open_link(1, 1 + port as u16, 1_232, false);
         crowd.push(connection);
         if port % 512 == 0 {
@@ -79,19 +79,19 @@ fn connections_with_sessions__have_a_share_and_are_told() {
         crowd.push(connection);
         link.is_none()
     });
-    // So many clients of one address are honest: one of loopback's, and that is not all there is.
+    // This number of clients of one address may be honest: it is loopback's share, and not the total.
     let share = refused.expect("a share has an end");
     assert!((3_000..3_584).contains(&share), "{share}");
-    // A client with a session is not in anybody's way, and counters are there for all.
+    // A client with a session blocks no other, and counters remain available.
     assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
     let stats = fetch_stats(server.address, HANG).unwrap();
     assert_eq!(counter(&stats, "dropped_idle_full"), 0, "{stats}");
     assert_eq!(counter(&stats, "sessions"), share as u64 + 1, "{stats}");
-    // Who is refused hears why.
+    // A refused client gets the reason.
     let mut newcomer = client(over(true, false));
     let refusal = newcomer.connect_wait(server.address).unwrap_err().to_string();
     assert!(refusal.contains("share of this server's connections"), "{refusal}");
-    // With a place free again a newcomer gets it, and another address has places of its own.
+    // A new client gets a freed place, and another address has its own places.
     crowd.truncate(share - 10);
     let deadline = std::time::Instant::now() + HANG;
     while newcomer.connect_wait(server.address).is_err() {

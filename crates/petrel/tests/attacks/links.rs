@@ -6,7 +6,7 @@ use petrel_transport::udp::Mtu;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 
-/// Answers of one packet that fills the frame, of one that nearly does, and of several.
+/// Checks responses of one packet that fills the frame, of one almost full packet, and of several.
 fn check_calls(client: &mut Endpoint, session: petrel::endpoint::SessionId, rounds: u64) {
     for round in 0..rounds {
         for size in [32, 1_300, 1_440, 5_000, 60_000] {
@@ -50,7 +50,7 @@ fn a_link_of_a_smaller_mtu_between_the_same_ports__leaves_the_first_one_alone() 
     let mut first = client(over(true, false));
     let session = first.connect_wait(server.address).unwrap();
     let port = first.transport().udp().local_addr().port();
-    // The same data port, now with the least MTU: what a restarted client would ask for.
+    // The same data port, now with the least MTU, as a restarted client might request.
     let mut later = Connection::greet(server.address).unwrap();
     let link = later.open_link(1, port, 1_232, false).unwrap().unwrap();
     let later_session = later.open_session(&link, 1, Shape::default()).unwrap().unwrap();

@@ -8,5 +8,5 @@ mod links;
 mod refused;
 mod sessions;
 
-/// Far longer than anything takes: only a hang gets there.
+/// Far longer than any step: only a hang exceeds it.
 const HANG: std::time::Duration = std::time::Duration::from_secs(60);

@@ -1,10 +1,10 @@
-//! Sessions without end: one address has its share of the memory, and gives it back.
+//! Sessions without end: an address is limited to its share of the memory, and returns it.
 
 use petrel_hostile::{Connection, Shape};
 
 use crate::common::{ECHO, Server, client, over};
 
-/// Sessions of 64 slots until the server refuses; how many there were.
+/// Opens sessions of 64 slots until the server refuses. Returns their number.
 fn open_all(connection: &mut Connection, port: u16) -> u32 {
     const AT_ONCE: u32 = 256;
     let link = connection.open_link(1, port, 1_232, false).unwrap().unwrap();
@@ -38,15 +38,15 @@ fn sessions__of_one_address_have_a_share_of_the_memory() {
     let flooder = [127, 0, 0, 9].into();
     let mut greedy = Connection::greet_from(flooder, address).unwrap();
     let count = open_all(&mut greedy, 9);
-    // 64 MiB, half of the address's share: some 6 500 of 64 slots, which count 5 KiB each, have a half of it, and some
+    // 64 MiB, half of the address's share: some 6 500 sessions of 64 slots, at 5 KiB each, use one half of it, and some
     // 20 000 of 16 slots the other.
     assert!((25_000..30_000).contains(&count), "{count}");
     let mut second = Connection::greet_from(flooder, address).unwrap();
     let count = open_all(&mut second, 10);
-    // As many bytes of 16 slots each: the address has had its half for slots beyond these.
+    // As many bytes in sessions of 16 slots: the address has used its half for extra slots.
     assert!((35_000..45_000).contains(&count), "{count}");
-    // A further connection of the address gets what the two have left over, which is less than a session
-    // each. Another address gets its own.
+    // A further connection of the address gets the remainder of the two, which is less than a session each. Another
+    // address gets its own share.
     let mut again = Connection::greet_from(flooder, address).unwrap();
     let link = again.open_link(1, 11, 1_232, false).unwrap().unwrap();
     let shape = Shape { slots: 64, ..Shape::default() };
@@ -59,7 +59,7 @@ fn sessions__of_one_address_have_a_share_of_the_memory() {
     let new = newcomer.connect_wait(address).unwrap();
     assert_eq!(&newcomer.call(new, ECHO, b"new").wait().unwrap()[..], b"new");
     assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
-    // What has ended counts no more.
+    // Ended sessions no longer count.
     drop((greedy, second));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     request += 1;

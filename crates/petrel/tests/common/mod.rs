@@ -1,9 +1,9 @@
-//! A server process in miniature: a nexus and an endpoint on a thread of its own.
+//! A miniature server process: a nexus and an endpoint on a separate thread.
 
 // Not every test has a client handle.
 #[allow(dead_code)]
 pub(crate) mod remote;
-// Nor a network of its own.
+// Nor its own network.
 #[allow(dead_code)]
 pub(crate) mod own_network;
 
@@ -82,7 +82,7 @@ pub(crate) fn client(config: EndpointConfig) -> Endpoint {
     nexus(None).endpoint(config).unwrap()
 }
 
-/// Runs the endpoint until another thread has done something: what it does does not wake the endpoint.
+/// Runs the endpoint until another thread has acted, in a way that does not wake the endpoint.
 #[allow(dead_code, reason = "not every program waits for another thread")]
 pub(crate) fn run_until_seen(endpoint: &mut Endpoint, mut is_seen: impl FnMut() -> bool) {
     while !endpoint.run_for(Duration::from_millis(1), |_, _| is_seen()) {}
@@ -94,8 +94,8 @@ pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     config
 }
 
-/// An address of this process's own at which nobody listens, given out once: a port that the system gives out and takes back
-/// would be another test's before it is used. Its port is below those that it gives out.
+/// Returns a loopback address of this process without a listener, each time a new one. The port is below the ephemeral
+/// ports: the system could give an ephemeral port to another test before its use.
 #[allow(dead_code, reason = "not every program needs one")]
 pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
@@ -103,7 +103,7 @@ pub(crate) fn free_address() -> SocketAddr {
     (Ipv4Addr::new(127, b, c, d.max(1)), NEXT.fetch_add(1, Ordering::Relaxed)).into()
 }
 
-/// Bytes that differ from call to call and place to place.
+/// Returns bytes that differ from call to call and place to place.
 #[allow(dead_code, reason = "not every test that includes this module uses it")]
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -1,29 +1,29 @@
-//! Tests that start themselves again in a network namespace of their own, which takes the programs `unshare` and
-//! `ip`, and root or user namespaces.
+//! Tests that restart themselves in a separate network namespace, for which they need the programs `unshare` and `ip`,
+//! and root or user namespaces.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use petrel_skip::{Need, skip};
 
-/// Set in the process that is in the namespace.
+/// Set in the process inside the namespace.
 const INSIDE: &str = "PETREL_TEST_IN_OWN_NETWORK";
 
-/// The inside's last words: a filter that matches no test is a success for the harness.
+/// The last line printed inside: to the harness, a filter that matches no test is a success.
 const DONE: &str = "done in a network of its own";
 
-/// What a test needs of its namespace, tried before it is run there.
+/// A test's requirements of its namespace, tried before the test runs there.
 pub(crate) struct Trial<'a> {
-    /// For people: what there is not where it fails.
+    /// For people: the requirement that a failure leaves unmet.
     pub(crate) what: &'a str,
-    /// Does in short what the test will do.
+    /// A short version of the test's operations.
     pub(crate) script: &'a str,
     /// The script's input.
     pub(crate) input: &'a str,
 }
 
-/// Runs a test in a network of its own, or says why that cannot be: the one of this name in the module of this path, as
-/// `module_path!` gives it.
+/// Runs a test in a separate network, or reports why that is impossible. `test` is its name in the module of this path,
+/// as returned by `module_path!`.
 pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         inside();
@@ -34,7 +34,7 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
         Ok(flags) => flags,
         Err(why) => return skip(Need::Namespaces, format!("no {}: {why}", trial.what)),
     };
-    // The harness's names begin below the program's.
+    // The harness's names omit the program's.
     let test = match module.split_once("::") {
         Some((_program, module)) => format!("{module}::{test}"),
         None => test.to_owned(),
@@ -48,7 +48,7 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
     assert!(output.status.success() && said.contains(DONE), "{said}");
 }
 
-/// The flags by which `unshare` gives this user such a namespace.
+/// Returns the flags with which `unshare` creates such a namespace for this user.
 fn way_in(trial: &Trial<'_>) -> Result<&'static str, String> {
     let flags = ["--net", "--user --map-root-user --net"];
     let mut ways = flags.iter().map(|flags| {

@@ -1,4 +1,4 @@
-//! An endpoint on a thread of its own, of which the test has a client.
+//! An endpoint on a separate thread, with a client for the test.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -55,7 +55,7 @@ impl Drop for Caller {
     }
 }
 
-/// Each call is attempted once, whatever becomes of it, and has time.
+/// Each call is attempted once, with a long timeout.
 pub(crate) fn plain() -> ClientConfig {
     let mut config = ClientConfig::default();
     (config.attempts_max, config.concurrency) = (1, None);

@@ -1,4 +1,4 @@
-//! Threads that call.
+//! Calling threads.
 
 use std::future::Future;
 use std::pin::pin;
@@ -23,7 +23,7 @@ pub(crate) struct Caller {
     ledger: Arc<Ledger>,
 }
 
-/// A call that is to be made.
+/// A call to be made.
 struct Wanted {
     id: CallId,
     method: u16,
@@ -94,7 +94,7 @@ impl Caller {
         self.finish(id, call);
     }
 
-    /// All at once, and the client goes before its calls.
+    /// Starts all calls at once, and drops the client before them.
     fn start_many(&mut self) {
         let calls: Vec<_> = (0..1 + self.rng.below(4)).map(|_| self.start()).collect();
         for (id, call) in calls {
@@ -102,7 +102,7 @@ impl Caller {
         }
     }
 
-    /// Waits, or gives up.
+    /// Waits for the call, or cancels it.
     fn finish(&mut self, id: CallId, call: Call) {
         if self.rng.once_in(4) {
             (0..self.rng.below(40)).for_each(|_| thread::yield_now());
@@ -134,7 +134,7 @@ impl Caller {
         self.finish(id, call);
     }
 
-    /// A call that may wait for a place, or be on its way, and is given up.
+    /// Cancels a call that may wait for a place, or be outstanding.
     fn leave_the_queue(&mut self) {
         let (held, call) = self.start();
         let (left, mut leaves) = self.start();

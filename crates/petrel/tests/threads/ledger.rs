@@ -1,4 +1,4 @@
-//! Every call of a world, and which outcomes it may have.
+//! Every call of a world, and its allowed outcomes.
 
 use std::fmt::Write;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use petrel::{Execution, Status};
 
 use crate::spec::Spec;
 
-/// What a call asks for.
+/// The behaviour requested by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Method {
@@ -23,22 +23,22 @@ pub(crate) enum Method {
     Forget,
     /// The worker waits for a time.
     Sleep,
-    /// The worker looks whether it is still wanted.
+    /// The worker checks for cancellation.
     Watch,
-    /// The worker makes a call of its own, and answers with its outcome.
+    /// The worker makes a nested call, and answers with its outcome.
     Nest,
     /// The worker drops its pool.
     DropPool,
-    /// A thread that is no worker answers.
+    /// A thread outside the pool answers.
     Relay,
-    /// The same, and drops the request.
+    /// The same thread drops the request.
     RelayForget,
     /// The event loop answers.
     Echo,
 }
 
 impl Method {
-    /// Those that need no time.
+    /// Methods that need no time.
     pub(crate) const TIMELESS: [Self; 10] = [
         Self::Work,
         Self::Work,
@@ -61,7 +61,7 @@ impl Method {
     }
 }
 
-/// The number of a call, which its request carries.
+/// The number of a call, carried in its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallId(u32);
 
@@ -75,7 +75,7 @@ impl CallId {
         bytes
     }
 
-    /// The call of a request, which is what was sent.
+    /// Returns the call of a request, which must be unchanged.
     pub(crate) fn of_request(request: &[u8]) -> Self {
         let number = request.first_chunk().expect("a request has a number");
         let id = Self(u32::from_le_bytes(*number));
@@ -83,7 +83,7 @@ impl CallId {
         id
     }
 
-    /// Its answer; an outer call's number tells it from that of an inner one.
+    /// Returns its answer, in which the number differs between an outer and an inner call.
     pub(crate) fn answer(self) -> Vec<u8> {
         let mut bytes = (!self.0).to_le_bytes().to_vec();
         bytes.extend((0..self.0 as usize * 37 % 200).map(|index| !self.byte(index)));
@@ -110,7 +110,7 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     Answered,
-    /// With what is known of its execution.
+    /// With the knowledge of its execution.
     Failed(Status, Execution),
     /// The caller has dropped it.
     GivenUp,
@@ -118,7 +118,7 @@ enum End {
 
 macro_rules! totals {
     ($($name:ident),* $(,)?) => {
-        /// How often each thing happened in all worlds: so many seeds should have seen all of it.
+        /// How often each event happened in all worlds: enough seeds should cover all events.
         #[derive(Default)]
         pub(crate) struct Totals { $(pub(crate) $name: AtomicU64,)* }
 
@@ -133,7 +133,7 @@ macro_rules! totals {
             text
         }
 
-        /// What never happened.
+        /// Returns the events that never happened.
         pub(crate) fn unseen() -> Vec<&'static str> {
             let counts = [$((stringify!($name), TOTALS.$name.load(Ordering::Relaxed)),)*];
             counts.into_iter().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect()
@@ -148,7 +148,7 @@ totals! {
     shed, queue_refused,
 }
 
-/// Counts something of all worlds.
+/// Counts an event in the totals of all worlds.
 pub(crate) fn count(what: impl FnOnce(&Totals) -> &AtomicU64, by: u64) {
     what(&TOTALS).fetch_add(by, Ordering::Relaxed);
 }
@@ -170,7 +170,7 @@ impl Ledger {
         CallId(entries.len() as u32 - 1)
     }
 
-    /// A handler runs.
+    /// Records a run of a handler.
     pub(crate) fn execute(&self, id: CallId, method: Method) {
         let entry = &mut self.entries.lock().unwrap()[id.0 as usize];
         entry.executed += 1;
@@ -201,7 +201,7 @@ impl Ledger {
         let (method, executed) = self.note_end(id, End::Failed(status, execution));
         let is_answered = execution == Execution::Answered;
         let may = match status {
-            // What an inner call failed with, a deadline that it inherited, or an end of its endpoint.
+            // The failure of an inner call, an inherited deadline, or the end of its endpoint.
             Status::Unavailable | Status::DeadlineExceeded if is_answered => {
                 method == Method::Nest && executed == 1
             }
@@ -210,7 +210,7 @@ impl Ledger {
             Status::Unavailable => self.spec.has_ends(),
             Status::ResourceExhausted => execution == Execution::Refused && method.is_of_workers(),
             Status::DeadlineExceeded => {
-                // A restless clock may pass the time that a client gives calls without one.
+                // A restless clock may exceed the client's default timeout.
                 deadline_ns.map_or(self.spec.is_restless, |deadline_ns| now_ns >= deadline_ns)
                     || (execution == Execution::Refused && deadline_ns.is_some())
             }
@@ -225,7 +225,7 @@ impl Ledger {
         self.note_end(id, End::GivenUp);
     }
 
-    /// The end of a call, of which there is one; its method and how often it was executed.
+    /// Records the only end of a call. Returns its method and how often it was executed.
     fn note_end(&self, id: CallId, end: End) -> (Method, u32) {
         let entry = &mut self.entries.lock().unwrap()[id.0 as usize];
         assert_eq!(entry.end, None, "{id:?} has ended before: {end:?}");
@@ -233,20 +233,20 @@ impl Ledger {
         (entry.method, entry.executed)
     }
 
-    /// Calls whose handler ran in a worker.
+    /// Returns the number of calls whose handler ran on a worker.
     pub(crate) fn executed_by_workers(&self) -> u64 {
         let entries = self.entries.lock().unwrap();
         let by_workers = entries.iter().filter(|entry| entry.method.is_of_workers());
         by_workers.map(|entry| u64::from(entry.executed)).sum()
     }
 
-    /// Calls that some thread has waited for and that were answered or failed.
+    /// Returns the number of calls whose caller waited for an answer or failure.
     pub(crate) fn answered_count(&self) -> u64 {
         let entries = self.entries.lock().unwrap();
         entries.iter().filter(|entry| entry.end == Some(End::Answered)).count() as u64
     }
 
-    /// All threads have ended.
+    /// Checks the calls after all threads have ended.
     pub(crate) fn finish(&self) {
         for (id, entry) in self.entries.lock().unwrap().iter().enumerate() {
             let end = entry.end.as_ref().unwrap_or_else(|| panic!("{id} has no end: {entry:?}"));

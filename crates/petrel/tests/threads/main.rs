@@ -1,20 +1,20 @@
-//! Endpoints, clients and workers on threads whose order a model checker chooses:
+//! Endpoints, clients and workers on threads scheduled by a model checker:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle \
 //!   cargo test -p petrel-rpc --test threads --release
 //! ```
 //!
-//! Each seed is a world: two endpoints with real event loops, a pool of workers, and threads that call,
-//! give up, wait and leave. The seed draws the world and the order in which its threads run; the same seed
-//! gives the same run. `PETREL_THREADS_SEED` names the first seed, `PETREL_THREADS_SEEDS` how many.
+//! Each seed is a world: two endpoints with real event loops, a pool of workers, and threads that call, cancel, wait
+//! and leave. The seed draws the world and the order of its threads; the same seed repeats the run.
+//! `PETREL_THREADS_SEED` sets the first seed, `PETREL_THREADS_SEEDS` the number of seeds.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! | --- | --- |
-//! | `schedule` | which thread runs next |
+//! | `schedule` | the choice of the next thread |
 //! | `medium` | transport and control plane within the process |
-//! | `spec` | what a seed draws |
-//! | `ledger` | every call, and which outcomes it may have |
+//! | `spec` | the parameters drawn from a seed |
+//! | `ledger` | every call, and its allowed outcomes |
 //! | `caller`, `service`, `world` | the threads |
 //! | `nexus` | the queues between endpoints and the nexus, by themselves |
 #![cfg(shuttle)]
@@ -30,7 +30,7 @@ mod service;
 mod spec;
 mod world;
 
-/// What files of the library that are part of this program find in it.
+/// Stands in for the library's module in included library files.
 mod sync {
     pub(crate) use shuttle::sync::atomic::{AtomicUsize, Ordering};
     pub(crate) use shuttle::sync::{Mutex, MutexGuard, PoisonError};
@@ -47,13 +47,13 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use schedule::Chooser;
 
-/// More steps than any world takes: one that takes them does not end.
+/// More steps than any world needs: a world that reaches the limit does not end.
 const STEPS_MAX: usize = 1_000_000;
 
-/// Bytes of a thread's stack: an event loop's turn takes more than shuttle's default.
+/// Bytes of a thread's stack: a turn of the event loop needs more than shuttle's default.
 const STACK_BYTES: usize = 256 << 10;
 
-/// So many worlds have seen every outcome.
+/// The number of worlds that covers every outcome.
 const ENOUGH_SEEDS: u64 = 2_000;
 
 fn from_environment(name: &str, default: u64) -> u64 {

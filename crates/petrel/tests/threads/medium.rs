@@ -1,5 +1,5 @@
-//! A transport and a control plane within one process. Neither loses anything, and neither is what is tested: what
-//! they do is one step each, but for waking an endpoint, which is in the model's order.
+//! A transport and a control plane within one process. They are lossless and not under test: each operation is a single
+//! step, except waking an endpoint, which follows the model's order.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ use crate::rng::Rng;
 
 const FRAME_BYTES_MAX: usize = 1_472;
 
-/// Where an endpoint is.
+/// The location of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seat(pub(crate) usize);
 
@@ -32,7 +32,7 @@ impl Seat {
     }
 }
 
-/// What all endpoints of a world share.
+/// The state shared by all endpoints of a world.
 #[derive(Clone)]
 pub(crate) struct Medium(Arc<Shared>);
 
@@ -54,7 +54,7 @@ struct Link {
     is_up: bool,
 }
 
-/// Wakes one endpoint; remembers it when the endpoint does not sleep.
+/// Wakes one endpoint; remembers the wake-up if the endpoint does not sleep.
 #[derive(Default)]
 struct Bell {
     rang: AtomicBool,
@@ -84,7 +84,7 @@ impl Medium {
         Self(Arc::new(Shared { sites, links: Mutex::default() }))
     }
 
-    /// What the endpoint at a seat needs; to be called on its thread.
+    /// Returns the parts of the endpoint at a seat; call it on the endpoint's thread.
     pub(crate) fn sit(&self, at: Seat, seed: u64) -> (Port, Control) {
         *self.site(at).bell.sleeper.lock().unwrap() = Some(thread::current());
         let port = Port { medium: self.clone(), at, burst: Vec::new(), stats: Default::default() };
@@ -103,7 +103,7 @@ impl Medium {
         self.site(to).bell.ring();
     }
 
-    /// The other end of a link that is up.
+    /// Returns the other end of a link that is up.
     fn other_end(&self, link: LinkId, of: Seat) -> Option<Seat> {
         let links = self.0.links.lock().unwrap();
         let link = links.get(link.0 as usize).filter(|link| link.is_up)?;

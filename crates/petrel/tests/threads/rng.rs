@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+//! Numbers derived from a seed: SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
@@ -16,12 +16,12 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// One of `of` times.
+    /// Returns true once in `of` times.
     pub(crate) fn once_in(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }

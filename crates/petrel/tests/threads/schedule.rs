@@ -1,4 +1,4 @@
-//! Which thread runs next.
+//! The choice of the next thread.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,23 +12,23 @@ use crate::spec::Spec;
 /// The world's main thread is the first task, and starts the timekeeper before all others.
 const TIMEKEEPER: usize = 1;
 
-/// Steps in a row that one thread gets while others could run: a loop that waits for one of them ends.
+/// Consecutive steps of one thread while others could run: a loop that waits for another thread ends.
 const STREAK_MAX: usize = 2_000;
 
 /// Steps for which a thread is held.
 const HOLD_STEPS: usize = 400;
 
-/// The clock moves once in so many steps while there is work, in worlds that are restless.
+/// In restless worlds the clock advances once in this number of steps, even while there is work.
 const RESTLESS: usize = 400;
 
-/// Threads that are parked may be chosen once in so many steps.
+/// Parked threads may be chosen once in this number of steps.
 const SPURIOUS: usize = 200;
 
 thread_local! {
     static SEED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The seed of the execution that runs on this thread of the operating system.
+/// Returns the seed of the execution on this thread of the operating system.
 pub(crate) fn current_seed() -> u64 {
     SEED.get()
 }
@@ -36,24 +36,24 @@ pub(crate) fn current_seed() -> u64 {
 /// How the next thread is chosen.
 #[derive(Debug)]
 enum Manner {
-    /// Any of them, each time.
+    /// Any thread, each time.
     Even,
-    /// The same goes on, but for once in so many steps.
+    /// The same thread goes on, except once in this number of steps.
     Sticky(usize),
-    /// The one of the highest priority; once in so many steps it gets the lowest (PCT: Burckhardt et al.,
-    /// ASPLOS 2010, with changes by chance in place of a known number of steps).
+    /// The thread of the highest priority; once in this number of steps it gets the lowest (PCT: Burckhardt et al.,
+    /// ASPLOS 2010, with random changes in place of a known number of steps).
     Ranked(usize),
 }
 
-/// Gives each execution a seed, and chooses by it.
+/// Assigns each execution a seed, and chooses by it.
 #[derive(Debug)]
 pub(crate) struct Chooser {
     seeds: Range<u64>,
     rng: Rng,
     manner: Manner,
     is_restless: bool,
-    /// Once in so many steps the thread that runs is held for long, if another can run: the others come to rest while it
-    /// is in the midst of something.
+    /// Once in this number of steps the running thread is held for long, if another can run: the others come to rest
+    /// while it is in the middle of an operation.
     holds: Option<usize>,
     held: Option<(usize, usize)>,
     /// Priorities by task; the lowest number runs first.
@@ -84,7 +84,7 @@ impl Chooser {
         *self.ranks.entry(task).or_insert_with(|| rng.next() >> 32)
     }
 
-    /// Behind all others.
+    /// Gives a task the lowest priority.
     fn demote(&mut self, task: usize) {
         self.last_rank += 1;
         self.ranks.insert(task, (1 << 32) + self.last_rank);
@@ -110,7 +110,7 @@ impl Chooser {
         }
     }
 
-    /// Those that can run, but for a thread that is held.
+    /// Returns the runnable threads, except a held one.
     fn without_held(&mut self, ready: Vec<usize>, current: Option<usize>) -> Vec<usize> {
         if self.held.is_none()
             && let (Some(holds), Some(current)) = (self.holds, current)
@@ -127,7 +127,7 @@ impl Chooser {
         if others.is_empty() { ready } else { others }
     }
 
-    /// Not the same thread for ever.
+    /// Limits the consecutive steps of a thread.
     fn limit(&mut self, chosen: usize, runnable: &[usize]) -> usize {
         if chosen != self.last {
             (self.last, self.streak) = (chosen, 0);
@@ -151,7 +151,7 @@ impl Scheduler for Chooser {
     fn new_execution(&mut self) -> Option<Schedule> {
         let seed = self.seeds.next()?;
         SEED.set(seed);
-        // Another stream than the one that draws the world.
+        // Another stream than the world's.
         self.rng = Rng::new(!seed);
         self.manner = match self.rng.below(4) {
             0 => Manner::Even,
@@ -171,7 +171,7 @@ impl Scheduler for Chooser {
         current: Option<TaskId>,
         is_yielding: bool,
     ) -> Option<TaskId> {
-        // Among them are threads that are parked: `park` may return for no reason.
+        // Includes parked threads: `park` may return spuriously.
         let (ready, parked): (Vec<&Task>, Vec<&Task>) =
             runnable.iter().partition(|task| task.runnable());
         let mut others = ids_of(&ready);

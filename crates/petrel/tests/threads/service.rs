@@ -1,4 +1,4 @@
-//! The server: an endpoint with handlers of workers, and one that passes requests on to a thread.
+//! The server: an endpoint with handlers on workers, and a handler that passes requests to a thread.
 
 use std::panic;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +21,7 @@ pub(crate) const CLIENT: Seat = Seat(1);
 
 pub(crate) type Endpoint = petrel::Endpoint<(), Port, Control>;
 
-/// The pool, until something ends it.
+/// The pool, until its end.
 #[derive(Clone, Default)]
 pub(crate) struct PoolSlot(Arc<Mutex<Place>>);
 
@@ -91,11 +91,11 @@ fn start_pool(spec: &Spec) -> Workers {
     builder.start().expect("threads")
 }
 
-/// What handlers share.
+/// The state shared by handlers.
 struct Service {
     ledger: Arc<Ledger>,
     pool: PoolSlot,
-    /// Of the server's endpoint, to the client's.
+    /// From the server's endpoint to the client's.
     client: Client,
 }
 
@@ -136,13 +136,13 @@ fn register(endpoint: &mut Endpoint, workers: &Workers, service: &Arc<Service>) 
 impl Service {
     fn execute(&self, method: Method, mut request: WorkerRequest) {
         let id = CallId::of_request(request.data());
-        // Each call of a client has one.
+        // Every call of a client has a deadline.
         assert!(request.deadline_ns().is_some() && request.time_left().is_some(), "{request:?}");
         self.ledger.execute(id, method);
         match method {
             Method::Fail => return request.fail(Status::Aborted, "as asked"),
             Method::Forget => return,
-            // Without the panic hook, which would tell of it.
+            // Without the panic hook, which would print it.
             Method::Panic => panic::resume_unwind(Box::new("as asked")),
             Method::Reuse => {
                 let mut memory = request.take_data();
@@ -154,7 +154,7 @@ impl Service {
             Method::Sleep => sleep(Duration::from_micros(20)),
             Method::Watch => watch(&request),
             Method::Nest => {
-                // The call inherits the deadline, and may be told of it.
+                // The call inherits the deadline, also if it is set explicitly.
                 let options = match id.is_even() {
                     true => CallOptions::new(),
                     false => CallOptions::new().within(&request),
@@ -172,7 +172,7 @@ impl Service {
     }
 }
 
-/// Looks now and then, and goes on when the caller still waits.
+/// Checks for cancellation at intervals, and goes on if the caller still waits.
 fn watch(request: &WorkerRequest) {
     for _ in 0..20 {
         if request.is_cancelled() {
@@ -189,7 +189,7 @@ fn sleep(span: Duration) {
     }
 }
 
-/// A thread that has requests without a pool.
+/// A thread that answers requests without a pool.
 fn register_relay(endpoint: &mut Endpoint, ledger: &Arc<Ledger>) -> thread::JoinHandle<()> {
     let (pass_on, requests) = mpsc::channel::<WorkerRequest>();
     for method in [Method::Relay, Method::RelayForget] {
@@ -215,11 +215,11 @@ fn register_relay(endpoint: &mut Endpoint, ledger: &Arc<Ledger>) -> thread::Join
     })
 }
 
-/// Each call is attempted once, whatever becomes of it.
+/// Each call is attempted once.
 pub(crate) fn plain() -> ClientConfig {
     let mut config = ClientConfig::default();
     (config.attempts_max, config.concurrency) = (1, None);
-    // Each reading of the model's clock takes some nanoseconds, and each is a step of the schedule.
+    // Each reading of the model's clock takes some nanoseconds, and is a step of the schedule.
     config.connect_backoff.first = Duration::from_micros(1);
     config.retry_backoff.first = Duration::from_micros(1);
     config

@@ -1,4 +1,4 @@
-//! What a seed draws.
+//! The parameters drawn from a seed.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use petrel::overload::Shedding;
 
 use crate::rng::Rng;
 
-/// How the pool of workers ends.
+/// How the worker pool ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolEnd {
-    /// `Workers::shutdown`: what waits is executed.
+    /// `Workers::shutdown`: waiting requests are executed.
     Shutdown,
-    /// What waits is refused.
+    /// Waiting requests are refused.
     Drop,
     /// `Workers::stop`, and `Drop` when nothing is left.
     StopThenDrop,
@@ -22,13 +22,13 @@ pub(crate) enum PoolEnd {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     pub(crate) seed: u64,
-    /// No call has a deadline, no thread waits for a time: the clock must stand still, as there always is a thread
-    /// that can run.
+    /// No call has a deadline, and no thread waits for a time: the clock must stand still, since a thread can always
+    /// run.
     pub(crate) is_calm: bool,
-    /// The clock may move while threads can run.
+    /// The clock may advance while threads can run.
     pub(crate) is_restless: bool,
     pub(crate) callers: usize,
-    /// What each caller does.
+    /// Actions per caller.
     pub(crate) acts: usize,
     pub(crate) workers: usize,
     pub(crate) queue_requests: usize,
@@ -37,13 +37,13 @@ pub(crate) struct Spec {
     pub(crate) worker_idle: Option<IdlePolicy>,
     pub(crate) endpoint_idle: IdlePolicy,
     pub(crate) client_calls_max: usize,
-    /// After so many yields of another thread, the endpoint is stopped and dropped in the midst of calls.
+    /// After this number of yields of another thread, the endpoint is stopped and dropped with calls outstanding.
     pub(crate) server_end: Option<usize>,
     pub(crate) client_end: Option<usize>,
     pub(crate) pool_end: PoolEnd,
-    /// The pool ends then, and not after all callers.
+    /// The pool ends then, not after all callers.
     pub(crate) pool_ends_early: Option<usize>,
-    /// A handler may drop the pool that runs it.
+    /// A handler may drop its own pool.
     pub(crate) may_drop_own_pool: bool,
 }
 
@@ -52,7 +52,7 @@ impl Spec {
         let rng = &mut Rng::new(seed);
         let is_calm = rng.once_in(2);
         let is_restless = !is_calm && rng.once_in(2);
-        // A thread that never blocks keeps a patient clock from moving.
+        // A thread that never blocks keeps a patient clock from advancing.
         let may_spin = is_calm || is_restless;
         Self {
             seed,
@@ -85,12 +85,12 @@ impl Spec {
         }
     }
 
-    /// Whether something that calls need may end before them.
+    /// Returns true if an object needed by calls may end before them.
     pub(crate) fn has_ends(&self) -> bool {
         self.has_pool_end() || self.server_end.is_some() || self.client_end.is_some()
     }
 
-    /// Whether every thread sleeps when there is nothing to do, and time passes then only.
+    /// Returns true if every idle thread sleeps, and time passes only then.
     pub(crate) fn sleeps_when_idle(&self) -> bool {
         let spins = |idle| matches!(idle, IdlePolicy::Poll | IdlePolicy::Yield);
         !self.is_restless && !spins(self.endpoint_idle) && !self.worker_idle.is_some_and(spins)
@@ -106,7 +106,7 @@ fn draw_end(rng: &mut Rng, of: usize) -> Option<usize> {
     rng.once_in(of).then(|| rng.below(yields + 1))
 }
 
-/// By this clock, which moves 25 ns for a look, a request waits for some hundreds of nanoseconds.
+/// With 25 ns per reading of this clock, a request waits for some hundreds of nanoseconds.
 fn draw_shedding(rng: &mut Rng) -> Shedding {
     let (target, interval) = (Duration::from_nanos(200), Duration::from_nanos(1_000));
     match rng.below(8) {

@@ -1,4 +1,4 @@
-//! The threads of a world, from its first to its last.
+//! The threads of a world, from first to last.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::spec::{PoolEnd, Spec};
 /// Far from both ends of the clock.
 const BEGIN_NS: u64 = 1_000_000_000_000;
 
-/// Turns of an event loop after which it has done what was posted to it.
+/// Turns of an event loop after which it has handled all posted messages.
 const SETTLING_TURNS: usize = 100;
 
 pub(crate) fn run(spec: &Spec) {
@@ -63,7 +63,7 @@ fn start_timekeeper(spec: &Spec, pool: &PoolSlot) -> JoinHandle<()> {
     thread::spawn(move || model::keep_time(|| check_standstill(&spec, &pool)))
 }
 
-/// No thread can run, but for a restless clock: then no worker sleeps while a request waits.
+/// Checks that no worker sleeps while a request waits. No thread can run now, except with a restless clock.
 fn check_standstill(spec: &Spec, pool: &PoolSlot) {
     if spec.is_restless {
         return;
@@ -112,7 +112,7 @@ fn start_client(
     (thread, client, stop)
 }
 
-/// Nobody calls any more: nothing is left of the calls.
+/// Checks that no calls are left after the last caller.
 fn check_client(endpoint: &mut Endpoint, ledger: &Ledger) {
     (0..SETTLING_TURNS).for_each(|_| _ = endpoint.run_once());
     let calls = endpoint.stats().client_calls;
@@ -120,7 +120,7 @@ fn check_client(endpoint: &mut Endpoint, ledger: &Ledger) {
     assert!(calls.made >= ledger.answered_count(), "{calls:?}");
 }
 
-/// Threads that end what the callers use.
+/// Starts the threads that end the callers' endpoints and pool.
 fn start_ends(spec: &Spec, pool: &PoolSlot, stops: [&Stop; 2]) -> Vec<JoinHandle<()>> {
     let after = |yields: usize, end: Box<dyn FnOnce() + Send>| {
         thread::spawn(move || {
@@ -153,7 +153,7 @@ fn end_pool(spec: &Spec, workers: Workers) {
     }
 }
 
-/// A handler may wait for a time, which comes only if this thread does not run.
+/// A handler may wait for a time, which passes only while this thread does not run.
 fn wait_while(spec: &Spec, goes_on: impl Fn() -> bool) {
     while goes_on() {
         match spec.is_calm {
@@ -163,7 +163,7 @@ fn wait_while(spec: &Spec, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Nothing comes any more: what came is accounted for.
+/// Checks that all requests are accounted for after the last one.
 fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
     wait_while(spec, || !workers.is_idle());
     let stats = workers.stats();
@@ -185,7 +185,8 @@ fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
     count(|totals| &totals.queue_refused, refused);
 }
 
-/// Where nothing waits for a time, the clock moves only when a wake-up is lost. A client whose server is gone waits to connect again.
+/// Without waits for a time, the clock advances only after a lost wake-up. A client whose server is gone waits to
+/// reconnect.
 fn check_clock(spec: &Spec) {
     count(|totals| &totals.clock_moves, model::moves());
     let nothing_waits = spec.is_calm && spec.server_end.is_none() && spec.client_end.is_none();
@@ -196,7 +197,7 @@ fn check_clock(spec: &Spec) {
     );
 }
 
-/// With nothing to do, event loops and workers sleep: else the clock would never wake this thread.
+/// Checks that idle event loops and workers sleep: otherwise the clock would never wake this thread.
 fn check_sleep(spec: &Spec) {
     if spec.sleeps_when_idle() {
         let end_ns = model::now_ns() + 1_000_000_000;

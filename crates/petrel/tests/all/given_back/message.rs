@@ -1,8 +1,8 @@
-//! Messages of which every piece tells whose it is: each word has its call's number and its place.
+//! Messages in which every piece identifies its call: each word has the call's number and its own place.
 
 use petrel::MsgBuf;
 
-/// What buffers are overwritten with once they are back.
+/// Fills buffers after their return.
 pub(crate) const SCRIBBLE: u8 = 0xC7;
 
 const WORD_BYTES: usize = 8;
@@ -17,17 +17,17 @@ pub(crate) fn fill(call: u32, message: &mut [u8]) {
     message.iter_mut().enumerate().for_each(|(place, to)| *to = byte(call, place));
 }
 
-/// Whether these are the bytes of a call's message from `offset` on.
+/// Returns true if `part` equals the bytes of a call's message from `offset` on.
 pub(crate) fn is_part(call: u32, offset: usize, part: &[u8]) -> bool {
     part.iter().zip(offset..).all(|(&is, place)| is == byte(call, place))
 }
 
-/// The call whose message begins so.
+/// Returns the call whose message has this beginning.
 pub(crate) fn call_of(beginning: &[u8]) -> Option<u32> {
     beginning.get(4..WORD_BYTES)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// What an application may do with a buffer that it has back.
+/// Overwrites a returned buffer, as an application may.
 pub(crate) fn scribble(buffer: &mut MsgBuf) {
     buffer.storage_mut().fill(SCRIBBLE);
 }

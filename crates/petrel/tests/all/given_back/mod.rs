@@ -1,8 +1,8 @@
-//! A message buffer that was given back is read by nobody any more: over UDP and shared memory, with
-//! packets sent again, calls that fail, and peers that stall (eRPC §4.2.2, appendices B and C).
+//! No part of the library reads a message buffer after its return: over UDP and shared memory, with retransmissions,
+//! failing calls, and stalled peers (eRPC §4.2.2, appendices B and C).
 //!
-//! The application overwrites each buffer when it has it back, and makes its next calls with it; what
-//! the far end gets, and over UDP whatever leaves at all, must be the bytes of its own call.
+//! The application overwrites each returned buffer and uses it for its next calls. All bytes that reach the peer, and
+//! over UDP all that leave, must belong to the right call.
 
 mod message;
 mod relay;
@@ -20,12 +20,12 @@ use petrel_transport::Transport;
 
 use message::{call_of, fill, is_part, scribble};
 
-/// Far longer than anything takes, on a machine under any load: only a hang gets there.
+/// Far longer than any step on a loaded machine: only a hang exceeds it.
 const HANG: Duration = Duration::from_secs(120);
 
 const ECHO: u16 = 1;
 
-/// What the application has: buffers that came back, and how its calls ended.
+/// The application's state: returned buffers, and the outcomes of its calls.
 #[derive(Default)]
 struct App {
     spare: Vec<MsgBuf>,
@@ -36,7 +36,7 @@ struct App {
 
 type Shared = Rc<RefCell<App>>;
 
-/// Takes a buffer that came back, or a new one.
+/// Takes a returned buffer, or a new one.
 fn buffer(app: &Shared, cx: &Context<'_>, len: usize) -> MsgBuf {
     let mut app = app.borrow_mut();
     let place = app.spare.iter().position(|buffer| buffer.capacity() >= len);
@@ -48,7 +48,7 @@ fn buffer(app: &Shared, cx: &Context<'_>, len: usize) -> MsgBuf {
     buffer
 }
 
-/// Makes a call with a request of so many bytes, to be answered with the same.
+/// Makes a call with a request of `len` bytes and a response of the same length.
 fn call(app: &Shared, cx: &mut Context<'_>, session: SessionId, len: usize) {
     let (mut request, response) = (buffer(app, cx, len), buffer(app, cx, len));
     let number = app.borrow().calls;
@@ -62,7 +62,7 @@ fn call(app: &Shared, cx: &mut Context<'_>, session: SessionId, len: usize) {
         .unwrap();
 }
 
-/// A call has ended: its buffers are the application's again, and nobody else's.
+/// Ends a call: its buffers belong to the application alone again.
 fn end(app: &Shared, number: u32, len: usize, reply: Reply) {
     let Reply { outcome, mut request, mut response, .. } = reply;
     let mut app = app.borrow_mut();
@@ -79,7 +79,7 @@ fn end(app: &Shared, number: u32, len: usize, reply: Reply) {
     app.spare.extend([request, response]);
 }
 
-/// Answers with the request, if that is one message from end to end.
+/// Answers with the request, if all of it belongs to one message.
 fn echo(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     let data = request.data();
     let number = call_of(data).expect("a whole word");
@@ -91,7 +91,7 @@ fn echo(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     })
 }
 
-/// Gives the buffers back that the application keeps, and looks whether all are there.
+/// Drops the application's buffers, and checks that none is missing.
 fn give_back<T: Transport, C: ControlPlane<T::Link>>(app: &Shared, endpoint: &Endpoint<(), T, C>) {
     app.borrow_mut().spare.clear();
     assert_eq!(endpoint.buffers_in_use().count, 0);

@@ -1,5 +1,4 @@
-//! A stretch of network between two endpoints over UDP: it loses, copies and delays datagrams, and
-//! reads each one first.
+//! A relay between two endpoints over UDP: it loses, copies and delays datagrams, and reads each of them first.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -14,10 +13,10 @@ use petrel_transport::udp::UdpLink;
 
 use super::message;
 
-/// Datagrams that are late are so by up to this many turns.
+/// The longest delay of a datagram, in turns.
 const LATE_TURNS_MAX: u64 = 200;
 
-/// What happens to datagrams, out of a thousand each.
+/// Faults of datagrams, per thousand each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) lost: u64,
@@ -25,7 +24,7 @@ pub(crate) struct Faults {
     pub(crate) late: u64,
 }
 
-/// The relay. Each end sees one of its sockets as the other end.
+/// The relay. Each end sees one of its sockets as the peer.
 pub(crate) struct Relay {
     sockets: [UdpSocket; 2],
     ends: [Option<SocketAddr>; 2],
@@ -33,11 +32,11 @@ pub(crate) struct Relay {
     random: u64,
     turn: u64,
     late: Vec<(u64, usize, Vec<u8>)>,
-    /// Payload of each packet but a message's last.
+    /// Payload of each packet except a message's last.
     pub(crate) packet_bytes: usize,
     /// The call of each request number.
     calls: BTreeMap<u64, u32>,
-    /// Payloads that were read, and those of packets sent again.
+    /// Payloads read, and retransmitted ones among them.
     pub(crate) payloads: u64,
     pub(crate) repeated: u64,
 }
@@ -63,12 +62,12 @@ impl Relay {
         }
     }
 
-    /// What an end has to take for the other one's address.
+    /// Returns the address that an end uses for its peer.
     pub(crate) fn address_for(&self, end: usize) -> SocketAddr {
         self.sockets[end].local_addr().unwrap()
     }
 
-    /// Where an end is.
+    /// Sets the address of an end.
     pub(crate) fn set_end(&mut self, end: usize, at: SocketAddr) {
         self.ends[end] = Some(at);
     }
@@ -77,7 +76,7 @@ impl Relay {
         self.faults = faults;
     }
 
-    /// Reads and passes on what has come. Tells whether there was anything.
+    /// Reads and forwards received datagrams. Returns true if there were any.
     pub(crate) fn run_once(&mut self) -> bool {
         self.turn += 1;
         let mut buffer = vec![0; 1 << 16];
@@ -127,7 +126,7 @@ impl Relay {
         self.random % bound
     }
 
-    /// Holds every payload against its call's message: both directions carry the same.
+    /// Compares every payload with its call's message: both directions carry the same.
     fn read(&mut self, datagram: &[u8]) {
         for frame in bundle::frames(datagram).expect("a datagram of the transport's") {
             let frame = Frame::parse(frame).expect("a frame of the core's");
@@ -148,7 +147,7 @@ impl Relay {
         if packet == 0 && !self.calls.contains_key(&number) {
             self.calls.insert(number, message::call_of(frame.payload).expect("a whole word"));
         }
-        // The kernel may have dropped the first packet before it came here.
+        // The kernel may have dropped the first packet before it reached the relay.
         let Some(&call) = self.calls.get(&number) else { return };
         let offset = packet * self.packet_bytes;
         assert!(

@@ -1,4 +1,4 @@
-//! Two endpoints over shared memory, with rings that are full.
+//! Two endpoints over shared memory, with full rings.
 
 use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
@@ -56,8 +56,8 @@ fn all_ended(app: &App) -> bool {
     app.succeeded + app.failed.len() as u32 == app.calls
 }
 
-/// Ends a session with its calls, and makes calls on another in the memory that came back, until the
-/// ring takes no more. The server does not run meanwhile.
+/// Ends a session with its calls, and makes calls on another session in the returned memory, until the ring is full.
+/// The server does not run meanwhile.
 fn reuse(client: &mut Endpoint, app: &Shared, [ends, stays]: [SessionId; 2], lens: &[usize]) {
     let pending = app.borrow().calls;
     client.close(ends);
@@ -87,9 +87,9 @@ fn shm__a_request_in_the_ring_stays_while_its_sender_uses_its_memory_again() {
         if *looked.borrow() > 1 {
             return echo(cx, request);
         }
-        // Not copied: it lies in the ring, and its sender goes on.
+        // Not copied: the request lies in the ring, and its sender goes on.
         let before = request.data().as_ptr();
-        // Shorter ones, so that one would fit in its place.
+        // Shorter ones, which would fit in its place.
         reuse(&mut client.borrow_mut(), &app, sessions, &[LEN / 3]);
         assert_eq!(request.data().as_ptr(), before);
         echo(cx, request)
@@ -112,7 +112,7 @@ fn shm__a_server_that_stalls_gets_what_was_sent_before_its_sender_gave_up() {
         seen.borrow_mut().push(call_of(request.data()));
         echo(cx, request)
     });
-    // Small ones that reach the ring, and large ones of which only a part does.
+    // Small messages that reach the ring, and large ones of which only a part does.
     let lens = [100, 3_000, 50_000, 9_000, 150_000];
     let first = pair.sessions[0];
     {
@@ -125,7 +125,7 @@ fn shm__a_server_that_stalls_gets_what_was_sent_before_its_sender_gave_up() {
     let app = pair.app.borrow();
     assert_eq!(app.failed, [Status::Cancelled; 5]);
     assert_eq!(app.succeeded, app.calls - 5);
-    // The first two were whole in the ring when their buffers came back and were overwritten.
+    // The first two were whole in the ring before their buffers returned and were overwritten.
     assert!(executed.borrow().starts_with(&[Some(0), Some(1)]), "{executed:?}");
     drop(app);
     give_back(&pair.app, &pair.client.borrow());

@@ -1,4 +1,4 @@
-//! Two endpoints over UDP, and between them a relay that loses, copies and delays, and reads all.
+//! Two endpoints over UDP with a relay in between that loses, copies, delays and reads all datagrams.
 
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
 use petrel::nexus::{Attach, UdpAttach};
@@ -17,7 +17,7 @@ type Detoured = Endpoint<(), Host, Detour>;
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-/// Frames that are sent from where they lie, small windows, and timeouts that come too early.
+/// Frames sent without copying, small windows, and premature timeouts.
 fn config(retries_max: u8) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.idle = IdlePolicy::Poll;
@@ -42,7 +42,7 @@ impl Net {
     fn new(config: &EndpointConfig, faults: Faults) -> Self {
         let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
         let mut relay = Relay::new(faults);
-        // The first one is the one that clients find.
+        // Clients connect to the first endpoint.
         let mut server = endpoint(&nexus, config, &mut relay, SERVER);
         server.on(ECHO, |_, cx, request| echo(cx, request));
         let client = endpoint(&nexus, config, &mut relay, CLIENT);
@@ -129,7 +129,7 @@ fn udp__calls_fail_with_packets_unsent_and_their_buffers_are_used_again() {
     let mut net = Net::new(&config(3), flaky);
     let mut session = net.connect();
     for round in 0..30 {
-        // Far more packets than credits, of which some get through.
+        // Far more packets than credits; some of them get through.
         (0..4).for_each(|place| net.call(session, 100_000 + 9_001 * (round + place)));
         let payloads = net.relay.payloads + 20;
         net.run_until(|net| net.relay.payloads >= payloads);

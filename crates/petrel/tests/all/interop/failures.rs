@@ -1,4 +1,4 @@
-//! Servers and clients that are killed, and servers that hang.
+//! Killed servers and clients, and hung servers.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::interop::pair::{Begun, Pair, both, client, server, until};
 use crate::interop::process::Process;
 use crate::interop::service::{ECHO, KEEP, RUNS, WHO};
 
-/// As many as fit in the session's slots, and some more, which wait.
+/// Begins as many calls as fit the session's slots, and some more, which wait.
 fn begin_many(pair: &mut Pair) -> Vec<Begun> {
     let slots = u64::from(pair.client.core().agreed(pair.session).unwrap().slots);
     let calls = (0..slots + 4).map(|number| pair.begin(KEEP, &number.to_le_bytes())).collect();
@@ -78,14 +78,14 @@ fn killed__client_is_noticed_by_the_handler_of_its_call() {
     }
 }
 
-/// Stopped, it has all its connections and answers nothing: only missing heartbeats tell.
+/// A stopped process keeps all its connections and answers nothing: only missing heartbeats reveal it.
 #[test]
 fn hung__server_holds_no_call_for_ever_and_serves_again_when_it_goes_on() {
     for mut pair in both() {
         let without = pair.begin(KEEP, b"without a deadline");
         pair.wait_until(|seen| seen.kept == 1);
         pair.server.signal(Signal::STOP);
-        // Heartbeats are missed for three seconds before the server counts as gone.
+        // Heartbeats must be missing for three seconds before the server counts as gone.
         let soon = CallOptions::new().timeout(Duration::from_millis(50));
         let failure = pair.fails(KEEP, b"with a deadline", soon);
         let why = (failure.status, failure.execution);
@@ -99,7 +99,7 @@ fn hung__server_holds_no_call_for_ever_and_serves_again_when_it_goes_on() {
     }
 }
 
-/// The process is the same and takes a new session; of what came before, nothing has run twice.
+/// The same process accepts a new session; no earlier request has run twice.
 fn goes_on(pair: &mut Pair) {
     let session = pair.client.connect_wait(pair.server.address()).unwrap();
     let who = pair.client.call(session, WHO, b"").wait().unwrap();

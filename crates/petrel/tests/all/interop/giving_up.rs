@@ -1,4 +1,4 @@
-//! Calls that their caller gives up, and calls that take too long.
+//! Cancelled calls, and calls that take too long.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn cancel__of_a_call_that_is_never_answered_reaches_its_handler() {
         let why = (failure.status, failure.execution);
         assert_eq!(why, (Status::Cancelled, Execution::MayHaveExecuted));
         pair.wait_until(|seen| seen.gone == 1);
-        // The answer that it gives all the same is for nobody.
+        // The server's later answer is dropped.
         pair.release();
         assert_eq!(pair.call(ECHO, b"goes on", 7)[..], *b"goes on");
     }
@@ -48,7 +48,7 @@ fn cancel__by_dropping_a_future() {
     }
 }
 
-/// The session has one slot: what comes next is in the one of the call that was cancelled.
+/// The session has one slot: the next call reuses the slot of the cancelled call.
 #[test]
 fn cancel__while_the_handler_runs_and_its_slot_is_used_again() {
     for mut pair in both_with(|config| config.sessions.slots = 1) {
@@ -67,7 +67,7 @@ fn cancel__while_the_handler_runs_and_its_slot_is_used_again() {
 #[test]
 fn deadline__of_a_call_to_a_server_that_sleeps() {
     for mut pair in both() {
-        // On a busy machine a short time may be over before the handler has begun.
+        // On a busy machine a short timeout may pass before the handler has begun.
         let times = (0..).map(|round| Duration::from_millis(50 << round));
         for time in times {
             let failure = pair.fails(WORK, b"", CallOptions::new().timeout(time));

@@ -1,8 +1,7 @@
-//! Calls to a second process, after the cases by which gRPC's implementations test each other (the
-//! "interoperability test case descriptions" in the documents of gRPC), and what is seen of one that is
-//! killed, stopped or started again.
+//! Calls to a second process, modelled on the interoperability tests of gRPC implementations (the "interoperability
+//! test case descriptions" in the documents of gRPC), and the effects of killing, stopping or restarting it.
 //!
-//! The second process is this program, started again: [`process`] tells how.
+//! The second process is this program, started again: see [`process`].
 
 mod failures;
 mod giving_up;

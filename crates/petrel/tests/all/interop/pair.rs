@@ -1,4 +1,4 @@
-//! A client in this process, with a server in the other one.
+//! A client in this process, with a server in the second process.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,11 +11,11 @@ use crate::common::over;
 use crate::interop::process::Process;
 use crate::interop::service::{RELEASE, SEEN, Seen};
 
-/// Longer than anything here takes on a machine with ten times the load that it can carry. It catches what
-/// hangs, and judges no speed.
+/// Longer than any test needs on a machine with ten times the load it can carry. It detects hangs, and does not measure
+/// speed.
 const HANG: Duration = Duration::from_secs(240);
 
-/// Asks until there is something.
+/// Calls `ask` until it returns a value.
 pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + HANG;
     loop {
@@ -30,11 +30,11 @@ pub(crate) struct Pair {
     pub(crate) server: Process,
     pub(crate) client: Endpoint,
     pub(crate) session: SessionId,
-    /// Asks the server what it has seen, whatever becomes of the other session.
+    /// A session to ask the server for its observations, independent of the other session.
     observer: SessionId,
 }
 
-/// Over UDP, and over shared memory, with few slots, so that calls wait for one.
+/// Over UDP, and over shared memory, with few slots, to make calls wait for one.
 pub(crate) fn both() -> [Pair; 2] {
     both_with(|config| config.sessions.slots = 8)
 }
@@ -76,7 +76,7 @@ impl Pair {
         }
     }
 
-    /// Makes a call and does not wait.
+    /// Makes a call without waiting.
     pub(crate) fn begin(&mut self, method: u16, message: &[u8]) -> Begun {
         let (end, options) = (Rc::new(RefCell::new(None)), CallOptions::new());
         let (request, response) =
@@ -100,7 +100,7 @@ impl Pair {
         begun.end.take().unwrap().outcome.expect_err("the call fails")
     }
 
-    /// Waits until the server has seen what it is to see.
+    /// Waits until the server's observations satisfy the condition.
     pub(crate) fn wait_until(&mut self, is_so: impl Fn(Seen) -> bool) {
         until(|| is_so(self.seen()).then_some(()));
     }
@@ -109,13 +109,13 @@ impl Pair {
         Seen::from_bytes(&self.client.call(self.observer, SEEN, b"").wait().unwrap())
     }
 
-    /// Has the server answer what it keeps.
+    /// Has the server answer its kept requests.
     pub(crate) fn release(&mut self) {
         self.client.call(self.observer, RELEASE, b"").wait().unwrap();
     }
 }
 
-/// A call on its way.
+/// An outstanding call.
 pub(crate) struct Begun {
     pub(crate) key: CallKey,
     end: Rc<RefCell<Option<Reply>>>,

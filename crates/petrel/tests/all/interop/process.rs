@@ -1,7 +1,7 @@
-//! The second process: this test program, started again to run nothing but [`runs_its_part`].
+//! The second process: this test program, started again to run only [`runs_its_part`].
 //!
-//! It lasts as long as its standard input is open, and no longer than the thread that started it: so
-//! nothing is left behind, also if the test is killed, and also if the process is stopped just then.
+//! It ends with its standard input, and at the latest with the thread that started it. Thus no process is left behind,
+//! even if the test is killed while the process is stopped.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
@@ -13,28 +13,28 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 
 use crate::interop::service;
 
-/// Says to the second process what it is to do.
+/// The environment variable with the second process's role.
 const PART: &str = "PETREL_TEST_SECOND_PROCESS";
 
-/// Before the second process's word that it is ready, in its output.
+/// Precedes the second process's report in its output.
 const READY: &str = "ready: ";
 
-/// A process that is killed at the end, if it is still there.
+/// A process, killed at the end if it still runs.
 pub(crate) struct Process {
     child: Child,
-    /// It ends when this is closed.
+    /// Closing it ends the process.
     _stdin: Option<ChildStdin>,
-    /// What it says when it is ready.
+    /// The report with which it became ready.
     word: String,
 }
 
 impl Process {
-    /// A server, ready.
+    /// Starts a server and waits until it is ready.
     pub(crate) fn server(listen: SocketAddr) -> Self {
         Self::start(&format!("serve {listen}"))
     }
 
-    /// A client that has made a call of `KEEP` to a server, which came back from `ECHO` before.
+    /// Starts a client that has an outstanding call of `KEEP` to a server after an answered call of `ECHO`.
     pub(crate) fn client(server: SocketAddr) -> Self {
         Self::start(&format!("call {server}"))
     }
@@ -53,7 +53,7 @@ impl Process {
         process
     }
 
-    /// Where it listens, if it is a server.
+    /// Returns a server's listening address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.word.parse().unwrap()
     }
@@ -66,11 +66,11 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops it, and waits until it stands still.
+    /// Stops the process, and waits until it has stopped.
     pub(crate) fn stand_still(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.id());
-        // The state comes after the name, which is in parentheses.
+        // The state follows the name in parentheses.
         let is_stopped =
             |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
         while !is_stopped(std::fs::read_to_string(&stat).unwrap()) {
@@ -78,7 +78,7 @@ impl Process {
         }
     }
 
-    /// Ends it as an accident would, and waits until it is gone.
+    /// Kills the process, as an accident would, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -87,20 +87,20 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may be gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What the process says, past the words of the test harness.
+/// Returns the process's report, after the output of the test harness.
 fn word_of(stdout: ChildStdout) -> String {
     let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
     let word = lines.find_map(|line| Some(line.split_once(READY)?.1.to_owned()));
     word.expect("the second process ended before it was ready")
 }
 
-/// The second process's way in; it does nothing where it is run as a test.
+/// The second process's main function; does nothing as a normal test.
 #[test]
 fn runs_its_part() {
     let Ok(part) = env::var(PART) else { return };

@@ -1,4 +1,4 @@
-//! Servers that are started again, and clients that go on with another one.
+//! Restarted servers, and clients that continue with another one.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -20,11 +20,11 @@ fn patient() -> CallOptions {
     CallOptions::new().timeout(Duration::from_secs(240)).wait_for_ready()
 }
 
-/// An address where nobody listens: of this process alone, on loopback, so that it stays free while no server is
-/// there. Its port is below those that the system gives out.
+/// Returns an address on loopback without a listener, used by this process alone, which stays free while no server is
+/// there. The port is below the system's ephemeral ports.
 fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
-    // Linux numbers no more than 2²² processes.
+    // Linux numbers at most 2²² processes.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     SocketAddr::from(([127, 64 | high, middle, low], NEXT.fetch_add(1, Ordering::Relaxed)))
 }
@@ -38,12 +38,12 @@ fn begin(
     client.handle().spawn(async move { service.call(KEEP, b"once").options(options).await })
 }
 
-/// A session of its own.
+/// Opens a separate session.
 fn connect(client: &mut Endpoint, server: &Process) -> SessionId {
     client.connect_wait(server.address()).unwrap()
 }
 
-/// What a server has seen, and how often the call ran there.
+/// Returns a server's observations, and how often the call ran there.
 fn seen(client: &mut Endpoint, server: &Process) -> (Seen, u64) {
     let session = connect(client, server);
     let seen = Seen::from_bytes(&client.call(session, SEEN, b"").wait().unwrap());
@@ -61,7 +61,7 @@ fn who(client: &mut Endpoint, service: &Client) -> u32 {
     u32::from_le_bytes(reply[..].try_into().unwrap())
 }
 
-/// The client's event loop has not run since the restart: it knows the former process's link alone.
+/// The client's event loop has not run since the restart: it knows only the former process's link.
 #[test]
 fn restarted__server_gives_a_session_at_the_first_attempt() {
     for config in [over(true, false), over(false, true)] {
@@ -117,7 +117,7 @@ fn restarted__server_is_found_again_and_no_call_runs_there_twice() {
     }
 }
 
-/// A call that is made when the session is gone, and before another was tried, waits for that.
+/// A call made after the loss of a session and before the next attempt waits for the attempt.
 #[test]
 fn restarted__server_is_waited_for_between_two_sessions() {
     for config in [over(true, false), over(false, true)] {
@@ -125,7 +125,7 @@ fn restarted__server_is_waited_for_between_two_sessions() {
         let mut first = Process::server(address);
         let mut client = client(config);
         let mut config = ClientConfig::default();
-        // Time enough to make a call in.
+        // Long enough to make a call in.
         config.connect_backoff.first = Duration::from_secs(1);
         let service = client.client([address], config);
         assert_eq!(who(&mut client, &service), first.id());
@@ -138,8 +138,8 @@ fn restarted__server_is_waited_for_between_two_sessions() {
     }
 }
 
-/// Most of these calls have not left when their server is killed: they go to the next one whatever they do, and though the
-/// service makes one attempt.
+/// Most of these calls have not left when their server is killed. They go to the next server, whatever the method, even
+/// with a single attempt.
 #[test]
 fn restarted__server_gets_what_never_left() {
     const CALLS: usize = 300;
@@ -169,7 +169,7 @@ fn restarted__server_gets_what_never_left() {
         });
         let (answers, failures): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
         assert!(answers.iter().flatten().all(|id| id[..] == second.id().to_le_bytes()));
-        // Others may have come to the first.
+        // Others may have reached the first server.
         let uncertain = |failure: petrel::Error| failure.execution == Execution::MayHaveExecuted;
         assert!(failures.into_iter().all(|failure| uncertain(failure.unwrap_err())));
         assert!(answers.len() > CALLS / 2, "{} of {CALLS} calls were answered", answers.len());

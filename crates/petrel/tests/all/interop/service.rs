@@ -1,4 +1,4 @@
-//! What the second process does.
+//! The methods of the second process.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,33 +17,33 @@ pub(crate) use crate::common::ECHO;
 
 /// Fails with the status whose code is the first byte, and the rest of the request as the message.
 pub(crate) const FAIL: u16 = 2;
-/// Answers with as many bytes as the request says, a little-endian `u32`.
+/// Answers with the number of bytes in the request, a little-endian `u32`.
 pub(crate) const GIVE: u16 = 3;
-/// Keeps the request, and answers only when [`RELEASE`] comes: with the process's id.
+/// Keeps the request, and answers with the process's id when [`RELEASE`] comes.
 pub(crate) const KEEP: u16 = 4;
-/// Answers all that are kept.
+/// Answers all kept requests.
 pub(crate) const RELEASE: u16 = 5;
-/// Works, by a worker, until the request is cancelled.
+/// Runs on a worker until the request is cancelled.
 pub(crate) const WORK: u16 = 6;
-/// [`Seen`].
+/// Answers with [`Seen`].
 pub(crate) const SEEN: u16 = 7;
-/// How often [`KEEP`] has run with these bytes: a little-endian `u64`.
+/// Answers with how often [`KEEP`] has run with these bytes: a little-endian `u64`.
 pub(crate) const RUNS: u16 = 8;
-/// The process's id.
+/// Answers with the process's id.
 pub(crate) const WHO: u16 = 9;
-/// Nobody serves it.
+/// Has no handler.
 pub(crate) const NOBODY: u16 = 999;
 
-/// What the server's handlers have seen.
+/// The observations of the server's handlers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Requests of [`KEEP`] that came.
+    /// Requests of [`KEEP`] received.
     pub(crate) kept: u64,
-    /// Those of them of which it was told that nobody waits for the answer.
+    /// Kept requests whose cancellation was reported.
     pub(crate) gone: u64,
-    /// Requests of [`WORK`] that a worker began.
+    /// Requests of [`WORK`] begun by a worker.
     pub(crate) begun: u64,
-    /// Those of them that ended because they were cancelled.
+    /// Requests of [`WORK`] ended by cancellation.
     pub(crate) cancelled: u64,
 }
 
@@ -157,7 +157,7 @@ fn serve_kept(endpoint: &mut Endpoint, counters: &Arc<Counters>) {
     });
 }
 
-/// A handler that looks now and then whether somebody still waits for it, as one that takes long does.
+/// A long handler that regularly checks for cancellation.
 fn work_until_cancelled(counters: &Counters, request: WorkerRequest) {
     counters.begun.fetch_add(1, SeqCst);
     while !request.is_cancelled() {
@@ -166,7 +166,7 @@ fn work_until_cancelled(counters: &Counters, request: WorkerRequest) {
     counters.cancelled.fetch_add(1, SeqCst);
 }
 
-/// Makes a call that is not answered, and waits for its end until the process ends.
+/// Makes a call that is never answered, and waits for its end until the process ends.
 pub(crate) fn call(server: SocketAddr, ready: impl FnOnce(&str)) {
     let mut endpoint =
         Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();

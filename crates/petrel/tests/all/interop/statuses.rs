@@ -40,11 +40,11 @@ fn status__without_a_message() {
     }
 }
 
-/// One packet is all that a message for people gets (`docs/wire-protocol.md` §3.3).
+/// A message for people is limited to one packet (`docs/wire-protocol.md` §3.3).
 #[test]
 fn status__with_a_message_that_is_too_long_is_cut_between_characters() {
     for mut pair in both() {
-        // Wherever the cut is, it is once at a character's end and three times within one.
+        // The cut falls once at a character's end and three times within one.
         for shift in 0..4 {
             let long = "x".repeat(shift) + &"😈".repeat(100_000);
             let failure = fail_with(&mut pair, Status::Aborted, &long);

@@ -1,4 +1,4 @@
-//! Agreeing on ECN-capable links (`docs/wire-protocol.md` §8.4).
+//! Negotiation of ECN-capable links (`docs/wire-protocol.md` §8.4).
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use petrel_transport::host::HostLink;
 
 use super::harness::*;
 
-/// An endpoint whose controller heeds marks, or not, and whose socket reads them, or not.
+/// An endpoint, with or without a controller that heeds marks, and with or without a socket that reads them.
 fn endpoint(nexus: &Nexus, heeds_marks: bool, reads_marks: bool) -> Endpoint {
     let local: SocketAddr = "127.0.0.1:40000".parse().unwrap();
     let udp = UdpAttach { reads_marks, heeds_marks, ..udp_attachment(local) };
@@ -50,7 +50,7 @@ fn link__over_shared_memory_is_never_ecn_capable() {
     assert_eq!(server_nexus.stats().links_opened_ecn, 0);
 }
 
-/// Asks a peer for a link that heeds marks, or not; gives what it says, and what comes of it.
+/// Requests a link from a peer, with or without heeding marks. Returns the request, and whether the link uses ECN.
 fn answered(heeds_marks: bool, ecn: bool) -> (LinkOpen, bool) {
     let (listener, address) = listener();
     let nexus = client();
@@ -68,7 +68,7 @@ fn link_open__needs_the_peers_consent() {
     // A peer that does not know the record answers without it.
     let (open, is_ecn) = answered(true, false);
     assert!(open.ecn && !is_ecn);
-    // One that grants what nobody asked for is not heard.
+    // A grant without a request is ignored.
     let (open, is_ecn) = answered(false, true);
     assert!(!open.ecn && !is_ecn);
     let (open, is_ecn) = answered(true, true);

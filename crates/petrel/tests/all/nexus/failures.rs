@@ -1,4 +1,4 @@
-//! Peers that are not there, end, restart, or fall silent.
+//! Peers that are missing, end, restart, or fall silent.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -65,7 +65,7 @@ fn dial__peer_of_a_later_version_only() {
 #[test]
 fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
     let (listener, address) = listener();
-    // Slow as this machine may be, it must not be too late before the third try.
+    // Even on a slow machine the third attempt must be in time.
     let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
     let mut client = attach(&nexus, V4);
     client.ask(address, 0, UDP);
@@ -81,7 +81,7 @@ fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
 
 #[test]
 fn dial__tries_again_when_the_peer_says_goodbye_in_place_of_an_answer() {
-    // A process that ends, and one that closes what was idle.
+    // A process that ends, and a process that closes an idle connection.
     for status in [Status::Unavailable, Status::Ok] {
         let (listener, address) = listener();
         let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
@@ -150,7 +150,7 @@ fn link__not_answered_by_the_peer() {
     let open = peer.link_open();
     let reason = client.failure();
     assert_eq!(reason.status, Status::Unavailable);
-    // The answer is too late, and harms nobody.
+    // The late answer has no effect.
     let offer = open.offers[0];
     let accept =
         petrel_proto::control::LinkAccept { link: open.link, offer, ticket: None, ecn: false };
@@ -167,7 +167,7 @@ fn link__goes_down_with_the_peers_nexus_and_comes_back_with_the_next() {
     let mut client = attach(&client_nexus, V4);
     let up = client.link(address, 0, BOTH);
     drop((server, server_nexus));
-    // Either the endpoint's end is heard first or the process's.
+    // The endpoint's end or the process's may be noticed first.
     let (link, reason) = client.down();
     assert_eq!((link, reason.status), (up.link, Status::Unavailable));
 
@@ -218,7 +218,7 @@ fn link__down_when_the_peer_falls_silent() {
     client.ask(address, 0, UDP);
     let mut peer = RawPeer::accept(&listener);
     peer.stream.write_all(&PREFACE).unwrap();
-    // It promises a sign of life every 500 ms, and gives none.
+    // It promises a heartbeat every 500 ms, and sends none.
     peer.send(Hello { heartbeat_ms: 500, ..hello() });
     assert!(matches!(peer.receive(), Some(petrel_proto::control::Message::Hello(_))));
     peer.grant_udp();
@@ -240,7 +240,7 @@ fn link__stays_up_while_both_give_signs_of_life() {
     let mut client = attach(&client_nexus, V4);
     client.link(server_nexus.local_addr().unwrap(), 0, UDP);
     server.up();
-    // Longer than the silence that would end it.
+    // Longer than the silence that would end the link.
     std::thread::sleep(5 * heartbeat);
     assert!(client.is_quiet() && server.is_quiet());
     assert_eq!(client_nexus.stats().links_up, 1);

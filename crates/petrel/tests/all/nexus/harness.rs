@@ -1,4 +1,4 @@
-//! Endpoints and peers that are driven by hand.
+//! Endpoints and peers driven step by step by a test.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,7 @@ use petrel_transport::udp::Mtu;
 use petrel_transport::wake::Waker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Far longer than anything takes, on a machine under any load: only a hang gets there.
+/// Far longer than any step on a loaded machine: only a hang exceeds it.
 pub(crate) const HANG: Duration = Duration::from_secs(120);
 
 pub(crate) const V4: &str = "127.0.0.1:0";
@@ -64,17 +64,17 @@ pub(crate) fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
     }
 }
 
-/// A data port with the defaults.
+/// A data port with default settings.
 pub(crate) fn udp_attachment(local: SocketAddr) -> UdpAttach {
     UdpAttach { local, mtu: Mtu::default(), reads_marks: true, heeds_marks: false }
 }
 
-/// An endpoint whose event loop is the test.
+/// An endpoint with the test as its event loop.
 pub(crate) struct Endpoint {
     pub(crate) port: ControlPort,
     pub(crate) waker: Waker,
     next_request: u64,
-    /// What it was told of the lengths of paths.
+    /// The reported round trips of paths.
     pub(crate) paths: Vec<(LinkId, u32)>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Up {
 }
 
 impl Endpoint {
-    /// The next message; blocks as an endpoint would.
+    /// Returns the next message; blocks as an endpoint would.
     pub(crate) fn next(&mut self) -> FromNexus<HostLink> {
         let deadline = Instant::now() + HANG;
         loop {
@@ -108,7 +108,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether there is nothing but measurements of paths.
+    /// Returns true if no message waits except measurements of paths.
     pub(crate) fn is_quiet(&mut self) -> bool {
         loop {
             match self.port.poll() {
@@ -225,7 +225,7 @@ pub(crate) fn acceptance(open: &SessionOpen) -> SessionAccept {
     }
 }
 
-/// Waits until the counters say so.
+/// Waits until the counters satisfy the condition.
 pub(crate) fn wait_until(nexus: &Nexus, condition: impl Fn(&NexusStats) -> bool) {
     let deadline = Instant::now() + HANG;
     while !condition(&nexus.stats()) {
@@ -234,7 +234,7 @@ pub(crate) fn wait_until(nexus: &Nexus, condition: impl Fn(&NexusStats) -> bool)
     }
 }
 
-/// A peer that says what the test wants it to say.
+/// A peer that sends any messages a test wants.
 pub(crate) struct RawPeer {
     pub(crate) stream: TcpStream,
     decoder: Decoder,
@@ -285,7 +285,7 @@ impl RawPeer {
         self.stream.write_all(&bytes).unwrap();
     }
 
-    /// The next message, or `None` at the end of the stream.
+    /// Returns the next message, or `None` at the end of the stream.
     pub(crate) fn receive_any(&mut self) -> Option<Message> {
         let mut buffer = [0; 4_096];
         loop {
@@ -304,7 +304,7 @@ impl RawPeer {
         }
     }
 
-    /// The next message that is no sign of life.
+    /// Returns the next message that is not a heartbeat.
     pub(crate) fn receive(&mut self) -> Option<Message> {
         loop {
             match self.receive_any() {
@@ -328,7 +328,7 @@ impl RawPeer {
         }
     }
 
-    /// Grants the link that is asked for, over UDP.
+    /// Grants the requested link over UDP.
     pub(crate) fn grant_udp(&mut self) -> LinkOpen {
         let open = self.link_open();
         let offer = Offer::Udp { port: 9, max_frame: 1_472 };
@@ -336,7 +336,7 @@ impl RawPeer {
         open
     }
 
-    /// Asks for a link to endpoint 0 over UDP.
+    /// Requests a link to endpoint 0 over UDP.
     pub(crate) fn open_udp(&mut self, link: u32) -> LinkAccept {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
         self.send(LinkOpen { link, from_endpoint: 5, to_endpoint: 0, offers, ecn: false });
@@ -351,7 +351,7 @@ pub(crate) fn hello() -> Hello {
     Hello {
         versions: VersionRange::OWN,
         incarnation: 77,
-        // As long as the protocol has it: these peers send no PINGs.
+        // The protocol's maximum: these peers send no PINGs.
         heartbeat_ms: 10_000,
         agent: "by hand".to_owned(),
         host_identity: None,

@@ -1,4 +1,4 @@
-//! Peers that break the protocol, by accident or on purpose. Honest ones must not notice.
+//! Peers that break the protocol, by accident or on purpose. Honest peers must not notice.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,9 +13,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::harness::*;
 
-/// A client gets a link and a session.
+/// Opens a link and a session as an honest client.
 fn check_honest(address: SocketAddr, server: &mut Endpoint) {
-    // A crowd may be in the way for a while.
+    // A crowd may delay it for a while.
     let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
     let mut client = attach(&nexus, V4);
     let link = client.link(address, 0, BOTH).link;
@@ -67,8 +67,7 @@ fn broken_messages__are_answered_by_goodbye() {
     let (nexus, address) = server(V4);
     let mut server = attach(&nexus, V4);
     let messages: [&[u8]; 5] = [
-        // PING without its nonce; with half of it; with a record that must be known; a body of
-        // 4 GiB; a second HELLO.
+        // PING without its nonce; with half of it; with a mandatory unknown record; a body of 4 GiB; a second HELLO.
         b"\0\0\0\0\x0A\0\0\0",
         b"\x08\0\0\0\x0A\0\0\0\x01\0\x04\0\0\0\0\0",
         b"\x10\0\0\0\x0A\0\0\0\x01\0\x08\0\0\0\0\0\0\0\0\0\x00\x80\0\0",
@@ -139,7 +138,7 @@ fn silent_and_slow__are_dropped_in_time() {
     let mut half = TcpStream::connect(address).unwrap();
     half.write_all(&PREFACE).unwrap();
     half.write_all(b"\x40\0\0\0\x01").unwrap();
-    // Says HELLO, begins a message, and is alive only in a way.
+    // Says HELLO, begins a message, and stalls.
     let mut slow = RawPeer::greeted(address);
     slow.stream.write_all(b"\xFF").unwrap();
     check_honest(address, &mut server);
@@ -157,7 +156,7 @@ fn slow_bytes__do_not_extend_the_time_for_hello() {
     stream.write_all(&PREFACE).unwrap();
     stream.write_all(b"\0\x04\0\0\x01\0\0\0").unwrap();
     let deadline = Instant::now() + HANG;
-    // A byte now and then, until the nexus has had enough.
+    // A byte at intervals, until the nexus drops the connection.
     while stream.write_all(&[0]).is_ok() {
         assert!(Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(20));
@@ -172,12 +171,12 @@ fn who_does_not_read__is_dropped() {
     let peer = RawPeer::greeted(address);
     let mut pings = Vec::new();
     (0..500).for_each(|nonce| Message::from(Ping { nonce }).encode(&mut pings).unwrap());
-    // Each is to be answered, and no answer is read.
+    // Each PING is answered, and no answer is read.
     peer.stream.set_nonblocking(true).unwrap();
     let deadline = Instant::now() + HANG;
     loop {
         match (&peer.stream).write(&pings) {
-            // A cut message must go on where it was cut.
+            // A partly written message must continue at the cut.
             Ok(count) => pings.rotate_left(count),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -190,7 +189,7 @@ fn who_does_not_read__is_dropped() {
     check_honest(address, &mut server);
 }
 
-/// Room for the sockets of both sides.
+/// Allows the sockets of both sides.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
@@ -219,7 +218,7 @@ fn two_thousand_connections__do_not_keep_an_honest_one_out() {
 #[test]
 fn proposals_without_end__are_refused() {
     const LIMIT: u32 = 65_536;
-    // Of one slot: more would be refused for their memory before.
+    // Sessions of one slot: larger ones would hit the memory limit first.
     let builder = Nexus::builder().listen(V4.parse().unwrap()).connect_timeout(HANG);
     let nexus = builder.start().unwrap();
     let mut server = attach(&nexus, V4);
@@ -229,10 +228,10 @@ fn proposals_without_end__are_refused() {
     (0..=LIMIT).for_each(|request| {
         peer.send(SessionOpen { link: 1, session: 0, request, slots: 1, ..proposal(0) });
     });
-    // The server's event loop stands still. The first that is too many is told so.
+    // The server's event loop stands still. The first excess proposal is refused.
     let Some(Message::SessionRefuse(refuse)) = peer.receive() else { panic!("not refused") };
     assert_eq!((refuse.request, refuse.status), (LIMIT, Status::ResourceExhausted));
-    // With one answered there is room for one more.
+    // An answered proposal leaves room for one more.
     let (_, open) = server.proposed();
     let answer = Ok(acceptance(&open));
     server.port.post(ToNexus::AnswerSession { link, request: 0, answer });
@@ -249,7 +248,7 @@ fn greeted_and_useless__make_room_for_others() {
     let (nexus, address) = server(V4);
     let mut server = attach(&nexus, V4);
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    // Both sides are in this process, and other tests too.
+    // Both sides are in this process, beside other tests.
     assert!(limit > 3 * CONNECTIONS_MAX as u64, "raise the limit of descriptors: ulimit -n");
     let mut first = RawPeer::greeted(address);
     first.open_udp(1);
@@ -259,7 +258,7 @@ fn greeted_and_useless__make_room_for_others() {
     let stats = nexus.stats();
     assert!(stats.connections_open <= CONNECTIONS_MAX as u64, "{stats:?}");
     assert!(stats.dropped_ungreeted_full >= 2, "{stats:?}");
-    // Who has a link is not in the way.
+    // A connection with a link is kept.
     assert_eq!(stats.links_up, 1);
     drop(crowd);
 }

@@ -38,8 +38,8 @@ fn link__over_udp_in_both_families() {
     }
 }
 
-/// The side that asked hears how long the path is before anything else of the link, for a second link
-/// over the connection too, and later only of shorter ones.
+/// The opener gets the path's round trip before any other message of the link, also for a second link over the
+/// connection, and later only shorter values.
 #[test]
 fn link__its_opener_is_told_the_path() {
     let (server_nexus, address) = server(V4);
@@ -49,7 +49,7 @@ fn link__its_opener_is_told_the_path() {
     for _ in 0..2 {
         let link = client.link(address, 0, UDP).link;
         server.up();
-        // What comes first is kept in `paths`.
+        // Earlier messages are kept in `paths`.
         let open = SessionOpen { slots: 3, ..proposal(4) };
         client.port.post(ToNexus::OpenSession { link, open });
         assert_eq!(client.refused().1.status, Status::InvalidArgument);

@@ -1,5 +1,4 @@
-//! The nexus against itself, against peers that keep to the protocol by hand, and against peers
-//! that do not.
+//! The nexus against itself, against peers scripted within the protocol, and against peers that break it.
 
 mod builder;
 mod ecn;

@@ -1,4 +1,4 @@
-//! Handing over shared memory with peers that do it wrongly.
+//! Exchange of shared memory with faulty peers.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ fn local_hello(rendezvous: &[u8]) -> Hello {
     Hello { host_identity, rendezvous: Some(rendezvous.to_vec()), ..hello() }
 }
 
-/// What a peer does at the rendezvous with what came.
+/// Accepts one connection at the peer's rendezvous.
 fn accept_one(rendezvous: &mut Rendezvous) -> PeerStream {
     let deadline = Instant::now() + HANG;
     loop {
@@ -35,7 +35,7 @@ fn accept_one(rendezvous: &mut Rendezvous) -> PeerStream {
     }
 }
 
-/// Links by shared memory with a peer whose rendezvous is `name`, and expects UDP in the end.
+/// Requests a link over shared memory to a peer whose rendezvous is `name`, and expects UDP in the end.
 fn falls_back(name: &[u8; NAME_BYTES], meet: impl FnOnce() -> Option<PeerStream>) {
     let (listener, address) = listener();
     let nexus = Nexus::builder().connect_timeout(Duration::from_millis(500)).start().unwrap();
@@ -105,7 +105,7 @@ fn opener__fails_where_only_shared_memory_will_do() {
     assert!(reason.message.contains("shared memory could not be set up"), "{reason:?}");
 }
 
-/// The process may have ended before the link was asked for, and another one be there.
+/// The process may have ended before it received the request, and been replaced.
 #[test]
 fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
     let (listener, address) = listener();
@@ -118,7 +118,7 @@ fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
     let open = peer.link_open();
     let offer = Offer::Shm { max_frame: FRAME };
     peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
-    // It waits for the answer, which does not come.
+    // The opener waits for an answer that does not come.
     let mut met = accept_one(&mut rendezvous);
     drop(peer);
     wait_until(&nexus, |stats| stats.connections_redialed == 1);
@@ -140,7 +140,7 @@ fn opener__does_not_offer_shared_memory_to_another_host() {
     assert!(matches!(peer.link_open().offers[..], [Offer::Udp { .. }]));
 }
 
-/// A peer that asked for a link by shared memory, and got a ticket.
+/// A peer that requested a link over shared memory, and got a ticket.
 fn invited(nexus: &Nexus) -> (RawPeer, Vec<u8>, [u8; 16]) {
     let mut peer = RawPeer::connect(nexus.local_addr().unwrap());
     let hello = peer.greet(local_hello(&TICKET));
@@ -198,7 +198,7 @@ fn acceptor__drops_who_does_not_know_the_ticket() {
     send_with_fds(&stranger, &[3; 16], &[segment.as_fd()]).unwrap();
     assert!(at_end(&mut stranger));
     assert_eq!(nexus.stats().rendezvous_dropped, 1);
-    // Who hangs up early is dropped too, and nobody else is disturbed.
+    // A guest that hangs up early is dropped too, without effect on others.
     drop(connect(&name).unwrap());
     let stream = connect(&name).unwrap();
     send_with_fds(&stream, &ticket, &[segment.as_fd()]).unwrap();
@@ -249,7 +249,7 @@ fn acceptor__is_not_held_up_by_a_descriptor_whose_close_blocks() {
                 closers.push(close_aside(stream));
                 assert!(expect_link_close(&mut peer).contains("not a memory file"));
             }
-            // More than belong to a ticket.
+            // More descriptors than belong to a ticket.
             false => {
                 send_with_fds(&meeting, &ticket[..15], &[]).unwrap();
                 send_with_fds(&meeting, &[0], &[stream.as_fd(), stream.as_fd()]).unwrap();
@@ -264,7 +264,7 @@ fn acceptor__is_not_held_up_by_a_descriptor_whose_close_blocks() {
     }
 }
 
-/// Closes a stream on a thread of its own: the test's close may be the last one, and wait.
+/// Closes a stream on a separate thread: the test's close may be the last one, and wait.
 fn close_aside(stream: std::net::TcpStream) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || drop(stream))
 }
@@ -276,7 +276,7 @@ fn acceptor__gives_up_a_peer_that_does_not_come() {
     let nexus = builder.start().unwrap();
     let _server = attach(&nexus, V4);
     let (mut peer, name, ticket) = invited(&nexus);
-    // Half a ticket, and no more.
+    // Half a ticket only.
     let mut stream = connect(&name).unwrap();
     send_with_fds(&stream, &ticket[..8], &[]).unwrap();
     assert!(expect_link_close(&mut peer).contains("no answer"));

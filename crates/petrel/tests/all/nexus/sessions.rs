@@ -106,11 +106,11 @@ fn session__refused_at_home_when_it_makes_no_sense() {
     pair.propose(proposal(2));
     assert_eq!(pair.client.refused().0, 2);
     pair.server.proposed();
-    // From the side that did not ask for the link.
+    // From the side that did not open the link.
     let open = proposal(3);
     pair.server.port.post(ToNexus::OpenSession { link: pair.server_link, open });
     assert_eq!(pair.server.refused().1.status, Status::FailedPrecondition);
-    // Larger packets than the link has.
+    // Larger packets than the link allows.
     pair.propose(SessionOpen { packet_bytes: 8_949, ..proposal(4) });
     assert_eq!(pair.client.refused().1.status, Status::InvalidArgument);
 }
@@ -140,7 +140,7 @@ fn session__server_that_does_not_answer_in_time() {
     let (request, reason) = pair.client.refused();
     assert_eq!((request, reason.status), (7, Status::Unavailable));
     assert!(reason.message.contains("event loop is not running"), "{reason:?}");
-    // The server wakes up: the session it accepts has no client.
+    // The server resumes: its accepted session has no client.
     let (_, open) = pair.server.proposed();
     pair.answer(7, Ok(acceptance(&open)));
     assert!(matches!(pair.server.next(), FromNexus::SessionClosed { session: 8, .. }));
@@ -168,7 +168,7 @@ fn session__nothing_follows_the_links_end() {
     drop(pair.server);
     assert_eq!(pair.client.down().0, pair.link);
     pair.client.port.post(ToNexus::OpenSession { link: pair.link, open: proposal(2) });
-    // Whatever came of it would come before the answer to this.
+    // Any effect would come before the answer to this.
     let mut other = attach(&pair.server_nexus, V4);
     let up = pair.client.link(pair.server_nexus.local_addr().unwrap(), 0, UDP);
     assert_ne!(up.link, pair.link);

@@ -1,4 +1,4 @@
-//! Counters, asked for from outside.
+//! Counters requested from outside.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -52,7 +52,7 @@ fn fetch_stats__in_several_parts() {
     let mut endpoints: Vec<_> = (0..5).map(|_| attach(&nexus, V4)).collect();
     let long = format!("{{\"name\":\"{}\"}}", "ü".repeat(30_000));
     let askers = [ask(address), ask(address)];
-    // Who asks while another is being answered may get the same answer or a new one.
+    // A request during another's answer may get the same answer or a new one.
     while nexus.stats().stats_answered < 2 {
         for endpoint in &mut endpoints {
             if let Some(FromNexus::StatsRequested { request }) = endpoint.port.poll() {
@@ -98,14 +98,14 @@ fn fetch_stats__from_something_else() {
     assert!(error.message.contains(&text), "{error}");
 }
 
-/// An address of this host that is not loopback. No packet is sent to find it.
+/// An address of this host other than loopback. Finding it sends no packet.
 fn outward_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// A server of a data center listens on its network's address, and is asked on its own host.
+/// A server in a data center listens on its network's address, and is asked on its own host.
 #[test]
 fn fetch_stats__of_a_server_that_listens_on_a_networks_address() {
     let Some(ip) = outward_address() else {

@@ -1,4 +1,4 @@
-//! Which attempts a call of a service makes, and where.
+//! The attempts of a service's calls, and their servers.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -15,28 +15,28 @@ use petrel::{Client, Endpoint, Execution, Status};
 use super::{FAIL, NAME, NEVER, seconds, server, to_both};
 use crate::common::{ECHO, Server, client, over, run_until_seen};
 
-/// Does as the server's script says for the request's place in the order of arrival.
+/// Follows the server's script by the request's place in the order of arrival.
 const SCRIPT: u16 = 5;
 
-/// What a handler does with a request.
+/// A handler's reaction to a request.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Keeps it, and never answers.
+    /// Keeps the request, and never answers.
     Keep,
-    /// Refuses it, unexecuted.
+    /// Refuses the request, unexecuted.
     Refuse(Status),
-    /// Keeps the server busy until so many requests have come to all servers; then refuses it, or
-    /// answers it if it is the last server.
+    /// Keeps the server busy until this number of requests has reached all servers; then refuses the request, or
+    /// answers on the last server.
     WaitFor(u32),
     /// Answers with the server's number.
     Answer,
 }
 
-/// Servers that share a script: each request takes its next step, and the last step is repeated.
+/// Servers with a common script: each request takes its next step, and the last step repeats.
 struct Scripted {
     servers: Vec<Server>,
     came: Arc<AtomicU32>,
-    /// The server of each request that came, in order.
+    /// The server of each request, in the order of arrival.
     places: Arc<std::sync::Mutex<Vec<u8>>>,
     /// Calls of [`NEVER`] that the last server keeps.
     kept: Arc<AtomicU32>,
@@ -74,7 +74,7 @@ impl Scripted {
         self.places.lock().unwrap().clone()
     }
 
-    /// A service to all of them, each reached.
+    /// Returns a client connected to all of them.
     fn service(&self, client: &mut Endpoint, config: ClientConfig) -> Client {
         let handle = client.handle();
         let service = client.client(self.servers.iter().map(|server| server.address), config);
@@ -119,7 +119,7 @@ fn run_script(
     });
 }
 
-/// Registers a method whose requests stay without an answer.
+/// Registers a method whose requests stay unanswered.
 fn keep_all(endpoint: &mut Endpoint, count: Arc<AtomicU32>) {
     let kept = std::cell::RefCell::new(Vec::new());
     endpoint.on(NEVER, move |_, cx, request| {
@@ -130,7 +130,7 @@ fn keep_all(endpoint: &mut Endpoint, count: Arc<AtomicU32>) {
     });
 }
 
-/// The second attempt was refused, so that a third does no harm that the second did not.
+/// The second attempt was refused: a third cannot do more harm than the second.
 #[test]
 fn a_call_that_was_lost_and_then_refused_is_tried_again() {
     const SCRIPT_STEPS: &[Step] =
@@ -150,7 +150,7 @@ fn a_call_that_was_lost_and_then_refused_is_tried_again() {
     assert_eq!((service.stats().retries, scripted.came()), (2, 3));
 }
 
-/// It is uncertain whether the first attempt was executed, whatever is known of the last one.
+/// The first attempt may have been executed, whatever the outcome of the last.
 #[test]
 fn a_call_that_was_lost_and_then_refused_to_the_end_may_have_been_executed() {
     const SCRIPT_STEPS: &[Step] = &[Step::Keep, Step::Refuse(Status::ResourceExhausted)];
@@ -186,7 +186,7 @@ fn a_call_that_is_refused_to_the_end_was_not_executed() {
     }
 }
 
-/// The clients of a server that was restarted come back all at once, and it refuses some of them.
+/// The clients of a restarted server return all at once, and it refuses some of them.
 #[test]
 fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
     const CALLS: u32 = 8;
@@ -200,7 +200,7 @@ fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
     let mut client = client(EndpointConfig::default());
     let handle = client.handle();
     let mut config = ClientConfig::default();
-    // One call may meet both refusals.
+    // One call may get both refusals.
     config.attempts_max = 8;
     let service = client.client([address], config);
     let calls: Vec<_> = (0..CALLS)
@@ -225,11 +225,11 @@ fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
     for call in calls {
         assert_eq!(&client.block_on(call).unwrap()[..], b"second");
     }
-    // At least one for each call that was lost with the first server, and one for each refusal.
+    // At least one for each call lost with the first server, and one for each refusal.
     assert!(service.stats().retries >= u64::from(CALLS) + 2, "{:?}", service.stats());
 }
 
-/// Both attempts of a hedged call were refused: the third goes to the server that had neither.
+/// Both attempts of a hedged call were refused: the third goes to the server without an attempt.
 #[test]
 fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     const SCRIPT_STEPS: &[Step] = &[Step::WaitFor(2)];
@@ -237,7 +237,7 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     let mut client = client(EndpointConfig::default());
     let service = scripted.service(&mut client, ClientConfig::default());
     let kept = occupy(&mut client, &service, || scripted.kept());
-    // So long that the third attempt has its answer before it is hedged, too, also on a busy machine.
+    // Long enough for the third attempt to be answered before it is hedged, too, even on a busy machine.
     let options = seconds(60).idempotent().hedge_after(Duration::from_secs(1));
     let reply = client.block_on(service.call(SCRIPT, b"").options(options)).unwrap();
     let mut places = scripted.places();
@@ -246,7 +246,7 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     drop(kept);
 }
 
-/// By its weight the server that hangs is the less busy one, whatever it is asked.
+/// By its weight the hanging server always counts as less busy.
 #[test]
 fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
     let hangs = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
@@ -269,7 +269,7 @@ fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
     assert_eq!(service.stats().hedges, 1);
 }
 
-/// Calls that one server keeps, and that the others do not know: it is the only busy one in the end.
+/// Starts calls that one server keeps, unknown to the others: in the end it is the only busy one.
 fn occupy(
     client: &mut Endpoint,
     service: &Client,
@@ -291,7 +291,7 @@ fn occupy(
     calls
 }
 
-/// The busy server is the one that answers: calls are under way there that never end.
+/// The answering server is the busy one: it keeps calls that never end.
 #[test]
 fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
     let refuses = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
@@ -306,12 +306,12 @@ fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
         let reply = client.block_on(service.call(NAME, b"").options(seconds(60))).unwrap();
         assert_eq!(&reply[..], b"answers");
     }
-    // Each began at the idle server.
+    // Each call began at the idle server.
     assert_eq!(service.stats().retries, 4);
     drop(kept);
 }
 
-/// Failures that say nothing of the server's load leave it as many calls as it had.
+/// Failures unrelated to the server's load do not lower its limit of calls.
 #[test]
 fn failures_that_are_answers_do_not_lower_the_limit_of_calls() {
     let (server, counts) = server("only");
@@ -339,7 +339,7 @@ fn failures_that_are_answers_do_not_lower_the_limit_of_calls() {
     drop(calls);
 }
 
-/// A server that refuses because it is busy is asked for less: the counterpart of the test above.
+/// A server that refuses for overload gets fewer calls: the counterpart of the test above.
 #[test]
 fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
     const SCRIPT_STEPS: &[Step] = &[Step::Refuse(Status::ResourceExhausted), Step::Keep];
@@ -358,14 +358,14 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
         })
         .collect();
     run_until_seen(&mut client, || scripted.came() > limit / 2);
-    // A request of the same session arrives after those that were let through before it.
+    // A request of the same session arrives after the ones sent before it.
     let session = client.connect_wait(scripted.servers[0].address).unwrap();
     client.call(session, super::ECHO, b"").wait().unwrap();
     assert_eq!(scripted.came(), 1 + limit / 2);
     drop(calls);
 }
 
-/// Calls that succeed earn retries for those that fail.
+/// Successful calls earn retries for failed ones.
 #[test]
 fn a_retry_budget_that_is_used_up_is_filled_by_calls_that_succeed() {
     let (server, _) = server("only");
@@ -390,7 +390,7 @@ fn a_retry_budget_that_is_used_up_is_filled_by_calls_that_succeed() {
     assert_eq!((fail(&mut client), fail(&mut client)), (2, 0));
 }
 
-/// Who is held back by the limit goes on when another call ends, and needs nothing else to happen.
+/// A call held back by the limit goes on when another call ends, without any other event.
 #[test]
 fn calls_beyond_the_limit_follow_those_that_end() {
     let (server, _) = server("only");
@@ -412,8 +412,8 @@ fn calls_beyond_the_limit_follow_those_that_end() {
     }
 }
 
-/// How often a crowd that waits for one server is polled: each call a few times, however many there are. When every end of a call
-/// woke all that waited, a server that was back after a tenth of a second was kept busy by its own clients for good.
+/// Counts the polls of a crowd that waits for one server: a few per call, however many calls. When every end of a call
+/// woke all waiting calls, a server back after a tenth of a second was kept busy by its own clients for good.
 #[test]
 fn calls_that_wait_for_leave_are_not_woken_for_nothing() {
     const CALLS: u64 = 1_000;
@@ -443,6 +443,6 @@ fn calls_that_wait_for_leave_are_not_woken_for_nothing() {
             call.await.unwrap();
         }
     });
-    // Once to begin, once each for the session, for leave, and for the answer; and a few that come in vain.
+    // Once to begin, and once each for the session, the permit, and the answer; and a few in vain.
     assert!(polls.get() <= 6 * CALLS, "{} polls of {CALLS} calls", polls.get());
 }

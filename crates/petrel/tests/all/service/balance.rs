@@ -1,4 +1,4 @@
-//! Which servers calls go to.
+//! The choice of servers for calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use petrel::{Client, Endpoint};
 use super::{Counts, NAME, NEVER, seconds, server, to_both};
 use crate::common::{Server, client, run_until_seen};
 
-/// Makes calls that the servers keep, and gives how many each has then.
+/// Makes calls that the servers keep, and returns the number per server.
 fn keep(
     endpoint: &mut Endpoint,
     service: &Client,
@@ -60,11 +60,11 @@ fn two_choices__share_the_calls_nearly_evenly() {
     (config.balance, config.concurrency) = (Balance::TwoChoices, None);
     let service = to_both(&mut endpoint, &servers, config);
     let came = keep(&mut endpoint, &service, &servers, 400);
-    // Of servers drawn alone, the shares would have a standard deviation of 8.7.
+    // With servers drawn independently, the shares would have a standard deviation of 8.7.
     assert!(came.iter().all(|count| (96..=104).contains(count)), "{came:?}");
 }
 
-/// The names of the servers that a client has for keys.
+/// Returns the name of a client's server for each key.
 fn places(endpoint: &mut Endpoint, service: &Client) -> BTreeMap<u32, Vec<u8>> {
     let name = |key: u32| {
         let call = service.call(NAME, "").options(seconds(60)).key(key.to_le_bytes());
@@ -88,7 +88,7 @@ fn key__goes_to_its_server_and_when_that_is_gone_to_the_next() {
     servers.rotate_left(1);
     let other = to_both(&mut endpoint, &servers, ClientConfig::default());
     assert_eq!(places(&mut endpoint, &other), before);
-    // One goes: its keys are the only ones that move, and to more than one server.
+    // One server goes: only its keys move, and to more than one server.
     let gone = servers.iter().position(|(server, _)| {
         let first: Client = endpoint.client([server.address], ClientConfig::default());
         let name = endpoint.block_on(first.call(NAME, "").options(seconds(60).wait_for_ready()));

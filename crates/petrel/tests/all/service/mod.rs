@@ -14,7 +14,7 @@ use petrel::client::ClientConfig;
 use petrel::endpoint::{CallOptions, EndpointConfig};
 use petrel::{Client, Endpoint, Execution, Status};
 
-/// Never answers; counts who came, and whose caller went.
+/// Never answers; counts requests and cancellations.
 const NEVER: u16 = 2;
 /// Answers with the status in the request's first byte, and counts.
 const FAIL: u16 = 3;
@@ -80,7 +80,7 @@ fn a_restarted_server_is_found_again() {
     assert_eq!(client.block_on(name_of(&service)), "first");
     first.end();
     let (_second, _) = server_at(&address.to_string(), "second");
-    // The service may still take the old session for open: that call fails, and is tried again.
+    // The client may still consider the old session open: the call then fails, and is retried.
     let options = seconds(60).wait_for_ready().idempotent();
     let reply = client.block_on(service.call(NAME, b"").options(options)).unwrap();
     assert_eq!(&reply[..], b"second");
@@ -103,7 +103,7 @@ fn servers_that_cannot_be_reached_are_named_at_once() {
     }
 }
 
-/// A service to two servers, both reached.
+/// Returns a client connected to both servers.
 fn to_both(
     client: &mut Endpoint,
     servers: &[(Server, Arc<Counts>)],
@@ -119,12 +119,12 @@ fn to_both(
     service
 }
 
-/// Runs the endpoint until a server can be called.
+/// Runs the endpoint until a server is available.
 fn until_ready(endpoint: &mut Endpoint, service: &Client) {
     endpoint.run_until(|_, _| service.stats().servers_ready > 0);
 }
 
-/// Runs the client until one of the servers has got a request that it never answers; gives which.
+/// Runs the client until a server has got a request that it never answers. Returns the server.
 fn wait_for_one(client: &mut Endpoint, servers: &[(Server, Arc<Counts>)]) -> usize {
     let which = || servers.iter().position(|(_, counts)| counts.came.load(Ordering::SeqCst) > 0);
     run_until_seen(client, || which().is_some());
@@ -176,12 +176,12 @@ fn a_hedge_answers_for_a_server_that_hangs_which_hears_of_it() {
         let reply = client.block_on(service.call(NEVER, b"").options(options)).unwrap();
         assert_eq!(&reply[..], b"answered here");
     }
-    // Calls begin with the two in turn.
+    // Calls begin with the two servers in turn.
     let stats = service.stats();
     assert!(hung.came.load(Ordering::SeqCst) > 0 && stats.hedges_won > 0, "{stats:?}");
-    // Those that won among them; a call has three beside its first attempt at most.
+    // Including the winning ones; a call has at most three beside its first attempt.
     assert!((stats.hedges_won..=20 * 3).contains(&stats.hedges), "{stats:?}");
-    // Each that hung was cancelled.
+    // Each hanging attempt was cancelled.
     run_until_seen(&mut client, || {
         hung.went.load(Ordering::SeqCst) == hung.came.load(Ordering::SeqCst)
     });
@@ -217,7 +217,7 @@ fn answers_are_not_tried_again_but_for_unavailable_ones_that_do_no_harm() {
     }
 }
 
-/// Where every call fails, retries are bounded by the budget and not by the calls.
+/// If every call fails, the budget bounds retries, not the number of calls.
 #[test]
 fn retries_stop_when_their_budget_is_used_up() {
     let (server, counts) = server("only");
@@ -244,7 +244,7 @@ fn a_call_ends_on_time_though_nobody_answers_or_listens() {
     let service = client.client([server.address], ClientConfig::default());
     until_ready(&mut client, &service);
     let options = CallOptions::new().timeout(Duration::from_millis(30)).wait_for_ready();
-    // On a busy machine the time may be over before the request leaves: then it was not sent.
+    // On a busy machine the deadline may pass before the request leaves: then the call was not sent.
     while counts.came.load(Ordering::SeqCst) == 0 {
         let failure = client.block_on(service.call(NEVER, b"").options(options)).unwrap_err();
         assert_eq!(failure.status, Status::DeadlineExceeded);
@@ -266,7 +266,7 @@ fn a_call_ends_on_time_though_nobody_answers_or_listens() {
     assert_eq!(why, (Status::DeadlineExceeded, Execution::NotSent));
 }
 
-/// Servers are replaced one after the other, under load, and nobody notices.
+/// Servers are replaced one after the other, under load, without effect on calls.
 #[test]
 fn a_rolling_restart_loses_no_call() {
     let draining = |listen: SocketAddr| {
@@ -330,7 +330,7 @@ fn a_rolling_restart_loses_no_call() {
         }
     });
     assert_eq!(service.stats().sessions_opened, 6);
-    // They hear of the client's end, and then look whether they are to end.
+    // The servers learn of the client's end, and then check whether to end.
     servers.iter().for_each(|(_, tell, _)| tell.send(()).unwrap());
     drop((service, handle, client));
     servers.into_iter().for_each(|(.., thread)| thread.join().unwrap());
@@ -348,7 +348,7 @@ fn a_dropped_client_closes_its_sessions_and_ends_its_tasks() {
     assert_eq!(client.core().session_count(), 0);
 }
 
-/// Found by the simulator: the session that a service was opening when it was dropped stayed open.
+/// Found by the simulator: a session being opened when its client was dropped stayed open.
 #[test]
 fn a_client_dropped_while_it_connects_leaves_no_session_behind() {
     let (server, _) = server("only");
@@ -370,7 +370,7 @@ fn a_client_dropped_while_it_connects_leaves_no_session_behind() {
     }
 }
 
-/// Found by the simulator: the answer of the hedge was taken for what is known of the call.
+/// Found by the simulator: the hedge's refusal was reported as the outcome of the whole call.
 #[test]
 fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
     let (hangs, counts) = server("hangs");
@@ -389,7 +389,7 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
         while service.stats().servers_ready < 2 {
             handle.sleep(Duration::from_millis(1)).await;
         }
-        // Enough calls that the server which hangs had one, at least.
+        // Enough calls that the hanging server had at least one.
         while counts.came.load(Ordering::SeqCst) == 0 || calls < 8 {
             calls += 1;
             let failure = service.call(NEVER, b"").options(hedged).await.unwrap_err();
@@ -397,15 +397,15 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
             unknown += u32::from(failure.execution == Execution::MayHaveExecuted);
         }
     });
-    // What was on its way to this server arrives before a later request of the same link.
+    // Earlier packets to this server arrive before a later request on the same link.
     let session = client.connect_wait(hangs.address).unwrap();
     client.call(session, ECHO, b"").wait().unwrap();
-    // An attempt may have been cancelled before its request left: the server never sees that one.
+    // An attempt may have been cancelled before its request left: the server never sees that request.
     let came = counts.came.load(Ordering::SeqCst);
     assert!((1..=unknown).contains(&came), "{came} requests came, {unknown} calls are uncertain");
 }
 
-/// Each of the channel's tasks waits to connect again, and their waits overlap.
+/// Each of the client's tasks waits to reconnect, and their waits overlap.
 #[test]
 fn a_dropped_client_whose_servers_are_gone_leaves_no_task() {
     let gone: Vec<_> = (0..4)

@@ -1,4 +1,4 @@
-//! Answers that send a call to another server.
+//! Responses that redirect a call to another server.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use petrel::{Client, Endpoint, Error, Execution, Status};
 use super::seconds;
 use crate::common::{Server, client, over};
 
-/// Answers whether the server leads, and else which server does.
+/// Answers whether the server leads, and else names the leader.
 const ASK: u16 = 20;
 
 const LEADS: u8 = 0;
@@ -23,7 +23,7 @@ const UNSURE: u8 = 3;
 /// No server leads.
 const NONE: usize = usize::MAX;
 
-/// Servers of which one leads.
+/// Servers with one leader.
 struct Group {
     servers: Vec<Server>,
     shared: Arc<Shared>,
@@ -32,12 +32,12 @@ struct Group {
 #[derive(Default)]
 struct Shared {
     leader: AtomicUsize,
-    /// Whether the others say which server leads.
+    /// Whether the followers name the leader.
     tells: bool,
-    /// How often the leader answers with this before it answers.
+    /// Responses that the leader gives, one each, before it answers.
     refusals: Mutex<Vec<u8>>,
     addresses: Mutex<Vec<SocketAddr>>,
-    /// Requests that each has got.
+    /// Requests received, by server.
     came: [AtomicU32; 4],
 }
 
@@ -67,7 +67,7 @@ impl Group {
         self.shared.leader.store(place, Ordering::SeqCst);
     }
 
-    /// How many requests each has got since this was asked.
+    /// Returns the requests received by each server since the last call of this function.
     fn came(&self) -> Vec<u32> {
         let came = &self.shared.came[..self.servers.len()];
         came.iter().map(|came| came.swap(0, Ordering::SeqCst)).collect()
@@ -109,7 +109,7 @@ fn config() -> ClientConfig {
     config
 }
 
-/// A client of some of the servers, with a session to each.
+/// Returns a client of some of the servers, with a session to each.
 fn of(endpoint: &mut Endpoint, group: &Group, places: &[usize], config: ClientConfig) -> Client {
     let service = endpoint.client(places.iter().map(|place| group.address(*place)), config);
     let count = places.len() as u64;
@@ -128,7 +128,7 @@ fn redirects__are_followed_and_the_leader_is_asked_first_from_then_on() {
     let group = Group::start(3, true);
     let mut endpoint = client(EndpointConfig::default());
     let mut config = config();
-    // A redirect is no attempt, and takes nothing from the budget.
+    // A redirect is not an attempt, and takes nothing from the budget.
     config.attempts_max = 1;
     config.retry_budget.saved_max = 0;
     let service = of(&mut endpoint, &group, &[0, 1, 2], config);
@@ -156,7 +156,7 @@ fn redirects__to_a_server_that_was_not_named_before() {
     let service = of(&mut endpoint, &group, &[0], config());
     ask(&mut endpoint, &service).unwrap();
     assert_eq!(service.stats().servers_ready, 2);
-    // It goes when the program says which servers there are, and comes back with the next redirect.
+    // It goes when the program sets the servers, and comes back with the next redirect.
     service.set_targets([group.address(0)]);
     endpoint.run_until(|_, _| service.stats().servers_ready == 1);
     ask(&mut endpoint, &service).unwrap();
@@ -192,7 +192,7 @@ fn redirects__while_no_server_leads_pause_and_the_end_says_why() {
     assert!(error.message.contains("no leader: 3 of 3 servers can be called"), "{error}");
     assert!(error.message.contains("it does not lead"), "{error}");
     let came: u32 = group.came().iter().sum();
-    // Pauses of 100 ms at least, which double, and four requests between two of them.
+    // Pauses of at least 100 ms, which double, with four requests between two of them.
     assert!((4..=24).contains(&came), "{came} requests in 2 s");
 }
 
@@ -202,7 +202,7 @@ fn redirects__a_call_that_pauses_goes_on_when_another_finds_the_leader() {
     group.lead(NONE);
     let mut endpoint = client(EndpointConfig::default());
     let mut config = config();
-    // Far more than the test takes.
+    // Far longer than the test.
     config.retry_backoff.first = Duration::from_secs(3_000);
     config.retry_backoff.max = Duration::from_secs(3_000);
     let service = of(&mut endpoint, &group, &[0, 1], config);

@@ -1,5 +1,4 @@
-//! A transport and a control plane in the test's own hands: the test carries the frames, plays both nexuses, and says
-//! what the time is.
+//! A transport and a control plane driven by the test: it carries the frames, plays both nexuses, and sets the time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,30 +16,30 @@ use petrel_transport::{
     FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats, TxFrame,
 };
 
-/// The largest frame unless a test says otherwise: a datagram on an Ethernet.
+/// The default largest frame: a datagram on Ethernet.
 const FRAME_BYTES_MAX: usize = 1_472;
 
-/// What an endpoint says and hears, and how often it flushed.
+/// The messages of an endpoint in both directions, and its number of flushes.
 #[derive(Default)]
 pub(crate) struct Site {
     pub(crate) now_ns: Cell<u64>,
-    /// The name under which the other end's frames come.
+    /// The name under which the peer's frames arrive.
     pub(crate) source: Cell<u32>,
-    /// Frames that were pushed and not flushed.
+    /// Frames pushed and not flushed.
     pushed: RefCell<Vec<Vec<u8>>>,
-    /// Frames that were flushed and that nobody has taken.
+    /// Frames flushed and not taken yet.
     pub(crate) sent: RefCell<Vec<Vec<u8>>>,
     pub(crate) flushes: Cell<u32>,
-    /// The largest frame either way.
+    /// The largest frame in either direction.
     frame_bytes_max: Cell<usize>,
-    /// Whether frames come in marked, and how long the system holds the endpoint up before each.
+    /// Whether frames arrive with ECN marks, and how long the system delays the endpoint before each.
     pub(crate) marks: Cell<bool>,
     pub(crate) held_up_ns: Cell<u64>,
-    /// How many frames the endpoint was ready to take, each time that it asked.
+    /// The number of frames that the endpoint was ready to receive, at each poll.
     pub(crate) budgets: RefCell<Vec<usize>>,
-    /// Frames that wait for the endpoint.
+    /// Frames queued for the endpoint.
     pub(crate) to_take: RefCell<VecDeque<Vec<u8>>>,
-    /// Multicast groups that were joined, and those that were left.
+    /// Multicast groups joined, and groups left.
     pub(crate) joined: RefCell<Vec<(SocketAddr, PeerId)>>,
     pub(crate) left: RefCell<Vec<(SocketAddr, PeerId)>>,
     pub(crate) posted: RefCell<VecDeque<ToNexus>>,
@@ -176,19 +175,19 @@ impl Side {
         Self { endpoint, site }
     }
 
-    /// Frames that have left since the last time.
+    /// Returns the frames sent since the last call.
     pub(crate) fn sent(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.site.sent.borrow_mut())
     }
 
-    /// How often the endpoint flushes in one turn, and what the turn says.
+    /// Takes one turn. Returns its result and its number of flushes.
     pub(crate) fn turn(&mut self) -> (bool, u32) {
         self.site.flushes.set(0);
         (self.endpoint.run_once(), self.site.flushes.get())
     }
 }
 
-/// A client and a server, of which nothing moves unless the test moves it.
+/// A client and a server that move only step by step, by the test.
 pub(crate) struct World {
     pub(crate) client: Side,
     pub(crate) server: Side,
@@ -196,17 +195,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world with a session that is open at both ends.
+    /// A world with an open session.
     pub(crate) fn new(config: &EndpointConfig) -> Self {
         Self::heard_under(config, 1)
     }
 
-    /// The same where frames of peer 1 come under this name.
+    /// The same with frames of peer 1 arriving under this name.
     pub(crate) fn heard_under(config: &EndpointConfig, source: u32) -> Self {
         Self::of(config, source, FRAME_BYTES_MAX)
     }
 
-    /// The same as [`World::new`] where frames have at most so many bytes.
+    /// The same as [`World::new`] with frames of at most `frame_bytes_max` bytes.
     pub(crate) fn with_frames_of(config: &EndpointConfig, frame_bytes_max: usize) -> Self {
         Self::of(config, 1, frame_bytes_max)
     }
@@ -229,7 +228,7 @@ impl World {
         panic!("the session does not open");
     }
 
-    /// Lets both ends find that there is nothing to do.
+    /// Runs both ends until they have nothing to do.
     pub(crate) fn rest(&mut self) {
         for side in [&mut self.client, &mut self.server] {
             while side.endpoint.run_once() {}
@@ -237,7 +236,7 @@ impl World {
         }
     }
 
-    /// Gives all frames of the client to the server.
+    /// Passes all frames of the client to the server.
     pub(crate) fn carry_requests(&mut self) -> usize {
         let frames = self.client.sent();
         let count = frames.len();
@@ -245,7 +244,7 @@ impl World {
         count
     }
 
-    /// Gives all frames of the server to the client.
+    /// Passes all frames of the server to the client.
     pub(crate) fn carry_answers(&mut self) -> usize {
         let frames = self.server.sent();
         let count = frames.len();
@@ -259,7 +258,7 @@ impl World {
         }
     }
 
-    /// Lets both ends do what they can do without the time going on.
+    /// Runs both ends as far as possible without advancing the time.
     pub(crate) fn settle(&mut self) {
         for _ in 0..200 {
             self.client.endpoint.run_once();

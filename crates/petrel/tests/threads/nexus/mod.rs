@@ -1,15 +1,15 @@
-//! The two queues between endpoints and the nexus's thread, in every order of those who use them.
+//! The two queues between endpoints and the nexus's thread, in every order of their users.
 //!
-//! It is the file of the library, on the model checker's mutexes and atomics. Threads send and close while the reader
-//! sleeps; a wake-up that is lost is a deadlock, which the checker reports, and a message that is lost is missed at the end.
+//! The test includes the library's file, on the model checker's mutexes and atomics. Threads send and close while the
+//! reader sleeps. A lost wake-up is a deadlock, which the checker reports; a lost message is missed at the end.
 
-// Not all of it is used here.
+// Some items are unused here.
 #![allow(dead_code)]
 
 #[path = "../../../src/nexus/mailbox.rs"]
 mod mailbox;
 
-/// What the file finds beside it in the library.
+/// Stands in for the file's sibling module in the library.
 mod net {
     use std::fmt::Debug;
     use std::io;
@@ -55,11 +55,11 @@ const EXECUTIONS: usize = 2_000;
 
 const SEED: u64 = 20_261_122;
 
-/// Threads that send, and what each sends.
+/// Sending threads, and messages per thread.
 const SENDERS: u16 = 2;
 const MESSAGES: u64 = 3;
 
-/// Remembers a wake until somebody has slept, as an eventfd does.
+/// Remembers a wake-up until a thread has slept, as an eventfd does.
 #[derive(Clone, Debug, Default)]
 struct Bell(Arc<(Mutex<bool>, Condvar)>);
 
@@ -120,7 +120,7 @@ fn worlds__of_the_mailbox_lose_no_command_and_take_none_after_the_end() {
     });
 }
 
-/// Posts all messages of a sender. Gives how many were accepted: the first ones.
+/// Posts all messages of a sender. Returns how many were accepted: the first ones.
 fn post_all(mailbox: &Mailbox, sender: EndpointId) -> u64 {
     let mut accepted = 0;
     for number in 0..MESSAGES {
@@ -139,7 +139,7 @@ fn post_all(mailbox: &Mailbox, sender: EndpointId) -> u64 {
     accepted
 }
 
-/// The nexus's thread: takes commands until it is told to end, and sleeps in between.
+/// The nexus's thread: takes commands until its shutdown, and sleeps in between.
 fn run_reactor(mailbox: &Mailbox, bell: &Bell) -> Vec<(EndpointId, u64)> {
     let mut received = Vec::new();
     let mut note = |commands: VecDeque<Command<()>>| {
