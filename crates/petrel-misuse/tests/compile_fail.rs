@@ -1,4 +1,4 @@
-//! Misuse that must not compile, with the compiler's words.
+//! Misuse that must not compile, with the expected error messages.
 
 #[test]
 fn misuse_does_not_compile() {

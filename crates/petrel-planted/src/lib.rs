@@ -1,4 +1,5 @@
-//! Defects that are planted on purpose: each breaks one line of the library or of a service, for the tests to find.
+//! Planted defects: each breaks one line of the library or of a service on purpose, for the tests to
+//! find.
 //!
 //! ```
 //! fn window(credits: u32) -> u32 {
@@ -7,31 +8,32 @@
 //! assert_eq!(window(8), 8);
 //! ```
 //!
-//! In ordinary builds [`planted`] is a constant `false`, and the compiler leaves nothing of the defects. A build with
-//! `RUSTFLAGS='--cfg petrel_break'` has all of them, and the environment variable [`VARIABLE`] chooses at most one
-//! per process. `cargo run -p petrel-probe -- planted` goes through [`DEFECTS`] (`docs/testing.md`).
+//! In ordinary builds [`planted`] is a constant `false`, and the compiler removes the defects. A build
+//! with `RUSTFLAGS='--cfg petrel_break'` contains all defects, and the environment variable [`VARIABLE`]
+//! chooses at most one per process. `cargo run -p petrel-probe -- planted` tests all [`DEFECTS`]
+//! (`docs/testing.md`).
 //!
-//! The crate stands apart because the protocol core and the transports, which do not know each other, both have
-//! defects, and so do the services; it depends on nothing.
+//! The crate is separate because the protocol core and the transports, which are independent of one
+//! another, contain defects, and so do the services. It has no dependencies.
 
 mod table;
 
 pub use table::{DEFECTS, Defect};
 
-/// The environment variable with the name of the defect that a build with `--cfg petrel_break` shall have.
+/// The environment variable with the name of the active defect in a build with `--cfg petrel_break`.
 pub const VARIABLE: &str = "PETREL_BREAK";
 
-/// Returns whether the named defect is to show: never in an ordinary build.
+/// Returns whether the named defect is active: never in an ordinary build.
 #[cfg(not(petrel_break))]
 #[inline(always)]
 pub const fn planted(_name: &str) -> bool {
     false
 }
 
-/// Returns whether the named defect is to show: whether [`VARIABLE`] names it.
+/// Returns whether the named defect is active: whether [`VARIABLE`] names it.
 ///
 /// # Panics
-/// If the variable names a defect that [`DEFECTS`] lacks: a test that passed then would prove nothing.
+/// If the variable names a defect that [`DEFECTS`] lacks: a passing test would prove nothing.
 #[cfg(petrel_break)]
 pub fn planted(name: &str) -> bool {
     use std::sync::OnceLock;

@@ -1,11 +1,11 @@
 //! All planted defects.
 
-/// A defect that is planted on purpose.
+/// A planted defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defect {
-    /// Its name: what it is planted in, and what goes wrong.
+    /// The name: the part that has the defect, and the failure.
     pub name: &'static str,
-    /// What goes wrong, in one sentence.
+    /// The failure, in one sentence.
     pub says: &'static str,
 }
 
@@ -13,8 +13,8 @@ const fn defect(name: &'static str, says: &'static str) -> Defect {
     Defect { name, says }
 }
 
-/// All of them, in the order of their names. `petrel-probe` says which tests find each, and compares this table with
-/// the names in the sources.
+/// All defects, in the order of their names. `petrel-probe` knows the tests that find each, and compares
+/// this table with the names in the sources.
 pub const DEFECTS: &[Defect] = &[
     defect(
         "client_call_outlives_endpoint",

@@ -1,8 +1,8 @@
-//! Tests that need something which a host may lack.
+//! Tests with requirements that a host may lack.
 //!
-//! Such a test calls [`skip`] and returns. By itself it passes then, after a line on standard output. Where
-//! the environment variable `PETREL_REQUIRE` asks for what the host lacks, it fails instead: a test that runs
-//! nowhere would pass for ever.
+//! On a host without the requirement, the test calls [`skip`] and returns. By default it passes then,
+//! after a line on standard output. If the environment variable `PETREL_REQUIRE` demands the
+//! requirement, the test fails instead: a test that runs nowhere would pass for ever.
 //!
 //! ```sh
 //! PETREL_REQUIRE=1 cargo test                        # nothing may be skipped
@@ -10,26 +10,26 @@
 //! PETREL_REQUIRE=multicast cargo test                # these tests may not be skipped, all others may
 //! ```
 //!
-//! The value is a list of words with commas between them: `1` asks for everything, a name of [`Need`] for that,
-//! and a name after `-` takes it out again. An unknown word is an error, since a misspelt name would ask for
-//! nothing.
+//! The value is a comma-separated list: `1` demands everything, a name of [`Need`] demands that need,
+//! and a name after `-` excludes it again. An unknown word is an error, because a misspelt name would
+//! demand nothing.
 
 use std::env::{self, VarError};
 use std::fmt::Display;
 
-/// Names the list of what may not be skipped.
+/// The environment variable with the list of needs whose tests may not be skipped.
 pub const VARIABLE: &str = "PETREL_REQUIRE";
 
 macro_rules! needs {
     ($($(#[$doc:meta])* $need:ident = $name:literal,)*) => {
-        /// Something that a host may lack, by the name that it has in `PETREL_REQUIRE`.
+        /// A requirement that a host may lack, with its name in `PETREL_REQUIRE`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Need { $($(#[$doc])* $need,)* }
 
         impl Need {
             const ALL: &'static [Need] = &[$(Need::$need,)*];
 
-            /// Its name in `PETREL_REQUIRE`.
+            /// Returns the name in `PETREL_REQUIRE`.
             pub fn name(self) -> &'static str {
                 match self { $(Need::$need => $name,)* }
             }
@@ -42,15 +42,15 @@ needs! {
     Ipv6 = "ipv6",
     /// `multicast`: IP multicast over the loopback device.
     Multicast = "multicast",
-    /// `address`: an address of the host that is not of loopback.
+    /// `address`: an address of the host outside of loopback.
     Address = "address",
-    /// `namespaces`: the programs `unshare`, `ip` and `nft`, and the right to make networks with them.
+    /// `namespaces`: the programs `unshare`, `ip` and `nft`, and the right to create networks with them.
     Namespaces = "namespaces",
     /// `offload`: a virtual device in a network namespace that joins packets by GRO.
     Offload = "offload",
-    /// `mounts`: a mount namespace with a file system of its own.
+    /// `mounts`: a mount namespace with its own file system.
     Mounts = "mounts",
-    /// `users`: the right to start a program as a user without rights, who may read it.
+    /// `users`: the right to start a program as an unprivileged user who may read it.
     Users = "users",
     /// `go`: the compiler of Go, for the checker of linearizability.
     Go = "go",
@@ -58,10 +58,10 @@ needs! {
     Valgrind = "valgrind",
 }
 
-/// Says that a test is skipped for the lack of something, and why.
+/// Reports that a test is skipped for lack of a requirement, and the reason.
 ///
 /// # Panics
-/// If `PETREL_REQUIRE` asks for it, or is no list as described above.
+/// If `PETREL_REQUIRE` demands the requirement, or is no valid list.
 pub fn skip(need: Need, why: impl Display) {
     let list = match env::var(VARIABLE) {
         Ok(list) => list,
@@ -73,7 +73,7 @@ pub fn skip(need: Need, why: impl Display) {
     println!("skipped: {why}");
 }
 
-/// Whether a list of this form asks for it. The last word about a need decides.
+/// Returns true if the list demands the need. The last word about a need decides.
 fn is_required(need: Need, list: &str) -> Result<bool, String> {
     let mut required = false;
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {

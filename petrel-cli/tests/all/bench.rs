@@ -1,4 +1,4 @@
-//! `petrel bench`: short runs of each measurement, judged by their fields and never by their figures.
+//! `petrel bench`: short runs of every measurement, judged by their fields and never by their figures.
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,14 +9,14 @@ use petrel::{Endpoint, Nexus};
 use petrel_skip::{Need, skip};
 use serde_json::Value;
 
-/// As short as three windows can be.
+/// The shortest duration of three windows.
 const SHORT: [&str; 4] = ["--duration", "30ms", "--window", "5ms"];
 
 fn bench(arguments: &[&str]) -> std::process::Output {
     petrel(&[&["bench", "--json"], arguments, &SHORT].concat())
 }
 
-/// What holds for every figure that compares two sides.
+/// Checks the properties of every figure that compares two sides.
 fn assert_figure(figure: &Value) {
     for field in ["value", "bare", "ratio"] {
         assert!(figure[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {figure}");
@@ -34,7 +34,7 @@ fn assert_figure(figure: &Value) {
     assert!(figure["command"].as_str().unwrap().starts_with("petrel bench "), "{figure}");
 }
 
-/// With both ends on one core, so that no other load decides how long it takes.
+/// Runs with client and server on one core, so that other load cannot decide how long the run takes.
 fn assert_bench(what: &str, unit: &str) -> Vec<Value> {
     let output = bench(&[what, "--cores", "1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -144,7 +144,7 @@ fn bench__of_nobody_fails() {
     assert_eq!(record(&output)["status"], "UNAVAILABLE");
 }
 
-/// A server in this process, with methods that the test chooses.
+/// A server in this process, whose methods the test chooses.
 struct BadServer {
     address: String,
     stop: Stop,
@@ -174,7 +174,7 @@ impl Drop for BadServer {
     }
 }
 
-/// Methods of `petrel serve`, by number, that answer wrongly: echo and sample.
+/// Registers wrong answers for two methods of `petrel serve`: echo and sample.
 fn answer_wrongly(endpoint: &mut Endpoint) {
     endpoint.on(1, |_, cx, request| {
         let mut reply = request.data().to_vec();
@@ -284,7 +284,7 @@ fn congestion__each_control_beside_none() {
     }
 }
 
-/// The rows of `bench instructions`, which has no windows, for both transports.
+/// Returns the rows of `bench instructions`, which has no windows, for UDP and shared memory.
 fn instructions(path: Option<&str>) -> Vec<Value> {
     let mut command = crate::common::command(&["bench", "instructions", "--json"]);
     if let Some(path) = path {
@@ -347,10 +347,11 @@ fn counted_workload__of_no_row_is_a_usage_error() {
     assert!(crate::common::stderr(&output).contains("shm-8MiB"), "{output:?}");
 }
 
-/// What cannot be done here is said, and is no failure.
+/// Returns true if the record reports a skipped measurement, which is no failure.
 fn is_skipped(record: &Value) -> bool {
     let skipped = record["skipped"].as_str();
-    // Instructions of such a build say nothing on any host; the bench of that name counts those of an optimised one.
+    // On any host, an unoptimised build's instructions are meaningless; the library's instruction
+    // benchmark counts an optimised build.
     let says_nothing = skipped == Some("this build is not optimised; a release build is");
     if let Some(reason) = skipped.filter(|_| !says_nothing) {
         let is_networked = record["network"] == "veth";
@@ -382,7 +383,7 @@ fn all__has_every_row_its_target_and_a_plot() {
     assert_eq!(figures.len(), 18);
     let is_counted = |figure: &&Value| figure["bench"] == "instructions";
     assert_eq!(figures.iter().filter(is_counted).count(), 4);
-    // Instructions of small calls over UDP are there for comparison.
+    // Instructions of small calls over UDP serve only for comparison.
     let is_judged = |figure: &&Value| {
         !(is_counted(figure) && figure["transport"] == "udp" && figure["size_bytes"] == 32)
     };
@@ -456,7 +457,7 @@ fn kv__measures_the_stores_client_beside_raw_calls() {
     }
 }
 
-/// The attacks that stop no honest call, in the shortest windows that bring some.
+/// Runs the attacks that must not fail honest calls, in the shortest windows with enough calls.
 #[test]
 fn attacks__leave_honest_calls_alone() {
     let output = petrel(&[

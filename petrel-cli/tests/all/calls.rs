@@ -30,8 +30,8 @@ fn assert_ping(server: &Server, transport: &str, size: u64) -> Value {
     ping
 }
 
-/// Sizes that differ in how they travel: nothing, one byte, some, the largest message of one packet
-/// and the smallest of two, many packets, and the limit. Gives the size of a packet.
+/// Pings with sizes that are sent in different ways: empty, one byte, a few bytes, the largest message
+/// of one packet and the smallest of two, many packets, and the limit. Returns the size of a packet.
 fn assert_pings(server: &Server, transport: &str) -> u64 {
     let packet = assert_ping(server, transport, 0)["packet_bytes"].as_u64().unwrap();
     for size in [1, 32, packet, packet + 1, 1 << 20, 8 << 20] {
@@ -64,7 +64,7 @@ fn ping__of_all_sizes_over_ipv6() {
 #[test]
 fn ping__with_the_smallest_mtu() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--mtu", "1280"]);
-    // Less the headers of IPv4, UDP and a packet.
+    // The MTU minus the headers of IPv4, UDP and a packet.
     assert_eq!(assert_pings(&server, "udp"), 1280 - 20 - 8 - 32);
 }
 
@@ -248,7 +248,7 @@ fn serve__ends_cleanly_on_both_signals() {
     }
 }
 
-/// Three large calls are on their way at any time: they are answered, and no others are made.
+/// Three large calls are in flight at any time: the server answers them, and the client makes no others.
 #[test]
 fn serve__that_is_asked_to_end_answers_what_it_has_got() {
     for transport in ["udp", "shm"] {

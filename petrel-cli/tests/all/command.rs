@@ -1,4 +1,4 @@
-//! The command as a user meets it: run as a process, judged by output and exit code.
+//! The command as a user sees it: run as a process, judged by output and exit code.
 
 use crate::common::{command, petrel, record, stderr, stdout};
 use serde_json::Value;

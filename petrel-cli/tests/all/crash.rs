@@ -1,4 +1,4 @@
-//! What a client sees of a server that is killed, and what the server leaves behind.
+//! The effect of a killed server on its client, and the absence of remains.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::common::{Server, command, finish, free_address, petrel, record, stdou
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Large calls without end, from before the server's death.
+/// Kills the server while a client makes large calls without end.
 fn kill_during_large_calls(transport: &str) {
     let before = named_memory();
     let address = free_address();
@@ -28,7 +28,7 @@ fn kill_during_large_calls(transport: &str) {
     ])
     .spawn()
     .unwrap();
-    // In the midst of it: some calls have been answered.
+    // At this moment some calls have been answered, and others are in flight.
     server.wait_for_requests(5);
     let pid = server.pid();
     server.signal(Signal::KILL);
@@ -51,8 +51,8 @@ fn assert_all_unavailable(ping: &Value) {
     assert_eq!(ended, ping["calls"].as_u64().unwrap(), "every call has ended: {ping}");
 }
 
-/// Shared memory without a name and sockets without a file go with the process; what has a name
-/// must not carry ours. Names from `before` the test belong to others.
+/// Anonymous shared memory and abstract sockets vanish with the process; no named memory may carry
+/// Petrel's name. Names from `before` the test belong to other processes.
 fn assert_nothing_left(pid: u32, before: &[String]) {
     assert!(fs::metadata(format!("/proc/{pid}")).is_err(), "the server is still there");
     let mut left = named_memory();
@@ -60,13 +60,13 @@ fn assert_nothing_left(pid: u32, before: &[String]) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The names of all named shared memory of this machine; none where there is no such place.
+/// Returns the names of all named shared memory of this machine; empty if `/dev/shm` does not exist.
 fn named_memory() -> Vec<String> {
     let Ok(names) = fs::read_dir("/dev/shm") else { return Vec::new() };
     names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// The same address works again at once, for new sessions.
+/// Checks that the same address works again at once, for new sessions.
 fn assert_serves_again(address: &str, transport: &str) {
     let server = Server::start(&["--listen", address]);
     assert_eq!(server.address, address);

@@ -21,7 +21,8 @@ fn experiment__each_has_a_row_for_each_figure_in_json() {
         let arguments = [what, "--quick", "--seed", "3", "--json"];
         let output = experiment(&arguments);
         if what == "small-loss" {
-            // That each gives its figures again is a test of the simulator; here, that the output has nothing of its own.
+            // The simulator's tests check that figures repeat; this test checks that the command adds no
+            // variation.
             assert_eq!(output.stdout, experiment(&arguments).stdout);
         }
         let rows_found: Vec<Value> = records(&output);

@@ -1,4 +1,4 @@
-//! `petrel index`: a server's process, and the subcommands that call it.
+//! `petrel index`: a server process, and the subcommands that call it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};
@@ -7,7 +7,7 @@ use crate::common::{comes_true, command, finish, petrel, record, records, stderr
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// A running `petrel index serve`, killed if it is still there at the end.
+/// A running `petrel index serve`; killed on drop if it still runs.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -34,7 +34,7 @@ impl Server {
         petrel(&[&fixed, rest].concat())
     }
 
-    /// Asks it to end; gives its exit code and its last line.
+    /// Asks the server to end; returns its exit code and its last line.
     fn terminate(mut self) -> (Option<i32>, Value) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(comes_true(|| self.child.try_wait().unwrap().is_some()), "it does not end");
@@ -46,7 +46,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended long ago.
+        // The server may have ended long ago.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -10,11 +10,11 @@ use crate::common::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Processes of replicas, killed if they are still there at the end.
+/// Replica processes; killed on drop if they still run.
 struct Cluster {
     addresses: Vec<String>,
     nodes: Vec<Option<Child>>,
-    /// Where each has a directory for its log, if they have.
+    /// The parent of the replicas' log directories; `None` for logs in memory.
     data: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ impl Cluster {
         let id = node.to_string();
         let mut arguments =
             vec!["kv", "serve", "--json", "--idle", "block", "--id", &id, "--peers", &peers];
-        // Processes of a busy machine stand still for long.
+        // On a busy machine, processes may stop for long.
         arguments.extend(["--election", "1s", "--log-level", "warning", "--drain", "120s"]);
         if let Some(data) = &data {
             arguments.extend(["--data", data.to_str().unwrap()]);
@@ -52,7 +52,7 @@ impl Cluster {
         kill_process(Pid::from_child(child), signal).unwrap();
     }
 
-    /// Waits for the end of a node that was asked to; gives its exit code.
+    /// Waits for the end of a node that was asked to end; returns its exit code.
     fn wait(&mut self, node: usize) -> Option<i32> {
         let mut child = self.nodes[node - 1].take().unwrap();
         assert!(comes_true(|| child.try_wait().unwrap().is_some()), "node {node} does not end");
@@ -64,7 +64,7 @@ impl Cluster {
         assert_eq!(self.wait(node), None, "ended by the signal");
     }
 
-    /// Runs `petrel kv` with these words.
+    /// Runs `petrel kv` with these arguments.
     fn run(&self, words: &[&str]) -> Output {
         let servers = self.addresses.join(",");
         let arguments = [&["kv"], words, &["--json", "--servers", &servers]].concat();
@@ -82,7 +82,7 @@ impl Cluster {
         records(&self.run(&["status"])).into_iter().filter(|it| it["event"].is_null()).collect()
     }
 
-    /// The node that leads, as soon as one does.
+    /// Returns the leader, as soon as there is one.
     fn leader(&self) -> usize {
         let mut leader = None;
         let found = comes_true(|| {
@@ -108,7 +108,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for mut child in self.nodes.drain(..).flatten() {
-            // It may have ended.
+            // The process may have ended.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -132,7 +132,7 @@ fn serve(arguments: &[&str]) -> Child {
         panic!("no replica: {:?}", finish(child));
     };
     assert_eq!(ready["event"], "ready", "{ready}");
-    // What else it prints is read, so that it never finds the pipe closed.
+    // Further output is read, so that the replica never finds the pipe closed.
     std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
     child
 }
@@ -168,11 +168,11 @@ fn kv__goes_on_when_the_leader_is_killed_and_takes_it_back() {
     cluster.ok(&["put", "after", "2"]);
     cluster.start_node(killed);
     cluster.wait_for_voters(&[1, 2, 3]);
-    // It has all, and may lead.
+    // The node has all entries again, and may lead.
     cluster.ok(&["transfer", &killed.to_string()]);
     assert_eq!(cluster.ok(&["get", "before"])["value"], "1");
     assert_eq!(cluster.ok(&["get", "after"])["value"], "2");
-    // Asked to end, it hands leadership over first.
+    // Before it ends, the node hands leadership over.
     cluster.signal(killed, Signal::TERM);
     assert_eq!(cluster.wait(killed), Some(0));
     assert_ne!(cluster.leader(), killed);

@@ -1,4 +1,5 @@
-//! `petrel kv chaos` as a user meets it: a short run, one that is interrupted, and one where it cannot be done.
+//! `petrel kv chaos` as a user sees it: a short run, an interrupted run, and a run without the required
+//! programs.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,7 +8,7 @@ use crate::common::{command, petrel, record, stderr, stdout};
 use petrel_skip::{Need, skip};
 use serde_json::Value;
 
-/// What is not there, if the run was skipped for it.
+/// Returns the missing requirement, if the run was skipped.
 fn skipped(line: &str) -> Option<String> {
     let record: Value = serde_json::from_str(line).unwrap();
     record["skipped"].as_str().map(str::to_owned)
@@ -51,14 +52,14 @@ fn chaos__what_was_started_ends_with_the_command() {
     let directory = directory("chaos-interrupted");
     let mut child = command(&arguments(&directory, "600s")).spawn().unwrap();
     let mut output = child.stdout.take().unwrap();
-    // It is in the midst of a phase, or it was skipped.
+    // The run is in the midst of a phase, or was skipped.
     let log = directory.join("phase-0/node-3.log");
     while !log.exists() && child.try_wait().unwrap().is_none() {
         std::thread::yield_now();
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // Whoever is left of the run still has the output.
+    // The pipe stays open while any process of the run lives.
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
     if let Some(why) = rest.lines().next().and_then(skipped) {

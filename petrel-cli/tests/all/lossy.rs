@@ -1,4 +1,4 @@
-//! `petrel sim experiment loss --veth`: packets of the kernel that get lost.
+//! `petrel sim experiment loss --veth`: loss of the kernel's packets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,17 +15,18 @@ use serde_json::Value;
 const LARGE: [&str; 4] = ["sim", "experiment", "loss", "--veth"];
 const SMALL: [&str; 4] = ["sim", "experiment", "small-loss", "--veth"];
 
-/// What the command says where it cannot do this.
+/// The messages of the command on hosts that lack a requirement.
 const OBSTACLES: [&str; 3] =
     ["a network namespace cannot be made", "`ip link add", "packets cannot be thrown away"];
 
-/// Both ends of a run keep a CPU each, and two runs would keep the same ones: one after the other.
+/// Lets runs take turns: client and server of a run keep a CPU each, and two runs would keep the same
+/// CPUs.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether this host has what it takes; says so if not.
+/// Returns true if this host lacks a requirement; then reports the test as skipped.
 fn is_skipped(output: &Output) -> bool {
     let reason = stderr(output).trim();
     let is_skipped =
@@ -40,7 +41,7 @@ fn count(row: &Value, side: &str, name: &str) -> u64 {
     row[side][name].as_u64().unwrap_or_else(|| panic!("{side}.{name} of {row}"))
 }
 
-/// What holds of each row, whatever was lost.
+/// Checks the properties of every row, whatever was lost.
 fn assert_row(row: &Value) {
     for side in ["with", "without"] {
         assert!(count(row, side, "answered") > 0, "{row}");
@@ -53,8 +54,8 @@ fn assert_row(row: &Value) {
         return;
     }
     assert!(dropped > 0, "{row}");
-    // What was thrown away on its way to the server was a packet of a request, which came there all
-    // the same, or what asks for an answer, which no client sends before it has waited too long.
+    // A packet dropped on the way to the server either belonged to a request, which arrived anyway after
+    // a retransmission, or was a probe, which no client sends before a wait is over.
     let repeats = ["retransmissions", "timeouts", "probes"];
     let repeats: u64 = repeats.iter().map(|name| count(row, "with", name)).sum();
     assert!(repeats >= count(row, "with", "dropped_requests"), "{row}");
@@ -116,7 +117,7 @@ fn loss__for_people_is_a_table_a_plot_and_the_way_to_repeat_it() {
     assert!(svg.starts_with("<svg") && svg.contains("selective"), "{svg}");
 }
 
-/// The network namespaces of a process's threads.
+/// Returns the network namespaces of a process's threads.
 fn namespaces(process: &Path) -> BTreeSet<String> {
     let tasks = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
     let links = tasks.filter_map(|task| fs::read_link(task.path().join("ns/net")).ok());
@@ -136,13 +137,14 @@ fn loss__interrupted_leaves_no_namespace_behind() {
     let process = Path::new("/proc").join(child.id().to_string());
     let own = namespaces(Path::new("/proc/self"));
     let mut made = BTreeSet::new();
-    // Two of its own, once it is at work.
+    // The run creates two namespaces once it measures.
     let is_at_work = comes_true(|| {
         made = namespaces(&process).difference(&own).cloned().collect();
         made.len() == 2 || child.try_wait().unwrap().is_some()
     });
     if child.try_wait().unwrap().is_none() {
-        // Not SIGINT: shells have their background jobs ignore it, and who they start inherits that.
+        // SIGTERM instead of SIGINT: shells let background jobs ignore SIGINT, and child processes
+        // inherit that.
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     }
     let output = finish(child);
@@ -151,12 +153,12 @@ fn loss__interrupted_leaves_no_namespace_behind() {
     }
     assert!(is_at_work && made.len() == 2, "{made:?} {output:?}");
     assert!(!output.status.success(), "{output:?}");
-    // A program that it had started may be a little later.
+    // Programs that the run started may end a little later.
     let nobody_is_there = || processes().all(|process| namespaces(&process).is_disjoint(&made));
     assert!(comes_true(nobody_is_there), "{made:?}");
 }
 
-/// Somebody with no rights.
+/// A user without rights.
 const NOBODY: u32 = 65_534;
 
 #[test]

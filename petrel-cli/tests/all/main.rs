@@ -1,4 +1,4 @@
-//! The command, as processes: one program for all of its tests.
+//! Tests of the command as a process, in one test program.
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 

@@ -1,5 +1,5 @@
-//! What people read: no escapes of others, the names of the command's flags, reasons, and limits that can
-//! be tried.
+//! The text that users read: foreign escape sequences removed, names of the command's flags, reasons,
+//! and limits that can be tested.
 
 use std::cell::RefCell;
 use std::sync::mpsc;
@@ -19,7 +19,7 @@ fn call__writes_out_the_escapes_in_a_servers_text() {
     assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
 }
 
-/// The server of a call that takes too long hears that nobody waits for it any more.
+/// The server of a call that takes too long learns that the client has given up.
 #[test]
 fn call__that_takes_too_long_sends_its_cancel() {
     for transport in ["udp", "shm"] {
@@ -41,7 +41,7 @@ fn call__that_takes_too_long_sends_its_cancel() {
             tell.send(endpoint.stats().protocol.cancels_received).unwrap();
         });
         let stop = stopped.recv().unwrap();
-        // The end of the link may overtake a frame that was sent last.
+        // The end of the link may overtake the frame that was sent last.
         for _ in 0..10 {
             let how = ["--method", "9", "--timeout", "100ms", "--transport", transport];
             let output = petrel(&[&["call", &address][..], &how].concat());

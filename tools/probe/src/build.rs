@@ -1,4 +1,4 @@
-//! One build of everything that a probe runs, and where cargo has put it.
+//! The shared build of all programs that a probe runs, and their paths.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// What cargo is to build: all of `arguments` with one target directory and the same flags.
+/// A cargo build: several invocations share one target directory and the same flags.
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     /// The workspace.
@@ -19,21 +19,21 @@ pub(crate) struct Build<'a> {
     pub(crate) variables: Vec<(&'static str, String)>,
 }
 
-/// Programs that were built.
+/// The programs that were built.
 #[derive(Debug, Default)]
 pub(crate) struct Artifacts {
     by_name: BTreeMap<(String, String), Artifact>,
 }
 
-/// A program that was built.
+/// A built program.
 #[derive(Clone, Debug)]
 pub(crate) struct Artifact {
     pub(crate) path: PathBuf,
-    /// The directory of its package, in which cargo runs tests.
+    /// The directory of the package, in which cargo runs tests.
     pub(crate) directory: PathBuf,
 }
 
-/// A line of cargo's that matters here.
+/// The relevant fields of a line of cargo's output.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
@@ -49,7 +49,7 @@ struct Target {
 }
 
 impl Build<'_> {
-    /// Has cargo build, and adds its programs. `arguments` begin with `test` or `build`.
+    /// Runs a cargo build, and records its programs. `arguments` begin with `test` or `build`.
     pub(crate) fn run(&self, arguments: &[String], artifacts: &mut Artifacts) -> Outcome<()> {
         let mut cargo = Command::new(cargo());
         cargo.args(arguments).arg("--message-format=json-render-diagnostics");
@@ -66,7 +66,7 @@ impl Build<'_> {
 }
 
 impl Build<'_> {
-    /// Has cargo check, and gives what it says, errors included, as lines of JSON.
+    /// Runs a cargo check, and returns its output, errors included, as lines of JSON.
     pub(crate) fn check(&self, arguments: &[String]) -> Outcome<String> {
         let mut cargo = Command::new(cargo());
         cargo.args(arguments).arg("--message-format=json").arg("--target-dir").arg(&self.target);
@@ -78,7 +78,7 @@ impl Build<'_> {
 }
 
 impl Artifacts {
-    /// The program of a package: `lib` for its unit tests, else the name of the test or example.
+    /// Returns a program of a package: `lib` for its unit tests, else the name of the test or example.
     pub(crate) fn get(&self, package: &str, target: &str) -> Outcome<&Artifact> {
         let key = (package.to_owned(), target.to_owned());
         self.by_name.get(&key).ok_or_else(|| Failure::NoArtifact(format!("{target} of {package}")))
@@ -95,7 +95,7 @@ impl Artifacts {
             return;
         };
         let Some(directory) = manifest.parent().map(Path::to_owned) else { return };
-        // Packages are known by their directories: the name is not in the message as such.
+        // Packages are identified by their directories, because the message lacks the bare name.
         let package = directory.file_name().map(|name| name.to_string_lossy().into_owned());
         let is_lib = target.kind.iter().any(|kind| kind == "lib");
         let name = if is_lib { "lib".to_owned() } else { target.name };
@@ -103,12 +103,12 @@ impl Artifacts {
     }
 }
 
-/// The cargo that runs this program, if one does.
+/// Returns the cargo that runs this program, or the default.
 fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }
 
-/// The directory of the workspace in which the probe was built.
+/// Returns the directory of the workspace that contains the probe.
 pub(crate) fn workspace() -> Outcome<PathBuf> {
     let output = Command::new(cargo())
         .args(["locate-project", "--workspace", "--message-format", "plain"])

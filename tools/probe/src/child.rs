@@ -1,4 +1,5 @@
-//! Programs under test: each has a time limit, and a bound of memory, since a defect may make it run or grow for ever.
+//! Programs under test, with a limit of time and memory, because a defect may make them run or grow for
+//! ever.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -12,20 +13,20 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// Address space of a process under test, in KiB: the largest tests map less than half of it.
+/// Address space of a process under test, in KiB: the largest tests map less than half of this limit.
 const MEMORY_KIB_MAX: u64 = 16 << 20;
 
-/// How often it is looked whether a process has ended.
+/// Interval of the checks whether a process has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A program, its arguments, and what else it takes to run it.
+/// A program with its arguments and environment.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) arguments: Vec<String>,
     pub(crate) directory: PathBuf,
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// What it prints when a test has failed, if it is to run no longer then.
+    /// Output that shows a failed test; if set, the program is stopped at this output.
     pub(crate) ends_at: Option<&'static str>,
 }
 
@@ -34,11 +35,11 @@ pub(crate) struct Program {
 pub(crate) enum End {
     Passed,
     Failed,
-    /// It ran longer than it may, and was killed.
+    /// The program exceeded its time limit, and was killed.
     TooLong,
 }
 
-/// What became of a program.
+/// The outcome of a program.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) end: End,
@@ -46,8 +47,8 @@ pub(crate) struct Ran {
 }
 
 impl Program {
-    /// Runs the program for at most `limit`. What it prints goes to `log`: a pipe could be kept open by processes
-    /// that it has started.
+    /// Runs the program for at most `limit`. Its output goes to the file `log`: child processes could
+    /// keep a pipe open.
     pub(crate) fn run(&self, limit: Duration, log: &Path) -> Outcome<Ran> {
         let begin = Instant::now();
         let mut child = self.start(log)?;
@@ -61,13 +62,13 @@ impl Program {
                 None => thread::sleep(LOOK),
             }
         };
-        // With all that it has started and left behind; there may be nothing left.
+        // Kills all processes that the program has left behind; there may be none.
         let _ = kill_process_group(group, Signal::KILL);
         child.wait().map_err(Failure::io("waiting for a test"))?;
         Ok(Ran { end, took: begin.elapsed() })
     }
 
-    /// Whether it has printed that a test has failed, and need not go on.
+    /// Returns true if the program has printed that a test failed, and can be stopped.
     fn has_failed(&self, log: &Path) -> bool {
         let Some(word) = self.ends_at else { return false };
         let text = std::fs::read(log).unwrap_or_default();
@@ -83,7 +84,7 @@ impl Program {
         let mut command = Command::new("sh");
         command.arg("-c").arg(limited).arg(&self.path).args(&self.arguments);
         command.current_dir(&self.directory).stdin(Stdio::null()).stdout(out).stderr(err);
-        // Nobody wants the smallest failing input of a defect, nor a file with it beside the test.
+        // The smallest failing input of a defect is not needed, nor a file with it beside the test.
         command.env("PROPTEST_MAX_SHRINK_ITERS", "0");
         command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
         command.envs(self.variables.iter().map(|(name, value)| (*name, value)));
@@ -130,7 +131,7 @@ mod tests {
         let (end, text) = run("sleep 1000 & echo $!; wait", Duration::from_millis(200));
         assert_eq!(end, End::TooLong);
         let stat = format!("/proc/{}/stat", text.trim());
-        // Killed, but perhaps not yet taken note of by its new parent.
+        // The process is killed, but perhaps not yet reaped by its new parent.
         let is_gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
         while !is_gone() {
             thread::yield_now();

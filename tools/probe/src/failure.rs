@@ -1,9 +1,9 @@
-//! Why a probe could not be made.
+//! The reasons why a probe could not run.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a probe could not be made. That a test found something is no failure.
+/// The reason why a probe could not run. A test that finds a defect is no failure.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{what}: {source}")]
@@ -27,7 +27,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// For `map_err`: what could not be done.
+    /// Returns a function for `map_err` that names the failed operation.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
         let what = what.into();
         move |source| Failure::Io { what, source }

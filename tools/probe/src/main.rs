@@ -1,6 +1,7 @@
-//! Whether the tests would notice: `petrel-probe planted` breaks the library on purpose, in known ways, and looks which
-//! tests find it; `petrel-probe mutants` does so with small changes of any line, and `petrel-probe reach` tells which
-//! lines each kind of test comes to (`docs/testing.md`).
+//! Measures whether the tests notice defects. `petrel-probe planted` breaks the library on purpose, in
+//! known ways, and reports the tests that find the defects. `petrel-probe mutants` does the same with
+//! small changes of any line. `petrel-probe reach` reports the lines that each kind of test executes
+//! (`docs/testing.md`).
 
 mod build;
 mod child;
@@ -45,5 +46,5 @@ fn main() -> ExitCode {
     }
 }
 
-/// Results of type `T`, or why there are none.
+/// Results of type `T`, or the reason why they are missing.
 type Outcome<T = ExitCode> = Result<T, Failure>;

@@ -1,8 +1,8 @@
-//! Tables for people.
+//! Tables for human readers.
 
 use comfy_table::{Table, presets};
 
-/// A table with these titles.
+/// Creates a table with these titles.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);

@@ -1,6 +1,6 @@
-//! Running the command, and a server of it, as separate processes.
+//! Runs the command, and a server, as separate processes.
 
-// Each test program uses a part of this.
+// A test program may use only a part of this module.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Read};
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Longer than anything here takes on a machine with ten times the load that it can carry. It
-/// catches what hangs, and judges no speed.
+/// Far beyond the time of any test on a machine with ten times its usual load. The limit detects hangs,
+/// and judges no speed.
 const HANG: Duration = Duration::from_secs(240);
 
-/// The command, to be started.
+/// Returns the command, not yet started.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_petrel"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -28,7 +28,7 @@ pub(crate) fn petrel(arguments: &[&str]) -> Output {
     finish(command(arguments).spawn().unwrap())
 }
 
-/// Waits until something holds; tells whether it ever did.
+/// Waits until `holds` returns true; returns false if it never did.
 pub(crate) fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + HANG;
     while Instant::now() < end {
@@ -40,8 +40,7 @@ pub(crate) fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// Waits for the end of a process, and takes what it prints meanwhile: a pipe that nobody empties
-/// would hold it up.
+/// Waits for the end of a process, and reads its output meanwhile: a full pipe would block the process.
 pub(crate) fn finish(mut child: Child) -> Output {
     let stdout = child.stdout.take().map(read_in_background);
     let stderr = child.stderr.take().map(read_in_background);
@@ -65,42 +64,42 @@ fn read_in_background(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8
     })
 }
 
-/// An address where nobody listens: of this process alone, on loopback, so that it stays free. Its port is
-/// below those that the system gives out.
+/// Returns an address without a listener: a loopback address of this process alone, so that it stays
+/// free. Its port is below the range that the system assigns.
 pub(crate) fn free_address() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
-    // Linux numbers no more than 2²² processes.
+    // Linux has at most 2²² process numbers.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     format!("127.{}.{middle}.{low}:{}", 64 | high, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The standard output, as text.
+/// Returns the standard output, as text.
 pub(crate) fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-/// The standard error, as text.
+/// Returns the standard error, as text.
 pub(crate) fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// The objects that `--json` printed.
+/// Returns the objects that `--json` printed.
 pub(crate) fn records(output: &Output) -> Vec<Value> {
     stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The only object that `--json` printed.
+/// Returns the only object that `--json` printed.
 pub(crate) fn record(output: &Output) -> Value {
     let mut records = records(output);
     assert_eq!(records.len(), 1, "{output:?}");
     records.remove(0)
 }
 
-/// A running `petrel serve`, killed if it is still there at the end.
+/// A running `petrel serve`; killed on drop if it still runs.
 pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    /// Its control address.
+    /// The control address.
     pub(crate) address: String,
 }
 
@@ -120,35 +119,35 @@ impl Server {
         Self { child, stdout, address }
     }
 
-    /// A server on a free port of IPv4's loopback.
+    /// Starts a server on a free port of IPv4's loopback.
     pub(crate) fn on_free_port() -> Self {
         Self::start(&["--listen", "127.0.0.1:0"])
     }
 
-    /// The counters of its first endpoint.
+    /// Returns the counters of the first endpoint.
     pub(crate) fn stats(&self) -> Value {
         let output = petrel(&["stats", &self.address, "--json", "--timeout", "60s"]);
         record(&output)["endpoints"][0]["stats"].clone()
     }
 
-    /// Waits until it has received so many requests.
+    /// Waits until the server has received `count` requests.
     pub(crate) fn wait_for_requests(&self, count: u64) {
         let has = || self.stats()["requests_received"].as_u64().is_some_and(|now| now >= count);
         assert!(comes_true(has), "the server gets no requests: {}", self.stats());
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the server.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for its end; gives its exit code and what else it printed.
+    /// Waits for the server's end; returns its exit code and its remaining output.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
         assert!(comes_true(|| self.child.try_wait().unwrap().is_some()), "the server does not end");
         let mut rest = String::new();
@@ -159,13 +158,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended long ago.
+        // The server may have ended long ago.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether this host has IPv6 on loopback; says so if not.
+/// Returns true if this host has IPv6 on loopback; otherwise reports the test as skipped.
 pub(crate) fn has_ipv6() -> bool {
     let has = UdpSocket::bind("[::1]:0").is_ok();
     if !has {

@@ -1,4 +1,4 @@
-//! The one build of all mutants.
+//! The shared build of all mutants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,22 +14,23 @@ use crate::build::{Artifacts, Build};
 use crate::child::{End, Program};
 use crate::failure::Failure;
 
-/// Builds until all mutants that do not compile are left out: the compiler finds some only when others are gone.
+/// Most builds until all mutants that do not compile are removed: the compiler finds some only when
+/// others are gone.
 const ROUNDS_MAX: usize = 24;
 
-/// All tests but those of threads in a model checker's order.
+/// All tests except those of threads under a model checker.
 const TESTS: &str = "test --no-run --lib --test all --test congestion --test corpus \
     --test memory_returned --test nexus_descriptors --test attacks \
     --example worlds --example nexus_worlds \
     -p petrel-proto -p petrel-transport -p petrel-rpc -p petrel-sim";
 
-/// Those have the library built with other flags.
+/// Tests of threads under a model checker, which need the library built with other flags.
 const TESTS_ON_THREADS: &str = "test --no-run -p petrel-rpc --test threads";
 
-/// How long a step may take without a mutant.
+/// Most time for a step without a mutant.
 const CONTROL_MAX: Duration = Duration::from_secs(900);
 
-/// The copy of the workspace, and what was built of it.
+/// The copy of the workspace, and the programs built from it.
 pub(super) struct World {
     pub(super) copy: Copy,
     pub(super) logs: PathBuf,
@@ -37,10 +38,10 @@ pub(super) struct World {
     with_threads: bool,
 }
 
-/// What a step does without a mutant.
+/// The result of a step without a mutant.
 pub(super) struct Control {
     pub(super) took: Duration,
-    /// Mutants whose places it comes to.
+    /// Mutants whose places the step executes.
     pub(super) reached: BTreeSet<u32>,
 }
 
@@ -68,7 +69,8 @@ struct Span {
 }
 
 impl World {
-    /// Copies the workspace, and builds all of its tests with all mutants; those of threads, if they are wanted.
+    /// Copies the workspace, and builds all of its tests with all mutants, on request also the tests of
+    /// threads.
     pub(super) fn build(from: &Path, with_threads: bool) -> Outcome<Self> {
         let target = from.join("target/mutants");
         let logs = target.join("logs");
@@ -95,7 +97,7 @@ impl World {
         Ok(Self { copy, logs, artifacts, with_threads })
     }
 
-    /// The program of a step.
+    /// Returns the program of a step.
     pub(super) fn program(
         &self,
         step: &Step,
@@ -108,12 +110,12 @@ impl World {
         Ok(Program { path, directory, arguments, variables, ends_at })
     }
 
-    /// Runs each step without a mutant: it has to pass, and says to which places it comes.
+    /// Runs every step without a mutant. The step must pass, and reports the places that it executes.
     pub(super) fn reach(&self) -> Outcome<BTreeMap<Step, Control>> {
         let mut controls = BTreeMap::new();
         for step in STEPS.into_iter().filter(|step| self.with_threads || !step.is_of_threads()) {
             let file = self.logs.join(format!("{}.reached", step.name.replace(' ', "-")));
-            // None is there when it is the first time.
+            // On the first run the file does not exist.
             let _ = std::fs::remove_file(&file);
             let log = self.logs.join("control.log");
             let variable = ("PETREL_REACH", file.to_string_lossy().into_owned());
@@ -133,7 +135,7 @@ impl World {
     }
 }
 
-/// What the runtime has written: numbers of four bytes.
+/// Parses the runtime's output: numbers of four bytes.
 fn numbers(bytes: &[u8]) -> BTreeSet<u32> {
     let (words, _) = bytes.as_chunks::<4>();
     words.iter().map(|word| u32::from_le_bytes(*word)).collect()
@@ -143,7 +145,8 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// For a build of mutants, which make much that is unused or unreachable.
+/// Returns the environment of a build of mutants; lints are capped, because mutants make much code
+/// unused or unreachable.
 fn flags(more: &str) -> Vec<(&'static str, String)> {
     vec![
         ("RUSTFLAGS", format!("--cap-lints allow {more}")),
@@ -152,7 +155,7 @@ fn flags(more: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Has the compiler check the libraries until it has nothing against them.
+/// Checks the libraries repeatedly, and removes mutants until the compiler reports no error.
 fn leave_out_what_does_not_compile(build: &Build<'_>, copy: &mut Copy) -> Outcome<()> {
     for _ in 0..ROUNDS_MAX {
         let arguments = words("check -p petrel-rpc --lib --keep-going");

@@ -1,4 +1,4 @@
-//! A copy of the workspace whose library crates have all of their mutants in one build.
+//! A copy of the workspace whose library crates contain all of their mutants in one build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,28 +13,30 @@ use super::render::{Numbered, Rendered, render};
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// Library crates that are mutated, by their directories.
+/// Library crates to mutate, by their directories.
 pub(super) const CRATES: [&str; 3] =
     ["crates/petrel-proto", "crates/petrel-transport", "crates/petrel"];
 
-/// What chooses mutants at run time: a module of `petrel-planted` in the copy, which all crates depend on.
+/// The module that chooses mutants at run time: a part of `petrel-planted` in the copy, because all
+/// crates depend on it.
 const RUNTIME: &str = include_str!("runtime.rs");
 const RUNTIME_FILE: &str = "crates/petrel-planted/src/lib.rs";
 
-/// How far apart the places of an error are at most that are taken for places of the same function.
+/// Largest distance between the places of an error that are taken for places in one function.
 const FUNCTION_BYTES_MAX: usize = 4_000;
 
-/// How far from an error the mutant is looked for if it is nowhere else.
+/// Largest distance from an error at which its mutant is searched, if there is none at the error's
+/// place.
 const NEARBY_BYTES: usize = 400;
 
-/// All mutants, and the copy of the workspace with those that compile.
+/// All mutants, and the copy of the workspace with the mutants that compile.
 #[derive(Default)]
 pub(super) struct Copy {
     pub(super) root: PathBuf,
     files: Vec<File>,
     /// Mutants that do not compile.
     dropped: BTreeSet<u32>,
-    /// Mutants that make no difference.
+    /// Mutants without effect.
     equivalent: BTreeSet<u32>,
     pub(super) mutants: Vec<Mutant>,
 }
@@ -51,7 +53,7 @@ struct File {
 }
 
 impl File {
-    /// The file and what is in it.
+    /// Returns a key of the file's name and contents.
     fn key(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.text.hash(&mut hasher);
@@ -89,7 +91,7 @@ impl Copy {
         Ok(copy)
     }
 
-    /// The mutants of the workspace at `from`.
+    /// Returns the mutants of the workspace at `from`.
     #[cfg(test)]
     pub(super) fn mutants_of(from: &Path) -> Outcome<Vec<Mutant>> {
         Ok(Self::read(from, PathBuf::new())?.mutants)
@@ -105,8 +107,8 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Copies all files but those that have mutants. Cargo builds what has been written anew, so that nothing is written
-    /// that is there already.
+    /// Copies all files without mutants. Cargo rebuilds every file with a new modification time, so
+    /// unchanged files are not written.
     fn copy_others(&self, from: &Path) -> Outcome<()> {
         let names: BTreeSet<PathBuf> = tracked(from)?.into_iter().map(PathBuf::from).collect();
         remove_others(&self.root, &self.root, &names)?;
@@ -124,8 +126,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Leaves out at once what did not compile the last time, of files that are what they were: their copies stay as they
-    /// are, and cargo need not build them again.
+    /// Removes at once the mutants that did not compile the last time, in files that are unchanged: the
+    /// copies of these files stay as they are, and cargo need not rebuild them.
     fn recall(&mut self) {
         let text = std::fs::read_to_string(self.memory()).unwrap_or_default();
         let known: BTreeMap<String, Vec<u32>> = serde_json::from_str(&text).unwrap_or_default();
@@ -135,7 +137,7 @@ impl Copy {
         }
     }
 
-    /// Writes down what does not compile, by the places in each file.
+    /// Records the mutants that do not compile, by their places in their files.
     fn remember(&self) -> Outcome<()> {
         let mut known = BTreeMap::new();
         for file in &self.files {
@@ -176,7 +178,7 @@ impl Copy {
         self.files.push(File { name, text, points, first_ids, rendered });
     }
 
-    /// Writes all files of the libraries, with the mutants that are left.
+    /// Writes all files of the libraries, with the remaining mutants.
     fn write(&mut self) -> Outcome<()> {
         for file in &mut self.files {
             let mut numbered = Vec::new();
@@ -191,11 +193,11 @@ impl Copy {
         Ok(())
     }
 
-    /// Leaves out the mutants that these errors of the compiler are of; gives how many there were.
+    /// Removes the mutants that cause these compiler errors; returns their number.
     pub(super) fn drop_blamed(&mut self, errors: &[CompileError]) -> Outcome<usize> {
         let before = self.dropped.len();
         let mut blamed: Vec<u32> = errors.iter().flat_map(|error| self.blamed(error)).collect();
-        // Of the others some follow from these.
+        // If some errors have a mutant at their place, the other errors may follow from these.
         if blamed.is_empty() {
             blamed.extend(errors.iter().flat_map(|error| self.between(error)));
         }
@@ -208,8 +210,8 @@ impl Copy {
         Ok(self.dropped.len() - before)
     }
 
-    /// The mutants that an error is of: by where the compiler points, else by what it points to besides, as it does where
-    /// a value is missed that a mutant takes away; else all of the line.
+    /// Returns the mutants that cause an error: those at the compiler's primary place, else those at
+    /// secondary places, for instance if a mutant removes a value; else all mutants of the line.
     fn blamed(&self, error: &CompileError) -> Vec<u32> {
         let rendered = |name: &str| {
             let file = self.files.iter().find(|file| file.name == name);
@@ -229,8 +231,8 @@ impl Copy {
         error.primary.iter().filter_map(of_line).flatten().collect()
     }
 
-    /// The mutants between the first and the last place in a file that an error points to: where it is about a value that
-    /// is used after it has been moved, say.
+    /// Returns the mutants between the first and the last place of an error in a file, for instance if a
+    /// value is used after it was moved.
     fn between(&self, error: &CompileError) -> Vec<u32> {
         let Some((name, primary)) = error.primary.first() else { return Vec::new() };
         let Some(file) = self.files.iter().find(|file| file.name == *name) else {
@@ -244,7 +246,7 @@ impl Copy {
         });
         let between = file.rendered.within(&all);
         if between.is_empty() {
-            // As where a loop goes on that a mutant does not leave.
+            // For instance if a loop continues because a mutant does not leave it.
             let around = all.start.saturating_sub(NEARBY_BYTES)..all.end + NEARBY_BYTES;
             return file.rendered.within(&around);
         }
@@ -255,12 +257,12 @@ impl Copy {
         self.dropped.len()
     }
 
-    /// Those that compile.
+    /// Returns the mutants that compile.
     pub(super) fn built(&self) -> impl Iterator<Item = &Mutant> {
         self.mutants.iter().filter(|mutant| !self.dropped.contains(&mutant.id))
     }
 
-    /// Those of them that a test could find.
+    /// Returns the compiling mutants that a test could find.
     pub(super) fn candidates(&self) -> impl Iterator<Item = &Mutant> {
         self.built().filter(|mutant| !self.equivalent.contains(&mutant.id))
     }
@@ -270,23 +272,23 @@ impl Copy {
     }
 }
 
-/// An error of the compiler's.
+/// A compiler error.
 #[derive(Debug)]
 pub(super) struct CompileError {
     pub(super) text: String,
-    /// Files and bytes to which it points.
+    /// The files and byte ranges that the error points to.
     pub(super) primary: Vec<(String, Range<usize>)>,
     pub(super) secondary: Vec<(String, Range<usize>)>,
 }
 
-/// The whole line with these bytes.
+/// Returns the range of the whole line with these bytes.
 fn line_of(text: &str, range: &Range<usize>) -> Range<usize> {
     let start = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
     let end = text[range.end..].find('\n').map_or(text.len(), |at| range.end + at);
     start..end
 }
 
-/// Files of the workspace that belong to it.
+/// Returns the files that belong to the workspace.
 fn tracked(root: &Path) -> Outcome<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -298,7 +300,7 @@ fn tracked(root: &Path) -> Outcome<Vec<String>> {
     Ok(names.filter(|name| root.join(name).is_file()).map(str::to_owned).collect())
 }
 
-/// Removes what the workspace has no more: cargo would build a test that was renamed twice.
+/// Removes files that the workspace no longer has: cargo would otherwise build a renamed test twice.
 fn remove_others(root: &Path, directory: &Path, names: &BTreeSet<PathBuf>) -> Outcome<()> {
     let Ok(entries) = std::fs::read_dir(directory) else { return Ok(()) };
     for path in entries.flatten().map(|entry| entry.path()) {
@@ -311,7 +313,7 @@ fn remove_others(root: &Path, directory: &Path, names: &BTreeSet<PathBuf>) -> Ou
     Ok(())
 }
 
-/// Leaves a file that has this text as it is, so that cargo does not build it again.
+/// Writes a file only if its text has changed, so that cargo does not rebuild an unchanged file.
 fn write_if_new(path: &Path, text: &[u8]) -> Outcome<()> {
     if std::fs::read(path).is_ok_and(|former| former == text) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Mutants of which a reader has found that they make no difference: no test can find those.
+//! Mutants that a reader has found to have no effect: no test can find them.
 //!
-//! Each line of `equivalent.tsv` is a file, what was changed, the source line, and the reason. Numbers of lines would be
-//! wrong with the next change of the file; a line that has changed is judged again.
+//! A line of `equivalent.tsv` is a file, the change, the source line, and the reason. Line numbers would
+//! be wrong after the next change of the file; a changed source line is judged again.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::copy::Mutant;
 
 const JUDGED: &str = include_str!("equivalent.tsv");
 
-/// A line of the file.
+/// A line of `equivalent.tsv`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Judged<'a> {
     file: &'a str,
@@ -27,7 +27,7 @@ fn judged(text: &str) -> impl Iterator<Item = Judged<'_>> {
     })
 }
 
-/// The numbers of those among these mutants.
+/// Returns the numbers of the equivalent mutants among `mutants`.
 pub(super) fn among(mutants: &[Mutant]) -> BTreeSet<u32> {
     let judged: BTreeSet<_> =
         judged(JUDGED).map(|one| (one.file, one.operator, one.source)).collect();

@@ -7,9 +7,10 @@ use syn::{Attribute, Expr, ExprLit, Item, ItemMod, Lit, Meta};
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// Modules that test others, or that do nothing in this build. A census says to the simulator's rules what an endpoint
-/// holds, and nothing else asks for it: its mutants make a check weaker, which no test of the product can find. The same
-/// holds for a transport that is `detached` from the system, which is the simulator's. `prefetch` changes no more than time.
+/// Modules that test others, or have no effect in this build. A census reports to the simulator's rules
+/// the objects that an endpoint holds, and has no other caller. Its mutants weaken a check, so no test
+/// of the product can find them. The same applies to a transport that is `detached` from the system,
+/// which only the simulator uses. `prefetch` changes only the speed.
 const LEFT_OUT: [&str; 5] = ["conformance", "events", "census", "detached", "prefetch"];
 
 /// A source file.
@@ -19,7 +20,8 @@ pub(super) struct Source {
     pub(super) parsed: syn::File,
 }
 
-/// The files of the library whose root this is, in the order of their paths. Modules for tests are left out.
+/// Returns the files of the library with this root, in the order of their paths, without modules for
+/// tests.
 pub(super) fn of_library(root: &Path) -> Outcome<Vec<Source>> {
     let mut found = Vec::new();
     let directory = root.parent().unwrap_or(Path::new("."));
@@ -68,7 +70,7 @@ fn visit_module(
     visit(path, &inner, found)
 }
 
-/// Whether what has this attribute is not in the build, or only for tests.
+/// Returns true if an item with this attribute is not in the build, or only for tests.
 pub(super) fn leaves_out(attribute: &Attribute) -> bool {
     let Meta::List(list) = &attribute.meta else { return attribute.path().is_ident("test") };
     let words = ["test", "loom", "shuttle", "fuzzing", "feature", "petrel_break", "not"];

@@ -1,4 +1,4 @@
-//! Runs mutants, and says what has found each.
+//! Runs mutants, and determines the step that finds each.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -10,31 +10,31 @@ use super::steps::{STEPS, Step};
 use crate::Outcome;
 use crate::child::{End, Program};
 
-/// How long a step may take with a mutant: so many times as long as the run that noted what is reached, which is slower
-/// than others, and some seconds beside it.
+/// Time limit of a step with a mutant: this multiple of the run that recorded the executed places, which
+/// is slower than others, but at least `LIMIT_MIN`.
 const SLOWER_MAX: u32 = 2;
 const LIMIT_MIN: Duration = Duration::from_secs(15);
 
-/// What became of a mutant.
+/// The result of a mutant.
 #[derive(Debug)]
 pub(super) struct Verdict {
     pub(super) id: u32,
     pub(super) end: Verdicts,
-    /// What the test that found it said.
+    /// The message of the test that found the mutant.
     pub(super) says: String,
     pub(super) took: Duration,
 }
 
-/// How a mutant ended.
+/// The outcome of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdicts {
-    /// By this step.
+    /// Found by this step.
     Found(&'static str),
-    /// This step took too long with it.
+    /// The step took too long with the mutant.
     Hangs(&'static str),
-    /// No step has found it.
+    /// No step has found the mutant.
     Lives,
-    /// No step comes to its place.
+    /// No step executes the mutant's place.
     NotReached,
 }
 
@@ -44,7 +44,7 @@ impl Verdict {
     }
 }
 
-/// Runs these mutants, some at a time.
+/// Runs these mutants, several at a time.
 pub(super) fn all(
     world: &World,
     controls: &BTreeMap<Step, Control>,
@@ -103,8 +103,8 @@ fn judge(world: &World, controls: &BTreeMap<Step, Control>, id: u32) -> Outcome<
     ended(if is_reached { Verdicts::Lives } else { Verdicts::NotReached }, String::new())
 }
 
-/// Whether the tests that failed do so again by themselves: on a busy machine a test of real transports may fail without
-/// any mutant.
+/// Returns true if the failed tests fail again alone: on a busy machine a test of real transports may
+/// fail without any mutant.
 fn fails_again(program: &Program, failed: &[String], limit: Duration, log: &Path) -> Outcome<bool> {
     if failed.is_empty() {
         // The program crashed.
@@ -115,7 +115,7 @@ fn fails_again(program: &Program, failed: &[String], limit: Duration, log: &Path
     Ok(again.run(limit, log)?.end != End::Passed)
 }
 
-/// The tests that failed, by the program's own words.
+/// Returns the failed tests, according to the program's output.
 fn failed_tests(log: &Path) -> Vec<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

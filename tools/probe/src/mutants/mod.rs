@@ -22,27 +22,27 @@ use clap::Args;
 use crate::{Outcome, build};
 use compile::World;
 
-/// Change the library's source in small ways, one at a time, and look which tests find it
+/// Change the library's source in small ways, one at a time, and report the tests that find the changes
 ///
-/// All mutants of petrel-proto, petrel-transport and petrel are compiled into one build of a copy of the workspace, and an
-/// environment variable chooses one. A sample is run: unit tests, seeds of the simulator, tests of real transports, up to
-/// the first that fails, or takes much longer than without a mutant. The exit code is 1 if fewer than --bar in a
-/// hundred are found.
+/// All mutants of petrel-proto, petrel-transport and petrel are compiled into one build of a copy of the
+/// workspace, and an environment variable chooses one. For a sample of the mutants the command runs unit
+/// tests, seeds of the simulator, and tests of real transports, up to the first that fails, or takes
+/// much longer than without a mutant. The exit code is 1 if fewer than --bar in a hundred are found.
 #[derive(Debug, Args)]
 pub(crate) struct MutantsArgs {
     /// How many mutants to run
     #[arg(long, value_name = "N", default_value_t = 100)]
     sample: usize,
 
-    /// Draws the sample
+    /// Seed of the sample
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
 
-    /// Run these mutants, by the numbers of a former report of the same sources, and no sample
+    /// Run these mutants, by the numbers of a former report of the same sources, in place of a sample
     #[arg(long, value_name = "ID", conflicts_with_all = ["sample", "seed"])]
     only: Vec<u32>,
 
-    /// Also run worlds of threads in a model checker's order, which takes a second build
+    /// Also run worlds of threads under a model checker, which takes a second build
     #[arg(long)]
     threads: bool,
 
@@ -50,11 +50,11 @@ pub(crate) struct MutantsArgs {
     #[arg(long, short, value_name = "N", default_value_t = 2)]
     jobs: usize,
 
-    /// How many in a hundred have to be found
+    /// Required share of mutants that are found, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 92)]
     bar: usize,
 
-    /// Write the results there, as JSON
+    /// Write the results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

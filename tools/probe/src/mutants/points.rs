@@ -1,4 +1,4 @@
-//! Places of a source file that can be mutated, and how.
+//! Places of a source file that can be mutated, and their mutants.
 
 use std::ops::Range;
 
@@ -23,29 +23,30 @@ pub(super) struct Point {
     pub(super) variants: Vec<Variant>,
 }
 
-/// How the mutants of a place are written.
+/// The form of the mutants of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// An expression that another takes the place of.
+    /// An expression that is replaced.
     Expression,
     /// A condition that is negated.
     Condition,
-    /// A statement that is left out.
+    /// A statement that is removed.
     Statement,
-    /// The beginning of a function, which ends there.
+    /// The beginning of a function, which then returns at once.
     Entry,
 }
 
-/// What one mutant does at its place.
+/// The change of one mutant at its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Variant {
-    /// As the report has it.
+    /// The name in the report.
     pub(super) operator: String,
-    /// What takes the place of the source.
+    /// The text that replaces the source.
     pub(super) text: String,
 }
 
-/// All places of a file. Macros, constants, patterns, types, tests, and what prints for people are left alone.
+/// Returns all places of a file, except macros, constants, patterns, types, tests, and formatting for
+/// human readers.
 pub(super) fn of(source: &Source) -> Vec<Point> {
     let mut finder = Finder { text: &source.text, points: Vec::new() };
     finder.visit_file(&source.parsed);
@@ -57,7 +58,7 @@ struct Finder<'a> {
     points: Vec<Point>,
 }
 
-/// Methods that have a counterpart of the same type.
+/// Methods with a counterpart of the same type.
 const COUNTERPARTS: [(&str, &str); 10] = [
     ("min", "max"),
     ("max", "min"),
@@ -71,15 +72,16 @@ const COUNTERPARTS: [(&str, &str); 10] = [
     ("all", "any"),
 ];
 
-/// Functions that tell the processor or the scheduler something, and return nothing: a program without the call does the
-/// same a little later.
+/// Functions that only give hints to the processor or the scheduler: a program without the call has the
+/// same result a little later.
 const HINTS: [&str; 3] = ["yield_now", "spin_loop", "prefetch"];
 
-/// What prints for people, and what a simulator does to a ring: it breaks rules on purpose, and looks at what was written.
+/// Formatting for human readers, and the functions by which a simulator breaks a ring's rules on purpose
+/// or inspects it.
 const FUNCTIONS_LEFT_OUT: [&str; 5] =
     ["fmt", "misbehave", "lie_about_head", "forge_header", "look_back"];
 
-/// Methods that take memory ahead.
+/// Methods that reserve memory.
 const CAPACITIES: [&str; 3] = ["reserve", "reserve_exact", "shrink_to"];
 
 impl Finder<'_> {
@@ -87,7 +89,7 @@ impl Finder<'_> {
         &self.text[spanned.span().byte_range()]
     }
 
-    /// Whether this has a planted defect in it, which is no part of the product.
+    /// Returns true if the code contains a planted defect, which is no part of the product.
     fn is_planted(&self, spanned: &impl Spanned) -> bool {
         self.text_of(spanned).contains("planted(")
     }
@@ -101,7 +103,7 @@ impl Finder<'_> {
         self.points.push(Point { range, line, shape, variants: variants.collect() });
     }
 
-    /// An expression, of which `from` may be `to`.
+    /// Adds an expression with its replacements.
     fn swap(&mut self, at: &impl Spanned, variants: Vec<(String, String)>) {
         self.add(at, Shape::Expression, variants);
     }
@@ -141,7 +143,7 @@ impl Finder<'_> {
         self.swap(expr, variants.into_iter().map(|to| (format!("{text} -> {to}"), to)).collect());
     }
 
-    /// Negates a condition that has no operator to be changed.
+    /// Negates a condition without an operator that could be changed.
     fn condition(&mut self, cond: &Expr) {
         let is_plain = matches!(
             cond,
@@ -153,7 +155,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Ends a function at its beginning.
+    /// Makes a function return at its beginning.
     fn entry(&mut self, signature: &Signature, block: &Block) {
         if block.stmts.is_empty() || signature.constness.is_some() {
             return;
@@ -189,7 +191,7 @@ impl Finder<'_> {
     }
 }
 
-/// What may stand in the place of an operator.
+/// Returns the possible replacements of an operator.
 fn others(op: &BinOp) -> &'static [&'static str] {
     match op {
         BinOp::Add(_) => &["-"],
@@ -220,7 +222,8 @@ fn others(op: &BinOp) -> &'static [&'static str] {
     }
 }
 
-/// Whether a chain of conditions binds something: then it can stand nowhere else.
+/// Returns true if a chain of conditions contains a `let` binding, so that it is valid only where it
+/// stands.
 fn has_let(expr: &Expr) -> bool {
     match expr {
         Expr::Let(_) => true,
@@ -229,7 +232,7 @@ fn has_let(expr: &Expr) -> bool {
     }
 }
 
-/// Values of a type that are most likely wrong.
+/// Returns values of a type that are most likely wrong.
 fn defaults(output: &ReturnType) -> Vec<&'static str> {
     let ReturnType::Type(_, ty) = output else { return vec![""] };
     match &**ty {
@@ -261,8 +264,8 @@ fn defaults_of(path: &Path) -> Vec<&'static str> {
     }
 }
 
-/// Whether a call does nothing that this build could show: it gives a hint, or tells an event, which takes the feature
-/// `tracing`.
+/// Returns true if a call has no visible effect in this build: it gives a hint, or records an event,
+/// which requires the feature `tracing`.
 fn is_without_effect(call: &syn::ExprCall) -> bool {
     let Expr::Path(function) = &*call.func else { return false };
     let segments = &function.path.segments;
@@ -270,7 +273,7 @@ fn is_without_effect(call: &syn::ExprCall) -> bool {
     is_hint || segments.len() == 2 && segments[0].ident == "events"
 }
 
-/// Whether a statement can be left out: it is there for what it does.
+/// Returns true if a statement can be removed, because it stands for its effect.
 fn is_effect(expr: &Expr) -> bool {
     match expr {
         Expr::Call(call) => !is_without_effect(call),
@@ -283,7 +286,7 @@ fn is_effect(expr: &Expr) -> bool {
     }
 }
 
-/// Whether what a condition leads to is what only a planted defect does, which is no part of the product.
+/// Returns true if the condition guards code of a planted defect alone, which is no part of the product.
 fn is_defect(cond: &str) -> bool {
     cond.contains("planted(") && !cond.contains("!planted(")
 }
@@ -433,15 +436,15 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         self.visit_expr(&call.receiver);
-        // How much memory is taken ahead changes nothing that a test could see.
+        // The size of reserved memory has no effect that a test could see.
         if !CAPACITIES.iter().any(|name| call.method == name) {
             call.args.iter().for_each(|argument| self.visit_expr(argument));
         }
     }
 
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
-        // Names of planted defects, what is unchecked, memory taken ahead, and what is told as an event are no places
-        // for mutants.
+        // Names of planted defects, unchecked assertions, reserved memory, and recorded events are no
+        // places for mutants.
         let path = self.text_of(&call.func);
         let is_out = ["planted", "assert_unchecked", "with_capacity"];
         if !path.starts_with("events::") && !is_out.iter().any(|name| path.ends_with(name)) {

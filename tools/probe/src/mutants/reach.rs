@@ -1,4 +1,4 @@
-//! Which part of the library each kind of test comes to.
+//! The part of the library that each kind of test executes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -11,16 +11,16 @@ use super::steps::STEPS;
 use crate::table::table;
 use crate::{Outcome, build};
 
-/// Show which share of the places that can be mutated each kind of test comes to
+/// Show the share of mutable places that each kind of test executes
 ///
-/// The build is that of `mutants`. A place that no test comes to can hide anything.
+/// The build is the build of `mutants`. A place that no test executes can hide any defect.
 #[derive(Debug, Args)]
 pub(crate) struct ReachArgs {
-    /// Also run worlds of threads in a model checker's order, which takes a second build
+    /// Also run worlds of threads under a model checker, which takes a second build
     #[arg(long)]
     threads: bool,
 
-    /// Also list the lines that no test comes to
+    /// Also list the lines that no test executes
     #[arg(long)]
     unreached: bool,
 }

@@ -1,40 +1,41 @@
-//! A source file with all of its mutants, each behind a condition.
+//! A source file with all of its mutants, each under a condition.
 
 use std::ops::Range;
 
 use super::points::{Point, Shape};
 
-/// The function that says whether a mutant is chosen.
+/// The function that returns whether a mutant is chosen.
 const IS: &str = "::petrel_planted::mutant::is";
 
 /// A file with its mutants.
 #[derive(Debug)]
 pub(super) struct Rendered {
     pub(super) text: String,
-    /// Where mutants are in it, inner ones behind those that they lie in.
+    /// The places of mutants in the text; inner places come after the enclosing ones.
     regions: Vec<Region>,
 }
 
 #[derive(Debug)]
 struct Region {
     id: u32,
-    /// What the mutant does.
+    /// The code of the mutant.
     own: Range<usize>,
-    /// The whole place, with its other mutants and with what it is without.
+    /// The whole place, with its other mutants and the original code.
     whole: Range<usize>,
 }
 
-/// A place with the numbers of those of its mutants that compile.
+/// A place with the numbers of its mutants that compile.
 pub(super) struct Numbered<'a> {
     pub(super) point: &'a Point,
-    /// With the place in the list of variants.
+    /// The mutant's number, and its index in the list of variants.
     pub(super) ids: Vec<(u32, usize)>,
 }
 
-/// Writes a file with these mutants.
+/// Renders a file with these mutants.
 pub(super) fn render(source: &str, numbered: &[Numbered<'_>]) -> Rendered {
     let mut order: Vec<&Numbered<'_>> = numbered.iter().filter(|n| !n.ids.is_empty()).collect();
-    // Outer places come before those in them. Of equal ones the first that was found is the outer.
+    // Enclosing places come before inner ones. Of places with the same range, the first one found
+    // encloses the others.
     order.sort_by_key(|n| (n.point.range.start, std::cmp::Reverse(n.point.range.end)));
     let mut writer = Writer { source, out: String::new(), regions: Vec::new(), order, next: 0 };
     writer.write(0..source.len());
@@ -46,12 +47,12 @@ struct Writer<'a> {
     out: String,
     regions: Vec<Region>,
     order: Vec<&'a Numbered<'a>>,
-    /// The next place to write.
+    /// The index of the next place to write.
     next: usize,
 }
 
 impl Writer<'_> {
-    /// Writes a part of the source with the places in it.
+    /// Writes a part of the source with its places.
     fn write(&mut self, range: Range<usize>) {
         let mut at = range.start;
         while let Some(numbered) = self.order.get(self.next)
@@ -122,8 +123,8 @@ impl Writer<'_> {
 }
 
 impl Rendered {
-    /// The mutants that are to blame for an error of the compiler's there: the mutant whose own text has it, or those of
-    /// the innermost place around it; none if there is no such place.
+    /// Returns the mutants that cause a compiler error at a place: the mutant whose text contains the
+    /// error, else those of the innermost enclosing place; none without an enclosing place.
     pub(super) fn blamed(&self, error: &Range<usize>) -> Vec<u32> {
         let has = |range: &Range<usize>| range.start <= error.start && error.end <= range.end;
         if let Some(region) = self.regions.iter().find(|region| has(&region.own)) {
@@ -136,7 +137,7 @@ impl Rendered {
         self.regions.iter().filter(|r| r.whole == least).map(|region| region.id).collect()
     }
 
-    /// The mutants of all places that touch these bytes.
+    /// Returns the mutants of all places that touch these bytes.
     pub(super) fn within(&self, range: &Range<usize>) -> Vec<u32> {
         let touches = |r: &&Region| r.whole.start < range.end && range.start < r.whole.end;
         self.regions.iter().filter(touches).map(|region| region.id).collect()
@@ -149,7 +150,7 @@ mod tests {
     use super::super::points;
     use super::*;
 
-    /// The source with all of its mutants, each written as `is(N)`, and what they are.
+    /// Returns the source with all mutants, written as `is(N)`, and their operators.
     fn mutated(text: &str) -> (String, Vec<String>) {
         let parsed = syn::parse_file(text).unwrap();
         let source = Source { path: "a.rs".into(), text: text.to_owned(), parsed };

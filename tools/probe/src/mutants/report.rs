@@ -1,4 +1,4 @@
-//! What became of mutants, for people and for programs.
+//! The results of mutants, for human readers and for programs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ struct MutantRecord<'a> {
     seconds: f64,
 }
 
-/// Words for how a mutant ended, and what by.
+/// Returns the outcome of a mutant in words, and the step that decided.
 fn words(end: Verdicts) -> (&'static str, &'static str) {
     match end {
         Verdicts::Found(by) => ("found", by),
@@ -43,7 +43,8 @@ fn words(end: Verdicts) -> (&'static str, &'static str) {
     }
 }
 
-/// The directory of a file in its crate's sources: of `crates/petrel/src/nexus/links.rs` it is `petrel/nexus`.
+/// Returns the directory of a file in its crate's sources: `petrel/nexus` for
+/// `crates/petrel/src/nexus/links.rs`.
 pub(super) fn area(file: &str) -> String {
     let (crate_, path) = file.split_once("/src/").unwrap_or(("", file));
     let crate_ = crate_.rsplit('/').next().unwrap_or_default();
@@ -51,7 +52,7 @@ pub(super) fn area(file: &str) -> String {
     format!("{crate_}/{}", part.trim_end_matches(".rs"))
 }
 
-/// Prints who lives, and the sums of each area.
+/// Prints the mutants that live, and the sums of every area.
 pub(super) fn print(copy: &Copy, verdicts: &[Verdict]) {
     let mut living = table(&["number", "place", "mutant", "source", ""]);
     let mut areas: BTreeMap<String, [usize; 4]> = BTreeMap::new();

@@ -1,5 +1,5 @@
-/// Chooses the mutant of this process, and notes what is reached. The probe adds this module to `petrel-planted` in
-/// its copy of the workspace.
+/// Chooses the mutant of this process, and records the executed places. The probe adds this module to
+/// `petrel-planted` in its copy of the workspace.
 #[allow(missing_docs)]
 pub mod mutant {
     use std::fs::File;
@@ -7,7 +7,7 @@ pub mod mutant {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-    /// The mutant of this process, or one of the words below.
+    /// The mutant of this process, or one of the constants below.
     static CHOSEN: AtomicU32 = AtomicU32::new(UNSET);
     const NONE: u32 = u32::MAX;
     const UNSET: u32 = u32::MAX - 1;
@@ -19,7 +19,7 @@ pub mod mutant {
     static REACHED: [AtomicBool; IDS_MAX] = [const { AtomicBool::new(false) }; IDS_MAX];
     static FILE: OnceLock<File> = OnceLock::new();
 
-    /// Whether the code is to do what this mutant does.
+    /// Returns true if this mutant is active.
     #[inline]
     pub fn is(id: u32) -> bool {
         let chosen = CHOSEN.load(Ordering::Relaxed);
@@ -37,7 +37,8 @@ pub mod mutant {
             && !reached.swap(true, Ordering::Relaxed)
             && let Some(mut file) = FILE.get()
         {
-            // One write each, at the end of the file: other processes of the same test write there, too.
+            // A single write at the end of the file, because other processes of the same test write
+            // there, too.
             file.write_all(&id.to_le_bytes()).expect("the file of what is reached takes more");
         }
         false

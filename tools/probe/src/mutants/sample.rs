@@ -1,8 +1,8 @@
-//! Which mutants are run.
+//! The choice of mutants to run.
 
 use super::copy::{CRATES, Copy};
 
-/// Draws so many mutants, of each crate in proportion to what it has.
+/// Draws `count` mutants, from every crate in proportion to its number of mutants.
 pub(super) fn draw(copy: &Copy, count: usize, seed: u64) -> Vec<u32> {
     let mut random = Random(seed);
     let by_crate: Vec<Vec<u32>> = (0..CRATES.len())
@@ -15,13 +15,13 @@ pub(super) fn draw(copy: &Copy, count: usize, seed: u64) -> Vec<u32> {
         random.shuffle(&mut ids, share);
         drawn.extend_from_slice(&ids[..share]);
     }
-    // What has been run by any time is a sample, too.
+    // After a shuffle, the mutants that have run at any time are a sample, too.
     let all = drawn.len();
     random.shuffle(&mut drawn, all);
     drawn
 }
 
-/// Divides `count` in proportion to `sizes`; what is left goes to the largest remainders.
+/// Divides `count` in proportion to `sizes`; the rest goes to the largest remainders.
 fn shares(sizes: &[usize], count: usize) -> Vec<usize> {
     let all: usize = sizes.iter().sum();
     let count = count.min(all);
@@ -45,7 +45,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Puts a random choice of all into the first places.
+    /// Moves a random choice of all elements to the first places.
     fn shuffle(&mut self, ids: &mut [u32], places: usize) {
         for place in 0..places {
             let other = place + self.below(ids.len() - place);

@@ -1,14 +1,14 @@
-//! What is run against a mutant: the cheapest first, up to the first that fails.
+//! The programs that are run against a mutant: the cheapest first, up to the first that fails.
 
 /// A program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Step {
-    /// As the report has it.
+    /// The name in the report.
     pub(super) name: &'static str,
     pub(super) package: &'static str,
     pub(super) target: &'static str,
     pub(super) arguments: &'static [&'static str],
-    /// Whether it takes sockets, threads and time: then a failure is looked at twice.
+    /// Whether the step uses sockets, threads and time: then a failure is repeated before it counts.
     pub(super) is_real: bool,
 }
 
@@ -21,16 +21,16 @@ const fn real(name: &'static str, package: &'static str, target: &'static str) -
 }
 
 impl Step {
-    /// Whether it has a build of its own.
+    /// Returns true if the step has a separate build.
     pub(super) fn is_of_threads(&self) -> bool {
         self.target == "threads"
     }
 }
 
-/// The step that compares what happens with a record of what happened before.
+/// The step that compares a run's events with a record of an earlier run.
 pub(super) const RECORD: &str = "record";
 
-/// All steps, in the order in which they run. Those that never come to a mutant's place leave it out.
+/// All steps, in the order in which they run. A mutant skips the steps that never execute its place.
 pub(super) const STEPS: [Step; 14] = [
     step("proto unit", "petrel-proto", "lib"),
     step("transport unit", "petrel-transport", "lib"),
@@ -45,6 +45,7 @@ pub(super) const STEPS: [Step; 14] = [
     real("memory returned", "petrel", "memory_returned"),
     real("descriptors", "petrel", "nexus_descriptors"),
     real("attacks", "petrel", "attacks"),
-    // The last: what only the record finds has broken no rule, and the report shows how many these are.
+    // The last step: a mutant found by the record alone has broken no rule, and the report shows the
+    // number of these mutants.
     Step { arguments: &["record"], ..step(RECORD, "petrel-sim", "all") },
 ];

@@ -1,4 +1,4 @@
-//! Which tests have to find which planted defect.
+//! The tests that have to find the planted defects.
 
 use std::fmt;
 
@@ -13,24 +13,24 @@ pub(super) const PACKAGES: [&str; 7] = [
     "petrel-kv-check",
 ];
 
-/// Something to run that may find a defect.
+/// A program that may find a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     /// Unit tests of the package in this directory whose names contain the text.
     Unit(&'static str, &'static str),
-    /// Such tests of its program `tests/all`.
+    /// Tests of the program `tests/all` whose names contain the text.
     Test(&'static str, &'static str),
-    /// So many seeds of the library's simulator.
+    /// This number of seeds of the library's simulator.
     Seeds(u64),
-    /// So many seeds of the replicated store's.
+    /// This number of seeds of the replicated store's simulator.
     StoreSeeds(u64),
-    /// Seeds of threads in a model checker's order, as many as one run has.
+    /// Seeds of threads under a model checker: as many as one run has.
     Threads,
 }
 
 use Step::{Seeds, StoreSeeds, Test, Threads, Unit};
 
-/// What looks for a defect: the cheapest first.
+/// Returns the steps that search for a defect, the cheapest first.
 pub(super) fn steps_of(defect: &str) -> &'static [Step] {
     match DETECTORS.iter().find(|(name, _)| *name == defect) {
         Some((_, steps)) => steps,
@@ -38,7 +38,7 @@ pub(super) fn steps_of(defect: &str) -> &'static [Step] {
     }
 }
 
-/// In the order of the names.
+/// The defects in the order of their names, with their steps.
 const DETECTORS: &[(&str, &[Step])] = &[
     ("client_call_outlives_endpoint", &[Threads]),
     ("client_free_place_unseen", &[Threads]),
@@ -128,7 +128,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
 ];
 
 impl Step {
-    /// The package's directory, the program, and its arguments.
+    /// Returns the package's directory, the program, and its arguments.
     pub(super) fn program(&self) -> (&'static str, &'static str, Vec<String>) {
         let seeds = |count: u64| vec!["0".to_owned(), count.to_string(), "first".to_owned()];
         match *self {
@@ -140,7 +140,7 @@ impl Step {
         }
     }
 
-    /// Whether a run that passed has tested anything: a filter that no name contains passes as well.
+    /// Returns true if a passed run has tested anything: a filter that matches no test passes as well.
     pub(super) fn has_run(&self, log: &str) -> bool {
         match self {
             Unit(..) | Test(..) | Threads => {
@@ -150,7 +150,7 @@ impl Step {
         }
     }
 
-    /// The line that names the test or the seed that failed first.
+    /// Returns the line that names the test or the seed that failed first.
     pub(super) fn first_sign(&self, log: &str) -> String {
         let sign = |line: &&str| match self {
             Threads => line.starts_with("again: "),

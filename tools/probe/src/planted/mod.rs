@@ -1,4 +1,4 @@
-//! Planted defects: each has to be found by a test that is named beside it.
+//! Planted defects: the test that is named for a defect has to find it.
 
 mod detectors;
 mod sources;
@@ -18,31 +18,33 @@ use crate::failure::Failure;
 use crate::table::table;
 use detectors::{PACKAGES, Step, steps_of};
 
-/// Break the library and the services in known ways, one at a time, and look which tests find it
+/// Break the library and the services in known ways, one at a time, and report the tests that find the
+/// defects
 ///
-/// There is one build, with `--cfg petrel_break`, and its own target directory. Each test runs without a defect
-/// first, and has to pass. Then each defect's tests run in the order of `--list`, up to the first that fails, or hangs.
-/// The exit code is 1 if a defect lives through all of its tests.
+/// There is one build, with `--cfg petrel_break`, and a separate target directory. Every test first runs
+/// without a defect, and has to pass. Then the tests of every defect run in the order of `--list`, up to
+/// the first that fails, or hangs. The exit code is 1 if a defect survives all of its tests.
 #[derive(Debug, Args)]
 pub(crate) struct PlantedArgs {
     /// Only these defects
     #[arg(value_name = "DEFECT")]
     only: Vec<String>,
 
-    /// Print the defects, and the tests of each, and run nothing
+    /// Print the defects and their tests, and run nothing
     #[arg(long)]
     list: bool,
 
-    /// Go on after the first test that finds a defect, to see which others do
+    /// Continue after the first test that finds a defect, to see which others find it
     #[arg(long)]
     all_tests: bool,
 }
 
-/// How long a test may take with a defect: so many times as long as without any, and no less than the second.
+/// Time limit of a test with a defect: this multiple of its time without a defect, but at least
+/// `LIMIT_MIN`.
 const SLOWER_MAX: u32 = 10;
 const LIMIT_MIN: Duration = Duration::from_secs(20);
 
-/// How long it may take without a defect.
+/// Time limit of a test without a defect.
 const CONTROL_MAX: Duration = Duration::from_secs(1_200);
 
 pub(crate) fn run(args: &PlantedArgs) -> Outcome {
@@ -91,13 +93,13 @@ fn list(defects: &[&Defect]) {
     println!("{table}");
 }
 
-/// The build, and where what it prints goes.
+/// The build, and the directory of the logs.
 struct Probe {
     artifacts: Artifacts,
     logs: PathBuf,
 }
 
-/// What has found a defect.
+/// A step that has found a defect.
 struct Found {
     by: String,
     says: String,
@@ -118,7 +120,8 @@ impl Probe {
             .partition(|step| **step == Step::Threads);
         let mut artifacts = Artifacts::default();
         if !of_threads.is_empty() {
-            // The library on a model checker's threads: other flags, and so another target directory.
+            // The library on a model checker's threads needs other flags, and so another target
+            // directory.
             let target = target.join("threads");
             let variables = variables(format!("{flags} --cfg shuttle"));
             let arguments = ["test", "--no-run", "-p", "petrel-rpc", "--test", "threads"];
@@ -137,7 +140,7 @@ impl Probe {
         Ok(Self { artifacts, logs })
     }
 
-    /// Runs each test without a defect: it has to pass. Gives how long it may take with any.
+    /// Runs every test without a defect: it has to pass. Returns the time limits with a defect.
     fn control(&self, defects: &[&Defect]) -> Outcome<BTreeMap<Step, Duration>> {
         let mut limits = BTreeMap::new();
         for step in defects.iter().flat_map(|defect| steps_of(defect.name)) {
@@ -188,7 +191,7 @@ impl Probe {
     }
 }
 
-/// What was printed; nothing if it cannot be read, as after a full disk.
+/// Returns the output; empty if the log is unreadable, as after a full disk.
 fn read(log: &Path) -> String {
     std::fs::read(log).map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into())
 }

@@ -1,4 +1,4 @@
-//! The sources and the table of defects name the same.
+//! Checks that the sources and the table of defects contain the same names.
 
 #![cfg(test)]
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use petrel_planted::DEFECTS;
 
-/// Names in calls of `planted("…")`, with the files that have them.
+/// Collects the names in calls of `planted("…")`, with their files.
 fn planted_in(directory: &Path, found: &mut BTreeMap<String, Vec<PathBuf>>) {
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -15,7 +15,7 @@ fn planted_in(directory: &Path, found: &mut BTreeMap<String, Vec<PathBuf>>) {
             planted_in(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
-            // In one piece, this file would have a call itself.
+            // As one literal, the text would make this file contain a call itself.
             for part in text.split(concat!("planted", "(\"")).skip(1) {
                 let name = part.split('"').next().unwrap_or_default();
                 found.entry(name.to_owned()).or_default().push(path.clone());
