@@ -214,7 +214,7 @@ impl Connection {
         self.stream.write_all(&bytes)
     }
 
-    /// Sends PING, so that the server considers this side alive.
+    /// Sends PING, as a sign of life.
     ///
     /// # Errors
     /// The system's error.
@@ -239,7 +239,7 @@ impl Connection {
         }
     }
 
-    /// Returns the next message of one of these kinds; others are skipped.
+    /// Returns the next message of the given kinds, and skips the rest.
     ///
     /// # Errors
     /// Like [`Connection::receive`]; also if the server sends GOODBYE and `wanted` does not include it.

@@ -1,5 +1,5 @@
 //! A peer in shared memory (`docs/wire-protocol.md` §8.4; the segment's header defines the layout of the
-//! rings). It writes to the segment by `pwrite`, so that no memory is mapped.
+//! rings). The peer writes to the segment by `pwrite` and maps no memory.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -37,12 +37,12 @@ const LAST: u64 = 1 << 31;
 /// Records begin at multiples of this number.
 const RECORD_ALIGN: u64 = 64;
 
-/// A process of the same user and host, with a link to the server through shared memory.
+/// A process of the server's user and host, with a link through shared memory.
 #[derive(Debug)]
 pub struct Neighbour {
     connection: Connection,
     memory: OwnedFd,
-    /// The bell by which the sides wake one another. This side never reads it.
+    /// The bell for wake-ups of either side. This side never reads it.
     bell: UnixStream,
     session: Session,
     position: u64,
@@ -107,7 +107,7 @@ impl Neighbour {
     }
 
     /// Announces sleep once more: the server's next answer has to wake this side. The wake-ups are never
-    /// read, so that the bell's buffer fills up eventually.
+    /// read, and the bell's buffer fills up eventually.
     ///
     /// # Errors
     /// The system's error.

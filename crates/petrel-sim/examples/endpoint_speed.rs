@@ -1,5 +1,5 @@
 //! The speed of the simulator with endpoints that do next to nothing: 100 hosts with ten transports each.
-//! All transports know one another and keep 60 small requests outstanding.
+//! All transports are peers and keep 60 small requests outstanding.
 //!
 //! `cargo run --release -p petrel-sim --example endpoint_speed [microseconds]`
 

@@ -15,7 +15,7 @@ use crate::fabric::SimAddr;
 #[derive(Debug, Default)]
 pub(crate) struct Lent {
     frames: Vec<LentFrame>,
-    /// The bytes of these frames at the time of the push, one frame after the other.
+    /// The bytes of these frames at the time of the push, frame by frame.
     copies: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ mod tests {
     const SENDER: SimAddr = SimAddr::new(HostId(0), 1);
 
     fn check(lent: &mut Lent) -> bool {
-        // SAFETY: both tests keep what they note until they have checked it.
+        // SAFETY: the tests keep all noted frames until the check.
         let check = || unsafe { lent.check(SENDER) };
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok()
     }

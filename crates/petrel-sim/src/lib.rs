@@ -1,10 +1,10 @@
 //! A deterministic simulator for Petrel.
 //!
 //! Real endpoints run here on virtual hosts: the same code as on a NIC, over a [transport](SimTransport)
-//! whose packets travel through a simulated [`fabric`] in virtual time. Links have rate and delay, queues
-//! and switches have finite buffers. Faults can be injected: loss, duplication, reordering, corruption,
-//! delay spikes, partitions, pauses, crashes and restarts. A run follows from one seed, and the same seed
-//! repeats the run to the picosecond.
+//! with packets that travel through a simulated [`fabric`] in virtual time. Links have rate and delay,
+//! queues and switches have finite buffers. Faults can be injected: loss, duplication, reordering,
+//! corruption, delay spikes, partitions, pauses, crashes and restarts. A seed determines a run to the
+//! picosecond.
 //!
 //! ```
 //! use petrel_sim::fabric::{FabricConfig, FabricHandle, HostId, LinkConfig, SimAddr, Topology};

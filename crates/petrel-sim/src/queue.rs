@@ -5,7 +5,7 @@
 //!
 //! 1. A wheel of slots, each an unsorted list of the events of a few nanoseconds. When the hand reaches a
 //!    slot, its list is sorted and becomes the run, from which events are taken: a few, in a few cache
-//!    lines. A bitmap marks the slots in use, so that a quiet time costs nothing.
+//!    lines. A bitmap marks the slots in use; quiet times cost nothing.
 //! 2. Events scheduled for the hand's slot, or before it, come too late for the run. They go to a heap
 //!    beside the run, which is nearly always empty; the earlier event of the two is taken.
 //! 3. Events beyond the wheel wait in a third place, a heap too, and enter the wheel when the hand is near
@@ -147,7 +147,7 @@ impl<E> EventQueue<E> {
     }
 
     /// Moves the hand to the next slot in use and sorts its events. All earlier slots are empty. Returns
-    /// `None` if there is no event at all.
+    /// `None` without any event.
     fn turn(&mut self) -> Option<()> {
         debug_assert!(self.run.is_empty() && self.late.is_empty());
         match self.occupied.next_from(slot_index(self.hand + 1)) {

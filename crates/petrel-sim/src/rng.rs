@@ -1,8 +1,8 @@
-//! A random number generator whose results never change.
+//! A random number generator with fixed results.
 //!
-//! A seed in a regression list must mean the same run for years. The generator is therefore part of this
-//! crate instead of a dependency: xoshiro256\*\* (Blackman and Vigna, 2018), seeded by SplitMix64 as its
-//! authors advise. It uses only integer arithmetic, so that results are the same on every platform.
+//! A seed in a regression list must select an unchanged run for years. The generator is therefore part of
+//! this crate instead of a dependency: xoshiro256\*\* (Blackman and Vigna, 2018), seeded by SplitMix64 as
+//! its authors advise. Integer arithmetic makes the results equal on every platform.
 
 /// A seeded generator. Not for secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl Rng {
 
     /// Returns an independent generator for one part of a run.
     ///
-    /// Each link, host and workload has its own stream, so that more draws in one stream leave the others
+    /// Every link, host and workload has a separate stream: more draws in a stream leave all others
     /// unchanged. `domain` names the kind of part and `index` the part.
     pub fn stream(seed: u64, domain: u32, index: u32) -> Self {
         let mut label = u64::from(domain) << 32 | u64::from(index);
@@ -68,8 +68,8 @@ impl Rng {
         }
     }
 
-    /// Returns true with the given probability. Always consumes exactly one draw, so that changing one
-    /// probability leaves the later draws unchanged.
+    /// Returns true with the given probability. Always consumes exactly one draw: changing a probability
+    /// leaves later draws unchanged.
     #[inline]
     pub fn chance(&mut self, probability: Probability) -> bool {
         let scaled = ((self.next_u64() >> 32) * u64::from(Probability::SCALE)) >> 32;
@@ -98,9 +98,9 @@ fn split_mix(state: &mut u64) -> u64 {
 
 /// A probability in parts per billion: links lose one packet of ten million.
 ///
-/// An integer can be neither negative nor NaN, and compares the same everywhere. A draw has 32 bits, so
-/// that one part is 4 or 5 of its values. A whole number of millionths succeeds at exactly the draws at
-/// which it did when the unit was millionths.
+/// An integer can be neither negative nor NaN, and compares equally everywhere. A draw has 32 bits: a part
+/// is 4 or 5 of its values. A whole number of millionths succeeds at exactly the draws at which it did when
+/// the unit was millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Probability(u32);
 

@@ -93,7 +93,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 /// Runs seeds on `jobs` threads, at least one, and stops at the first failure unless `keeps_going` is set.
 /// Each thread makes its own runner. `progress` is called after each seed.
 ///
-/// Each seed is an independent world, so that the order of execution changes nothing.
+/// Seeds are independent worlds: the order of execution changes nothing.
 pub fn run_many<W, C>(
     seeds: Range<u64>,
     jobs: usize,

@@ -43,8 +43,7 @@ pub enum Stop<A> {
         /// The waiting actors, and how much work each has outstanding.
         waiting: Vec<(ActorId, usize)>,
     },
-    /// A host has crashed. The simulation no longer has its actors and hands them out so that their last
-    /// state can be inspected.
+    /// A host has crashed. The simulation returns the host's actors, for inspection of their last state.
     Crashed {
         /// The host.
         host: HostId,

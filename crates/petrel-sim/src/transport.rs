@@ -65,8 +65,8 @@ impl Default for SimTransportConfig {
 /// The transport belongs to the incarnation of its host in which it was bound. After a crash it sends and
 /// receives nothing; the harness makes a new transport. Dropping a transport closes its port.
 ///
-/// A frame leaves with its content at the push, and has to have the same content at the flush: a transport
-/// that reads the frame only then would send other bytes. If the content differs, [`Transport::flush`]
+/// A frame leaves with its content at the push, and must have equal content at the flush: a transport that
+/// reads the frame only then would send different bytes. If the content differs, [`Transport::flush`]
 /// panics and names the frame.
 ///
 /// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it records when the
@@ -83,7 +83,7 @@ pub struct SimTransport {
     rings: RefCell<Option<Box<Rings>>>,
     peers: Peers,
     stats: TransportStats,
-    /// The packet whose frames the endpoint is processing.
+    /// The packet with the frames in processing.
     received: Frames,
     received_ecn: Ecn,
     rx_marked: u64,
@@ -144,8 +144,8 @@ impl SimTransport {
         &self.fabric
     }
 
-    /// Returns the ECN codepoint of the packet whose frames were delivered last. All frames of a packet
-    /// share the codepoint, so that a burst with a budget of one frame learns it for each packet.
+    /// Returns the ECN codepoint of the packet delivered last. All frames of a packet share the codepoint:
+    /// bursts with a budget of one frame see the codepoint of every packet.
     ///
     /// [`Transport`] has no method for it yet; this is the fabric's side of one.
     pub fn received_ecn(&self) -> Ecn {
@@ -171,7 +171,7 @@ impl SimTransport {
     /// nanoseconds, at which the endpoint has to run even if no peer wakes it.
     ///
     /// For actors that call [`Endpoint::run_once`](petrel::Endpoint::run_once) directly;
-    /// [`Transport::wait`] does the same.
+    /// [`Transport::wait`] includes this.
     pub fn rest(&self) -> Option<u64> {
         self.rings.borrow_mut().as_mut()?.rest()
     }
@@ -478,7 +478,7 @@ impl Transport for SimTransport {
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         let mut count = 0;
         if let Some(rings) = self.rings.get_mut() {
-            // Half is for the other media, so that neither side starves the other.
+            // Half is for packets and UDP, to prevent starvation of either.
             count = rings.rx_burst_to(budget.div_ceil(2), ByRing(&mut handler));
         }
         if let Some(udp) = &mut self.udp {
@@ -586,11 +586,11 @@ impl Peers {
 /// Ports from this number on are looked up in a tree, because all ports would make a host's table large.
 const TABLE_PORTS: u16 = 64;
 
-/// The peer of each address. Every received packet needs a lookup, so that the usual addresses of clusters,
-/// hosts and ports counted from zero, are in tables.
+/// The peer of each address. Every received packet needs a lookup. Therefore the usual addresses of
+/// clusters, hosts and ports counted from zero, are in tables.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// By host, then by port: the peer's number plus one, or 0 for none.
+    /// By host, then by port: the peer's number plus 1, or 0 without a peer.
     tables: Vec<Vec<u32>>,
     others: BTreeMap<SimAddr, PeerId>,
 }

@@ -30,7 +30,7 @@ const TRAIN_DATAGRAMS_MAX: usize = 64;
 /// datagram, segmentation that is not available.
 const CALLS_PER_REFUSAL: u64 = 400;
 
-/// Out of this number of neighbouring datagrams of a flow, one ends the merging.
+/// Average number of neighbouring datagrams of a flow per end of a merge.
 const JOINED_OF: u64 = 4;
 
 /// The transport of an endpoint.
@@ -232,7 +232,7 @@ impl Cable {
         fabric.submit_shown(packet);
     }
 
-    /// Returns whether the NIC has room for a train, or why it has none.
+    /// Checks that the NIC has room for a train; returns the refusal otherwise.
     fn check_room(&mut self, datagrams: usize, bytes: usize) -> Result<(), Refusal> {
         let mut fabric = self.fabric.borrow_mut();
         let host = self.binding.at.host;
@@ -335,7 +335,7 @@ impl Incoming {
         }
     }
 
-    /// Checks a delivered frame and returns its sender. The frames before it may have been dropped.
+    /// Checks a delivered frame and returns its sender. Earlier frames may have been dropped.
     fn deliver(&mut self, at: SimAddr, peer: PeerId, frame: &[u8]) -> SimAddr {
         let sender = self.senders.get(&peer).copied();
         while let Some(next) = self.frames.pop_front() {

@@ -48,8 +48,8 @@ struct Busy {
 }
 
 impl Crew {
-    /// Makes a pool with few workers and a short queue, so that the queue is full at times. `party` selects
-    /// the kind of load shedding.
+    /// Makes a pool with few workers, and a queue short enough to be full at times. `party` selects the
+    /// kind of load shedding.
     pub(super) fn new(party: u32) -> Self {
         let (target, interval) = (Duration::from_millis(2), Duration::from_millis(10));
         let shedding = match party % 5 {

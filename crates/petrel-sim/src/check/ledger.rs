@@ -24,7 +24,7 @@ pub(super) struct Ledger {
     pub(super) errands: Vec<Errand>,
     /// Requests too short for a call number, by server, method and their byte.
     tiny: BTreeMap<TinyKey, Tiny>,
-    /// Endpoints, in one incarnation each, whose sessions have congestion control.
+    /// Endpoints (in an incarnation) with congestion control.
     pub(super) controlled: BTreeSet<u32>,
     /// Sessions that their own client closed.
     closed_here: BTreeSet<(u32, SessionId)>,
@@ -123,7 +123,7 @@ pub(super) struct Counts {
     pub(super) nested: u64,
     /// Cancelled by the callers.
     pub(super) cancelled: u64,
-    /// Requests whose handlers were notified that the caller has stopped waiting.
+    /// Requests with handlers notified of the end of their caller's wait.
     pub(super) told: u64,
     /// Succeeded, with a message of the largest size.
     pub(super) largest: u64,
@@ -607,7 +607,7 @@ impl Ledger {
         self.troubles.justify(hosts, call.issued_ns, self.now_ns)
     }
 
-    /// Records that a client closes one of its sessions.
+    /// Records a session closed by its own client.
     pub(super) fn close_here(&mut self, client: u32, session: SessionId) {
         self.closed_here.insert((client, session));
     }
@@ -670,7 +670,7 @@ impl Ledger {
         self.calls.len()
     }
 
-    /// Removes a request that was never sent, so that a later execution is an error.
+    /// Removes a request that was never sent; a later execution is an error.
     fn unmake(&mut self, id: u32) {
         let call = self.calls[id as usize].clone();
         if call.spec.method.is_tiny() {

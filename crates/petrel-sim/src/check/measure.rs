@@ -33,7 +33,7 @@ const WAIT_NS: u64 = 5_000_000;
 const SMALL_BYTES: u32 = ID_BYTES as u32;
 const LARGE_BYTES: u32 = 60_000;
 
-/// Bytes in either direction of a call whose session shares the link with a second session.
+/// Bytes in either direction of a call while two sessions share the link.
 const SHARED_BYTES: u32 = 30_000;
 
 /// Number of small calls measured, one after another.
@@ -226,7 +226,7 @@ impl World {
         let len = LARGE_BYTES.min(scenario.message_bytes_max);
         let Some(agreed) = self.agreed(pair) else { return Ok(()) };
         let packets = u64::from(len.div_ceil(agreed.packet_bytes));
-        // A message has half of the credits if there are enough to share.
+        // A message has half of the credits if they suffice for sharing.
         let credits = u64::from(agreed.credits);
         let rounds = packets.div_ceil(if credits < 4 { credits } else { credits / 2 });
         let packet_bytes = u64::from(agreed.packet_bytes) + HEADERS_BYTES;

@@ -1,7 +1,7 @@
 //! Whole worlds drawn from a seed, and the rules that must hold in all of them.
 //!
 //! A seed draws hosts and processes, their settings, a network, a workload and a fault schedule. Real
-//! endpoints then call one another: echoes and transformations of every size, deferred and nested answers,
+//! endpoints then exchange calls: echoes and transformations of every size, deferred and nested answers,
 //! errors, dropped requests, calls of unknown methods. After the faults comes a quiet time in which
 //! everything must end. The checker verifies
 //!

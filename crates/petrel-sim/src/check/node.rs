@@ -64,7 +64,7 @@ pub(super) struct Shared {
     pub(super) at: SimAddr,
     pub(super) rng: RefCell<Rng>,
     pub(super) deferred: RefCell<Vec<Deferred>>,
-    /// Sessions for nested calls only, so that no cycle of waiting calls can arise.
+    /// Sessions for nested calls only, to prevent cycles of waiting calls.
     pub(super) leaves: RefCell<Vec<Leaf>>,
     /// Sessions on which requests arrived.
     pub(super) served: RefCell<BTreeSet<SessionId>>,
@@ -282,7 +282,7 @@ impl Actor for Node {
         let blocked_before = self.endpoint.transport_blocked();
         let is_busy = self.endpoint.run_once();
         let is_blocked = self.endpoint.transport_blocked() > blocked_before;
-        // A node with a full transmit queue is woken when there is room; a full ring is polled.
+        // A full transmit queue wakes the node when packets have left; a full ring is polled.
         if is_busy && !is_blocked {
             return Some(now_ns);
         }
@@ -374,7 +374,7 @@ impl Node {
         Some(session)
     }
 
-    /// Closes one of its sessions, in either role.
+    /// Closes a session of the node, in either role.
     pub(super) fn close(&mut self, session: SessionId) {
         self.shared.ledger().close_here(self.shared.party, session);
         self.endpoint.close(session);

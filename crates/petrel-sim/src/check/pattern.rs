@@ -1,4 +1,4 @@
-//! Message bytes that follow from a number, so that both ends can check all of them.
+//! Message bytes that follow from a number, for checks at sender and receiver.
 
 /// Bytes of a request that hold the call number.
 pub(super) const ID_BYTES: usize = 4;

@@ -15,7 +15,7 @@ use crate::{nexus, party};
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Two runs share it if, and almost certainly only if, the same events happened in both.
+    /// Two runs share the digest if, and almost certainly only if, they had equal events.
     pub digest: u64,
     /// Elapsed virtual time, in nanoseconds.
     pub virtual_ns: u64,
@@ -33,7 +33,7 @@ pub struct Report {
     pub frames_witnessed: u64,
     /// The report of the seed's nexus world.
     pub nexus: nexus::Report,
-    /// The report of the seed's multicast world, if there is one.
+    /// The report of the seed's multicast world, if present.
     pub party: party::Report,
     pub(super) counts: Counts,
     pub(super) errands: errand::Counts,

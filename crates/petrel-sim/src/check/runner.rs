@@ -11,10 +11,10 @@ use crate::seeds::{self, Failure, Progress, Summary};
 use crate::trace::Trace;
 use crate::{nexus, party};
 
-/// One of this number of seeds has a multicast world in addition.
+/// Number of seeds per additional multicast world.
 const SEEDS_PER_PARTY: u64 = 8;
 
-/// One of this number of seeds has a nexus world, which costs a quarter of a world of endpoints.
+/// Number of seeds per nexus world, which costs a quarter of a world of endpoints.
 const SEEDS_PER_NEXUS: u64 = 2;
 
 /// Options for running seeds.
@@ -25,7 +25,7 @@ pub struct Options {
     pub keep_going: bool,
     /// Whether every world has all features, no world is large, and every frame of every endpoint is a
     /// packet, like the worlds of the seeds on the regression list. Otherwise half of the worlds omit about
-    /// half of the features, so that features also occur alone.
+    /// half of the features: features must occur alone, too.
     pub has_everything: bool,
 }
 

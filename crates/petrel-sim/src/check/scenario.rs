@@ -189,7 +189,7 @@ impl Scenario {
         let retries = if self.is_impatient { rng.between(1, 9) } else { rng.between(10, 14) };
         config.protocol.retries_max = retries as u8;
         // A quarter of the endpoints take the general path for all frames, because both paths must keep the
-        // rules. Derived without a draw, so that the seeds on the regression list keep their meaning.
+        // rules. Derived without a draw: seeds on the regression list keep their meaning.
         let credits = config.sessions.credits;
         config.protocol.short_ways = credits % 4 != 3;
         if self.swarm.allows(Feature::Congestion) {
@@ -271,8 +271,8 @@ impl Scenario {
         SimTransportConfig { max_frame_bytes, coalesce, ecn_capable, ..Default::default() }
     }
 
-    /// Draws the medium of an endpoint: UDP for half of them. Uses a separate stream, so that other draws
-    /// stay unchanged.
+    /// Draws the medium of an endpoint: UDP for half of them. Uses a separate stream to keep other draws
+    /// unchanged.
     pub(super) fn draw_medium(&self, rng: &mut Rng) -> Medium {
         match rng.below(2) {
             1 if self.has_udp => Medium::Udp { seed: rng.next_u64() },

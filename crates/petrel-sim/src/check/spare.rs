@@ -3,7 +3,7 @@
 
 use petrel::MsgBuf;
 
-/// Maximum number of kept buffers: a few calls' worth, so that a buffer is reused soon.
+/// Maximum number of kept buffers: a few calls' worth, for early reuse.
 const BUFFERS_MAX: usize = 4;
 
 /// Free buffers.
@@ -22,7 +22,7 @@ impl Spare {
         Some(self.buffers.remove(place))
     }
 
-    /// Keeps a buffer, and drops the oldest if there are too many.
+    /// Keeps a buffer, and drops the oldest above the limit.
     pub(super) fn put(&mut self, buffer: MsgBuf) {
         if self.buffers.len() == BUFFERS_MAX {
             self.buffers.remove(0);

@@ -40,14 +40,14 @@ const LOOK_NS_MAX: u64 = 10_000_000;
 /// interval.
 const LEAVE_NS: u64 = 400_000;
 
-/// In one of this number of worlds neighbours share memory.
+/// Average number of worlds per world with shared memory between neighbours.
 const WORLDS_PER_RINGS: u64 = 2;
 
-/// One of this number of worlds is large.
+/// Average number of worlds per large world.
 const LARGE_WORLDS: u64 = 1_000;
 
-/// Of the worlds with messages of the largest size, one of this number keeps them: such a world costs as
-/// much as twenty others.
+/// Average number of worlds drawn with messages of the largest size per world that keeps them: its cost is
+/// that of twenty worlds.
 const GIANTS: u64 = 4;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
@@ -132,7 +132,7 @@ impl World {
         self.calm()?;
         self.begin(Phase::Draining);
         self.run_until_done()?;
-        // Wait until dead links are detected, so that no node probes over one.
+        // Wait until dead links are detected: nodes must not probe over dead links.
         self.run_for(self.common.scenario.aftermath_ns())?;
         self.common.ledger.borrow_mut().troubles.aftermath_ns = 0;
         self.begin(Phase::Probing);

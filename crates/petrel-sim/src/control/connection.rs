@@ -40,7 +40,7 @@ pub(super) struct End {
     pub(super) peer: Option<u64>,
     heard_ns: u64,
     decoder: Decoder,
-    /// Items sent and not yet received by the other side, with their arrival times.
+    /// Items in flight to the peer, with their arrival times.
     out: VecDeque<(u64, Item)>,
 }
 
@@ -81,7 +81,7 @@ impl Network {
         id
     }
 
-    /// Returns true if a side has received the other's HELLO.
+    /// Returns true if a side has received the peer's HELLO.
     pub(super) fn has_greeted(&self, id: ConnectionId, side: Side) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.ends[side].peer.is_some())
     }
@@ -176,7 +176,7 @@ impl Network {
         self.forget_if_over(id);
     }
 
-    /// Returns when the first item from `side` can be delivered, if there is one.
+    /// Returns when the first item from `side` can be delivered.
     fn deliverable_at(&self, id: ConnectionId, side: Side) -> Option<u64> {
         let connection = self.connections.get(&id)?;
         let &(at_ns, _) = connection.ends[side].out.front()?;
@@ -263,7 +263,7 @@ impl Network {
         }
     }
 
-    /// Sends a heartbeat from a side, and checks the other side for silence.
+    /// Sends a heartbeat from a side, and checks the peer for silence.
     pub(super) fn on_tick(&mut self, id: ConnectionId, side: Side) {
         let now_ns = self.now_ns();
         let Some(connection) = self.connections.get(&id) else { return };
@@ -302,7 +302,7 @@ impl Network {
         self.is_calm && self.connections.get(&id).is_some_and(|one| one.ends.iter().all(hears))
     }
 
-    /// Closes a side of the connection: its links end, and the other side gets a reset.
+    /// Closes a side of the connection: its links end, and the peer gets a reset.
     fn close(&mut self, id: ConnectionId, side: Side, why: &str) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if !std::mem::take(&mut connection.ends[side].is_open) {

@@ -96,7 +96,7 @@ impl ControlNetwork {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, high, low)), DEFAULT_PORT)
     }
 
-    /// Starts a process on a host that has none, in a new incarnation.
+    /// Starts a process on a host without a process, in a new incarnation.
     pub fn start_process(&self, host: HostId) {
         self.network.borrow_mut().start_process(host);
     }
@@ -148,7 +148,7 @@ impl ControlNetwork {
         std::mem::take(&mut self.network.borrow_mut().agreements)
     }
 
-    /// Returns the first violation of the control plane's own rules; a defect of Petrel, if there is one.
+    /// Returns the first violation of the control plane's own rules; a defect of Petrel.
     pub fn fault(&self) -> Option<String> {
         self.network.borrow().fault.clone()
     }

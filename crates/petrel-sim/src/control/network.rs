@@ -22,7 +22,7 @@ pub(super) struct EndpointKey {
     pub(super) host: HostId,
     pub(super) incarnation: u64,
     pub(super) endpoint: EndpointId,
-    /// Counts attachments, to distinguish an endpoint from an earlier one with the same number.
+    /// Counts attachments, to distinguish an endpoint from its predecessor of equal number.
     pub(super) serial: u64,
 }
 
@@ -88,7 +88,7 @@ pub struct Agreement {
 pub(super) struct Process {
     /// 0 without a process.
     pub(super) incarnation: u64,
-    /// Whether the host is down, too, so that its kernel refuses no connections.
+    /// Whether the host is down, too: then no kernel refuses connections.
     pub(super) is_silent: bool,
     pub(super) endpoints: BTreeMap<EndpointId, Local>,
     /// Connections that this process opened.
@@ -189,7 +189,8 @@ impl Network {
         }
     }
 
-    /// Returns the host whose process handles an event. The event is delayed while this host is paused.
+    /// Returns the host of the process that handles an event. The event is delayed while this host is
+    /// paused.
     fn who_runs(&self, event: &Event) -> Option<HostId> {
         match *event {
             Event::Post(from, _) => Some(from.host),

@@ -23,7 +23,7 @@ impl Network {
         }
         link.proposals.insert(open.request, open);
         let due = Event::ProposalDue(host, id, open.request);
-        // The server's process has half of this time, so that its refusal comes first.
+        // The server's process has half of the time, and refuses first.
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, due);
         self.send(connection, 0, open);
     }

@@ -229,7 +229,7 @@ impl Caller {
 }
 
 impl Driver for Caller {
-    /// Returns when the next group is due, if there is one.
+    /// Returns when the next group is due.
     fn next_ns(&self) -> Option<u64> {
         let state = self.state.borrow();
         let goes_on = self.phase.is_calling.get() && state.tally.started < self.load.calls_max;

@@ -78,7 +78,7 @@ impl CostConfig {
     }
 }
 
-/// Runs the experiment; `on_row` gets each row as soon as it is complete.
+/// Runs the experiment, and passes every complete row to `on_row`.
 ///
 /// # Errors
 /// See [`ExperimentError`].

@@ -41,7 +41,7 @@ pub struct IncastConfig {
     pub senders: Vec<u16>,
     /// The controllers to compare.
     pub controllers: Vec<Controller>,
-    /// Whether all hosts except the receiver call one another meanwhile.
+    /// Whether all hosts except the receiver exchange calls meanwhile.
     pub background: bool,
     /// Bytes of a request.
     pub request_bytes: usize,
@@ -66,7 +66,7 @@ impl IncastConfig {
     }
 
     /// Returns the settings of the second table: with background traffic, which is also measured alone. The
-    /// background has fifty times the packets of the incast, so that a tenth of the time has to suffice.
+    /// background has fifty times the packets of the incast; a tenth of the time has to suffice.
     pub fn with_background(self) -> Self {
         let senders = [0].into_iter().chain(self.senders).collect();
         Self { background: true, senders, measured_ns: self.measured_ns / 10, ..self }
@@ -114,7 +114,7 @@ pub struct IncastRow {
     /// Jain's index of the senders' shares; 1 is fair.
     pub jain: f64,
     /// The average rate of senders under the receiver's leaf, divided by the rate of senders under other
-    /// leaves, whose path is two switches longer. `None` unless there are both.
+    /// leaves, with two more switches on the path. `None` unless there are both.
     pub near_over_far: Option<f64>,
     /// Calls from the first to the last, including probes and background: all answered correctly.
     pub calls: u64,
@@ -126,7 +126,7 @@ pub struct IncastRow {
     pub measured_ns: u64,
 }
 
-/// Runs the experiment; `on_row` gets each row as soon as it is complete.
+/// Runs the experiment, and passes every complete row to `on_row`.
 ///
 /// # Errors
 /// See [`ExperimentError`].

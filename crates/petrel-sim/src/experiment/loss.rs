@@ -109,7 +109,7 @@ pub struct LossRow {
     pub frame_bytes: usize,
 }
 
-/// Runs the experiment; `on_row` gets each row as soon as it is complete.
+/// Runs the experiment, and passes every complete row to `on_row`.
 ///
 /// # Errors
 /// See [`ExperimentError`].

@@ -1,9 +1,8 @@
 //! Requests and answers with every byte checked.
 //!
-//! A request ends with the requested length of the answer and with its number. The bytes before them stay
-//! the same from call to call, so that a client need not write eight megabytes for every call. The answer
-//! follows from a hash of the whole request: a server that received one wrong byte answers incorrectly.
-//! wrongly.
+//! A request ends with the requested length of the answer and with its number. The bytes before them do not
+//! change, which saves a client writing eight megabytes for every call. The answer follows from a hash of
+//! the whole request: a server that received one wrong byte answers incorrectly.
 
 pub(super) use crate::check::pattern::{fill, is_filled};
 

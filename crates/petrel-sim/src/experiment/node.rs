@@ -62,7 +62,7 @@ impl Node {
         self.drivers.iter().map(|driver| driver.pending()).sum()
     }
 
-    /// Returns true if there is work to do now.
+    /// Returns true if work is due now.
     fn goes_on(&self, was_busy: bool, was_blocked: bool) -> bool {
         if !self.phase.is_calling.get() {
             return was_busy && !was_blocked;
@@ -79,14 +79,14 @@ impl Actor for Node {
         let mut is_busy = self.endpoint.run_once();
         let is_due = |driver: &Rc<dyn Driver>| driver.next_ns().is_some_and(|at| at <= now_ns);
         if self.drivers.iter().any(is_due) {
-            // Between two turns, so that actions happen at the time of this turn, and their packets leave
-            // in it.
+            // Between two turns: actions happen at the time of this turn, and their packets leave at its
+            // end.
             for driver in &self.drivers {
                 Rc::clone(driver).act(&mut self.endpoint.context());
             }
             is_busy |= self.endpoint.run_once();
         }
-        // A node with a full transmit queue is woken when there is room.
+        // A full transmit queue wakes the node when packets have left.
         let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
         if self.goes_on(is_busy, is_blocked) {
             return Some(now_ns);

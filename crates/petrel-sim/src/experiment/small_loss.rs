@@ -82,7 +82,7 @@ pub struct SmallLossRow {
     pub sessions_limited: u64,
 }
 
-/// Runs the experiment; `on_row` gets each row as soon as it is complete.
+/// Runs the experiment, and passes every complete row to `on_row`.
 ///
 /// # Errors
 /// See [`ExperimentError`].

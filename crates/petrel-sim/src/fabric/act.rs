@@ -18,8 +18,8 @@ pub enum Action {
         /// The plan from now on.
         plan: FaultPlan,
     },
-    /// Cuts two sets of hosts off from each other. Packets that would arrive while the partition lasts are
-    /// dropped; hosts that are in neither set are not affected.
+    /// Separates two sets of hosts. Packets that would arrive while the partition lasts are dropped; hosts
+    /// that are in neither set are not affected.
     Partition {
         /// One set.
         from: Vec<HostId>,

@@ -27,7 +27,7 @@ pub enum Arrivals {
         off_mean_ps: u64,
     },
     /// A constant number of packets in flight: a small packet answers each arrival, and lets the next one
-    /// go. Nothing is retransmitted, so that losses shrink the window and copies enlarge it.
+    /// go. Nothing is retransmitted: losses shrink the window, and copies enlarge the window.
     Window {
         /// Packets in the window.
         packets: u32,
@@ -85,7 +85,7 @@ impl Clockwork {
         }
     }
 
-    /// Returns one of `count` targets, each equally likely.
+    /// Returns a uniformly drawn index below `count`.
     pub(super) fn pick(&mut self, count: usize) -> usize {
         if count == 1 { 0 } else { self.rng.below(count as u64) as usize }
     }
@@ -122,8 +122,8 @@ fn logarithm(x: f64) -> f64 {
         mantissa /= 2.0;
         exponent += 1.0;
     }
-    // ln m = 2 artanh((m - 1) / (m + 1)); the argument is below 0.172, so that each term of the
-    // series is a 33rd of the one before.
+    // ln m = 2 artanh((m - 1) / (m + 1)); the argument is below 0.172: every term of the series is a 33rd
+    // of the term before.
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let square = s * s;
     let series = (0..11).rev().fold(0.0, |sum, k| sum * square + 1.0 / f64::from(2 * k + 1));
@@ -150,7 +150,7 @@ mod tests {
         let mut rng = Rng::new(2);
         let draws: Vec<f64> = (0..DRAWS).map(|_| exponential(1_000_000, &mut rng) as f64).collect();
         let mean = draws.iter().sum::<f64>() / f64::from(DRAWS);
-        // The deviation of an exponential is its mean, so that the average deviates by mean / sqrt n.
+        // The deviation of an exponential is its mean: the average deviates by mean / sqrt n.
         assert!((mean / 1e6 - 1.0).abs() < 4.0 / f64::from(DRAWS).sqrt(), "{mean}");
         let beyond = draws.iter().filter(|&&draw| draw > 2e6).count() as f64 / f64::from(DRAWS);
         assert!((beyond - (-2f64).exp()).abs() < 0.005, "{beyond}");

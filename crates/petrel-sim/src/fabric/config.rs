@@ -38,7 +38,7 @@ impl Default for FabricConfig {
 /// The cost of one turn of an actor to its core, in virtual nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuConfig {
-    /// Each turn. At least 1 is charged, so that an actor that never sleeps cannot stop time.
+    /// Each turn. At least 1 is charged: an actor that never sleeps must not stop time.
     pub poll_ns: u64,
     /// A random addition of at most this time to each turn.
     pub poll_jitter_ns: u64,

@@ -8,7 +8,7 @@ use super::config::EcnConfig;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The sender does not react to marks, so that switches never mark the packet.
+    /// The sender does not react to marks; switches never mark the packet.
     #[default]
     NotEct = 0b00,
     /// The sender reacts to marks: ECT(0).
@@ -20,7 +20,7 @@ pub enum Ecn {
 impl EcnConfig {
     /// Returns true if a packet that finds this number of bytes in the queue is marked.
     ///
-    /// Draws only if the answer is open, so that a queue that never fills leaves the stream unchanged.
+    /// Draws only if the answer is open: a queue that never fills leaves the stream unchanged.
     #[inline]
     pub(super) fn marks(&self, queued_bytes: u64, rng: &mut Rng) -> bool {
         if queued_bytes <= self.k_min_bytes {

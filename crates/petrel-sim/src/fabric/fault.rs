@@ -19,7 +19,7 @@ pub struct FaultPlan {
     pub duplicate: Probability,
     /// The maximum delay of the copy, in nanoseconds. Long times replay old packets.
     pub duplicate_within_ns: u64,
-    /// A packet alone is delayed, so that later packets overtake it.
+    /// A single packet is delayed and overtaken.
     pub reorder: Probability,
     /// The maximum delay, in nanoseconds.
     pub reorder_within_ns: u64,
@@ -90,8 +90,8 @@ impl FaultState {
         if self.is_calm {
             return Fate { held_until: self.held_until, ..Fate::default() };
         }
-        // Six draws for every packet, whatever the plan: two plans that differ in one class make the same
-        // decisions in the others.
+        // Six draws for every packet, whatever the plan: plans that differ in one class make equal
+        // decisions in all others.
         let lost = self.rng.chance(self.loss());
         let duplicate = self.rng.chance(self.plan.duplicate);
         let reorder = self.rng.chance(self.plan.reorder);
@@ -140,7 +140,7 @@ pub(super) fn corrupt(frames: &mut Frames, seed: u64) {
 
 fn flip_bits(bytes: &mut [u8], rng: &mut Rng) {
     let reach = reach(bytes, rng);
-    // Adjacent bits, so that no two flips undo one another.
+    // Adjacent bits: no two flips hit one bit.
     let first = rng.below(reach * 8);
     for bit in (first..reach * 8).take(1 + rng.below(3) as usize) {
         bytes[(bit / 8) as usize] ^= 1 << (bit % 8);

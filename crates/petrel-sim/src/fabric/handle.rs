@@ -211,14 +211,14 @@ impl FabricHandle {
         self.fabric.borrow().switches.iter().map(super::switch::Switch::used_bytes).sum()
     }
 
-    /// Returns a number that two runs share if, and almost certainly only if, the same events happened at
-    /// the same times. The digest is cheap and needs no trace.
+    /// Returns a number shared by two runs if, and almost certainly only if, they had equal events at equal
+    /// times. The digest is cheap and needs no trace.
     pub fn digest(&self) -> u64 {
         self.fabric.borrow().digest
     }
 
-    /// Returns a random stream for a user of this fabric, such as a workload. The same `index` selects the
-    /// same stream in every run of the seed.
+    /// Returns a random stream for a user of this fabric, such as a workload. An `index` selects an equal
+    /// stream in every run of the seed.
     pub fn rng(&self, index: u32) -> Rng {
         Rng::stream(self.fabric.borrow().seed, STREAM_USER, index)
     }

@@ -57,7 +57,7 @@ impl Fabric {
         self.submit_shown(packet);
     }
 
-    /// Like `submit`, for a packet whose frames the watcher has seen.
+    /// Like `submit`, for a packet with frames already shown to the watcher.
     pub(crate) fn submit_shown(&mut self, packet: PacketRef) {
         let frames = self.packets.frames(&packet);
         let (count, bytes) = (frames.count(), frames.bytes.len());
@@ -160,7 +160,7 @@ impl Fabric {
         }
     }
 
-    /// Starts transmitting the first packet of a queue, if there is one.
+    /// Starts transmitting the first packet of a non-empty queue.
     fn begin_sending(&mut self, id: LinkId) {
         let link = &mut self.links[id.0 as usize];
         let Some(bytes) = link.first_bytes() else { return };
@@ -192,8 +192,8 @@ impl Fabric {
         self.routes.next_hop(switch, to.host, || ecmp_hash(from, to, salt))
     }
 
-    /// Wakes actors whose transmissions were refused, once the queue is half empty: each actor then finds
-    /// room for more than one packet.
+    /// Wakes actors whose transmissions were refused, once the queue is half empty, with room for several
+    /// packets.
     fn wake_tx_waiters(&mut self, host: HostId, uplink: LinkId) {
         let link = &self.links[uplink.0 as usize];
         let nic = &self.hosts[usize::from(host.0)].nic;
@@ -206,8 +206,8 @@ impl Fabric {
         waiters.into_iter().for_each(|actor| self.wake(actor));
     }
 
-    /// Puts a packet on the wire, where the faults of the link apply. After `lead_ps`, the part for which
-    /// the other end waits has been sent.
+    /// Puts a packet on the wire, where the faults of the link apply. After `lead_ps`, the part that the
+    /// receiver needs has been sent.
     fn launch(&mut self, id: LinkId, packet: PacketRef, lead_ps: u64) {
         let link = &mut self.links[id.0 as usize];
         let fate = link.faults.decide(self.now);
@@ -266,7 +266,7 @@ impl Fabric {
         self.forward_by(id, port, packet);
     }
 
-    /// Puts a packet into the queue of one of the switch's ports.
+    /// Puts a packet into the queue of a switch's port.
     pub(super) fn forward_by(&mut self, id: SwitchId, port: LinkId, packet: PacketRef) {
         let bytes = self.packet_bytes(&packet);
         let queued_bytes = self.links[port.0 as usize].queued_bytes();

@@ -37,8 +37,8 @@ impl LeafSpine {
     ///
     /// The paper states 6 µs as the round trip between leaves, below 500 ns for a switch, and 2.9 µs for an
     /// RDMA read under one leaf. 450 ns for each link, including the NIC at its end, and 400 ns for each
-    /// switch make 6.0 and 2.6 µs. The paper does not say how the memory is shared; alpha is 8, so that one
-    /// port can hold 8/9 of the memory: the paper's text counts on almost all.
+    /// switch make 6.0 and 2.6 µs. The paper does not say how the memory is shared; alpha is 8, which
+    /// allows a port 8/9 of the memory: the paper's text counts on almost all.
     pub fn cx4(hosts_per_leaf: u16) -> Self {
         let switch = SwitchConfig {
             buffer: BufferPolicy::Shared { bytes: 12_000_000, alpha_num: 8, alpha_den: 1 },
@@ -64,7 +64,6 @@ impl LeafSpine {
     ///
     /// # Panics
     /// If `down` is zero.
-    /// When `down` is zero.
     #[must_use]
     pub fn oversubscribed(mut self, down: u64, up: u64) -> Self {
         assert!(down > 0, "an oversubscription of 0:{up} needs links without end");

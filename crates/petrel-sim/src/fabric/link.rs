@@ -75,8 +75,8 @@ impl Link {
         self.queue.len() == 1
     }
 
-    /// Removes the first entry, whose last bit has been sent. Returns its size, and the packet unless it
-    /// was taken before.
+    /// Removes the first entry after its last bit was sent. Returns its size, and the packet unless it was
+    /// taken before.
     pub(super) fn pop_sent(&mut self, now: Time) -> Option<(Option<PacketRef>, u64)> {
         self.sum_up(now);
         let Queued { packet, bytes } = self.queue.pop_front()?;

@@ -30,7 +30,7 @@ impl Host {
         self.is_up && self.incarnation == incarnation
     }
 
-    /// Returns the actors whose transmissions were refused for lack of room, once each.
+    /// Returns the actors with transmissions refused for lack of room, without duplicates.
     pub(super) fn take_tx_waiters(&mut self) -> impl Iterator<Item = ActorId> {
         self.ports.values_mut().filter_map(|port| {
             if std::mem::take(&mut port.is_tx_waiting) { port.owner } else { None }

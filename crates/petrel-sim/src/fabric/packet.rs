@@ -5,7 +5,7 @@ use super::source::SourceId;
 use super::topology::HostId;
 use crate::time::Time;
 
-/// The address of an endpoint: a host, and one of its ports.
+/// The address of an endpoint: a host and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SimAddr {
     /// The host.
@@ -52,7 +52,7 @@ impl Head {
     }
 }
 
-/// The bytes of some frames, one after the other.
+/// The concatenated bytes of some frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frames {
     pub(crate) bytes: Vec<u8>,
@@ -102,8 +102,7 @@ impl Frames {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PacketRef(u32);
 
-/// All packets of a fabric. Entries are reused with their memory, so that a run in steady state allocates
-/// nothing.
+/// All packets of a fabric. Entries are reused with their memory: a run in steady state allocates nothing.
 ///
 /// [`PacketRef`] is neither `Copy` nor `Clone`: its holder must pass it on or free it, and
 /// [`Packets::live`] counts the packets that are held.
@@ -129,7 +128,7 @@ impl Packets {
         PacketRef((self.heads.len() - 1) as u32)
     }
 
-    /// Makes a second packet with the same contents.
+    /// Makes a copy of a packet.
     pub(crate) fn duplicate(&mut self, packet: &PacketRef) -> PacketRef {
         let original = *self.head(packet);
         let copy = self.create(original.from, original.to);
@@ -167,7 +166,7 @@ impl Packets {
         self.free.push(packet.0);
     }
 
-    /// Frees the entry and swaps its frames with `frames`, so that the memory of `frames` is reused.
+    /// Frees the entry and swaps its frames with `frames`, whose memory is reused.
     pub(crate) fn take(&mut self, packet: PacketRef, frames: &mut Frames) -> Head {
         let head = *self.head(&packet);
         std::mem::swap(self.frames_mut(&packet), frames);

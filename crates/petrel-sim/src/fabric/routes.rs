@@ -11,7 +11,7 @@ const NOWHERE: u32 = u32::MAX;
 /// The link out of each host and, for every switch, the links on the shortest paths to each host.
 ///
 /// Paths have the fewest hops. A hash of the packet's addresses and ports chooses among equal paths,
-/// including parallel links (ECMP), so that all packets of one pair of ports take one path.
+/// including parallel links (ECMP): all packets of a pair of ports take one path.
 #[derive(Debug)]
 pub(super) struct Routes {
     uplinks: Vec<LinkId>,
@@ -158,8 +158,8 @@ impl Around {
 }
 
 /// The hash by which a switch chooses among equal paths. It covers both addresses and both ports (the
-/// protocol is always UDP), with a different salt for each switch. With one salt for all, a neighbour would
-/// choose the same link for all packets that one switch has sent to it.
+/// protocol is always UDP), with a different salt for each switch. With a common salt, a neighbour would
+/// choose a single link for all packets from one switch.
 #[inline]
 pub(super) fn ecmp_hash(from: SimAddr, to: SimAddr, salt: u64) -> u64 {
     let hosts = u64::from(from.host.0) << 48 | u64::from(to.host.0) << 32;

@@ -45,7 +45,7 @@ pub struct SourceConfig {
 }
 
 impl SourceConfig {
-    /// Makes a source that starts at once and never stops, and whose packets are not marked.
+    /// Makes a source without marks on packets, which starts at once and never stops.
     pub fn new(from: SimAddr, to: SimAddr, payload_bytes: u32, arrivals: Arrivals) -> Self {
         let (to, ecn_capable, start_ns, stop_ns) = (vec![to], false, 0, u64::MAX);
         Self { from, to, payload_bytes, arrivals, ecn_capable, start_ns, stop_ns }

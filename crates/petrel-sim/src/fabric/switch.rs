@@ -4,7 +4,7 @@ use super::config::{BufferPolicy, SwitchConfig};
 use super::stats::{DropReason, SwitchStats};
 
 /// A switch. Its ports are the links that lead out of it; each link keeps the packets that wait in its
-/// port. A buffer policy sees the port's bytes and the total, so that it can divide the memory by demand.
+/// port. A buffer policy sees the port's bytes and the total, to divide the memory by demand.
 #[derive(Debug)]
 pub(super) struct Switch {
     pub(super) config: SwitchConfig,
@@ -18,7 +18,7 @@ impl Switch {
         Self { config, salt, stats: SwitchStats::default() }
     }
 
-    /// Reserves memory for a packet, or returns why its port gets none.
+    /// Reserves memory for a packet, or returns the reason of the refusal.
     #[inline]
     pub(super) fn admit(
         &mut self,

@@ -93,7 +93,7 @@ pub enum TopologyError {
         /// Requested number of switches.
         switches: usize,
     },
-    /// The settings of a switch contradict each other.
+    /// The settings of a switch are contradictory.
     #[error("s{} cannot be: {problem}", switch.0)]
     BadSwitch {
         /// The switch.

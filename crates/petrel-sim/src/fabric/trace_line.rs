@@ -134,7 +134,7 @@ impl Fabric {
         self.note_frame(text, &[]);
     }
 
-    /// Like `note`, and appends the description of the frame, if there is one.
+    /// Like `note`, and appends the description of a frame.
     pub(super) fn note_frame(&mut self, text: std::fmt::Arguments<'_>, frame: &[u8]) {
         self.digest = mix(self.digest, self.now.ps());
         let now = self.now;

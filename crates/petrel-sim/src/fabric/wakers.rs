@@ -1,7 +1,7 @@
 //! The wakers of all endpoints of a fabric.
 //!
 //! A waker is used while an actor runs, or between two runs. After each turn the simulation collects the
-//! used wakers. One `epoll` finds them in one system call, however many endpoints there are, and in none
+//! used wakers. An `epoll` finds them in a single system call for all endpoints, and no system call happens
 //! while the wakers' common counter is unchanged.
 
 use std::cell::{Cell, RefCell};
@@ -60,7 +60,7 @@ impl Wakers {
     /// Removes a waker; using it has no effect from then on.
     pub(super) fn remove(&self, key: u64) {
         if let Some((waker, _)) = self.by_key.borrow_mut().remove(&key) {
-            // Clones may keep the descriptor open, so that closing ours would not remove it.
+            // Clones may keep the descriptor open: closing ours would not remove the entry.
             let _ = epoll::delete(&self.epoll, &waker);
         }
     }
@@ -71,8 +71,7 @@ impl Wakers {
         waker.clone()
     }
 
-    /// Returns the ports whose wakers were used since the last call, in the order in which the wakers were
-    /// made.
+    /// Returns the ports of wakers used since the last call, in order of the wakers' creation.
     pub(super) fn take_woken(&self) -> Vec<SimAddr> {
         // Pairs with the increment by a wake, which comes after the wake: the descriptor is readable.
         let used = self.used.load(Ordering::Acquire);

@@ -63,7 +63,7 @@ pub(super) struct Wiretap {
     recorded: Vec<Recorded>,
 }
 
-/// One packet of this number enters a full sample.
+/// Average number of packets per packet that enters a full sample.
 const ENTERS_ONE_IN: u64 = 8;
 
 impl Wiretap {
@@ -93,7 +93,7 @@ impl Fabric {
         self.watcher = Some(Watcher(Box::new(watcher)));
     }
 
-    /// Shows the watcher, if there is one, the frames of a packet.
+    /// Shows the frames of a packet to a watcher.
     pub(super) fn show_sent(&mut self, packet: &PacketRef) {
         let clock = self.pass_clock();
         let Some(Watcher(watcher)) = &mut self.watcher else { return };
@@ -103,7 +103,7 @@ impl Fabric {
         }
     }
 
-    /// Like `show_sent`, for a frame whose packet is made later.
+    /// Like `show_sent`, for a frame without a packet yet.
     pub(crate) fn show_frame_sent(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
         let clock = self.pass_clock();
         if let Some(Watcher(watcher)) = &mut self.watcher {

@@ -142,7 +142,7 @@ impl Actor {
         }
     }
 
-    /// Fetches messages from the nexus. Returns true if there are messages to process.
+    /// Fetches messages from the nexus. Returns true if messages have arrived.
     pub(super) fn fetch(&mut self, now_ns: u64) -> bool {
         if now_ns < self.hangs_until_ns {
             return false;

@@ -68,7 +68,7 @@ impl World {
     fn draw_manner(&mut self) -> Manner {
         let keeps_sessions = !(self.scenario.is_crowded && self.scenario.is_fair);
         match self.draw_any_manner() {
-            // A connection with a session is never evicted, so that greedy peers may fill a server.
+            // A connection with a session is never evicted: greedy peers may fill a server.
             manner if manner.is_greedy() && !keeps_sessions => Manner::Keeper,
             manner => manner,
         }

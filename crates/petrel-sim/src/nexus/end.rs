@@ -150,7 +150,7 @@ impl World {
         ))
     }
 
-    /// Checks that two processes count the same number of links between them.
+    /// Checks that two processes count equal numbers of common links.
     fn agree_on_links(&self) -> Result<(), String> {
         let mut counts: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
         for actor in self.actors.values() {

@@ -10,7 +10,7 @@ use super::actor::Told;
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Two runs share it if, and almost certainly only if, the same events happened in both.
+    /// Two runs share the digest if, and almost certainly only if, they had equal events.
     pub digest: u64,
     /// Elapsed virtual time, in nanoseconds.
     pub virtual_ns: u64,

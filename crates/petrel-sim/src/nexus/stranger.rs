@@ -3,7 +3,6 @@
 //!
 //! They write raw bytes: legal, almost legal or no messages at all. A nexus has to survive this, serve its
 //! honest peers meanwhile, and keep no state of foreign peers.
-//! honest peers meanwhile, and keep nothing of it.
 
 use std::net::SocketAddr;
 

@@ -123,7 +123,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, trace: Trace) -> Self {
         let scenario = Scenario::draw(&mut Rng::stream(seed, 0x7e7_0001, 0));
-        // Foreign peers have hosts after the others, and one may be on the first host.
+        // Foreign peers have separate hosts at the end, and a third may be on the first host.
         let net = Net::new(seed, scenario.conditions, scenario.hosts + 2);
         let count = scenario.plans.len();
         Self {
@@ -496,7 +496,7 @@ impl World {
         let stats = nexus.stats();
         self.add_stats(&stats);
         self.note(format_args!("p{id} KILLED, {says_so}"));
-        // First, so that later drops find no process.
+        // First, because later drops must find no process.
         self.net.borrow_mut().forget_process(id, says_so);
         let dead: Vec<_> =
             self.actors.iter().filter(|(_, a)| a.process == id).map(|(id, _)| *id).collect();

@@ -11,9 +11,9 @@
 //!   reason: a deadline, or fault windows of enough members. A member executes a call at most once, and
 //!   exactly once if it answered;
 //! - **recovery**: a member that misses packets gets them again by unicast. The number of retransmissions
-//!   is in proportion to faults of packets; without faults, there are none;
+//!   is in proportion to faults of packets; without faults, nothing is retransmitted;
 //! - **no implosion of replies**: a member with short answers never sends more frames than it received:
-//!   multicast packets are acknowledged once per burst, and not one by one;
+//!   multicast packets are acknowledged once per burst, not individually;
 //! - **saving**: without faults the client sends a packet to a group once, and not once for every member;
 //! - **idle state**: at the end no session, call, group, reassembly state or buffer is left, no port
 //!   listens to a group, and all packets, including copies by switches, are accounted for.
@@ -27,7 +27,7 @@ pub(crate) use world::run_world;
 /// The results of a world that kept all rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Two runs share the digest if the same events happened in both.
+    /// Two runs share the digest if they had equal events.
     pub digest: u64,
     /// Calls to groups.
     pub calls: u64,

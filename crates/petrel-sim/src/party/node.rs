@@ -66,7 +66,7 @@ impl Actor for Node {
         let blocked_before = self.endpoint.transport().stats().tx_blocked;
         let is_busy = self.endpoint.run_once();
         let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
-        // An endpoint with a full transmit queue is woken when there is room.
+        // A full transmit queue wakes the endpoint when there is room.
         if is_busy && !is_blocked { Some(now_ns) } else { self.endpoint.next_due_ns() }
     }
 }

@@ -328,7 +328,7 @@ impl World {
         self.call_group(len, need, timeout_ns, late);
     }
 
-    /// Calls all members of the group, if there is one.
+    /// Calls all members of the group.
     fn call_group(&mut self, len: usize, need: Need, timeout_ns: Option<u64>, late: Late) {
         let Some(group) = self.group.clone() else { return };
         let host_of = |id: &SessionId| {

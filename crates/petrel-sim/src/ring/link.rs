@@ -40,7 +40,7 @@ impl From<SimAddr> for DataLink {
 pub struct RingLink {
     /// The other side.
     pub peer: SimAddr,
-    /// The number of the pair, the same on both sides and unique.
+    /// The number of the pair, unique and common to its sides.
     pub number: u64,
     /// Bytes of each ring: a power of two, at least 4 KiB.
     pub ring_bytes: usize,
@@ -48,12 +48,12 @@ pub struct RingLink {
     pub max_frame_bytes: usize,
 }
 
-/// One of this number of links between processes that share memory uses packets nevertheless.
+/// Average number of links between processes with shared memory per link over packets.
 const LINKS_PER_FALLBACK: u64 = 8;
 
 impl RingLink {
-    /// Draws the link between two endpoints whose processes share memory; both sides draw the same from one
-    /// number. The rings are small, so that they are full occasionally.
+    /// Draws the link between two endpoints of processes with shared memory; equal numbers draw equal links
+    /// on both sides. The rings are small, to be full occasionally.
     pub(crate) fn draw(peer: SimAddr, number: u64) -> DataLink {
         let rng = &mut Rng::new(number);
         if rng.below(LINKS_PER_FALLBACK) == 0 {
@@ -107,7 +107,7 @@ impl Halves {
         Ok(Half { end: near, outgoing: there, incoming: back })
     }
 
-    /// Drops the half that waits for the other side, because one side has left.
+    /// Drops a half without a peer, because a side has left.
     pub(super) fn forget(&mut self, number: u64) {
         self.waiting.remove(&number);
     }

@@ -23,14 +23,14 @@ pub(crate) use link::{Half, Halves};
 use crate::fabric::{FabricHandle, SimAddr};
 use crate::rng::Rng;
 
-/// The usual latency of a wake-up, in nanoseconds: from a thread that spins in the kernel to one whose core
-/// is in a sleep state.
+/// The usual latency of a wake-up, in nanoseconds: from a thread spinning in the kernel to a thread with a
+/// sleeping core.
 pub(crate) const WAKE_NS: (u64, u64) = (500, 30_000);
 
 /// The first and the longest pause between polls of a full ring; each pause is twice the previous one.
 pub(crate) const FULL_PAUSE_NS: (u64, u64) = (500, 64_000);
 
-/// After one of this number of bursts an endpoint polls again a few times before it sleeps.
+/// Average number of bursts per burst after which an endpoint polls a few more times before sleep.
 const BURSTS_PER_SPIN: u64 = 4;
 pub(crate) const SPINS_MAX: u64 = 3;
 const SPIN_NS: u64 = 1_000;
@@ -39,7 +39,7 @@ const SPIN_NS: u64 = 1_000;
 /// do.
 const RESTS_MAX: u32 = 64;
 
-/// One of this number of dying peers leaves its rings intact.
+/// Average number of crashing peers per peer that leaves its rings intact.
 const DEATHS_PER_CLEAN_ONE: u64 = 3;
 
 /// The rings of one endpoint.
@@ -107,7 +107,7 @@ impl Rings {
 
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         self.wake_up();
-        // The transport does the same, so that the frames of the burst are published.
+        // The transport flushes, too; flushing here publishes the frames of the burst.
         self.flush();
         self.detached.remove_peer(peer);
         if let Some(pair) = self.pairs.get_mut(peer.0 as usize).and_then(Option::take) {

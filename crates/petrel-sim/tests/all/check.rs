@@ -137,8 +137,8 @@ fn seeds_of(list: &str) -> Vec<(u64, &str)> {
 #[test]
 fn seeds__that_found_something_stay_clean() {
     assert_eq!(seeds_of("# a comment\n\n17 what it found\n"), [(17, "what it found")]);
-    // Some defects were found in worlds without some features, which differ from the worlds of the same
-    // seeds with all features.
+    // Some defects were found in worlds without some features, which are not the worlds of these seeds with
+    // all features.
     for options in [with_everything(), Options::default()] {
         for (seed, why) in seeds_of(REGRESSIONS) {
             if let Err(failure) = run_seed(seed, &options) {

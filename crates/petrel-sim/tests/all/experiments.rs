@@ -10,7 +10,7 @@ use petrel_sim::experiment::{Controller, ExperimentError};
 
 const SEED: u64 = 7;
 
-/// Runs twice; both runs must return the same rows, and pass on every row as soon as it is complete.
+/// Runs twice; the runs must return equal rows, and pass on every complete row at once.
 fn same_twice<R: Clone + PartialEq + std::fmt::Debug>(
     run: impl Fn(&mut dyn FnMut(&R)) -> Result<Vec<R>, ExperimentError>,
 ) -> Vec<R> {

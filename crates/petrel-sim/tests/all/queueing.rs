@@ -81,8 +81,8 @@ fn mean_and_error(runs: &[f64]) -> (f64, f64) {
 }
 
 /// Checks waiting times of Poisson arrivals at a server with constant service time: service * load / (2 (1
-/// - load)), by Pollaczek and Khinchine. Runs of different seeds are independent, so that the error of
-/// their average follows from their spread.
+/// - load)), by Pollaczek and Khinchine. Runs of different seeds are independent: their spread determines
+///   the error of the average.
 fn assert_md1(load_percent: u64, packets: u64, waiting_ps: impl Fn(u64, u64, u64) -> f64) {
     const RUNS: u64 = 20;
     let service_ps = ser_ps(WIRE, 10);
@@ -119,7 +119,7 @@ fn waiting__at_a_nic_is_that_of_an_m_d_1_queue() {
 
 #[test]
 fn waiting__at_a_switch_is_that_of_an_m_d_1_queue() {
-    // The link to the switch is a thousand times faster, so that hardly anything waits there.
+    // The link to the switch is a thousand times faster: hardly any packet waits there.
     let (fast, slow) = (LinkConfig::gbit(10_000, 0), LinkConfig::gbit(10, 0));
     assert_md1(70, 15_000, |seed, mean_ps, duration_ns| {
         let mut topology = Topology::new();

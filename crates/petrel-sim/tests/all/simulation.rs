@@ -53,7 +53,7 @@ impl Echo {
     }
 }
 
-/// Calls an echo, one call after the other, and retries calls without an answer.
+/// Makes sequential calls to an echo, and retries calls without an answer.
 struct Caller {
     transport: SimTransport,
     to: HostId,
@@ -181,7 +181,7 @@ fn deadline__wakes_at_its_time_and_may_move() {
     assert!(matches!(simulation.run_until(12_000), Stop::Limit));
     simulation.wake(actor);
     assert!(matches!(simulation.run_until(1_000_000), Stop::Idle));
-    // A turn begins when its cost is paid. The deadline of 50 µs was replaced by one of 20 µs.
+    // A turn begins when its cost is paid. A deadline of 20 µs replaced the deadline of 50 µs.
     assert_eq!(*times.borrow(), [100, 10_100, 12_100, 20_100]);
 }
 

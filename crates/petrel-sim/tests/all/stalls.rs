@@ -117,7 +117,7 @@ fn stall__shows_no_packet_from_after_the_time_that_its_reader_sees() {
     assert!(first_ns < 2 * MS && second_ns > 20 * MS, "{taken:?}");
 }
 
-/// The timeout of calls whose client has a stopped turn.
+/// The timeout of calls of a client with a stopped turn.
 const TIMEOUT: Duration = Duration::from_millis(50);
 
 const TIMEOUT_NS: u64 = TIMEOUT.as_nanos() as u64;

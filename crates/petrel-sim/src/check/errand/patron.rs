@@ -1,5 +1,5 @@
 //! Simulated callers: the clients of a node, and the calls made with them. All draws come from a separate
-//! stream, so that worlds without client calls stay unchanged.
+//! stream: worlds without client calls stay unchanged.
 
 use std::cell::RefCell;
 use std::mem;
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Returns true if there are calls left to begin.
+    /// Returns true if some calls have yet to begin.
     pub(in crate::check) fn has_errands_left(&self) -> bool {
         self.patron.as_ref().is_some_and(|patron| patron.left > 0)
     }

@@ -2,7 +2,7 @@
 //!
 //! | rule | checked |
 //! | --- | --- |
-//! | at most the allowed attempts; of a group call one for each session | when a request leaves |
+//! | at most the allowed attempts; a group call makes at most one per session | when a request leaves |
 //! | no packet leaves after the call has ended, or its caller has dropped it | when a packet leaves |
 //! | a call that is not idempotent is not attempted again after an execution | when a request leaves |
 //! | only the latest attempt of a call that is not idempotent is executed, once | when a handler runs |
@@ -242,7 +242,7 @@ impl Ledger {
                 self.check_errand_answer(id, errand, answer);
             }
             MemberOutcome::Failed(failure) => {
-                // Another session may go to the same server.
+                // A second session may go to this server.
                 let same = errand.servers.iter().filter(|&&other| other == server).count();
                 let barred = if same == 1 { vec![server] } else { Vec::new() };
                 self.check_not_executed(id, failure, barred);
@@ -293,7 +293,7 @@ impl Ledger {
         }
     }
 
-    /// Checks that a failure has a reason, at one of these servers.
+    /// Checks that a failure has a reason at the given servers.
     fn check_errand_failure(
         &mut self,
         id: u32,

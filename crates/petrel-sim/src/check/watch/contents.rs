@@ -8,12 +8,11 @@
 //!
 //! The table lists endpoints with planted defects. The wire checker's other rules, which mostly notice
 //! first, were switched off. The seed is the first from 0 on that this rule finds.
-//! notice first, and the first seed from 0 on that this rule finds:
+//!
 //! | planted defect | seed | message |
-//! | what was broken | seed | what it says |
 //! | --- | --- | --- |
-//! | packets sent again wait for a turn in a list of addresses | 0 | "memory that the application had got back" |
-//! | answers wait in such a list | 0 | "other bytes": those of the slot's next answer |
+//! | retransmissions wait for a turn in a list of addresses | 0 | "memory that the application had got back" |
+//! | answers wait in a list of addresses | 0 | "other bytes", from the slot's next answer |
 //! | the burst is flushed after the next receive instead of at once | 2 | "changed or freed" |
 
 use std::cell::RefCell;

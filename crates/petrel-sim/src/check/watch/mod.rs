@@ -139,7 +139,7 @@ impl Witness {
         }
     }
 
-    /// Checks a frame: a sent one if there is the sender's clock, otherwise a received one.
+    /// Checks a frame. `sent` is the sender's clock, or `None` for a received frame.
     fn look(&mut self, sent: Option<PassClock>, from: SimAddr, to: SimAddr, bytes: &[u8]) {
         let is_sent = sent.is_some();
         let Ok(frame) = Frame::parse(bytes) else { return };

@@ -89,7 +89,7 @@ impl Witness {
         });
     }
 
-    /// Sends a frame, and takes it at the other end.
+    /// Sends a frame, and takes the frame at the receiver.
     fn carried(&mut self, frame: &[u8]) {
         self.sent(frame);
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;

@@ -270,7 +270,7 @@ impl State {
         self.next_ps = self.next_ps.map(|next_ps| next_ps + gap_ps);
     }
 
-    /// Returns a permit if there is a limit; fails if the limit is reached.
+    /// Returns a permit of the limit; fails at the limit.
     fn permit(&mut self, now_ns: u64) -> Result<Option<Permit>, ()> {
         match &mut self.limit {
             None => Ok(None),

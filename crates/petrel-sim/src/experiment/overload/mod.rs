@@ -169,7 +169,7 @@ struct Series {
     back_pressure: bool,
 }
 
-/// Runs the experiment; `on_row` gets each row as soon as its series is complete.
+/// Runs the experiment, and passes the rows of every complete series to `on_row`.
 ///
 /// # Errors
 /// See [`ExperimentError`].
@@ -241,7 +241,7 @@ fn settings(seed: u64) -> Settings {
     }
 }
 
-/// Makes a topology with the server and all clients under one switch, as in the other experiments.
+/// Makes a topology with the server and all clients under one switch, as in all experiments.
 fn one_switch(clients: u16) -> Topology {
     let switch = SwitchConfig {
         ecn: Controller::Dcqcn.marks(LINE_GBIT),

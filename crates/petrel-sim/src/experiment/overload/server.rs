@@ -1,4 +1,4 @@
-//! A server whose workers take virtual time: a queue with admission control, and a number of workers.
+//! A server with workers in virtual time, behind a queue with admission control.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -235,7 +235,7 @@ impl State {
 }
 
 impl Asked {
-    /// Reads a request of [`message`] whose number is the time after which its answer is worthless.
+    /// Reads a request of [`message`]. The request's number is the time after which an answer is worthless.
     fn read(request: &[u8]) -> Option<Self> {
         let (len, seed) = message::read(request)?;
         let worthless_ns = u64::from_le_bytes(*request.last_chunk()?);

@@ -1,5 +1,5 @@
-//! Parses the messages on a connection (`docs/wire-protocol.md` §8.1). This parser reads headers alone, so
-//! that the checker does not depend on the decoder under test.
+//! Parses the messages on a connection (`docs/wire-protocol.md` §8.1). The parser reads headers alone: the
+//! checker must not depend on the decoder under test.
 
 const PREFACE_BYTES: usize = 8;
 const HEADER_BYTES: usize = 8;
