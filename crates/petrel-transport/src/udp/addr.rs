@@ -11,7 +11,7 @@ pub(super) enum RawAddr {
 }
 
 impl RawAddr {
-    /// Start and length of the structure, valid as long as `self` stays where it is.
+    /// Start and length of the structure, valid while `self` stays in place.
     #[inline]
     pub(super) fn as_name(&self) -> (*const libc::c_void, libc::socklen_t) {
         match self {
@@ -22,7 +22,7 @@ impl RawAddr {
 }
 
 impl RawAddr {
-    /// The address again, where there is no kernel to read it.
+    /// Converts back to a socket address, for code without a kernel.
     pub(super) fn addr(&self) -> SocketAddr {
         match self {
             Self::V4(v4) => {
@@ -57,12 +57,12 @@ impl From<SocketAddr> for RawAddr {
     }
 }
 
-/// Only link-local addresses have a scope; the kernel reports 0 with all others.
+/// Only link-local addresses have a scope; the kernel reports 0 for all others.
 fn scope_of(ip: &Ipv6Addr, scope_id: u32) -> u32 {
     if ip.is_unicast_link_local() { scope_id } else { 0 }
 }
 
-/// What tells peers apart. One socket has one family, so that the key needs none.
+/// Identifies peers. One socket has one family, so the key needs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddrKey {
     ip: u128,
@@ -73,8 +73,8 @@ pub(super) struct AddrKey {
 impl AddrKey {
     /// The key of a received `msg_name`, which the kernel filled with an address of either family.
     ///
-    /// `sockaddr_in` has its port where `sockaddr_in6` has it, and its address where that has the
-    /// flow information, so that both are read through one structure.
+    /// `sockaddr_in` and `sockaddr_in6` have their ports at one offset, and the IPv4 address is
+    /// where IPv6 has the flow information, so one structure reads both.
     #[inline]
     pub(super) fn from_name(name: &libc::sockaddr_in6) -> Self {
         let port = u64::from(u16::from_be(name.sin6_port));
@@ -108,8 +108,8 @@ impl Hash for AddrKey {
 }
 
 /// A seeded folded-multiply hash: a few instructions where the standard one takes 20 ns. The table
-/// holds only peers that the control plane admitted, and the seed is secret, so that a stranger
-/// can neither fill nor predict it.
+/// holds only peers that the control plane admitted, and the seed is secret. A stranger can thus
+/// neither fill nor predict the table.
 #[derive(Clone, Copy)]
 pub(super) struct AddrHash {
     seed: u64,
@@ -154,7 +154,7 @@ impl Hasher for AddrHasher {
     }
 }
 
-/// The address that a socket of family `v6` can send to, or what is wrong with it.
+/// Returns the address if a socket of family `v6` can send to it, or the reason against it.
 pub(super) fn usable(addr: SocketAddr, v6: bool) -> Result<SocketAddr, String> {
     let addr = match addr.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::from((v4, addr.port())),
@@ -184,7 +184,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// What the kernel would write for a datagram from `addr`.
+    /// The kernel's form of the name of a datagram from `addr`.
     fn name_of(addr: SocketAddr) -> libc::sockaddr_in6 {
         match RawAddr::from(addr) {
             RawAddr::V6(v6) => v6,
@@ -216,7 +216,7 @@ mod tests {
         {
             assert_eq!(RawAddr::from(addr(text)).addr(), addr(text), "{text}");
         }
-        // A label of flows is nobody's address, nor is a scope that heeds none.
+        // The flow label is no part of the address, nor is the scope of a global address.
         let labelled = SocketAddrV6::new("2001:db8::ff".parse().unwrap(), 9, 5, 3);
         assert_eq!(RawAddr::from(SocketAddr::from(labelled)).addr(), addr("[2001:db8::ff]:9"));
     }
@@ -228,8 +228,8 @@ mod tests {
         assert_eq!(key("[2001:db8::1%3]:9"), key("[2001:db8::1]:9"));
     }
 
-    /// The table takes the low bits for the place and the high ones to tell who is there: addresses that differ little, in
-    /// whatever part, must differ in both.
+    /// The table uses the low bits for the place and the high bits as a tag: addresses with a small
+    /// difference, in whatever part, must differ in both.
     #[test]
     fn hash__spreads_addresses_that_differ_in_one_part() {
         const KEYS: u64 = 1_024;
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// A link's terms have more than an address.
+    /// A link's terms contain more than an address.
     #[test]
     fn hash__heeds_each_part_of_a_key() {
         let key = AddrKey { ip: 1, port: 2 };

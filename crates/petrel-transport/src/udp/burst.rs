@@ -1,4 +1,4 @@
-//! From the frames of a burst to the kernel, and what its refusals lead to.
+//! Sends the frames of a burst to the kernel, and handles its refusals.
 
 use std::os::fd::AsFd;
 
@@ -10,16 +10,16 @@ use super::plan::{Loose, Plan, SMALL_FRAME_BYTES_MAX};
 use super::send::{self, Reaction, reaction};
 use crate::transport::{PeerId, TransportStats};
 
-/// Whether the kernel had room.
+/// The kernel's room for messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Room {
-    /// The plan holds frames for which the kernel had none.
+    /// The plan holds frames for which the kernel had no room.
     pub(super) is_backlog: bool,
-    /// The current burst has found that there is none, and does not ask again.
+    /// The current burst has found no room, and does not ask again.
     pub(super) has_asked: bool,
 }
 
-/// What a burst is made of.
+/// The state that a burst needs.
 pub(super) struct Burst<'a> {
     pub(super) plan: &'a mut Plan,
     pub(super) peers: &'a mut PeerTable,
@@ -63,22 +63,23 @@ impl Outlet for Udp {
     }
 }
 
-/// Where bursts leave: a socket, or what a simulator has in its place. All but its first three methods are the same
-/// for both.
+/// The exit of bursts: a socket, or a simulator's replacement. The two share all but the first
+/// three methods.
 pub(super) trait Outlet {
     fn burst(&mut self) -> Burst<'_>;
 
-    /// Sends the plan, if that is one datagram of small frames. False: it is more, may need a control
-    /// message, or the kernel refused it, for which there is the general way.
+    /// Sends the plan, if it is one datagram of small frames. Returns false if the plan is larger,
+    /// may need a control message, or was refused by the kernel; the general path then follows.
     fn send_loose(&mut self) -> bool;
 
-    /// Sends messages from `first` on, and tells how many the kernel took: at least one, or the error of the first.
+    /// Sends messages from `first` on, and returns how many the kernel accepted: at least one, or
+    /// the error of the first.
     ///
     /// # Safety
-    /// The large frames that these messages carry are still where the plan says.
+    /// The large frames of these messages are still in place.
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno>;
 
-    /// Sends what was pushed, or tries a backlog again.
+    /// Sends the pushed frames, or retries a backlog.
     #[inline(never)]
     fn send_pushed(&mut self) {
         if !self.send_loose() {
@@ -86,7 +87,7 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Sends messages.
+    /// Seals the plan and sends its messages.
     fn send_planned(&mut self) {
         let plan = self.burst().plan;
         if !plan.is_sealed() {
@@ -102,13 +103,13 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Sends the messages, up to the one that is returned, for which there was no room.
+    /// Sends the messages. Returns the first message without room, if any.
     fn send_messages(&mut self) -> Option<usize> {
         let (mut next, mut tries) = (0, 0);
         while next < self.burst().plan.messages().len() {
             self.burst().stats.tx_syscalls += 1;
-            // SAFETY: the large frames of this burst are there until `flush` returns, which is the
-            // contract of `push`; a backlog's were copied.
+            // SAFETY: the large frames of this burst stay until `flush` returns, by the contract of
+            // `push`; a backlog's large frames were copied.
             match unsafe { self.send_from(next) } {
                 Ok(count) => {
                     self.count_sent(next, count);
@@ -142,7 +143,8 @@ pub(super) trait Outlet {
         }
     }
 
-    /// The frames of all messages from `first` on wait for room. This burst asks no more.
+    /// Keeps the frames of all messages from `first` on until there is room. This burst asks no
+    /// more.
     #[cold]
     fn keep(&mut self, first: usize) {
         let Burst { plan, room, stats, .. } = self.burst();
@@ -155,8 +157,7 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Whether frames are kept for which the kernel had no room, after another try if this burst
-    /// has made none.
+    /// Returns true if there is still a backlog, after another try if this burst has made none.
     #[cold]
     #[inline(never)]
     fn is_backlog_left(&mut self) -> bool {
@@ -166,8 +167,8 @@ pub(super) trait Outlet {
         self.burst().room.is_backlog
     }
 
-    /// Devices and routes change while a socket is open, so that the kernel may refuse at any time
-    /// what it took before. There is no way back: it would cost an error each time to ask again.
+    /// Switches segmentation offload off. Devices and routes change while a socket is open, so the
+    /// kernel may refuse at any time. Offload stays off: every later try could cost an error.
     #[cold]
     fn disable_gso(&mut self, first: usize) {
         let Burst { plan, stats, has_gso, .. } = self.burst();
@@ -182,10 +183,10 @@ pub(super) trait Outlet {
         stats.tx_dropped_error += load.frames;
     }
 
-    /// Adds a frame to the burst that the short way did not take.
+    /// Adds a frame to the burst that the fast path did not accept.
     ///
     /// # Safety
-    /// That of [`Transport::push`].
+    /// As for [`Transport::push`].
     #[inline(never)]
     unsafe fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let Burst { plan, room, .. } = self.burst();
@@ -204,7 +205,7 @@ pub(super) trait Outlet {
     /// Adds a frame to the burst. There is room for it.
     ///
     /// # Safety
-    /// That of [`Transport::push`].
+    /// As for [`Transport::push`].
     #[inline]
     unsafe fn plan_frame(&mut self, peer: PeerId, head: &[u8], body: &[u8]) {
         let bytes = head.len() + body.len();

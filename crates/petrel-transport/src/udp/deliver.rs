@@ -1,4 +1,4 @@
-//! From the datagrams in hand to the handler of their frames.
+//! Delivers the frames of received datagrams to their handler.
 
 use std::os::fd::AsFd;
 
@@ -11,7 +11,7 @@ use crate::bundle::{self, BUNDLE_MARK};
 use crate::transport::{FrameHandler, PeerId, ReturnPath, TransportStats};
 
 impl Udp {
-    /// Asks the socket for datagrams, and returns whether it is known to hold more.
+    /// Receives datagrams from the socket, and returns true if the socket is known to hold more.
     #[inline]
     pub(super) fn refill(&mut self) -> bool {
         let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
@@ -19,9 +19,9 @@ impl Udp {
         more
     }
 
-    /// Delivers the frames of the datagrams in hand, up to about `budget`. Returns how many there
-    /// were, and how much work it was: dropped datagrams count too, so that a flood of them cannot
-    /// hold us.
+    /// Delivers the frames of received datagrams, up to about `budget`. Returns the number of
+    /// frames and the work in frames: dropped datagrams count as work too, so a flood of them
+    /// cannot hold us.
     #[inline]
     pub(super) fn deliver<H: FrameHandler>(
         &mut self,
@@ -32,7 +32,7 @@ impl Udp {
         deliver_ready(receiver, peers, stats, budget, handler)
     }
 
-    /// Delivers what has come in by multicast, up to about `budget` frames; gives how many they were.
+    /// Delivers frames received by multicast, up to about `budget`. Returns their number.
     #[cold]
     #[inline(never)]
     pub(super) fn deliver_multicast<H: FrameHandler>(
@@ -53,7 +53,7 @@ impl Udp {
     }
 }
 
-/// Delivers frames of the datagrams in hand, of one buffer; see [`Udp::deliver`].
+/// Delivers frames of received datagrams, of one buffer; see [`Udp::deliver`].
 #[inline(always)]
 pub(super) fn deliver_ready<H: FrameHandler>(
     receiver: &mut Receiver,
@@ -68,7 +68,7 @@ pub(super) fn deliver_ready<H: FrameHandler>(
     deliver_train(receiver, peers, stats, budget, handler)
 }
 
-/// [`Udp::deliver`] of datagrams that met congestion: each of their frames did
+/// [`Udp::deliver`] of datagrams that met congestion: every frame of them did
 /// (`docs/wire-protocol.md` §8.4).
 #[cold]
 #[inline(never)]
@@ -84,7 +84,7 @@ fn deliver_marked<H: FrameHandler>(
     (delivered, work)
 }
 
-/// Delivers what one buffer holds. Inlined in either place: one call more takes 25
+/// Delivers the datagrams of one buffer. Inlined at its two uses: a further call takes 25
 /// instructions at each end of an RPC alone.
 #[inline(always)]
 pub(super) fn deliver_train<H: FrameHandler>(
@@ -127,7 +127,7 @@ pub(super) fn deliver_train<H: FrameHandler>(
     (delivered, work)
 }
 
-/// Tells a handler that its frames are marked.
+/// Passes frames to a handler as marked.
 struct AsMarked<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for AsMarked<'_, H> {
@@ -165,8 +165,8 @@ fn deliver_lone<H: FrameHandler>(
     handler.handle(peer, frame, ReturnPath::NONE);
 }
 
-/// Delivers the frames of a bundle, and returns how many there were. Out of line, so that its loop has
-/// the registers for itself: five instructions less for each frame.
+/// Delivers the frames of a bundle, and returns their number. Out of line, to give the loop all
+/// registers: five instructions less for each frame.
 #[inline(never)]
 fn deliver_bundle<H: FrameHandler>(
     stats: &mut TransportStats,
@@ -196,7 +196,7 @@ fn deliver_bundle<H: FrameHandler>(
 mod tests {
     use super::*;
 
-    /// Notes what it hears.
+    /// Logs its calls.
     #[derive(Default)]
     struct Heard {
         looks_ahead: bool,
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// A datagram with these frames, alone or in a bundle.
+    /// A datagram with these frames: one alone, or several in a bundle.
     fn datagram(frames: &[&[u8]]) -> Vec<u8> {
         let [frame] = frames else {
             let mut bytes = vec![0; 1_000];

@@ -1,5 +1,5 @@
-//! The UDP transport without its socket, for simulators: bundles, trains, backlog, and how datagrams are cut apart again
-//! are those of [`Udp`](super::Udp). What would be a system call goes to a [`Wire`].
+//! The UDP transport without its socket, for simulators. Bundles, trains, backlog and the splitting
+//! of received datagrams are those of [`Udp`](super::Udp). A [`Wire`] replaces the system calls.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,15 +14,16 @@ use super::plan::{Loose, Plan};
 use super::receive::Receiver;
 use crate::transport::{FrameHandler, LinkError, PeerId, TransportStats};
 
-/// Most messages that one "call" takes.
+/// Most messages that one simulated call accepts.
 const MESSAGES_MAX: usize = 64;
 
-/// What the kernel and the network are otherwise.
+/// Replaces the kernel and the network.
 pub trait Wire {
-    /// Takes the datagrams of one message: of `segment_bytes` each, but the last, which may be shorter.
+    /// Sends the datagrams of one message. Each has `segment_bytes`, except the last, which may be
+    /// shorter.
     ///
     /// # Errors
-    /// None of them was taken.
+    /// No datagram was accepted.
     fn send(
         &mut self,
         to: SocketAddr,
@@ -30,29 +31,29 @@ pub trait Wire {
         segment_bytes: usize,
     ) -> Result<(), Refusal>;
 
-    /// Writes the datagrams to `datagrams` that have come from one address and are received at once.
+    /// Writes datagrams that arrive together from one address to `datagrams`.
     fn receive(&mut self, datagrams: &mut Vec<u8>) -> Option<Arrival>;
 }
 
-/// Why a message was not taken.
+/// Why a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no room now.
     NoRoom,
-    /// Several datagrams in one message are too much to ask.
+    /// Messages of several datagrams are not supported.
     NoSegmentation,
     /// A signal came.
     Interrupted,
-    /// The call tells of an earlier datagram, and does nothing else.
+    /// The call reports an error of an earlier datagram, and does nothing else.
     LateNews,
 }
 
-/// Datagrams that were received at once.
+/// Datagrams that were received together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Who has sent them.
+    /// The sender.
     pub from: SocketAddr,
-    /// The length of each, but the last, which may be shorter.
+    /// The length of every datagram except the last, which may be shorter.
     pub segment_bytes: usize,
     /// Whether they met congestion.
     pub is_marked: bool,
@@ -77,12 +78,12 @@ pub struct Detached {
     room: Room,
     has_gso: bool,
     stats: TransportStats,
-    /// The message that is on its way to the wire, or from it.
+    /// The bytes of the message being sent or received.
     bytes: Vec<u8>,
 }
 
 impl Detached {
-    /// For messages of up to `message_bytes_max` bytes, or (0) of one datagram.
+    /// Creates a transport for messages of up to `message_bytes_max` bytes, or (0) of one datagram.
     ///
     /// # Errors
     /// When the system has no memory.
@@ -116,7 +117,7 @@ impl Detached {
         self.peers.remove(peer);
     }
 
-    /// Where a peer is.
+    /// The address of a peer.
     pub fn addr(&self, peer: PeerId) -> Option<SocketAddr> {
         self.peers.get(peer).map(|peer| peer.addr())
     }
@@ -177,7 +178,7 @@ impl Detached {
         delivered
     }
 
-    /// Fills the receive buffers; false if nothing has come.
+    /// Fills the receive buffers; returns false if no datagram has arrived.
     fn refill(&mut self, wire: &mut impl Wire) -> bool {
         self.stats.rx_syscalls += 1;
         self.receiver.empty();
@@ -190,12 +191,12 @@ impl Detached {
         self.receiver.has_ready()
     }
 
-    /// Whether frames have come that were not delivered.
+    /// Returns true if there are received frames to deliver.
     pub fn has_ready(&self) -> bool {
         self.receiver.has_ready()
     }
 
-    /// Whether frames are kept for which the wire had no room.
+    /// Returns true if frames are kept for which the wire had no room.
     pub fn has_backlog(&self) -> bool {
         self.room.is_backlog
     }
@@ -263,7 +264,7 @@ impl<W: Wire> Outlet for On<'_, W> {
 }
 
 /// # Safety
-/// The piece is live memory, which nothing writes to meanwhile.
+/// The piece is live memory that is not written during the call.
 unsafe fn append(bytes: &mut Vec<u8>, piece: libc::iovec) {
     // SAFETY: by this function's contract.
     bytes.extend_from_slice(unsafe {
@@ -275,7 +276,7 @@ unsafe fn append(bytes: &mut Vec<u8>, piece: libc::iovec) {
 mod tests {
     use super::*;
 
-    /// Takes messages while it has room.
+    /// Accepts messages while it has room.
     #[derive(Default)]
     struct Taking {
         room: usize,
@@ -313,7 +314,7 @@ mod tests {
 
     fn push(detached: &mut Detached, wire: &mut Taking, to: PeerId, frames: &[Vec<u8>]) {
         for frame in frames {
-            // SAFETY: the frames stay until the flush of all of them.
+            // SAFETY: the frames stay until all of them are flushed.
             assert!(unsafe { detached.push(wire, to, frame, &[]) });
         }
         detached.flush(wire);

@@ -1,5 +1,6 @@
-//! For the fuzz target `plan` (`fuzz/README.md`): frames through the sending plan into messages, as the kernel cuts
-//! and joins them, through the receive buffers to frames again. No socket takes part.
+//! The fuzz target `plan` (`fuzz/README.md`). Frames pass through the sending plan into messages,
+//! are cut and joined as by the kernel, and become frames again in the receive buffers. No socket
+//! takes part.
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -18,19 +19,19 @@ const LIMITS: [usize; 4] = [1_232, 1_472, 8_972, 65_507];
 /// Most bytes of a message: with offload, with little of it, and without.
 const MESSAGE_BYTES_MAX: [usize; 3] = [65_507, 6_000, 0];
 
-/// Datagrams that the kernel cuts one message into.
+/// Most datagrams into which the kernel cuts one message.
 const SEGMENTS_MAX: usize = 64;
 
-/// What the kernel joins at most.
+/// Most bytes that the kernel joins.
 const TRAIN_BYTES_MAX: usize = 65_507;
 
-/// Bursts and bytes of one input: bound the time that it takes.
+/// Most bursts and bytes of one input, to bound its time.
 const BURSTS_MAX: usize = 8;
 const BYTES_MAX: usize = 1 << 20;
 
-/// Takes bursts of frames, of which the input says to whom they go and how long they are, and what the kernel
-/// refuses of them. What comes out obeys the kernel's rules, and is the same frames in each peer's order. Then
-/// receives what no plan has made.
+/// Sends bursts of frames. The input chooses their peers and lengths, and the kernel's refusals.
+/// The result must obey the kernel's rules, and be exactly the sent frames in each peer's order.
+/// Then receives buffers that no plan has made.
 pub fn check(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(&mut input);
@@ -43,7 +44,7 @@ pub fn check(data: &[u8]) {
     world.receive_anything(&mut input);
 }
 
-/// Decisions: bytes that are taken from the front. When they are used up, zeros follow.
+/// A source of decisions: bytes from the front of the input, then zeros.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -68,15 +69,15 @@ impl<'a> Input<'a> {
 
 struct World {
     plan: Plan,
-    /// The lane that each peer had last, as the peer table keeps it.
+    /// The last lane of each peer, as the peer table keeps it.
     lanes: [u32; LIMITS.len()],
     message_bytes_max: usize,
     receiver: Receiver,
     peers: PeerTable,
-    /// How the peer table calls each sender.
+    /// The sender's ids in the peer table.
     names: [PeerId; LIMITS.len()],
     stats: TransportStats,
-    /// Peers that were removed in this burst: the order holds for what came before and after, each for itself.
+    /// Peers removed in this burst: their order holds separately before and after the removal.
     is_reused: [bool; LIMITS.len()],
     bytes: usize,
     next: u8,
@@ -86,7 +87,7 @@ fn address(peer: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 1 + peer as u16))
 }
 
-/// The frames that came, by the name of who sent them.
+/// The received frames, with the id of their sender.
 #[derive(Default)]
 struct Came(Vec<(PeerId, Vec<u8>)>);
 
@@ -122,7 +123,7 @@ impl World {
 
     /// A burst of frames, until the plan is full or the input ends it.
     fn burst(&mut self, input: &mut Input<'_>) {
-        // A frame's memory stays where it is when the list grows.
+        // A frame's memory stays in place when the list grows.
         let mut sent: Vec<(usize, Vec<u8>)> = Vec::new();
         while !input.is_empty() && self.bytes <= BYTES_MAX {
             if self.step(input, &mut sent).is_break() {
@@ -137,12 +138,13 @@ impl World {
         let (refused, frames) = (input.below(4), sent.clone());
         let mut arrived = Vec::new();
         match refused {
-            // The kernel does not segment what comes after these.
+            // The kernel does not segment the messages after these.
             1 => {
                 self.plan.ungroup(first);
                 self.check_messages(&self.plan.messages()[first..], 0);
             }
-            // It takes these and has no room for the rest, and what others own may change from now on.
+            // The kernel accepts these and has no room for the rest. Callers may change their
+            // frames from now on.
             2 => {
                 arrived = self.datagrams(&self.plan.messages()[..first]);
                 self.plan.keep(first);
@@ -157,7 +159,7 @@ impl World {
         self.is_reused = [false; LIMITS.len()];
         assert!(self.plan.is_empty());
         if refused == 1 {
-            // The plan would segment no more.
+            // This plan would never segment again.
             self.plan = Plan::new(self.message_bytes_max).expect("memory for a plan");
         }
     }
@@ -189,8 +191,8 @@ impl World {
             sent.push((peer, vec![0x10 + self.next; size]));
             let frame = &sent[sent.len() - 1].1;
             let (head, body) = frame.split_at([0, 16, 24, size][choice % 4].min(size));
-            // SAFETY: the frames live until the burst is over, where the plan is cleared; they change only
-            // behind `keep`.
+            // SAFETY: the frames live until the end of the burst, where the plan is cleared; they
+            // change only after `keep`.
             unsafe { self.add(peer, head, body, choice.is_multiple_of(2)) };
             self.bytes += size;
         }
@@ -198,7 +200,7 @@ impl World {
     }
 
     /// # Safety
-    /// That of [`Plan::add_large`].
+    /// As for [`Plan::add_large`].
     unsafe fn add(&mut self, peer: usize, head: &[u8], body: &[u8], has_short_way: bool) {
         let id = PeerId(peer as u32);
         // SAFETY: by this function's contract.
@@ -219,7 +221,7 @@ impl World {
         }
     }
 
-    /// A burst that is one bundle can go without being sealed.
+    /// A burst of one bundle can be sent unsealed.
     fn check_loose(&self, sent: &[(usize, Vec<u8>)]) {
         let Some(Loose { piece, load, .. }) = self.plan.loose() else { return };
         // SAFETY: the piece lies in the plan, which is not changed meanwhile.
@@ -232,7 +234,7 @@ impl World {
         assert_eq!(load.frames as usize, sent.len());
     }
 
-    /// The rules of the kernel for segmentation offload, and the peers' for datagrams.
+    /// The kernel's rules for segmentation offload, and the peers' limits for datagrams.
     fn check_messages(&self, messages: &[Message], message_bytes_max: usize) {
         for message in messages {
             let (peer, pieces) = (self.peer_of(message), self.plan.pieces_of(message).count());
@@ -240,7 +242,7 @@ impl World {
             let (count, size) = (message.datagram_count, self.plan.segment_bytes(message));
             assert!((1..=PIECES_MAX).contains(&pieces) && (1..=SEGMENTS_MAX).contains(&count));
             assert!(count == 1 || bytes <= message_bytes_max);
-            // All of one size but the last, which is no longer and not empty.
+            // Equal sizes, except a last datagram that is no longer and not empty.
             assert!(size <= LIMITS[peer] && size * (count - 1) < bytes && bytes <= size * count);
             assert!(size > 0);
             let loads = self.plan.load_of(message);
@@ -256,13 +258,14 @@ impl World {
         usize::from(u16::from_be(name.sin_port)) - 1
     }
 
-    /// Messages as the kernel cuts them: datagrams, with their senders.
+    /// Messages as the kernel cuts them: datagrams, with their peers.
     fn datagrams(&self, messages: &[Message]) -> Vec<(usize, Vec<u8>)> {
         let mut all = Vec::new();
         for message in messages {
             let mut bytes = Vec::new();
             for piece in self.plan.pieces_of(message) {
-                // SAFETY: the frames are still there and as they were, or kept; so is the plan's own memory.
+                // SAFETY: the frames are still in place and unchanged, or kept; the plan's own
+                // memory is alive.
                 bytes.extend_from_slice(unsafe {
                     std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len)
                 });
@@ -274,7 +277,8 @@ impl World {
         all
     }
 
-    /// The datagrams arrive, joined as the kernel may join them, and are the frames that were sent.
+    /// Delivers the datagrams, joined as the kernel may join them, and compares with the sent
+    /// frames.
     fn check_received(
         &mut self,
         datagrams: Vec<(usize, Vec<u8>)>,
@@ -314,7 +318,7 @@ impl World {
         assert_eq!(came.0.len(), sent.len());
     }
 
-    /// Delivers what is in hand, some frames at a time.
+    /// Delivers all received frames, some at a time.
     fn deliver(&mut self, budget: usize, came: &mut Came) {
         let Self { receiver, peers, stats, .. } = self;
         let mut turns = 0;
@@ -328,7 +332,7 @@ impl World {
         }
     }
 
-    /// Buffers with any bytes, of anyone, with any size of segments, cut off or not.
+    /// Receives buffers with arbitrary bytes, senders and segment sizes, truncated or not.
     fn receive_anything(&mut self, input: &mut Input<'_>) {
         while !input.is_empty() {
             let peer = input.below(LIMITS.len() + 1);

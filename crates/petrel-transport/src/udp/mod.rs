@@ -1,10 +1,10 @@
 //! Kernel UDP: one socket per endpoint, IPv4 or IPv6, without privileges.
 //!
-//! What a system call costs is spread in two ways. Small frames for one peer share a datagram (see
+//! The cost of a system call is spread in two ways. Small frames for one peer share a datagram (see
 //! [`bundle`](crate::bundle)), which helps on every network. Datagrams of equal size for one peer
 //! share a message by segmentation offload (GSO), and joined ones are received at once (GRO), where
-//! the kernel can: a call then costs about the same for 1 or for 64 of them. All messages of a burst
-//! go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
+//! the kernel can: a call then costs about the same for 1 or for 64 of them. All messages of a
+//! burst go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
 //!
 //! | module | concern |
 //! | --- | --- |
@@ -13,17 +13,17 @@
 //! | `association` | connecting the socket to an only peer |
 //! | `ecn` | marks of congestion |
 //! | `multicast` | groups to send to, and to receive from |
-//! | `addr`, `peers` | addresses as the kernel sees them; the peer table |
+//! | `addr`, `peers` | addresses in the kernel's layout; the peer table |
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
-//! | `burst`, `deliver` | from frames to the former, and from the latter to frames |
+//! | `burst`, `deliver` | from frames to `send`, and from `receive` to frames |
 //! | `detached` | all of it without a socket, for simulators |
 //!
-//! Nothing is allocated after the start but when peers are added, and for the first backlogs.
+//! After the start, memory is allocated only for new peers and for the first backlogs.
 //!
-//! Designs that were left: `io_uring` and zero-copy sends, which cost more than they gain for
-//! datagrams of this size; a connected socket per peer, which would need a poll of each. While there is
-//! only one peer, the one socket is connected to it.
+//! Rejected designs: `io_uring` and zero-copy sends, which cost more than they gain for datagrams
+//! of this size; a connected socket per peer, which would need a poll of each. While there is only
+//! one peer, the one socket is connected to it.
 
 mod addr;
 mod association;
@@ -73,15 +73,16 @@ use send::Sender;
 const HEADER_BYTES_V4: usize = 20 + 8;
 const HEADER_BYTES_V6: usize = 40 + 8;
 
-/// Largest IP packet that a 16-bit length can state. Bounds a datagram on devices such as loopback
-/// that claim more, and what one segmentation offload may carry.
+/// Largest IP packet that a 16-bit length can state. It bounds a datagram on devices such as
+/// loopback that claim more, and the size of a segmentation offload.
 const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
 ///
-/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Links to one address with the same
-/// largest frame and the same word on ECN share a [`PeerId`], which stays until each of them is removed.
-/// Other links to the address have others, with one [source](Transport::source_of).
+/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Links to one address
+/// with equal largest frame and equal ECN agreement share a [`PeerId`], which stays until all of
+/// them are removed. Links with different terms have separate ids, with one
+/// [source](Transport::source_of).
 pub struct Udp {
     socket: UdpSocket,
     config: UdpConfig,
@@ -89,8 +90,8 @@ pub struct Udp {
     capabilities: UdpCapabilities,
     waker: Waker,
     peers: PeerTable,
-    /// Made while there is one peer, and before it only when the plan is empty: what is planned for
-    /// others must go to them.
+    /// Made while there is one peer, and only when the plan is empty: frames planned for other
+    /// peers must reach them.
     association: Association,
     ecn: Ecn,
     plan: Plan,
@@ -146,12 +147,12 @@ impl Udp {
         self.local
     }
 
-    /// What the kernel granted of the configuration, as of now.
+    /// The options that the kernel granted, as of now.
     pub fn capabilities(&self) -> UdpCapabilities {
         self.capabilities
     }
 
-    /// How many peers there are.
+    /// The number of peers.
     pub fn peer_count(&self) -> usize {
         self.peers.len()
     }
@@ -161,7 +162,7 @@ impl Udp {
         mtu_bytes.min(IP_PACKET_BYTES_MAX) - header_bytes(self.local)
     }
 
-    /// The largest frame that goes to a peer, and that it may send.
+    /// The largest frame in either direction between this endpoint and a peer.
     fn agree_on_frame_bytes(&self, link: &UdpLink) -> Result<usize, LinkError> {
         let path = path_mtu(self.local.ip(), link.addr)?;
         let mtu = match self.config.mtu {
@@ -189,7 +190,8 @@ impl Udp {
         Ok(self.frame_bytes(mtu).min(announced))
     }
 
-    /// Connects the socket to the only peer, if there is one. Nothing may be planned for others.
+    /// Connects the socket to the only peer, if there is one. The plan must hold no frames for
+    /// others.
     fn associate(&mut self) {
         if let Some(peer) = self.peers.only()
             && self.plan.is_empty()
@@ -199,24 +201,24 @@ impl Udp {
         }
     }
 
-    /// Sends to, and reads of, the peers that there are now what they agreed to.
+    /// Adapts sent codepoints and read marks to the agreements of the current peers.
     fn adapt_to_ecn(&mut self) -> std::io::Result<()> {
         let socket = self.socket.as_fd();
         self.ecn.adapt(socket, &self.peers, self.plan.is_empty())?;
         self.receiver.read_marks(socket, self.ecn.v6(), self.peers.ecn_count() > 0)
     }
 
-    /// What [`Transport::wait`] has to wait for besides datagrams: room in the kernel.
+    /// Returns true if [`Transport::wait`] has to wait for room in the kernel as well.
     pub(crate) fn has_backlog(&self) -> bool {
         self.room.is_backlog
     }
 
-    /// Whether frames may be in hand that [`Transport::rx_burst`] did not deliver yet.
+    /// Returns true if received frames may wait that [`Transport::rx_burst`] did not deliver yet.
     pub(crate) fn has_ready(&self) -> bool {
         self.receiver.has_ready() || self.listeners.has_ready()
     }
 
-    /// A descriptor that is readable when multicast has come in.
+    /// A descriptor that is readable when multicast datagrams have arrived.
     pub(crate) fn listeners(&self) -> Option<BorrowedFd<'_>> {
         self.listeners.waits()
     }
@@ -265,7 +267,7 @@ impl Transport for Udp {
     fn remove_peer(&mut self, peer: PeerId) {
         self.plan.close_lane(peer);
         self.peers.remove(peer);
-        // If it fails, packets say less than they might, and marks are read that nobody sends.
+        // On failure, packets claim less than they might, or marks are read that no peer sends.
         let _ = self.adapt_to_ecn();
         self.associate();
     }
@@ -313,7 +315,7 @@ impl Transport for Udp {
 
     #[inline]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        // SAFETY: by this function's contract. The short way is closed while there is a backlog.
+        // SAFETY: by this function's contract. The fast path is closed while there is a backlog.
         unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
     }
 
@@ -365,7 +367,7 @@ impl Transport for Udp {
 }
 
 impl AsFd for Udp {
-    /// The socket, to wait for it together with other descriptors.
+    /// The socket, to wait for it together with further descriptors.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

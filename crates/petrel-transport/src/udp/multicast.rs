@@ -1,11 +1,12 @@
-//! Multicast: groups that this socket sends to, and addresses that the transport listens at besides its own.
+//! Multicast: groups to send to, and group addresses to receive from besides the data port.
 //!
-//! A group that is sent to is a peer like any other, at a multicast address; the socket only has to know by
-//! which interface. What groups receive comes in by sockets of their own, one for each address: the data
-//! port's is bound to an address of the host. Each is bound to the group's address, so that nothing else
-//! arrives, and over IPv4 is a member for the group's sender only (source-specific, RFC 4607), so that the
-//! kernel and the switches leave the others out. Frames count as those of the peer whose address they come
-//! from; strangers' datagrams are dropped as at the data port.
+//! A group to send to is a peer like any other, at a multicast address; the socket only has to know
+//! the interface. Datagrams to groups arrive on separate sockets, one for each address: the data
+//! port's socket is bound to an address of the host. A group's socket is bound to the group's
+//! address and thus receives nothing else. Over IPv4 it is a member for the group's sender only
+//! (source-specific, RFC 4607), so that the kernel and the switches exclude other senders. Frames
+//! count as those of the peer with their source address; strangers' datagrams are dropped as at the
+//! data port.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,12 +22,12 @@ use super::receive::Receiver;
 /// Most addresses that a transport listens at: each is a system call in every burst.
 const LISTENERS_MAX: usize = 16;
 
-/// An address that is listened at.
+/// A group address with its socket.
 pub(super) struct Listener {
     address: SocketAddr,
     socket: UdpSocket,
     pub(super) receiver: Receiver,
-    /// Whose datagrams are wanted; one that several groups have is there as often.
+    /// Wanted senders, once for each group that the sender was joined for.
     sources: Vec<IpAddr>,
 }
 
@@ -40,7 +41,7 @@ impl Listener {
         // Other endpoints of this host may be members too.
         socket.set_reuse_address(true)?;
         socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
-        // Only what this socket has joined, whatever the host's others have.
+        // Receives only groups that this socket has joined, not those of other sockets of the host.
         let (level, name) = match address {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL),
@@ -77,17 +78,17 @@ impl Listener {
             (source, self.address.ip(), interface)
             && !self.sources.contains(&source.into())
         {
-            // Without it the kernel delivers what is dropped here.
+            // On failure the kernel delivers datagrams that are dropped here.
             let _ = SockRef::from(&self.socket).leave_ssm_v4(&source, &group, &interface);
         }
     }
 }
 
-/// The addresses that are listened at.
+/// All group addresses of a transport.
 #[derive(Default)]
 pub(super) struct Listeners {
     all: Vec<Listener>,
-    /// All sockets as one, to wait for.
+    /// All sockets as one descriptor, to wait for.
     waits: Option<OwnedFd>,
 }
 
@@ -130,43 +131,43 @@ impl Listeners {
         Ok(self.all.len() - 1)
     }
 
-    /// Listens to `source` no more, as often as it was joined for.
+    /// Ends one join of `source` at `address`.
     pub(super) fn leave(&mut self, address: SocketAddr, source: IpAddr, interface: IpAddr) {
         let mut here = self.all.iter_mut().filter(|listener| listener.address == address);
         here.by_ref().for_each(|listener| listener.leave(source, interface));
         self.tidy();
     }
 
-    /// Closes the sockets that nobody needs; they leave what is waited for by that.
+    /// Closes unused sockets, which also removes them from `waits`.
     fn tidy(&mut self) {
         self.all.retain(|listener| !listener.sources.is_empty());
     }
 
-    /// A descriptor that is readable when one of them has something.
+    /// A descriptor that is readable when any of the sockets is.
     pub(super) fn waits(&self) -> Option<BorrowedFd<'_>> {
         self.waits.as_ref().filter(|_| !self.is_empty()).map(|waits| waits.as_fd())
     }
 
-    /// Whether datagrams are in hand.
+    /// Returns true if there are received datagrams to deliver.
     pub(super) fn has_ready(&self) -> bool {
         self.all.iter().any(|listener| listener.receiver.has_ready())
     }
 
-    /// Looks at each socket that has nothing in hand; gives the system calls that took.
+    /// Polls each socket without undelivered datagrams; returns the number of system calls.
     pub(super) fn refill(&mut self) -> u64 {
         let idle = self.all.iter_mut().filter(|listener| !listener.receiver.has_ready());
         idle.map(|listener| listener.receiver.refill(listener.socket.as_fd()).0).sum()
     }
 
-    /// One that has datagrams in hand.
+    /// A receiver with undelivered datagrams.
     pub(super) fn next_ready(&mut self) -> Option<&mut Receiver> {
         let ready = |listener: &&mut Listener| listener.receiver.has_ready();
         self.all.iter_mut().find(ready).map(|listener| &mut listener.receiver)
     }
 }
 
-/// Whether datagrams may be sent to this group from a socket of this family: the network's own protocols
-/// (RFC 5771 §4, RFC 4291 §2.7.1) are left alone. `docs/wire-protocol.md` §12.2.
+/// Returns `Ok` if a socket of family `v6` may send datagrams to this group. The network's own
+/// protocols (RFC 5771 §4, RFC 4291 §2.7.1) are left alone. `docs/wire-protocol.md` §12.2.
 pub(super) fn usable(address: SocketAddr, v6: bool) -> Result<(), String> {
     let is_reserved = match address.ip() {
         IpAddr::V4(ip) => ip.octets()[..3] == [224, 0, 0],
@@ -181,9 +182,10 @@ pub(super) fn usable(address: SocketAddr, v6: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the address is reserved, never leaves a host, or belongs to a protocol of the network. A permanently
-/// assigned group (flag T clear) of one link is such a protocol's, as are all groups of a small number: routers,
-/// time, name services. Numbers of transient groups are their users' to choose, however small.
+/// Returns true if the address is reserved, never leaves a host, or belongs to a protocol of the
+/// network. The latter are permanently assigned groups (flag T clear) of one link, and those with a
+/// small number: routers, time, name services. Users choose the numbers of transient groups,
+/// however small.
 fn is_reserved_v6(segments: [u16; 8]) -> bool {
     const TRANSIENT: u16 = 0x10;
     const LINK_LOCAL: u16 = 2;
@@ -195,7 +197,8 @@ fn is_reserved_v6(segments: [u16; 8]) -> bool {
         || (is_assigned && (scope == LINK_LOCAL || is_small))
 }
 
-/// Has the socket send multicast by the interface with this address, over so many routers.
+/// Makes the socket send multicast through the interface with this address, over at most `hops`
+/// routers.
 pub(super) fn send_by(socket: &UdpSocket, interface: IpAddr, hops: u32) -> io::Result<()> {
     let socket = SockRef::from(socket);
     match interface {
@@ -227,7 +230,7 @@ mod tests {
         for (any, own, loopback) in
             [("0.0.0.0", "10.9.8.7", "127.0.0.1"), ("::", "2001:db8::7", "::1")]
         {
-            // It needs no certain port: the first one is not to be had, or taken here.
+            // The function needs no particular port: the first port is unavailable, or taken here.
             let _first_port = UdpSocket::bind(SocketAddr::new(ip(any), 1));
             let peer = SocketAddr::new(ip(loopback), 9);
             assert_eq!(interface_to(ip(any), peer).unwrap(), ip(loopback));

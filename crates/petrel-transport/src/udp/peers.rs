@@ -7,12 +7,12 @@ use super::addr::{AddrHash, AddrKey, RawAddr};
 use super::plan::Target;
 use crate::{LinkError, PeerId};
 
-/// Most peers of one transport. An endpoint with 20,000 sessions is the design's aim; three times
-/// that many processes to talk to leaves room, at about 200 bytes each.
+/// Most peers of one transport. The design aims at 20,000 sessions of an endpoint; three times that
+/// number of peer processes leaves room, at about 200 bytes each.
 const PEERS_MAX: usize = 65_536;
 
-/// What a link agreed on: two links share a peer only where all of this is the same. So no link
-/// changes a limit of another one, whoever opened it (`docs/wire-protocol.md` §8.4).
+/// The terms of a link: two links share a peer only if all terms are equal. So no link changes a
+/// limit of another, whichever side opened it (`docs/wire-protocol.md` §8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Terms {
     key: AddrKey,
@@ -20,25 +20,25 @@ struct Terms {
     is_ecn: bool,
 }
 
-/// One peer: where it is, and what it takes.
+/// One peer: its address and limits.
 pub(super) struct Peer {
     pub(super) name: RawAddr,
     pub(super) max_frame_bytes: usize,
     addr: SocketAddr,
     terms: Terms,
-    /// The lane that its frames have in the current burst, or had in an earlier one.
+    /// The lane of its frames in the current burst, or in an earlier one.
     lane: u32,
     /// Links with these terms that are not yet removed.
     link_count: u32,
-    /// The name under which datagrams from the address are delivered.
+    /// The id under which datagrams from the address are delivered.
     source: PeerId,
 }
 
 /// An address that peers have.
 struct Source {
-    /// Its first peer, which keeps its slot as long as the address has any.
+    /// Its first peer, which keeps its slot while the address has any peer.
     id: PeerId,
-    /// Peers with links, each with other terms.
+    /// Peers with links, each with different terms.
     peer_count: u32,
 }
 
@@ -47,11 +47,11 @@ pub(super) struct PeerTable {
     free: Vec<u32>,
     sources: HashMap<AddrKey, Source, AddrHash>,
     by_terms: HashMap<Terms, PeerId, AddrHash>,
-    /// Who sent the previous datagram: most often who sends the next one.
+    /// The sender of the previous datagram: most often also the next one's.
     last_found: Option<(AddrKey, PeerId)>,
     /// Peers with links.
     count: usize,
-    /// Those of them that agreed to ECN.
+    /// The peers with links that agreed to ECN.
     ecn_count: usize,
 }
 
@@ -79,18 +79,18 @@ impl PeerTable {
         self.count
     }
 
-    /// How many peers agreed to ECN.
+    /// The number of peers that agreed to ECN.
     pub(super) fn ecn_count(&self) -> usize {
         self.ecn_count
     }
 
-    /// Whether a peer is there and agreed to ECN.
+    /// Returns true if the peer has links and agreed to ECN.
     #[inline]
     pub(super) fn is_ecn(&self, peer: PeerId) -> bool {
         self.get(peer).is_some_and(|peer| peer.terms.is_ecn)
     }
 
-    /// The only address that peers have.
+    /// The address of all peers, if they have only one.
     pub(super) fn only(&self) -> Option<SocketAddr> {
         let mut sources = self.sources.values();
         let (Some(source), None) = (sources.next(), sources.next()) else { return None };
@@ -107,12 +107,12 @@ impl PeerTable {
         self.slot(peer).filter(|peer| peer.link_count > 0)
     }
 
-    /// The name under which datagrams from a peer's address are delivered.
+    /// The id under which datagrams from a peer's address are delivered.
     pub(super) fn source_of(&self, peer: PeerId) -> PeerId {
         self.slot(peer).map_or(peer, |known| known.source)
     }
 
-    /// Where frames to a peer go.
+    /// The destination of frames to a peer.
     #[inline]
     pub(super) fn target(&mut self, peer: PeerId) -> Option<Target<'_>> {
         let known = self.slots.get_mut(peer.0 as usize)?.as_mut()?;
@@ -125,7 +125,7 @@ impl PeerTable {
         })
     }
 
-    /// Whose address `key` is.
+    /// The peer with the address `key`.
     #[inline]
     pub(super) fn find(&mut self, key: AddrKey) -> Option<PeerId> {
         match self.last_found {
@@ -140,8 +140,9 @@ impl PeerTable {
         Some(peer)
     }
 
-    /// Adds a link. Links with the same terms share a peer; one with others gets its own, which
-    /// datagrams do not tell apart: they come under the address's [source](PeerTable::source_of).
+    /// Adds a link. Links with equal terms share a peer; a link with different terms gets its own.
+    /// Datagrams do not distinguish such peers: they are delivered under the address's
+    /// [source](PeerTable::source_of).
     pub(super) fn add(
         &mut self,
         addr: SocketAddr,
@@ -180,11 +181,11 @@ impl PeerTable {
         Ok(PeerId((self.slots.len() - 1) as u32))
     }
 
-    /// Removes one link; the peer goes with its last one, and the address with its last peer.
+    /// Removes one link; the peer goes with its last link, and the address with its last peer.
     pub(super) fn remove(&mut self, peer: PeerId) {
         let Some(Some(known)) = self.slots.get_mut(peer.0 as usize) else { return };
         if known.link_count == 0 {
-            // Its slot stays for the sake of the address alone.
+            // The slot remains only as the source of its address.
             return;
         }
         known.link_count -= 1;

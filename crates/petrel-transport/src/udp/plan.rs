@@ -1,32 +1,31 @@
-//! What to send, before any system call: frames into datagrams, datagrams into messages.
+//! The layout of a burst, before any system call: frames into datagrams, datagrams into messages.
 //!
-//! 1. Each peer of the burst has a *lane*. Small frames that follow one another in a lane are copied
-//!    into a bundle of up to the peer's largest datagram; a frame that stays alone, or a large one,
-//!    goes bare, a large one from where it lies.
-//! 2. Datagrams that follow one another in a lane and have the same size make one message for
-//!    segmentation offload (its last datagram may be shorter). Without offload each datagram is a
-//!    message.
+//! 1. Each peer of the burst has a queue of its own (a [`Lane`]). Consecutive small frames of a
+//!    queue are copied into a bundle of up to the peer's largest datagram. A single frame, or a
+//!    large one, goes without framing; a large frame is sent in place.
+//! 2. Consecutive datagrams of a queue with equal sizes make one message for segmentation offload
+//!    (the last datagram may be shorter). Without offload, every datagram is a message.
 //!
-//! A message is what one entry of `sendmmsg` carries, and succeeds or fails as a whole.
+//! A message is one entry of `sendmmsg`, and succeeds or fails as a whole.
 //!
-//! A message is a run of *pieces*, which the kernel gathers. A bundle whose frames came without
-//! others between is one piece; where frames to several peers come by turns, their bundles have
-//! more, but no byte is copied twice.
+//! A message is a run of *pieces*, which the kernel gathers. A bundle is one piece if no frames to
+//! other peers came between its frames. If frames to several peers alternate, their bundles have
+//! more pieces, but no byte is copied twice.
 //!
-//! Most frames go where the one before them went, by a shorter way: see `tip`.
+//! Most frames go where the previous frame went, by a fast path: see `tip`.
 //!
-//! # What is kept
+//! # The backlog
 //!
-//! Where the kernel has no room for a message, the plan itself is the backlog: the large frames
-//! that are not yet sent are copied to memory of the plan, and the pieces point there.
+//! If the kernel has no room for a message, the plan itself is the backlog. Unsent large frames are
+//! copied to the plan's memory, and the pieces point there.
 //!
 //! # Why the unsafe code is sound
 //!
-//! Pieces point to three places. *The staging area*, which belongs to the plan, is only accessed
-//! through its raw pointer, and behind `staged_bytes` only, where no piece points yet. *Large
-//! frames* belong to others: who calls [`Plan::add_large`] promises that they stay until the plan
-//! is sent or [`Plan::keep`] has copied them. *Kept bytes* are only written before pieces point to
-//! them. Pieces are read by the kernel, and by `keep`.
+//! Pieces point to three places. *The staging area* belongs to the plan. It is only accessed
+//! through its raw pointer, and only behind `staged_bytes`, where no piece points yet. *Large
+//! frames* belong to callers: the caller of [`Plan::add_large`] promises that they stay until the
+//! plan is sent or [`Plan::keep`] has copied them. *Kept bytes* are only written before pieces
+//! point to them. The kernel reads pieces, and `keep` does.
 
 mod backlog;
 mod pieces;
@@ -49,40 +48,40 @@ use pieces::{Pieces, Run};
 pub(super) use tip::Loose;
 use tip::Tip;
 
-/// Frames up to this size are worth a copy to share a datagram: it costs some 30 ns in cache, and
-/// a datagram of its own costs a trip through the network stack, or a packet on the wire.
+/// Frames up to this size are worth a copy to share a datagram. The copy costs some 30 ns in cache;
+/// a separate datagram costs a trip through the network stack, or a packet on the wire.
 pub(super) const SMALL_FRAME_BYTES_MAX: usize = 2048;
 
-/// Room for the bundles of a burst. It is sent when this is used up: that is a thousand small
-/// frames, or 64 of the largest small ones.
+/// Room for the bundles of a burst: a thousand small frames, or 64 of the largest small ones. The
+/// burst is sent when the room is used up.
 const STAGING_BYTES: usize = 128 << 10;
 
 /// Most datagrams in one message: the kernel's `UDP_MAX_SEGMENTS`, which Linux 6.9 doubled.
 const SEGMENTS_MAX: usize = 64;
 
-/// What a lone frame in the staging area has before it, in case that it is not alone.
+/// Framing before the first frame in the staging area, needed if a second frame follows.
 const FRAMING_BYTES: usize = MARK_BYTES + LENGTH_BYTES;
 
-/// The message of a lane that has none, and the lane of a loose bundle.
+/// The message of a lane without messages, and the lane of a loose bundle.
 const NONE: u32 = u32::MAX;
 
-/// No peer has this number: that of a peer that was removed after its frames came.
+/// An id without a peer. Lanes of a removed peer get it.
 const NOBODY: PeerId = PeerId(u32::MAX);
 
-/// A bundle that takes more.
+/// A bundle that accepts more frames.
 struct Bundle {
     run: Run,
     load: Load,
     bytes: usize,
 }
 
-/// What is to go to one peer, in order.
+/// The frames for one peer, in order.
 struct Lane {
     peer: PeerId,
     name: RawAddr,
-    /// Its last message, if it has one.
+    /// The last message, or [`NONE`].
     message: u32,
-    /// What follows behind that.
+    /// The open bundle behind the last message.
     bundle: Option<Bundle>,
 }
 
@@ -92,14 +91,14 @@ pub(super) struct Message {
     lane: u32,
     run: Run,
     load: Load,
-    /// Size of all datagrams but the last, which may be shorter.
+    /// Size of every datagram except the last, which may be shorter.
     segment_bytes: usize,
     bytes: usize,
     pub(super) datagram_count: usize,
 }
 
 impl Message {
-    /// Whether a datagram of this size may follow.
+    /// Returns true if a datagram of this size may follow.
     #[inline]
     fn takes(&self, bytes: usize, message_bytes_max: usize) -> bool {
         let is_regular = self.bytes == self.segment_bytes * self.datagram_count;
@@ -110,11 +109,11 @@ impl Message {
     }
 }
 
-/// What a message or a datagram carries.
+/// The contents of a message or a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) frames: u64,
-    /// Bytes of the frames alone.
+    /// Bytes of the frames without framing.
     pub(super) frame_bytes: u64,
 }
 
@@ -131,20 +130,20 @@ impl Load {
     }
 }
 
-/// Where a peer's frames go, as [`Plan::add_small`] and [`Plan::add_large`] need it.
+/// The destination of a frame, for [`Plan::add_small`] and [`Plan::add_large`].
 pub(super) struct Target<'a> {
     pub(super) peer: PeerId,
     pub(super) name: &'a RawAddr,
     /// The largest datagram. No frame is larger.
     pub(super) datagram_bytes_max: usize,
-    /// The peer's lane in this burst or an earlier one, to be stored for the next frame.
+    /// The peer's lane in this burst or an earlier one; the plan updates it for the next frame.
     pub(super) lane: &'a mut u32,
 }
 
-/// The plan for one burst. Its memory is reused for the next.
+/// The plan for one burst. The next burst reuses its memory.
 pub(super) struct Plan {
     tip: Tip,
-    /// Where a loose bundle goes.
+    /// The destination of a loose bundle.
     loose_name: RawAddr,
     staging: Region,
     staged_bytes: usize,
@@ -159,12 +158,12 @@ pub(super) struct Plan {
     is_sealed: bool,
 }
 
-// SAFETY: the pointers are to memory of the plan's, or of large frames, which stay where they are
-// by the contract of `add_large`; neither is bound to a thread.
+// SAFETY: the pointers lead to the plan's own memory, or to large frames, which stay in place by
+// the contract of `add_large`; neither is bound to a thread.
 unsafe impl Send for Plan {}
 
 impl Plan {
-    /// For messages of up to `message_bytes_max` bytes, or (0) of one datagram.
+    /// Creates a plan for messages of up to `message_bytes_max` bytes, or (0) of one datagram.
     pub(super) fn new(message_bytes_max: usize) -> std::io::Result<Self> {
         Ok(Self {
             tip: Tip::NOWHERE,
@@ -181,19 +180,19 @@ impl Plan {
         })
     }
 
-    /// Whether there is nothing to send.
+    /// Returns true if there is nothing to send.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.len() == 0 && self.staged_bytes == 0
     }
 
-    /// Whether the messages are made, so that nothing can be added any more.
+    /// Returns true if the messages are made; no frame can then be added.
     #[inline]
     pub(super) fn is_sealed(&self) -> bool {
         self.is_sealed
     }
 
-    /// Whether any frame can be added.
+    /// Returns true if any frame can be added.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         // A large frame takes two pieces, and there are no more messages or lanes than pieces.
@@ -235,11 +234,11 @@ impl Plan {
         self.point_to_bundle(lane, limit);
     }
 
-    /// Notes where a frame of more than [`SMALL_FRAME_BYTES_MAX`] bytes lies. There must be
+    /// Adds a frame of more than [`SMALL_FRAME_BYTES_MAX`] bytes by its address. There must be
     /// [room](Plan::has_room).
     ///
     /// # Safety
-    /// Both slices stay unchanged where they are until the plan is cleared, or
+    /// The bytes of `head` and `body` stay in place, unchanged, until the plan is cleared, or
     /// [`Plan::keep`] has returned.
     pub(super) unsafe fn add_large(&mut self, target: Target<'_>, head: &[u8], body: &[u8]) {
         self.settle();
@@ -254,7 +253,7 @@ impl Plan {
         self.point_to_train(lane, bytes);
     }
 
-    /// The lane of a peer, new if it has none in this burst.
+    /// Returns the lane of a peer, a new one if the peer has none in this burst.
     #[inline]
     fn lane_of(&mut self, target: Target<'_>) -> usize {
         let known = *target.lane as usize;
@@ -270,7 +269,7 @@ impl Plan {
     /// Copies a record of a bundle to the end of the staging area.
     ///
     /// # Safety
-    /// So many bytes are left of the area.
+    /// The area has room for the record.
     #[inline(never)]
     unsafe fn stage(&mut self, head: &[u8], body: &[u8]) {
         // SAFETY: by this function's contract.
@@ -283,8 +282,8 @@ impl Plan {
         }
     }
 
-    /// [`Plan::stage`] of a frame in one part, of a length that [`copy_one_line`] takes, and without
-    /// a call, which saves 20 instructions.
+    /// [`Plan::stage`] of a frame in one part, of a length that [`copy_one_line`] accepts. Contains
+    /// no call, which saves 20 instructions.
     ///
     /// # Safety
     /// As for [`Plan::stage`].
@@ -294,14 +293,14 @@ impl Plan {
         unsafe { copy_one_line(frame, self.stage_length(frame.len())) }
     }
 
-    /// Adds a record to the staging area, and says where its frame is to be written.
+    /// Adds a record to the staging area, and returns the address for its frame.
     ///
     /// # Safety
     /// As for [`Plan::stage`].
     #[inline(always)]
     unsafe fn stage_length(&mut self, frame_bytes: usize) -> *mut u8 {
-        // SAFETY: by this function's contract; no piece points behind the end yet. Frames come from
-        // others and do not overlap the area.
+        // SAFETY: by this function's contract; no piece points behind the end yet. Frames belong to
+        // callers and do not overlap the area.
         unsafe {
             let record = self.staging.start().add(self.staged_bytes).as_ptr();
             record.cast::<[u8; LENGTH_BYTES]>().write((frame_bytes as u16).to_le_bytes());
@@ -315,7 +314,7 @@ impl Plan {
         let frame_bytes = head.len() + body.len();
         let bytes = FRAMING_BYTES + frame_bytes;
         assert!(self.staged_bytes + bytes <= STAGING_BYTES, "frames are added while there is room");
-        // SAFETY: mark and record fit, as was just checked; no piece points to them yet.
+        // SAFETY: mark and record fit, as just checked; no piece points to them yet.
         let start = unsafe {
             let start = self.staging.start().add(self.staged_bytes).as_ptr();
             start.write(BUNDLE_MARK);
@@ -328,13 +327,13 @@ impl Plan {
         self.lanes[lane].bundle = Some(Bundle { run, bytes, load: Load::of(1, frame_bytes) });
     }
 
-    /// Adds a record to the open bundle of a lane, behind other peers' records.
+    /// Adds a record to the open bundle of a lane, behind records of other peers.
     fn continue_bundle(&mut self, lane: usize, head: &[u8], body: &[u8]) {
         let frame_bytes = head.len() + body.len();
         let bytes = record_bytes(frame_bytes);
         assert!(self.staged_bytes + bytes <= STAGING_BYTES, "frames are added while there is room");
         let start = self.staging.start().as_ptr().wrapping_add(self.staged_bytes);
-        // SAFETY: as was just checked.
+        // SAFETY: the room was just checked.
         unsafe { self.stage(head, body) };
         let piece = self.pieces.push(start, bytes, 1);
         let Some(bundle) = &mut self.lanes[lane].bundle else { return };
@@ -343,8 +342,7 @@ impl Plan {
         bundle.load.add(Load::of(1, frame_bytes));
     }
 
-    /// Makes a datagram of the bundle of a lane, if it has one: a frame that stayed alone in it goes
-    /// without its framing.
+    /// Closes the open bundle of a lane, if any, to a datagram. A single frame loses its framing.
     #[inline]
     fn close_bundle(&mut self, lane: usize) {
         let Some(Bundle { run, load, mut bytes }) = self.lanes[lane].bundle.take() else { return };
@@ -355,7 +353,7 @@ impl Plan {
         self.add_datagram(lane, run, bytes, load);
     }
 
-    /// Adds a datagram to the last message of a lane, if that takes it, or else to a new one.
+    /// Adds a datagram to the last message of a lane if there is room, or else to a new message.
     #[inline]
     fn add_datagram(&mut self, lane: usize, run: Run, bytes: usize, load: Load) {
         let last = self.messages.get_mut(self.lanes[lane].message as usize);
@@ -381,31 +379,32 @@ impl Plan {
         (0..self.lanes.len()).for_each(|lane| self.close_bundle(lane));
     }
 
-    /// What [`Plan::seal`] made.
+    /// The messages that [`Plan::seal`] made.
     #[inline]
     pub(super) fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// Where a message goes.
+    /// The destination of a message.
     #[inline]
     pub(super) fn name_of(&self, message: &Message) -> &RawAddr {
         &self.lanes[message.lane as usize].name
     }
 
-    /// Whom a message is for; nobody, if the peer was removed meanwhile.
+    /// The peer of a message; [`NOBODY`] if it was removed meanwhile.
     #[inline]
     pub(super) fn peer_of(&self, message: &Message) -> PeerId {
         self.lanes[message.lane as usize].peer
     }
 
-    /// Size of a message's datagrams, but for a shorter last one.
+    /// Size of a message's datagrams, except a shorter last one.
     #[inline]
     pub(super) fn segment_bytes(&self, message: &Message) -> usize {
         message.segment_bytes
     }
 
-    /// The bytes of a message, as the kernel gathers them, if they are listed in one place.
+    /// The bytes of a message, as the kernel gathers them, if their pieces are contiguous in the
+    /// list.
     #[inline]
     pub(super) fn slice_of(&self, message: &Message) -> Option<&[libc::iovec]> {
         self.pieces.slice(message.run)
@@ -416,7 +415,7 @@ impl Plan {
         self.pieces.list(message.run)
     }
 
-    /// What a message carries.
+    /// The contents of a message.
     #[inline]
     pub(super) fn load_of(&self, message: &Message) -> Load {
         message.load

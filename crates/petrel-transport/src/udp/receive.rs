@@ -1,28 +1,29 @@
-//! Taking datagrams from the kernel, and cutting apart what it joined.
+//! Receives datagrams from the kernel, and splits those that it joined.
 //!
 //! A call fills buffers of 64 KiB; with receive offload each may hold many datagrams of equal size
-//! from one peer. They are handed out one by one, from where they lie, and the next call is made
-//! when all are handed out, so that a caller may stop at any datagram.
+//! from one peer. They are delivered one by one, in place, and the next call is made when all are
+//! delivered. A caller may thus stop at any datagram.
 //!
-//! `recvmmsg` costs 60 ns more than `recvmsg` when there is one datagram, because it looks for a
-//! second one, and less for each when there are several. So a quiet socket is asked for one. If
-//! there is one, the call after that asks for several, and so on while there are at least two.
+//! `recvmmsg` costs 60 ns more than `recvmsg` for a single datagram, because it looks for a second
+//! one, and less per datagram for several. So a quiet socket is asked for one. If there is one, the
+//! next call asks for several, and so on while at least two arrive.
 //!
-//! Offload has a price too: the size of joined datagrams comes in a control message, and a call that
-//! takes one has 50 ns more than `recvfrom`, at each end. So it is on only from when several datagrams
-//! came at once, and then stays on: it could not be told when the last joined ones are out of the
-//! socket. A round trip over loopback is 3 % shorter as long as it is off.
+//! Offload has a price too: the size of joined datagrams comes in a control message, and a call
+//! with one takes 50 ns more than `recvfrom`, at each end. So offload is switched on only when
+//! several datagrams came at once, and then stays on: there is no sign that the last joined
+//! datagrams have left the socket. A round trip over loopback is 3 % shorter while offload is off.
 //!
-//! So do marks of congestion (see `ecn`), which are read while a peer has agreed to them: of all that
-//! comes in several at once, and of one in [`LONE_PER_LOOK`] of those that come alone, until one is
-//! marked. Congestion marks many packets, and a control acts on them each 50 µs at most.
+//! Marks of congestion (see `ecn`) have the same price. They are read while a peer has agreed to
+//! them: on every call for several datagrams, and for one in [`LONE_PER_LOOK`] of the lone
+//! datagrams, until one is marked. Congestion marks many packets, and a congestion controller acts
+//! on marks every 50 µs at most.
 //!
 //! # Why the unsafe code is sound
 //!
 //! The kernel follows pointers from [`Slots`] to itself and to the buffers. Both are mappings that
-//! live as long as the [`Receiver`] and stay where they are when it moves; they are accessed through
-//! the mappings' own pointers only, so that those in the headers stay valid. The kernel writes
-//! during the call alone, which holds `&mut self`; datagrams are lent out of `&self` afterwards. All
+//! live as long as the [`Receiver`] and stay in place when it moves. They are accessed only through
+//! the mappings' own pointers, which keeps the pointers in the headers valid. The kernel writes
+//! only during the call, which holds `&mut self`; datagrams are lent from `&self` afterwards. All
 //! memory is initialised from the start.
 
 use std::io;
@@ -39,30 +40,29 @@ use crate::buf::Region;
 /// Holds the largest UDP datagram, and the largest run of datagrams that the kernel joins.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Buffers per call where each can hold a run of datagrams: enough to spread the call's cost, few
-/// enough that they stay in the second-level cache.
+/// Buffers per call if each can hold a run of datagrams: enough to spread the call's cost, few
+/// enough to stay in the second-level cache.
 const BUFFERS_WITH_GRO: usize = 8;
 
-/// Buffers per call where each holds one datagram.
+/// Buffers per call if each holds one datagram.
 const BUFFERS_WITHOUT_GRO: usize = 16;
 
-/// Datagrams of one call from which on the kernel is to join them.
+/// Least datagrams in one call that switch receive offload on.
 const OFFLOAD_FROM: usize = 4;
 
-/// Of so many datagrams that come alone, the mark of one is read. On a link of 1 Gbit/s full packets come
-/// alone and 12 µs apart: this looks every 60 µs. No power of two, because what peers do repeats itself
-/// in those.
+/// The mark of one in this number of lone datagrams is read. On a link of 1 Gbit/s full packets
+/// arrive alone and 12 µs apart, so a mark is read every 60 µs. Not a power of two, because
+/// periodic traffic often repeats in powers of two.
 const LONE_PER_LOOK: u8 = 5;
 
-/// So many datagrams without a mark have to come alone, after one with, before looks are rare again.
+/// Unmarked lone datagrams that must follow a marked one before looks become rare again.
 const LOOKS_AFTER_MARK: u8 = 64;
 
-/// Times that a call is repeated after a signal, or after an error that a datagram sent earlier
-/// caused and that this call reports.
+/// Most attempts of a call after signals, or after reported errors of earlier sent datagrams.
 const TRIES_MAX: u32 = 8;
 
-/// A control message with one value of up to 32 bits, laid out as `cmsg(3)` says. What the kernel writes
-/// may be shorter, but takes as much room.
+/// A control message with one value of up to 32 bits, in the layout of `cmsg(3)`. The kernel's
+/// value may be shorter, but takes as much room.
 #[repr(C, align(8))]
 struct Control {
     header: libc::cmsghdr,
@@ -85,8 +85,8 @@ const SEGMENT_BYTES: (libc::c_int, libc::c_int) = (libc::SOL_UDP, libc::UDP_GRO)
 /// Most buffers of a receiver.
 const BUFFERS_MAX: usize = BUFFERS_WITHOUT_GRO;
 
-/// What the kernel reads and writes beside the buffers, one of each per buffer. Zero is a valid value
-/// of all, which are integers and nullable pointers.
+/// The memory that the kernel reads and writes beside the buffers, one entry of each array per
+/// buffer. Zero is a valid value of all fields, which are integers and nullable pointers.
 #[repr(C)]
 struct Slots {
     headers: [libc::mmsghdr; BUFFERS_MAX],
@@ -95,23 +95,23 @@ struct Slots {
     controls: [Controls; BUFFERS_MAX],
 }
 
-/// What is left of a buffer: datagrams of one peer.
+/// The rest of a buffer: datagrams of one peer.
 pub(super) struct Train<'a> {
     pub(super) from: AddrKey,
     /// All of them, one behind the other.
     pub(super) bytes: &'a [u8],
-    /// The size of each but the last, which may be shorter.
+    /// The size of every datagram except the last, which may be shorter.
     pub(super) segment_bytes: usize,
 }
 
 impl Train<'_> {
-    /// How many there are; one, if it is empty.
+    /// The number of datagrams; one, if the train is empty.
     pub(super) fn datagram_count(&self) -> usize {
         self.bytes.len().div_ceil(self.segment_bytes).max(1)
     }
 }
 
-/// The receive buffers, and how far they are handed out.
+/// The receive buffers, and the progress of their delivery.
 pub(super) struct Receiver {
     buffers: Region,
     /// Holds a [`Slots`].
@@ -120,7 +120,7 @@ pub(super) struct Receiver {
     count: usize,
     /// Buffers that the last call filled.
     filled: usize,
-    /// The buffer to hand out from, and where in it.
+    /// The buffer to deliver from, and the offset in it.
     buffer: usize,
     offset: usize,
     /// Whether the next call asks for several datagrams.
@@ -131,12 +131,12 @@ pub(super) struct Receiver {
     looks: Looks,
 }
 
-/// When the mark of a datagram that comes alone is looked for.
+/// Decides when the mark of a lone datagram is read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looks {
-    /// Datagrams to receive without.
+    /// Datagrams to receive before the next look.
     pause: u8,
-    /// Datagrams that are all looked at, because one before was marked.
+    /// Datagrams left that are all looked at, because an earlier one was marked.
     alert: u8,
 }
 
@@ -146,7 +146,7 @@ impl Looks {
         self.pause == 0
     }
 
-    /// A datagram came alone, and was looked at.
+    /// Notes the mark of a lone datagram that was looked at.
     #[inline]
     fn note(&mut self, is_marked: bool) {
         self.alert = if is_marked { LOOKS_AFTER_MARK } else { self.alert.saturating_sub(1) };
@@ -158,7 +158,7 @@ impl Looks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offload {
     Impossible,
-    /// It can, but has never been asked to, so that no buffer holds several.
+    /// The kernel can, but was never asked to, so no buffer holds several.
     Possible,
     On,
 }
@@ -183,23 +183,25 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// Without a socket: [`Receiver::fill`] stands for the kernel, which joins datagrams and says what was marked.
+    /// Creates a receiver without a socket. [`Receiver::fill`] replaces the kernel, joins datagrams
+    /// and reports marks.
     pub(super) fn detached() -> io::Result<Self> {
         Ok(Self { offload: Offload::On, reads_marks: true, ..Self::new(true)? })
     }
 
-    /// Makes all buffers empty, which must be handed out.
+    /// Empties all buffers, which must be delivered.
     pub(super) fn empty(&mut self) {
         assert!(!self.has_ready());
         (self.filled, self.buffer, self.offset) = (0, 0, 0);
     }
 
-    /// Whether [`Receiver::fill`] has a buffer to fill.
+    /// Returns true if [`Receiver::fill`] has a buffer to fill.
     pub(super) fn has_empty(&self) -> bool {
         self.filled < self.count
     }
 
-    /// Fills a buffer as the kernel does: with datagrams of `segment_bytes`, the last of which may be shorter.
+    /// Fills a buffer as the kernel does: with datagrams of `segment_bytes`; the last may be
+    /// shorter.
     pub(super) fn fill(
         &mut self,
         from: &RawAddr,
@@ -218,8 +220,9 @@ impl Receiver {
         }
         let (name, name_bytes) = from.as_name();
         let slots = self.slots();
-        // SAFETY: the index is in range of the arrays, and the buffers are as many, each with room for the datagrams. A
-        // name of either family fits into a `sockaddr_in6`. No reference to any of them exists, as `&mut self` shows.
+        // SAFETY: the index is in range of the arrays and of the buffers, whose number is equal,
+        // and a buffer has room for the datagrams. A name of either family fits into a
+        // `sockaddr_in6`. No reference to any of them exists, as `&mut self` shows.
         unsafe {
             let buffer = self.buffers.start().add(index * BUFFER_BYTES).as_ptr();
             buffer.copy_from_nonoverlapping(datagrams.as_ptr(), datagrams.len());
@@ -247,8 +250,8 @@ impl Receiver {
     fn connect(&mut self, index: usize) {
         assert!(index < self.count);
         let slots = self.slots();
-        // SAFETY: the index is in range of the arrays, and the buffers are as many. No reference to
-        // any of them exists, as `&mut self` shows.
+        // SAFETY: the index is in range of the arrays and of the buffers, whose number is equal. No
+        // reference to any of them exists, as `&mut self` shows.
         unsafe {
             let buffer = self.buffers.start().add(index * BUFFER_BYTES).as_ptr();
             (*slots).iovecs[index] = libc::iovec { iov_base: buffer.cast(), iov_len: BUFFER_BYTES };
@@ -260,24 +263,24 @@ impl Receiver {
         }
     }
 
-    /// Writes what the kernel has changed in a header and reads in the next call.
+    /// Restores the fields of a header that the kernel has changed and reads in the next call.
     #[inline]
     fn reset(&mut self, index: usize) {
-        // SAFETY: the memory is that of a `Slots`, and no reference to it exists, as `&mut self`
-        // shows; the index is checked.
+        // SAFETY: the memory is a `Slots`, and no reference to it exists, as `&mut self` shows; the
+        // index is checked.
         let header = unsafe { &mut (*self.slots()).headers[index].msg_hdr };
         header.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
         header.msg_controllen = size_of::<Controls>() as _;
     }
 
-    /// Whether there are datagrams to hand out without a system call.
+    /// Returns true if there are datagrams to deliver without a system call.
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
         self.buffer < self.filled
     }
 
-    /// Fills the buffers, which must all be handed out. Returns how many system calls that took,
-    /// and whether the socket is known to hold more.
+    /// Fills the buffers, which must all be delivered. Returns the number of system calls, and
+    /// whether the socket is known to hold more.
     pub(super) fn refill(&mut self, socket: BorrowedFd<'_>) -> (u64, bool) {
         debug_assert!(!self.has_ready());
         for tries in 1..=TRIES_MAX {
@@ -306,10 +309,10 @@ impl Receiver {
         self.offload = if is_on { Offload::On } else { Offload::Impossible };
     }
 
-    /// Reads the marks of what comes out of the socket from now on, or does not.
+    /// Switches the reading of marks on or off.
     ///
     /// # Errors
-    /// What the system said; nothing has changed then.
+    /// The system's error; nothing has changed then.
     pub(super) fn read_marks(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -331,8 +334,8 @@ impl Receiver {
         assert!(count <= self.count);
         let looks = self.reads_marks && self.looks.is_due();
         let is_plain = count == 1 && self.offload != Offload::On && !looks;
-        // SAFETY: so many headers point to live memory of the sizes that they say; see the module's
-        // documentation.
+        // SAFETY: `count` headers point to live memory of the sizes that they state; see the
+        // module's documentation.
         let filled = unsafe {
             let headers = self.slots().cast();
             if is_plain {
@@ -351,8 +354,8 @@ impl Receiver {
         Ok(self.filled)
     }
 
-    /// What was received and not yet [handed out](Receiver::advance): of one buffer. `None`: the
-    /// kernel had to cut a datagram, or the size of joined ones.
+    /// The undelivered datagrams of one buffer; [`advance`](Receiver::advance) moves on. `None` if
+    /// the kernel had to cut a datagram, or the size of joined ones.
     ///
     /// # Panics
     /// When nothing is [ready](Receiver::has_ready).
@@ -362,19 +365,20 @@ impl Receiver {
         if header.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
             return None;
         }
-        // SAFETY: the memory is that of a `Slots`; see the module's documentation.
+        // SAFETY: the memory is a `Slots`; see the module's documentation.
         let from = AddrKey::from_name(unsafe { &(*self.slots()).names[self.buffer] });
         let bytes = &self.bytes(self.buffer)[self.offset..header.msg_len as usize];
         Some(Train { from, bytes, segment_bytes: self.segment_bytes(self.buffer) })
     }
 
-    /// Whether all datagrams of the train met congestion. The kernel joins no others to those that did.
+    /// Returns true if all datagrams of the train met congestion. The kernel joins no unmarked
+    /// datagrams to marked ones.
     #[inline]
     pub(super) fn is_marked(&self) -> bool {
         self.reads_marks && self.has_mark(self.buffer)
     }
 
-    /// The first `bytes` of the train are handed out.
+    /// Notes that the first `bytes` of the train are delivered.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize) {
         self.offset += bytes;
@@ -383,8 +387,8 @@ impl Receiver {
         }
     }
 
-    /// [`Receiver::fill`] of one buffer with what no honest kernel says: any size of joined datagrams, and the flags
-    /// of what was cut.
+    /// [`Receiver::fill`] of one buffer with values that no honest kernel returns: any size of
+    /// joined datagrams, and the flags of truncation.
     #[cfg(any(test, fuzzing))]
     pub(super) fn fill_with_any(
         &mut self,
@@ -396,7 +400,7 @@ impl Receiver {
         self.empty();
         self.fill(from, bytes, BUFFER_BYTES, false);
         let slots = self.slots();
-        // SAFETY: the memory is that of a `Slots`, and no reference to it exists, as `&mut self` shows.
+        // SAFETY: the memory is a `Slots`, and no reference to it exists, as `&mut self` shows.
         unsafe {
             let control = &raw mut (*slots).controls[0][0];
             ((*control).header.cmsg_level, (*control).header.cmsg_type) = SEGMENT_BYTES;
@@ -408,7 +412,7 @@ impl Receiver {
         }
     }
 
-    /// All of the train is handed out.
+    /// Notes that the whole train is delivered.
     #[inline]
     pub(super) fn skip(&mut self) {
         (self.buffer, self.offset) = (self.buffer + 1, 0);
@@ -416,13 +420,13 @@ impl Receiver {
 
     #[inline]
     fn header(&self, index: usize) -> &libc::mmsghdr {
-        // SAFETY: the memory is that of a `Slots`, which the kernel writes to only while `receive`
-        // borrows `self` exclusively; the index is checked.
+        // SAFETY: the memory is a `Slots`, which the kernel writes to only while `receive` borrows
+        // `self` exclusively; the index is checked.
         unsafe { &(*self.slots()).headers[index] }
     }
 
-    /// The size of each datagram in a buffer, but for a shorter last one: what the control message
-    /// says, or where there is none, all.
+    /// The size of the datagrams in a buffer, except a shorter last one: the control message's
+    /// size, or the whole buffer without one.
     #[inline]
     fn segment_bytes(&self, index: usize) -> usize {
         if self.header(index).msg_hdr.msg_controllen == 0 {
@@ -435,7 +439,7 @@ impl Receiver {
         }
     }
 
-    /// Whether a buffer came with the mark of congestion.
+    /// Returns true if a buffer came with a mark of congestion.
     #[inline(never)]
     fn has_mark(&self, index: usize) -> bool {
         self.controls(index).iter().any(|control| ecn::is_mark(control.kind(), control.value))
@@ -453,7 +457,7 @@ impl Receiver {
     #[inline]
     fn bytes(&self, index: usize) -> &[u8] {
         assert!(index < self.count);
-        // SAFETY: the region has a buffer for each header, initialised, and the kernel writes to it
+        // SAFETY: the region has an initialised buffer for each header, and the kernel writes to it
         // only while `receive` borrows `self` exclusively.
         unsafe {
             std::slice::from_raw_parts(
@@ -483,12 +487,12 @@ unsafe fn receive_plain(socket: BorrowedFd<'_>, header: *mut libc::mmsghdr) -> O
     Some(1)
 }
 
-/// Gives how many of `count` headers the kernel filled, or `None`, the reason being in `errno`. By
-/// `syscall`, as in `send`.
+/// Returns how many of `count` headers the kernel filled, or `None`, with the reason in `errno`.
+/// Called by `syscall`, as in `send`.
 ///
 /// # Safety
-/// There are so many headers; all pointers in them are to live memory of the sizes that they say,
-/// which nobody else uses.
+/// There are `count` headers. All pointers in them lead to live memory of the sizes that they
+/// state, which is not used elsewhere.
 #[inline]
 unsafe fn receive_headers(
     socket: BorrowedFd<'_>,
@@ -543,7 +547,7 @@ mod tests {
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(socket.local_addr().unwrap()).unwrap();
         let mut receiver = Receiver::new(false).unwrap();
-        // Calls that have filled buffers, and how many each filled.
+        // Calls that have filled buffers, and the number of buffers that each filled.
         let mut filled_by = |datagrams: usize| {
             (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
             let mut filled = Vec::new();
@@ -578,7 +582,7 @@ mod tests {
         assert_eq!(refill(0), (0, (1, false)));
         assert_eq!(refill(2), (1, (1, false)), "one was asked for, and there is a second one");
         assert_eq!(refill(0), (1, (1, false)));
-        // As many as there are buffers, and one more than that.
+        // As many datagrams as there are buffers, then one more.
         assert_eq!(refill(1), (1, (1, false)));
         assert_eq!(refill(BUFFERS_WITHOUT_GRO), (BUFFERS_WITHOUT_GRO, (1, true)));
         assert_eq!(refill(BUFFERS_WITHOUT_GRO + 1), (BUFFERS_WITHOUT_GRO, (1, true)));
@@ -616,7 +620,8 @@ mod tests {
         assert!(!receiver.has_ready());
     }
 
-    /// Each call of `fill` as the kernel: a size comes with what was joined, and not with a datagram alone.
+    /// For joined datagrams, `fill` adds a size as the kernel does; for a datagram alone it adds
+    /// none.
     #[test]
     fn fill__is_seen_as_what_was_filled_in() {
         let from: std::net::SocketAddr = "10.0.0.1:7".parse().unwrap();

@@ -1,16 +1,15 @@
-//! Handing the messages of a [`Plan`] to the kernel, several at once by `sendmmsg`.
+//! Hands the messages of a [`Plan`] to the kernel, several at once by `sendmmsg`.
 //!
-//! The calls are made by `syscall`: the C library's own functions are points at which a thread can be
-//! cancelled, and say so by atomic operations before and after, which take 40 instructions.
+//! The calls are made by `syscall`. The C library's own functions are cancellation points of
+//! threads, with atomic operations before and after, which take 40 instructions.
 //!
 //! # Why the unsafe code is sound
 //!
 //! The headers that the kernel reads are full of pointers: to addresses and bytes of the plan, to
-//! frames of others, and to arrays in here. [`Sender::send`] writes all of them anew from a plan
-//! that it borrows for the whole call, and makes the system call before it returns, so that each
-//! points to live memory when the kernel follows it; that frames of others are still there, its
-//! caller promises. The kernel only reads what they point to. Between calls they dangle, and nobody
-//! follows them.
+//! callers' frames, and to arrays in here. [`Sender::send`] writes all of them anew from a plan
+//! that it borrows for the whole call, and makes the system call before it returns. So each points
+//! to live memory when the kernel follows it; the caller promises that the frames are still there.
+//! The kernel only reads their targets. Between calls the pointers dangle, and are not followed.
 
 use std::iter::repeat_with;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -25,13 +24,13 @@ use super::plan::{Message, PIECES_MAX, Plan};
 /// Most messages of one call; the rest goes in the next one.
 const HEADERS_MAX: usize = 64;
 
-/// Times that a call is repeated after a signal before its frames count as blocked.
+/// Repetitions of a call after signals, before its frames count as blocked.
 const INTERRUPTS_MAX: u32 = 16;
 
-/// Times that a message is tried again because the peer's host says that its port is closed.
+/// Repetitions of a message after reports that its port is closed.
 const NEWS_MAX: u32 = 8;
 
-/// A control message with one value, laid out as `cmsg(3)` says.
+/// A control message with one value, in the layout of `cmsg(3)`.
 #[repr(C, align(8))]
 struct Control<T> {
     header: libc::cmsghdr,
@@ -39,7 +38,7 @@ struct Control<T> {
 }
 
 impl<T: Default> Default for Control<T> {
-    /// Of no kind, which the kernel must not see.
+    /// A control message without a kind, which the kernel must not see.
     #[inline]
     fn default() -> Self {
         // SAFETY: all-zero is a valid `cmsghdr`, which has only integers.
@@ -54,12 +53,12 @@ impl<T> Control<T> {
     }
 }
 
-/// What a message may have beside its pieces: none, both, or one of the two.
+/// Optional control messages: segment size, traffic class.
 #[repr(C)]
 struct Controls {
     /// The size at which the kernel cuts.
     segment_bytes: Control<u16>,
-    /// The traffic class, which says that the packets are ECN-capable.
+    /// The traffic class that declares the packets ECN-capable.
     traffic_class: Control<libc::c_int>,
 }
 
@@ -71,8 +70,8 @@ impl Controls {
         Self { segment_bytes, traffic_class: Control::default() }
     }
 
-    /// Makes the packets of a message to this address ECN-capable, whose header may have the other
-    /// control message.
+    /// Makes the packets of a message to this address ECN-capable. The header may already have the
+    /// segment size.
     #[cold]
     fn add_ecn(&mut self, header: &mut libc::msghdr, to: &RawAddr) {
         self.traffic_class.set_kind(ecn::control_kind(to));
@@ -104,12 +103,12 @@ impl Sender {
         }
     }
 
-    /// Sends messages of `plan` from `first` on and returns how many the kernel took: at least one,
-    /// or the error of the first. A connected socket knows where they go. `ecn`: where to look up
-    /// whose packets are to be ECN-capable, if the socket's are not.
+    /// Sends messages of `plan` from `first` on and returns how many the kernel accepted: at least
+    /// one, or the error of the first. A connected socket needs no addresses. `ecn` names the peers
+    /// whose packets must be ECN-capable, if the socket's are not.
     ///
     /// # Safety
-    /// The large frames that these messages carry are still where the plan says.
+    /// The large frames of these messages are still in place.
     #[inline]
     pub(super) unsafe fn send(
         &mut self,
@@ -137,7 +136,7 @@ impl Sender {
     }
 
     /// # Safety
-    /// That of [`Sender::send`].
+    /// As for [`Sender::send`].
     unsafe fn send_several(
         &mut self,
         socket: Socket<'_>,
@@ -152,8 +151,8 @@ impl Sender {
             }
         }
         self.fill(socket, plan, messages);
-        // SAFETY: so many headers were just filled from a plan that is still borrowed; see the
-        // module's documentation.
+        // SAFETY: `messages.len()` headers were just filled from a plan that is still borrowed; see
+        // the module's documentation.
         unsafe {
             libc::syscall(
                 libc::SYS_sendmmsg,
@@ -165,14 +164,14 @@ impl Sender {
         }
     }
 
-    /// Lists the pieces of a message behind the first `count`; returns how many there are.
+    /// Lists the pieces of a message behind the first `count`; returns the number of added pieces.
     fn gather(&mut self, count: usize, plan: &Plan, message: &Message) -> usize {
         let places = self.iovecs[count..].iter_mut();
         places.zip(plan.pieces_of(message)).map(|(place, piece)| *place = piece).count()
     }
 
-    /// Fills headers when all arrays are written, so that no later borrow of them ends the pointers'
-    /// validity.
+    /// Fills the headers. All other arrays are already written, so no later borrow of them
+    /// invalidates the pointers.
     fn fill(&mut self, socket: Socket<'_>, plan: &Plan, messages: &[Message]) {
         let mut gathered = self.iovecs.as_ptr();
         let places = self.headers.iter_mut().zip(&mut self.controls);
@@ -190,8 +189,8 @@ impl Sender {
     }
 }
 
-/// The socket's number, whether addresses are left out, and where it stands whose packets are to be
-/// ECN-capable.
+/// The socket's number, whether addresses are omitted, and the table of the peers whose packets
+/// must be ECN-capable.
 #[derive(Clone, Copy)]
 struct Socket<'a> {
     number: RawFd,
@@ -205,14 +204,14 @@ impl Socket<'_> {
         if self.is_connected { (std::ptr::null(), 0) } else { plan.name_of(message).as_name() }
     }
 
-    /// Whether a message has to say that it is ECN-capable.
+    /// Returns true if a message must be declared ECN-capable.
     #[inline]
     fn says_ecn(self, plan: &Plan, message: &Message) -> bool {
         self.ecn.is_some_and(|peers| peers.is_ecn(plan.peer_of(message)))
     }
 }
 
-/// Sends one datagram in one piece, and tells whether the kernel took it.
+/// Sends one datagram in one piece, and returns true if the kernel accepted it.
 ///
 /// # Safety
 /// The piece is live memory.
@@ -228,8 +227,8 @@ pub(super) unsafe fn send_datagram(
     unsafe { send_bare(socket.as_raw_fd(), name, piece) >= 0 }
 }
 
-/// Sends one datagram in one piece, without the header around it: of the 1000 ns that a datagram
-/// takes from socket to socket this saves 50.
+/// Sends one datagram in one piece, without a header around it. Saves 50 of the 1000 ns that a
+/// datagram takes from socket to socket.
 ///
 /// # Safety
 /// Piece and name are live memory.
@@ -243,11 +242,11 @@ unsafe fn send_bare(
     // SAFETY: by this function's contract.
     let sent =
         unsafe { libc::syscall(libc::SYS_sendto, socket, bytes, len, flags, name, name_len) };
-    // Bytes, of which a frame has some: one datagram, or an error.
+    // The result counts bytes, and a frame has at least one: one datagram, or an error.
     sent.min(1)
 }
 
-/// Sends one message, without the array around it, which saves 20 ns.
+/// Sends one message, without an array around it, which saves 20 ns.
 ///
 /// # Safety
 /// The pieces are live memory.
@@ -264,7 +263,7 @@ unsafe fn send_one(
     let sent = unsafe {
         libc::syscall(libc::SYS_sendmsg, socket.number, &raw const header, libc::MSG_NOSIGNAL)
     };
-    // Bytes, of which a frame has some: one datagram, or an error.
+    // The result counts bytes, and a frame has at least one: one datagram, or an error.
     sent.min(1)
 }
 
@@ -301,24 +300,24 @@ pub(super) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// What to do about a message that the kernel refused.
+/// The response to the kernel's refusal of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reaction {
-    /// Try again: the error was a signal, or the belated news of an earlier datagram.
+    /// Try again: the error was a signal, or a late report of an earlier datagram.
     Retry,
-    /// No room: this and all later frames stay with the caller.
+    /// No room: this message and all later ones stay with the caller.
     Blocked,
-    /// The kernel or device cannot segment this: send the datagrams one by one from now on.
+    /// The kernel or device cannot segment this message: send datagrams one by one from now on.
     Ungroup,
-    /// This message cannot be sent; the others may.
+    /// This message cannot be sent; others may.
     Drop,
 }
 
-/// The reaction to `error` for a message of one or (`grouped`) more datagrams that was tried
-/// `tries` times before.
+/// The reaction to `error` for a message of one or (`grouped`) more datagrams, after `tries`
+/// earlier attempts.
 ///
-/// An ICMP error of an earlier datagram is reported by the next call, which does nothing else; so
-/// every error that may be such news is given another chance. A closed port is never anything else.
+/// The next call reports an ICMP error of an earlier datagram, and does nothing else. So every
+/// error that may be such a report gets another attempt. "Port closed" always is one.
 pub(super) fn reaction(error: Errno, grouped: bool, tries: u32) -> Reaction {
     match error {
         Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => Reaction::Blocked,

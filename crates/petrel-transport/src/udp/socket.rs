@@ -1,4 +1,4 @@
-//! Setting up the data port, and asking the kernel for the MTU of a path.
+//! Opens the data port, and asks the kernel for the MTU of a path.
 //!
 //! The unsafe code here passes one `int` to or from a socket option of an open descriptor.
 
@@ -13,13 +13,14 @@ use super::config::{UdpCapabilities, UdpConfig, UdpError};
 use super::ecn;
 use super::option::{int_option, set_int_option};
 
-/// Where the kernel's `SO_MEMINFO` has the dropped datagrams.
+/// Index of the dropped datagrams in the kernel's `SO_MEMINFO`.
 const SK_MEMINFO_DROPS: usize = 8;
 
-/// Times that a free port is looked for, because somebody took the one before.
+/// Most attempts at a free port, since another process may take the port first.
 const PORT_TRIES: u32 = 16;
 
-/// A bound, non-blocking socket whose packets are never fragmented, and what it can do.
+/// Opens a bound, non-blocking socket whose packets are never fragmented, and returns its
+/// capabilities.
 pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), UdpError> {
     let (socket, gro) = bind_by_number(config)?;
     let capabilities = UdpCapabilities {
@@ -32,9 +33,9 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
     Ok((socket.into(), capabilities))
 }
 
-/// A socket whose port was asked for by its number. One that the system chose would be lost when
-/// the socket's association with a peer is dissolved; so a socket that the system has given a port
-/// is closed, and the next one asks for that. Somebody else may have it by then.
+/// Binds a socket to a port requested by number. Dissolving an association loses a port that the
+/// system chose. So a socket with such a port is closed, and the next one requests that port;
+/// another process may have taken it by then.
 fn bind_by_number(config: &UdpConfig) -> Result<(Socket, bool), UdpError> {
     if config.bind.port() != 0 {
         return bind(config, config.bind);
@@ -52,13 +53,13 @@ fn bind_by_number(config: &UdpConfig) -> Result<(Socket, bool), UdpError> {
     }
 }
 
-/// The address to bind to, with a port that nobody has just now.
+/// The address to bind to, with a port that is free now.
 fn free_port(config: &UdpConfig) -> Result<SocketAddr, UdpError> {
     let local = bind(config, config.bind)?.0.local_addr()?;
     Ok(local.as_socket().unwrap_or(config.bind))
 }
 
-/// A socket, and whether it may receive by offload.
+/// Opens a socket, and returns whether it supports receive offload.
 fn bind(config: &UdpConfig, address: SocketAddr) -> Result<(Socket, bool), UdpError> {
     let socket = Socket::new(
         Domain::for_address(address),
@@ -76,8 +77,8 @@ fn bind(config: &UdpConfig, address: SocketAddr) -> Result<(Socket, bool), UdpEr
     Ok((socket, gro))
 }
 
-/// Packets above the path MTU fail with `EMSGSIZE` then, instead of going out in pieces of which
-/// losing one loses all.
+/// Makes packets above the path MTU fail with `EMSGSIZE`. Otherwise they would be sent in
+/// fragments, and losing one would lose the packet.
 fn forbid_fragments(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     if v6 {
         sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
@@ -87,12 +88,12 @@ fn forbid_fragments(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Kernels since 4.18 have the option. Whether a device can do it shows when sending.
+/// Kernels since 4.18 have the option. Support by the device shows when sending.
 fn knows_gso(socket: BorrowedFd<'_>) -> bool {
     int_option(socket, libc::UDP_SEGMENT).is_ok()
 }
 
-/// Kernels since 5.0 have the option, which is off from the beginning, and stays so.
+/// Kernels since 5.0 have the option, which is off initially, and stays off.
 fn knows_gro(socket: BorrowedFd<'_>) -> bool {
     set_gro(socket, false).is_ok()
 }
@@ -101,8 +102,8 @@ fn set_gro(socket: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     set_int_option(socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
 }
 
-/// Has the kernel deliver datagrams of one size and peer in one buffer, and say with it that it
-/// does. Gives whether it will.
+/// Makes the kernel deliver datagrams of one size and peer in one buffer, and report it. Returns
+/// true if it will.
 pub(super) fn enable_gro(socket: BorrowedFd<'_>) -> bool {
     set_gro(socket, true).is_ok()
 }
@@ -112,14 +113,14 @@ pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
     let mut memory = [0u32; SK_MEMINFO_DROPS + 1];
     let mut len = size_of_val(&memory) as libc::socklen_t;
     let (to, level) = (memory.as_mut_ptr().cast(), libc::SOL_SOCKET);
-    // SAFETY: `to` and `len` describe a live array; the kernel writes at most that much.
+    // SAFETY: `to` and `len` describe a live array; the kernel writes at most `len` bytes.
     unsafe { libc::getsockopt(socket.as_raw_fd(), level, libc::SO_MEMINFO, to, &raw mut len) };
     // Zero, if the kernel does not know the option.
     memory[SK_MEMINFO_DROPS]
 }
 
-/// The MTU in bytes of IP packet that the kernel knows for the path from `local` to `peer`: that
-/// of the route's device, or less where a router has said so. No packet is sent.
+/// Returns the MTU in bytes of IP packet that the kernel knows for the path from `local` to `peer`:
+/// the MTU of the route's device, or less after a router's report. No packet is sent.
 ///
 /// # Errors
 /// When there is no route, the families differ, or `local` is not an address of this host.
@@ -131,7 +132,7 @@ pub fn path_mtu(local: IpAddr, peer: SocketAddr) -> io::Result<usize> {
     Ok(mtu as usize)
 }
 
-/// `local` with a free port. A link-local address needs the scope that its peer has.
+/// `local` with a free port. A link-local address needs its peer's scope.
 fn probe_address(local: IpAddr, peer: SocketAddr) -> SocketAddr {
     match (local, peer) {
         (IpAddr::V6(ip), SocketAddr::V6(peer)) if ip.is_unicast_link_local() => {

@@ -120,7 +120,7 @@ fn conformance__largest_mtu() {
     conforms(UdpConfig { mtu: Mtu::Auto { cap_bytes: usize::MAX }, ..bind_to("::1") });
 }
 
-/// A transport, and a plain socket that is its peer and takes what it sends as it is.
+/// A transport, and a plain socket as its peer that receives the raw datagrams.
 struct WithSocket {
     udp: Udp,
     peer: PeerId,
@@ -137,7 +137,7 @@ impl WithSocket {
         Self { udp, peer, socket }
     }
 
-    /// The same with a second peer, which says nothing, so that the socket is not connected.
+    /// [`WithSocket::new`] with a second, silent peer, so that the socket is not connected.
     fn with_another(config: UdpConfig) -> Self {
         let mut ends = Self::new(config);
         let addr = SocketAddr::new(ends.udp.local_addr().ip(), 9);
@@ -156,7 +156,7 @@ impl WithSocket {
         buffer[..len].to_vec()
     }
 
-    /// What the transport delivers until `last` comes, which is sent behind all else.
+    /// The frames that the transport delivers up to `last`, which is sent behind all others.
     fn frames_until(&mut self, last: &[u8]) -> Vec<Vec<u8>> {
         self.send_to_udp(last);
         let mut frames: Vec<Vec<u8>> = Vec::new();
@@ -269,7 +269,7 @@ fn rx_burst__has_datagrams_joined_from_when_they_come_in_numbers() {
     let (to, large) = (to.unwrap(), (0x10..0x20u8).map(|byte| vec![byte; 3900]));
     let large: Vec<_> = large.collect();
     let burst: Vec<_> = large.iter().map(|bytes| frame(to, bytes)).collect();
-    // How many are in the socket at a time depends on who runs when: soon several are.
+    // Scheduling decides how many are in the socket at a time: soon several are.
     let (mut rounds, mut rounds_joined) = (0, 0);
     while rounds < 10_000 && rounds_joined < 3 {
         assert_eq!(near.tx_burst(&burst), 0);
@@ -315,7 +315,7 @@ fn tx_burst__segments_large_frames_in_one_call() {
     }
 }
 
-/// The kernel refuses to segment without checksums, so that this shows the real refusal.
+/// Without checksums the kernel refuses to segment, so the refusal here is real.
 #[test]
 fn tx_burst__sends_one_by_one_where_the_kernel_refuses_to_segment() {
     let mut ends = WithSocket::new(UdpConfig { mtu: Mtu::Fixed(4000), ..v4() });
@@ -423,7 +423,7 @@ fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
         ends.udp.remove_peer(again);
     }
     assert_eq!(ends.udp.peer_count(), 0);
-    // Now to somebody else: no word of it reaches the former peer.
+    // The new peer's frames do not reach the former peer.
     let other = WithSocket::new(v4());
     let link = UdpLink { addr: other.socket.local_addr().unwrap(), max_frame: None, ecn: false };
     let peer = ends.udp.add_peer(link).unwrap();
@@ -446,7 +446,7 @@ fn add_peer__looks_at_the_senders_of_what_came_before() {
     let mut ends = WithSocket { udp, peer, socket: friend };
     assert_eq!(ends.frames_until(b"\x1Flast"), [b"\x1Aearly"]);
     assert_eq!(ends.udp.stats().rx_dropped_unknown_peer, 1);
-    // From now on, the kernel turns strangers away.
+    // From now on, the kernel refuses strangers' datagrams.
     stranger.send_to(b"\x1Astrange", ends.udp.local_addr()).unwrap();
     assert!(ends.frames_until(b"\x1Flast").is_empty());
     assert_eq!(ends.udp.stats().rx_dropped_unknown_peer, 1);
@@ -463,7 +463,7 @@ fn add_peer__of_a_transport_without_an_address_of_its_own_connects_nothing() {
     }
 }
 
-/// The kernel tells a connected socket that its peer's port is closed, in the next call.
+/// The kernel reports to a connected socket that its peer's port is closed, in the next call.
 #[test]
 fn tx_burst__to_an_only_peer_that_is_away_goes_on_until_it_is_back() {
     for gso in [true, false] {
@@ -507,9 +507,9 @@ fn wait__sleeps_on_after_the_news_that_a_peer_is_away() {
     assert_eq!(poll(&mut socket, Some(&at_once)), Ok(0), "the error is still there");
 }
 
-/// A transport whose socket is full whenever nobody reads from the other end: a pair of local
-/// sockets, which keep the bounds of messages and heed no address. (Over loopback, datagrams do not
-/// stay with their sender.)
+/// A transport whose socket is full whenever the other end is not read: a pair of local sockets,
+/// which keep message boundaries and ignore addresses. (Over loopback, datagrams do not stay with
+/// their sender.)
 struct WithFullSocket {
     udp: Udp,
     peer: PeerId,
@@ -530,7 +530,7 @@ impl WithFullSocket {
         Self { udp, peer, far: far.into() }
     }
 
-    /// Pushes and flushes one frame that is gone afterwards.
+    /// Pushes and flushes one frame, then overwrites it.
     fn send(&mut self, bytes: &[u8]) -> bool {
         let mut frame = bytes.to_vec();
         // SAFETY: the frame changes only after the flush.

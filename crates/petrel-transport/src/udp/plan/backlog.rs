@@ -1,5 +1,5 @@
-//! What becomes of a plan that cannot be sent as it is: messages that the kernel does not segment are
-//! taken apart, and those for which it has no room are kept.
+//! Handles a plan that cannot be sent as it is: splits messages that the kernel does not segment,
+//! and keeps messages for which it has no room.
 
 use petrel_planted::planted;
 
@@ -8,8 +8,8 @@ use crate::bundle::framing_bytes;
 use crate::transport::PeerId;
 
 impl Plan {
-    /// Takes the messages from `first` on apart, for a kernel that does not segment after all, and
-    /// makes no more of several datagrams.
+    /// Splits the messages from `first` on into single datagrams, for a kernel that does not
+    /// segment after all. The plan groups no more datagrams afterwards.
     pub(in crate::udp) fn ungroup(&mut self, first: usize) {
         self.message_bytes_max = 0;
         for mut message in self.messages.split_off(first) {
@@ -28,7 +28,7 @@ impl Plan {
         Message { run, load, segment_bytes: bytes, bytes, datagram_count: 1, ..*message }
     }
 
-    /// Leaves the messages from `first` on for later, and copies what of them others own.
+    /// Keeps the messages from `first` on for later, and copies their large frames.
     pub(in crate::udp) fn keep(&mut self, first: usize) {
         self.messages.drain(..first);
         if std::mem::replace(&mut self.is_kept, true) || planted("udp_kept_frames_not_copied") {
@@ -49,8 +49,8 @@ impl Plan {
         }
     }
 
-    /// Leaves the frames of a peer that is removed as they are, but takes no more into its lane,
-    /// should its number become another's.
+    /// Leaves the frames of a removed peer in place, but adds no more to its lane: another peer may
+    /// get the removed peer's id.
     pub(in crate::udp) fn close_lane(&mut self, peer: PeerId) {
         self.settle();
         self.lanes.iter_mut().filter(|lane| lane.peer == peer).for_each(|lane| lane.peer = NOBODY);

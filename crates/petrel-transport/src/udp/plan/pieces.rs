@@ -1,18 +1,19 @@
-//! Runs of bytes to send, as the kernel gathers them, in the order in which they came.
+//! Runs of bytes to send, as the kernel gathers them, in order of arrival.
 //!
-//! Those of one peer follow one another as long as no other peer's come between: then the kernel
-//! reads them from here. Links lead over what came between.
+//! Pieces of one peer are contiguous if no other peer's pieces come between; the kernel then reads
+//! them from here. Links skip the pieces between.
 
 use std::ops::Range;
 
-/// Most pieces of a burst, so that one call carries no more than some megabyte at the default MTU,
-/// and that an entry of `sendmmsg` stays below the 1024 pieces that the kernel takes.
+/// Most pieces of a burst. At the default MTU, one call thus carries no more than about a megabyte,
+/// and an entry of `sendmmsg` stays below the kernel's limit of 1024 pieces.
 pub(in crate::udp) const PIECES_MAX: usize = 256;
 
-/// What the kernel need not know of a piece.
+/// Data about a piece that the kernel does not need.
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
-    /// The next piece of the message, if this is not its last: the one behind it, or a later one.
+    /// The next piece of the message, if this piece is not its last: the piece behind, or a later
+    /// one.
     next: u32,
     /// Frames that begin in the piece.
     frame_count: u32,
@@ -27,7 +28,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Whether no other peer's pieces came between.
+    /// Returns true if no other peer's pieces came between.
     #[inline]
     fn is_unbroken(&self) -> bool {
         self.last - self.first + 1 == self.count
@@ -70,7 +71,7 @@ impl Pieces {
         index as u32
     }
 
-    /// Adds the parts of a frame that have bytes. There must be room for two pieces.
+    /// Adds the non-empty parts of a frame. There must be room for two pieces.
     #[inline]
     pub(super) fn push_parts(&mut self, head: &[u8], body: &[u8]) {
         if head.is_empty() || body.is_empty() {
@@ -87,14 +88,14 @@ impl Pieces {
         self.count = index + 2;
     }
 
-    /// Adds bytes to the end of a piece, and frames.
+    /// Adds bytes and frames to the end of a piece.
     #[inline]
     pub(super) fn extend(&mut self, index: u32, bytes: usize, frame_count: u32) {
         self.iovecs[index as usize].iov_len += bytes;
         self.notes[index as usize].frame_count += frame_count;
     }
 
-    /// Takes bytes from the start of a piece, which has more.
+    /// Removes bytes from the start of a piece, which has more.
     #[inline]
     pub(super) fn trim(&mut self, index: u32, bytes: usize) {
         let iovec = &mut self.iovecs[index as usize];
@@ -102,7 +103,7 @@ impl Pieces {
         iovec.iov_len -= bytes;
     }
 
-    /// Puts a run behind another one.
+    /// Appends a run to another run.
     #[inline]
     pub(super) fn join(&mut self, run: &mut Run, next: Run) {
         self.notes[run.last as usize].next = next.first;
@@ -110,7 +111,7 @@ impl Pieces {
         run.count += next.count;
     }
 
-    /// The pieces of a run where they lie, if they follow one another.
+    /// The pieces of a run in place, if they are contiguous.
     #[inline]
     pub(super) fn slice(&self, run: Run) -> Option<&[libc::iovec]> {
         run.is_unbroken().then(|| &self.iovecs[run.first as usize..][..run.count as usize])
@@ -126,8 +127,8 @@ impl Pieces {
         })
     }
 
-    /// Cuts the first `bytes` bytes, which end with a piece, or else all, from a run of pieces that
-    /// have some. Gives what was cut, its bytes, and the frames in it; the rest may be empty.
+    /// Cuts the first `bytes` bytes, which end with a piece, or else all, from a run of non-empty
+    /// pieces. Returns the cut run, its bytes, and its frames; the rest may be empty.
     pub(super) fn cut(&self, run: &mut Run, bytes: usize) -> (Run, usize, u32) {
         let mut cut = Run { first: run.first, last: run.first, count: 0 };
         let (mut cut_bytes, mut frame_count) = (0, 0);
@@ -141,7 +142,7 @@ impl Pieces {
         (cut, cut_bytes, frame_count)
     }
 
-    /// All pieces that do not lie in `own`, to be moved elsewhere.
+    /// All pieces outside `own`, to be moved elsewhere.
     pub(super) fn foreign(
         &mut self,
         own: Range<*mut u8>,

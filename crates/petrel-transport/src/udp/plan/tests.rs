@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::bundle;
 
-/// A plan, and what the peer table and the frames' owners have beside it.
+/// A plan, with the state that the peer table keeps beside it.
 struct World {
     plan: Plan,
     lanes: HashMap<u32, u32>,
@@ -27,7 +27,7 @@ impl World {
     }
 
     /// # Safety
-    /// That of [`Plan::add_large`].
+    /// As for [`Plan::add_large`].
     unsafe fn add(&mut self, peer: u32, bytes: &[u8]) {
         let (head, body) = bytes.split_at(bytes.len().min(16));
         // SAFETY: by this function's contract.
@@ -49,13 +49,12 @@ impl World {
     }
 }
 
-/// Frames to peers, given by number and size, and the plan for them. The bytes of all frames are
-/// in `bytes`.
+/// Plans frames, given by peer and size. `bytes` holds the bytes of every frame.
 fn plan(bytes: &[u8], frames: &[(u32, usize)], limit: usize, message_bytes_max: usize) -> Plan {
     let mut world = World::new(limit, message_bytes_max);
     for &(peer, size) in frames {
         assert!(world.plan.has_room());
-        // SAFETY: `bytes` are there as long as the plan, in every test.
+        // SAFETY: `bytes` outlives the plan in every test.
         unsafe { world.add(peer, &bytes[..size]) };
     }
     world.plan.seal();
@@ -127,7 +126,7 @@ fn seal__of_frames_to_two_peers_by_turns_groups_each_peers() {
     let bytes = vec![0x10; 4000];
     let turns = [(1, 40), (2, 50), (1, 60), (2, 3000), (1, 70), (2, 3000), (2, 9)];
     let plan = plan(&bytes, &turns, 3000, 65_507);
-    // In the order in which they were complete.
+    // In order of completion.
     assert_eq!(shape(&plan), [vec![50], vec![3000, 3000, 9], vec![1 + 42 + 62 + 72]]);
     let ports: Vec<_> = plan.messages().iter().map(|message| port_of(&plan, message)).collect();
     assert_eq!(ports, [2, 2, 1]);
@@ -182,7 +181,7 @@ fn close_lane__gives_a_reused_number_a_lane_of_its_own() {
     assert_eq!(sent, [[0x10; 20], [0x11; 20]]);
 }
 
-/// Whatever a burst is made of, each peer's frames come out as they went in, in order.
+/// Checks that every peer's frames come out unchanged and in order, whatever the burst contains.
 fn check_plan(plan: &Plan, sent: &HashMap<u32, Vec<Vec<u8>>>, limit: usize, gso: bool) {
     let mut got: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
     for message in plan.messages() {
@@ -274,7 +273,7 @@ proptest! {
         plan.seal();
         prop_assert!(plan.loose().is_none());
         let sealed: Vec<_> = plan.messages().iter().map(|m| (gathered(plan, m), m.load)).collect();
-        // A full bundle and a short rest may be no longer together than one datagram may be.
+        // A full bundle and a short rest together may be no longer than one datagram.
         let is_one = matches!(plan.messages(), [message] if message.datagram_count == 1);
         prop_assert_eq!(loose.is_some(), is_one);
         prop_assert!(loose.is_none_or(|loose| loose == sealed[0]));

@@ -1,12 +1,14 @@
-//! The short way of a plan.
+//! The fast path of a plan.
 //!
-//! Most frames go where the one before them went: into the same bundle, or as another datagram of
-//! the same size. For these, [`Plan::try_extend`] compares peer and room, and writes the bytes or
-//! where they lie; [`Tip`] has what that takes, and what was added is booked when something else
-//! comes. It takes a third of the general way's instructions.
+//! Most frames go where the previous frame went: into its bundle, or as another datagram of its
+//! size. For these frames, [`Plan::try_extend`] compares peer and room, and writes the bytes or
+//! their address. [`Tip`] holds the necessary state. The added frames are accounted for in lane and
+//! message only when a different frame comes. The fast path takes a third of the general path's
+//! instructions.
 //!
-//! A burst begins with a *loose* bundle, if its first frame is small: a tip without a lane. If nothing
-//! else comes, it is sent without lane, piece and message, which saves 200 instructions.
+//! A burst whose first frame is small begins with a *loose* bundle: a tip without a lane. If no
+//! other frame comes, the bundle is sent without lane, piece and message, which saves 200
+//! instructions.
 
 use super::pieces::Run;
 use super::{
@@ -18,24 +20,24 @@ use crate::copy::ONE_LINE_BYTES;
 use crate::transport::PeerId;
 use crate::udp::addr::RawAddr;
 
-/// Where the last frame went, and what may follow it there by the short way.
+/// The place of the last frame, and the frames that may follow it on the fast path.
 pub(super) struct Tip {
-    /// Whose lane it is, or `NOBODY`.
+    /// The peer of the lane, or `NOBODY`.
     peer: PeerId,
     /// The lane, or `NONE` for a loose bundle.
     lane: u32,
-    /// Bytes that its bundle has room for, which is never more than the staging area has; 0 if it is
-    /// not the bundle.
+    /// Bytes of room in the lane's bundle, never more than the staging area has; 0 if the tip is
+    /// not a bundle.
     bundle_room_bytes: usize,
-    /// `staged_bytes` when the bundle was booked.
+    /// `staged_bytes` when the bundle was last accounted for.
     booked_bytes: usize,
-    /// Frames in the bundle that are not booked.
+    /// Frames in the bundle not yet accounted for.
     frame_count: usize,
-    /// The size of the datagrams that may follow the last message.
+    /// The size of the datagrams that may follow the last message (a *train*).
     train_bytes: usize,
-    /// How many may; each may take two pieces, for which there is room.
+    /// Most datagrams that may follow; there is room for two pieces each.
     train_room: usize,
-    /// Datagrams of the train that are not booked, and how many pieces there were before.
+    /// Datagrams of the train not yet accounted for, and the number of pieces before them.
     train_count: usize,
     booked_pieces: usize,
 }
@@ -62,11 +64,11 @@ pub(in crate::udp) struct Loose<'a> {
 }
 
 impl Plan {
-    /// Adds a frame that goes where the last one went. False: nothing was done, and the frame is to
-    /// be added by [`Plan::add_small`] or [`Plan::add_large`].
+    /// Adds a frame that goes where the last one went. If it returns false, nothing was done, and
+    /// the caller adds the frame by [`Plan::add_small`] or [`Plan::add_large`].
     ///
     /// # Safety
-    /// That of [`Plan::add_large`].
+    /// As for [`Plan::add_large`].
     #[inline]
     pub(in crate::udp) unsafe fn try_extend(
         &mut self,
@@ -83,7 +85,7 @@ impl Plan {
         if record <= tip.bundle_room_bytes && frame_bytes <= SMALL_FRAME_BYTES_MAX {
             tip.bundle_room_bytes -= record;
             tip.frame_count += 1;
-            // SAFETY: the area has room for what the bundle has room for.
+            // SAFETY: the record fits into the bundle's room, which is never more than the area's.
             unsafe {
                 if body.is_empty() && ONE_LINE_BYTES.contains(&frame_bytes) {
                     self.stage_line(head);
@@ -101,13 +103,13 @@ impl Plan {
         false
     }
 
-    /// Begins the burst with a bundle that is in no lane yet.
+    /// Begins the burst with a bundle without a lane.
     #[inline]
     pub(super) fn begin_loose(&mut self, target: Target<'_>, head: &[u8], body: &[u8]) {
         self.loose_name = *target.name;
-        // It will be the first, if it gets one.
+        // If the bundle gets a lane, it is the first.
         *target.lane = 0;
-        // SAFETY: mark and record fit into the empty area; no piece points to it.
+        // SAFETY: mark and record fit into the empty area; no piece points there.
         unsafe {
             self.staging.start().write(BUNDLE_MARK);
             self.staged_bytes = MARK_BYTES;
@@ -120,7 +122,7 @@ impl Plan {
         self.tip.frame_count = 1;
     }
 
-    /// The burst, if it is one bundle, or one small frame.
+    /// The burst as one datagram, if it is one bundle, or one small frame.
     #[inline]
     pub(in crate::udp) fn loose(&self) -> Option<Loose<'_>> {
         if self.tip.lane != NONE {
@@ -134,14 +136,15 @@ impl Plan {
         Some(Loose { name: &self.loose_name, piece, load })
     }
 
-    /// The burst was [loose](Plan::loose), and is sent.
+    /// Clears a [loose](Plan::loose) burst that was sent.
     #[inline]
     pub(in crate::udp) fn clear_loose(&mut self) {
         self.staged_bytes = 0;
         self.end_tip();
     }
 
-    /// The next frame may go into the bundle of this lane, whose end is that of the staging area.
+    /// Allows the next frame into the bundle of this lane, whose end is the end of the staging
+    /// area.
     #[inline]
     pub(super) fn point_to_bundle(&mut self, lane: usize, limit: usize) {
         let Lane { peer, bundle: Some(bundle), .. } = &self.lanes[lane] else { return };
@@ -152,7 +155,7 @@ impl Plan {
         self.tip.booked_bytes = self.staged_bytes;
     }
 
-    /// The next frame may be another datagram of the last message of this lane.
+    /// Allows the next frame as another datagram of the last message of this lane.
     #[inline]
     pub(super) fn point_to_train(&mut self, lane: usize, bytes: usize) {
         let Lane { peer, message, .. } = &self.lanes[lane];
@@ -170,8 +173,8 @@ impl Plan {
         self.tip.booked_pieces = self.pieces.len();
     }
 
-    /// Books what was added by the short way, and ends it: something else comes, or what is known of
-    /// the peer changes.
+    /// Accounts for the frames added on the fast path, and ends it: a different frame comes, or the
+    /// peer table changes.
     #[inline]
     pub(in crate::udp) fn settle(&mut self) {
         if self.tip.peer == NOBODY {
@@ -187,7 +190,7 @@ impl Plan {
         self.end_tip();
     }
 
-    /// Gives a loose bundle a lane.
+    /// Moves a loose bundle into a lane.
     pub(super) fn settle_loose(&mut self) {
         let Some(Loose { load, .. }) = self.loose() else { return };
         let (start, bytes) = (self.staging.start().as_ptr(), self.staged_bytes);
@@ -221,7 +224,7 @@ impl Plan {
         message.load.add(Load::of(tip.train_count, bytes));
     }
 
-    /// Nothing may be added by the short way.
+    /// Closes the fast path until the next general frame.
     #[inline]
     pub(super) fn end_tip(&mut self) {
         self.tip.peer = NOBODY;

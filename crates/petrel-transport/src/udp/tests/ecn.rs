@@ -1,4 +1,4 @@
-//! Marks of congestion: what is on the wire, and what is made of it.
+//! Marks of congestion: on the wire, and in the transport.
 
 use std::os::fd::AsRawFd;
 
@@ -11,7 +11,7 @@ const NOT_ECT: u8 = 0b00;
 const ECT_0: u8 = 0b10;
 const CE: u8 = 0b11;
 
-/// Frames as they come, and whether they were marked.
+/// Received frames in order, with their marks.
 #[derive(Default)]
 pub(super) struct Heard(pub(super) Vec<(Vec<u8>, bool)>);
 
@@ -25,8 +25,8 @@ impl FrameHandler for &mut Heard {
     }
 }
 
-/// A transport, and a plain socket whose link to it is ECN-capable, or not. The next datagrams that come
-/// alone are all looked at.
+/// A transport, and a plain socket whose link to it is ECN-capable, or not. The transport looks at
+/// the mark of every lone datagram to come.
 fn with_socket(config: UdpConfig, ecn: bool) -> WithSocket {
     let mut ends = WithSocket::new(config);
     ends.udp.remove_peer(ends.peer);
@@ -37,8 +37,8 @@ fn with_socket(config: UdpConfig, ecn: bool) -> WithSocket {
     ends
 }
 
-/// Sends so many datagrams with a codepoint, one by one, and tells how many were seen to be marked. Before
-/// each the transport finds the socket empty, so that it expects one alone.
+/// Sends `count` datagrams with a codepoint, one by one, and returns the number of marks seen.
+/// Before each datagram the transport finds the socket empty, and so expects a single datagram.
 fn hear_alone(ends: &mut WithSocket, codepoint: u8, count: usize) -> usize {
     set_codepoint(&ends.socket, codepoint);
     let mut heard = Heard::default();
@@ -74,7 +74,7 @@ fn is_v6(socket: &UdpSocket) -> bool {
     socket.local_addr().unwrap().is_ipv6()
 }
 
-/// Gives all further datagrams of a socket this codepoint.
+/// Sets the codepoint of all further datagrams of a socket.
 pub(super) fn set_codepoint(socket: &UdpSocket, codepoint: u8) {
     let (level, name) = match is_v6(socket) {
         true => (libc::SOL_IPV6, libc::IPV6_TCLASS),
@@ -83,7 +83,7 @@ pub(super) fn set_codepoint(socket: &UdpSocket, codepoint: u8) {
     set_int_option(socket.as_fd(), level, name, codepoint.into()).unwrap();
 }
 
-/// What a transport hears until `last`, which is left out; it is sent behind all else.
+/// The frames that a transport delivers before `last`, which is sent behind all others.
 fn heard_until(ends: &mut WithSocket, last: &[u8]) -> Vec<(Vec<u8>, bool)> {
     ends.send_to_udp(last);
     let mut heard = Heard::default();
@@ -95,7 +95,7 @@ fn heard_until(ends: &mut WithSocket, last: &[u8]) -> Vec<(Vec<u8>, bool)> {
     heard.0
 }
 
-/// The next datagram, and its codepoint as the kernel tells it to a socket that asked for it.
+/// The next datagram, with the codepoint that the kernel reports.
 fn next_with_codepoint(socket: &UdpSocket) -> (Vec<u8>, u8) {
     let mut bytes = vec![0u8; 70_000];
     let mut control = [0u64; 8];
@@ -105,7 +105,7 @@ fn next_with_codepoint(socket: &UdpSocket) -> (Vec<u8>, u8) {
     (header.msg_iov, header.msg_iovlen) = (&raw mut iov, 1);
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header points to live memory of these sizes; the control message is read in it, and
+    // SAFETY: the header points to live memory of these sizes; the control message lies in it, and
     // has at least the byte that is read.
     unsafe {
         let len = libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0);
@@ -117,7 +117,7 @@ fn next_with_codepoint(socket: &UdpSocket) -> (Vec<u8>, u8) {
     }
 }
 
-/// A socket that tells codepoints.
+/// A socket that reports codepoints.
 fn observer(ip: &str) -> UdpSocket {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
@@ -152,7 +152,7 @@ fn rx_burst__tells_frames_with_a_mark_from_those_without() {
     }
 }
 
-/// Sends `count` datagrams of one size in a message that the kernel may hand over as it is.
+/// Sends `count` datagrams of one size in a message that the kernel may hand over whole.
 fn send_train(ends: &WithSocket, codepoint: u8, first: u8, count: u8) -> Vec<(Vec<u8>, bool)> {
     const BYTES: usize = 1200;
     set_codepoint(&ends.socket, codepoint);
@@ -176,7 +176,7 @@ fn rx_burst__marks_joined_datagrams_all_or_none() {
         }
         let stats = ends.udp.stats();
         assert_eq!((stats.rx_marked, stats.rx_frames), (1 + 14 * 20, 1 + 25 * 20));
-        // That they came joined: without it, a system call for each eight.
+        // Shows that they came joined: without it, a system call for each eight.
         let gro = option::int_option(ends.udp.socket.as_fd(), libc::UDP_GRO).unwrap();
         assert_eq!(gro, 1, "the test does not show what it should");
     }
@@ -213,12 +213,13 @@ fn rx_burst__reads_no_marks_unless_a_peer_agreed() {
     }
 }
 
-/// Sends in all ways there are to each of the sockets by turns, and looks what is on the wire.
+/// Sends in all possible ways to each of the sockets in turn, and checks the codepoints on the
+/// wire.
 fn check_codepoints(udp: &mut Udp, to: &[(PeerId, &UdpSocket, u8)]) {
     let large: Vec<Vec<u8>> = (0x10..0x14u8).map(|byte| vec![byte; 3000]).collect();
     let small = |peer| frame(peer, b"\x1Aframe");
     for &(peer, socket, codepoint) in to {
-        // A datagram alone, which is bare where it can be; then a train, in one message or several.
+        // A lone datagram, by `sendto` if possible; then a train, in one message or several.
         assert_eq!(udp.tx_burst(&[small(peer)]), 0);
         assert_eq!(next_with_codepoint(socket), (b"\x1Aframe".to_vec(), codepoint));
         let burst: Vec<_> = large.iter().map(|bytes| frame(peer, bytes)).collect();
@@ -230,7 +231,7 @@ fn check_codepoints(udp: &mut Udp, to: &[(PeerId, &UdpSocket, u8)]) {
         };
         large.iter().for_each(expect);
     }
-    // All of them in one burst, by turns.
+    // Alternating between all sockets in one burst.
     let one_each = |bytes: &'static [u8]| to.iter().map(move |&(peer, ..)| frame(peer, bytes));
     let large_each = to.iter().flat_map(|&(peer, ..)| large.iter().map(move |b| frame(peer, b)));
     let burst: Vec<_> =
@@ -276,7 +277,8 @@ fn tx_burst__says_ect_to_those_who_agreed_and_to_nobody_else() {
     }
 }
 
-/// Each datagram is of one link, and says what that link agreed to (`docs/wire-protocol.md` §8.4).
+/// Each datagram belongs to one link, and has the codepoint that the link agreed to
+/// (`docs/wire-protocol.md` §8.4).
 #[test]
 fn add_peer__of_a_link_without_ecn_to_an_address_leaves_the_others_ect() {
     let mut udp = Udp::bind(UdpConfig { mtu: Mtu::Fixed(4000), ..v4() }).unwrap();

@@ -1,11 +1,11 @@
-//! Frames for which the kernel has no room, from buffers that go back to their pool: what is kept is
-//! theirs no more.
+//! Frames for which the kernel has no room, from buffers that return to their pool: kept frames are
+//! copies.
 
 use super::*;
 use crate::buf::{BufPool, PoolConfig};
 
-/// A frame, all of whose bytes follow from its number: small ones, which are copied into datagrams,
-/// and large ones, which are sent from where they lie.
+/// A frame whose bytes all follow from its number. Small frames are copied into datagrams; large
+/// frames are sent in place.
 fn bytes_of(number: u32) -> Vec<u8> {
     let len = 12 + number as usize * 677 % 3_900;
     let rest = (5..len).map(|at| (number as usize * 7 + at) as u8);
@@ -24,14 +24,14 @@ fn flush__keeps_copies_of_frames_whose_buffers_go_back_to_their_pool() {
     let pool = BufPool::new(PoolConfig { poison: true, ..PoolConfig::default() });
     let (mut taken, mut arrived) = (0, 0);
     for round in 0..2_000 {
-        // A burst from buffers of their own, a few frames long; then they are given back.
+        // A burst of a few frames from fresh buffers, which are then freed.
         let mut burst = Vec::new();
         for _ in 0..1 + round % 5 {
             let bytes = bytes_of(taken);
             let mut buffer = pool.alloc(bytes.len(), 2).unwrap();
             buffer.set_message(&bytes);
             let (head, body) = buffer.data().split_at(bytes.len().min(24));
-            // SAFETY: the buffers of a burst stay where they are until it is flushed.
+            // SAFETY: the buffers of a burst stay in place until it is flushed.
             if !unsafe { ends.udp.push(ends.peer, head, body) } {
                 break;
             }
@@ -40,7 +40,7 @@ fn flush__keeps_copies_of_frames_whose_buffers_go_back_to_their_pool() {
         }
         ends.udp.flush();
         drop(burst);
-        // The far end reads now and then, so that backlogs last for several bursts.
+        // The far end reads rarely, to make backlogs last for several bursts.
         if round % 3 == 0 {
             arrived = take_arrived(&ends, arrived);
         }
@@ -55,7 +55,7 @@ fn flush__keeps_copies_of_frames_whose_buffers_go_back_to_their_pool() {
     assert_eq!((stats.tx_frames, stats.tx_dropped_error), (u64::from(taken), 0));
 }
 
-/// Looks at what has arrived: the next frames, in order and unchanged.
+/// Checks the arrived frames: the next ones, in order and unchanged.
 fn take_arrived(ends: &WithFullSocket, mut next: u32) -> u32 {
     for datagram in ends.arrived() {
         for frame in frames_in(&datagram) {

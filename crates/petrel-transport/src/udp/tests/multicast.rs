@@ -4,8 +4,8 @@ use super::*;
 
 use petrel_skip::{Need, skip};
 
-/// A hub and two leaves that know it, with an address for a group that nobody else uses: its port is that of
-/// one of the leaves.
+/// A hub and two leaves that know it, with an unused group address: its port is that of one of the
+/// leaves.
 struct Group {
     hub: Udp,
     leaves: [(Udp, PeerId); 2],
@@ -27,14 +27,14 @@ impl Group {
         Self { hub, leaves, address }
     }
 
-    /// Has the hub open the group; `None`, with a word, where the host has no multicast.
+    /// Opens the group on the hub; `None`, with a message, if the host has no multicast.
     fn open(&mut self) -> Option<PeerId> {
         unless_host_lacks(self.hub.open_group(self.address, PeerId(0), 1))
     }
 }
 
-/// What came of opening or joining a group; `None`, with a word, where the host has no multicast. All that is
-/// not the kernel's word about devices and routes is a failure of the library.
+/// The result of opening or joining a group; `None`, with a message, if the host has no multicast.
+/// Errors other than the kernel's about devices and routes are failures of the library.
 fn unless_host_lacks<T>(result: Result<T, LinkError>) -> Option<T> {
     const LACKS: [i32; 5] =
         [libc::ENODEV, libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENOSYS];
@@ -48,7 +48,7 @@ fn unless_host_lacks<T>(result: Result<T, LinkError>) -> Option<T> {
     None
 }
 
-/// What comes in at a transport until it has so many bytes.
+/// The frames that a transport receives until it has `bytes` bytes.
 fn receive(from: &mut Udp, bytes: usize) -> Vec<(PeerId, Vec<u8>)> {
     let mut frames: Vec<(PeerId, Vec<u8>)> = Vec::new();
     while frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() < bytes {
@@ -98,7 +98,7 @@ fn open_group__over_ipv6() {
         return skip(Need::Ipv6, "this host has no IPv6 loopback");
     }
     let mut group = Group::new("::1", "ff15::7701");
-    // Over IPv6 the interface is the one that the host's routes choose: nothing is sent here.
+    // Over IPv6 the host's routes choose the interface, so nothing is sent here.
     if group.open().is_some() {
         let (leaf, hub) = &mut group.leaves[0];
         if unless_host_lacks(leaf.join_group(group.address, *hub)).is_some() {

@@ -1,9 +1,10 @@
-//! Receive offload of a device (GRO) that gets marked and other packets by turns: it joins packets, but
-//! none with a mark to one without.
+//! Receive offload of a device (GRO) with alternating marked and unmarked packets: it joins
+//! packets, but never a marked with an unmarked one.
 //!
-//! Three network namespaces in a row: sender, router, receiver. The sender's messages are cut before the
-//! router, which marks packets by what is in them, and the receiver's device joins what it can. It takes
-//! the programs `unshare`, `ip` and `nft`, and root or user namespaces.
+//! Three network namespaces in a row: sender, router, receiver. The sender's messages are cut
+//! before the router, which marks packets by their contents, and the receiver's device joins
+//! packets where it can. The test needs the programs `unshare`, `ip` and `nft`, and root or user
+//! namespaces.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -19,12 +20,12 @@ use crate::udp::ecn;
 use crate::udp::option::set_int_option;
 use crate::udp::socket::enable_gro;
 
-/// Set in the process that is in namespaces of its own.
+/// Set in the process inside its own namespaces.
 const INSIDE: &str = "PETREL_TEST_IN_OWN_NETWORK";
 const NAME: &str =
     "udp::tests::offload::rx_burst__of_a_device_that_joins_packets_keeps_marks_apart";
 
-/// The inside's last words; without any, it has failed.
+/// The last output of the inside process; without any, it has failed.
 const DONE: &str = "done in a network of its own";
 const UNABLE: &str = "this cannot be tested in a network of its own: ";
 
@@ -32,7 +33,7 @@ const SENDER: &str = "10.98.1.2";
 const RECEIVER: &str = "10.98.2.2";
 const SEGMENT_BYTES: usize = 1000;
 
-/// Datagrams of a message by their first byte, which is odd if the router is to mark them.
+/// First bytes of the datagrams of a message; the router marks a datagram with an odd one.
 const FIRST_BYTES: &[u8; 30] = b"\x10\x10\x10\x10\x11\x11\x11\x10\x11\x10\x10\x11\x11\x11\x11\
     \x11\x10\x10\x10\x11\x11\x12\x12\x13\x13\x13\x13\x13\x12\x12";
 const MESSAGES: usize = 20;
@@ -45,7 +46,7 @@ const SET_RECEIVE_OFFLOAD: u32 = 0x2c;
 /// How long packets may take on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Datagrams that the receiver has.
+/// Datagrams received so far.
 static HEARD: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
@@ -73,7 +74,7 @@ fn rx_burst__of_a_device_that_joins_packets_keeps_marks_apart() {
     skip(Need::Offload, obstacles);
 }
 
-/// What a program says, if it succeeds; or why it does not.
+/// The output of a program, if it succeeds; or the reason why not.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let text =
@@ -86,10 +87,10 @@ fn shell(lines: &str) -> Result<(), String> {
     said(Command::new("sh").args(["-ec", lines])).map(drop)
 }
 
-/// Moves this thread into a namespace of its own, and says how it is called there.
+/// Moves this thread into its own namespace, and sends the thread's id for naming the namespace.
 fn leave_network(say: &Outbox<String>) -> Result<(), String> {
-    // SAFETY: a new network namespace shares no memory and no descriptor table; sockets that exist
-    // already stay in theirs.
+    // SAFETY: a new network namespace shares no memory and no descriptor table; existing sockets
+    // stay in their namespace.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err(format!("no network namespace: {}", std::io::Error::last_os_error()));
     }
@@ -97,7 +98,7 @@ fn leave_network(say: &Outbox<String>) -> Result<(), String> {
     say.send(thread).map_err(|error| error.to_string())
 }
 
-/// Changes what a device of this thread's namespace does by itself, as `ethtool -K` does.
+/// Changes a feature of a device of this thread's namespace, as `ethtool -K` does.
 fn set_device(device: &str, request: u32, value: u32) -> Result<(), String> {
     const SIOCETHTOOL: libc::Ioctl = 0x8946;
     let mut words = [request, value];
@@ -113,11 +114,12 @@ fn set_device(device: &str, request: u32, value: u32) -> Result<(), String> {
     if result == 0 { Ok(()) } else { Err(format!("{device}, request {request:#x}: {error}")) }
 }
 
-/// The sender: waits for the devices, and sends to the address that comes when the receiver is ready.
+/// The sender: waits for the devices, and sends to the address that comes when the receiver is
+/// ready.
 fn send(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     leave_network(say)?;
     let Ok(_) = go.recv() else { return Ok(()) };
-    // Without checksums by the device there is no segmentation by it.
+    // Without checksums by the device, it does not segment either.
     set_device("one", SET_CHECKSUMS, 0)?;
     shell(&format!(
         "ip a add {SENDER}/24 dev one; ip l set one up; ip r add default via 10.98.1.1"
@@ -130,7 +132,8 @@ fn send(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     let Ok(to) = go.recv() else { return Ok(()) };
     let message = FIRST_BYTES.map(|first| [first; SEGMENT_BYTES]).concat();
     for sent in 0..MESSAGES {
-        // One at a time: neither the queue of a neighbour that is being looked for nor the socket's buffer holds all.
+        // One message at a time: neither the queue of a neighbour during its resolution nor the
+        // socket's buffer holds all.
         let deadline = Instant::now() + TIME_MAX;
         while HEARD.load(Ordering::Relaxed) < sent * FIRST_BYTES.len() {
             assert!(Instant::now() < deadline, "packets were lost: the test needs them all");
@@ -141,7 +144,7 @@ fn send(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     Ok(())
 }
 
-/// The receiver: what its transport hears, and how many datagrams the longest train had.
+/// The receiver: collects its transport's frames, and the datagrams of the longest train.
 fn receive(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     leave_network(say)?;
     let Ok(_) = go.recv() else { return Ok(()) };
@@ -206,7 +209,7 @@ fn direct(sender: Line<'_>, receiver: Line<'_>) -> Result<(), String> {
            }}
          }}' | nft -f -"
     ))?;
-    // A device that could take joined packets from this one would not join them itself.
+    // If `r2` could send joined packets, the receiver's device would not join them itself.
     set_device("r2", SET_CHECKSUMS, 0)?;
     set_device("r2", SET_TCP_SEGMENTATION, 0)?;
     let nowhere = "0.0.0.0:0".parse().unwrap();
