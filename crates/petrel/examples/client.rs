@@ -1,4 +1,4 @@
-//! A client of the example `server`: many calls on their way at once, and an error.
+//! A client of the example `server`: many outstanding calls at once, and an error.
 
 use std::error::Error;
 
@@ -13,14 +13,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     client.call(PUT, b"bird\0petrel").wait()?;
 
-    // A hundred at once. To get twice does no harm, so that a call may be tried again whatever has become of it.
+    // A hundred at once. Repeating a GET does no harm: the call may be retried whatever happened to an attempt.
     let calls: Vec<_> = (0..100).map(|_| client.call(GET, "bird").idempotent().started()).collect();
     for call in calls {
         assert_eq!(call.wait()?, b"petrel");
     }
     println!("100 calls answered");
 
-    // A failure says what happened, and whether the server may have executed the call.
+    // A failure has a cause, and says whether the server may have executed the call.
     match client.call(GET, "fish").wait() {
         Ok(value) => println!("{}", String::from_utf8_lossy(&value)),
         Err(error) => println!("no fish: {error}"),

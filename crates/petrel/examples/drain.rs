@@ -1,7 +1,7 @@
-//! Servers that are replaced under load, without a lost call: `cargo run --example drain`.
+//! Servers are replaced under load, without a lost call: `cargo run --example drain`.
 //!
-//! A server that drains asks its clients to leave, and serves them until they have. The client
-//! takes each call to a server that stays.
+//! A draining server asks its clients to leave, and serves them until they have. The client sends each call to a
+//! remaining server.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -20,10 +20,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 const DOUBLE: u16 = 1;
 
-/// Calls on their way at all times.
+/// Outstanding calls at all times.
 const AT_ONCE: u64 = 16;
 
-/// Answers that are waited for before a server goes.
+/// Answers to wait for before a server goes.
 const ENOUGH: u64 = 1000;
 
 fn main() -> Result<(), Failure> {
@@ -42,7 +42,7 @@ fn main() -> Result<(), Failure> {
             handle.sleep(Duration::from_millis(1)).await;
         }
         load.wait_for(&handle, ENOUGH).await;
-        // What a handler of SIGTERM would do.
+        // As a handler of SIGTERM would do.
         let leaving = servers.remove(0);
         let name = leaving.name;
         let served = leaving.drain(&handle).await?;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Failure> {
     })?;
     println!("{} calls were answered, and none was lost", load.answered.get());
 
-    // Nobody is left to wait for.
+    // No client is left.
     drop((client, endpoint));
     for server in servers {
         server.stop.stop();
@@ -66,7 +66,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Calls without end, until it is over.
+/// A continuous load of calls.
 #[derive(Default)]
 struct Load {
     answered: Cell<u64>,
@@ -74,9 +74,9 @@ struct Load {
 }
 
 impl Load {
-    /// One call after the other. Any that fails ends the program.
+    /// Makes one call after the other. A failed call ends the program.
     async fn call_on(self: Rc<Self>, client: Client, first: u64) -> Result<(), Failure> {
-        // Calls may not be executed twice: only what certainly was not is tried again.
+        // Calls may not be executed twice: the client retries only calls that certainly were not executed.
         let options = CallOptions::new().timeout(Duration::from_secs(60)).wait_for_ready();
         let mut number = first;
         while !self.is_over.get() {
@@ -88,7 +88,7 @@ impl Load {
         Ok(())
     }
 
-    /// Waits for so many further answers.
+    /// Waits for `count` further answers.
     async fn wait_for(&self, handle: &Handle, count: u64) {
         let enough = self.answered.get() + count;
         while self.answered.get() < enough {
@@ -97,7 +97,7 @@ impl Load {
     }
 }
 
-/// A server on a thread of its own, as another process would be.
+/// A server on a separate thread, in place of another process.
 struct Server {
     name: &'static str,
     address: SocketAddr,
@@ -120,7 +120,7 @@ impl Server {
         Ok(Self { name, address, stop: started.recv()?, thread })
     }
 
-    /// Has the server drain, while the load goes on, and gives the calls that it has served.
+    /// Drains the server while the load goes on, and returns its number of served calls.
     async fn drain(self, handle: &Handle) -> Result<u64, Failure> {
         self.stop.stop();
         while !self.thread.is_finished() {
@@ -134,7 +134,7 @@ impl Server {
     }
 }
 
-/// Serves until it is to stop, and then until no client is left. Gives the calls that it has served.
+/// Serves until `stop`, and then until no client is left. Returns the number of served calls.
 fn serve_until(endpoint: &mut Endpoint, stop: &Stop) -> Result<u64, String> {
     let served = Rc::new(Cell::new(0));
     let count = Rc::clone(&served);

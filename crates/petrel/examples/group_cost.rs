@@ -1,8 +1,8 @@
-//! What a call to a group takes, with and without multicast: `cargo run --release -p petrel-rpc --example
-//! group_cost -- 3` for three members.
+//! The cost of a call to a group, with and without multicast: `cargo run --release -p petrel-rpc --example group_cost
+//! -- 3` for three members.
 //!
-//! All ends take turns in one thread, over loopback with packets of Ethernet's size. So it shows what the
-//! processors spend, of all members together; the time that a network's links save comes on top.
+//! All ends take turns in one thread, over loopback with packets of Ethernet's size. The result is the processor time
+//! of all members together; the time saved on a network's links comes on top.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -37,7 +37,7 @@ impl Ends {
         }
     }
 
-    /// Microseconds from a call to the last member's answer: the best of some rounds.
+    /// Returns the microseconds from a call to the last member's answer: the best of some rounds.
     fn call_us(&mut self, group: &Group, bytes: usize) -> Result<f64, Box<dyn Error>> {
         let message = SharedMsg::from(self.client.alloc_message(&vec![7; bytes])?);
         let mut best_us = f64::MAX;

@@ -1,8 +1,8 @@
 //! One deadline over three processes: `cargo run --example nested_deadline`.
 //!
-//! The front gives its call a second, the middle asks the back for the answer, and the back would need ten.
-//! Nobody hands the deadline on: it travels with the requests, and what a worker calls inherits it. When
-//! it is over all three stop, the back because its caller's cancellation reaches it.
+//! The front gives its call a second, the middle asks the back for the answer, and the back would need ten. No code
+//! passes the deadline on: it travels with the requests, and calls made on a worker inherit it. At the deadline all
+//! three stop, the back because its caller's cancellation reaches it.
 
 use std::env;
 use std::error::Error;
@@ -47,7 +47,7 @@ fn front() -> Result<(), Failure> {
         return Err(format!("the call did not end as it should: {end:?}").into());
     };
     println!("front:  gave 1000 ms; {failure}");
-    // By its own clock; the middle, whose clock stands no later, may just have had the time to say so.
+    // By the front's own clock; the middle, whose clock is no later, may just have had time to answer.
     ensure(failure.status == Status::DeadlineExceeded, "the front's call")?;
 
     let middle = middle.finish("middle")?;
@@ -77,7 +77,7 @@ fn middle(back: SocketAddr) -> Result<(), Failure> {
     })
 }
 
-/// A server that takes long, and looks now and then whether somebody still waits.
+/// A slow server that checks for cancellation at intervals.
 fn back() -> Result<(), Failure> {
     const STEP: Duration = Duration::from_millis(1);
     serve(|_| {
@@ -96,12 +96,12 @@ fn back() -> Result<(), Failure> {
     })
 }
 
-/// What is left for a request, in microseconds.
+/// Returns the time left for a request, in microseconds.
 fn left(request: &WorkerRequest) -> u64 {
     request.time_left().map_or(u64::MAX, |left| left.as_micros() as u64)
 }
 
-/// Serves [`WORK`] by a worker until the standard input ends; says where, first of all.
+/// Serves [`WORK`] on a worker until the standard input ends; prints its address first.
 fn serve<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     handler: impl FnOnce(&mut Endpoint) -> Result<H, Failure>,
 ) -> Result<(), Failure> {
@@ -115,7 +115,7 @@ fn serve<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     let end = stop.clone();
     thread::spawn(move || stop_with_input(&end));
     endpoint.run(&stop);
-    // What a worker waits for needs the event loop.
+    // A waiting worker needs the event loop.
     workers.stop();
     while !workers.is_idle() {
         endpoint.run_for(Duration::from_millis(1), |_, _| false);
@@ -129,20 +129,20 @@ fn stop_with_input(stop: &Stop) {
     stop.stop();
 }
 
-/// This program, in another part.
+/// This program, in another role.
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// What a server says of its request.
+/// A server's report on its request.
 struct Said {
     had: Duration,
     saw: String,
 }
 
 impl Process {
-    /// Starts it, and gives its address, too.
+    /// Starts a process, and returns its address, too.
     fn start(arguments: &[&str]) -> Result<(Self, String), Failure> {
         let mut child = Command::new(env::current_exe()?)
             .args(arguments)
@@ -155,7 +155,7 @@ impl Process {
         Ok((Self { child, lines }, address))
     }
 
-    /// Has it end, and gives what it says.
+    /// Ends the process, and returns its report.
     fn finish(mut self, name: &str) -> Result<Said, Failure> {
         drop(self.child.stdin.take());
         let line = self.lines.next().ok_or_else(|| format!("no request reached the {name}"))??;

@@ -1,7 +1,7 @@
-//! A write to three replicas, of which two have to take it: `cargo run --example quorum_write`.
+//! A write to three replicas that two have to accept: `cargo run --example quorum_write`.
 //!
-//! Each replica is a process. With one of them dead writes go on; with two dead they fail, and say what is
-//! known of each replica.
+//! Each replica is a process. With one of them dead writes go on; with two dead they fail, and report the outcome of
+//! each replica.
 
 use std::cell::RefCell;
 use std::env;
@@ -19,7 +19,7 @@ use petrel::{MsgBuf, Nexus, Status};
 
 type Failure = Box<dyn Error>;
 
-/// Adds a record to the log, and answers with how many there are.
+/// Adds a record to the log, and answers with the number of records.
 const APPEND: u16 = 1;
 
 fn main() -> Result<(), Failure> {
@@ -71,11 +71,11 @@ async fn append(
 ) -> Result<Vec<Member<MsgBuf>>, GroupFailure<MsgBuf>> {
     let record = handle.share(record.as_bytes()).expect("memory for a record");
     let options = CallOptions::new().timeout(Duration::from_secs(60));
-    // Who is slower than the quorum gets the record all the same.
+    // Replicas slower than the quorum still get the record.
     group.call_async(handle, APPEND, &record, Need::Quorum(2), options, Late::Finish).await
 }
 
-/// What is known of each member when the outcome is certain.
+/// Describes the outcome of each member so far.
 fn describe(members: &[Member<MsgBuf>]) -> String {
     let each =
         members.iter().map(|member| match (member.outcome.answer(), member.outcome.failure()) {
@@ -86,7 +86,7 @@ fn describe(members: &[Member<MsgBuf>]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// A replica's process: a log that lasts as long as its standard input is open.
+/// A replica's process: its log lasts until its standard input ends.
 fn replica() -> Result<(), Failure> {
     let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
     let mut endpoint = nexus.endpoint(EndpointConfig::default())?;
@@ -135,7 +135,7 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // It ends with its input; one that was killed is gone already.
+        // A replica ends with its input; a killed one is gone already.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

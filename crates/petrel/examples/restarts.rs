@@ -1,21 +1,21 @@
-//! A server is killed, stopped, replaced or cut off from its clients under load. The clients report how many calls fail, how much
-//! longer than the outage calls take, and how often each was executed.
+//! A server is killed, stopped, replaced or cut off from its clients under load. The report says how many calls fail,
+//! how much longer than the outage calls take, and how often each was executed.
 //!
 //! ```sh
 //! cargo run --release --example restarts -- --way kill|stop|drain|replace [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]
 //! cargo run --release --example restarts -- --way partition|unplug [--heartbeats N] [--rate CALLS] [--rounds N] [--once]
 //! ```
 //!
-//! `partition` and `unplug` have a network to cut: client and server are in two network namespaces that a veth pair joins, where
-//! nftables drops all packets, or the clients' device is taken down. That takes root or user namespaces. Shared memory has
-//! no network to cut: its counterpart is `stop`, where the server's process stands still (SIGSTOP) until its clients have given it
-//! up, and then goes on with what it has. These three last for as many heartbeats as `--heartbeats` says, four by default; a peer
-//! is given up after three.
+//! `partition` and `unplug` cut a network: client and server are in two network namespaces joined by a veth pair, where
+//! nftables drops all packets, or the clients' device is taken down. They need root or user namespaces. Shared memory
+//! has no network to cut: its counterpart is `stop`, which suspends the server's process (SIGSTOP) until its clients
+//! have given it up, and then resumes it. These three last for `--heartbeats` heartbeats, four by default; a peer is
+//! given up after three.
 //!
-//! Without arguments it goes through all ways at once, at a low rate and quickly. The calls come from tasks of tokio, at a rate that
-//! does not wait for answers. With `--once` they are not marked idempotent, so that none may be executed twice and some fail. The
-//! server logs each execution; at the end the log is held against what the callers heard. The exit code is 1 if a call fails that
-//! must not, was executed as it must not, or was answered through a network that is cut.
+//! Without arguments the program runs all ways at once, at a low rate and quickly. The calls come from tokio tasks, at
+//! a rate independent of answers. With `--once` they are not marked idempotent: no call may be executed twice, and some
+//! fail. The server logs each execution; at the end the log is compared with the outcomes at the callers. The exit code
+//! is 1 if a call fails that must not, was executed more often than allowed, or was answered through a cut network.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -45,10 +45,10 @@ use report::Report;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// A request is a call's number. It is logged and comes back.
+/// A request is a call's number. The server logs it and sends it back.
 const LOG: u16 = 1;
 
-/// How long a call may take, with all its attempts.
+/// Timeout of a call with all its attempts.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -72,7 +72,7 @@ async fn main() -> Result<ExitCode, Failure> {
         Way::Cut(_) => run_inside(&log),
         _ => run_and_report(&plan, &log).await,
     };
-    // It is not there if no call was executed.
+    // Missing if no call was executed.
     let _ = std::fs::remove_file(&log);
     code
 }
@@ -83,7 +83,7 @@ async fn run_and_report(plan: &Plan, log: &Path) -> Result<ExitCode, Failure> {
     Ok(exit_code(report.is_right()))
 }
 
-/// Has this program run again where it may make networks and cut them.
+/// Runs this program again where it may create and cut networks.
 fn run_inside(log: &Path) -> Result<ExitCode, Failure> {
     match network::find_flags() {
         Ok(flags) => Ok(exit_code(network::run_inside(flags, log)?)),
@@ -98,8 +98,8 @@ fn exit_code(is_right: bool) -> ExitCode {
     if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// All ways, over both transports, with calls that may be executed twice and calls that may not. Cuts are longer than a peer is
-/// waited for, and shorter.
+/// All ways, over both transports, with calls that may be executed twice and calls that may not. Some cuts last longer
+/// than the heartbeat timeout, and some shorter.
 fn run_all() -> Result<ExitCode, Failure> {
     let both =
         ["kill", "stop", "drain", "replace"].map(|way| [(way, "udp", "4"), (way, "shm", "4")]);
@@ -123,18 +123,18 @@ fn run_all() -> Result<ExitCode, Failure> {
     Ok(exit_code(all_are_right))
 }
 
-/// What happens to the server.
+/// The server's fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// It is killed, and started again.
+    /// Killed, and started again.
     Kill,
-    /// It is stopped, until its clients have given it up, and goes on.
+    /// Suspended until its clients have given it up, then resumed.
     Stop,
-    /// It is asked to end, and started again.
+    /// Asked to end, and started again.
     Drain,
-    /// Another one is started, which has the listening socket, too; then it is asked to end.
+    /// Another server starts on the same listening socket; then the first is asked to end.
     Replace,
-    /// It is cut off from its clients, and both stay.
+    /// Cut off from its clients; both stay.
     Cut(Cut),
 }
 
@@ -142,14 +142,14 @@ enum Way {
 struct Plan {
     way: Way,
     transport: String,
-    /// Calls a second.
+    /// Calls per second.
     rate: u64,
     rounds: usize,
-    /// The server is up for this long before the next thing happens to it.
+    /// The server's uptime between two outages.
     up: Duration,
-    /// How often both sides give a sign of life.
+    /// The interval of heartbeats on both sides.
     heartbeat: Duration,
-    /// A server is stopped or cut off for as many of these.
+    /// The duration of a stop or cut, in heartbeats.
     heartbeats: u32,
     is_idempotent: bool,
 }
@@ -202,13 +202,13 @@ fn endpoint(transport: &str) -> EndpointConfig {
     config
 }
 
-/// The control plane at both ends. A network that is there to be cut has no other hosts.
+/// The control plane at both ends. A network made to be cut has no other hosts.
 fn nexus(server: SocketAddr, heartbeat: Duration) -> NexusBuilder {
     let nexus = Nexus::builder().heartbeat(heartbeat);
     if server.ip().is_loopback() { nexus } else { nexus.insecure() }
 }
 
-/// The server's state: where executions are logged.
+/// The server's state: the log of executions.
 struct Executions(File);
 
 impl Executions {
@@ -245,9 +245,9 @@ struct Process {
 /// Where the server listens.
 enum Listen {
     At(SocketAddr),
-    /// On a socket that the processes get one after the other.
+    /// On a socket passed from one process to the next.
     On(SocketAddr, TcpListener),
-    /// On a host of its own.
+    /// On a separate host.
     Beyond(Network),
 }
 
@@ -268,7 +268,7 @@ impl Listen {
         }
     }
 
-    /// The server's program, with the socket as the descriptor where it looks for one.
+    /// The server's command, with the socket as the inherited descriptor.
     fn program(&self) -> Result<Command, Failure> {
         let program = std::env::current_exe()?;
         Ok(match self {
@@ -285,7 +285,7 @@ impl Listen {
 }
 
 impl Process {
-    /// Starts it, and waits until it listens.
+    /// Starts the process, and waits until it listens.
     fn start(plan: &Plan, listen: Listen, log: &Path) -> Result<Self, Failure> {
         let child = Self::start_child(plan, &listen, log)?;
         Ok(Self { child, plan: plan.clone(), listen, log: log.to_owned() })
@@ -311,7 +311,7 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Kills, stops, replaces or cuts off the process, as the plan says.
+    /// Kills, stops, replaces or cuts off the process, as planned.
     fn happen(&mut self) -> Result<Outage, Failure> {
         let (begin, away) = (Instant::now(), self.plan.heartbeat * self.plan.heartbeats);
         match self.plan.way {
@@ -348,7 +348,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -358,12 +358,12 @@ impl Drop for Process {
 struct Outage {
     begin: Instant,
     end: Instant,
-    /// A part of it in which nothing gets through the network.
+    /// The part of it in which no packet passes the network.
     cut_off: Option<[Instant; 2]>,
 }
 
 impl Outage {
-    /// One that ends now.
+    /// Returns an outage that ends now.
     fn from(begin: Instant) -> Self {
         Self { begin, end: Instant::now(), cut_off: None }
     }
@@ -388,7 +388,7 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     let background =
         Background::builder().nexus(nexus).endpoint(endpoint(&plan.transport)).start()?;
     let client = Client::builder().background(&background).connect(address).await?;
-    // A table that grows while it is timed stands still for as long as tens of milliseconds.
+    // A table that grows during the measurement would stall it for tens of milliseconds.
     let expected = plan.rate as f64 * plan.up.as_secs_f64() * (plan.rounds + 2) as f64;
     let heard = Heard::new(Mutex::new(HashMap::with_capacity(expected as usize)));
     let calls = Calls { client, is_idempotent: plan.is_idempotent, heard: Arc::clone(&heard) };
@@ -427,7 +427,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// Makes calls at a rate until it is told to stop; gives how many.
+    /// Makes calls at a rate until `stop`. Returns their number.
     fn make(
         &self,
         runtime: &tokio::runtime::Handle,

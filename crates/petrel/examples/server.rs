@@ -1,4 +1,4 @@
-//! A server of two methods: `cargo run --example server`, and the example `client` beside it. Ctrl-C ends it when its clients
+//! A server with two methods: `cargo run --example server`, with the example `client`. Ctrl-C ends it when its clients
 //! have left.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The endpoint owns it, and lends it to the handlers.
+/// The endpoint owns the store, and lends it to the handlers.
 #[derive(Default)]
 struct Store(HashMap<Vec<u8>, Vec<u8>>);
 

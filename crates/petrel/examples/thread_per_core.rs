@@ -1,8 +1,8 @@
-//! A server with a thread for each core, each with an endpoint of its own, and a client that spreads
-//! its calls over them: `cargo run --example thread_per_core`.
+//! A server with a thread per core, each with its own endpoint, and a client that spreads its calls over them: `cargo
+//! run --example thread_per_core`.
 //!
-//! Threads share nothing: each has the counters for its part of the keys, and the client knows which
-//! part a key is in. So no request crosses a thread.
+//! Threads share nothing: each has the counters for its part of the keys, and the client knows the part of a key. So no
+//! request crosses a thread.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use petrel::endpoint::EndpointId;
 use petrel::endpoint::{EndpointConfig, SessionId, Stop};
 use petrel::{Endpoint, Nexus};
 
-/// Adds one to the counter of a key, and answers with what it is then.
+/// Adds one to the counter of a key, and answers with the new value.
 const COUNT: u16 = 1;
 
 const KEYS: u64 = 100;

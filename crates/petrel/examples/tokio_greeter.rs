@@ -1,7 +1,7 @@
 //! A greeter whose client and server are tasks of tokio: `cargo run --example tokio_greeter`.
 //!
-//! Petrel knows nothing of tokio. A client's calls are futures for any executor, and a request that the server's endpoint
-//! passes on is answered by any task.
+//! Petrel does not depend on tokio. A client's calls are futures for any executor, and any task can answer a request
+//! that the server's endpoint passes on.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 const GREET: u16 = 1;
 
-/// Requests that the server has in hand at once: Petrel does not limit those that are passed on.
+/// The limit of simultaneous requests at the server: Petrel does not limit detached requests.
 const AT_ONCE: usize = 1000;
 
 #[tokio::main]
@@ -32,7 +32,7 @@ pub(crate) async fn main() -> Result<(), Failure> {
         println!("{}", task.await??);
     }
 
-    // A call with a deadline: its server knows what is left, and the caller hears in time.
+    // A call with a deadline: the server knows the time left, and the caller is notified in time.
     let call = client.call(GREET, "whom it may concern").timeout(Duration::from_secs(5));
     println!("{}", str::from_utf8(&call.await?)?);
 
@@ -72,7 +72,7 @@ async fn serve(nexus: Nexus) -> Result<Stop, Failure> {
     Ok(started.await?)
 }
 
-/// What a real server does here awaits something: a database, another server.
+/// A real server awaits something here: a database, another server.
 async fn answer(request: WorkerRequest) {
     tokio::task::yield_now().await;
     let name = String::from_utf8_lossy(request.data()).into_owned();

@@ -1,4 +1,4 @@
-//! Events as the application's subscriber gets them. Alone in its process, whose subscriber it sets.
+//! Events at the application's subscriber. Alone in its process, whose subscriber it sets.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A server frees the memory of many sessions when they end. Alone in its process, whose memory it reads.
+//! A server frees the memory of many sessions when they end. Alone in its process, to read the process's memory.
 
 mod common;
 

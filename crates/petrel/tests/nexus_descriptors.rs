@@ -1,4 +1,4 @@
-//! A nexus in a process that runs out of descriptors. Alone in its process, whose limit it lowers.
+//! A nexus in a process that runs out of descriptors. Alone in its process, to lower the process's limit.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
@@ -42,7 +42,7 @@ fn check_pause(nexus: &Nexus, address: SocketAddr) {
     wait_until(|| nexus.stats().connections_open == 0);
 }
 
-/// Silent connections, fewer than half of the descriptors: both ends are in this process.
+/// Silent connections, fewer than half of the descriptors: both ends are in the same process.
 const CROWD: usize = 16;
 
 /// Checks that silent connections yield to one that makes a request.

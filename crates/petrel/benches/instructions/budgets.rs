@@ -1,13 +1,13 @@
-//! The committed budgets: most instructions that a row may take, client and server together.
+//! The committed budgets: the most instructions allowed for a row, client and server together.
 
 use crate::workload::WORKLOADS;
 
 const FILE: &str = include_str!("budgets.txt");
 
-/// The budget of a row.
+/// Returns the budget of a row.
 ///
 /// # Errors
-/// The line of `budgets.txt` that cannot be read, or the row that has none.
+/// The invalid line of `budgets.txt`, or the row without a budget.
 pub(crate) fn of(row: &str) -> Result<u64, String> {
     for (index, line) in FILE.lines().enumerate() {
         let text = line.split('#').next().unwrap_or_default().trim();

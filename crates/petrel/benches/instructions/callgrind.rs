@@ -1,6 +1,6 @@
 //! Runs this program again under callgrind.
 //!
-//! Which program that is does not matter here: how it is told to run a workload is a parameter.
+//! The identity of the program does not matter here: the arguments that make it run a workload are a parameter.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -8,15 +8,15 @@ use std::process::{Command, Output, Stdio};
 use super::dump::{self, Costs};
 use super::workload::Workload;
 
-/// Runs until nothing was lost: another process may fill a socket's buffer meanwhile.
+/// Runs until one is without loss: another process may fill a socket's buffer meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// Has the C library copy by plain loops. It copies large pieces by one repeated instruction, which
-/// valgrind executes byte by byte: slowly, while the timers of the program's real time run on.
+/// Makes the C library copy by plain loops. For large copies it uses one repeated instruction, which valgrind executes
+/// byte by byte: slowly, while the program's real-time timers run on.
 const COPY_BY_LOOPS: &str =
     "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_non_temporal_threshold=1073741824";
 
-/// Which endpoint is counted.
+/// The endpoint to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
@@ -24,7 +24,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// The function of `workload` in which instructions count.
+    /// The function of `workload` to which counting is restricted.
     fn function(self) -> &'static str {
         match self {
             Side::Client => "client_turn",
@@ -33,15 +33,15 @@ impl Side {
     }
 }
 
-/// What one run took.
+/// The result of one run.
 #[derive(Debug)]
 pub(crate) struct Count {
-    /// Packets that the requests took.
+    /// Packets of the requests.
     pub(crate) packets: u64,
     pub(crate) costs: Costs,
 }
 
-/// Why nothing can be counted here.
+/// Returns why counting is impossible here, if so.
 pub(crate) fn obstacle() -> Option<&'static str> {
     if !is_installed() {
         Some("valgrind is not installed")
@@ -61,11 +61,11 @@ fn is_installed() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Counts the instructions of one side for so many calls. `again` are the arguments by which this
-/// program runs a workload; its name and the calls follow them.
+/// Counts the instructions of one side for `calls` calls. `again` are the arguments that make this program run a
+/// workload; the workload's name and the calls follow them.
 ///
 /// # Errors
-/// What valgrind or the counted program said.
+/// The error of valgrind or of the counted program.
 pub(crate) fn count(
     workload: &Workload,
     calls: u64,
@@ -87,7 +87,7 @@ pub(crate) fn count(
     Err(format!("{} with {calls} calls failed under valgrind:\n{said}", workload.name))
 }
 
-/// The program under callgrind, still without arguments of its own.
+/// Returns the program under callgrind, still without its own arguments.
 fn command(program: &Path, side: Side, file: &Path) -> Command {
     let mut command = Command::new("valgrind");
     command
@@ -113,7 +113,7 @@ fn read(program: &Path, file: &Path, output: &Output) -> Result<Count, String> {
     Ok(Count { packets, costs })
 }
 
-/// Where callgrind writes; removed at the end.
+/// Callgrind's output file; removed at the end.
 struct OutFile(PathBuf);
 
 impl OutFile {
@@ -125,7 +125,7 @@ impl OutFile {
 
 impl Drop for OutFile {
     fn drop(&mut self) {
-        // It may not be there; then there is nothing to remove.
+        // A missing file needs no removal.
         let _ = std::fs::remove_file(&self.0);
     }
 }

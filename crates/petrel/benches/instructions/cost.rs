@@ -8,18 +8,18 @@ use super::workload::{Unit, Workload};
 
 /// Instructions of one side, per unit.
 pub(crate) struct Cost {
-    /// Without copying, where the unit is a packet.
+    /// Without copying, if the unit is a packet.
     pub(crate) instructions: f64,
-    /// Of copying.
+    /// Instructions for copying.
     pub(crate) copying: f64,
     pub(crate) places: HashMap<Place, f64>,
 }
 
-/// What one side of a workload takes: a short and a long run differ by the additional calls. `again`
-/// is how this program runs a workload: see [`callgrind::count`].
+/// Counts one side of a workload: the difference between a short and a long run is due to the additional calls. `again`
+/// makes this program run a workload: see [`callgrind::count`].
 ///
 /// # Errors
-/// Why it could not be counted.
+/// Why counting failed.
 pub(crate) fn of(workload: &Workload, side: Side, again: &[&str]) -> Result<Cost, String> {
     let short = callgrind::count(workload, workload.calls, side, again)?;
     let long = callgrind::count(workload, 3 * workload.calls, side, again)?;

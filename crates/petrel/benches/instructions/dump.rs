@@ -1,8 +1,8 @@
 //! Reads callgrind's profile format (valgrind's manual, "Callgrind Format Specification").
 //!
-//! Of its many kinds of lines these matter: `fn=` and `ob=` say in which function and object the
-//! costs that follow arise; a line of numbers is a cost, behind an address and a line number; and
-//! the numbers after a `calls=` are the cost of a callee, which has lines of its own elsewhere.
+//! The relevant kinds of lines: `fn=` and `ob=` name the function and object of the costs that follow. A line of
+//! numbers is a cost, after an address and a line number. The numbers after a `calls=` are the cost of a callee, listed
+//! elsewhere in its own lines.
 
 use std::collections::HashMap;
 
@@ -24,19 +24,19 @@ impl Place {
     }
 }
 
-/// Instructions that were executed.
+/// Executed instructions.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     pub(crate) total: u64,
-    /// Of these, in the C library's functions that copy memory.
+    /// Instructions in the C library's functions that copy memory.
     pub(crate) copying: u64,
     pub(crate) places: HashMap<Place, u64>,
 }
 
-/// Reads a profile; addresses are told apart in the object `program`.
+/// Parses a profile; addresses are kept apart in the object `program`.
 ///
 /// # Errors
-/// The line that is not of the format.
+/// The line with an invalid format.
 pub(crate) fn parse(text: &str, program: &str) -> Result<Costs, String> {
     let mut reader = Reader::default();
     for line in text.lines() {
@@ -53,7 +53,7 @@ struct Reader {
     functions: Names,
     objects: Names,
     address: u64,
-    /// The next numbers are those of a callee.
+    /// The next numbers are a callee's.
     is_callee: bool,
 }
 
@@ -98,7 +98,7 @@ impl Reader {
     }
 }
 
-/// An address, which may be given by its distance from the last one.
+/// Parses an address, or its distance from the previous address.
 fn address(text: &str, last: u64) -> Option<u64> {
     match text.split_at(1) {
         ("*", "") => Some(last),
@@ -108,14 +108,14 @@ fn address(text: &str, last: u64) -> Option<u64> {
     }
 }
 
-/// Functions that copy memory are variants by what the processor offers:
-/// `__memcpy_avx_unaligned_erms`, `__memmove_sse2_unaligned`.
+/// Functions that copy memory come in variants for each processor: `__memcpy_avx_unaligned_erms`,
+/// `__memmove_sse2_unaligned`.
 fn is_copy(function: &str) -> bool {
     let name = function.trim_start_matches('_');
     name.starts_with("memcpy") || name.starts_with("memmove")
 }
 
-/// Names stand in full at their first place, `(7) name`, and as `(7)` after it.
+/// Names appear in full at first, `(7) name`, and as `(7)` later.
 #[derive(Default)]
 struct Names {
     known: HashMap<String, String>,

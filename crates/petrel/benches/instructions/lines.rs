@@ -4,19 +4,19 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Who is responsible for an instruction.
+/// The function and line to which an instruction counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Frame {
     pub(crate) function: String,
-    /// Path within the workspace where it is of Petrel.
+    /// Path within the workspace, for code of Petrel.
     pub(crate) file: String,
     pub(crate) line: String,
 }
 
-/// Tells the frame of each address.
+/// Returns the frame of each address.
 ///
 /// # Errors
-/// Why addr2line did not answer.
+/// Why addr2line failed.
 pub(crate) fn of(addresses: &[u64]) -> Result<HashMap<u64, Frame>, String> {
     let program = std::env::current_exe().map_err(|error| format!("no own path: {error}"))?;
     let mut child = Command::new("addr2line")
@@ -28,7 +28,7 @@ pub(crate) fn of(addresses: &[u64]) -> Result<HashMap<u64, Frame>, String> {
         .map_err(|error| format!("--profile needs addr2line, of binutils: {error}"))?;
     let mut stdin = child.stdin.take().ok_or("addr2line has no input")?;
     let list: String = addresses.iter().map(|address| format!("{address:#x}\n")).collect();
-    // It answers line by line: a thread feeds it, so that neither waits for the other.
+    // addr2line answers line by line: a separate thread feeds it, to avoid a deadlock.
     let feeder = std::thread::spawn(move || stdin.write_all(list.as_bytes()));
     let output = child.wait_with_output().map_err(|error| format!("addr2line: {error}"))?;
     let fed = feeder.join().map_err(|_| "the thread that feeds addr2line panicked")?;
@@ -36,7 +36,7 @@ pub(crate) fn of(addresses: &[u64]) -> Result<HashMap<u64, Frame>, String> {
     Ok(parse(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Reads addr2line's answer: an address, then a pair of lines for each function, innermost first.
+/// Parses addr2line's output: an address, then a pair of lines for each function, innermost first.
 fn parse(text: &str) -> HashMap<u64, Frame> {
     let mut frames = HashMap::new();
     let mut lines = text.lines().peekable();
@@ -47,7 +47,7 @@ fn parse(text: &str) -> HashMap<u64, Frame> {
         while let Some(function) = lines.next_if(|line| !line.starts_with("0x")) {
             stack.push(Frame::read(function, lines.next().unwrap_or_default()));
         }
-        // The innermost frame of Petrel: `mem::replace` counts for who replaces.
+        // The innermost frame of Petrel: `mem::replace` counts for its caller.
         let own = stack.iter().find(|frame| frame.is_own()).or(stack.first());
         frames.insert(address, own.cloned().unwrap_or_default());
     }
@@ -57,7 +57,7 @@ fn parse(text: &str) -> HashMap<u64, Frame> {
 impl Frame {
     fn read(function: &str, position: &str) -> Self {
         let (path, line) = position.rsplit_once(':').unwrap_or((position, "?"));
-        // The line may be followed by a remark on the block that it is of.
+        // A remark on the line's basic block may follow it.
         let line = line.split(' ').next().unwrap_or_default();
         Self { function: function.to_owned(), file: short(path), line: line.to_owned() }
     }
@@ -67,7 +67,7 @@ impl Frame {
     }
 }
 
-/// Leaves out what all paths of the workspace, and all of the standard library, begin with.
+/// Removes the common prefix of paths in the workspace, and in the standard library.
 fn short(path: &str) -> String {
     let workspace = env!("CARGO_MANIFEST_DIR").trim_end_matches("crates/petrel");
     match (path.strip_prefix(workspace), path.split_once("/library/")) {

@@ -1,5 +1,4 @@
-//! Counts the instructions of the fast path, client and server apart, and checks them against
-//! `budgets.txt`.
+//! Counts the instructions of the fast path, client and server apart, and checks them against `budgets.txt`.
 //!
 //! ```text
 //! cargo bench -p petrel-rpc --bench instructions              the table; exit status 1 beyond a budget
@@ -7,15 +6,15 @@
 //! cargo bench -p petrel-rpc --bench instructions -- --help    everything else
 //! ```
 //!
-//! The program starts itself under `valgrind --tool=callgrind`, which executes every instruction
-//! in software and counts it. A count hardly depends on what else the machine does, so that a
-//! change of one per cent is seen where times differ by ten.
+//! The program starts itself under `valgrind --tool=callgrind`, which executes every instruction in software and counts
+//! it. A count hardly depends on other load of the machine: a change of one per cent is visible where times differ by
+//! ten.
 //!
-//! Each row is run with N and with 3 N calls, and the difference divided by 2 N: what happens once
-//! is not in it. Kernel and waiting are not in it either.
+//! Each row runs with N and with 3 N calls, and the difference is divided by 2 N, which excludes one-time costs. Kernel
+//! and waiting are excluded, too.
 //!
-//! `petrel bench instructions` includes `callgrind`, `cost`, `dump` and `workload` as they are here;
-//! therefore they find each other by `super`.
+//! `petrel bench instructions` includes `callgrind`, `cost`, `dump` and `workload` unchanged; they therefore refer to
+//! each other by `super`.
 
 mod budgets;
 mod callgrind;

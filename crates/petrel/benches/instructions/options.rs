@@ -17,13 +17,13 @@ ROW            only these rows (shm-60, shm-8MiB, ...); all of them by default
 Exit status: 0, or 1 when a row exceeds its budget or could not be counted.
 ";
 
-/// The arguments by which this program runs a workload, before its name and the calls.
+/// The arguments that make this program run a workload, before its name and the calls.
 pub(crate) const RUN_AGAIN: &[&str] = &["--run"];
 
-/// What the program is to do.
+/// The program's task.
 pub(crate) enum Mode {
     Help,
-    /// Be the program that is counted.
+    /// Run as the counted program.
     Run {
         workload: &'static Workload,
         calls: u64,
@@ -31,7 +31,7 @@ pub(crate) enum Mode {
     Count(Options),
 }
 
-/// How to count, and what to show.
+/// Options for counting and for the report.
 pub(crate) struct Options {
     pub(crate) rows: Vec<&'static Workload>,
     pub(crate) json: bool,
@@ -60,7 +60,7 @@ impl Options {
                 "--functions" => options.functions = number(args.next())? as usize,
                 "--times" => options.times = true,
                 "--require" => options.require = true,
-                // Cargo's own, to tell a benchmark from a test.
+                // Passed by Cargo, to tell a benchmark from a test.
                 "--bench" => {}
                 flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
                 row => options.rows.push(Workload::named(row)?),

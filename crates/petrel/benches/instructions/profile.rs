@@ -1,7 +1,7 @@
-//! What a row spends its instructions on, for people who tune.
+//! A profile of a row's instructions, for tuning.
 //!
-//! The fast path is inlined into a few functions, so that a profile by symbol says little. Here an
-//! instruction counts for the innermost function of Petrel's own that was inlined at its place.
+//! The fast path is inlined into a few functions, and a profile by symbol says little. Here an instruction counts for
+//! the innermost function of Petrel that was inlined at its place.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,10 +12,10 @@ use crate::dump::Place;
 use crate::lines::{self, Frame};
 use crate::rows::Row;
 
-/// Files that are shown.
+/// The number of files shown.
 const FILES_SHOWN: usize = 12;
 
-/// Lines of each function that are shown, and how much each must take.
+/// The number of lines shown per function, and the least cost of a shown line.
 const LINES_SHOWN: usize = 6;
 const LEAST_SHOWN: f64 = 0.5;
 
@@ -34,7 +34,7 @@ pub(crate) fn print(row: &Row, functions: usize) -> Result<(), String> {
             row = row.name,
             unit = row.unit.name(),
         );
-        // Whoever has seen enough closes the pipe.
+        // The reader may close the pipe early.
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
     Ok(())
@@ -74,7 +74,7 @@ fn list_functions(spent: &[(Frame, f64)], functions: usize) -> String {
     text
 }
 
-/// Sums by key, the largest first.
+/// Returns sums by key, the largest first.
 fn sums<K: Eq + std::hash::Hash>(costs: impl Iterator<Item = (K, f64)>) -> Vec<(K, f64)> {
     let mut sums = HashMap::<K, f64>::new();
     for (key, cost) in costs {

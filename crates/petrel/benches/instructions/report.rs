@@ -1,4 +1,4 @@
-//! Prints what was counted.
+//! Prints the counts.
 
 use crate::options::Options;
 use crate::profile;

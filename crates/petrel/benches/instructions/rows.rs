@@ -1,4 +1,4 @@
-//! The rows of the table: what each workload takes, beside its budget.
+//! The rows of the table: the cost of each workload, with its budget.
 
 use crate::budgets;
 use crate::callgrind::Side;
@@ -6,7 +6,7 @@ use crate::cost::{self, Cost};
 use crate::options::{Options, RUN_AGAIN};
 use crate::workload::{Unit, Workload};
 
-/// How often a row is counted at most.
+/// The most counts of a row.
 const COUNTS_MAX: usize = 3;
 
 /// A row of the table: a workload's instructions per unit.
@@ -32,16 +32,16 @@ impl Row {
     }
 }
 
-/// Counts all rows that were asked for.
+/// Counts all requested rows.
 ///
 /// # Errors
-/// What could not be counted, and why.
+/// The failed count, and its cause.
 pub(crate) fn count_all(options: &Options) -> Result<Vec<Row>, String> {
     options.rows.iter().map(|workload| count_within(workload)).collect()
 }
 
-/// Counts a row that is over its budget again: what goes by the clock comes up more often on a busy machine, which
-/// adds up to half a per cent. What a change adds is there each time.
+/// Repeats the count of a row over budget: work driven by the clock occurs more often on a busy machine, up to half a
+/// per cent. Instructions added by a change recur in every count.
 fn count_within(workload: &'static Workload) -> Result<Row, String> {
     let mut row = count_row(workload)?;
     for _ in 1..COUNTS_MAX {

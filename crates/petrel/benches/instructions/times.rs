@@ -1,18 +1,18 @@
-//! What the rows of small calls take in nanoseconds, both ends in one thread: on a machine that others
-//! use too, so the rows take turns, and the median of some rounds is told, with the quickest.
+//! Nanoseconds of the rows with small calls, both ends in one thread. On a shared machine the rows take turns; the
+//! report has the median of some rounds, and the quickest.
 
 use std::process::Command;
 
 use crate::options::{Options, RUN_AGAIN};
 use crate::workload::{Unit, Workload};
 
-/// Each row's turns.
+/// Turns of each row.
 const ROUNDS: usize = 7;
 
-/// Calls of one turn, tenths of a second: a multiple of every batch.
+/// Calls of one turn, for tenths of a second: a multiple of every batch.
 const CALLS: u64 = 1_200_000;
 
-/// Measures the rows that were asked for, and prints them.
+/// Measures the requested rows, and prints them.
 ///
 /// # Errors
 /// A run failed.

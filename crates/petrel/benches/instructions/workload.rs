@@ -1,8 +1,7 @@
-//! The program that is counted: a client and a server endpoint in one thread, taking turns.
+//! The counted program: a client and a server endpoint in one thread, taking turns.
 //!
-//! Only what [`client_turn`] and [`server_turn`] do is counted; their names are how callgrind finds
-//! them. The application's part is in it: a continuation that checks the reply and makes the next
-//! calls, and a handler that answers.
+//! Counting covers only [`client_turn`] and [`server_turn`], which callgrind finds by their names. It includes the
+//! application's part: a continuation that checks the reply and makes the next calls, and a handler that answers.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -20,11 +19,11 @@ const SAMPLE: u16 = 1;
 const SMALL_BYTES: usize = 32;
 const LARGE_BYTES: usize = 8 << 20;
 
-/// Timeouts are far off: the program runs some fifty times slower under valgrind, and a timeout
-/// that fires would change the count. Whatever is lost all the same ends the run.
+/// Timeouts are far off: the program runs some fifty times slower under valgrind, and a timeout would change the count.
+/// Any loss ends the run.
 const TIMEOUT_NS: u64 = 10_000_000_000;
 
-/// What is counted in a row.
+/// The unit of a row's count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Rpc,
@@ -47,14 +46,14 @@ pub(crate) enum Medium {
     Udp,
 }
 
-/// Which of the library's conveniences calls and answers are made with.
+/// The library's interface used for calls and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// A continuation that is a function, and a handler that answers at once: none.
+    /// A function as continuation, and a handler that answers at once: no convenience.
     Function,
-    /// A continuation that captures something.
+    /// A continuation that captures a value.
     Boxed,
-    /// The same as a function, with a deadline.
+    /// A function, with a deadline.
     Deadline,
     /// A future, awaited in a task.
     Future,
@@ -66,8 +65,8 @@ pub(crate) enum Way {
     AsyncHandler,
 }
 
-/// Those of [`Way`] that calls by continuations are made in, told apart when the program is compiled, so
-/// that the others cost `shm-60` nothing.
+/// The values of [`Way`] for calls by continuations, as constants: chosen at compile time, the others cost `shm-60`
+/// nothing.
 const FUNCTION: u8 = 0;
 const BOXED: u8 = 1;
 const DEADLINE: u8 = 2;
@@ -80,10 +79,10 @@ pub(crate) struct Workload {
     pub(crate) way: Way,
     pub(crate) sessions: usize,
     pub(crate) in_flight: usize,
-    /// Calls that are started together, when as many have ended. Divides `in_flight` and `calls`.
+    /// Calls started together, when as many have ended. Divides `in_flight` and `calls`.
     pub(crate) batch: usize,
     pub(crate) unit: Unit,
-    /// Calls of the short run; the long one makes three times as many.
+    /// Calls of the short run; the long run makes three times as many.
     pub(crate) calls: u64,
 }
 
@@ -109,7 +108,7 @@ const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usiz
     Workload { name, medium, way, sessions: 8, in_flight, batch, unit, calls }
 }
 
-/// What a convenience costs, compared with `shm-60`.
+/// The cost of a convenience, compared with `shm-60`.
 const fn with(name: &'static str, way: Way) -> Workload {
     Workload { name, way, ..small(name, Medium::Shm, 60, 3) }
 }
@@ -120,10 +119,10 @@ const fn large(name: &'static str, medium: Medium) -> Workload {
 }
 
 impl Workload {
-    /// The workload of a row.
+    /// Returns the workload of a row.
     ///
     /// # Errors
-    /// There is none of that name, and which there are.
+    /// No row has this name; the text lists the rows.
     pub(crate) fn named(name: &str) -> Result<&'static Self, String> {
         WORKLOADS.iter().find(|workload| workload.name == name).ok_or_else(|| {
             let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
@@ -153,38 +152,38 @@ impl Workload {
     }
 }
 
-/// One turn of the client's event loop.
+/// Takes one turn of the client's event loop.
 #[inline(never)]
 fn client_turn(client: &mut Endpoint<Caller>) {
-    // The compiler makes one function of two that do the same; this tells them apart.
+    // The compiler would merge two identical functions; this tells them apart.
     black_box("client");
     client.run_once();
 }
 
-/// One turn of the server's event loop.
+/// Takes one turn of the server's event loop.
 #[inline(never)]
 fn server_turn(server: &mut Endpoint) {
     black_box("server");
     server.run_once();
 }
 
-/// The caller's side of the application, which the endpoint lends to continuations and tasks.
+/// The caller's side of the application, lent by the endpoint to continuations and tasks.
 #[derive(Default)]
 struct Caller {
-    /// As many as a power of two.
+    /// The number of sessions is a power of two.
     sessions: Vec<SessionId>,
-    /// Calls that are started together.
+    /// Calls started together.
     batch: usize,
     calls: u64,
     started: u64,
     /// Tasks that have made their last call.
     tasks_ended: usize,
-    /// Request and response buffers of calls that have ended.
+    /// Request and response buffers of ended calls.
     idle: Vec<(MsgBuf, MsgBuf)>,
 }
 
 impl Caller {
-    /// Starts a batch of calls, if there are buffers for it and it is not the end.
+    /// Starts a batch of calls, if there are buffers for it and calls to make.
     #[inline(always)]
     fn start_batch<const WAY: u8>(&mut self, cx: &mut Context<'_, Caller>) {
         if self.idle.len() < self.batch || self.started == self.calls {
@@ -242,12 +241,12 @@ impl Caller {
         self.start_batch::<WAY>(cx);
     }
 
-    /// Whether all calls were made and have ended.
+    /// Returns true if all calls were made and have ended.
     fn is_done(&self, in_flight: usize) -> bool {
         self.started == self.calls && self.idle.len() + self.tasks_ended == in_flight
     }
 
-    /// The next call that a task makes.
+    /// Returns the next call for a task.
     fn next_number(&mut self) -> Option<u64> {
         let number = self.started;
         self.started += u64::from(number < self.calls);
@@ -258,7 +257,7 @@ impl Caller {
 /// A deadline that every call meets.
 const IN_TIME: Duration = Duration::from_secs(100);
 
-/// One of as many tasks as calls are in flight: each makes one after the other.
+/// One of as many tasks as calls are in flight: each makes one call after the other.
 async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
     let mut request = [0x5A; SMALL_BYTES];
     while let Some(number) = handle.with(Caller::next_number) {
@@ -284,7 +283,7 @@ async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
     handle.with(|caller| caller.tasks_ended += 1);
 }
 
-/// What such a task works with.
+/// The environment of such a task.
 #[derive(Clone)]
 struct ByFutures {
     sessions: Vec<Session>,
@@ -292,7 +291,7 @@ struct ByFutures {
     way: Way,
 }
 
-/// Makes a request differ from all others, at the places that the reply shows.
+/// Makes a request unique, at the places that the reply contains.
 #[inline]
 fn stamp(request: &mut [u8], number: u64) {
     if request.len() == SMALL_BYTES {
@@ -305,7 +304,7 @@ fn stamp(request: &mut [u8], number: u64) {
     }
 }
 
-/// What the reply to a request must be: all of a small one, four words of a large one.
+/// Returns the expected reply to a request: all of a small request, four words of a large one.
 #[inline]
 fn sample(request: &[u8]) -> [u8; SMALL_BYTES] {
     if let Ok(all) = request.try_into() {
@@ -318,7 +317,7 @@ fn sample(request: &[u8]) -> [u8; SMALL_BYTES] {
     sample
 }
 
-/// Whether `response` is what the handler makes of `request`.
+/// Returns true if `response` is the handler's answer to `request`.
 #[inline]
 fn is_answer(request: &[u8], response: &[u8]) -> bool {
     match (<&[u8; SMALL_BYTES]>::try_from(request), <&[u8; SMALL_BYTES]>::try_from(response)) {
@@ -327,17 +326,17 @@ fn is_answer(request: &[u8], response: &[u8]) -> bool {
     }
 }
 
-/// Where those four words are: from start to end.
+/// Returns the places of the four words: from start to end.
 #[inline]
 fn places(len: usize) -> [usize; 4] {
     let stride = (len - 8) / 3;
     [0, stride, 2 * stride, len - 8]
 }
 
-/// Runs a workload, and prints how many packets its requests took.
+/// Runs a workload, and prints the number of its requests' packets.
 ///
 /// # Errors
-/// Something was lost, or a session could not be opened in time.
+/// A packet was lost, or a session could not be opened in time.
 pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
     let nexus = Nexus::builder()
         .listen("127.0.0.1:0".parse().expect("an address"))
@@ -383,7 +382,7 @@ fn serve(server: &mut Endpoint, way: Way) {
     });
 }
 
-/// A client without a limit of its own, as sessions have none: 60 calls are to be in flight.
+/// Connects a client without a limit of its own, as sessions have none: 60 calls are to be in flight.
 fn reach(
     endpoint: &mut Endpoint<Caller>,
     server: &mut Endpoint,
@@ -391,7 +390,7 @@ fn reach(
 ) -> Client {
     let mut config = ClientConfig::default();
     config.concurrency = None;
-    // As many sessions as the other rows have.
+    // As many sessions as in the other rows.
     let client = endpoint.client([address; 8], config);
     while client.stats().servers_ready < 8 {
         endpoint.run_once();
@@ -440,7 +439,7 @@ fn connect(
     Ok(sessions)
 }
 
-/// Takes all buffers and starts the first calls; the continuations start the others.
+/// Fills all buffers and starts the first calls; the continuations start the others.
 fn start_calls(
     client: &mut Endpoint<Caller>,
     workload: &Workload,
@@ -467,7 +466,7 @@ fn start_calls(
     });
 }
 
-/// A run in which something was lost says nothing about the common case.
+/// Rejects a run with packet loss, which says nothing about the fast path.
 fn verdict<S>(endpoint: &Endpoint<S>) -> Result<(), String> {
     let counters = endpoint.stats().protocol;
     if counters.packets_retransmitted != 0 || counters.timeouts != 0 {

@@ -1,9 +1,9 @@
-//! Two hosts and the cable between them: network namespaces that a veth pair joins. The clients are on one, the server's
+//! Two hosts and the cable between them: network namespaces joined by a veth pair. The clients are on one, the server's
 //! processes on the other.
 //!
-//! The run starts itself again in namespaces of its own, for which it takes root or user namespaces, and the programs
-//! `unshare`, `nsenter`, `ip` and `nft`. The first process of a process namespace is the run: all processes, devices and rules go
-//! with it, however it ends.
+//! The run restarts itself in separate namespaces, for which it needs root or user namespaces, and the programs
+//! `unshare`, `nsenter`, `ip` and `nft`. The run is the first process of a process namespace: all processes, devices
+//! and rules disappear with it, however it ends.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -13,31 +13,31 @@ use std::process::{Child, Command, Stdio};
 
 use super::Failure;
 
-/// Set for the process that is in the namespaces: the log's path.
+/// Set for the process inside the namespaces: the log's path.
 const LOG: &str = "PETREL_RESTARTS_LOG";
 
 /// The server's address.
 const SERVER: &str = "10.97.0.2:7000";
 
-/// For root, and for others where they may.
+/// For root, and for other users where allowed.
 const FLAGS: [&str; 2] = [
     "--net --pid --fork --kill-child --mount-proc",
     "--user --map-root-user --net --pid --fork --kill-child --mount-proc",
 ];
 
-/// The steps of a run in short.
+/// A short version of the run's steps.
 const TRIAL: &str = "ip link set lo up && ip link add petrel-c type veth peer name petrel-s \
     && unshare --net true && nsenter --target $$ --net true && nft add table inet petrel";
 
-/// Drops all packets that come in by the cable.
+/// Drops all packets received over the cable.
 const DROP: &str = "table inet petrel { chain in { type filter hook input priority 0; iifname != \"lo\" drop; }; }";
 
-/// The log of a run that is in namespaces of its own.
+/// Returns the log of a run inside separate namespaces.
 pub(crate) fn log_inside() -> Option<OsString> {
     std::env::var_os(LOG)
 }
 
-/// The flags by which `unshare` gives this user such namespaces. The error is for people.
+/// Returns the flags with which `unshare` creates such namespaces for this user. The error is for people.
 pub(crate) fn find_flags() -> Result<&'static str, String> {
     let [root, others] = FLAGS;
     let test = |flags: &'static str| {
@@ -47,7 +47,7 @@ pub(crate) fn find_flags() -> Result<&'static str, String> {
     test(root).or_else(|why| test(others).map_err(|_| why))
 }
 
-/// Runs this program again, in namespaces of its own. Tells whether that succeeded.
+/// Runs this program again, in separate namespaces. Returns true if it succeeded.
 pub(crate) fn run_inside(flags: &str, log: &Path) -> Result<bool, Failure> {
     let mut child = Command::new("unshare")
         .args(flags.split(' '))
@@ -63,7 +63,7 @@ pub(crate) fn run_inside(flags: &str, log: &Path) -> Result<bool, Failure> {
     Ok(status.success())
 }
 
-/// Ends this process when its standard input ends, with the process that started it: that one cannot remove the log any more.
+/// Ends this process when its standard input ends, with the parent process, which can no longer remove the log.
 fn end_with_parent() {
     std::thread::spawn(|| {
         while std::io::stdin().read(&mut [0]).is_ok_and(|count| count > 0) {}
@@ -83,9 +83,9 @@ pub(crate) enum Cut {
     Unplug,
 }
 
-/// The hosts. The clients' is that of this process.
+/// The hosts. The clients' host is this process's namespace.
 pub(crate) struct Network {
-    /// Holds the server's namespace: it ends with its input, and so with this process at the latest.
+    /// Holds the server's namespace; ends with its input, and so with this process at the latest.
     server: Child,
 }
 
@@ -97,7 +97,7 @@ impl Network {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        // It says so when it is in its namespace.
+        // It reports when it is in its namespace.
         server.stdout.as_mut().ok_or("it is piped")?.read_exact(&mut [0])?;
         let network = Self { server };
         let id = network.server.id();
@@ -117,7 +117,7 @@ impl Network {
         SERVER.parse().expect("an address")
     }
 
-    /// A command that runs a program on the server's host.
+    /// Returns a command that runs a program on the server's host.
     pub(crate) fn on_server(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.server.id().to_string(), "--net", "--"]).arg(program);
@@ -130,7 +130,7 @@ impl Network {
         Ok(run("nsenter", &arguments, input)?)
     }
 
-    /// Cuts the hosts off from each other. Nothing gets through once this returns.
+    /// Cuts the hosts off from each other. No packet passes once this returns.
     pub(crate) fn cut(&self, cut: Cut) -> Result<(), Failure> {
         match cut {
             Cut::Unplug => ip("link set petrel-c down"),

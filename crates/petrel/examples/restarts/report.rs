@@ -1,4 +1,4 @@
-//! The outcomes of a run's calls, held against the server's log.
+//! The outcomes of a run's calls, compared with the server's log.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use super::{Ended, Outage, Plan, Way};
 pub(crate) struct Report {
     plan: Plan,
     calls: usize,
-    /// The reasons, with how many calls failed so.
+    /// The number of failed calls for each reason.
     failures: HashMap<String, usize>,
-    /// Calls that were executed more than once.
+    /// Calls executed more than once.
     twice: usize,
-    /// Calls that were executed more or less often than their callers were told.
+    /// Calls executed more or less often than reported to their callers.
     untrue: usize,
-    /// Calls that were answered although nothing could get through.
+    /// Calls answered during a complete cut.
     through: usize,
     outages: Vec<Duration>,
-    /// In order: how long calls took beyond the outage that they met.
+    /// Sorted: how much longer calls took than the outage they met.
     beyond: Vec<Duration>,
 }
 
@@ -54,7 +54,7 @@ impl Report {
         Self { plan, calls, failures, twice, untrue, through, outages, beyond }
     }
 
-    /// Whether all calls kept the rules of the plan.
+    /// Returns true if all calls kept the rules of the plan.
     pub(crate) fn is_right(&self) -> bool {
         let is_idempotent = self.plan.is_idempotent;
         let is_drained = matches!(self.plan.way, Way::Drain | Way::Replace);
@@ -69,7 +69,7 @@ impl Report {
     }
 }
 
-/// How long a call took beyond the time without a server.
+/// Returns how long a call took beyond the time without a server.
 fn beyond_outages(ended: &Ended, outages: &[Outage]) -> Duration {
     let without = |outage: &Outage| {
         let begin = ended.begin.max(outage.begin);
@@ -78,7 +78,7 @@ fn beyond_outages(ended: &Ended, outages: &[Outage]) -> Duration {
     (ended.end - ended.begin).saturating_sub(outages.iter().map(without).sum())
 }
 
-/// Whether a call began and ended while nothing could get through.
+/// Returns true if a call began and ended within a cut.
 fn is_within_cut(ended: &Ended, outages: &[Outage]) -> bool {
     let mut cuts = outages.iter().filter_map(|outage| outage.cut_off);
     cuts.any(|[begin, end]| begin <= ended.begin && ended.end <= end)

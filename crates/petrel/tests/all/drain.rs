@@ -15,7 +15,7 @@ const LATER: u16 = 2;
 /// Never answers.
 const NEVER: u16 = 3;
 
-/// A server on its own thread that drains on request and then returns the result.
+/// A server on its own thread. It drains on request and then returns the result.
 struct Draining {
     address: std::net::SocketAddr,
     tell: mpsc::Sender<Duration>,

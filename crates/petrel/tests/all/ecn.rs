@@ -2,7 +2,7 @@
 //! echoes them (`docs/wire-protocol.md` §3.2, §7.4, §8.4).
 //!
 //! The network is loopback in a separate network namespace, where nftables mark ECN-capable packets. Each test restarts
-//! itself in such a namespace, for which it needs the programs `unshare`, `ip` and `nft`, and root or user namespaces.
+//! itself in such a namespace, and needs the programs `unshare`, `ip` and `nft`, and root or user namespaces.
 
 use crate::common::own_network::{self, Trial, run};
 use crate::common::{ECHO, Server, client, over, pattern};

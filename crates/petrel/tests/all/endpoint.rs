@@ -404,7 +404,7 @@ fn run_once__tells_of_each_turn_in_which_something_happened() {
     }
 }
 
-/// Over shared memory a handler's answer goes straight into the ring; no other step of that turn would publish it.
+/// Over shared memory a handler's answer goes straight into the ring; no other step of the turn would publish it.
 #[test]
 fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
     let serving = nexus(Some("127.0.0.1:0".parse().unwrap()));

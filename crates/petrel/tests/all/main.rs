@@ -1,4 +1,4 @@
-//! The library from outside: one program for all tests that can share a process.
+//! Tests of the library from outside, in a single program and process.
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 

@@ -180,7 +180,7 @@ fn a_member_that_dies__fails_alone() {
     }
 }
 
-/// The server of one member drains: that member cannot be called, by multicast or unicast.
+/// The server of one member drains: calls to the member fail, by multicast and by unicast.
 #[test]
 fn a_member_whose_server_drains__fails_alone() {
     const NEVER: u16 = 9;

@@ -127,7 +127,7 @@ fn links_without_shared_memory_are_counted_by_the_reason() {
     assert_eq!((stats.no_shm_endpoint, stats.no_shm_process, stats.no_shm_peer), (1, 0, 0));
 }
 
-/// A call cancelled just before its endpoint is dropped, and with it the event loop.
+/// A call cancelled just before its endpoint and event loop are dropped.
 #[test]
 fn a_server_hears_of_a_call_that_is_cancelled_just_before_its_endpoint_is_dropped() {
     for (udp, shm) in [(true, false), (false, true)] {

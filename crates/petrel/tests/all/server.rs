@@ -236,7 +236,7 @@ fn listen_on__a_socket_that_another_server_has_too() {
     last.wait().unwrap();
 }
 
-/// A stopping server leaves its address before its clients have left it.
+/// A stopping server leaves its address before its clients have left.
 #[test]
 fn stop__leaves_the_address_to_another_at_once() {
     let for_ever = Duration::from_secs(600);

@@ -122,7 +122,8 @@ fn call(client: &mut Endpoint, session: SessionId, rounds: u64) {
     }
 }
 
-/// The peer declares sleep after sleep, so each answer wakes it; it reads no wake-up and no answer, and finally leaves.
+/// The peer declares sleep after sleep, to be woken by each answer; it reads neither wake-ups nor answers, and finally
+/// leaves.
 #[test]
 fn a_peer_that_takes_no_wake_ups_holds_nobody_up() {
     const ROUNDS: u64 = 400;

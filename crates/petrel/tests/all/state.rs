@@ -212,7 +212,7 @@ fn state__comes_back_when_a_task_panics() {
 }
 
 /// While one endpoint's tasks are polled, its task runs another endpoint, whose task panics. Calls of a client begin at
-/// the endpoint whose tasks are polled, which must then be the first one again.
+/// the endpoint whose tasks are polled: afterwards the first endpoint again.
 #[test]
 fn state__of_endpoints_that_run_within_each_other_comes_back() {
     let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});

@@ -62,13 +62,13 @@ fn run_once__flushes_once_in_each_turn_that_does_something() {
     assert_eq!(world.carry_answers(), 1);
     assert_eq!(world.client.turn(), (true, 1), "takes the answer, and has nothing to send");
     assert_eq!(*outcome.borrow(), Some(Ok(())));
-    // Turns that poll only the receive path, and then one that polls everything.
+    // Turns that poll only the receive path, then a turn that polls everything.
     let idle: Vec<_> = (0..17).map(|_| world.client.turn()).collect();
     assert!(idle.iter().all(|(happened, _)| !happened), "{idle:?}");
     assert_eq!(idle.iter().map(|(_, flushes)| flushes).sum::<u32>(), 1, "{idle:?}");
 }
 
-/// A turn can send more than one burst of frames, with a flush for each.
+/// A turn can send several bursts of frames, with a flush for each.
 #[test]
 fn run_once__sends_bursts_until_nothing_is_left() {
     let mut world = world();
@@ -82,7 +82,7 @@ fn run_once__sends_bursts_until_nothing_is_left() {
     assert!(outcomes.iter().all(|outcome| *outcome.borrow() == Some(Ok(()))));
 }
 
-/// Packets that a timer declares lost leave in the turn in which the timer fires.
+/// Packets declared lost by a timer leave in the turn in which the timer fires.
 #[test]
 fn run_once__sends_what_its_timers_ask_for() {
     let mut world = world();

@@ -1,4 +1,4 @@
-//! Calls that wait for an event, thousands on one session with default settings, from one client: no other call waits
+//! Calls that wait for an event, thousands on one session with default settings, from one client: no further call waits
 //! behind them.
 
 use std::collections::VecDeque;

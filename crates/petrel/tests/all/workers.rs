@@ -155,7 +155,7 @@ fn queue__is_bounded_in_bytes_but_takes_a_large_request_alone() {
     assert_eq!(large.wait().unwrap(), [1; 5000]);
 }
 
-/// A pool of one worker that runs the first of these calls, while the others wait.
+/// A pool of one worker that runs the first of the calls, while the others wait.
 struct Loaded {
     calls: Vec<Call>,
     gate: Gate,
@@ -322,8 +322,8 @@ fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
     for end in ends {
         assert_eq!(end.unwrap_err().status, Status::DeadlineExceeded);
     }
-    // A request carries the time left, so its deadline at the server is later by the transmission time. The cancel of
-    // the caller, whose time is over first, may arrive before it.
+    // A request carries the time left: the deadline at the server is later by the transmission time. The cancel of the
+    // caller, whose time is over first, may arrive before it.
     assert!(left.unwrap() <= began - called, "{left:?}");
     let latest_ns = deadline_ns.unwrap() + (arrived - began).as_nanos() as u64;
     for request in nested {

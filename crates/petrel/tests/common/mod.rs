@@ -94,8 +94,8 @@ pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     config
 }
 
-/// Returns a loopback address of this process without a listener, each time a new one. The port is below the ephemeral
-/// ports: the system could give an ephemeral port to another test before its use.
+/// Returns a loopback address of this process without a listener, each time a new address. The port is below the
+/// ephemeral ports: the system could give an ephemeral port to another test before its use.
 #[allow(dead_code, reason = "not every program needs one")]
 pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);

@@ -1,5 +1,5 @@
-//! Tests that restart themselves in a separate network namespace, for which they need the programs `unshare` and `ip`,
-//! and root or user namespaces.
+//! Tests that restart themselves in a separate network namespace. They need the programs `unshare` and `ip`, and root
+//! or user namespaces.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +12,7 @@ const INSIDE: &str = "PETREL_TEST_IN_OWN_NETWORK";
 /// The last line printed inside: to the harness, a filter that matches no test is a success.
 const DONE: &str = "done in a network of its own";
 
-/// A test's requirements of its namespace, tried before the test runs there.
+/// A test's requirements of the namespace, tried in advance.
 pub(crate) struct Trial<'a> {
     /// For people: the requirement that a failure leaves unmet.
     pub(crate) what: &'a str,
@@ -22,8 +22,8 @@ pub(crate) struct Trial<'a> {
     pub(crate) input: &'a str,
 }
 
-/// Runs a test in a separate network, or reports why that is impossible. `test` is its name in the module of this path,
-/// as returned by `module_path!`.
+/// Runs a test in a separate network, or reports why not. `test` is its name in the module of this path, as returned by
+/// `module_path!`.
 pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         inside();
@@ -48,7 +48,7 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
     assert!(output.status.success() && said.contains(DONE), "{said}");
 }
 
-/// Returns the flags with which `unshare` creates such a namespace for this user.
+/// Returns the flags with which `unshare` creates a network namespace for this user.
 fn way_in(trial: &Trial<'_>) -> Result<&'static str, String> {
     let flags = ["--net", "--user --map-root-user --net"];
     let mut ways = flags.iter().map(|flags| {

@@ -1,5 +1,5 @@
 //! A transport and a control plane within one process. They are lossless and not under test: each operation is a single
-//! step, except waking an endpoint, which follows the model's order.
+//! step. Only the waking of an endpoint follows the model's order.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -12,7 +12,7 @@ use crate::spec::Spec;
 /// The world's main thread is the first task, and starts the timekeeper before all others.
 const TIMEKEEPER: usize = 1;
 
-/// Consecutive steps of one thread while others could run: a loop that waits for another thread ends.
+/// Consecutive steps of one thread while others could run: loops that wait for another thread end.
 const STREAK_MAX: usize = 2_000;
 
 /// Steps for which a thread is held.

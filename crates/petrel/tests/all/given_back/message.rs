@@ -1,4 +1,4 @@
-//! Messages in which every piece identifies its call: each word has the call's number and its own place.
+//! Messages in which every piece identifies its call: each word has the number of the call and its own place.
 
 use petrel::MsgBuf;
 

@@ -2,7 +2,7 @@
 //! failing calls, and stalled peers (eRPC §4.2.2, appendices B and C).
 //!
 //! The application overwrites each returned buffer and uses it for its next calls. All bytes that reach the peer, and
-//! over UDP all that leave, must belong to the right call.
+//! over UDP all bytes that leave, must belong to the right call.
 
 mod message;
 mod relay;

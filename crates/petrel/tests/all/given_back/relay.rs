@@ -1,4 +1,4 @@
-//! A relay between two endpoints over UDP: it loses, copies and delays datagrams, and reads each of them first.
+//! A relay between two endpoints over UDP: it loses, copies, delays and reads datagrams.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};

@@ -20,8 +20,8 @@ fn patient() -> CallOptions {
     CallOptions::new().timeout(Duration::from_secs(240)).wait_for_ready()
 }
 
-/// Returns an address on loopback without a listener, used by this process alone, which stays free while no server is
-/// there. The port is below the system's ephemeral ports.
+/// Returns an address on loopback without a listener, used by this process alone and free until a server starts. The
+/// port is below the system's ephemeral ports.
 fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     // Linux numbers at most 2²² processes.

@@ -9,7 +9,7 @@ use petrel_transport::host::HostLink;
 
 use super::harness::*;
 
-/// An endpoint, with or without a controller that heeds marks, and with or without a socket that reads them.
+/// An endpoint, with or without a controller that heeds marks, and with or without a socket that reads marks.
 fn endpoint(nexus: &Nexus, heeds_marks: bool, reads_marks: bool) -> Endpoint {
     let local: SocketAddr = "127.0.0.1:40000".parse().unwrap();
     let udp = UdpAttach { reads_marks, heeds_marks, ..udp_attachment(local) };

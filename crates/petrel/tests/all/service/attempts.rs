@@ -269,7 +269,7 @@ fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
     assert_eq!(service.stats().hedges, 1);
 }
 
-/// Starts calls that one server keeps, unknown to the others: in the end it is the only busy one.
+/// Starts calls that one server keeps, unknown to the others: in the end only this server is busy.
 fn occupy(
     client: &mut Endpoint,
     service: &Client,
@@ -358,7 +358,7 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
         })
         .collect();
     run_until_seen(&mut client, || scripted.came() > limit / 2);
-    // A request of the same session arrives after the ones sent before it.
+    // A request of the same session arrives after earlier ones.
     let session = client.connect_wait(scripted.servers[0].address).unwrap();
     client.call(session, super::ECHO, b"").wait().unwrap();
     assert_eq!(scripted.came(), 1 + limit / 2);

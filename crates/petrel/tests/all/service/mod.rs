@@ -124,7 +124,7 @@ fn until_ready(endpoint: &mut Endpoint, service: &Client) {
     endpoint.run_until(|_, _| service.stats().servers_ready > 0);
 }
 
-/// Runs the client until a server has got a request that it never answers. Returns the server.
+/// Runs the client until a server has got a request of [`NEVER`]. Returns the server.
 fn wait_for_one(client: &mut Endpoint, servers: &[(Server, Arc<Counts>)]) -> usize {
     let which = || servers.iter().position(|(_, counts)| counts.came.load(Ordering::SeqCst) > 0);
     run_until_seen(client, || which().is_some());

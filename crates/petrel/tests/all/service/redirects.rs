@@ -67,7 +67,7 @@ impl Group {
         self.shared.leader.store(place, Ordering::SeqCst);
     }
 
-    /// Returns the requests received by each server since the last call of this function.
+    /// Returns the requests received by each server since the last call.
     fn came(&self) -> Vec<u32> {
         let came = &self.shared.came[..self.servers.len()];
         came.iter().map(|came| came.swap(0, Ordering::SeqCst)).collect()
@@ -192,7 +192,7 @@ fn redirects__while_no_server_leads_pause_and_the_end_says_why() {
     assert!(error.message.contains("no leader: 3 of 3 servers can be called"), "{error}");
     assert!(error.message.contains("it does not lead"), "{error}");
     let came: u32 = group.came().iter().sum();
-    // Pauses of at least 100 ms, which double, with four requests between two of them.
+    // Pauses of at least 100 ms, doubled each time, with four requests between pauses.
     assert!((4..=24).contains(&came), "{came} requests in 2 s");
 }
 
