@@ -22,11 +22,11 @@ const TURNS: usize = 3;
 /// Nanoseconds of an insertion, a lookup, a scan.
 type Costs = [Option<f64>; 3];
 
-/// Measures a map with this number of keys.
+/// Measures a map with the given number of keys.
 type Measure = fn(u64) -> Costs;
 
 fn main() {
-    // `cargo test` runs benches, too, only to see that they work.
+    // `cargo test` runs benches, too, only as a check.
     let is_test = !std::env::args().any(|argument| argument == "--bench");
     let (keys, turns) = if is_test { (1_000, 1) } else { (KEYS, TURNS) };
     let candidates: [(&str, Measure); 11] = [
@@ -190,7 +190,7 @@ fn mix(number: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// The hash of [`Points`], so that no candidate pays for a slower hash.
+/// The hash of [`Points`], to charge no candidate for a slower hash.
 #[derive(Clone, Copy)]
 struct Fold;
 

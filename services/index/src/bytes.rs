@@ -18,10 +18,10 @@ use crate::map::{OrderedMap, Tree};
 /// Locks for writers.
 const LOCKS: usize = 256;
 
-/// A key. The tree copies it when it splits a node.
+/// A key. The tree copies keys when a node splits.
 pub type Key = Arc<[u8]>;
 
-/// A value. Readers share it instead of copying it under the lock.
+/// A value. Readers share values instead of copying under the lock.
 pub type Value = Arc<[u8]>;
 
 /// The holder of a key's value.
@@ -78,7 +78,7 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
         let value_bytes = value.len() as u64;
         match former {
             Some(cell) => {
-                // No other thread changes this value, so its length is stable.
+                // No other thread changes this value; the length is therefore stable.
                 let former_bytes = cell.value().len() as u64;
                 self.charge(value_bytes.saturating_sub(former_bytes))?;
                 cell.replace(value.into());
@@ -108,8 +108,8 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
         true
     }
 
-    /// Visits pairs from `from` on, in ascending order, until `visit` breaks. Pairs that other threads put or delete
-    /// meanwhile may be visited or not; all others are.
+    /// Visits pairs from `from` on, in ascending order, until `visit` breaks. Pairs put or deleted meanwhile by other
+    /// threads may be visited or not; unchanged pairs always are.
     pub fn scan(&self, from: Bound<&[u8]>, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
         self.map.scan::<[u8]>(from, |key, cell| visit(key, &cell.value()));
     }
@@ -162,7 +162,7 @@ fn pair_bytes(key: &[u8], value_bytes: u64) -> u64 {
     key.len() as u64 + value_bytes + PAIR_OVERHEAD_BYTES
 }
 
-/// A panic never leaves data under these locks inconsistent.
+/// A panic never leaves data under a lock inconsistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

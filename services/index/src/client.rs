@@ -17,8 +17,7 @@ use crate::wire::{
     ScanBytes, ScanWords, Span, Status, Sum, SumWords,
 };
 
-/// Calls the service, from any thread and in any executor. Clones are the same client, which outlives sessions and
-/// servers.
+/// Calls the service, from any thread and in any executor. Clones share a client, which outlives sessions and servers.
 ///
 /// A method returns a [`Call`], to be awaited, or [waited for](Call::wait). Any [`petrel::Client`] can call the
 /// service, with its own time limits, transports and threads: `Client::from(petrel::Client::builder()…)`.
@@ -148,8 +147,8 @@ fn is_last<P>(page: &Page<P>, wanted: u32) -> bool {
     !page.is_cut && page.pairs.len() < wanted as usize
 }
 
-/// A call, or the consecutive calls of a scan. It begins when it is awaited or [waited for](Call::wait), and ends with
-/// the answer, or a [`ClientError`].
+/// A call, or the consecutive calls of a scan. Awaiting or [waiting](Call::wait) begins the call; an answer or a
+/// [`ClientError`] ends it.
 #[must_use = "a call begins when it is awaited or waited for"]
 pub struct Call<T>(Pin<Box<dyn Future<Output = Result<T, ClientError>> + Send>>);
 

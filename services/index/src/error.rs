@@ -43,7 +43,7 @@ impl StoreError {
     }
 }
 
-/// The reason why a message is not one of this service.
+/// The reason why a message is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed message: {expected} expected, {bytes} bytes came")]
 pub struct Malformed {
@@ -60,7 +60,7 @@ pub enum ClientError {
     /// The call failed, or was not made.
     #[error(transparent)]
     Failed(#[from] petrel::Error),
-    /// The answer is not one of this service.
+    /// The answer is malformed.
     #[error(transparent)]
     Answer(#[from] Malformed),
     /// The server would refuse the request.

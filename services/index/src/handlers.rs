@@ -24,7 +24,7 @@ use crate::wire::{
 pub enum Scans<'a> {
     /// In the threads of a worker pool.
     Workers(&'a Workers),
-    /// In the event loop, where all other requests wait for them.
+    /// In the event loop, where all other requests wait meanwhile.
     Dispatch,
 }
 
@@ -52,11 +52,11 @@ impl From<StoreError> for Refusal {
 struct Shared {
     store: Arc<Store>,
     metrics: Arc<Metrics>,
-    /// The number of the endpoint, whose part of the counters its event loop uses.
+    /// The number of the endpoint, and of the event loop's part of the counters.
     number: u16,
 }
 
-/// Registers the service's handlers on an endpoint, the `number`th of those that share the store.
+/// Registers the service's handlers on an endpoint, number `number` on the store.
 ///
 /// # Panics
 /// If the metrics are for fewer dispatch threads.

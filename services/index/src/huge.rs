@@ -25,7 +25,7 @@ fn advise<T>(memory: &mut [T]) {
     let bytes = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if bytes > 0 {
         // SAFETY: the range lies within `memory`, and begins at a page. The advice changes the kernel's choice of
-        // pages, never their content. A kernel without this advice returns an error, which does not matter.
+        // pages, never their content. A kernel without this advice returns an error, and nothing changes.
         let _ =
             unsafe { madvise(start.wrapping_add(skipped).cast(), bytes, Advice::LinuxHugepage) };
     }

@@ -42,8 +42,8 @@
 //! | [`wire`] | the methods with their messages |
 //!
 //! **Guarantees.** Each PUT, DELETE and GET takes effect at one moment between call and answer, for all clients at all
-//! endpoints. A scan visits keys in order, each at most once, including every key that is present from the scan's begin
-//! to its end. Keys that are put or deleted meanwhile may be visited or not; a scan is no snapshot.
+//! endpoints. A scan visits keys in order, at most once, including every key present from the scan's begin to the end.
+//! Keys that are put or deleted meanwhile may be visited or not; a scan is no snapshot.
 //!
 //! **Limitations.** Nothing is kept on disk or on another host: all data ends with the process. PUT and DELETE are not
 //! safe to repeat in general, because their answers depend on the former value.

@@ -7,7 +7,7 @@ pub const KEY_BYTES_MAX: usize = 1024;
 /// Longest value of the byte table, in bytes. Larger values belong in an object store: a scan would carry them along.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// Most keys in one SUM: some 100 µs of work, after which other requests get their turn.
+/// Most keys in one SUM: some 100 µs of work, before other requests get their turn.
 pub const SUM_KEYS_MAX: u32 = 4096;
 
 /// Most pairs in one SCAN's answer. [`Client::scan_words`](crate::Client::scan_words) continues by itself.

@@ -8,12 +8,12 @@ use scc::{Guard, TreeIndex};
 
 /// An ordered map for concurrent use by many threads.
 ///
-/// The service relies on these properties, and `tests/all/churn.rs` checks them:
+/// The service relies on the following properties, checked by `tests/all/churn.rs`:
 ///
-/// - A scan visits keys in ascending order, each at most once.
-/// - **A key that is present from before a scan's begin until after its end is visited**, whatever other threads insert
-///   and remove meanwhile.
-/// - A scan visits only keys that were inserted. A key inserted or removed meanwhile may be visited or not.
+/// - A scan visits keys in ascending order, at most once.
+/// - **A key present from before a scan's begin until after the end is visited**, regardless of concurrent insertions
+///   and removals.
+/// - A scan visits only inserted keys. A key inserted or removed meanwhile may be visited or not.
 pub trait OrderedMap<K, V>: Default + Send + Sync {
     /// Inserts a pair unless the key exists. Returns true if the pair was inserted.
     fn insert(&self, key: K, value: V) -> bool;

@@ -28,7 +28,7 @@ const NAMES: [&str; 12] = [
 #[derive(Debug)]
 pub struct Metrics(Box<[Part]>);
 
-/// The counters of one or several threads. They have cache lines of their own, because they change with every request.
+/// The counters of one or several threads. Separate cache lines, because the counters change with every request.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Part {

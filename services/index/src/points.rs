@@ -14,18 +14,17 @@
 //! | 1 | number of pairs, 0 to 3, and the number of the chain's next line, if any |
 //! | 2 to 7 | three keys, then their three values |
 //!
-//! A key's *home* is the line selected by its hash. Further pairs go to other lines, which a home borrows from a common
-//! arena and returns. With as many homes as keys, 2 % of the homes have another line.
+//! A key's *home* is the line selected by its hash. Further pairs go to lines that the home borrows from a common
+//! arena. With as many homes as keys, 2 % of the homes have another line.
 //!
 //! **Readers** take no lock: every home has a sequence lock. A reader notes the version, searches the chain, and starts
 //! again if the version is odd or has changed. Lines are never freed, only moved to other chains, and all their words
-//! are atomic. A reader on an outdated link reads garbage, but notices it by the version of its home, which changes
-//! with every change of the chain.
+//! are atomic. A reader on an outdated link reads garbage, but notices by the home's version, which changes with every
+//! change of the chain.
 //!
-//! **Writers** of a home exclude each other by a lock shared by several homes ([`Points::writer`]). The [`Writer`]
-//! holds the lock as long as it lives, which allows a caller to keep an ordered map in step with the table. Readers
-//! wait only while words are moved, some nanoseconds. Overwriting a value is a single store, and leaves the version
-//! unchanged.
+//! **Writers** of a home hold a lock, shared by several homes ([`Points::writer`]). The [`Writer`] holds the lock as
+//! long as it lives, which allows a caller to keep an ordered map in step with the table. Readers wait only while words
+//! are moved, some nanoseconds. Overwriting a value is a single store, and leaves the version unchanged.
 //!
 //! The number of homes is fixed. With more keys than expected, chains and lookups get longer, by one line for every
 //! three times the expected number.
@@ -37,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Pairs in a line.
 const PAIRS: usize = 3;
 
-/// Locks for writers. There are rarely more than some tens of writers; two that meet by chance wait a microsecond.
+/// Locks for writers. More than some tens of writers are pointless; two writers that meet by chance wait a microsecond.
 const LOCKS: usize = 256;
 
 /// Lines in the arena's first segment; each later segment has twice as many.
@@ -66,7 +65,7 @@ struct Shape {
     next: Option<u32>,
 }
 
-/// A lock in a cache line of its own.
+/// A lock in a separate cache line.
 #[derive(Default)]
 #[repr(align(64))]
 struct Lock(Mutex<()>);
@@ -125,18 +124,17 @@ impl Points {
         std::ptr::from_ref(&self.homes[self.home_index(key)]).cast()
     }
 
-    /// Reads a word of the line that [`Points::get`] reads first, to load it into the cache. The cache misses of
-    /// consecutive calls overlap.
+    /// Loads the first line of [`Points::get`] into the cache. The cache misses of consecutive calls overlap.
     #[inline]
     pub fn touch(&self, key: u64) -> u64 {
         self.homes[self.home_index(key)].version.load(Ordering::Relaxed)
     }
 
-    /// Returns the right to change a key, after all its other holders have released it.
+    /// Returns the right to change a key, after any present holder's release.
     pub fn writer(&self, key: u64) -> Writer<'_> {
         let index = self.home_index(key);
         let lock = &self.locks[index % LOCKS].0;
-        // A writer that panicked left its words consistent or its version odd; nothing to repair here.
+        // A panicked writer left consistent words or an odd version; nothing to repair here.
         let lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         Writer { points: self, home: &self.homes[index], key, _lock: lock }
     }
@@ -219,7 +217,7 @@ impl Writer<'_> {
         });
     }
 
-    /// Removes the key. Returns its value. The chain's last pair moves to its place.
+    /// Removes the key. Returns its value. The chain's last pair moves into the gap.
     pub fn remove(&self) -> Option<u64> {
         let (line, place) = self.find()?;
         let value = line.value(place);
@@ -303,7 +301,7 @@ impl Line {
     }
 }
 
-/// Lines beyond the homes, by number. Lines never move, so that readers can follow outdated numbers.
+/// Lines beyond the homes, by number. Lines never move: readers may follow outdated numbers.
 #[derive(Default)]
 struct Arena {
     segments: [OnceLock<Box<[Line]>>; SEGMENTS],

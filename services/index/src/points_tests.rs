@@ -13,7 +13,7 @@ enum Step {
     Get(u64),
 }
 
-/// Few keys, and even fewer homes, so that chains are long.
+/// Few keys, and even fewer homes, for long chains.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0..2_000u64;
     let step = prop_oneof![

@@ -42,9 +42,9 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// Transports that clients may use.
     pub transports: AllowedTransports,
-    /// Number of endpoints, each with its thread: clients choose an endpoint by its number, from 0.
+    /// Number of endpoints, with a thread each. Clients choose an endpoint by number, from 0.
     pub dispatch: u16,
-    /// Threads that run scans, for all endpoints together. 0: each endpoint runs its own scans.
+    /// Threads that run scans, for all endpoints together. With 0, every endpoint runs its scans itself.
     pub workers: u16,
     /// The idle policy of workers; `None` is the default of [`petrel::workers::WorkersBuilder::idle`].
     pub worker_idle: Option<IdlePolicy>,
@@ -58,7 +58,7 @@ pub struct ServerConfig {
     pub placement: Option<Placement>,
 }
 
-/// A running server. It keeps running when dropped; [`Server::stop`] ends it.
+/// A running server. Dropping this value does not end the server; [`Server::stop`] does.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -80,7 +80,7 @@ struct Dispatcher {
 #[derive(Debug)]
 struct Ended {
     stats: EndpointStats,
-    /// Sessions that were closed, perhaps with calls outstanding.
+    /// Closed sessions, perhaps with outstanding calls.
     sent_away: usize,
 }
 
@@ -91,7 +91,7 @@ pub struct Stopped {
     pub endpoints: Vec<EndpointStats>,
     /// The last counters of the service.
     pub counters: Vec<(String, u64)>,
-    /// Sessions whose clients had not left in time; calls on these sessions may have failed.
+    /// Sessions of clients that had not left in time; calls may have failed.
     pub sessions_cut: usize,
 }
 
@@ -243,7 +243,7 @@ impl Server {
         let thread = thread::Builder::new().name(format!("index-{number}")).spawn(run)?;
         match start.recv() {
             Ok(stop) => Ok(Dispatcher { stop, drain, thread }),
-            // The thread ended before it could send a handle: its result has the reason.
+            // The thread ended without sending a handle: the result has the reason.
             Err(_) => Err(join(thread).err().unwrap_or(ServerError::Ended)),
         }
     }
@@ -258,7 +258,7 @@ fn join(thread: JoinHandle<Result<Ended, ServerError>>) -> Result<Ended, ServerE
     thread.join().unwrap_or(Err(ServerError::Ended))
 }
 
-/// Starts the workers from a separate thread, whose placement they inherit.
+/// Starts the workers from a separate thread, because workers inherit its placement.
 fn start_workers(config: &ServerConfig) -> Result<Option<Workers>, ServerError> {
     if config.workers == 0 {
         return Ok(None);

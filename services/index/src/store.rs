@@ -7,8 +7,8 @@ use crate::words::Words;
 /// The limits of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// Number of words that the table is made for: 64 bytes each are allocated at the start. With more words, lookups
-    /// get slower.
+    /// Expected number of words: the table allocates 64 bytes for each at the start. With more words, lookups get
+    /// slower.
     pub words_expected: u64,
     /// Most words in the table; up to [`WORDS_MAX`].
     pub words_max: u64,

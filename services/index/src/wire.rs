@@ -1,7 +1,7 @@
 //! The service's definition: its methods, and their messages in bytes (`docs/index-service.md`).
 //!
 //! A method is a type with a number and four functions, shared by client and server. Numbers are little-endian, except
-//! for keys of words: these are big-endian, so that bytes have the order of the numbers.
+//! keys of words, which are big-endian: bytes then have the order of the numbers.
 
 use std::ops::Bound;
 

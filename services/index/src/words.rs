@@ -1,13 +1,13 @@
 //! The table of words: keys and values of 8 bytes. The order of the numbers is also the order of their big-endian
 //! bytes.
 //!
-//! A value has one owner, the point table, and GET reads only this table. The ordered map has only the keys. A scan
-//! finds keys in the map, and their values in the point table. A scan therefore never shows a value that a GET would
-//! not show: each key's value has a single source.
+//! The point table owns the values, and GET reads only this table. The ordered map has only the keys. A scan finds keys
+//! in the map, and their values in the point table. A scan therefore never shows a value that a GET would not show:
+//! each key's value has a single source.
 //!
 //! The key's writer lock keeps the two in step. A key enters the ordered map *before* the point table, and leaves it
-//! *after*: a scan finds every key that an earlier GET found. A scan skips keys of the map without a value, which are
-//! between these steps.
+//! *after*: a scan finds every key that an earlier GET found. A scan skips keys without a value, which are between the
+//! two steps.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::map::{OrderedMap, Tree};
 use crate::points::Points;
 
-/// Keys whose values are looked up together, so that cache misses overlap.
+/// Number of keys whose values are looked up together, with overlapping cache misses.
 const TOGETHER: usize = 128;
 
 /// A map from numbers to numbers, in order.
@@ -80,8 +80,8 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
         Some(value)
     }
 
-    /// Visits up to `limit` pairs from `from` on, in ascending order. Pairs that other threads put or delete meanwhile
-    /// may be visited or not; all others are.
+    /// Visits up to `limit` pairs from `from` on, in ascending order. Pairs put or deleted meanwhile by other threads
+    /// may be visited or not; unchanged pairs always are.
     pub fn scan(&self, from: Bound<u64>, limit: usize, mut visit: impl FnMut(u64, u64)) {
         let mut batch = Batch { keys: [0; TOGETHER], len: 0 };
         let mut left = limit;
@@ -140,7 +140,7 @@ impl Batch {
     /// Visits the keys that have values, and empties the batch. Returns the number of visited keys.
     fn take(&mut self, points: &Points, visit: &mut impl FnMut(u64, u64)) -> usize {
         let keys = &self.keys[..self.len];
-        // Loads 128 lines with overlapping cache misses, not one after the other.
+        // Loads 128 lines with overlapping cache misses.
         std::hint::black_box(keys.iter().fold(0, |all, key| all ^ points.touch(*key)));
         let mut shown = 0;
         for &key in keys {

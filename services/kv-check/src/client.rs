@@ -1,4 +1,5 @@
-//! A client: one operation after the other, each repeated until it has a result, as the protocol requires.
+//! A client with consecutive operations. As the protocol requires, the client repeats an operation until a result
+//! arrives.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use crate::value::{key_of, number_of, tag_of, value_of};
 pub(crate) struct Client {
     line: Line,
     number: u32,
-    /// The session, and the number of its last write.
+    /// The session, and the number of the last write.
     session: u64,
     sequence: u64,
     give_ups: u64,
@@ -48,7 +49,7 @@ impl Client {
                 if self.perform(ask).await.is_none() {
                     break;
                 }
-                // Scouts pause less, so that they read while an inconsistency would be visible.
+                // Scouts pause less, to read while an inconsistency would be visible.
                 let is_scout = self.line.common.scenario.has_scouts();
                 self.line.pause(load.pause_ns_max >> if is_scout { 2 } else { 0 }).await;
             }
@@ -94,7 +95,7 @@ impl Client {
             return Ask::Scan { from, until, max: rng.between(1, 6) as u32 };
         }
         let padding = rng.below(load.value_bytes_max + 1);
-        // The write with this tag has the next number.
+        // The tag's write has the next number.
         let tag = format!("{}.{}.{padding}", self.number, self.sequence + 1);
         match kind {
             0..4 => Ask::Put { key, tag },
@@ -114,7 +115,7 @@ impl Client {
         }
     }
 
-    /// Performs one operation, and records its call and its end in the history.
+    /// Performs an operation, and records call and end in the history.
     async fn perform(&mut self, ask: Ask) -> Option<()> {
         let common = self.line.common.clone();
         self.line.begin();
@@ -269,7 +270,7 @@ impl Client {
         }
     }
 
-    /// Sends a write again, and checks that the result is the same.
+    /// Sends a write again, and checks for an equal result.
     async fn is_repeated(&mut self, command: &[u8], applied: Applied) -> bool {
         self.line.common.tally.borrow_mut().repeats += 1;
         match self.write(command, false).await {
@@ -317,7 +318,7 @@ impl Client {
         command
     }
 
-    /// Sends a command until there is a result, or the client abandons the write: `Ok(None)`.
+    /// Sends a command until a result arrives, or the client abandons the write: `Ok(None)`.
     async fn write(&mut self, command: &[u8], may_give_up: bool) -> Result<Option<Applied>, ()> {
         loop {
             let Some(reply) = self.line.attempt(methods::WRITE, command).await else {

@@ -23,7 +23,7 @@ pub(crate) struct DiskConfig {
     stall_ns_max: u64,
 }
 
-/// A disk: the same for all lives of a host, until it is replaced.
+/// A disk. A host keeps its disk over all lives, until the disk is replaced.
 #[derive(Clone)]
 pub(crate) struct SimDisk(Rc<RefCell<Disk>>);
 
@@ -159,7 +159,7 @@ impl Disk {
         }
     }
 
-    /// Queues a write for a sync. One sync runs at a time; writes that arrive meanwhile share the next.
+    /// Queues a write for a sync. A single sync runs at a time; later writes share the next sync.
     fn push(&mut self, work: Work) {
         let ends = self.pending.front().zip(self.pending.back());
         let at_ns = match ends.map(|(front, back)| (front.0, back.0)) {

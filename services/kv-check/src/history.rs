@@ -42,13 +42,13 @@ pub(crate) struct Found {
 pub(crate) enum Told {
     /// The existing keys among the requested ones.
     Found(Vec<Found>),
-    /// The write took effect at this index; `was_there` says whether the key existed before.
+    /// The write took effect at this index; `was_there` if the key existed before.
     Changed { index: u64, was_there: bool },
     /// The expectation failed; revision 0 for an absent key.
     Mismatch { index: u64, revision: u64 },
 }
 
-/// The end of an operation that may fail.
+/// The end of an operation by a client with failures.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Told(Told),
@@ -58,7 +58,7 @@ pub(crate) enum End {
     Unknown,
 }
 
-/// An operation: from before its first attempt to after its last.
+/// An operation: from before the first attempt to after the last.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Operation {
     pub(crate) client: u32,
@@ -80,7 +80,7 @@ pub(crate) struct History {
     /// The write of each index: key and tag.
     writers: BTreeMap<u64, (u8, String)>,
     indices: BTreeMap<String, u64>,
-    /// The highest index in an answer; and for each key the highest index that was written or read.
+    /// The highest index in an answer; and the highest written or read index of every key.
     told_max: u64,
     floors: BTreeMap<u8, u64>,
     /// The values of `told_max` and `floors` at the call of each open operation.
@@ -112,7 +112,7 @@ impl End {
 }
 
 impl Told {
-    /// Converts the result of a write; `None` unless it is the result of a write of one key.
+    /// Converts the result of a write; `None` for results of batches and session openings.
     pub(crate) fn of(applied: Applied) -> Option<Self> {
         let index = applied.index;
         match applied.outcome {
@@ -236,7 +236,7 @@ impl History {
     }
 
     /// Records a write at an index, as its client or a reader reports. Each value is written only once. A contradiction
-    /// therefore means that a write was applied twice, or that the logs differ.
+    /// therefore means a doubly applied write, or different logs.
     pub(crate) fn note_write(&mut self, key: u8, tag: &str, index: u64) -> Result<(), String> {
         if self.failed_tags.contains(tag) {
             return Err(format!("{tag} is said not to be written, and is, at {index}"));

@@ -1,8 +1,8 @@
 //! Checks the key-value store in a simulated network with faults.
 //!
 //! A seed determines a cluster, its settings, its clients and all faults. Real replicas run on real endpoints in the
-//! simulator's virtual time. Clients write and read a few keys, and repeat each operation until they have an answer.
-//! Then the faults end, and the cluster has to recover. `docs/kv-correctness.md` lists the parameters and the rules.
+//! simulator's virtual time. Clients write and read a few keys, and repeat operations until an answer arrives. Then the
+//! faults end, and the cluster has to recover. `docs/kv-correctness.md` lists the parameters and the rules.
 //!
 //! ```
 //! use petrel_kv_check::Runner;

@@ -1,8 +1,8 @@
 //! The linearizability checker: porcupine, as a separate program that is built where Go is available.
 //!
 //! Histories of thousands of seeds have writes with unknown effect, which may take effect at any later time. Porcupine
-//! implements Wing and Gong's algorithm with Lowe's cache. It remembers sets of operations with the states that they
-//! lead to, and checks each key separately. Checkers without a cache try all orders, and take exponential time on these
+//! implements Wing and Gong's algorithm with Lowe's cache. Porcupine remembers sets of operations with the resulting
+//! states, and checks keys separately. Checkers without a cache try all orders, and take exponential time on these
 //! histories.
 
 use std::io::{BufRead, BufReader, Write};
@@ -69,7 +69,7 @@ fn build() -> Result<PathBuf, String> {
         .output()
         .map_err(|error| format!("`go` cannot be run: {error}"))?;
     if built.status.success() {
-        // Renames in one step, because other processes may build the program at the same time.
+        // Renames the program atomically, because other processes may build it concurrently.
         let shared = own.with_file_name("petrel-kv-linearizable");
         std::fs::rename(&program, &shared).map_err(|error| error.to_string())?;
         return Ok(shared);

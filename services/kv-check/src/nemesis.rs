@@ -27,7 +27,7 @@ pub(crate) enum Deed {
     Blackout {
         down_ns: u64,
     },
-    /// The leader is cut off from the other nodes for this time, while clients still reach it.
+    /// The leader is cut off from all other nodes, but not from clients, for a time.
     Isolate {
         for_ns: u64,
     },
@@ -107,8 +107,8 @@ fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(
     }
 }
 
-/// Draws a stall, from a microsecond to some election timeouts. Every other one comes directly after the reading of the
-/// clock.
+/// Draws a stall, from a microsecond to some election timeouts. Every second stall comes directly after the reading of
+/// the clock.
 fn draw_stall(scenario: &Scenario, rng: &mut Rng) -> Deed {
     let election_ns = scenario.election_ns();
     let after = if rng.below(2) == 0 { 1 } else { rng.between(2, STEPS_MAX) };

@@ -10,11 +10,11 @@ use petrel_kv::api::{Role, Status};
 pub(crate) struct Observer {
     /// The leader of each term, by name.
     leaders: BTreeMap<u64, u64>,
-    /// The state after each entry: the digest, and the first replica that had it.
+    /// The state after an entry: the digest, and the first replica with this state.
     digests: BTreeMap<u64, (u64, u64)>,
 }
 
-/// The last observation of one life of a replica.
+/// The last observation of a life of a replica.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     raft_id: u64,

@@ -39,7 +39,7 @@ pub(crate) async fn get(
     Ok(value.map(found))
 }
 
-/// The tag of a value. A garbled value gets a tag that was never written, which breaks a rule of histories.
+/// The tag of a value. A garbled value gets an unwritten tag, and thereby breaks a rule of histories.
 fn tag_or_garbled(value: &[u8]) -> String {
     tag_of(value).unwrap_or_else(|| format!("garbled: {}", value.escape_ascii()))
 }

@@ -34,7 +34,7 @@ impl Desk {
     }
 }
 
-/// Executes the requests, one after the other, for ever.
+/// Executes the requests in order, for ever.
 pub(crate) async fn operate(mut line: Line, desk: Rc<RefCell<Desk>>) {
     loop {
         line.pause(2 * line.common.scenario.tick_ns).await;

@@ -15,7 +15,7 @@ use crate::operation;
 use crate::script::Script;
 use crate::value::key_of;
 
-/// One operation in this number has a short timeout, or is soon dropped; its effect is often unknown.
+/// On average, an operation in `HURRIES` has a short timeout or is soon dropped, and often has an unknown effect.
 const HURRIES: u64 = 4;
 
 /// Timeout of the last operation: longer than any wait of a world.
@@ -87,7 +87,7 @@ impl ProductClient {
         if self.script.rng.below(2) == 0 { Patience::Told(time) } else { Patience::Drops(time) }
     }
 
-    /// Performs one operation, and records its call and its end in the history.
+    /// Performs an operation, and records call and end in the history.
     async fn perform(&mut self, ask: Ask, patience: Patience) -> End {
         let common = Rc::clone(&self.common);
         common.tally.borrow_mut().product_operations += 1;

@@ -1,4 +1,4 @@
-//! Runs seeds, one by one or many on several threads.
+//! Runs single seeds, or many on several threads.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use petrel_sim::seeds::{self, Failure, Progress, Summary};
 use crate::linearizable::{self, Checker, Verdict};
 use crate::world::World;
 
-/// The report of a seed that kept all rules.
+/// The report of a seed without violations.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Equal for equal runs, and practically only for these.
+    /// Equal for equal runs, and practically only then.
     pub digest: u64,
     /// Counters, by name.
     pub counts: Vec<(&'static str, u64)>,
@@ -38,7 +38,7 @@ impl Runner {
         Self { checker: Checker::start(), histories_only: false }
     }
 
-    /// A runner that checks only linearizability, to measure how many planted defects this rule finds alone.
+    /// A runner that checks only linearizability, to count the planted defects found by this rule alone.
     pub fn of_histories() -> Self {
         Self { histories_only: true, ..Self::new() }
     }

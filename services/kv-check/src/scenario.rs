@@ -47,7 +47,7 @@ pub(crate) struct Scenario {
     /// Number of faults.
     pub(crate) troubles: u64,
     pub(crate) stalls: Stalls,
-    /// Most results that a client leaves with its session, like a client with this number of pending writes.
+    /// Most results that a client leaves with a session, as if so many writes were pending.
     pub(crate) pending_max: u64,
     link: LinkConfig,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Scenario {
 pub(crate) struct Stalls {
     /// Number of stalls.
     pub(crate) count: u64,
-    /// Whether some stalls hit a leader that is cut off at the same time, with clients that look for former leaders.
+    /// Whether some stalls hit a leader during a cut, with clients that look for former leaders.
     pub(crate) hunts_leaders: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Load {
 pub(crate) struct Product {
     /// A bit for each client, by its number from 1.
     clients: u64,
-    /// Whether the clients of a host share one `KvClient` with one session.
+    /// Whether the clients of a host share a `KvClient` and its session.
     pub(crate) is_shared: bool,
     /// Timeout of an operation, in attempts.
     pub(crate) attempts: u32,
@@ -95,12 +95,12 @@ pub(crate) struct Product {
 /// Random streams of a seed. Parameters added later have streams of their own, which leaves earlier parameters
 /// unchanged.
 const STREAM_SCENARIO: u32 = 0;
-/// This number leaves the regression seeds of that time without the store's own clients.
+/// With this number, the older regression seeds have none of the store's own clients.
 const STREAM_PRODUCT: u32 = 8_136;
-/// This number leaves the seeds of the regression list and of the documents without stalls.
+/// With this number, the seeds of the regression list and of the documents have no stalls.
 const STREAM_STALLS: u32 = 106_230;
 
-/// This number leaves the seeds of the regression list and of the documents with one pending write.
+/// With this number, the seeds of the regression list and of the documents have a single pending write.
 const STREAM_PENDING: u32 = 178_313;
 
 impl Scenario {
@@ -156,8 +156,8 @@ impl Scenario {
         }
     }
 
-    /// Returns true if clients send many reads to any replica, to find a former leader. Derived from other parameters,
-    /// which keeps the regression seeds unchanged.
+    /// Returns true if clients send many reads to any replica, to find a former leader. Derived from existing
+    /// parameters, to keep the regression seeds unchanged.
     pub(crate) fn has_scouts(&self) -> bool {
         self.stalls.hunts_leaders || matches!(self.fabric.cpu.poll_ns % 7, 0 | 6)
     }
@@ -196,7 +196,7 @@ impl Scenario {
     }
 
     /// Heartbeat and election timeout of a clock with a random speed. While the slowest clock counts a second, the
-    /// fastest counts `drift` thousandths more. Both are whole ticks, so the number of ticks stays the same.
+    /// fastest counts `drift` thousandths more. Both are whole ticks, to preserve the number of ticks.
     pub(crate) fn draw_clock(&self, rng: &mut Rng) -> (Duration, Duration) {
         let speed = rng.between(u64::from(1_000 - self.drift), 1_000);
         let tick_ns = self.tick_ns * speed / 1_000;

@@ -202,11 +202,11 @@ impl World {
         }
     }
 
-    /// Crashes a host. A node that returns without its disk is a new replica, and the old one is gone for good. A
+    /// Crashes a host. A node without its former disk returns as a new replica; the old replica is gone for good. A
     /// majority of the voters has to remain at each step of a membership change. A disk is therefore lost only while
     /// the cluster is whole.
     fn crash(&mut self, host: HostId, death: Death, down_ns: u64, is_wiped: bool) {
-        // A replica that has not yet stored its name does not return either.
+        // Without a stored name, the replica does not return either.
         let is_wiped = is_wiped || !self.disks.get(&host).is_some_and(SimDisk::has_name);
         if !self.common.fabric.is_up(host) || (is_wiped && !self.is_whole()) {
             return;
@@ -230,7 +230,7 @@ impl World {
         let all = (0..self.common.scenario.replica_hosts()).map(HostId);
         let is_free = |host: &HostId| {
             let is_idle = !self.expected.contains(host) && !self.is_running(*host);
-            // A host that was removed while it was down comes back first.
+            // A host removed while down comes back first.
             is_idle && self.common.fabric.is_up(*host)
         };
         let free: Vec<HostId> = all.filter(is_free).collect();
@@ -281,7 +281,7 @@ impl World {
         }
     }
 
-    /// Switches off a node that is no longer needed, and removes its disk.
+    /// Switches off a superfluous node, and removes the disk.
     fn stop_replica(&mut self, host: HostId) {
         self.disks.remove(&host);
         self.wiped.remove(&host);
@@ -313,7 +313,7 @@ impl World {
         leaders.max_by_key(|node| node.status.term)
     }
 
-    /// Returns true if all expected nodes run and vote, no other member exists, and all nodes know that.
+    /// Returns true if all expected nodes run, and every node's members are exactly these, as voters.
     fn is_whole(&self) -> bool {
         let names: BTreeSet<u64> = self
             .replicas()
@@ -441,7 +441,7 @@ impl World {
         if self.wiped.remove(&host) {
             self.disks.remove(&host);
         }
-        // A node that was removed meanwhile stays away.
+        // A removed node stays away.
         let is_removed = !self.expected.contains(&host) && !self.disks.contains_key(&host);
         if is_removed { Ok(()) } else { self.start_replica(host) }
     }
@@ -508,7 +508,7 @@ impl World {
     }
 }
 
-/// The voters, if the cluster has no other members.
+/// The voters, if the cluster has only voters.
 fn voters(status: &Status) -> Option<BTreeSet<u64>> {
     let is_voter = |kind: MemberKind| kind == MemberKind::Voter;
     let all_vote = status.members.iter().all(|member| is_voter(member.kind));

@@ -1,7 +1,7 @@
-//! The cost of the client beyond its call: puts by [`KvClient`], and the same bytes by
-//! [`petrel::task::Session::start`], to a server that answers at once.
+//! The cost of the client beyond the call: puts by [`KvClient`], and equal bytes by [`petrel::task::Session::start`],
+//! to a server with immediate answers.
 //!
-//! Both ends run on one thread and never wait. The difference between the two is therefore the client.
+//! Both ends run on a single thread and never wait. The difference between the times is therefore the client's.
 //!
 //! ```sh
 //! cargo bench --locked -p petrel-kv --bench client
@@ -26,7 +26,7 @@ use petrel_kv::command::{Command, Op};
 const KEY: &[u8] = &[7; 16];
 const VALUE: &[u8] = &[9; 64];
 
-/// Calls of a measurement, and measurements of each kind. The kinds alternate, so that other load on the machine
+/// Calls of a measurement, and measurements of every kind. The kinds alternate, because then load on the machine
 /// affects both equally.
 const CALLS: u32 = 20_000;
 const ROUNDS: usize = 11;

@@ -82,7 +82,7 @@ fn copy(image: &Image) -> Store {
 
 type Key = fn(u64) -> [u8; 16];
 
-/// A store, and the log that it applies.
+/// A store, and its log.
 struct Replica {
     store: Store,
     keys: u64,
@@ -112,7 +112,7 @@ impl Replica {
         }
     }
 
-    /// As a follower applies the entries of one append.
+    /// Applies commands in groups, like a follower with the entries of an append.
     fn put_in_groups(&mut self, count: u64) {
         let mut group: Vec<Vec<u8>> = vec![Vec::new(); WARMED_MAX];
         for _ in 0..count / WARMED_MAX as u64 {
@@ -146,7 +146,7 @@ impl Replica {
         self.check(replaced);
     }
 
-    /// The command after the first `index` commands. Every session has one write pending at a time.
+    /// The command after the first `index` commands. Every session has a single pending write.
     fn write(&self, index: u64, key: u64, command: &mut Vec<u8>) {
         let (session, sequence) = (1 + index % SESSIONS, index / SESSIONS);
         let op = Op::Put { key: &(self.key)(key), value: &[index as u8; VALUE_BYTES] };

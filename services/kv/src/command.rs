@@ -1,7 +1,7 @@
 //! Commands: the clients' requests to the replicated store as the Raft log holds them (`docs/kv-protocol.md` §3).
 //!
 //! The request of a WRITE is an encoded [`Command`]. The leader proposes these bytes unchanged, and every replica
-//! decodes them when it applies the entry. A decoded command borrows from the bytes.
+//! decodes the entry before applying. A decoded command borrows from the bytes.
 
 mod batch;
 mod op;
@@ -15,13 +15,14 @@ use crate::wire::{DecodeError, Reader, Write};
 /// One entry of the replicated log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Opens a client session. Its number is the log index of this command.
+    /// Opens a client session. The session's number is the log index of the command.
     OpenSession,
-    /// Changes the store once: however often the command arrives, the replica applies it once and returns one answer.
+    /// Changes the store exactly once: a replica applies the first copy of the command and returns the first answer for
+    /// all copies.
     Write {
         /// The session, by the log index of its [`Command::OpenSession`].
         session: u64,
-        /// The number of this write in its session. A client numbers its writes consecutively.
+        /// The number of the write in the session. A client numbers its writes consecutively.
         sequence: u64,
         /// The first write for which the client has no answer. The store may forget the results of earlier writes. At
         /// most `sequence`, and less than [`PENDING_WRITES_MAX`](crate::limits::PENDING_WRITES_MAX) before it.

@@ -13,15 +13,15 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 pub const BATCH_OPS_MAX: usize = 128;
 
 /// Longest command, in bytes: 2 MiB, room for the largest conditional write (two values and a key). The rest of an 8
-/// MiB message is left for commands that are replicated together with this one.
+/// MiB message is left for commands replicated together with a large one.
 pub const COMMAND_BYTES_MAX: usize = (2 << 20) + (16 << 10);
 
-/// Unanswered writes of one session. The store keeps their results until the client acknowledges them, and this limit
-/// bounds the memory that a client can claim.
+/// Unanswered writes of one session. The store keeps results until the client acknowledges the answers, and the limit
+/// bounds a client's memory.
 pub const PENDING_WRITES_MAX: u64 = 256;
 
-/// Client sessions. Opening one more ends the least recently used session. With 256 results of 32 B each, all sessions
-/// together hold 512 MiB; a client that waits for every answer has one result.
+/// Client sessions. A further session ends the least recently used session. With 256 results of 32 B each, all sessions
+/// together hold 512 MiB; a client that waits for every answer has a single result.
 pub const SESSIONS_MAX: usize = 65_536;
 
 /// Most pairs in the answer to a scan.
@@ -38,7 +38,7 @@ pub const CLIENT_MEMBERS_MAX: usize = 64;
 /// Longest address of a node, in bytes: a host name has at most 253, and a port follows.
 pub const ADDRESS_BYTES_MAX: usize = 300;
 
-/// Longest text that explains a refusal, in bytes. Longer texts are cut.
+/// Longest explanation of a refusal, in bytes. Longer texts are cut.
 pub const REASON_BYTES_MAX: usize = 1024;
 
 const _: () = {

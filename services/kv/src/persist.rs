@@ -6,11 +6,11 @@ use raft::eraftpb::{ConfState, Entry, HardState};
 
 use crate::store::{Image, Store};
 
-/// The identity of a replica and of its cluster.
+/// The identity of a replica: cluster and name.
 ///
-/// A replica that has lost its log must never return under its old name, because it has forgotten its votes and its
-/// acknowledgements. The name therefore has two parts: the node, chosen by an operator, and a random number, new each
-/// time the replica starts with an empty log.
+/// A replica without its log must never return under the old name, because all votes and acknowledgements are
+/// forgotten. The name therefore has two parts: the node, chosen by an operator, and a random number, new each time the
+/// replica starts with an empty log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster, by a random number.
@@ -22,7 +22,7 @@ pub struct Identity {
 /// The whole state up to an index: a snapshot that can be read while the replica continues.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The index of the last entry that it contains.
+    /// The index of the last included entry.
     pub index: u64,
     /// That entry's term.
     pub term: u64,
@@ -43,13 +43,13 @@ pub struct Batch {
     pub identity: Option<Identity>,
     /// Replaces the whole log and state.
     pub checkpoint: Option<Checkpoint>,
-    /// Entries to append. If the log already has the first one's index, they replace the log from there on.
+    /// Entries to append. If the log already has the first entry's index, the batch replaces the log from there on.
     pub entries: Vec<Entry>,
     /// Term, vote and commit index.
     pub hard_state: Option<HardState>,
 }
 
-/// The state that a log store found when it was opened.
+/// The state that a log store recovers at the start.
 #[derive(Debug)]
 pub struct Recovered {
     /// The replica's identity.
@@ -75,15 +75,15 @@ pub trait LogStore {
     /// together.
     fn is_volatile(&self) -> bool;
 
-    /// Begins to write a batch. A batch without content counts too: it is durable when all earlier batches are. The
-    /// same holds for a batch with only a commit index, which may be lost because Raft learns it again.
+    /// Begins to write a batch. A batch without content counts too: it is durable when all earlier batches are. So does
+    /// a batch with only a commit index, whose loss is harmless because Raft learns the index again.
     fn write(&mut self, batch: Batch);
 
     /// Begins to write a checkpoint of the replica's own state. Once the checkpoint is durable, entries up to its index
     /// need not be kept. Batches do not wait for checkpoints; of several, only the last is needed.
     fn checkpoint(&mut self, checkpoint: Checkpoint);
 
-    /// The number of the last durable batch; 0 as long as there is none.
+    /// The number of the last durable batch; 0 without a durable batch.
     ///
     /// # Errors
     /// [`LogFailure`] if no further batch will become durable.

@@ -107,8 +107,8 @@ impl Store {
         }
     }
 
-    /// The reply that [`Store::apply`] would now return for this command, if it can be computed without applying: for a
-    /// new write of a single key. Changes nothing.
+    /// The reply of [`Store::apply`] to this command, computed without applying. Possible for a new write of a single
+    /// key. Changes nothing.
     pub fn foresee(&self, index: u64, command: &[u8]) -> Option<Vec<u8>> {
         let Ok(Command::Write { session, sequence, first_pending, op }) = Command::decode(command)
         else {
@@ -123,8 +123,8 @@ impl Store {
         Some(reply)
     }
 
-    /// Prefetches the memory that [`Store::apply`] reads for these commands, so that the cache misses overlap. Serves
-    /// up to [`WARMED_MAX`] commands, to be applied directly afterwards. Changes nothing.
+    /// Prefetches memory for [`Store::apply`] of these commands, with overlapping cache misses. Serves up to
+    /// [`WARMED_MAX`] commands, to be applied directly afterwards. Changes nothing.
     pub fn warm<'c>(&self, commands: impl Iterator<Item = &'c [u8]>) {
         self.map.warm(commands.filter_map(|command| match Command::decode(command) {
             Ok(Command::Write { op, .. }) => op.first_key(),

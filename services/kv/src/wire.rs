@@ -8,10 +8,10 @@ use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 /// The reason why bytes are not a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The message is shorter than its fields say.
+    /// The message is shorter than the fields require.
     #[error("the message ends before its {0} does")]
     Truncated(&'static str),
-    /// The message is longer than its fields say.
+    /// The message is longer than the fields.
     #[error("{0} bytes follow the end of the message")]
     Trailing(usize),
     /// A byte that selects a kind has no known value.
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
-    /// Reads a key, which must not be empty.
+    /// Reads a non-empty key.
     #[inline]
     pub(crate) fn key(&mut self) -> Result<&'a [u8], DecodeError> {
         let key = self.bound()?;

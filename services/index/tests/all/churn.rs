@@ -1,5 +1,5 @@
-//! The tables under many threads. Each test runs until a number of scans is done, and asserts properties that hold for
-//! any interleaving.
+//! The tables under many threads. The tests run until a number of scans is done, and assert properties of every
+//! interleaving.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::thread;
 
 use petrel_index::{Bytes, OrderedMap, Tree, Words};
 
-/// Stable keys, which are 0 modulo 4, among three times as many that come and go.
+/// Stable keys, which are 0 modulo 4, among three times as many volatile keys.
 const STABLE: u64 = 1_000;
 const SCANS: usize = 300;
 
@@ -130,7 +130,7 @@ fn bytes__scans_and_gets_miss_nothing_that_stays() {
             true => assert_eq!(bytes.put(&name_of, &round.to_le_bytes()), Ok(false)),
             false => assert!(bytes.delete(&name_of)),
         }
-        // Overwriting leaves no gap, and both threads do it.
+        // Both threads overwrite stable values, which leaves no gap.
         let stable = name(key / 4 * 4);
         assert_eq!(bytes.put(&stable, &round.to_le_bytes()), Ok(true));
     };
@@ -149,8 +149,8 @@ fn bytes__scans_and_gets_miss_nothing_that_stays() {
     });
 }
 
-/// Several threads put and delete the same keys: at the end both structures and the count agree. A writer that did not
-/// exclude others would leave a key in only one of them.
+/// Several threads put and delete the same keys: at the end both structures and the count agree. Without exclusion
+/// between writers, a key would remain in only one structure.
 #[test]
 fn words__agree_with_their_order_after_a_race() {
     const KEYS: u64 = 3;
@@ -183,7 +183,7 @@ fn words__agree_with_their_order_after_a_race() {
     assert_eq!((words.sum_after(0, 128).0 as u64, words.len()), (KEYS - 1, KEYS));
 }
 
-/// A thread increments a word. A reader that has seen a number sees no smaller one afterwards, by GET or by scan.
+/// A thread increments a word. A reader never sees a smaller number than before, by GET or by scan.
 #[test]
 fn words__never_go_back_in_time() {
     const LAST: u64 = 30_000;

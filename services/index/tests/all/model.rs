@@ -1,4 +1,4 @@
-//! The tables against a model, in one thread: every answer equals that of a `BTreeMap`.
+//! The tables against a model, in a single thread: every answer equals a `BTreeMap`'s.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -39,7 +39,7 @@ fn word() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![4 => 0..1_000u64, 1 => any::<u64>(), 1 => Just(0), 1 => Just(u64::MAX)]
 }
 
-/// Typical errors of ordered maps: common prefixes of all lengths, keys that are prefixes of others, zeros.
+/// Typical errors of ordered maps: common prefixes of all lengths, keys as prefixes of keys, zeros.
 fn name() -> impl Strategy<Value = Vec<u8>> + Clone {
     prop_oneof![
         3 => vec(prop_oneof![Just(0u8), Just(b'a'), Just(255u8)], 0..6),

@@ -1,4 +1,4 @@
-//! Clients: each on its own thread, one operation after the other.
+//! Clients, on threads of their own, with consecutive operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ use crate::script::Script;
 /// Timeout of an operation, longer than most faults.
 const TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Timeout of an attempt: short, so that writes are repeated often.
+/// Timeout of an attempt: short, to repeat writes often.
 const ATTEMPT: Duration = Duration::from_millis(700);
 
-/// One operation in this number may have a much shorter timeout; its effect is often unknown.
+/// On average, an operation in `HURRIES` may have a much shorter timeout, and often an unknown effect.
 const HURRIES: u64 = 4;
 
 const PADDING_MAX: u64 = 64;
@@ -52,7 +52,7 @@ pub(super) struct Client {
     stop: Arc<AtomicBool>,
     pause_max: Duration,
     script: Script,
-    /// The group of keys of its last operation.
+    /// The group of keys of the last operation.
     group: usize,
 }
 

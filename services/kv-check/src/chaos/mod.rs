@@ -34,13 +34,13 @@ pub use report::{ChaosReport, ChaosSummary};
 use network::Network;
 use phase::Phase;
 
-/// The shortest remaining time in which another phase begins.
+/// The shortest remaining time for another phase.
 const PHASE_MIN: Duration = Duration::from_secs(5);
 
 /// The outcome of a run.
 #[derive(Debug)]
 pub enum ChaosOutcome {
-    /// The run is not possible here, for this reason.
+    /// The run is not possible on this machine, with the reason.
     Skipped(String),
     /// A child process with the same arguments has done the run and printed everything. True if all rules were kept.
     Elsewhere(bool),
@@ -68,8 +68,8 @@ impl From<String> for ChaosError {
 
 /// Runs phases until the time is over, and calls `tell` after each.
 ///
-/// The process starts itself again with the same arguments, in new namespaces, and the child calls this function, too.
-/// It also starts itself with `replica` and further arguments, which go to [`serve_chaos_replica`].
+/// The process starts its program again with equal arguments, in new namespaces, and the child calls the function, too.
+/// The child starts the program with `replica` and further arguments, for [`serve_chaos_replica`].
 ///
 /// # Errors
 /// [`ChaosError`] if a prerequisite of the run does not work.

@@ -32,7 +32,7 @@ pub(super) struct Nemesis<'a, 'n> {
     recorder: &'a Recorder,
     rng: Rng,
     active: Vec<(Instant, Fault)>,
-    /// Nodes whose replica has lost its state, and that have not been seen to vote again. Never half of the nodes,
+    /// Nodes with a replica that has lost its state, and has not been seen to vote again. Never half of the nodes,
     /// because acknowledged writes would be lost.
     lost: BTreeSet<u16>,
     looked: Instant,
@@ -95,7 +95,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         self.end_those_that_are_over(last.unwrap_or_else(Instant::now)).await
     }
 
-    /// Ends all faults, and repeats it for nodes that cannot be added again at once.
+    /// Ends all faults, and retries to add nodes until each is added.
     pub(super) async fn heal_within(&mut self, time: Duration) -> Result<(), String> {
         let begin = Instant::now();
         while !self.active.is_empty() {
@@ -193,8 +193,8 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         Ok(())
     }
 
-    /// Cuts the leader off from the other nodes, but not from clients. Then stops it at a moment when it may rely on
-    /// its lease, until another replica leads.
+    /// Cuts the leader off from the other nodes, but not from clients. Then stops the leader while the lease may hold,
+    /// until another replica leads.
     async fn ambush(&mut self) -> Result<(), String> {
         let Some(node) = whole::leader(&self.statuses().await).map(|status| status.node) else {
             return Ok(());
@@ -289,7 +289,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         *self.counts.entry(name).or_default() += 1;
     }
 
-    /// Removes a node, which later returns without its state.
+    /// Removes a node; the node later returns without state.
     async fn replace(&mut self, node: u16) {
         // From now on its vote may be lost, whatever the answer.
         let was_lost = !self.lost.insert(node);

@@ -25,7 +25,7 @@ fn host(node: u16) -> Ipv4Addr {
 /// A packet rule, for the time of a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Drops all packets from `from` to `to`, and in the other direction unless `one_way`.
+    /// Drops all packets from `from` to `to`, and in the reverse direction unless `one_way`.
     Cut { from: Vec<u16>, to: Vec<u16>, one_way: bool },
     /// Drops this percentage of the packets to and from a node.
     Loss { node: u16, percent: u8 },
@@ -51,7 +51,7 @@ impl Network {
     }
 
     fn add_host(&mut self, node: u16) -> Result<(), String> {
-        // The process writes a line once it is in its namespace.
+        // The process writes a line from within the namespace.
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo in; exec sleep infinity"])
             .stdin(Stdio::null())
@@ -171,7 +171,7 @@ mod tests {
 
     const TEST: &str = "chaos::network::tests::set_rules__cut_what_they_name_and_nothing_else";
 
-    /// Opens a socket on a host. The socket stays there when its thread has ended.
+    /// Opens a socket on a host. The socket outlives its thread.
     fn socket(network: &Network, node: u16) -> UdpSocket {
         let holder = network.holders.get(usize::from(node) - 1).map(Child::id);
         let open = move || {
@@ -184,7 +184,7 @@ mod tests {
         std::thread::spawn(open).join().unwrap()
     }
 
-    /// Counts the datagrams that arrive under these rules. A last datagram without rules marks the end.
+    /// Counts the datagrams that arrive under the rules. A last datagram without rules marks the end.
     fn count(network: &Network, rules: &[Rule], from: &UdpSocket, to: &UdpSocket) -> usize {
         let address = to.local_addr().unwrap();
         network.set_rules(rules).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChaosOptions {
-    /// Time after which no further phase begins; at least one phase runs.
+    /// Time after which no further phase begins; the first phase always runs.
     pub duration: Duration,
     /// The seed of all phases: settings, clients and faults. It does not determine their exact timing.
     pub seed: u64,

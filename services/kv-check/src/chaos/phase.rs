@@ -62,7 +62,7 @@ impl Phase {
             number,
             seed: options.seed,
             settings,
-            // Alternates, so that a short run has both.
+            // Alternates, to have both kinds even in a short run.
             is_on_disk: number % 2 == 1,
             clients: rng.between(4, 8) as u32,
             pause_max: Duration::from_millis(rng.between(5, 40)),
@@ -181,7 +181,7 @@ impl Phase {
         Ok(())
     }
 
-    /// Keeps the files of a phase that broke a rule, and removes those of others.
+    /// Keeps the files of a phase with violations, and removes all files otherwise.
     fn clear_or_keep(
         &self,
         recorder: &Recorder,

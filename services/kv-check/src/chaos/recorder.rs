@@ -1,7 +1,6 @@
-//! The record of all operations of a phase, in groups of keys. Each group is checked separately, which keeps histories
-//! short.
+//! The record of all operations of a phase, in groups of keys. Separate checks of the groups keep histories short.
 //!
-//! Calls and ends are numbered under one lock, before an operation is sent and after its answer has arrived. The order
+//! Calls and ends are numbered under a lock, before sending an operation and after the arrival of the answer. The order
 //! of the numbers therefore holds in real time, too. Times of the monotonic clock are kept for people.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +13,7 @@ use crate::history::{Ask, End, History, Operation, Told};
 /// Keys of a group, the most that the checker accepts.
 pub(super) const KEYS: u8 = 8;
 
-/// Operations of a group. With scans there are fewer, because scans make all keys one object.
+/// Operations of a group. Fewer with scans, which make all keys a single object.
 const OPERATIONS: usize = 1000;
 const OPERATIONS_WITH_SCANS: usize = 300;
 
@@ -45,7 +44,7 @@ pub(super) struct Group {
     times: Vec<(u64, Option<u64>)>,
 }
 
-/// An operation, as it is written to a file.
+/// An operation, as written to a file.
 #[derive(Serialize)]
 pub(super) struct Kept<'a> {
     #[serde(flatten)]

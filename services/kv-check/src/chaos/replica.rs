@@ -1,4 +1,4 @@
-//! A replica's process: serves until it is killed, and reports a digest of its state on request.
+//! A replica's process: serves until killed, and reports a digest of the state on request.
 
 use std::io::{BufRead, Write};
 use std::path::Path;

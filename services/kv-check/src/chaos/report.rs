@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::replica::Settings;
 
-/// Violations shown in a line; one violation often causes many others.
+/// Violations shown in a line; a violation often causes many more.
 const SHOWN_MAX: usize = 3;
 
 /// The results of a phase.
@@ -47,7 +47,7 @@ pub(super) struct Counts {
     pub(super) failed: u64,
     pub(super) unknown: u64,
     pub(super) faults: BTreeMap<&'static str, u64>,
-    /// Linearizable histories, one for each group of keys.
+    /// Linearizable histories, of a group of keys each.
     pub(super) linearizable: u64,
     /// Histories whose check timed out.
     pub(super) too_hard: u64,

@@ -1,5 +1,5 @@
-//! The run's own namespaces. They always disappear with the run: its process is the first of a process namespace with
-//! all its children, and ends with its parent.
+//! The run's own namespaces. The namespaces always disappear with the run. The run is the first process of a process
+//! namespace with all children, and ends with the parent.
 
 use std::io::Read;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Starts this program again in new namespaces, and waits for it; or returns the reason why that is impossible.
+/// Starts the program again in new namespaces, and waits for its end; or returns the obstacle.
 pub(super) fn enter() -> Result<ChaosOutcome, String> {
     // Build the checker here: `go` may need a network.
     if let Err(why) = linearizable::program() {
@@ -65,7 +65,7 @@ fn try_flags(flags: &str) -> Result<(), String> {
 
 fn run_inside(flags: &str) -> Result<bool, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    // The run ends when its input ends. No process writes to the input, which closes with this process.
+    // The run ends when its input ends. The input stays empty, and closes with this process.
     let mut child = Command::new("unshare")
         .args(flags.split(' '))
         .arg(own)
@@ -93,7 +93,7 @@ pub(super) fn end_with_parent(directory: &Path) {
     });
 }
 
-/// Runs a test of this program in new namespaces. Returns its output; or the reason why that is impossible.
+/// Runs a test of the program in new namespaces. Returns the output, or the obstacle.
 #[cfg(test)]
 pub(super) fn test_inside(test: &str) -> Result<String, String> {
     let flags = find_flags()?;

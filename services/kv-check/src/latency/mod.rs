@@ -1,10 +1,10 @@
 //! The latency of a replicated put in a network with a round trip of 2.3 µs (eRPC §7.1, Table 6).
 //!
-//! Three replicas, each with its own core, are connected to a switch; a client puts one value after the other. The
-//! fabric charges the cost of Petrel's own work, as in the experiments of `petrel-sim`. The cost of the replicas' work
-//! beyond an echo is measured first, by the wall clock, on the same code in the same simulation. The second simulation
-//! charges this cost: before the resulting messages leave, or after, if the work is done while they are in flight. The
-//! figures therefore hold for the machine that runs the simulation.
+//! Three replicas, with a core each, are connected to a switch; a client puts values consecutively. The fabric charges
+//! the cost of Petrel's own work, as in the experiments of `petrel-sim`. The cost of the replicas' work beyond an echo
+//! is measured first, by the wall clock, on the same code in the same simulation. The second simulation charges this
+//! cost: before the resulting messages leave, or after, if the work is done while they are in flight. The figures
+//! therefore hold for the machine that runs the simulation.
 
 mod node;
 
@@ -45,7 +45,7 @@ const KEYS: u64 = 1_000_000;
 /// The delay of links before the required delay is known.
 const FIRST_DELAY_NS: u64 = 300;
 
-/// Difference between the hosts' links during the measurement of costs, so that answers arrive one at a time.
+/// Difference between the hosts' links during the measurement of costs, to separate the arrivals of answers.
 const APART_NS: u64 = 300;
 
 /// Virtual time within which a cluster has certainly started.

@@ -58,7 +58,7 @@ pub(super) struct ServerTimes {
     append: Vec<(u64, u64)>,
     commit: Vec<(u64, u64)>,
     late: Vec<(u64, u64)>,
-    /// Passes that were charged for other work than they did.
+    /// Passes charged for the wrong kind of work.
     pub(super) misjudged: usize,
     /// On the leader, in virtual time: from the arrival of a put until its answer leaves.
     pub(super) leader: Option<Vec<u64>>,
@@ -130,7 +130,7 @@ impl ServerNode {
             Work::Late => self.costs.late_ns,
             Work::Echo => 0,
         };
-        // A pass has a fixed cost, which is already charged for this one.
+        // A pass has a fixed cost, which is already charged.
         let before_ns = before_ns.saturating_sub(super::PASS_NS);
         let due_ns = *self.due_ns.get_or_insert(now_ns.max(self.busy_until_ns) + before_ns);
         if now_ns < due_ns {
@@ -139,7 +139,7 @@ impl ServerNode {
         self.look(now_ns)
     }
 
-    /// The probable kind of the received message: there is one client, with one call at a time.
+    /// The probable kind of the received message, since a single client makes single calls.
     fn expected(&self) -> Work {
         match (self.replica.is_leader(), self.put_at_ns) {
             _ if !self.serves_puts => Work::Echo,
@@ -190,7 +190,7 @@ impl ServerNode {
             let messages = after.0.messages - before.0.messages;
             self.note_answers(work, messages);
             self.note(work, now_ns, arrived_ns, spent_ns, rest_ns);
-            // Answers that arrived together with the deciding one are processed in the same pass.
+            // The pass also processes answers that arrived together with the deciding answer.
             let late = if work == Work::Commit { messages.saturating_sub(1) } else { 0 };
             self.busy_until_ns += late * self.costs.late_ns;
         }
@@ -279,7 +279,7 @@ fn median(mut all: Vec<u64>) -> Option<u64> {
     all.get(all.len() / 2).copied()
 }
 
-/// A client that makes one call at a time.
+/// A client with a single call at a time.
 pub(super) struct ClientNode {
     endpoint: SimEndpoint,
     state: Rc<RefCell<ClientState>>,

@@ -52,7 +52,7 @@ impl World {
         config.timeout = config.attempt_timeout * scenario.product.attempts;
         (config.backoff, config.connect_backoff) = (pauses, pauses);
         config.refresh = Duration::from_nanos(scenario.product.refresh_ns);
-        // The client learns of nodes that join later.
+        // The client discovers later members itself.
         let addresses = (0..scenario.nodes).map(|host| address_of(HostId(host)));
         let client =
             KvClient::on(addresses, config, |named, config| endpoint.client(named, config));

@@ -5,12 +5,13 @@ use crate::wire::{DecodeError, Reader, Write};
 
 /// The reason why a request was not served.
 ///
-/// A refusal concerns only the request that it answers. If the client sent the write earlier, the earlier copy may have
-/// been applied or may be applied later, regardless of this refusal. Sending the write again with the same sequence
-/// until a result arrives is always safe.
+/// A refusal concerns only its own request. If the client sent the write earlier, the earlier copy may have been
+/// applied or may be applied later, regardless of this refusal. Sending the write again with the same sequence until a
+/// result arrives is always safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal<'a> {
-    /// This replica is not the leader and did nothing. Ask the leader if the refusal names it, else any other replica.
+    /// This replica is not the leader and did nothing. Ask the named leader, or any replica if the refusal names no
+    /// leader.
     #[error("not the leader{}", leader.map(|leader| format!(", which is {leader}")).unwrap_or_default())]
     NotLeader {
         /// The leader, if this replica knows it.
@@ -44,7 +45,7 @@ pub enum Refusal<'a> {
     },
 }
 
-/// The knowledge about a write that was not answered with its result.
+/// The certainty about the effect of a write without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
     /// The write was not and will not be applied.
@@ -105,7 +106,7 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// Decodes a refusal of kind `kind`. Methods call this for kinds that are not their own.
+    /// Decodes a refusal of kind `kind`. Methods pass kinds other than their own.
     pub(super) fn read(kind: u8, reader: &mut Reader<'a>) -> Result<Refusal<'a>, DecodeError> {
         match kind {
             NOT_LEADER => Ok(Refusal::NotLeader { leader: read_leader(reader)? }),

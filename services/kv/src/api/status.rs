@@ -19,7 +19,7 @@ pub struct Status {
     pub role: Role,
     /// The present term.
     pub term: u64,
-    /// The leader's number in the Raft group, if there is one.
+    /// The number of the leader in the Raft group, if known.
     pub leader: Option<u64>,
     /// The index of the last committed entry.
     pub commit: u64,
@@ -47,7 +47,7 @@ pub enum Role {
     /// It follows the leader.
     #[default]
     Follower,
-    /// It asks, before it raises the term, whether an election could succeed.
+    /// A follower that asks whether an election could succeed, before raising the term.
     PreCandidate,
     /// It asks for votes.
     Candidate,
@@ -71,12 +71,12 @@ pub struct Member {
 pub enum MemberKind {
     /// It votes.
     Voter,
-    /// It receives the log but has no vote.
+    /// A member without a vote; the log is sent to learners, too.
     Learner,
     /// It becomes a voter by a membership change in progress. Until the change is complete the cluster may need its
     /// previous voters, too. Only a [`MemberKind::Voter`] can replace a failed voter.
     Joining,
-    /// It votes until the membership change that removes it is complete.
+    /// A voter until the change for its removal is complete.
     Leaving,
 }
 
@@ -142,7 +142,7 @@ impl Status {
         Ok(status)
     }
 
-    /// The fields that hold one number of eight bytes.
+    /// The fields with a single number of eight bytes.
     fn numbers(&self) -> [(u8, u64); 9] {
         [
             (RAFT_ID, self.raft_id),
@@ -234,7 +234,7 @@ impl Member {
     }
 }
 
-/// Appends a field whose length is known only after its content.
+/// Appends a field, and fills in the length after the content.
 fn field(number: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     out.put_u8(number);
     let len_at = out.len();

@@ -40,7 +40,7 @@ pub enum Outcome {
     Mismatch {
         /// The position in the batch of the failed operation; 0 outside of batches.
         position: u16,
-        /// The log index at which the key was last written, if it exists.
+        /// The log index of the key's last write, if the key exists.
         revision: Option<u64>,
     },
     /// All operations of a batch took effect.

@@ -18,7 +18,7 @@ use crate::limits::ADDRESS_BYTES_MAX;
 /// leader has the whole log.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Number of checks after which the leader is asked again, because it gives up after an election timeout.
+/// Number of checks after which the leader is asked again, because a leader gives up after an election timeout.
 const LOOKS_MAX: usize = 200;
 
 impl KvClient {
@@ -96,7 +96,7 @@ impl KvClient {
         }
     }
 
-    /// Returns true if a node reports that it leads.
+    /// Returns true if a node reports to be the leader.
     async fn leads(&self, node: u16) -> bool {
         // Only the leader serves this read, and the client below thereby learns the leader.
         let found = self.get(&[0]).await;

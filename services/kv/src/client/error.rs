@@ -16,8 +16,8 @@ pub enum KvError {
         /// The outcome of the last attempt.
         last: String,
     },
-    /// The operation was sent, and may take effect or not. Read the keys that it changes; or repeat the operation, if
-    /// it may take effect twice.
+    /// The operation was sent, and may take effect or not. Read the affected keys; or repeat the operation, if a second
+    /// execution is harmless.
     #[error("nobody knows whether it was done: {last}")]
     Unknown {
         /// The outcome of the last attempt.

@@ -10,7 +10,7 @@ use petrel::task::Handle;
 use crate::api::{Role, Status, methods};
 use crate::limits::CLIENT_MEMBERS_MAX;
 
-/// The replicas named by the application, and those that these report.
+/// The replicas named by the application, and further members.
 #[derive(Debug)]
 pub(super) struct Members {
     named: Vec<SocketAddr>,
@@ -46,7 +46,7 @@ impl Members {
     }
 }
 
-/// Asks the cluster for its members periodically, and has the client keep sessions to them.
+/// Periodically asks for the cluster's members, and has the client keep sessions to all.
 pub(super) async fn watch(handle: Handle, client: Client, members: Arc<Members>, every: Duration) {
     loop {
         let status = client.call(methods::STATUS, []).timeout(every).wait_for_ready().await;

@@ -1,7 +1,7 @@
 //! The client: finds and follows the leader, and has each write applied once.
 //!
-//! A [`KvClient`] works on any thread and executor, like the [`petrel::Client`] below it; clones are the same client.
-//! The latter keeps a session to every member, follows redirects to the leader, and asks all members in turn while no
+//! A [`KvClient`] works on any thread and executor, like the [`petrel::Client`] below; clones share a client. The
+//! latter keeps a session to every member, follows redirects to the leader, and asks all members in turn while no
 //! leader is known. A [`Judge`](petrel::client::Judge) reads the replicas' refusals. Each write has a number in a
 //! client session of the cluster, and keeps the number however often it is sent. The cluster therefore applies it once.
 //!
@@ -45,7 +45,7 @@
 //! # }
 //! ```
 //!
-//! Not supported: reads from the nearest replica, writes to several clusters, watches. Each page of a scan shows one
+//! Not supported: reads from the nearest replica, writes to several clusters, watches. A page of a scan shows a single
 //! moment; a scan of several pages does not.
 
 mod admin;
@@ -112,7 +112,7 @@ impl KvClient {
         Ok(Self::of(client, named, config))
     }
 
-    /// A client whose calls are made by an endpoint of the application, while its event loop runs:
+    /// A client on an endpoint of the application, whose event loop makes the calls:
     ///
     /// ```
     /// # use petrel_kv::client::{KvClient, KvClientConfig};
@@ -147,7 +147,7 @@ impl KvClient {
         Self { shared: Arc::new(shared), timeout }
     }
 
-    /// Returns the same client with this timeout for its operations.
+    /// Returns a handle to the client with another timeout for operations.
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
         Self { shared: Arc::clone(&self.shared), timeout }

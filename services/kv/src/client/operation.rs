@@ -1,4 +1,4 @@
-//! One operation: its attempts, and the knowledge about their effects.
+//! An operation: attempts, and the certainty about their effects.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) struct Operation<'a> {
     has_effects: bool,
     /// Whether a request may have executed without an answer.
     is_doubtful: bool,
-    /// Attempts that timed out; each doubles the next attempt's time.
+    /// Timed-out attempts; every one doubles the next attempt's time.
     late: u32,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Operation<'a> {
         Self { client, deadline_ns, stale: None, has_effects: false, is_doubtful: false, late: 0 }
     }
 
-    /// A read. A stale read may go to any replica, and goes to the same one each time for a key.
+    /// A read. Stale reads may go to any replica; reads of a key always go to the same replica.
     pub(super) fn read(client: &'a KvClient, consistency: Consistency, key: &'a [u8]) -> Self {
         Self { stale: (consistency == Consistency::Stale).then_some(key), ..Self::new(client) }
     }
@@ -107,7 +107,7 @@ impl<'a> Operation<'a> {
         self.misunderstood(refusal.to_string())
     }
 
-    /// The error for an answer that is not a message of this service.
+    /// The error for an answer that cannot be decoded.
     pub(super) fn not_understood(&mut self, error: &DecodeError) -> KvError {
         self.is_doubtful |= self.has_effects;
         self.misunderstood(format!("the answer is none of this service: {error}"))

@@ -19,8 +19,8 @@ pub struct Value {
 }
 
 impl Value {
-    /// The log index of the write that set the value. Use it with
-    /// [`Expected::Revision`](crate::command::Expected::Revision) for a write that must not overwrite another.
+    /// The log index of the write that set the value. Use [`Expected::Revision`](crate::command::Expected::Revision)
+    /// with this number for a write that must not overwrite later writes.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -41,7 +41,7 @@ impl fmt::Debug for Value {
 }
 
 impl KvClient {
-    /// Reads a key. The read sees every write that was answered before.
+    /// Reads a key. The read sees every previously answered write.
     ///
     /// # Errors
     /// [`KvError`], most likely [`KvError::Timeout`].

@@ -16,8 +16,8 @@ const PAGE_BYTES: u32 = 256 << 10;
 
 /// A scan of a range, by pages or by pairs.
 ///
-/// Each page has the requested consistency at the time of its read, and shows one moment. The scan may or may not see
-/// changes between two pages. No key appears twice, and all keys appear that do not change meanwhile.
+/// A page is read with the requested consistency, and shows a single moment. The scan may or may not see changes
+/// between two pages. No key appears twice, and all unchanged keys appear.
 #[derive(Debug)]
 pub struct Scan {
     client: KvClient,
@@ -39,7 +39,7 @@ pub struct Page {
     next: Option<Vec<u8>>,
 }
 
-/// An owned pair: a key, its revision and its value.
+/// An owned pair: key, revision and value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedPair {
     /// The key.

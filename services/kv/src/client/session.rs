@@ -12,7 +12,7 @@ use crate::limits::PENDING_WRITES_MAX;
 #[derive(Debug, Default)]
 pub(super) struct ClientSession {
     state: Mutex<State>,
-    /// Writes that wait for a number queue here; the first of them opens the session.
+    /// Queues writes without a number; the first in the queue opens the session.
     turn: Turn<()>,
     /// Signals room for another write.
     room: Notify,
@@ -27,7 +27,7 @@ struct State {
     pending: BTreeSet<u64>,
 }
 
-/// A write with its number in the session. The write is pending until this value is dropped.
+/// A write with a number in the session. Dropping this value ends the pending state.
 #[derive(Debug)]
 pub(super) struct Numbered<'a> {
     of: &'a ClientSession,

@@ -1,4 +1,4 @@
-//! Writes: each is applied once, however often it is sent.
+//! Writes: applied once, however often the client sends them.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub enum Cas {
     },
     /// The expectation failed, and nothing changed.
     Mismatch {
-        /// The log index at which the key was last written, if it exists.
+        /// The log index of the key's last write, if the key exists.
         revision: Option<u64>,
     },
 }
@@ -41,14 +41,14 @@ pub enum Cas {
 pub enum Batched {
     /// All operations took effect.
     Done {
-        /// The revision of the keys that the batch set.
+        /// The revision of the keys set by the batch.
         revision: u64,
     },
     /// An expectation failed, and nothing changed.
     Mismatch {
         /// The position of the failed operation, from 0.
         position: u16,
-        /// The log index at which its key was last written, if it exists.
+        /// The log index of that key's last write, if the key exists.
         revision: Option<u64>,
     },
 }
@@ -100,7 +100,7 @@ impl KvClient {
         conditional(&applied)
     }
 
-    /// Executes several operations as one: all take effect, or none.
+    /// Executes several operations atomically.
     ///
     /// # Errors
     /// As [`KvClient::put`].
@@ -139,7 +139,7 @@ impl KvClient {
         let left = operation.time_left();
         let opening =
             session.number(async || self.within(operation.time_left()).open_session().await);
-        // The call that opens the session has its own deadline, and a better error.
+        // The call for a new session has a deadline itself, and a better error.
         match client.timeout(left.saturating_add(GRACE), opening).await {
             Ok(numbered) => numbered,
             Err(_) => {

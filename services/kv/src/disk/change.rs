@@ -31,7 +31,7 @@ pub(super) struct Change {
     pub(super) hard_state: Option<HardState>,
 }
 
-/// The reason why a record's body is not valid. The checksum matched, so a bug wrote the body.
+/// The reason why a record's body is not valid. The check matched; therefore a bug wrote the body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadChange {
     #[error(transparent)]

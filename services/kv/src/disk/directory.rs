@@ -14,7 +14,7 @@ const CHECKPOINT: &str = "checkpoint-";
 /// Suffix of unfinished files.
 const NEW: &str = ".new";
 
-/// The first line of the mark. Its number changes with the format of any file.
+/// The first line of the mark. The number changes with the format of any file.
 pub(super) const FORMAT: &str = "petrel-kv log, format 2";
 
 /// The directory of a log.
@@ -72,7 +72,7 @@ impl Directory {
         write_whole(&self.path.join(MARK), |file| file.write_all(mark.encode().as_bytes()))
     }
 
-    /// Checks that the log reaches its known end. The end of a log, or the whole log, may be missing.
+    /// Checks that the log reaches the known end. The end of a log, or the whole log, may be missing.
     pub(super) fn check_end(&self, known: u64) -> Result<(), DiskError> {
         let end = self.log_end()?;
         if end >= known {
@@ -107,7 +107,7 @@ impl Directory {
         Ok(segments)
     }
 
-    /// Checks by names and lengths that the segments follow each other without a gap.
+    /// Checks, by names and lengths, that the segments have no gap.
     pub(super) fn check_segments(&self) -> Result<(), DiskError> {
         let mut segments = self.list_segments()?;
         // The next segment is created before the last bytes of the previous one are written.
@@ -190,7 +190,7 @@ fn begin_of(name: &str) -> Option<u64> {
     name.strip_prefix("r-")?.strip_suffix(".wal")?.replace('_', "").parse().ok()
 }
 
-/// Writes a file that after a crash has either its whole content or does not exist. Returns the result of `write`.
+/// Writes a file atomically: after a crash the whole file exists, or none. Returns the result of `write`.
 pub(super) fn write_whole<T>(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<T>,

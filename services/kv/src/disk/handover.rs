@@ -16,15 +16,15 @@ const GROUP_BATCHES_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) enum Job {
     Batch(Box<Batch>),
-    /// A checkpoint is in its file. The answer is the number of a file that can be removed, because the log names a
-    /// newer one: the previous checkpoint, or this one if a later checkpoint came first.
+    /// A checkpoint is in its file. The answer is the number of an outdated file, to be removed: usually the previous
+    /// checkpoint's, or this checkpoint's if the log already names a later one.
     Checkpoint(Base, SyncSender<Option<u64>>),
 }
 
 /// State shared by the replica's thread and the writing threads.
 ///
-/// The queue needs no limit of its own. As a leader, the Raft core stops at 256 MiB of uncommitted entries; as a
-/// follower, its leader stops at 256 unanswered messages.
+/// The queue needs no limit. As a leader, the Raft core stops at 256 MiB of uncommitted entries; as a follower, its
+/// leader stops at 256 unanswered messages.
 #[derive(Debug, Default)]
 pub(super) struct Handover {
     waiting: Mutex<Waiting>,
@@ -68,7 +68,7 @@ impl Handover {
         self.has_checkpoint.notify_one();
     }
 
-    /// Takes the waiting jobs, and waits for one if necessary; none if no more will arrive.
+    /// Takes the waiting jobs; blocks while the queue is empty. Returns none once the queue is closed.
     pub(super) fn take(&self) -> Option<Vec<Job>> {
         let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.is_closed;
         let waiting = self.has_jobs.wait_while(self.waiting(), idle);
@@ -78,7 +78,7 @@ impl Handover {
         (!jobs.is_empty()).then_some(jobs)
     }
 
-    /// Takes the waiting checkpoint, and waits for one if necessary; none if no more are wanted.
+    /// Takes the waiting checkpoint; blocks until one arrives. Returns none once the replica has ended.
     pub(super) fn take_checkpoint(&self) -> Option<Checkpoint> {
         let idle = |waiting: &mut Waiting| waiting.checkpoint.is_none() && !self.is_leaving();
         let waiting = self.has_checkpoint.wait_while(self.waiting(), idle);
@@ -147,7 +147,7 @@ impl Handover {
     }
 }
 
-/// Turns a thread's panic into a failure, so that no other thread waits for it.
+/// Turns a thread's panic into a failure, to keep other threads from waiting.
 pub(super) struct EndsWell<'a>(pub(super) &'a Handover);
 
 impl Drop for EndsWell<'_> {

@@ -1,5 +1,5 @@
-//! The log's state at some place, except the entries. Every segment begins with it, which allows earlier segments to be
-//! removed.
+//! The log's state at some place, except the entries. Every segment begins with a head, and earlier segments can
+//! therefore be removed.
 
 use std::io::{self, Read, Write};
 

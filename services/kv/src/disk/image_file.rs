@@ -1,4 +1,4 @@
-//! Files of a checkpoint: frames with a check each, and an empty frame that marks the end.
+//! Files of a checkpoint: frames with checks, and an empty frame as the end.
 //!
 //! ```text
 //! frame = length u32 | check of length and content u32 | content
@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// Most bytes of a frame. A single record of an image may be longer than a chunk.
 const FRAME_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes after which the file is synced, so that the log's own syncs are not delayed for long.
+/// Bytes after which the file is synced, to keep delays of the log's syncs short.
 const UNSYNCED_BYTES_MAX: usize = 4 << 20;
 
 /// Writes a checkpoint to a file, unless it is no longer wanted. Returns the number of bytes.

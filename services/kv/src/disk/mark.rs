@@ -6,7 +6,7 @@
 //! log 1234567, check 89abcdef
 //! ```
 //!
-//! A log whose end is missing looks like a log whose last write a crash cut off. The mark therefore records the end of
+//! A log without its end looks like a log after a crash within the last write. The mark therefore records the end of
 //! the log at the last sync that was noted: 0 before the first batch is durable, and more from then on. The log updates
 //! the mark with the first batch, after each start, at each new segment, and at an orderly end. An update costs a sync
 //! of a small file and of the directory; an update for each batch would double the syncs.

@@ -21,9 +21,9 @@
 //! | `checkpoint-*` | the state up to an entry; the log names the valid one |
 //! | `*.new` | an unfinished file: removed when the log is opened |
 //!
-//! A log record holds the content of one [`Batch`], with a checkpoint named by its file. After a crash, a batch is
-//! present as a whole or not at all. Each segment begins with the state at its offset, except the entries, which allows
-//! earlier segments to be removed.
+//! A log record holds the content of a [`Batch`], with the name of a checkpoint's file. After a crash, a batch is
+//! present as a whole or not at all. Every segment begins with the state at its offset, except the entries; earlier
+//! segments can therefore be removed.
 //!
 //! # Threads
 //!
@@ -36,12 +36,12 @@
 //!
 //! Records without a sync may be missing, from some record on; an incomplete record is dropped. A damaged record is an
 //! error, and so is a missing or unsuitable segment or checkpoint. The replica then has to start anew under another
-//! name, because it may have forgotten its promises. A missing log, or one that ends before the end in the mark, is an
-//! error, too. The log updates the mark with the first batch, after each start, at each new segment and at an orderly
-//! end. The loss of records synced since then cannot be distinguished from a write that a crash cut off. A power
-//! failure may look like damage on a file system that writes the end of a file before its middle; ext4 (with
-//! `data=ordered`, its default) and tmpfs do not. Recovered state is synced before anything reports it, because it may
-//! have been only in the page cache.
+//! name, because promises may be forgotten. A missing log is an error, too, and so is a log that ends before the mark's
+//! end. The log updates the mark with the first batch, after each start, at each new segment and at an orderly end. The
+//! loss of records synced since then cannot be distinguished from a write that a crash cut off. A power failure may
+//! look like damage on a file system that writes the end of a file before its middle; ext4 (with `data=ordered`, its
+//! default) and tmpfs do not. The log syncs recovered state before reporting anything, because the state may have been
+//! only in the page cache.
 //!
 //! # Why this log
 //!
@@ -60,12 +60,12 @@
 //! | `raft-engine` 0.4.2 | 69 | 25 | 62–63 | 1.2 | 10 | cuts the last file at a damaged record; LZ4 in C |
 //!
 //! Microseconds until entries of 120 B are durable: medians of 400 consecutive batches in each of three rounds (20,000
-//! in one round on tmpfs), with two cores, ext4, a virtual disk and Linux 6.18. The program is not kept, because it
-//! needs all of these stores. Stores faster than a bare append allocate the length of their files beforehand, and a
-//! sync has no new length to write; `chunked-wal` does not. A log of acknowledged writes must never silently drop a
-//! damaged record and its successors; this criterion decided.
+//! in one round on tmpfs), with two cores, ext4, a virtual disk and Linux 6.18. The program is not kept, because of its
+//! dependencies. Stores faster than a bare append allocate the length of their files beforehand, and a sync has no new
+//! length to write; `chunked-wal` does not. A log of acknowledged writes must never silently drop a damaged record and
+//! its successors; the choice follows from this criterion.
 //!
-//! `record` adds the checks that `chunked-wal` leaves to its user, of length and body. Before opening the segments,
+//! `record` adds checks of length and body, which `chunked-wal` leaves to the user. Before opening the segments,
 //! [`DiskLog::open`] checks that none is missing or cut, because `chunked-wal` would panic or change files first.
 //!
 //! # Costs
@@ -174,10 +174,10 @@ impl DiskMeter {
     }
 }
 
-/// A log on disk. Dropping it first writes all batches that were handed over.
+/// A log on disk. Dropping the log first writes all queued batches.
 pub struct DiskLog {
     handover: Arc<Handover>,
-    /// Number of the last batch that was handed over.
+    /// Number of the last batch handed over.
     last: u64,
     /// Term and vote of the last batch.
     voted: (u64, u64),

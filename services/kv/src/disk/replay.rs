@@ -53,7 +53,7 @@ impl StateMachine<Wal> for Replay {
 }
 
 impl Replay {
-    /// The state from which a replica starts; none if nothing was ever written to the log.
+    /// The recovered state of a replica; none if the log is new.
     pub(super) fn finish(self, directory: &Directory) -> Result<Option<Recovered>, DiskError> {
         let damaged = |what| DiskError::damaged(&directory.segments(), what);
         let Self { head, mut entries, .. } = self;

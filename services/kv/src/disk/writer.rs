@@ -93,7 +93,7 @@ impl Writer {
         self.record(change, group)
     }
 
-    /// Writes a checkpoint that replaces all earlier state: first the file, then the record with its name.
+    /// Writes a checkpoint that replaces all earlier state: first the file, then the record.
     fn reset(&mut self, batch: Batch, group: &mut Group) -> Result<(), DiskError> {
         let Batch { number, identity, checkpoint, entries, hard_state } = batch;
         let checkpoint = checkpoint.expect("it was looked at");
@@ -162,7 +162,7 @@ impl Writer {
         let sent = self.wal.send_pending(true, Some(Done(done)));
         match outcome.recv() {
             Ok(outcome) => outcome,
-            // The syncing thread has ended: it holds the error.
+            // The syncing thread has ended, and has the error.
             Err(_) => {
                 self.wal.wait_worker_idle().and(sent).and(Err(io::ErrorKind::BrokenPipe.into()))
             }

@@ -20,11 +20,11 @@ pub(crate) const fn replica_name(node: u16, random: u64) -> u64 {
 pub(crate) struct Book {
     /// Addresses by replica: voters and learners.
     pub(crate) members: BTreeMap<u64, String>,
-    /// Nodes that an operator has added and that have not joined yet.
+    /// Nodes added by an operator that have not joined yet.
     pub(crate) invited: BTreeMap<u16, String>,
 }
 
-/// A change of only the membership table. It travels through the log as an entry's context.
+/// A change of only the membership table. The log carries the change as an entry's context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BookChange {
     /// This node may join.

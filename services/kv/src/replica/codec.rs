@@ -1,7 +1,7 @@
 //! Raft messages as bytes.
 //!
-//! The core's own codec is protobuf, which computes sizes twice for each message and tags the fields. This layout is
-//! flat, because peers of one version exchange several hundred thousand messages a second.
+//! The core's own codec is protobuf, with tagged fields, and computes the sizes of a message twice. The layout here is
+//! flat, because peers of a version exchange several hundred thousand messages a second.
 //!
 //! A frame: cluster `u64`, count `u16`, then the messages. A message: type `u8`, flags `u8`, from, term, log term,
 //! index, commit, reject hint (`u64` each), then the parts that the flags announce: extras (commit term, request
@@ -53,8 +53,7 @@ pub(super) fn frame_bytes(messages: &[Message]) -> usize {
     FRAME_BYTES + messages.iter().map(message_bytes).sum::<usize>()
 }
 
-/// Returns true if an answer denies that its sender follows the caller: a frame without messages. An empty answer is no
-/// denial.
+/// Returns true if an answer denies following the caller: a frame without messages. An empty answer is no denial.
 pub(super) fn is_denial(answer: &[u8]) -> bool {
     answer.len() == FRAME_BYTES
 }
@@ -148,7 +147,7 @@ fn write_entry(entry: &Entry, out: &mut Writer<'_>) {
 
 /// Reads a frame: the cluster, and the messages, addressed to `to`.
 pub(super) fn read_frame(frame: &[u8], to: u64) -> Result<(u64, Vec<Message>), Garbled> {
-    // Entries are kept for long: all of a frame share one copy of its bytes.
+    // Entries are kept for long: the entries of a frame share a copy of the bytes.
     let mut input = Reader::new(frame);
     let cluster = input.u64()?;
     let count = input.u16()?;
@@ -217,7 +216,7 @@ fn read_entries(input: &mut Reader<'_>, before: u64) -> Result<Vec<Entry>, Garbl
     Ok(entries)
 }
 
-/// The types that replicas send to each other; the core's other types are for its own use.
+/// The types of messages between replicas; further types are for the core's internal use.
 fn message_type(code: u8) -> Option<MessageType> {
     use MessageType::*;
     [

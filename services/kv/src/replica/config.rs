@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The way in which the leader answers linearizable reads.
+/// The leader's method for linearizable reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
     /// The leader asks a majority whether it still leads, once for all waiting reads (Raft dissertation §6.4). Correct
@@ -21,13 +21,13 @@ pub enum ReadMode {
 pub struct ReplicaConfig {
     /// This node's number, from 1.
     pub node: u16,
-    /// The address at which others reach this node.
+    /// The node's address for peers and clients.
     pub address: SocketAddr,
-    /// The nodes that bootstrap the cluster, and their addresses. The list may include this node.
+    /// The nodes of the bootstrap, with addresses. The list may include this node.
     pub peers: Vec<(u16, SocketAddr)>,
     /// Time between two heartbeats of the leader.
     pub heartbeat: Duration,
-    /// Time without a heartbeat after which a follower starts an election: between this value and twice this value.
+    /// Time without a heartbeat after which a follower starts an election: drawn from this value to its double.
     pub election: Duration,
     /// The way in which reads are answered.
     pub reads: ReadMode,
@@ -39,7 +39,7 @@ pub struct ReplicaConfig {
     pub log_bytes_max: usize,
     /// Entries kept after truncation, for replicas that are a little behind.
     pub log_entries_kept: usize,
-    /// Most writes that may wait for a majority. Further writes are refused.
+    /// Most writes waiting for a majority. Further writes are refused.
     pub writes_max: usize,
     /// The seed for random numbers: replica names and election timeouts.
     pub seed: u64,
@@ -70,7 +70,7 @@ impl ReplicaConfig {
         }
     }
 
-    /// Returns the first rule that the settings break.
+    /// Returns the first broken rule.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.node == 0 || self.peers.iter().any(|(node, _)| *node == 0) {
             Err("nodes are numbered from 1")

@@ -14,8 +14,8 @@ const LOOK_NS: u64 = 1_000_000;
 
 impl Replica {
     /// Ends without losing a call: hands leadership over if this replica leads, asks clients and peers to leave, and
-    /// serves them until they have left, all within `limit`. Returns the number of sessions that were cut because their
-    /// clients had not left in time.
+    /// serves both until the last has left, all within `limit`. Returns the number of sessions that were cut because
+    /// their clients had not left in time.
     ///
     /// # Errors
     /// As [`Replica::turn`].
@@ -37,8 +37,8 @@ impl Replica {
         Ok(endpoint.drain(Duration::ZERO))
     }
 
-    /// Begins to hand leadership to the active voter with the most entries. Returns true if this replica leads and
-    /// finds such a voter; [`Replica::status`] shows whether the handover succeeds.
+    /// Begins to hand leadership to the active voter with the most entries. Returns true if the handover has begun;
+    /// [`Replica::status`] shows its success.
     pub fn hand_over(&self) -> bool {
         self.shared.borrow_mut().member.as_mut().is_some_and(Member::hand_over)
     }

@@ -1,16 +1,16 @@
 //! Bootstrap of a cluster, and how a replica without a log finds its cluster.
 //!
 //! A replica without a log has a name that no replica had before. The lowest node of the list bootstraps a cluster if
-//! it has hellos of all nodes and none belongs to a cluster. The cluster consists of exactly the replicas of these
-//! hellos, and the others find themselves named there. Only the lowest node ever bootstraps, and only while all others
+//! it has hellos of all nodes and none belongs to a cluster. The cluster consists of exactly the replicas of the
+//! hellos; the founder's hello names all of them. Only the lowest node ever bootstraps, and only while all others
 //! report no cluster. A replica's existing cluster is therefore never bootstrapped again. If a cluster exists that does
 //! not name a replica, the replica asks the leader to join.
 //!
-//! After the bootstrap, the founder waits for the named replicas. If most of them restart before they know of the
-//! cluster, they have no log and other names, and the founder waits for ever. It cannot find out whether they were
-//! members meanwhile, and made others members. It therefore bootstraps at the last moment: in its answer to the hello
-//! of another founder that completes a majority. The majority consists of itself and of replicas that sent hellos under
-//! the known names. The founder does not rely on replicas that cannot reach it, or have gone since.
+//! After the bootstrap, the founder waits for the named replicas. If most of these replicas restart before learning of
+//! the cluster, without a log and thus under new names, the founder waits for ever. The founder cannot find out whether
+//! the lost replicas were members meanwhile, and admitted others. Bootstrap therefore happens at the last moment: in
+//! the answer to the hello that completes a majority of the future members. The majority counts the founder and the
+//! replicas that sent hellos under the known names. The founder does not rely on unreachable or departed replicas.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,13 +26,13 @@ pub(super) enum Beginning {
     None,
     /// Bootstrap a cluster of these founders.
     Found(Vec<(u64, String)>),
-    /// Start as a member: as one of these founders, or without any state.
+    /// Start as a member: as a founder, or without any state.
     Belong { cluster: u64, founders: Option<Vec<(u64, String)>> },
     /// Ask to join.
     Ask { cluster: u64 },
 }
 
-/// The next step of a replica with these hellos. `asked` has the replica of each node that last sent a hello.
+/// The next step of a replica with the hellos in `heard`. `asked` has, for every node, the sender of the last hello.
 pub(super) fn find_beginning(
     config: &ReplicaConfig,
     name: u64,

@@ -22,7 +22,7 @@ pub(crate) fn check(data: &[u8]) {
     }
 }
 
-/// Checks that a decoded value encodes to bytes that decode to an equal value.
+/// Checks that encoding and decoding a decoded value returns an equal value.
 fn again<T: PartialEq + std::fmt::Debug>(
     bytes: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, Garbled>,

@@ -12,10 +12,10 @@ pub(crate) struct Hello {
     /// The replica's cluster; 0 for none yet.
     pub(crate) cluster: u64,
     pub(crate) replica: u64,
-    /// The leader, if the replica knows one, else 0.
+    /// The leader, 0 if unknown.
     pub(crate) leader: u64,
-    /// The replicas that bootstrapped the cluster. A replica named here belongs to the cluster, even if it does not
-    /// know that yet.
+    /// The replicas that bootstrapped the cluster. A replica named here belongs to the cluster, even before learning of
+    /// the bootstrap.
     pub(crate) founders: Vec<(u64, String)>,
     /// The members that the replica knows.
     pub(crate) members: Vec<(u64, String)>,

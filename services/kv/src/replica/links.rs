@@ -1,8 +1,8 @@
-//! Links to the other replicas: a session for each, and the messages that wait for it.
+//! Links to the other replicas: a session, and the queue of messages.
 //!
-//! Raft's messages travel as calls, and the messages that they cause return in the answers where possible. Few calls to
-//! a peer are outstanding at a time: further messages wait, and consecutive appends are merged. Batches therefore grow
-//! with the load by themselves.
+//! Raft's messages travel as calls, and resulting messages return in the answers where possible. Few calls to a peer
+//! are outstanding at a time: further messages wait, and consecutive appends are merged. Batches therefore grow with
+//! the load by themselves.
 
 use petrel::endpoint::SharedMsg;
 use petrel::task::Session;
@@ -35,7 +35,7 @@ pub(super) const ANSWER_BYTES_MAX: usize = 64 << 10;
 pub(super) struct Links {
     /// In the order of the peers' names, which makes runs repeatable.
     links: Vec<Link>,
-    /// Peers with messages that were lost on this side.
+    /// Peers with messages lost on this side.
     unreachable: Vec<u64>,
     /// Peers that did not get the offer of a snapshot.
     unoffered: Vec<u64>,
@@ -89,7 +89,7 @@ impl Links {
         }
     }
 
-    /// Removes a session that has ended, if it still is the peer's.
+    /// Removes an ended session, unless the peer has a newer session.
     pub(super) fn remove(&mut self, peer: u64, session: &Session) {
         let is_session = |place: &usize| self.links[*place].session.id() == session.id();
         if let Some(place) = self.place(peer).ok().filter(is_session) {
@@ -124,7 +124,7 @@ impl Links {
         std::mem::take(&mut self.unoffered)
     }
 
-    /// The start of the last call with which the peer acknowledged this leader in this term.
+    /// The start of the last call that the peer acknowledged, with a leader's message of term `term`.
     pub(super) fn heard_ns(&self, peer: u64, term: u64) -> Option<u64> {
         let heard = self.links[self.place(peer).ok()?].heard;
         (heard.term == term).then_some(heard.at_ns)
@@ -156,7 +156,7 @@ impl Links {
         self.unoffered.extend(message.has_snapshot().then_some(message.to));
     }
 
-    /// Sends queued messages to each peer whose limit of calls allows it.
+    /// Sends queued messages, as far as the limits of calls allow.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, cluster: u64, shared: &Shared) {
         let (mut last, mut frame) = (None, Frame::None);
         for link in &mut self.links {
@@ -259,7 +259,7 @@ impl Alike {
     }
 }
 
-/// Returns true if these messages have the same frame as the previous ones, described by `last`. Messages without an
+/// Returns true if `messages` have the same frame as the previous messages, described by `last`. Messages without an
 /// identity replace `last`, too, because their frame overwrites the previous frame.
 fn is_repeated(last: &mut Option<Alike>, messages: &[Message]) -> bool {
     let this = Alike::of(messages);
@@ -268,7 +268,7 @@ fn is_repeated(last: &mut Option<Alike>, messages: &[Message]) -> bool {
     is_same
 }
 
-/// A frame: in `Links::frame` if it is small, else in memory that the calls share.
+/// A frame: small frames are in `Links::frame`, others in memory shared by the calls.
 enum Frame {
     Last,
     Shared(SharedMsg),

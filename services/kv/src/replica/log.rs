@@ -36,7 +36,7 @@ pub(crate) struct Inner {
     bytes: usize,
     hard_state: HardState,
     conf_state: ConfState,
-    /// The snapshot for other replicas: its index, term and configuration.
+    /// The snapshot for other replicas: index, term and configuration.
     image: Option<(u64, u64, ConfState)>,
     /// The ticket of the image: see [`super::snapshot`].
     image_ticket: Bytes,

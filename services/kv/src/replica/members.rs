@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::persist::{Identity, Volatile};
 
-    /// A leader of two nodes whose other node does not answer: no proposal is applied.
+    /// A leader of two nodes, without answers from its follower: no proposal is applied.
     fn leader() -> Member {
         let at = |node: u16| std::net::SocketAddr::from(([127, 0, 0, 1], node));
         let nodes = [1, 2];

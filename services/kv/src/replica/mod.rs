@@ -80,8 +80,8 @@ pub struct ReplicaStats {
     pub snapshots_fetched: u64,
 }
 
-/// A replica on an endpoint. Run the endpoint's event loop, and [`Replica::turn`] after each turn: [`Replica::run`]
-/// does both.
+/// A replica on an endpoint. Run the endpoint's event loop, with [`Replica::turn`] after every turn; or use
+/// [`Replica::run`].
 pub struct Replica {
     shared: Shared,
 }
@@ -162,12 +162,12 @@ impl Replica {
             .map_or_else(ReplicaStats::default, |member| member.stats)
     }
 
-    /// Returns true if the replica believes that it is the leader.
+    /// Returns true if the replica believes to be the leader.
     pub fn is_leader(&self) -> bool {
         self.shared.borrow().member.as_ref().is_some_and(Member::leads)
     }
 
-    /// A digest of all keys, and the applied index: equal on replicas that have applied the same entries.
+    /// A digest of all keys, and the applied index: equal on replicas with equal applied entries.
     pub fn digest(&self) -> Option<(u64, u64)> {
         let state = self.shared.borrow();
         let member = state.member.as_ref()?;

@@ -1,4 +1,4 @@
-//! Linearizable reads: they see every write that was answered before they arrived (Raft dissertation §6.4).
+//! Linearizable reads, which see every previously answered write (Raft dissertation §6.4).
 
 use std::collections::VecDeque;
 
@@ -19,14 +19,14 @@ pub(super) struct Read {
 
 /// Waiting reads: first for a majority to confirm the leader, then for the log to be applied.
 ///
-/// One question at a time is in flight. Reads that arrive meanwhile share the next question. With few reads, none waits
-/// longer than another round trip; with many, they share a question's cost. The next heartbeat repeats a question whose
+/// A single question is in flight at a time. Later reads share the next question. With few reads, the extra wait is at
+/// most a round trip; with many reads, all share a question's cost. The next heartbeat repeats a question whose
 /// messages were lost.
 pub(super) struct Reads<R = Read> {
     queued: Vec<R>,
     /// The number of the question in flight, and its reads.
     asked: Option<(u64, Vec<R>)>,
-    /// Reads that wait until this index is applied.
+    /// Reads waiting for an index to be applied.
     confirmed: VecDeque<(u64, Vec<R>)>,
     questions: u64,
 }
@@ -105,8 +105,8 @@ pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> 
     consistency.map(|how| how == Consistency::Stale).map_err(|error| error.to_string())
 }
 
-/// Prefetches the memory for the first of these reads, so that the cache misses overlap. Returns their number: at least
-/// one, unless `reads` is empty.
+/// Prefetches memory for the first of these reads with overlapping cache misses. Returns their number: at least one,
+/// unless `reads` is empty.
 pub(super) fn fetch_together(store: &Store, reads: &[Read]) -> usize {
     let together = &reads[..reads.len().min(WARMED_MAX)];
     if together.len() >= WARMED_MIN {

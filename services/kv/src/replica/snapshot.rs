@@ -11,7 +11,7 @@ use crate::store::{Cursor, Image, Store};
 /// Bytes of one chunk, about.
 pub(super) const CHUNK_BYTES: usize = 512 << 10;
 
-/// Images kept: the last, and its predecessor, which a replica may still be fetching.
+/// Images kept: the last, and the previous image, which a replica may still be fetching.
 const IMAGES_MAX: usize = 2;
 
 /// The images that replicas can fetch.
@@ -26,7 +26,7 @@ pub(super) struct Images {
 struct Held {
     index: u64,
     image: Image,
-    /// The known beginnings of its chunks, in order.
+    /// The known beginnings of chunks, in order.
     begins: Vec<Cursor>,
 }
 

@@ -43,12 +43,12 @@ impl Writes {
         self.queued.iter().map(|write| &write.command)
     }
 
-    /// Notes that the queued writes are in the log, from this index on.
+    /// Notes the log indices of the queued writes, from `first` on.
     pub(super) fn note_proposed(&mut self, first: u64) {
         self.proposed.extend((first..).zip(self.queued.drain(..)));
     }
 
-    /// Takes the write with this index, if it is the next that a client waits for.
+    /// Takes the next write with a waiting client, if it has this index.
     pub(super) fn take(&mut self, index: u64) -> Option<Write> {
         if self.proposed.front()?.0 != index {
             return None;
@@ -56,7 +56,7 @@ impl Writes {
         self.proposed.pop_front().map(|(_, write)| write)
     }
 
-    /// The next writes that clients wait for, from this index on.
+    /// The next writes with waiting clients, from `index` on.
     pub(super) fn next(&self, index: u64) -> impl Iterator<Item = &[u8]> {
         let is_next = self.next_index() == Some(index);
         let all = self.proposed.iter().take(if is_next { usize::MAX } else { 0 });
@@ -68,7 +68,7 @@ impl Writes {
         self.proposed.front().map(|(index, _)| *index)
     }
 
-    /// The next write that a client waits for, if it has this index.
+    /// Returns the next write with a waiting client, if it has this index.
     pub(super) fn peek(&self, index: u64) -> Option<&Write> {
         self.proposed.front().filter(|(next, _)| *next == index).map(|(_, write)| write)
     }
@@ -78,7 +78,7 @@ impl Writes {
         self.proposed.front_mut().filter(|(next, _)| *next == index).map(|(_, write)| write)
     }
 
-    /// Returns true if exactly one write is proposed.
+    /// Returns true for exactly one proposed write.
     pub(super) fn is_alone(&self) -> bool {
         self.proposed.len() == 1
     }
@@ -90,8 +90,7 @@ impl Writes {
         }
     }
 
-    /// Answers all writes because this replica no longer leads. The outcome of proposed writes will remain unknown
-    /// here.
+    /// Answers all writes after the end of leadership. The outcome of proposed writes will remain unknown here.
     pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8], unknown: &[u8]) {
         self.refuse_queued(cx, not_leader);
         for responder in self.proposed.drain(..).filter_map(|(_, write)| write.responder) {

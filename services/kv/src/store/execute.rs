@@ -4,7 +4,7 @@ use super::map::Map;
 use crate::api::Outcome;
 use crate::command::{Batch, Expected, Op};
 
-/// Executes an operation. Keys that it sets get `index` as their revision.
+/// Executes an operation. Written keys get `index` as their revision.
 pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
     if let Op::Batch(batch) = op {
         return execute_batch(map, index, batch);
@@ -15,7 +15,7 @@ pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
     }
 }
 
-/// The outcome that an operation would have now, if it can be determined without executing the operation.
+/// Predicts the outcome of an operation without executing it, if possible.
 pub(super) fn foresee(map: &Map, op: &Op<'_>) -> Option<Outcome> {
     if let Some(revision) = mismatch(map, op) {
         return Some(Outcome::Mismatch { position: 0, revision });

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Odd, with as many ones as zeros: digits of π's fraction, a common choice.
 const FACTOR: u64 = 0x2437_54F8_A8F4_2B9D;
 
-/// Mixes a word into a hash: combines both halves of a wide product, so that every bit affects all bits.
+/// Mixes a word into a hash: combines both halves of a wide product, and every bit affects all bits.
 #[inline]
 pub(super) fn mix(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word ^ FACTOR.rotate_left(32)) * u128::from(FACTOR);
@@ -29,7 +29,7 @@ fn little(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// A hasher for tables whose keys are log indices, which clients cannot choose at will.
+/// A hasher for log indices, which clients cannot choose at will.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct IndexHasher(u64);
 

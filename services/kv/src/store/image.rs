@@ -1,15 +1,15 @@
-//! Images: the state at one moment, and its stream of chunks (`docs/kv-protocol.md` §8).
+//! Images: the state at a moment, and the stream of chunks (`docs/kv-protocol.md` §8).
 //!
 //! The stream is a list of records: a head, the pairs in order, the sessions from the least recently used one on, and
-//! an end with a check of all preceding records. A chunk consists of whole consecutive records, so that a receiver can
-//! use every chunk at once. The check covers records, and therefore does not depend on where the stream was cut.
+//! an end with a check of all preceding records. A chunk consists of whole consecutive records, and a receiver can use
+//! every chunk at once. The check covers records, and therefore does not depend on where the stream was cut.
 
 use super::hash::{hash, mix};
 use super::map::{Map, Position};
 use super::sessions::Slot;
 use crate::wire::Write;
 
-/// The state of a store after one command. The image shares all unchanged memory with the store.
+/// The state of a store after a command. The image shares all unchanged memory with the store.
 #[derive(Debug, Clone)]
 pub struct Image {
     applied: u64,

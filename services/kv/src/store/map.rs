@@ -64,8 +64,8 @@ impl Map {
         self.directories[self.fences.find(&probe)].get(&probe)
     }
 
-    /// Prefetches the memory for changes of these keys, so that the cache misses overlap: every step runs for all keys
-    /// before the next, dependent step.
+    /// Prefetches memory for changes of these keys, with overlapping cache misses: every step runs for all keys before
+    /// the next, dependent step.
     pub(super) fn warm<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
         let mut found: [Option<(&Arc<Page>, Probe<'_>)>; WARMED_MAX] = [const { None }; WARMED_MAX];
         for (place, key) in found.iter_mut().zip(keys) {
@@ -109,7 +109,7 @@ impl Map {
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         let probe = Probe::new(key);
         let at = self.fences.find(&probe);
-        // Looks the key up first, so that nothing is copied for an absent key.
+        // Looks the key up first, to copy nothing for an absent key.
         let Some((value, _)) = self.directories[at].get(&probe) else { return false };
         self.keys -= 1;
         self.bytes -= (key.len() + value.len()) as u64;

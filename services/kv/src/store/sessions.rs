@@ -1,6 +1,6 @@
 //! Client sessions: a write that arrives twice is applied once (Raft dissertation §6.3; RIFL).
 //!
-//! A session holds the results of writes that its client may send again. At the limit, a new session replaces the least
+//! A session holds the results of writes that a client may send again. At the limit, a new session replaces the least
 //! recently used one. Log indices determine recency, and all replicas therefore agree.
 
 mod recency;
@@ -24,7 +24,7 @@ pub(super) struct Sessions {
     recency: Recency,
 }
 
-/// A session with its number and last use.
+/// A session with number and last use.
 #[derive(Debug, Clone)]
 pub(super) struct Slot {
     /// Log index of the command that opened the session.
@@ -44,7 +44,7 @@ impl Sessions {
         self.add(Slot { id: index, last_used: index, session: Arc::default() }, SESSIONS_MAX)
     }
 
-    /// Adds a session that is the most recently used one. Returns true if another session ended for it.
+    /// Adds a session as the most recently used session. Returns true if another session ended for it.
     pub(super) fn add(&mut self, slot: Slot, sessions_max: usize) -> bool {
         let full = self.slots.len() >= sessions_max;
         let id = slot.id;

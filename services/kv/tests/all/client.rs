@@ -22,7 +22,7 @@ use petrel_kv::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
 /// Timeout of the tests, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A client on an endpoint of its own.
+/// A client with an endpoint.
 struct Bench {
     endpoint: Endpoint,
     client: KvClient,
@@ -124,7 +124,7 @@ fn client__each_operation() {
 
 #[test]
 fn client__what_breaks_a_limit_is_not_sent() {
-    // No server is there: an operation that sent would wait.
+    // No server listens: an operation with a call would wait.
     let mut bench = Bench::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
     bench.run(async |client| {
         let long = vec![0; (1 << 20) + 1];
@@ -222,11 +222,11 @@ fn client__a_write_that_is_dropped_holds_nobody_up() {
     bench.run(async |client| client.put(b"last", b"value").await.unwrap());
 }
 
-/// Keys, and the number of increments of each.
+/// Keys with numbers of increments.
 type Totals = Vec<([u8; 8], u64)>;
 
-/// Writers with a key each, which increment it by compare and set. After a write that was applied twice or lost, the
-/// next would report a mismatch.
+/// Writers that increment a key each by compare and set. After a write that was applied twice or lost, the next would
+/// report a mismatch.
 struct Writers {
     acknowledged: Rc<Cell<u64>>,
     stop: Rc<Cell<bool>>,
@@ -307,7 +307,7 @@ fn client__a_leader_that_is_killed_loses_nothing_and_doubles_nothing() {
     cluster.wait_for_equal_digests();
 }
 
-/// Attempts time out so early that many of them are applied nevertheless.
+/// Attempts time out early, and many are applied nevertheless.
 #[test]
 fn client__what_is_sent_again_is_applied_once() {
     let cluster = Cluster::start(3, Options::default());
@@ -450,7 +450,7 @@ fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
     let cluster = Cluster::start(1, Options::default());
     let mut bench = Bench::new(cluster.addresses());
     let first = bench.run(async |client| client.put(b"key", b"one").await.unwrap());
-    // Opens enough other sessions to end the client's session.
+    // Opens enough sessions to end the client's session.
     let (handle, address) = (bench.handle(), cluster.addresses()[0]);
     bench.run(async |_| {
         let session = handle.connect(address).await.unwrap();

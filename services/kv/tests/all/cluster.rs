@@ -14,7 +14,7 @@ use petrel_kv::command::{Command, Op};
 /// Timeout of the tests, far longer than any step takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A client that asks the replicas in turn until one answers: the simplest correct client.
+/// A client that asks the replicas in turn until an answer arrives: the simplest correct client.
 struct Client {
     endpoint: Endpoint,
     addresses: Vec<SocketAddr>,

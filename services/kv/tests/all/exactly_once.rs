@@ -101,7 +101,7 @@ struct Sent {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Each write has its own key, whose revision shows when the write took effect.
+    /// Every write has its own key. The key's revision shows when the write took effect.
     #[test]
     fn writes__that_come_again_and_in_any_order_take_effect_once(events in vec(event(), 1..300)) {
         let mut store = Store::new();

@@ -14,7 +14,7 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// Checks that a message decodes to itself, and that no prefix and no longer message decodes.
+/// Checks that encoding and decoding returns the message, and that prefixes and longer messages fail to decode.
 macro_rules! assert_round_trip {
     ($type:ident, $message:expr) => {{
         let message = $message;

@@ -33,8 +33,8 @@ impl Member {
         }
     }
 
-    /// Prepares writes for their commit while the followers process the proposal. For a single write it computes the
-    /// answer; for several it prefetches memory.
+    /// Prepares writes for their commit while the followers process the proposal. Computes the answer of a single
+    /// write; prefetches memory for several writes.
     pub(super) fn prepare_writes(&mut self) {
         if !self.writes.is_alone() {
             return self.warm_writes(WARMED_MAX);
@@ -45,7 +45,7 @@ impl Member {
         }
     }
 
-    /// Prefetches the memory that the next writes need.
+    /// Prefetches memory for the next writes.
     fn warm_writes(&self, count: usize) {
         self.store.warm(self.writes.next(self.applied.0 + 1).take(count));
     }
@@ -78,7 +78,7 @@ impl Member {
         next.is_some_and(|write| write.responder.is_none())
     }
 
-    /// Applies the next entry of the log, which has this term and is the next write that a client waits for.
+    /// Applies the log's next entry, of term `term`, which is also the next write with a waiting client.
     fn apply_next(&mut self, cx: &mut Context<'_>, term: u64) {
         let index = self.applied.0 + 1;
         debug_assert_eq!(self.raft.raft.raft_log.term(index), Ok(term), "of entry {index}");
@@ -183,7 +183,7 @@ impl Member {
 }
 
 impl Configured {
-    /// The configuration of a starting replica or of a snapshot. A majority may not know of it yet.
+    /// The configuration of a starting replica or of a snapshot. A majority may not know the configuration yet.
     pub(super) fn of(index: u64, conf: &ConfState) -> Self {
         let mut configured = Self { index, newcomers: BTreeSet::new() };
         if !conf.voters_outgoing.is_empty() {

@@ -26,10 +26,10 @@ const MESSAGES_IN_FLIGHT_MAX: usize = 256;
 /// Most bytes of uncommitted entries; beyond, the leader refuses writes.
 const UNCOMMITTED_BYTES_MAX: u64 = 256 << 20;
 
-/// Most bytes of committed entries that are applied in one go.
+/// Most bytes of committed entries applied at once.
 const APPLIED_BYTES_MAX: u64 = 1 << 20;
 
-/// The longest write time in the histogram; longer times count as this one.
+/// The longest write time in the histogram; longer times count as this value.
 const WRITE_NS_MAX: u64 = 60_000_000_000;
 
 /// Index and term of the base of a new cluster's log. Because the base is not 0, every replica that joins later gets a

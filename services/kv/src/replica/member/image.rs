@@ -1,4 +1,4 @@
-//! Images of the state: they keep the log short, and serve replicas that are too far behind for entries.
+//! Images of the state, to keep the log short, and for replicas too far behind for entries.
 
 use std::collections::BTreeMap;
 
@@ -135,7 +135,7 @@ impl Member {
     }
 }
 
-/// A snapshot to fetch, and the message that offered it.
+/// A snapshot to fetch, and the message with the offer.
 pub(in crate::replica) struct Fetch {
     pub(in crate::replica) from: u64,
     pub(in crate::replica) index: u64,

@@ -1,10 +1,10 @@
-//! A replica that belongs to a cluster: the Raft core with its log, the store, and the waiting requests.
+//! A replica in a cluster: the Raft core with its log, the store, and the waiting requests.
 //!
 //! The Raft core returns its work as a *ready*: entries and votes to persist, messages to send, entries to apply. Two
 //! kinds of work do not wait for a ready. A leader's messages may leave before its own log has the entries (Raft
 //! dissertation §10.2.1). If the log is only in memory, a follower's answer may leave early, too, because a crash loses
 //! the acknowledged entries in either order. The leader also applies and answers committed entries at once, from the
-//! queue of clients' writes. The ready later brings the same entries, and they are skipped.
+//! queue of clients' writes. A later ready brings the entries again, and the replica skips them.
 
 mod apply;
 mod begin;
@@ -41,7 +41,7 @@ use crate::store::Store;
 /// The last applied configuration.
 struct Configured {
     index: u64,
-    /// Its voters that the last complete configuration did not have. A change of several voters takes two steps (joint
+    /// Voters that were not in the last complete configuration. A change of several voters takes two steps (joint
     /// consensus). The first step needs the majorities of both configurations, the second only the new one's.
     newcomers: BTreeSet<u64>,
 }
@@ -52,19 +52,19 @@ pub(super) struct Member {
     pub(super) log: Log,
     pub(super) store: Store,
     pub(super) book: Book,
-    /// The replicas that bootstrapped the cluster, if this replica knows them.
+    /// The replicas that bootstrapped the cluster, if known.
     pub(super) founders: Vec<(u64, String)>,
     /// Index and term of the last entry that the store has applied.
     applied: (u64, u64),
     pub(super) writes: Writes,
     pub(super) reads: Reads,
-    /// Membership changes that operators wait for, by index.
+    /// Membership changes with a waiting operator, by index.
     pub(super) changes: Vec<(u64, Responder)>,
     configured: Configured,
-    /// Index of the last change to the membership table that this replica proposed as the leader.
+    /// Index of the last change to the membership table proposed as the leader.
     book_changes: u64,
     disk: Box<dyn LogStore>,
-    /// Messages that may leave once the batch with this number is durable.
+    /// Messages to send once the batch with this number is durable.
     held: VecDeque<(u64, Vec<Message>)>,
     durable: u64,
     /// The number of the batch with a snapshot that is not yet durable, and the snapshot's index.
@@ -73,7 +73,7 @@ pub(super) struct Member {
     incoming: Option<Incoming>,
     /// Replicas with an offered snapshot: the chunks requested when last looked, and the ticks since then.
     offers: BTreeMap<u64, (u64, usize)>,
-    /// Replicas that ask to join, with their addresses.
+    /// Replicas waiting to join, with addresses.
     pub(super) joining: BTreeMap<u64, String>,
     /// The term and the core's role when last looked.
     role: (u64, StateRole),
@@ -83,7 +83,7 @@ pub(super) struct Member {
     /// Term and end of the lease when last computed. Within a term the lease never gets shorter, unless the
     /// configuration changes.
     lease: Option<(u64, u64)>,
-    /// Time before which this replica grants no votes. After a restart it has forgotten its promises to a leader.
+    /// Time before which the replica grants no votes. A restart forgets promises to a leader.
     deaf_until_ns: u64,
     is_put_off: bool,
     rng: Rng,
@@ -134,7 +134,7 @@ impl Member {
 
     /// Advances the Raft core's clock by a tick.
     pub(super) fn tick(&mut self, config: &ReplicaConfig) {
-        // The core cannot become a candidate between a snapshot and the report that it was applied.
+        // The core cannot become a candidate between a snapshot and the report of its application.
         if self.installing.is_none() {
             self.raft.tick();
         }
@@ -167,7 +167,7 @@ impl Member {
     fn step(&mut self, message: Message, now_ns: u64) {
         let kind = message.get_msg_type();
         let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        // A heartbeat whose commit index is beyond this log would make the core panic.
+        // A heartbeat with a commit index beyond the log would make the core panic.
         let last_index = self.raft.raft.raft_log.last_index();
         let is_wrong = kind == MessageType::MsgHeartbeat && message.commit > last_index;
         let is_early = kind == MessageType::MsgTimeoutNow && self.installing.is_some();
@@ -181,7 +181,7 @@ impl Member {
         }
     }
 
-    /// Takes the messages for `to` that may leave now, as the answer to its call.
+    /// Takes the messages for `to` that may leave now, for the answer to a call.
     pub(super) fn take_answer(&mut self, to: u64) -> Vec<Message> {
         if !self.may_speak_early() {
             return Vec::new();
@@ -201,8 +201,8 @@ impl Member {
         answer
     }
 
-    /// Returns true if this replica follows that leader in that term. Always true for term 0, which stands for no
-    /// leader's message.
+    /// Returns true if the replica follows `leader` in `term`. Always true for term 0, which stands for no leader's
+    /// message.
     pub(super) fn follows(&self, leader: u64, term: u64) -> bool {
         let raft = &self.raft.raft;
         term == 0 || (raft.term == term && raft.leader_id == leader)
@@ -223,8 +223,8 @@ impl Member {
         }
     }
 
-    /// Proposes the queued writes of clients as one piece. Returns false if there were none, or if this replica does
-    /// not lead.
+    /// Proposes the queued writes of clients as a single piece. Returns false for an empty queue, or if the replica
+    /// does not lead.
     fn propose(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.writes.has_queued() {
             return false;
@@ -279,8 +279,8 @@ impl Member {
     /// Returns true if the last configuration alone counts, whichever replica fails next.
     ///
     /// During joint consensus the majorities of both the former and the new voters are needed. A leader then waits
-    /// further until a majority knows that the new majority suffices. If the leader failed earlier, the others would
-    /// continue to need both majorities, although a former voter may have been replaced because it was lost.
+    /// further until a majority knows that the new majority suffices. If the leader failed earlier, the remaining
+    /// members would still need both majorities, although a lost former voter may have been replaced.
     pub(super) fn configuration_is_complete(&self) -> bool {
         let raft = &self.raft.raft;
         if !raft.prs().conf().to_conf_state().voters_outgoing.is_empty() {
@@ -298,8 +298,8 @@ impl Member {
         self.configured.newcomers.contains(&replica)
     }
 
-    /// Proposes a configuration. None while another change is in progress: the core would replace this entry by an
-    /// empty one.
+    /// Proposes a configuration. None during another change, because the core would replace the entry by an empty
+    /// entry.
     pub(super) fn propose_configuration(&mut self, change: ConfChangeV2) -> Option<u64> {
         if !self.is_settled() {
             return None;

@@ -10,7 +10,7 @@ use crate::replica::config::{ReadMode, ReplicaConfig};
 use crate::replica::links::Links;
 
 impl Member {
-    /// Returns true if this replica is the leader according to its Raft core.
+    /// Returns true if the replica leads according to the Raft core.
     pub(in crate::replica) fn leads(&self) -> bool {
         self.raft.raft.state == StateRole::Leader
     }
@@ -35,7 +35,7 @@ impl Member {
     /// Returns true while the followers' promises not to elect another leader hold.
     ///
     /// The clock is read here, after the read arrived; the time of the turn is older. If the thread was paused in
-    /// between, the lease may have ended. Another leader may then have answered writes that this read has to see.
+    /// between, the lease may have ended. A new leader may then have answered writes that the read has to see.
     fn has_lease(&mut self, links: &Links, cx: &Context<'_>, config: &ReplicaConfig) -> bool {
         let raft = &self.raft.raft;
         let is_settled = self.leads()
@@ -101,8 +101,8 @@ impl Member {
         }
     }
 
-    /// Draws the election timeout from the replica's own random numbers, so that a run is repeatable. The core would
-    /// draw from the thread's.
+    /// Draws the election timeout from the replica's own random numbers, to make runs repeatable. The core would draw
+    /// from the thread's.
     pub(super) fn draw_election_timeout(&mut self, config: &ReplicaConfig) {
         let ticks = config.election_ticks();
         let drawn = ticks + self.rng.below(ticks as u64) as usize;

@@ -33,7 +33,7 @@ impl Shared {
             if !is_taken {
                 let name = shared.borrow().own_name().to_le_bytes();
                 let options = CallOptions::new().timeout(QUESTION);
-                // If this report is lost, the owner notices that no chunk is requested.
+                // If this report is lost, the owner notices the absence of requests for chunks.
                 let _ = session.call(methods::SNAPSHOT_FAILED, &name).options(options).await;
             }
         });

@@ -1,4 +1,4 @@
-//! Discovery: each replica keeps a session to every address that it knows, and exchanges hellos.
+//! Discovery: replicas keep sessions to all known addresses, and exchange hellos.
 
 use std::net::SocketAddr;
 
@@ -55,9 +55,8 @@ impl Shared {
         }
     }
 
-    /// Refreshes the list of members that a fellow member knows, until the session ends. A replica that was away when
-    /// another became a member may have the newcomer as its leader. It must learn the newcomer's address before it gets
-    /// the log.
+    /// Refreshes the list of members that a fellow member knows, until the session ends. A new member may become the
+    /// leader of a replica that was away before. The replica must learn the newcomer's address before it gets the log.
     async fn keep_listening(&self, handle: &Handle, address: SocketAddr, session: &Session) {
         while handle.timeout(QUESTION, session.left()).await.is_err() {
             let hello = self.borrow().hello().encode();
@@ -110,7 +109,7 @@ impl Shared {
 }
 
 impl State {
-    /// Starts a task for each known address of a peer or member that has none.
+    /// Starts the missing tasks for the known addresses of peers and members.
     pub(in crate::replica) fn dial_members(&mut self, shared: &Shared) {
         let own = self.config.address;
         let peers = self.config.others().map(|(_, address)| address);
@@ -142,7 +141,7 @@ impl State {
         }
     }
 
-    /// Records the replica at an address. Returns true if it is a member of the same cluster.
+    /// Records the replica at an address. Returns true for a member of the same cluster.
     fn meet(
         &mut self,
         shared: &Shared,
@@ -165,8 +164,8 @@ impl State {
         is_fellow
     }
 
-    /// Forgets the replica at an address whose session ended, unless the replica belongs to a cluster. Without a
-    /// cluster, it would return under another name.
+    /// Forgets the replica at an address whose session ended, unless the replica belongs to a cluster. A replica
+    /// without a cluster returns under a new name.
     fn miss(&mut self, address: SocketAddr) {
         self.heard.retain(|other, hello| *other != address || hello.cluster != 0);
     }
@@ -188,7 +187,7 @@ impl State {
         }
     }
 
-    /// Checks whether this replica can become a member, in a new cluster or an existing one.
+    /// Checks whether the replica can become a member of a new or an existing cluster.
     fn look_for_beginning(&mut self, shared: &Shared, session: &Session, hello: &Hello) {
         match find_beginning(&self.config, self.name, &self.heard, &self.asked) {
             // Bootstrap happens only as the answer to the next hello.
@@ -212,7 +211,7 @@ impl State {
         }
     }
 
-    /// Bootstraps the cluster if the conditions hold. A cluster of one node needs no hello.
+    /// Bootstraps the cluster if the conditions hold. A cluster of a single node needs no hello.
     pub(in crate::replica) fn begin_if_founder(&mut self, shared: &Shared) {
         let beginning = find_beginning(&self.config, self.name, &self.heard, &self.asked);
         if let Beginning::Found(founders) = beginning {
@@ -310,7 +309,7 @@ mod tests {
     }
 
     impl Stage {
-        /// Starts with peers that have no names yet.
+        /// Starts with unnamed peers.
         fn silent() -> Self {
             let peers = vec![Peer::start(), Peer::start()];
             let (mut endpoint, address) = endpoint();

@@ -33,17 +33,17 @@ pub(super) struct Shared(Rc<RefCell<State>>);
 pub(super) struct State {
     pub(super) config: ReplicaConfig,
     pub(super) handle: Handle,
-    /// This replica's name, unless its log has another.
+    /// The replica's name, unless the log has another name.
     name: u64,
     pub(super) links: Links,
     pub(super) member: Option<Member>,
-    /// The log, until a member takes it over.
+    /// The log, until a member owns it.
     disk: Option<Box<dyn LogStore>>,
     /// The last hello of each address.
     heard: BTreeMap<SocketAddr, Hello>,
-    /// While this replica has no cluster: for each peer's node, the replica that last sent a hello.
+    /// Without a cluster: for every peer's node, the sender of the last hello.
     asked: BTreeMap<u16, u64>,
-    /// Addresses to which a task keeps a session.
+    /// Addresses with a task that keeps a session.
     dialled: BTreeSet<SocketAddr>,
     ticks_due: u32,
     /// The reason why the replica has to stop.
@@ -192,8 +192,8 @@ impl Shared {
             return request.fail(cx, Status::Unavailable, text);
         }
         let Some(member) = &mut state.member else { unreachable!("it is one for good") };
-        // The leader's lease relies on this: a follower that acknowledges its message does not vote for another replica
-        // for a while.
+        // The lease relies on acknowledgements: a follower that acknowledges the leader's message votes for no other
+        // replica for a while.
         let denies = member.stats.messages_ignored != ignored || !member.follows(from, told_in);
         let answer = if denies { Vec::new() } else { member.take_answer(from) };
         if answer.is_empty() && !denies {

@@ -1,4 +1,4 @@
-//! Directories: up to 256 pages, and the fences between them.
+//! Directories: up to 256 pages, with fences between the pages.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ impl Directory {
         self.pages.extend(right.pages);
     }
 
-    /// Inserts a new key into its page, and splits the page if it is full.
+    /// Inserts a new key into a page, and splits a full page.
     fn insert(&mut self, at: usize, probe: &Probe<'_>, value: &[u8], revision: u64, last: bool) {
         let page = Arc::make_mut(&mut self.pages[at]);
         let place = page.place(probe.key);

@@ -25,7 +25,7 @@ pub(super) struct Fences {
     tails: Vec<Tail>,
 }
 
-/// A bound: its first 16 bytes, and the rest.
+/// A bound: the first 16 bytes, and the rest.
 #[derive(Debug, Clone)]
 pub(super) struct Fence {
     head: u128,

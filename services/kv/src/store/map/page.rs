@@ -1,10 +1,10 @@
 //! Pages: up to 64 entries in key order.
 //!
 //! An entry is a [record](super::record) in the page's *heap*, where records lie in the order of arrival. Two small
-//! tables are in key order: a byte of each key's hash, and the place of each record. To find, read or overwrite a key,
-//! a page reads the tables and one record. These are two memory accesses, and the second depends on the first. A new
-//! value no longer than the old one is written in place. Unused bytes remain in the heap until they exceed the used
-//! bytes; then a sweep removes them.
+//! tables are in key order: a byte of every key's hash, and the place of every record. To find, read or overwrite a
+//! key, a page reads the tables and one record. These are two memory accesses, and the second depends on the first. A
+//! new value no longer than the old one is written in place. Unused bytes remain in the heap until a sweep, when unused
+//! bytes exceed used bytes.
 
 use std::hint::black_box;
 use std::ptr;
@@ -21,7 +21,7 @@ pub(super) const ENTRIES_MAX: usize = 64;
 /// A page with fewer entries is joined with a neighbour, if the two together are at most three quarters full.
 const ENTRIES_SMALL: usize = ENTRIES_MAX / 4;
 
-/// A page with two or more entries is split above this many bytes of records, which keeps copies cheap.
+/// A page with two or more entries is split above this many bytes of records, to keep copies cheap.
 const HEAP_BYTES_MAX: usize = 16 << 10;
 
 /// Longest value stored in the page's heap.
@@ -76,7 +76,7 @@ impl Page {
 
     #[inline]
     pub(super) fn find(&self, probe: &Probe<'_>) -> Option<usize> {
-        // Reads both cache lines of the places now, so that they load together with the tags.
+        // Reads both cache lines of the places now, to load them together with the tags.
         black_box((self.places[0], self.places[ENTRIES_MAX / 2]));
         self.tags.find(probe.tag, self.len, |entry| self.key(entry) == probe.key)
     }
@@ -91,7 +91,7 @@ impl Page {
         }
     }
 
-    /// Prefetches the probable record of this key: the first with its tag.
+    /// Prefetches the probable record of a key: the first with the key's tag.
     #[inline]
     pub(super) fn fetch_record(&self, probe: &Probe<'_>) {
         if let Some(entry) = self.tags.find(probe.tag, self.len, |_| true) {
@@ -154,7 +154,7 @@ impl Page {
         self.replace_elsewhere(entry, value, revision)
     }
 
-    /// Inserts an entry at this place, before the present one.
+    /// Inserts an entry before the entry at place `at`.
     pub(super) fn insert(&mut self, at: usize, probe: &Probe<'_>, value: &[u8], revision: u64) {
         self.sweep_before(record_bytes(probe.key, value));
         let place = self.store(probe.key, value, revision);

@@ -1,4 +1,4 @@
-//! One byte of every key's hash in a page: a lookup finds its candidates in a single cache line.
+//! A byte of every key's hash in a page: a lookup finds candidates in a single cache line.
 
 use super::page::ENTRIES_MAX;
 
@@ -16,7 +16,7 @@ impl Default for Tags {
 }
 
 impl Tags {
-    /// The first entry below `len` that has this tag and fulfils `is_it`.
+    /// The first entry below `len` with this tag that fulfils `is_it`.
     #[inline]
     pub(super) fn find(&self, tag: u8, len: usize, is_it: impl Fn(usize) -> bool) -> Option<usize> {
         let (words, _) = self.0.as_chunks::<8>();

@@ -34,7 +34,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("more than sixteen bytes/{number:06}").into_bytes()
 }
 
-/// The numbers below `end`, each once, out of order.
+/// The numbers below `end`, once, out of order.
 fn scattered(end: u32) -> impl Iterator<Item = u32> {
     (0..end).map(move |number| (u64::from(number) * 2_654_435_761 % u64::from(end)) as u32)
 }

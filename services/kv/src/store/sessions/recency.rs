@@ -24,7 +24,7 @@ impl Default for Recency {
 }
 
 impl Recency {
-    /// Adds a place, as the most recently used one.
+    /// Adds a place as the most recently used place.
     pub(super) fn push(&mut self) -> u32 {
         let place = self.links.len() as u32;
         self.links.push(Link { older: NONE, newer: NONE });
@@ -32,7 +32,7 @@ impl Recency {
         place
     }
 
-    /// Marks a place as the most recently used one.
+    /// Marks a place as most recently used.
     #[inline]
     pub(super) fn touch(&mut self, place: u32) {
         if place != self.newest {

@@ -1,4 +1,4 @@
-//! One session: the results that its client may still ask for.
+//! A session: the results that its client may still request.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub(in crate::store) struct Session {
 pub(in crate::store) enum Admission {
     /// Apply the write.
     New,
-    /// The write was applied before, with this result.
+    /// The write was already applied, with this result.
     Repeat(Applied),
     /// The result of the write has been forgotten.
     TooOld,
@@ -28,7 +28,7 @@ pub(in crate::store) enum Admission {
     TooMany,
 }
 
-/// Returns true if a planted defect applies a repeated write again, at this distance from the first pending one.
+/// Returns true if a planted defect applies a repeated write again, by its distance from the first pending write.
 fn overlooks(distance: u64) -> bool {
     planted("kv_applies_twice") || (planted("kv_repeats_behind_two") && distance >= 2)
 }

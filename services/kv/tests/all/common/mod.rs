@@ -1,4 +1,4 @@
-//! Replicas on threads of this process, each with its own nexus.
+//! Replicas on threads of the process, with a nexus each.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -171,8 +171,8 @@ fn run(config: ReplicaConfig, asked: &Receiver<Sender<View>>) {
     replica.run(&mut endpoint, stop).expect("the replica goes on");
 }
 
-/// Addresses used by this process alone, each returned once. The ports are below those that the system assigns: the
-/// system could assign a freed port to another test before its use here.
+/// Addresses of this process alone, returned only once. The ports are below the system's own range, because the system
+/// could assign a freed port to another test before its use here.
 fn free_addresses(count: usize) -> Vec<SocketAddr> {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let [_, b, c, d] = std::process::id().to_be_bytes();

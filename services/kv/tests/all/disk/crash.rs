@@ -72,7 +72,7 @@ struct History {
     durable: Vec<(u64, usize)>,
 }
 
-/// Keeps all files, including files that the log removes.
+/// Keeps all files, including files removed by the log.
 fn write_after(path: &Path, kept: &Path, steps: &[(Step, bool)]) -> History {
     let mut rig = Rig::resume(path, SEGMENT_BYTES);
     let mut history = History { contents: vec![rig.content.clone()], durable: vec![] };
@@ -95,7 +95,7 @@ fn write_after(path: &Path, kept: &Path, steps: &[(Step, bool)]) -> History {
     history
 }
 
-/// Gives each file a second name: later writes to the file appear under both names.
+/// Links every file under a second name: later writes appear under both names.
 fn keep(path: &Path, kept: &Path) {
     fs::create_dir_all(kept.join("log")).unwrap();
     for file in files(path) {
@@ -104,8 +104,8 @@ fn keep(path: &Path, kept: &Path) {
     }
 }
 
-/// Removes segments before one that was created and removed too fast to be kept. Returns the place from which on all
-/// segments are present.
+/// Removes the segments before a gap, left by a segment with too short a life to be kept. Returns the place from which
+/// on all segments are present.
 fn without_gap(kept: &Path) -> u64 {
     let mut next = end(kept);
     for (begin, path) in segments(kept).into_iter().rev() {
@@ -118,7 +118,7 @@ fn without_gap(kept: &Path) -> u64 {
     if next == 0 { 0 } else { end(kept) }
 }
 
-/// The segments, each with the offset of its beginning.
+/// The segments with their offsets.
 fn segments(path: &Path) -> Vec<(u64, PathBuf)> {
     let begin = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.strip_prefix("r-")?.strip_suffix(".wal")?;

@@ -92,7 +92,7 @@ fn fill(path: &Path) {
     assert!(entries.len() as u64 + 1 >= last_durable, "{} of {last_durable}", entries.len());
 }
 
-/// The full name of a test of this file, for a process that runs it alone.
+/// The full name of a test of this file, for a separate process.
 fn full_name(test: &str) -> String {
     let (_program, module) = module_path!().split_once("::").expect("a module of the program");
     format!("{module}::{test}")

@@ -1,4 +1,4 @@
-//! A process is killed while it writes: everything that was reported as durable is in the log.
+//! A process is killed while writing: the log has everything that was reported as durable.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -85,7 +85,7 @@ fn write_until_killed(path: &Path) -> ! {
     }
 }
 
-/// The full name of a test of this file, for a process that runs it alone.
+/// The full name of a test of this file, for a separate process.
 fn full_name(test: &str) -> String {
     let (_program, module) = module_path!().split_once("::").expect("a module of the program");
     format!("{module}::{test}")

@@ -1,4 +1,4 @@
-//! A log, and a model of its expected content.
+//! A log, and a model of the expected content.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits until the log reports that a batch is durable, or that the log has failed.
+/// Waits until the log reports a batch as durable, or fails.
 pub(crate) fn wait(log: &mut DiskLog, number: u64) -> Result<(), LogFailure> {
     while log.durable()? < number {
         std::thread::park();
@@ -56,7 +56,7 @@ pub(crate) fn wait(log: &mut DiskLog, number: u64) -> Result<(), LogFailure> {
     Ok(())
 }
 
-/// The state that a replica recovers when it restarts.
+/// The state that a restarted replica recovers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Content {
     pub(crate) identity: Identity,
@@ -198,7 +198,7 @@ impl Rig {
         self.write(Batch { checkpoint, entries, hard_state, ..Batch::default() });
     }
 
-    /// Waits for the checkpoint, so that its order among the batches is known.
+    /// Waits for the checkpoint, to know its order among the batches.
     fn checkpoint(&mut self) {
         let Content { commit, base, .. } = self.content;
         if commit == base.0 {

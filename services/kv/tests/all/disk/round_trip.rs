@@ -1,4 +1,4 @@
-//! A reopened log returns everything that was written.
+//! A reopened log returns everything.
 
 use std::io::Read;
 use std::process::Command;
@@ -166,7 +166,7 @@ fn write__a_checkpoint_forgets_entries_after_it() {
 fn write__many_batches_share_syncs() {
     let dir = directory();
     let mut rig = Rig::begin(dir.path(), 1 << 20);
-    // The reset is a file and some syncs: the other batches gather behind it.
+    // The reset needs a file and some syncs: the other batches gather meanwhile.
     rig.take(&Step::Reset { ahead: 5, has_entry: true });
     for _ in 0..500 {
         rig.take(&Step::Append { back: 0, count: 1, bytes: 10 });
