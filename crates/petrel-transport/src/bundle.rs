@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The records of a bundle fill the datagram exactly. A frame carries the protocol version in the
-//! high half of its first byte, so that 0x0F (version 0, kind 15) begins no frame. A frame alone
-//! costs no byte of framing.
+//! high half of its first byte, so 0x0F (version 0, kind 15) begins no frame. A frame alone costs
+//! no byte of framing.
 
 /// The first byte of a bundle.
 pub const BUNDLE_MARK: u8 = 0x0F;
@@ -20,7 +20,7 @@ pub const LENGTH_BYTES: usize = 2;
 
 /// Returns the frames of a datagram in order, or `None` if it is malformed: empty, or a bundle
 /// whose lengths do not fill it exactly. The function checks the whole bundle before it returns the
-/// first frame, so that a damaged datagram has no effect at all.
+/// first frame, so a damaged datagram has no effect at all.
 #[inline]
 pub fn frames(datagram: &[u8]) -> Option<Frames<'_>> {
     match datagram {
@@ -75,7 +75,7 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// The bytes that a frame of `frame_bytes` adds to a bundle.
+/// The bytes a frame of `frame_bytes` adds to a bundle.
 #[inline]
 pub const fn record_bytes(frame_bytes: usize) -> usize {
     LENGTH_BYTES + frame_bytes

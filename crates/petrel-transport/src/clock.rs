@@ -18,8 +18,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// parts per million of the rate, better than RTT estimates need.
 const CALIBRATION_NS: u64 = 4_000_000;
 
-/// Readings at each end of the calibration. The tightest reading counts, so that a preemption
-/// between the two clocks does no harm.
+/// Readings at each end of the calibration. The tightest reading counts, so a preemption between
+/// the two clocks does no harm.
 const CALIBRATION_READS: u32 = 16;
 
 /// Binary digits behind the point of [`Scale::multiplier`].
@@ -113,8 +113,8 @@ impl Scale {
         })
     }
 
-    /// Converts counter ticks to nanoseconds. The product is 128 bits wide, so that it cannot
-    /// overflow within the counter's range.
+    /// Converts counter ticks to nanoseconds. The product is 128 bits wide, so it cannot overflow
+    /// within the counter's range.
     ///
     /// A core whose counter lags slightly behind the calibrating core may read less than the base.
     /// Such a reading returns the base, not a time centuries ahead.

@@ -66,7 +66,7 @@ pub(crate) unsafe fn copy_out_of_line(from: &[u8], to: *mut u8) {
     unsafe { copy_frame(from, to) }
 }
 
-/// Out of line, so that callers with small frames have no call to prepare for.
+/// Out of line, so callers with small frames have no call to prepare for.
 ///
 /// # Safety
 /// As for [`copy_frame`].

@@ -2,7 +2,7 @@
 //!
 //! The allocator by itself returns only free memory at the end of a heap, and one live block there
 //! keeps the whole heap. After 25 000 sessions of 64 slots had ended, a process kept 107 of the 116
-//! MB that the sessions had taken. The unsafe code here calls one function of the C library.
+//! MB the sessions had taken. The unsafe code here calls one function of the C library.
 
 /// Makes the C library's allocator return unused whole pages to the system. The call takes some
 /// milliseconds for each 100 MB, and meanwhile other threads may wait for memory. Use it after
@@ -10,7 +10,7 @@
 /// than glibc, the call does nothing useful.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the function has no preconditions; it locks the arenas that it walks.
+    // SAFETY: the function has no preconditions; it locks the arenas it walks.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,12 +1,12 @@
 //! Shared memory to processes of this host and UDP to all others, as one transport.
 //!
 //! A [`Host`] is an endpoint's default transport. The control plane chooses the medium per peer, by
-//! the link that it hands over. The top bit of a [`PeerId`] is set for peers over shared memory.
+//! the link it hands over. The top bit of a [`PeerId`] is set for peers over shared memory.
 //!
 //! A look at a socket costs a system call, and a look at a ring a few instructions. So `rx_burst`
 //! skips the socket while there is no UDP peer, and for up to seven calls in a row while the rings
 //! have frames. If both media have peers, each gets at least half of the budget when it is polled,
-//! so that a flood on one medium does not starve the other.
+//! so a flood on one medium does not starve the other.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -88,7 +88,7 @@ impl Host {
         })
     }
 
-    /// The UDP part: its address and the options that the kernel granted.
+    /// The UDP part: its address and the options the kernel granted.
     pub fn udp(&self) -> &Udp {
         &self.udp
     }
@@ -278,7 +278,7 @@ impl Transport for Host {
     }
 }
 
-/// Out of line, so that the path through shared memory stays short.
+/// Out of line, so the path through shared memory stays short.
 ///
 /// # Safety
 /// As for [`Transport::push`].
@@ -325,7 +325,7 @@ impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
         self.0.handle_marked(peer, frame);
     }
 
-    /// Out of line, so that the handler is inlined once only.
+    /// Out of line, so the handler is inlined once only.
     #[inline(never)]
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
         self.0.handle(peer, frame, back);

@@ -11,8 +11,8 @@ const MIN_RTT_OFFSET: usize = 8 + 24 * 4 + 4 * 8 + 3 * 4;
 /// The kernel's values for "not measured yet" and for sockets that never measure.
 const NOT_MEASURED: [u32; 2] = [u32::MAX, 0];
 
-/// Returns the shortest round trip that the kernel has seen on a TCP connection, in nanoseconds.
-/// The kernel's window is the last five minutes unless configured otherwise
+/// Returns the shortest round trip the kernel has seen on a TCP connection, in nanoseconds. The
+/// kernel's window is the last five minutes unless configured otherwise
 /// (`net.ipv4.tcp_min_rtt_wlen`). The figure contains no time of the peer's process. `None`:
 /// nothing measured yet, the kernel does not report the value, or the socket is not TCP.
 pub fn tcp_min_rtt_ns(socket: BorrowedFd<'_>) -> Option<u32> {

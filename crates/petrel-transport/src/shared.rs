@@ -1,4 +1,4 @@
-//! Bytes that another process may change while this process reads them.
+//! Bytes another process may change while this process reads them.
 //!
 //! # Ownership and soundness
 //!
@@ -31,7 +31,7 @@ pub(crate) const LINE_BYTES: usize = 56;
 /// message, so a copy here would be the second.
 pub const PRIVATE_BYTES_MAX: usize = 1024;
 
-/// Bytes that another process may change at any time.
+/// Bytes another process may change at any time.
 ///
 /// The type never hands out a `&[u8]`. Copy the needed bytes once and examine the copy: two reads
 /// of one byte may return different values.

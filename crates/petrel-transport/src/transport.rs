@@ -13,9 +13,9 @@ use crate::wake::Waker;
 pub const TX_BURST_MAX: usize = 64;
 
 /// Most frames that one call of [`Transport::rx_burst`] should deliver. The number is small, so
-/// that answers leave while more requests arrive. With 60 calls in flight between two cores, bursts
-/// of 60 made the two ends alternate. Bursts of 24 raised shared memory from 10 to 17 and UDP from
-/// 5.9 to 7.9 million calls a second (16 and 32 are within 5 % of that).
+/// answers leave while more requests arrive. With 60 calls in flight between two cores, bursts of
+/// 60 made the two ends alternate. Bursts of 24 raised shared memory from 10 to 17 and UDP from 5.9
+/// to 7.9 million calls a second (16 and 32 are within 5 % of that).
 pub const RX_BURST_MAX: usize = 24;
 
 /// A peer in a transport's table: an index, valid from [`Transport::add_peer`] until
@@ -158,7 +158,7 @@ transport_stats! {
     rx_dropped_malformed,
     /// Datagrams cut by the kernel because the receive buffer was too short.
     rx_dropped_truncated,
-    /// Datagrams that the kernel dropped because the socket's receive buffer was full.
+    /// Datagrams the kernel dropped because the socket's receive buffer was full.
     rx_dropped_kernel,
     /// Pairs of rings abandoned because the peer broke a rule, for example by impossible indices.
     rx_broken_rings,
@@ -172,7 +172,7 @@ transport_stats! {
 /// unlike a closure with two call sites.
 pub trait FrameHandler {
     /// Processes a received frame. The slice is private memory: the receive buffer itself, or a
-    /// copy of bytes that the peer could change. `back` may accept an answer at once.
+    /// copy of bytes the peer could change. `back` may accept an answer at once.
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>);
 
     /// Processes a frame received with the mark *Congestion Experienced* (RFC 3168).
@@ -192,10 +192,10 @@ pub trait FrameHandler {
     }
 
     /// Announces a frame that [`FrameHandler::handle`] will most probably get. The transport may
-    /// announce some frames of a burst, in order, before it delivers the first, so that the handler
-    /// can prefetch their memory. The frame is unchecked, and may be delivered with other bytes. Of
-    /// a frame longer than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX), `frame` may be the
-    /// start only; `is_whole` is then false.
+    /// announce some frames of a burst, in order, before it delivers the first, so the handler can
+    /// prefetch their memory. The frame is unchecked, and may be delivered with other bytes. Of a
+    /// frame longer than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX), `frame` may be the start
+    /// only; `is_whole` is then false.
     fn prepare(&mut self, frame: &[u8], is_whole: bool) {
         let _ = (frame, is_whole);
     }
@@ -245,8 +245,8 @@ impl<F: FnMut(PeerId, &[u8])> FrameHandler for Each<F> {
     }
 }
 
-/// The send path to the peer whose frame is being handled, where the transport has a path that it
-/// can use during delivery: the outgoing ring beside the frame's incoming ring.
+/// The send path to the peer whose frame is being handled, where the transport has a path it can
+/// use during delivery: the outgoing ring beside the frame's incoming ring.
 #[derive(Debug)]
 pub struct ReturnPath<'a>(Option<&'a mut Outgoing>);
 
@@ -283,7 +283,7 @@ impl<'a> ReturnPath<'a> {
         }
     }
 
-    /// Copies a frame into the burst that the next [`Transport::flush`] ends. If it returns false,
+    /// Copies a frame into the burst the next [`Transport::flush`] ends. If it returns false,
     /// nothing was copied, and the caller has to use [`Transport::push`].
     #[inline(always)]
     pub fn push(&mut self, frame: &[u8]) -> bool {
@@ -294,7 +294,7 @@ impl<'a> ReturnPath<'a> {
     }
 }
 
-/// Out of line, so that [`ReturnPath::push`] stays short enough to inline.
+/// Out of line, so [`ReturnPath::push`] stays short enough to inline.
 #[inline(never)]
 fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
     to.push_at_once(frame, &[])
@@ -393,8 +393,8 @@ pub trait Transport {
     ///
     /// Returns false if the frame was refused as a whole because the peer's ring or the socket is
     /// full; offer it again after a later `flush` or `rx_burst`. The transport then also refuses
-    /// later frames of the burst to the same peer, so that none overtakes the first. Frames that
-    /// exceed their peer's limit, or whose peer is not in the table, are dropped and counted in
+    /// later frames of the burst to the same peer, so none overtakes the first. Frames that exceed
+    /// their peer's limit, or whose peer is not in the table, are dropped and counted in
     /// [`TransportStats`]; the result is true. A burst may have any number of frames: a transport
     /// that runs out of room sends the frames so far by itself.
     ///

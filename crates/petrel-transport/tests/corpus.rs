@@ -1,5 +1,5 @@
-//! Replays the inputs that the fuzz targets have collected (`fuzz/corpus`), with the code of the
-//! targets, and checks the test vectors of datagrams in `docs/wire-protocol.md` §10.
+//! Replays the inputs collected by the fuzz targets (`fuzz/corpus`), with the targets' code, and
+//! checks the test vectors of datagrams in `docs/wire-protocol.md` §10.
 #![cfg(not(loom))]
 #![allow(non_snake_case)]
 
@@ -14,8 +14,8 @@ pub mod input;
 #[path = "../../../fuzz/src/ring.rs"]
 pub mod ring;
 
-/// Gives each input of a target's corpus, of at least `count_min`, to `check`. A failing test
-/// prints the input's name last.
+/// Passes each input of a target's corpus, at least `count_min`, to `check`. A failing test prints
+/// the input's name last.
 fn replay(target: &str, count_min: usize, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = std::fs::read_dir(&folder).unwrap();
@@ -40,12 +40,12 @@ fn ring__corpus() {
 
 const PAGE: &str = include_str!("../../../docs/wire-protocol.md");
 
-/// Blocks on the page: a page whose blocks are not found must not pass.
+/// Number of blocks on the page: a page without its blocks must not pass.
 const WELL_FORMED: usize = 3;
 const MALFORMED: usize = 6;
 
-/// A ```` ```bundle-vector ```` block of the page: its name, the datagram, and the frames in it,
-/// `None` if it breaks a rule.
+/// A ```` ```bundle-vector ```` block of the page: its name, its datagram, and the datagram's frames,
+/// or `None` if it breaks a rule.
 struct Vector {
     name: &'static str,
     datagram: Vec<u8>,

@@ -1,15 +1,15 @@
-//! The shared-memory ring under every interleaving and every memory order that loom can produce:
+//! The shared-memory ring under every interleaving and every memory order loom can produce:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p petrel-transport --test loom_ring --release
 //! ```
 //!
-//! The ring's bytes are cells that loom watches: a write that is not ordered after the last read
-//! of the same word, or a read not ordered after its write, fails the model. The first word of each
-//! line, where a header may be, is an atomic, of which loom hands out every value that the order
-//! of memory allows, those of earlier laps included. So what is checked is that records are complete
-//! when seen and untouched until released, across the end of the ring and when it is full, that
-//! nothing old is taken for a record, and that no wake-up is lost.
+//! The ring's bytes are cells watched by loom. The model fails if a write is not ordered after the
+//! last read of its word, or a read not after its write. The first word of each line, the place of
+//! a header, is an atomic; loom returns every value the memory order allows, earlier laps included.
+//! The model thus checks that records are complete when seen and untouched until released, across
+//! the end of the ring and when it is full. It also checks that no old record is delivered and no
+//! wake-up is lost.
 #![cfg(loom)]
 #![allow(non_snake_case)]
 
@@ -23,11 +23,11 @@ use petrel_transport::shm::ring::{
     sleep_fence,
 };
 
-/// Four lines, of which three can be full: small, so that few frames fill it.
+/// Four lines, of which three can be full: small, so few frames fill the ring.
 const CAPACITY: usize = 4 * RECORD_ALIGN;
-/// Of two lines.
+/// The longest frame in two lines.
 const MAX_FRAME: usize = max_frame_limit(CAPACITY);
-/// The longest in one line.
+/// The longest frame in one line.
 const LINE_FRAME: usize = MAX_FRAME - RECORD_ALIGN;
 
 const LINE_WORDS: usize = RECORD_ALIGN / 8;
@@ -64,13 +64,13 @@ impl Watched {
         &self.0.lines[offset / RECORD_ALIGN].first
     }
 
-    /// Writes a word of a frame. The first of a line has no order of its own: a reader to whom
-    /// it was not published may see an older one.
+    /// Writes a word of a frame. The first word of a line has no order of its own: before
+    /// publication, a reader may see an older word.
     fn store(&self, index: usize, word: u64) {
         let line = &self.0.lines[index / LINE_WORDS];
         match index % LINE_WORDS {
             0 => line.first.store(word, Ordering::Relaxed),
-            // SAFETY: loom fails the model if anybody else has access.
+            // SAFETY: loom fails the model upon any concurrent access.
             at => line.others[at - 1].with_mut(|cell| unsafe { *cell = word }),
         }
     }
@@ -79,7 +79,7 @@ impl Watched {
         let line = &self.0.lines[index / LINE_WORDS];
         match index % LINE_WORDS {
             0 => line.first.load(Ordering::Relaxed),
-            // SAFETY: loom fails the model if anybody else writes.
+            // SAFETY: loom fails the model upon any concurrent write.
             at => line.others[at - 1].with(|cell| unsafe { *cell }),
         }
     }
@@ -133,17 +133,17 @@ unsafe impl Memory for Watched {
         let mut copy: Vec<u64> = words.map(load).collect();
         // A record has whole lines.
         copy.resize(copy.len().max(LINE_WORDS - 1), 0);
-        // SAFETY: the copy has the frame's bytes, and those of a line behind a header.
+        // SAFETY: the copy has the frame's bytes, and at least those of a line behind a header.
         f(unsafe { RingFrame::new(std::ptr::NonNull::from(&copy[..]).cast(), length) })
     }
 }
 
-/// A frame that can be told from any other, in every byte.
+/// A frame with its own number in every byte.
 fn frame(number: u8, length: usize) -> Vec<u8> {
     vec![number + 1; length]
 }
 
-/// Both ends, after so many records of `length` bytes have gone through.
+/// The two ends, after `records` records of `length` bytes have passed.
 fn ends_after(records: usize, length: usize) -> (Producer<Watched>, Consumer<Watched>) {
     let memory = Watched::new();
     let mut producer = Producer::new(memory.clone(), MAX_FRAME);
@@ -170,7 +170,7 @@ fn send(producer: &mut Producer<Watched>, bytes: &[u8]) {
     assert!(producer.publish());
 }
 
-/// Receives and checks frames until `count` were seen. Returns how many each call brought.
+/// Receives and checks frames until `count` were seen. Returns the number of frames of each call.
 fn receive_all(consumer: &mut Consumer<Watched>, count: u8, length: usize) -> Vec<usize> {
     let mut next = 0;
     let mut batches = Vec::new();
@@ -192,8 +192,8 @@ fn receive_all(consumer: &mut Consumer<Watched>, count: u8, length: usize) -> Ve
 #[test]
 fn ring__frames_cross_the_end_whole_and_in_order() {
     loom::model(|| {
-        // A line in: a record of two still fits, the next skips a line to the start, where it waits
-        // for a release, the third fits again.
+        // Starts one line in: the first record of two lines fits, the second skips a line to the
+        // start and waits there for a release, the third fits.
         let (mut producer, mut consumer) = ends_after(1, 8);
         let length = LINE_FRAME + 1;
         let sender =
@@ -206,7 +206,7 @@ fn ring__frames_cross_the_end_whole_and_in_order() {
 #[test]
 fn ring__a_full_ring_waits_for_the_release() {
     let mut model = loom::model::Builder::new();
-    // All interleavings take minutes: the producer goes round while it waits.
+    // All interleavings take minutes: the producer loops while it waits.
     model.preemption_bound = Some(3);
     model.check(|| {
         let (mut producer, mut consumer) = ends_after(0, 1);
@@ -232,13 +232,13 @@ fn ring__a_batch_is_seen_as_a_whole() {
             }
         });
         let batches = receive_all(&mut consumer, 4, 8);
-        // The ring has no room for all four at once, but where the first two were released meanwhile.
+        // The ring has room for all four at once only if the first two were released meanwhile.
         assert!(batches == [2, 2] || batches == [4], "{batches:?}");
         sender.join().unwrap();
     });
 }
 
-/// What a link's socket does: remembers a signal until it is taken.
+/// Replaces a link's socket: remembers a signal until it is received.
 #[derive(Default)]
 struct Event {
     is_set: Mutex<bool>,

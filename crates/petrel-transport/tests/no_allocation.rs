@@ -1,4 +1,4 @@
-//! The datapath allocates nothing once it has started.
+//! The datapath allocates nothing after its start.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -38,7 +38,7 @@ fn allocations_of(act: impl FnOnce()) -> usize {
     ALLOCATIONS.get() - before
 }
 
-/// Sends bursts of small and of large frames and receives what arrives.
+/// Sends bursts of small and of large frames and receives all of them.
 fn exchange(a: &mut Udp, to_b: PeerId, b: &mut Udp, bytes: &[u8]) {
     for len in [40, 900, 4000] {
         let frame = TxFrame { peer: to_b, head: &bytes[..16], body: &bytes[16..len] };

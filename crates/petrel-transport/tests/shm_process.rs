@@ -1,7 +1,7 @@
 //! The shared-memory transport between two processes: traffic, and the death of either side.
 //!
-//! A test runs the test binary once more, as the peer: the same test function then finds in its
-//! environment what it is to do.
+//! A test runs the test binary once more, as the peer. The environment then gives the same test
+//! function its role.
 #![cfg(not(loom))]
 #![allow(non_snake_case)]
 
@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Names the rendezvous to a child process.
 const MEET_AT: &str = "PETREL_TEST_MEET_AT";
-/// Tells a child process to create the segment.
+/// Makes a child process create the segment.
 const CREATE: &str = "PETREL_TEST_CREATE";
 
 /// Long enough for any machine; only a hang gets there.
@@ -44,9 +44,9 @@ fn frame(number: u64) -> Vec<u8> {
     bytes
 }
 
-// What a control plane does: both sides tell their identity, and the creator sends its segment. The
-// connection is the link's bell then, while another one stays with the test, to see the peer's end by.
-// The message may carry a name of one's own.
+// Replaces a control plane: both sides send their identity, and the creator its segment. The
+// connection then becomes the link's bell. A second connection stays with the test, to detect the
+// peer's end. The message may carry a name.
 
 fn offer(stream: &UnixStream, segment: Option<&Segment>, name: &[u8]) {
     let message = [&host_identity().unwrap()[..], name].concat();
@@ -54,20 +54,20 @@ fn offer(stream: &UnixStream, segment: Option<&Segment>, name: &[u8]) {
     assert_eq!(send_with_fds(stream, &message, &fds).unwrap(), message.len());
 }
 
-/// The name that the peer told, and its segment if it is the creator.
+/// The name the peer sent, and its segment if it is the creator.
 fn accept_offer(stream: &UnixStream, name_bytes: usize) -> (Vec<u8>, Option<OwnedFd>) {
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
     let identity = host_identity().unwrap();
-    // Not one byte more: behind it may be wake-ups.
+    // Not one byte more: wake-ups may follow.
     let mut message = vec![0; identity.len() + name_bytes];
     let (count, mut fds) = recv_with_fds(stream, &mut message, 1).unwrap();
     assert_eq!((count, &message[..identity.len()]), (message.len(), &identity[..]));
     (message.split_off(identity.len()), fds.pop())
 }
 
-/// Links `shm` over `stream` as the given side. Returns the peer and the name that it told, of so many
-/// bytes.
+/// Links `shm` over `stream` as the given side. Returns the peer, and the name of `peer_name_bytes`
+/// bytes it sent.
 fn link(
     shm: &mut Shm,
     stream: PeerStream,
@@ -83,8 +83,7 @@ fn link(
 
 // The child.
 
-/// If this process is a child: echoes frames until told to stop, or until the parent is gone.
-/// Returns whether it was one.
+/// In a child process: echoes frames until the parent stops it or is gone. Returns true in a child.
 fn was_child() -> bool {
     let Ok(name) = std::env::var(MEET_AT) else { return false };
     let side = if std::env::var(CREATE).is_ok() { Side::Creator } else { Side::Opener };
@@ -102,7 +101,7 @@ fn is_closed(mut stream: &UnixStream) -> bool {
     matches!(stream.read(&mut [0]), Ok(0))
 }
 
-/// Sends back what has come in. False after [`STOP`].
+/// Sends received frames back. Returns false after [`STOP`].
 fn echo_burst(shm: &mut Shm, parent: PeerId) -> bool {
     let mut frames = Vec::new();
     while shm.rx_burst(16, |_, frame| frames.push(frame.to_vec())) > 0 {
@@ -125,12 +124,12 @@ struct Peer {
     process: Child,
     stream: PeerStream,
     id: PeerId,
-    /// Where the child listens.
+    /// The rendezvous name of the child.
     name: Vec<u8>,
 }
 
 impl Peer {
-    /// Starts a child that runs the test of this name, and links `shm` with it.
+    /// Starts a child that runs the test `test`, and links `shm` with it.
     fn start(shm: &mut Shm, test: &str, side: Side) -> Self {
         let mut rendezvous = Rendezvous::bind().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -147,13 +146,13 @@ impl Peer {
         Self { process, stream, id, name }
     }
 
-    /// Stops the process where it is, as a debugger or a hypervisor does, or lets it go on.
+    /// Stops the process at any point, as a debugger or a hypervisor does, or continues it.
     fn signal(&self, signal: Signal) {
         let process = Pid::from_raw(self.process.id() as i32).unwrap();
         kill_process(process, signal).unwrap();
     }
 
-    /// The stream that tells of the peer's end, read in blocking mode.
+    /// The stream that shows the peer's end, read in blocking mode.
     fn stream_at_end(&self) -> &PeerStream {
         self.stream.set_nonblocking(false).unwrap();
         &self.stream
@@ -185,8 +184,7 @@ fn accept(rendezvous: &mut Rendezvous, process: &mut Child) -> PeerStream {
     }
 }
 
-/// Sends numbered frames and checks their echoes, which must come in order and unchanged, until
-/// `count` echoes have come.
+/// Sends numbered frames and checks that `count` echoes arrive in order and unchanged.
 fn exchange(shm: &mut Shm, peer: PeerId, count: u64) {
     let (mut sent, mut echoed) = (0, 0);
     let start = Instant::now();
@@ -211,7 +209,7 @@ fn try_send(shm: &mut Shm, peer: PeerId, bytes: &[u8]) -> bool {
     shm.tx_burst(&[TxFrame { peer, head, body }]) == 0
 }
 
-/// Segments that this process has mapped, and those whose descriptors it has open.
+/// Counts the segments mapped by this process, and those with open descriptors.
 fn segments_held() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -222,8 +220,8 @@ fn segments_held() -> (usize, usize) {
     )
 }
 
-/// What has a name and could be left behind: files in shared memory by the name that segments have,
-/// and the sockets of this name.
+/// Named objects that could be left behind: files in shared memory with a segment's name, and
+/// sockets named `socket`.
 fn names_left(socket: &str) -> Vec<String> {
     let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let files = files.map(|entry| entry.path().display().to_string());
@@ -280,7 +278,7 @@ fn kill__the_survivor_goes_on_and_nothing_is_left() {
     assert_eq!(shm.stats().rx_broken_rings, 0);
 }
 
-/// Kills the peer while both rings are in use, and uses them on.
+/// Kills the peer while the two rings are in use, and continues to use them.
 fn kill_during_traffic(shm: &mut Shm, peer: &mut Peer) {
     for number in 0..200 {
         try_send(shm, peer.id, &frame(number));
@@ -313,12 +311,12 @@ fn kill__of_the_side_that_sleeps_and_of_the_side_that_wakes() {
     let test = "kill__of_the_side_that_sleeps_and_of_the_side_that_wakes";
     let mut peer = Peer::start(&mut shm, test, Side::Creator);
     exchange(&mut shm, peer.id, 1);
-    // The child sleeps most of the time now, and its declaration stays when it is dead.
+    // The child sleeps most of the time now, and its declaration outlives it.
     peer.kill();
     for number in 0..10 {
         try_send(&mut shm, peer.id, &frame(number));
     }
-    // Nobody is there to wake us: the wait ends by its timeout.
+    // No peer can wake us: the wait ends by its timeout.
     shm.wait(Some(1_000_000));
     assert_eq!(shm.rx_burst(RX_BURST_MAX, |_, _| {}), 0);
 }
@@ -333,7 +331,7 @@ fn stop__a_full_ring_holds_what_was_sent_while_its_sender_uses_the_memory_again(
     let test = "stop__a_full_ring_holds_what_was_sent_while_its_sender_uses_the_memory_again";
     let peer = Peer::start(&mut shm, test, Side::Creator);
     exchange(&mut shm, peer.id, 100);
-    // Each round leaves the ring with frames of which the one buffer tells nothing any more.
+    // Each round fills the ring with frames the sender's single buffer no longer holds.
     let (mut sent, mut buffer) = (0, Vec::new());
     for _ in 0..20 {
         peer.signal(Signal::STOP);

@@ -1,7 +1,7 @@
 //! Size classes: powers of two and the half steps between them, 128, 192, 256, 384, 512, ...
 //!
-//! Half steps bound the waste to a third. All sizes are multiples of 64, so that blocks cut from
-//! an aligned region are aligned to a cache line.
+//! Half steps bound the waste to a third. All sizes are multiples of 64, so blocks cut from an
+//! aligned region are aligned to a cache line.
 
 /// The smallest block: head room and a small message.
 const SMALLEST_BLOCK_BYTES: usize = 128;

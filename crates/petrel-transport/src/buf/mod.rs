@@ -30,8 +30,8 @@
 //!   never written. A reference is a [`PacketBuf`] whose block holds one count of the message until
 //!   the block returns.
 //! - A [`PacketBuf`] owns its block like a `Box`. Dropping it returns the block to the free list
-//!   that the block names. The pool's memory outlives the last pool handle while a block is lent
-//!   out: that handle leaves the pool to its buffers, and the last buffer frees it.
+//!   the block names. The pool's memory outlives the last pool handle while a block is lent out:
+//!   that handle leaves the pool to its buffers, and the last buffer frees it.
 //!
 //! The unsafe code here is sound for four reasons. Blocks never overlap: `pool` cuts each off a
 //! region's rest once. A block's bytes are always initialised: regions begin zeroed, or with an

@@ -47,8 +47,8 @@ pub(super) struct Meta {
     /// The most packets of the message, and above [`PACKET_COUNT_BITS`] the result of
     /// [`PacketBuf::growth`], as a power of two.
     noted_packet_count: u32,
-    /// Length of the message that the block refers to; 0 if it holds its own. Only blocks of the
-    /// shelves for references ever have a nonzero value.
+    /// Length of the message the block refers to; 0 if it holds its own. Only blocks of the shelves
+    /// for references ever have a nonzero value.
     pub(super) referred_len: u32,
 }
 
@@ -71,8 +71,9 @@ pub(super) struct Shelf {
     first_idle: Cell<Option<NonNull<Meta>>>,
     lent_count: Cell<usize>,
     class: Class,
-    /// Set if a returned block needs more work: it is a reference, the pool poisons, or only buffers keep the pool
-    /// alive. One test covers all cases, so that they cost nothing where none applies.
+    /// Set if a returned block needs more work: it is a reference, the pool poisons, or only
+    /// buffers keep the pool alive. One test covers all cases, so they cost nothing where none
+    /// applies.
     on_return: Cell<Option<OnReturn>>,
 }
 
@@ -273,7 +274,7 @@ impl PacketBuf {
         self.meta().packet_count()
     }
 
-    /// Bytes of memory that the buffer occupies, headers and rounding included.
+    /// Bytes of memory the buffer occupies, headers and rounding included.
     pub fn block_bytes(&self) -> usize {
         // SAFETY: the shelf lives as long as any of its blocks is lent out.
         unsafe { self.meta().shelf.as_ref() }.block_bytes()

@@ -1,4 +1,4 @@
-//! The pool: free lists by size class over regions that it maps as it grows.
+//! The pool: free lists by size class over regions it maps as it grows.
 //!
 //! Small classes share regions of 64 KiB that grow to 2 MiB. A large block has its own region,
 //! which can be unmapped while idle if another class needs the room. The [parent module](super)
@@ -53,15 +53,15 @@ const _: () = assert!(LARGEST_CARVED_BLOCK_BYTES <= CHUNK_BYTES_MAX);
 /// Settings of a [`BufPool`].
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Most bytes of memory that the pool maps: 1 GiB by default. The pool grows in steps, as
-    /// buffers are needed. An eighth is reserved for buffers of 64 KiB and less.
+    /// Most bytes of memory the pool maps: 1 GiB by default. The pool grows in steps, as buffers
+    /// are needed. An eighth is reserved for buffers of 64 KiB and less.
     pub max_bytes: usize,
     /// Whether to request transparent huge pages in regions of 2 MiB and more. They save TLB misses
     /// on large messages and cost memory where only part of a region is used. Off by default.
     pub huge_pages: bool,
-    /// Whether to overwrite the message in a returned buffer with [`POISON_BYTE`] at once, so that
-    /// a later read of freed memory shows: for checks. Costs a write of the message. Later
-    /// poisoning pools of the thread reuse the pool's memory, since checks make many pools.
+    /// Whether to overwrite the message in a returned buffer with [`POISON_BYTE`] at once, so a
+    /// later read of freed memory shows: for checks. Costs a write of the message. Later poisoning
+    /// pools of the thread reuse the pool's memory, since checks make many pools.
     ///
     /// [`POISON_BYTE`]: super::POISON_BYTE
     pub poison: bool,
@@ -86,7 +86,7 @@ pub enum PoolExhausted {
     Limit {
         /// Size of the requested block, headers included.
         requested_bytes: usize,
-        /// Bytes that the pool has mapped.
+        /// Bytes the pool has mapped.
         reserved_bytes: usize,
         /// [`PoolConfig::max_bytes`].
         max_bytes: usize,
@@ -117,7 +117,7 @@ pub enum PoolExhausted {
 pub struct InUse {
     /// The number of live buffers.
     pub count: usize,
-    /// The memory that they occupy, headers and rounding included.
+    /// The memory they occupy, headers and rounding included.
     pub bytes: usize,
 }
 
@@ -296,8 +296,8 @@ impl Inner {
     /// its last buffer has returned.
     ///
     /// # Safety
-    /// `pool` is alive. If its last handle is gone, `pool` is the pointer that the handle left
-    /// behind. The block is one of the pool's idle blocks.
+    /// `pool` is alive. If its last handle is gone, `pool` is the pointer the handle left behind.
+    /// The block is one of the pool's idle blocks.
     #[cold]
     #[inline(never)]
     unsafe fn after_return(pool: NonNull<()>, block: NonNull<Meta>) {
@@ -331,8 +331,8 @@ impl Drop for Inner {
     }
 }
 
-/// The rest of a class's newest chunk. Blocks are cut off one by one, so that memory stays
-/// untouched until it is needed.
+/// The rest of a class's newest chunk. Blocks are cut off one by one, so memory stays untouched
+/// until it is needed.
 #[derive(Debug)]
 struct Uncut {
     start: NonNull<u8>,

@@ -14,8 +14,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps `bytes` bytes. With `huge_pages`, and from 2 MiB on, requests huge pages, a hint that
-    /// the kernel may ignore.
+    /// Maps `bytes` bytes. With `huge_pages`, and from 2 MiB on, requests huge pages, a hint the
+    /// kernel may ignore.
     ///
     /// # Errors
     /// The kernel's error: usually the address space or the commit limit is used up.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use super::region::Region;
 
-/// Most bytes that a thread keeps.
+/// Most bytes a thread keeps.
 const SPARE_BYTES_MAX: usize = 64 << 20;
 
 /// Larger regions return to the operating system: few of their pages were touched.
@@ -48,7 +48,7 @@ pub(super) fn take(bytes: usize) -> Option<Region> {
     SPARE.try_with(|spare| spare.borrow_mut().take(bytes)).ok().flatten()
 }
 
-/// Keeps a region that its pool has released, or unmaps it.
+/// Keeps a region its pool has released, or unmaps it.
 pub(super) fn keep(region: Region) {
     // An ending thread keeps nothing: the region is dropped with the closure.
     let _ = SPARE.try_with(move |spare| drop(spare.borrow_mut().keep(region)));

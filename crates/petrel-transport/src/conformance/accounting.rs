@@ -55,7 +55,7 @@ pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
     }
 }
 
-/// Answers each frame through its return path, and logs the answers that the path accepted.
+/// Answers each frame through its return path, and logs the answers the path accepted.
 struct Answering {
     /// Bytes of the next answer.
     len: usize,

@@ -1,7 +1,7 @@
-//! Frames with distinct contents, so that mixed or damaged bytes show.
+//! Frames with distinct contents, so mixed or damaged bytes show.
 
-/// First byte of a frame with tag 0: protocol version 1 in the high half, so that no frame looks
-/// like a bundle or like another version.
+/// First byte of a frame with tag 0: protocol version 1 in the high half, so no frame looks like a
+/// bundle or like another version.
 const FIRST_BYTE: u8 = 0x10;
 
 /// Frame number `sequence` of the sender or link `tag` (below 16), `len` bytes long.

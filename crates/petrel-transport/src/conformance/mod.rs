@@ -219,7 +219,7 @@ fn carry<H: Harness>(
     arrived
 }
 
-/// Returns how many of `frames`, at least one, make a burst that the medium holds.
+/// Returns how many of `frames`, at least one, make a burst the medium holds.
 fn burst_len(frames: &[Vec<u8>], capacity_bytes: usize) -> usize {
     let mut bytes = 0;
     let fitting = frames.iter().take(TX_BURST_MAX).take_while(|frame| {

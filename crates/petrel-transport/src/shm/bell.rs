@@ -24,8 +24,8 @@
 //!
 //! - *Fill the queue, or never read it.* `send` then returns `EAGAIN`, and the wake-up is dropped:
 //!   one is queued already.
-//! - *Send more than it may.* A side sends at most one byte for each sleep that the other declares.
-//!   A peer that sends more loses its rings.
+//! - *Send more than it may.* A side sends at most one byte for each sleep the other declares. A
+//!   peer that sends more loses its rings.
 //! - *Send descriptors.* A received descriptor must be closed in the end, and its last close can
 //!   block: a TCP socket with `SO_LINGER` waits for its data. So bytes are examined (`MSG_PEEK`)
 //!   before they are received. Bytes with descriptors are never received, and closing hands the

@@ -11,7 +11,7 @@ use crate::transport::MIN_FRAME_BYTES;
 pub const MIN_RING_BYTES: usize = 64 << 10;
 
 /// Largest ring, in bytes. More than any pair of processes has in flight at once; bounds the memory
-/// that a peer can make us map.
+/// a peer can make us map.
 pub const MAX_RING_BYTES: usize = 1 << 30;
 
 /// Default ring, in bytes. It holds 63 frames of the default largest size, nearly a whole burst,
@@ -23,8 +23,8 @@ pub const DEFAULT_RING_BYTES: usize = 1 << 20;
 /// takes 512 packets per 8 MiB, where copying dominates, not the cost per packet.
 pub const DEFAULT_MAX_FRAME_BYTES: usize = (16 << 10) + 64;
 
-/// Default limit of peers. It bounds the memory that peers can make an endpoint map (two rings
-/// each, touched on use) and the time to go to sleep, which visits every ring.
+/// Default limit of peers. It bounds the memory peers can make an endpoint map (two rings each,
+/// touched on use) and the time to go to sleep, which visits every ring.
 pub const DEFAULT_MAX_PEERS: usize = 1024;
 
 /// Ring sizes for a simulator. The smallest holds two of the smallest frames that every transport
@@ -38,7 +38,7 @@ const _: () = assert!(DEFAULT_RING_BYTES >= MIN_RING_BYTES && DEFAULT_RING_BYTES
 // Lengths of frames are `u32` in a record and in the segment's header.
 const _: () = assert!(max_frame_limit(MAX_RING_BYTES) < u32::MAX as usize);
 
-/// Settings of one [`Shm`](super::Shm) and of the segments that it creates.
+/// Settings of one [`Shm`](super::Shm) and of the segments it creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
     /// Size of each of a pair's two rings in bytes: a power of two from [`MIN_RING_BYTES`] to
@@ -50,7 +50,7 @@ pub struct ShmConfig {
     ///
     /// A message in one frame is copied once, by its sender, if the receiver's handler reads in the
     /// ring (`on_in_place`); otherwise once more. Large frames pay where the ring stays in a cache
-    /// that the two cores share; see the [module](super#large-frames).
+    /// the two cores share; see the [module](super#large-frames).
     pub max_frame_bytes: usize,
     /// Try huge pages for new segments, with normal pages as the fallback.
     pub huge_pages: bool,
@@ -91,7 +91,7 @@ impl ShmConfig {
     }
 }
 
-/// Validated sizes that the two sides of a segment agree on.
+/// Validated sizes the two sides of a segment agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     ring_bytes: usize,

@@ -31,7 +31,7 @@ pub trait Eye {
     /// Called for each frame delivered to the endpoint.
     fn taken(&mut self, peer: PeerId, frame: &[u8]);
 
-    /// Called for each frame that the endpoint wrote while it handled a frame of this peer.
+    /// Called for each frame the endpoint wrote while it handled a frame of this peer.
     fn answered(&mut self, peer: PeerId, frame: &[u8]);
 }
 
@@ -184,7 +184,7 @@ impl<C: Cord> Doorbell for Rope<C> {
     }
 }
 
-/// Shows an eye the frames that a handler receives and writes.
+/// Shows an eye the frames a handler receives and writes.
 struct Seen<'a, H, E> {
     handler: H,
     eye: &'a mut E,

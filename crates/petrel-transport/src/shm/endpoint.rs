@@ -52,12 +52,12 @@ impl Shm {
         may_sleep
     }
 
-    /// The descriptor that peers make readable to wake a sleeping endpoint.
+    /// The descriptor peers make readable to wake a sleeping endpoint.
     pub fn bells(&self) -> Option<BorrowedFd<'_>> {
         self.bells.as_ref().map(Bells::as_fd)
     }
 
-    /// Ends the announcement of [`Shm::prepare_wait`], so that peers save their wake-ups again.
+    /// Ends the announcement of [`Shm::prepare_wait`], so peers save their wake-ups again.
     /// `has_rung` is true if [`Shm::bells`] was readable. The next [`Transport::rx_burst`] polls
     /// every ring with frames.
     pub fn finish_wait(&mut self, has_rung: bool) {

@@ -32,8 +32,8 @@ use rustix::net::{
 /// Most descriptors in one sent message. A pair of endpoints needs one.
 pub const MAX_FDS: usize = 8;
 
-/// Most descriptors that the kernel accepts in one message (`SCM_MAX_FD`). The receiver makes room
-/// for all of them; otherwise the kernel would close the rest in the receiving thread.
+/// Most descriptors the kernel accepts in one message (`SCM_MAX_FD`). The receiver makes room for
+/// all of them; otherwise the kernel would close the rest in the receiving thread.
 const KERNEL_FDS_MAX: usize = 253;
 
 const SEND_CONTROL_BYTES: usize = cmsg_space!(ScmRights(MAX_FDS));
@@ -199,7 +199,7 @@ impl Drop for PeerFds {
     }
 }
 
-/// Closes a stream, without waiting for descriptors that its peer may have put into its queue.
+/// Closes a stream, without waiting for descriptors its peer may have put into its queue.
 pub fn hang_up(stream: UnixStream) {
     // Nothing is queued afterwards. Fails only for a stream that is no longer connected.
     let _ = shutdown(&stream, Shutdown::Both);
@@ -342,7 +342,7 @@ pub(super) mod tests {
         assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 
-    /// A TCP socket whose close waits for a minute: it has data that its peer does not receive.
+    /// A TCP socket whose close waits for a minute: it has data its peer does not receive.
     pub(in crate::shm) fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -42,7 +42,7 @@ const _: () = assert!(DATA_OFFSET.is_multiple_of(super::ring::RECORD_ALIGN));
 /// Size of the requested huge pages, and the most by which a segment exceeds its needs.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-// Loom's atomics are larger than the words that they model, and never live in a segment.
+// Loom's atomics are larger than the words they model, and never live in a segment.
 #[cfg(not(loom))]
 const _: () = {
     assert!(CONTROL_BYTES == 256 && align_of::<Control>() == CONTROL_OFFSET);
@@ -59,7 +59,7 @@ pub(super) fn data_offset(ring: usize, geometry: Geometry) -> usize {
     DATA_OFFSET + ring * geometry.ring_bytes()
 }
 
-/// Bytes that a segment needs.
+/// Bytes a segment needs.
 pub(super) fn segment_bytes(geometry: Geometry) -> usize {
     data_offset(2, geometry)
 }
@@ -73,7 +73,7 @@ pub(super) fn encode_header(geometry: Geometry) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Reads a header that a peer wrote.
+/// Reads a header a peer wrote.
 pub(super) fn decode_header(header: &[u8; HEADER_BYTES]) -> Result<Geometry, ShmError> {
     let [m0, m1, m2, m3, m4, m5, m6, m7, v0, v1, v2, v3, f0, f1, f2, f3, ring @ ..] = *header;
     if [m0, m1, m2, m3, m4, m5, m6, m7] != MAGIC {

@@ -42,7 +42,7 @@ impl ShmLink {
     }
 }
 
-/// The parts of a link that the datapath uses.
+/// The parts of a link the datapath uses.
 #[derive(Debug)]
 pub(super) struct OpenLink<B> {
     pub(super) outgoing: Producer<RingMemory>,

@@ -17,8 +17,8 @@
 //!   the two uses.
 //! - The bytes of frames are written by plain copies, through raw pointers, and read as
 //!   [`RingFrame`]s: no reference to them is ever made. Between correct sides no access races: a
-//!   producer writes only to bytes that the consumer has released (or never had), a consumer reads
-//!   only published bytes, and each hand-over is a release/acquire pair. The rule for producers is
+//!   producer writes only to bytes the consumer has released (or never had), a consumer reads only
+//!   published bytes, and each hand-over is a release/acquire pair. The rule for producers is
 //!   therefore absolute: **a record is never written between its publication and its release.**
 //! - A peer that breaks the rule changes bytes during the copy. The copy may be torn, but it is
 //!   private and does not change afterwards. [`shared`](crate::SharedBytes) explains how the loads

@@ -47,7 +47,7 @@
 //! Segments are memory files without a name, wake-ups go over a connection, and the rendezvous is a
 //! socket in the abstract namespace. All of them live in descriptors and mappings, which the kernel
 //! closes for a killed process. The survivor of a pair keeps its side until the control plane
-//! removes the peer. Meanwhile its frames go nowhere, and records that the dead process had not
+//! removes the peer. Meanwhile its frames go nowhere, and records the dead process had not
 //! published are never seen.
 //!
 //! # Trust
@@ -57,7 +57,7 @@
 //! against peers that crash, have bugs, or are of another version, within the means of a process.
 //!
 //! A peer **cannot**
-//! - change bytes that the application or the protocol core has seen: they get private copies, or
+//! - change bytes the application or the protocol core has seen: they get private copies, or
 //!   [`SharedBytes`](crate::SharedBytes), which copies and has no `&[u8]`;
 //! - make us access memory outside the segment, loop, panic or allocate: every value read from the
 //!   rings is checked first (see [`ring`]), and a ring with an impossible value is abandoned and
@@ -82,8 +82,7 @@
 //!   that either side has touched until the link ends;
 //! - queue so many descriptors that the kernel refuses ours (`ETOOMANYREFS`, a limit per user): new
 //!   links then use UDP;
-//! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool, so that we
-//!   fault;
+//! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool, so we fault;
 //! - block one thread of ours, up to [`CLOSING_MAX`] in all, by a descriptor whose close blocks;
 //!   then no further rendezvous is accepted. While this process has no free descriptor, the kernel
 //!   drops descriptors in the nexus' own thread, where such a close may block: leave the limit of

@@ -49,7 +49,7 @@ impl Rendezvous {
         Ok(Self { listener, name, refused_count: 0 })
     }
 
-    /// The name that the peer needs for [`connect`].
+    /// The name the peer needs for [`connect`].
     pub fn name(&self) -> [u8; NAME_BYTES] {
         self.name
     }

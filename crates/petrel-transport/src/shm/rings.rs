@@ -29,7 +29,7 @@ pub(super) struct Rings<B> {
     first_touched: u32,
     /// The further peers with frames, each once.
     touched: Vec<u32>,
-    /// Room for a copy of the longest frame that a peer may send.
+    /// Room for a copy of the longest frame a peer may send.
     scratch: Vec<u8>,
     stats: TransportStats,
 }

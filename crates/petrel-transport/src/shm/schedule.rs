@@ -1,8 +1,8 @@
 //! The choice and order of the rings to poll.
 //!
 //! An endpoint may have hundreds of peers of which few talk at a time. A look at an idle ring costs
-//! a load from a line that no other core changes. Hundreds of looks are more than an empty turn of
-//! the event loop should cost, and push the application's data out of the first-level cache.
+//! a load from a line no other core changes. Hundreds of looks are more than an empty turn of the
+//! event loop should cost, and push the application's data out of the first-level cache.
 //!
 //! So rings are *hot* or *cold*. Every burst polls all hot rings, and a few cold ones in turn. A
 //! frame makes a cold ring hot; [`COOLING_POLLS`] vain looks make a hot ring cold. A cold ring's
@@ -62,7 +62,7 @@ impl Schedule {
         self.cold.retain(|&cold| cold != ring);
     }
 
-    /// Number of rings that a burst polls with [`Schedule::current`].
+    /// Number of rings a burst polls with [`Schedule::current`].
     #[inline]
     pub(super) fn hot_count(&self) -> usize {
         self.hot.len()

@@ -1,4 +1,4 @@
-//! A segment: the memory that a pair of endpoints shares.
+//! A segment: the memory a pair of endpoints shares.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -31,8 +31,8 @@ pub enum Side {
     Opener,
 }
 
-/// The memory that a pair of endpoints shares: one ring for each direction, in a file without a
-/// name (`memfd`). The kernel frees it with the last process that has it, however the process ends.
+/// The memory a pair of endpoints shares: one ring for each direction, in a file without a name
+/// (`memfd`). The kernel frees it with the last process that has it, however the process ends.
 ///
 /// The file cannot shrink, grow, or get other seals. The seals protect a process from faults when
 /// its peer goes wrong.
@@ -65,8 +65,8 @@ impl Segment {
         Ok(Self { file, mapping: Arc::new(mapping), geometry })
     }
 
-    /// Opens a segment that a peer created, in pages of the usual size. `file` is not trusted: a
-    /// file that cannot be used safely is refused.
+    /// Opens a segment a peer created, in pages of the usual size. `file` is not trusted: a file
+    /// that cannot be used safely is refused.
     ///
     /// # Errors
     /// When `file` is not a sealed memory file of this user with a valid header and the header's
@@ -218,7 +218,7 @@ fn check_file(file: BorrowedFd<'_>) -> Result<usize, ShmError> {
     usize::try_from(stat.st_size).map_err(|_| no_memory_file)
 }
 
-/// Copies the header out, so that the checked bytes are the used bytes.
+/// Copies the header out, so the checked bytes are the used bytes.
 fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], ShmError> {
     let mut bytes = [MaybeUninit::uninit(); HEADER_BYTES];
     let (header, _) = rustix::io::pread(file, &mut bytes, 0)?;

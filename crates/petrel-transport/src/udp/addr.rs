@@ -108,8 +108,8 @@ impl Hash for AddrKey {
 }
 
 /// A seeded folded-multiply hash: a few instructions where the standard one takes 20 ns. The table
-/// holds only peers that the control plane admitted, and the seed is secret. A stranger can thus
-/// neither fill nor predict the table.
+/// holds only peers the control plane admitted, and the seed is secret. A stranger can thus neither
+/// fill nor predict the table.
 #[derive(Clone, Copy)]
 pub(super) struct AddrHash {
     seed: u64,

@@ -19,7 +19,7 @@ pub(super) struct Room {
     pub(super) has_asked: bool,
 }
 
-/// The state that a burst needs.
+/// The state a burst needs.
 pub(super) struct Burst<'a> {
     pub(super) plan: &'a mut Plan,
     pub(super) peers: &'a mut PeerTable,
@@ -183,7 +183,7 @@ pub(super) trait Outlet {
         stats.tx_dropped_error += load.frames;
     }
 
-    /// Adds a frame to the burst that the fast path did not accept.
+    /// Adds a frame to the burst the fast path did not accept.
     ///
     /// # Safety
     /// As for [`Transport::push`].

@@ -1,4 +1,4 @@
-//! Settings of the UDP transport, and the capabilities that the kernel grants.
+//! Settings of the UDP transport, and the capabilities the kernel grants.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -75,7 +75,7 @@ impl Default for UdpConfig {
     }
 }
 
-/// The part of a [`UdpConfig`] that the kernel granted.
+/// The part of a [`UdpConfig`] the kernel granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdpCapabilities {
@@ -119,7 +119,7 @@ pub enum UdpError {
 pub struct UdpLink {
     /// The peer's data port.
     pub addr: SocketAddr,
-    /// The largest frame that the peer announced, or `None` if only the path limits frames.
+    /// The largest frame the peer announced, or `None` if only the path limits frames.
     pub max_frame: Option<usize>,
     /// The two sides have agreed that frames between them are ECN-capable (RFC 3168): the client
     /// reacts to marks, and the server echoes them. Several links to one address may differ; then

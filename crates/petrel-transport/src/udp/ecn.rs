@@ -1,5 +1,5 @@
-//! Explicit Congestion Notification (RFC 3168): marks sent packets as ECN-capable, so that switches
-//! mark them instead of dropping them, and reads the marks of received packets.
+//! Explicit Congestion Notification (RFC 3168): marks sent packets as ECN-capable, so switches mark
+//! them instead of dropping them, and reads the marks of received packets.
 //!
 //! Both are for peers that agreed ([`UdpLink::ecn`](super::UdpLink::ecn)), because each has a
 //! price. Congestion control cannot slow a sender of ECT(0) packets whose peer echoes no marks. And

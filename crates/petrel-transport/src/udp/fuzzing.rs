@@ -22,7 +22,7 @@ const MESSAGE_BYTES_MAX: [usize; 3] = [65_507, 6_000, 0];
 /// Most datagrams into which the kernel cuts one message.
 const SEGMENTS_MAX: usize = 64;
 
-/// Most bytes that the kernel joins.
+/// Most bytes the kernel joins.
 const TRAIN_BYTES_MAX: usize = 65_507;
 
 /// Most bursts and bytes of one input, to bound its time.
@@ -31,7 +31,7 @@ const BYTES_MAX: usize = 1 << 20;
 
 /// Sends bursts of frames. The input chooses their peers and lengths, and the kernel's refusals.
 /// The result must obey the kernel's rules, and be exactly the sent frames in each peer's order.
-/// Then receives buffers that no plan has made.
+/// Then receives buffers no plan has made.
 pub fn check(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(&mut input);

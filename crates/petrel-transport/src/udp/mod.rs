@@ -73,8 +73,8 @@ use send::Sender;
 const HEADER_BYTES_V4: usize = 20 + 8;
 const HEADER_BYTES_V6: usize = 40 + 8;
 
-/// Largest IP packet that a 16-bit length can state. It bounds a datagram on devices such as
-/// loopback that claim more, and the size of a segmentation offload.
+/// Largest IP packet a 16-bit length can state. It bounds a datagram on devices such as loopback
+/// that claim more, and the size of a segmentation offload.
 const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
@@ -142,12 +142,12 @@ impl Udp {
         })
     }
 
-    /// The address that peers send to, with the port that the system chose.
+    /// The address peers send to, with the port the system chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The options that the kernel granted, as of now.
+    /// The options the kernel granted, as of now.
     pub fn capabilities(&self) -> UdpCapabilities {
         self.capabilities
     }

@@ -4,9 +4,9 @@
 //! the interface. Datagrams to groups arrive on separate sockets, one for each address: the data
 //! port's socket is bound to an address of the host. A group's socket is bound to the group's
 //! address and thus receives nothing else. Over IPv4 it is a member for the group's sender only
-//! (source-specific, RFC 4607), so that the kernel and the switches exclude other senders. Frames
-//! count as those of the peer with their source address; strangers' datagrams are dropped as at the
-//! data port.
+//! (source-specific, RFC 4607), so the kernel and the switches exclude other senders. Frames count
+//! as those of the peer with their source address; strangers' datagrams are dropped as at the data
+//! port.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ use super::config::UdpConfig;
 use super::option::set_int_option;
 use super::receive::Receiver;
 
-/// Most addresses that a transport listens at: each is a system call in every burst.
+/// Most addresses a transport listens at: each is a system call in every burst.
 const LISTENERS_MAX: usize = 16;
 
 /// A group address with its socket.
@@ -27,7 +27,7 @@ pub(super) struct Listener {
     address: SocketAddr,
     socket: UdpSocket,
     pub(super) receiver: Receiver,
-    /// Wanted senders, once for each group that the sender was joined for.
+    /// Wanted senders, once for each group the sender was joined for.
     sources: Vec<IpAddr>,
 }
 

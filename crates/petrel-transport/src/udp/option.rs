@@ -7,7 +7,7 @@ pub(super) fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Resul
     let mut value: libc::c_int = 0;
     let mut len = size_of_val(&value) as libc::socklen_t;
     let to = std::ptr::from_mut(&mut value).cast();
-    // SAFETY: `to` and `len` describe a live `int`; the kernel writes at most that much.
+    // SAFETY: `to` and `len` describe a live `int`; the kernel writes at most `len` bytes.
     let result =
         unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, to, &raw mut len) };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }

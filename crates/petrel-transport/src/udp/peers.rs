@@ -34,7 +34,7 @@ pub(super) struct Peer {
     source: PeerId,
 }
 
-/// An address that peers have.
+/// An address peers have.
 struct Source {
     /// Its first peer, which keeps its slot while the address has any peer.
     id: PeerId,

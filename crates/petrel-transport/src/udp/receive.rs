@@ -1,4 +1,4 @@
-//! Receives datagrams from the kernel, and splits those that it joined.
+//! Receives datagrams from the kernel, and splits those it joined.
 //!
 //! A call fills buffers of 64 KiB; with receive offload each may hold many datagrams of equal size
 //! from one peer. They are delivered one by one, in place, and the next call is made when all are
@@ -10,8 +10,8 @@
 //!
 //! Offload has a price too: the size of joined datagrams comes in a control message, and a call
 //! with one takes 50 ns more than `recvfrom`, at each end. So offload is switched on only when
-//! several datagrams came at once, and then stays on: there is no sign that the last joined
-//! datagrams have left the socket. A round trip over loopback is 3 % shorter while offload is off.
+//! several datagrams came at once, and then stays on: there is no sign the last joined datagrams
+//! have left the socket. A round trip over loopback is 3 % shorter while offload is off.
 //!
 //! Marks of congestion (see `ecn`) have the same price. They are read while a peer has agreed to
 //! them: on every call for several datagrams, and for one in [`LONE_PER_LOOK`] of the lone
@@ -37,7 +37,7 @@ use super::send::last_errno;
 use super::socket::enable_gro;
 use crate::buf::Region;
 
-/// Holds the largest UDP datagram, and the largest run of datagrams that the kernel joins.
+/// Holds the largest UDP datagram, and the largest run of datagrams the kernel joins.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Buffers per call if each can hold a run of datagrams: enough to spread the call's cost, few
@@ -85,8 +85,8 @@ const SEGMENT_BYTES: (libc::c_int, libc::c_int) = (libc::SOL_UDP, libc::UDP_GRO)
 /// Most buffers of a receiver.
 const BUFFERS_MAX: usize = BUFFERS_WITHOUT_GRO;
 
-/// The memory that the kernel reads and writes beside the buffers, one entry of each array per
-/// buffer. Zero is a valid value of all fields, which are integers and nullable pointers.
+/// The memory the kernel reads and writes beside the buffers, one entry of each array per buffer.
+/// Zero is a valid value of all fields, which are integers and nullable pointers.
 #[repr(C)]
 struct Slots {
     headers: [libc::mmsghdr; BUFFERS_MAX],
@@ -116,9 +116,9 @@ pub(super) struct Receiver {
     buffers: Region,
     /// Holds a [`Slots`].
     slots: Region,
-    /// Buffers that a call may fill.
+    /// Buffers a call may fill.
     count: usize,
-    /// Buffers that the last call filled.
+    /// Buffers the last call filled.
     filled: usize,
     /// The buffer to deliver from, and the offset in it.
     buffer: usize,
@@ -263,7 +263,7 @@ impl Receiver {
         }
     }
 
-    /// Restores the fields of a header that the kernel has changed and reads in the next call.
+    /// Restores the fields of a header the kernel has changed and reads in the next call.
     #[inline]
     fn reset(&mut self, index: usize) {
         // SAFETY: the memory is a `Slots`, and no reference to it exists, as `&mut self` shows; the
@@ -334,8 +334,8 @@ impl Receiver {
         assert!(count <= self.count);
         let looks = self.reads_marks && self.looks.is_due();
         let is_plain = count == 1 && self.offload != Offload::On && !looks;
-        // SAFETY: `count` headers point to live memory of the sizes that they state; see the
-        // module's documentation.
+        // SAFETY: `count` headers point to live memory of the sizes they state; see the module's
+        // documentation.
         let filled = unsafe {
             let headers = self.slots().cast();
             if is_plain {
@@ -387,8 +387,8 @@ impl Receiver {
         }
     }
 
-    /// [`Receiver::fill`] of one buffer with values that no honest kernel returns: any size of
-    /// joined datagrams, and the flags of truncation.
+    /// [`Receiver::fill`] of one buffer with values no honest kernel returns: any size of joined
+    /// datagrams, and the flags of truncation.
     #[cfg(any(test, fuzzing))]
     pub(super) fn fill_with_any(
         &mut self,
@@ -491,8 +491,8 @@ unsafe fn receive_plain(socket: BorrowedFd<'_>, header: *mut libc::mmsghdr) -> O
 /// Called by `syscall`, as in `send`.
 ///
 /// # Safety
-/// There are `count` headers. All pointers in them lead to live memory of the sizes that they
-/// state, which is not used elsewhere.
+/// There are `count` headers. All pointers in them lead to live memory of the sizes they state,
+/// which is not used elsewhere.
 #[inline]
 unsafe fn receive_headers(
     socket: BorrowedFd<'_>,
@@ -547,7 +547,7 @@ mod tests {
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(socket.local_addr().unwrap()).unwrap();
         let mut receiver = Receiver::new(false).unwrap();
-        // Calls that have filled buffers, and the number of buffers that each filled.
+        // Calls that have filled buffers, and the number of buffers each filled.
         let mut filled_by = |datagrams: usize| {
             (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
             let mut filled = Vec::new();

@@ -5,11 +5,11 @@
 //!
 //! # Why the unsafe code is sound
 //!
-//! The headers that the kernel reads are full of pointers: to addresses and bytes of the plan, to
-//! callers' frames, and to arrays in here. [`Sender::send`] writes all of them anew from a plan
-//! that it borrows for the whole call, and makes the system call before it returns. So each points
-//! to live memory when the kernel follows it; the caller promises that the frames are still there.
-//! The kernel only reads their targets. Between calls the pointers dangle, and are not followed.
+//! The headers the kernel reads are full of pointers: to addresses and bytes of the plan, to
+//! callers' frames, and to arrays in here. [`Sender::send`] writes all of them anew from a plan it
+//! borrows for the whole call, and makes the system call before it returns. So each points to live
+//! memory when the kernel follows it; the caller promises that the frames are still there. The
+//! kernel only reads their targets. Between calls the pointers dangle, and are not followed.
 
 use std::iter::repeat_with;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -83,7 +83,7 @@ impl Controls {
     }
 }
 
-/// The arrays that the kernel reads, allocated once.
+/// The arrays the kernel reads, allocated once.
 pub(super) struct Sender {
     headers: Box<[libc::mmsghdr]>,
     iovecs: Box<[libc::iovec]>,
@@ -227,8 +227,8 @@ pub(super) unsafe fn send_datagram(
     unsafe { send_bare(socket.as_raw_fd(), name, piece) >= 0 }
 }
 
-/// Sends one datagram in one piece, without a header around it. Saves 50 of the 1000 ns that a
-/// datagram takes from socket to socket.
+/// Sends one datagram in one piece, without a header around it. Saves 50 of the 1000 ns a datagram
+/// takes from socket to socket.
 ///
 /// # Safety
 /// Piece and name are live memory.

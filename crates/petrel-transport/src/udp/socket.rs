@@ -33,9 +33,9 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
     Ok((socket.into(), capabilities))
 }
 
-/// Binds a socket to a port requested by number. Dissolving an association loses a port that the
-/// system chose. So a socket with such a port is closed, and the next one requests that port;
-/// another process may have taken it by then.
+/// Binds a socket to a port requested by number. Dissolving an association loses a port the system
+/// chose. So a socket with such a port is closed, and the next one requests that port; another
+/// process may have taken it by then.
 fn bind_by_number(config: &UdpConfig) -> Result<(Socket, bool), UdpError> {
     if config.bind.port() != 0 {
         return bind(config, config.bind);
@@ -108,7 +108,7 @@ pub(super) fn enable_gro(socket: BorrowedFd<'_>) -> bool {
     set_gro(socket, true).is_ok()
 }
 
-/// Datagrams that the kernel has dropped so far, mostly for lack of room. It counts with 32 bits.
+/// Datagrams the kernel has dropped so far, mostly for lack of room. It counts with 32 bits.
 pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
     let mut memory = [0u32; SK_MEMINFO_DROPS + 1];
     let mut len = size_of_val(&memory) as libc::socklen_t;
@@ -119,8 +119,8 @@ pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
     memory[SK_MEMINFO_DROPS]
 }
 
-/// Returns the MTU in bytes of IP packet that the kernel knows for the path from `local` to `peer`:
-/// the MTU of the route's device, or less after a router's report. No packet is sent.
+/// Returns the MTU in bytes of IP packet the kernel knows for the path from `local` to `peer`: the
+/// MTU of the route's device, or less after a router's report. No packet is sent.
 ///
 /// # Errors
 /// When there is no route, the families differ, or `local` is not an address of this host.

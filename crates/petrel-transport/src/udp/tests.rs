@@ -137,7 +137,7 @@ impl WithSocket {
         Self { udp, peer, socket }
     }
 
-    /// [`WithSocket::new`] with a second, silent peer, so that the socket is not connected.
+    /// [`WithSocket::new`] with a second, silent peer, so the socket is not connected.
     fn with_another(config: UdpConfig) -> Self {
         let mut ends = Self::new(config);
         let addr = SocketAddr::new(ends.udp.local_addr().ip(), 9);
@@ -156,7 +156,7 @@ impl WithSocket {
         buffer[..len].to_vec()
     }
 
-    /// The frames that the transport delivers up to `last`, which is sent behind all others.
+    /// The frames the transport delivers up to `last`, which is sent behind all others.
     fn frames_until(&mut self, last: &[u8]) -> Vec<Vec<u8>> {
         self.send_to_udp(last);
         let mut frames: Vec<Vec<u8>> = Vec::new();

@@ -1,4 +1,4 @@
-//! The settings that transports get unless they say otherwise, as their documentation names them.
+//! The default settings of transports, as documented.
 
 use petrel_transport::buf::PoolConfig;
 use petrel_transport::shm::ShmConfig;

@@ -1,4 +1,4 @@
-//! Wake-ups between peers over shared memory, one of which means harm.
+//! Wake-ups between peers over shared memory, one of them malicious.
 #![cfg(not(loom))]
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ const HANG: Duration = Duration::from_secs(60);
 
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Where the sleep word is of the ring from the creator to the opener, and that ring's head.
+/// Offsets of the sleep word and of the head of the ring from the creator to the opener.
 const SLEEP_OFFSET: u64 = 256;
 const HEAD_OFFSET: u64 = 128;
 
@@ -70,7 +70,7 @@ fn ends<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     told.recv_timeout(HANG).expect("it is held up")
 }
 
-/// The peer declares sleep after sleep, takes no wake-up, and makes its end blocking.
+/// The peer declares sleep after sleep, receives no wake-up, and makes its end blocking.
 #[test]
 fn flush__is_not_held_up_by_a_peer_that_takes_no_wake_ups() {
     const SLEEPS: u64 = 3_000;
@@ -85,7 +85,7 @@ fn flush__is_not_held_up_by_a_peer_that_takes_no_wake_ups() {
         attacked
     });
     assert_eq!(attacked.shm.stats().tx_syscalls, SLEEPS);
-    // After its death too.
+    // After the peer's death too.
     let (gone, _) = UnixStream::pair().unwrap();
     drop(std::mem::replace(&mut attacked.bell, gone));
     let stats = ends(move || {
@@ -107,7 +107,7 @@ fn wait__one_wake_up_for_each_sleep_is_taken_and_one_more_ends_the_link() {
     attacked.bell.write_all(&[7; 2]).unwrap();
     attacked.sleep_and_wake();
     assert_eq!(attacked.shm.stats().rx_broken_rings, 1);
-    // We have hung up, and nothing keeps us awake.
+    // The link's bell is closed, and does not end our sleep.
     assert_eq!(attacked.bell.read(&mut [0]).unwrap(), 0);
     assert!(!attacked.has_bells());
 }
@@ -123,7 +123,7 @@ fn wait__a_peer_that_hangs_up_keeps_nobody_awake() {
     assert_eq!(attacked.shm.stats().rx_broken_rings, 0);
 }
 
-/// A TCP socket whose close waits for a minute: it has data that its peer does not take.
+/// A TCP socket whose close waits for a minute: it has data its peer does not receive.
 fn lingering() -> (TcpStream, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -134,7 +134,7 @@ fn lingering() -> (TcpStream, TcpListener) {
     (stream, listener)
 }
 
-/// To take a descriptor is to close it in the end, and that may block.
+/// A received descriptor has to be closed in the end, which may block.
 #[test]
 fn wait__is_not_held_up_by_descriptors_that_come_with_a_wake_up() {
     let mut attacked = Attacked::new();
@@ -148,7 +148,7 @@ fn wait__is_not_held_up_by_descriptors_that_come_with_a_wake_up() {
     assert_eq!(stats.rx_broken_rings, 1);
 }
 
-/// Nor when the connection lives on elsewhere, as it does while somebody closes it who is not to wait for that.
+/// Also if the connection lives on elsewhere, as while a closing thread holds it.
 #[test]
 fn remove_peer__leaves_nothing_that_keeps_awake() {
     for hangs_up in [false, true] {
@@ -164,7 +164,7 @@ fn remove_peer__leaves_nothing_that_keeps_awake() {
         }
         attacked.shm.remove_peer(peer);
         assert!(!attacked.has_bells());
-        // The others are still listened to.
+        // Other bells still end the sleep.
         attacked.bell.write_all(&[7]).unwrap();
         assert!(attacked.has_bells());
     }

@@ -1,5 +1,5 @@
-//! The shared-memory transport passes the suite that every transport passes, with large and small
-//! rings, and whether it may sleep or polls for ever.
+//! The shared-memory transport passes the suite for all transports, with large and small rings,
+//! sleeping or polling for ever.
 #![cfg(not(loom))]
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ impl Rings {
         Shm::new(&self.0, Waker::new().unwrap())
     }
 
-    /// Links two endpoints. Returns what each calls the other.
+    /// Links two endpoints. Returns the peer id of the other in each.
     fn link(&self, a: &mut Shm, b: &mut Shm) -> (PeerId, PeerId) {
         let owned = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
         let segment = Segment::create(&self.0).unwrap();

@@ -1,5 +1,5 @@
 //! The shared-memory transport within one process: sending, refusing, waiting, many peers, and
-//! peers whose rings hold garbage.
+//! rings with garbage.
 #![cfg(not(loom))]
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +32,7 @@ fn owned(fd: impl AsFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
 
-/// Links two endpoints. Returns what each calls the other, and the segment's descriptor.
+/// Links two endpoints. Returns the peer id of the other in each, and the segment's descriptor.
 fn link(config: &ShmConfig, a: &mut Shm, b: &mut Shm) -> (PeerId, PeerId, OwnedFd) {
     let segment = Segment::create(config).unwrap();
     let file = owned(&segment);
@@ -72,7 +72,7 @@ fn receive(shm: &mut Shm) -> Vec<(PeerId, Vec<u8>)> {
     frames
 }
 
-/// Burst after burst, until one brings nothing.
+/// Receives burst after burst, until an empty one.
 fn receive_all(shm: &mut Shm) -> Vec<(PeerId, Vec<u8>)> {
     let mut frames = Vec::new();
     loop {
@@ -173,8 +173,8 @@ fn max_frame_bytes__is_the_segments_on_both_sides() {
     assert_eq!(a.max_frame_bytes(to_b), 0);
 }
 
-/// A message in one frame, read where it lies. The ring goes round several times, so that frames
-/// begin at many places and the ends are skipped.
+/// A message in one frame, read in place. Several laps make frames begin at many places and skip to
+/// the start.
 #[test]
 fn tx_burst__frames_of_megabytes_arrive_whole_in_large_rings() {
     const MIB: usize = 1 << 20;
@@ -196,7 +196,7 @@ fn tx_burst__frames_of_megabytes_arrive_whole_in_large_rings() {
     assert_eq!((b.stats().rx_broken_rings, a.stats().tx_blocked), (0, 0));
 }
 
-/// Several large frames are under way at once, and a ring that they fill refuses the next.
+/// Several large frames are in flight at once, and a ring full of them refuses the next.
 #[test]
 fn tx_burst__large_frames_fill_a_large_ring() {
     const MIB: usize = 1 << 20;
@@ -349,7 +349,7 @@ fn may_receive__is_known_of_the_only_ring_that_is_left() {
         assert!(hub.may_receive());
         assert_eq!(receive(&mut hub), [(two.0, b"x".to_vec())]);
     }
-    // In the place of one that has gone.
+    // A new peer in the place of a removed one.
     let mut next = endpoint(&config);
     let (to_next, ..) = link(&config, &mut hub, &mut next);
     assert!(hub.may_receive());
@@ -357,8 +357,8 @@ fn may_receive__is_known_of_the_only_ring_that_is_left() {
     assert!(!hub.may_receive());
 }
 
-/// The frames that a transport lends to its reader lie in the ring, which the sender goes on filling
-/// from buffers that it overwrites at once.
+/// The frames lent to the reader lie in the ring. The sender continues to fill it from buffers it
+/// overwrites at once.
 #[test]
 fn rx_burst__frames_stay_while_their_reader_looks_and_their_sender_goes_on() {
     let Pair { mut a, mut b, to_b, to_a, .. } = pair();
@@ -369,7 +369,7 @@ fn rx_burst__frames_stay_while_their_reader_looks_and_their_sender_goes_on() {
         let bytes = message(sent);
         let mut buffer = pool.alloc(bytes.len(), 1).unwrap();
         buffer.set_message(&bytes);
-        // Dropped, and so poisoned, when this returns.
+        // Dropped, and so poisoned, when this closure returns.
         let is_taken = send(a, to_b, buffer.data()) == 0;
         sent += usize::from(is_taken);
         is_taken
@@ -427,7 +427,7 @@ fn wait__ends_at_its_timeout_and_by_its_waker() {
     assert!(!a.waker().drain(), "the wait took the signal");
 }
 
-/// Receives one frame, sleeping as often as it takes.
+/// Receives one frame, with as many sleeps as needed.
 fn receive_by_sleeping(shm: &mut Shm, mut on_frame: impl FnMut(&[u8])) {
     let start = Instant::now();
     while shm.rx_burst(1, |_, frame| on_frame(frame)) == 0 {
@@ -462,7 +462,7 @@ fn huge_pages__are_used_or_done_without() {
     assert_eq!(receive(&mut b), [(to_a, vec![5; 16 << 10])]);
 }
 
-/// Where a segment has the head of the ring from its creator to its opener, and the ring.
+/// Offsets in a segment of the head of the ring from its creator to its opener, and of that ring.
 const HEAD_OFFSET: u64 = 128;
 const RING_OFFSET: u64 = 4096;
 
@@ -493,7 +493,7 @@ fn tx_burst__gives_up_a_ring_with_impossible_positions() {
     send(&mut b, to_a, b"was in time");
     assert_eq!(receive(&mut a).len(), 1);
     scribble(&file, HEAD_OFFSET, &3u64.to_le_bytes());
-    // The head is looked at when the ring seems full.
+    // The producer reads the head when the ring seems full.
     for _ in 0..100 {
         assert_eq!(send(&mut a, to_b, &[1; 2048]), 0);
     }
@@ -504,12 +504,12 @@ fn tx_burst__gives_up_a_ring_with_impossible_positions() {
     assert!(receive(&mut a).is_empty());
 }
 
-/// Anywhere in the control words and the start of the rings, most often where it matters.
+/// Writes anywhere in the control words and the start of the rings, most often to meaningful words.
 fn write() -> impl Strategy<Value = (u64, Vec<u8>)> {
     let word = prop_oneof![0..20_000u64, (0..2500u64).prop_map(|n| n * 8), any::<u64>()];
     let control = (0..4u64, word.clone()).prop_map(|(line, word)| (HEAD_OFFSET + 128 * line, word));
     let record = (0..100u64, word).prop_map(|(record, word)| (RING_OFFSET + 128 * record, word));
-    // Right for its place.
+    // A header with the right check for its place.
     let header = (0..100u64, 0..4000u64)
         .prop_map(|(line, length)| (RING_OFFSET + 64 * line, line << 32 | length));
     let words =
@@ -520,8 +520,8 @@ fn write() -> impl Strategy<Value = (u64, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Whatever a peer writes wherever it wants: no panic, no endless
-    /// burst, no frame longer than agreed, and other peers go on.
+    /// Whatever a peer writes anywhere: no panic, no endless burst, no frame longer than agreed,
+    /// and other peers are unaffected.
     #[test]
     fn garbage__harms_nobody(writes in prop::collection::vec(write(), 1..40)) {
         let Pair { mut a, mut b, to_b, to_a, file } = pair();

@@ -1,4 +1,4 @@
-//! Which settings and descriptors make a segment, and which are refused.
+//! Accepted and refused settings and descriptors of segments.
 #![cfg(not(loom))]
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

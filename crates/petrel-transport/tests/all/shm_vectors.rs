@@ -1,4 +1,4 @@
-//! The ring vectors of `docs/wire-protocol.md` §13.7, by both ends of a mapped segment.
+//! The ring vectors of `docs/wire-protocol.md` §13.7, at the two ends of a mapped segment.
 #![cfg(not(loom))]
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use petrel_transport::{PeerId, Transport, TxFrame};
 
 const PAGE: &str = include_str!("../../../../docs/wire-protocol.md");
 
-/// Blocks on the page: a page whose blocks are not found must not pass.
+/// Number of blocks on the page: a page without its blocks must not pass.
 const WELL_FORMED: usize = 4;
 const BROKEN: usize = 6;
 
@@ -21,7 +21,7 @@ struct Vector {
     name: &'static str,
     at: u64,
     frames: Vec<Vec<u8>>,
-    /// Offsets in the ring, and what is there.
+    /// Offsets in the ring, with the bytes there.
     records: Vec<(u64, Vec<u8>)>,
     nothing: Option<u64>,
     is_broken: bool,
@@ -58,7 +58,7 @@ fn vector(block: &'static str) -> Vector {
     vector
 }
 
-/// Both ends of a ring whose position is `at`, the memory, and what they call each other.
+/// The two ends of a ring at a given position, its memory, and the consumer's id at the producer.
 struct Ring {
     producer: Shm,
     consumer: Shm,

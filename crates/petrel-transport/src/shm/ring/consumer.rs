@@ -34,7 +34,7 @@ pub struct Consumer<M> {
     max_frame_bytes: usize,
     /// Position of the next record.
     head: u64,
-    /// The head that the producer knows.
+    /// The head the producer knows.
     released: u64,
     /// The head at which [`Consumer::has_data`] last found nothing, unless a sleep came in between.
     idle_at: Cell<u64>,
@@ -183,8 +183,8 @@ impl<M: Memory> Consumer<M> {
 
     /// Number of frames after which the next end of a publication ends a call of
     /// [`Consumer::receive`]. After an empty poll, one frame is enough: hardly any publication
-    /// follows the awaited one yet. A look for it would fetch the line that the producer is about
-    /// to fill, and the answers to the frames would wait for that fetch. But of small publications
+    /// follows the awaited one yet. A look for it would fetch the line the producer is about to
+    /// fill, and the answers to the frames would wait for that fetch. But of small publications
     /// that were already waiting, a call takes several and answers them in bursts; otherwise bursts
     /// would stay small for ever.
     #[inline]

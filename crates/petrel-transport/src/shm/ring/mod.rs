@@ -10,8 +10,8 @@
 //! overwrites the released bytes. `tail - head` bytes are in use, which distinguishes a full ring
 //! from an empty one.
 //!
-//! A record never crosses the end of the ring, so that the consumer can lend it in one piece. If
-//! too few bytes remain for the next record, a marker skips them.
+//! A record never crosses the end of the ring, so the consumer can lend it in one piece. If too few
+//! bytes remain for the next record, a marker skips them.
 //!
 //! # Departures from the simple algorithm
 //!
@@ -21,11 +21,11 @@
 //! 2. *Private positions.* Each side keeps its own position in private memory, and only reports it
 //!    in the shared word. Writes of the peer to the shared words thus cannot move this side's
 //!    position.
-//! 3. *A cached head.* The producer remembers the last head that it read, and reads the shared word
+//! 3. *A cached head.* The producer remembers the last head it read, and reads the shared word
 //!    again only if that head leaves too little room.
 //! 4. *Batched publication.* [`Producer::push`] writes records, and [`Producer::publish`] makes all
 //!    of them visible at once. Heads are released once per burst, or whenever an eighth of the ring
-//!    was read, so that a long burst of large frames does not starve the producer.
+//!    was read, so a long burst of large frames does not starve the producer.
 //! 5. *Sleep by declaration.* The consumer declares in a word of its own whether it sleeps. The
 //!    producer reads the word after publishing. See below.
 //!
@@ -38,17 +38,16 @@
 //! looks at it, and bytes of an earlier lap are never taken for a record.
 //!
 //! Records are aligned to cache lines ([`RECORD_ALIGN`]): a small frame and its header are one
-//! line, and the consumer looks at no line that it would not read anyway.
+//! line, and the consumer looks at no line it would not read anyway.
 //!
-//! The last record of a burst is marked, so that the consumer need not look behind it. Such a look
-//! would fetch the very line that the producer fills next, and the burst's answers would wait for
-//! it.
+//! The last record of a burst is marked, so the consumer need not look behind it. Such a look would
+//! fetch the very line the producer fills next, and the burst's answers would wait for it.
 //!
 //! Measured between two cores, baseline ping-pong of 48 B, best of seven: tail and records aligned
 //! to 8 bytes 525 ns, to 64 bytes 430; header instead of tail, 64 bytes 300; the last with a look
 //! behind the record before the answer 370. Calls of 32 B went from 0.65 to 0.45 µs, of which the
 //! baseline takes 0.32. Calls with 60 in flight lost 6 to 9 % of their rate, and 12 % when the
-//! consumer always looked for more behind a burst that it had not waited for. Bulk was unchanged.
+//! consumer always looked for more behind a burst it had not waited for. Bulk was unchanged.
 //!
 //! (An earlier attempt found no gain. It looked behind each burst.)
 //!
@@ -61,15 +60,14 @@
 //! order of the two fences one comes first: either the consumer then sees the header, or the
 //! producer sees the sleep.
 //!
-//! The producer remembers the last sleep that it ended. So a sleep costs it one system call, and
-//! the word has one writer. Records that it publishes between that call and the consumer's next
-//! sleep are found by the check before that sleep: had the producer seen that sleep, it would have
-//! ended it.
+//! The producer remembers the last sleep it ended. So a sleep costs it one system call, and the
+//! word has one writer. Records it publishes between that call and the consumer's next sleep are
+//! found by the check before that sleep: had the producer seen that sleep, it would have ended it.
 //!
 //! (An earlier form had the producer swap the word to "awake". It was no simpler, let a bad
 //! producer write to the consumer's word, and loom could not follow it: loom does not model that
-//! nothing can come between the value that a swap reads and the value that it writes in the order
-//! of a word's values.)
+//! nothing can come between the value a swap reads and the value it writes in the order of a word's
+//! values.)
 //!
 //! The fence waits until the producer's stores have left its store buffer, which includes fetching
 //! the header's cache line from the consumer's core. Measured (with a tail) between two cores of a
@@ -88,11 +86,11 @@
 //! and a length from 1 to the agreed maximum, and its record must lie in whole before the end of
 //! the ring. The record then also ends within a ring's length of the released head, as a record has
 //! at most half of the ring and heads are released every eighth. A skip must lead over at most half
-//! of the ring, so that two cannot follow each other. Any other value makes the ring [`Broken`]; no
+//! of the ring, so two cannot follow each other. Any other value makes the ring [`Broken`]; no
 //! access depends on an unchecked value. The budget of the call bounds every loop.
 //!
-//! The core is generic over [`Memory`], so that the same code runs in a mapped segment and, with
-//! tracked cells, under loom (`tests/loom_ring.rs`).
+//! The core is generic over [`Memory`], so the same code runs in a mapped segment and, with tracked
+//! cells, under loom (`tests/loom_ring.rs`).
 
 mod consumer;
 mod producer;
@@ -121,7 +119,7 @@ fn is_asleep(sleep_word: u64) -> bool {
     sleep_word % 2 == 1
 }
 
-/// The peer wrote a value that no correct peer writes. The ring is of no further use.
+/// The peer wrote a value no correct peer writes. The ring is of no further use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -131,7 +129,7 @@ pub struct Broken;
 #[derive(Debug)]
 struct Line<T>(T);
 
-/// The words that the two sides share, each with one writer.
+/// The words the two sides share, each with one writer.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Control {
@@ -213,7 +211,7 @@ pub unsafe trait Memory {
     ///
     /// # Safety
     /// `offset` is a multiple of 8, and `offset + length` is at most the capacity. Only the
-    /// consumer calls this, for published bytes that it has not released.
+    /// consumer calls this, for published bytes it has not released.
     unsafe fn with_frame<R>(
         &self,
         offset: usize,

@@ -14,7 +14,7 @@
 pub const RECORD_HEADER_BYTES: usize = 8;
 
 /// Records start at multiples of this many bytes, a cache line. A small frame and its header are
-/// one line, and the consumer finds the next record in a line that it does not read otherwise.
+/// one line, and the consumer finds the next record in a line it does not read otherwise.
 pub const RECORD_ALIGN: usize = 64;
 
 /// The word at the place of a header while there is no record.
@@ -37,7 +37,7 @@ pub const fn max_frame_limit(capacity: usize) -> usize {
     capacity / 2 - RECORD_HEADER_BYTES
 }
 
-/// The bytes that a frame of `length` bytes occupies in the ring.
+/// The bytes a frame of `length` bytes occupies in the ring.
 #[inline]
 pub(super) fn record_bytes(length: usize) -> usize {
     // A sum and a mask; `next_multiple_of` would compare too.

@@ -425,7 +425,7 @@ fn receive__releases_during_a_long_burst() {
     assert!(pushed > 0);
 }
 
-/// The head that the producer knows during the delivery of each one-line frame.
+/// The head the producer knows during the delivery of each one-line frame.
 fn heads_during(before: usize, frames: usize) -> Vec<u64> {
     let (ring, mut consumer) = near_the_end(CAPACITY - before * RECORD_ALIGN, &vec![8; frames]);
     let mut heads = Vec::new();

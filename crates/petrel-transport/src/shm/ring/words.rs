@@ -1,5 +1,5 @@
-//! Headers of records: every length, every bit of a position, and every kind of word that a peer
-//! may leave at the consumer's place, against a literal reading of the layout (`record.rs`).
+//! Headers of records: every length, every bit of a position, and every kind of word a peer may
+//! leave at the consumer's place, against a literal reading of the layout (`record.rs`).
 
 use super::heap::Heap;
 use super::record::{Header, record_bytes};
@@ -65,16 +65,16 @@ fn store(ring: &Heap, offset: usize, word: u64) {
     unsafe { ring.store_word(offset, word) };
 }
 
-/// Lower halves: every length that a ring of this size could hold and some more, the ends of the
-/// 31-bit range, and single bits; each with and without the mark.
+/// Lower halves: every length a ring of this size could hold and some more, the ends of the 31-bit
+/// range, and single bits; each with and without the mark.
 fn lower_halves() -> impl Iterator<Item = u32> {
     let ends = [SKIP, SKIP - 1, SKIP - CAPACITY as u32, SKIP / 2];
     let lengths = (0..=CAPACITY as u32 + 70).chain(ends).chain((10..31).map(|bit| 1 << bit));
     lengths.flat_map(|length| [length, length | LAST])
 }
 
-/// Positions that a peer may claim: the right position, its neighbours, positions of other laps,
-/// and the right position with any one bit wrong.
+/// Positions a peer may claim: the right position, its neighbours, positions of other laps, and the
+/// right position with any one bit wrong.
 fn positions(right: u64) -> impl Iterator<Item = u64> {
     let line = RECORD_ALIGN as u64;
     let others =

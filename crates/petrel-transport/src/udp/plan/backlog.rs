@@ -1,5 +1,5 @@
-//! Handles a plan that cannot be sent as it is: splits messages that the kernel does not segment,
-//! and keeps messages for which it has no room.
+//! Handles a plan that cannot be sent as it is: splits messages the kernel does not segment, and
+//! keeps messages for which it has no room.
 
 use petrel_planted::planted;
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::bundle;
 
-/// A plan, with the state that the peer table keeps beside it.
+/// A plan, with the state the peer table keeps beside it.
 struct World {
     plan: Plan,
     lanes: HashMap<u32, u32>,

@@ -83,7 +83,7 @@ pub(super) fn set_codepoint(socket: &UdpSocket, codepoint: u8) {
     set_int_option(socket.as_fd(), level, name, codepoint.into()).unwrap();
 }
 
-/// The frames that a transport delivers before `last`, which is sent behind all others.
+/// The frames a transport delivers before `last`, which is sent behind all others.
 fn heard_until(ends: &mut WithSocket, last: &[u8]) -> Vec<(Vec<u8>, bool)> {
     ends.send_to_udp(last);
     let mut heard = Heard::default();
@@ -95,7 +95,7 @@ fn heard_until(ends: &mut WithSocket, last: &[u8]) -> Vec<(Vec<u8>, bool)> {
     heard.0
 }
 
-/// The next datagram, with the codepoint that the kernel reports.
+/// The next datagram, with the codepoint the kernel reports.
 fn next_with_codepoint(socket: &UdpSocket) -> (Vec<u8>, u8) {
     let mut bytes = vec![0u8; 70_000];
     let mut control = [0u64; 8];
@@ -152,7 +152,7 @@ fn rx_burst__tells_frames_with_a_mark_from_those_without() {
     }
 }
 
-/// Sends `count` datagrams of one size in a message that the kernel may hand over whole.
+/// Sends `count` datagrams of one size in a message the kernel may hand over whole.
 fn send_train(ends: &WithSocket, codepoint: u8, first: u8, count: u8) -> Vec<(Vec<u8>, bool)> {
     const BYTES: usize = 1200;
     set_codepoint(&ends.socket, codepoint);
@@ -277,7 +277,7 @@ fn tx_burst__says_ect_to_those_who_agreed_and_to_nobody_else() {
     }
 }
 
-/// Each datagram belongs to one link, and has the codepoint that the link agreed to
+/// Each datagram belongs to one link, and has the codepoint the link agreed to
 /// (`docs/wire-protocol.md` §8.4).
 #[test]
 fn add_peer__of_a_link_without_ecn_to_an_address_leaves_the_others_ect() {

@@ -48,7 +48,7 @@ fn unless_host_lacks<T>(result: Result<T, LinkError>) -> Option<T> {
     None
 }
 
-/// The frames that a transport receives until it has `bytes` bytes.
+/// The frames a transport receives until it has `bytes` bytes.
 fn receive(from: &mut Udp, bytes: usize) -> Vec<(PeerId, Vec<u8>)> {
     let mut frames: Vec<(PeerId, Vec<u8>)> = Vec::new();
     while frames.iter().map(|(_, frame)| frame.len()).sum::<usize>() < bytes {

@@ -108,7 +108,7 @@ fn set_device(device: &str, request: u32, value: u32) -> Result<(), String> {
     ask.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(|error| error.to_string())?;
     use std::os::fd::AsRawFd;
-    // SAFETY: the request points to the two words that the kernel reads for it.
+    // SAFETY: the request points to the two words the kernel reads for it.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut ask) };
     let error = std::io::Error::last_os_error();
     if result == 0 { Ok(()) } else { Err(format!("{device}, request {request:#x}: {error}")) }
