@@ -85,7 +85,7 @@ fn key(session: u64) -> TimerKey {
     TimerKey { session: session as u32, generation: 0, slot: 0 }
 }
 
-/// A hundred paced sessions: one is inserted and one comes due every microsecond.
+/// A hundred paced sessions: an insertion and a due entry every microsecond.
 #[inline(never)]
 fn measured_releases(wheel: &mut TimerWheel) -> u64 {
     let mut due = 0;
@@ -100,7 +100,7 @@ fn measured_releases(wheel: &mut TimerWheel) -> u64 {
     due
 }
 
-/// The same in the half for timeouts, with its ticks.
+/// Inserts and takes timeouts likewise, at the pace of the coarse ticks.
 #[inline(never)]
 fn measured_timeouts(wheel: &mut TimerWheel) -> u64 {
     let mut due = 0;

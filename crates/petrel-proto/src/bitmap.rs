@@ -101,8 +101,8 @@ impl Window {
         Insert::New
     }
 
-    /// Adds all packets of an acknowledgement: those below `cumulative` and those in `words`, counted from
-    /// there. Outdated acknowledgements are harmless. Returns the number of new packets.
+    /// Adds all packets of an acknowledgement: packets below `cumulative`, and from there on the bits of
+    /// `words`. Outdated acknowledgements are harmless. Returns the number of new packets.
     #[inline]
     pub fn merge(&mut self, cumulative: u32, words: &Words) -> u32 {
         if is_clear(words) && is_clear(&self.words) {
@@ -141,7 +141,7 @@ impl Window {
 }
 
 /// Bits for the packets of a window, by packet index modulo [`WINDOW_PACKETS`]. At most this number of
-/// consecutive packets are in flight, so no two share a bit.
+/// consecutive packets are in flight, so every packet has its own bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketBits {
     words: Words,
@@ -300,7 +300,7 @@ mod tests {
             let mut window = Window::new();
             let mut model = Model::default();
             for (near, far) in steps {
-                // Mostly near the front, so that runs are absorbed; sometimes far ahead.
+                // Mostly near the front, to absorb runs; sometimes far ahead.
                 let ahead = if near == 0 { far } else { near % 9 };
                 let packet = (model.cumulative() + ahead).saturating_sub(2);
                 prop_assert_eq!(window.insert(packet), model.insert(packet));

@@ -56,7 +56,7 @@ counters! {
     calls_cancelled,
     /// CANCEL frames sent, for calls given up after some packet was sent.
     cancels_sent,
-    /// CANCEL frames accepted for requests that were arriving, running, or not there yet.
+    /// CANCEL frames accepted for arriving, running, or future requests.
     cancels_received,
     /// CANCEL frames accepted for requests already answered.
     cancels_too_late,
@@ -121,7 +121,7 @@ counters! {
     answers_dropped_idle,
     /// Large answers given up because memory was short and the client had not asked for a while.
     answers_dropped_short,
-    /// Answers that the client asked for after they were given up.
+    /// Requests from clients for answers already given up.
     answers_missed,
     /// Large answers replaced by an error, because their session or peer holds its share of the message
     /// memory.

@@ -34,7 +34,7 @@ pub const SLOTS_AT_FIRST: u16 = 8;
 /// ([`ENDPOINT_METHOD`]). Smaller sessions cannot spare one.
 pub const SLOTS_WITH_RESERVE_MIN: u16 = 64;
 
-/// The method of requests to the endpoint itself, for its health; such requests never wait behind calls.
+/// The method of requests to the endpoint itself, for its health; these requests never wait behind calls.
 pub const ENDPOINT_METHOD: u16 = u16::MAX;
 
 /// Credits of a session, in packets: at 1.4 KB some 90 KB in flight. eRPC's implementation uses 32, the
@@ -42,9 +42,9 @@ pub const ENDPOINT_METHOD: u16 = u16::MAX;
 /// trip: with 32 credits one session with 60 calls in flight reached 0.6 of its rate.
 pub const CREDITS_DEFAULT: u16 = 64;
 
-/// Credits from which on one message holds at most half of them, so that small calls proceed beside large
-/// messages. Also, 32 packets of 16 KiB fit into half of a shared-memory ring; with 64 the ring was full, and
-/// the refused frames had to be made again.
+/// With this number of credits or more, one message holds at most half of the credits, and small calls
+/// proceed beside large messages. Also, 32 packets of 16 KiB fit into half of a shared-memory ring; with 64
+/// the ring was full, and the refused frames had to be made again.
 pub const CREDITS_SHARED_MIN: u16 = 64;
 
 /// Most credits of a session: bounds its share of a receive queue.
@@ -56,15 +56,14 @@ pub const BITMAP_WORDS: usize = 4;
 /// Packets of one message in flight at most: as many as the bitmap names.
 pub const WINDOW_PACKETS: u32 = 64 * BITMAP_WORDS as u32;
 
-/// Largest message that can be agreed on, in bytes: bounds the memory that one request can make a server
-/// reserve.
+/// Largest message that can be agreed on, in bytes: bounds a server's memory for one request.
 pub const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// Largest message by default, in bytes: 8 MiB, inclusive.
 pub const MESSAGE_BYTES_DEFAULT: u32 = 8 << 20;
 
 /// Longest retransmission timeout that can be set, in nanoseconds: an hour, far above any network's. The
-/// timeout is doubled up to 20 times before this bound applies, which stays within 64 bits.
+/// timeout is doubled up to 20 times before this bound applies, without exceeding 64 bits.
 pub const RTO_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Packets of a message: the packet index has 24 bits.
@@ -74,8 +73,8 @@ pub const MESSAGE_PACKETS_MAX: u32 = 1 << 24;
 /// header, less [`PACKET_OVERHEAD_BYTES`].
 pub const PACKET_BYTES_MIN: u32 = 1200;
 
-/// Largest payload of a full packet: 16 MiB, so that over shared memory a large message can be one packet,
-/// which the handler reads in place. Over UDP a datagram's 65 507 bytes are the limit.
+/// Largest payload of a full packet: 16 MiB. Over shared memory a large message can thus be one packet, read
+/// in place by the handler. Over UDP a datagram's 65 507 bytes are the limit.
 pub const PACKET_BYTES_MAX: u32 = 16 << 20;
 
 /// Sessions of an endpoint: the session field has 20 bits.
@@ -84,7 +83,7 @@ pub const SESSIONS_MAX: u32 = 1 << 20;
 /// First number that a request cannot have: the request field has 48 bits.
 pub const REQUEST_NUMBER_END: u64 = 1 << 48;
 
-/// First request numbers are below this value, so that at least as many numbers follow.
+/// First request numbers are below this value, to leave at least the same number of later ones.
 pub const FIRST_REQUEST_END: u64 = 1 << 47;
 
 /// Rounds of a slot that a request may be ahead of the server. A client gives up one request per round, and
@@ -95,17 +94,17 @@ pub const FUTURE_ROUNDS_MAX: u64 = 65_536;
 /// answer is found within half of the handler's time, and a minute of waiting costs some 30 probes.
 pub const WAITING_LOOK_DIVISOR: u64 = 2;
 
-/// Longest time between two such probes, in nanoseconds: 4 s. Then 2 000 calls that wait for long cost a
-/// session 500 probes a second, and a lost answer is 4 s late at most.
+/// Longest time between these probes, in nanoseconds: 4 s. Then 2 000 calls that wait for long cost a session
+/// 500 probes a second, and a lost answer is 4 s late at most.
 pub const WAITING_LOOK_NS_MAX: u64 = 4_000_000_000;
 
 /// A packet is lost when a packet sent this many transmissions later has arrived (RFC 9002 §6.1.1, which
 /// takes the number from TCP).
 pub const REORDERING_THRESHOLD: u32 = 3;
 
-/// Frames that one call of `Core::transmit` sends at most: one burst of a transport. The other end processes
-/// one burst while the next is made; with 60 calls in flight over UDP, 32 frames were better than 64 by a
-/// third, and than 16 by half.
+/// Most frames of one call of `Core::transmit`: one burst of a transport. The other end processes one burst
+/// while the next is made; with 60 calls in flight over UDP, 32 frames were better than 64 by a third, and
+/// than 16 frames by half.
 pub const TRANSMIT_FRAMES_MAX: usize = 32;
 
 /// CANCEL frames that may wait to be sent. When the queue is full, the medium accepts nothing anyway, and
@@ -153,8 +152,8 @@ pub const HELD_LOOKS_MAX: usize = 128;
 /// are kept for a while and counted, even if one packet carries them.
 pub const SPARE_BYTES_MAX: u32 = 64 << 10;
 
-/// A client confirms the reception of responses from this size on, so that the server need not keep them: one
-/// frame more for 45 packets over UDP.
+/// A client confirms the reception of responses from this size on, to let the server free them: one
+/// additional frame for 45 packets over UDP.
 pub const RECEIVED_TOLD_BYTES_MIN: u32 = 64 << 10;
 
 const _: () = {

@@ -2,8 +2,8 @@
 //!
 //! The wheel has two halves: a coarse one for timeouts, a millisecond and more ahead, and a fine one for
 //! pacing, some microseconds ahead. One wheel of 1 µs ticks would need a hundred thousand buckets, or
-//! hierarchies to move entries through. One comparison, with the earliest time in either half, serves both,
-//! so an endpoint without pacing pays nothing for the fine half.
+//! hierarchies to move entries through. One comparison, with the earliest time in either half, is enough. An
+//! endpoint without pacing pays nothing for the fine half.
 //!
 //! Timeouts are lazily re-armed. Moving a timer with every packet would cost more than the packet's protocol.
 //! So the entry of a slot stays in the wheel, and a new deadline only writes a field of the slot. When the
@@ -17,7 +17,7 @@
 //!
 //! With calls on thousands of sessions the balance is reversed: entries are hardly ever reused before they
 //! come due, and a visit to the slot misses the caches; the visits were a sixth of the time of a small call.
-//! So in a crowded wheel, a call that ends removes its entry.
+//! So in a crowded wheel, the end of a call removes the entry.
 //!
 //! Calls that wait for long probe the server seconds apart. Their entries are in a ring of coarse ticks, and
 //! move to the ring of timeouts when due within its reach. In the ring of timeouts alone, every one of a few
@@ -381,7 +381,7 @@ mod tests {
         keys
     }
 
-    /// An owner that handles timeouts first has collected the releases with them.
+    /// Handling timeouts first collects the due releases as well.
     #[test]
     fn releases_that_come_due_with_timeouts_are_not_forgotten() {
         let mut wheel = TimerWheel::new(0);
@@ -395,7 +395,8 @@ mod tests {
         assert_eq!((wheel.pop_release(), wheel.next_due_ns()), (None, None));
     }
 
-    /// Both halves ask for visits: the earlier one counts, and after its work no other visit is due at once.
+    /// The two halves need visits: the earlier time counts, and after its work no further visit is due at
+    /// once.
     #[test]
     fn next_due_ns__is_that_of_the_first_entry_of_both_halves() {
         for (deadline_ns, release_ns, due_ns, then_ns) in [

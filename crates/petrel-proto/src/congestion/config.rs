@@ -174,8 +174,8 @@ impl CongestionConfig {
     }
 }
 
-/// A checked configuration. An endpoint makes the controllers of its sessions from one, and the controllers
-/// share the parameters.
+/// A checked configuration. All controllers of an endpoint are made from one configuration and share its
+/// parameters.
 #[derive(Clone, Debug)]
 pub struct CongestionControl(Shared);
 

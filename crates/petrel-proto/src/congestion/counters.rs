@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CongestionCounters {
-    /// Acknowledgements that changed nothing in an uncongested session. Those of small calls are not counted,
-    /// to keep their cost at zero.
+    /// Acknowledgements that changed nothing in an uncongested session. Small calls do not count theirs, to
+    /// save the cost.
     pub acks_bypassed: u64,
     /// Acknowledgements processed by a controller.
     pub updates: u64,
@@ -53,7 +53,7 @@ impl core::ops::AddAssign for CongestionCounters {
 mod tests {
     use super::*;
 
-    /// A different number for every counter, so that a mix-up shows.
+    /// A different number for every counter, to detect mix-ups.
     fn counted(times: u64) -> CongestionCounters {
         CongestionCounters {
             acks_bypassed: times,

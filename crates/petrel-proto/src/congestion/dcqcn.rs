@@ -48,13 +48,13 @@ pub struct DcqcnConfig {
     /// The round trip of an RPC without queues, in nanoseconds, for sessions without a value of their own
     /// ([`Flow::bare_rtt_ns`]).
     pub bare_rtt_ns: u32,
-    /// The time, in nanoseconds, that bounds the packets in flight to those sent at the rate in this time.
+    /// A time in nanoseconds: the packets in flight are at most the rate's packets in this time.
     pub window_ns: u32,
     /// Increases that only recover a reduction.
     pub recovery_stages: u8,
     /// The additive increase of the target.
     pub step: Rate,
-    /// The unit of hyper increases; every further one adds one unit more.
+    /// The unit of hyper increases; every further increase adds another unit.
     pub hyper_step: Rate,
 }
 

@@ -46,18 +46,17 @@ impl Round {
 /// The number of packets over which losses are counted.
 const WINDOW_PACKETS: u32 = 64;
 
-/// Losses per window from which on losses are a sign of congestion: one in eight. A random loss of 10⁻²
-/// reaches this number once in 10⁷ windows; a full switch buffer loses more from every sender that does not
-/// slow down.
+/// Losses per window that are a sign of congestion: one in eight. A random loss of 10⁻² reaches this number
+/// once in 10⁷ windows; a full switch buffer loses more from every sender that does not slow down.
 const LOST_PACKETS: u32 = 8;
 
-/// Losses per window from which on the rate does not grow: one in 21. A random loss of 10⁻² reaches this
-/// number in one window of forty.
+/// Losses per window that stop growth of the rate: 1 in 21. A random loss of 10⁻² reaches this number in
+/// every fortieth window.
 const SUSPECT_PACKETS: u8 = 3;
 
-/// The number of losses that a silence counts as, after one timeout or several. A single silence is the lost
-/// last packet of a message. Two, with hardly an acknowledgement between them, are a path that carries next
-/// to nothing.
+/// The number of losses that a silence of one or more timeouts counts as. A single silence is the lost last
+/// packet of a message. Two silences, with hardly an acknowledgement in between, show a path with next to no
+/// capacity.
 const TIMEOUT_PACKETS: u8 = 4;
 
 /// If a packet was lost, its repetition after a timeout is acknowledged within this time, in nanoseconds,
@@ -66,7 +65,7 @@ const TIMEOUT_PACKETS: u8 = 4;
 const ANSWER_NS_MAX: u64 = 250_000;
 
 /// Returns the longest time from a timeout to an acknowledgement that still shows a loss, in nanoseconds. A
-/// limited session may have sent the repetition much later, so any time counts there.
+/// limited session may have sent the repetition much later, and any time counts.
 pub(super) fn answer_ns_max(is_limited: bool, bare_rtt_ns: u32) -> u64 {
     if is_limited { u64::MAX } else { ANSWER_NS_MAX + 2 * u64::from(bare_rtt_ns) }
 }

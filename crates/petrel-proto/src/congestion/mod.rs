@@ -130,11 +130,11 @@ pub trait Controller {
     /// The rate at which packets may leave; `None` means at once.
     fn pacing(&self) -> Option<Rate>;
 
-    /// Most packets in flight, at least one; `None` means as many as there are credits.
+    /// Most packets in flight, at least one; `None` if the credits are the only bound.
     fn window(&self) -> Option<u32>;
 
-    /// The longest round trip, in nanoseconds, that changes nothing if unmarked; `None` if the controller
-    /// needs every acknowledgement.
+    /// The longest round trip, in nanoseconds, without effect if unmarked; `None` if the controller needs
+    /// every acknowledgement.
     fn bypass_rtt_ns(&self) -> Option<u32>;
 }
 

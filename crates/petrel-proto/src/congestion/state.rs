@@ -7,8 +7,8 @@ use super::{Ack, CongestionCounters, Controller, Dcqcn, Flow, Pace, Pacer, Rate,
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Congestion {
-    /// Shorter round trips bypass the controller; 0 if none do. So one comparison checks that the session is
-    /// uncongested and stays so.
+    /// Shorter round trips bypass the controller; 0 disables the bypass. One comparison thus checks that the
+    /// session is uncongested and remains uncongested.
     bypass_below_ns: u32,
     /// True if the session is paced, or its window is below its credits.
     is_limited: bool,

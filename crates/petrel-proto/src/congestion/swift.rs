@@ -10,7 +10,7 @@
 //!
 //! * **Endpoint delay is part of the delay.** Swift has two windows, one for the fabric's delay and one for
 //!   the hosts', told apart by time stamps of the NICs. Petrel's acknowledgements carry no time of the
-//!   peer's, so there is one window, for the whole round trip; `target_ns` includes the delay of two hosts.
+//!   peer's, hence a single window for the whole round trip; `target_ns` includes the delay of two hosts.
 //! * **The number of hops** is unknown too, and part of `target_ns`.
 //! * **The bypass**, as for [Timely](super::timely): with the window at the credits, round trips up to
 //!   `target_ns` change nothing, and a longer one only opens a round. After one hiccup Swift's window would
@@ -48,7 +48,7 @@ pub struct SwiftConfig {
     pub increase: f64,
     /// Strength of reductions, 0 to 1.
     pub beta: f64,
-    /// The largest share of the window that one reduction takes, 0 to 1.
+    /// The largest reduction, as a share of the window, 0 to 1.
     pub reduction_max: f64,
     /// Least window, in packets.
     pub window_min: f64,

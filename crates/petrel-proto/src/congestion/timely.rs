@@ -230,8 +230,8 @@ impl Timely {
         }
     }
 
-    /// Zhu et al., CoNEXT'16, algorithm 2; but above `high_ns` all weight is on the round trip. There the
-    /// published reduction is the weaker one: 1.5 ms would take 9 % of the rate, 0.9 ms half of it.
+    /// Zhu et al., CoNEXT'16, algorithm 2; but above `high_ns` all weight is on the round trip. In this range
+    /// the published reduction is weaker: 1.5 ms would take 9 % of the rate, 0.9 ms half of it.
     fn by_weight(&mut self, rtt_ns: u32, gradient: f64) {
         let low = f64::from(self.low_ns());
         let is_high = rtt_ns > self.high_ns();

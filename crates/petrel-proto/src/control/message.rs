@@ -44,11 +44,10 @@ macro_rules! messages {
                 match self { $(Message::$name(_) => Kind::$name,)* }
             }
 
-            /// Checks the range of every field. Both the decoder and the encoder call this method, so that
-            /// neither side of a connection can send invalid values to the other.
+            /// Checks the range of every field. The decoder and the encoder call this method, to keep invalid
+            /// values from crossing the connection.
             ///
-            /// # Errors
-            /// The first field out of range.
+            /// # Errors The first field out of range.
             pub fn check(&self) -> Result<(), OutOfRange> {
                 match self { $(Message::$name(message) => message.check(),)* }
             }
@@ -226,7 +225,7 @@ pub struct SessionOpen {
     pub request: u32,
     /// The session's index at the client.
     pub session: u32,
-    /// The token that frames to the client must carry in this session.
+    /// The client's token, carried by frames to the client.
     pub token: u32,
     /// The session's first request number: a random multiple of `slots`.
     pub first_request: u64,
@@ -240,7 +239,7 @@ pub struct SessionOpen {
     pub packet_bytes: u32,
 }
 
-/// Accepts a session, with the parameters that hold.
+/// Accepts a session, with the agreed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionAccept {
     /// The link.
@@ -249,7 +248,7 @@ pub struct SessionAccept {
     pub request: u32,
     /// The session's index at the server.
     pub session: u32,
-    /// The token that frames to the server must carry in this session.
+    /// The server's token, carried by frames to the server.
     pub token: u32,
     /// Outstanding requests: at most the proposed number.
     pub slots: u16,

@@ -10,8 +10,8 @@
 //!
 //! The module reads neither sockets nor clocks. A decoder's memory is bounded by the largest message that the
 //! specification allows, and grows only with received bytes. The decoder checks the range of every value, so
-//! callers get messages that are valid in themselves. Callers check them against the current state: that a
-//! link exists, or that a request was made.
+//! callers get messages with valid contents. Callers check messages against the current state, such as
+//! existing links and earlier requests.
 
 mod decode;
 mod decoder;

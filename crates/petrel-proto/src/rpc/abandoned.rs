@@ -10,7 +10,7 @@ use crate::session::{Role, SessionId};
 use crate::wire::{Header, check_cancel};
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Returns true if a request runs and its client has not given it up, as known so far.
+    /// Returns true if a request runs and its client is not known to have given up.
     pub fn is_waited_for(&self, handle: RequestHandle) -> bool {
         match self.sessions.get(handle.session).map(|entry| &entry.role) {
             Some(Role::Server(server)) => server.runs(handle.number).is_some(),

@@ -144,10 +144,9 @@ impl<B: Buffer, T> Core<B, T> {
     /// Calls `method` on a session. The core writes the response to `response`, up to its capacity. Calls
     /// beyond the session's slots wait in a queue, as do calls before the session is open.
     ///
-    /// Every call ends with one [`Completion`] that carries `tag` and both buffers.
+    /// Every call ends with one [`Completion`], with `tag` and the two buffers.
     ///
-    /// # Errors
-    /// [`CallRejected`] returns the buffers; nothing was sent.
+    /// # Errors [`CallRejected`] returns the buffers; nothing was sent.
     #[inline]
     pub fn call(
         &mut self,
@@ -382,7 +381,7 @@ pub(super) fn finish<B: Buffer, T>(
 }
 
 impl<B> Shared<B> {
-    /// Counts a call that ends while its slot waits to send. In eRPC, with frames and not slots in the queue,
+    /// Counts a call ending while its slot waits to send. In eRPC, with frames and not slots in the queue,
     /// the queue would now refer to memory of the application (appendix C).
     #[inline]
     pub(super) fn note_queued_end<T>(

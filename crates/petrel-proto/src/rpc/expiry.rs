@@ -4,8 +4,8 @@
 //! timer wheel, for the earliest. A new call with a later deadline compares two numbers. When the entry comes
 //! due, the session checks its slots and queue, ends expired calls, and sets the entry for the next deadline.
 //!
-//! Calls without a deadline must cost nothing. In a slot they get the default timeout when the slot's timer
-//! first fires, in the queue when they enter it.
+//! Calls without a deadline must cost nothing. They get the default timeout when the slot's timer first
+//! fires, or on entering the queue.
 
 use super::call::{CallFailure, Execution, failed, finish};
 use super::{Completion, Core, Event, Shared};

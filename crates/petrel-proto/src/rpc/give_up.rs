@@ -39,7 +39,7 @@ struct Over {
 
 impl<B: Buffer, T> Core<B, T> {
     /// Cancels the first call of a session whose tag satisfies `is_it`. The call ends at once with CANCELLED.
-    /// The server gets a CANCEL if some packet was sent. Returns `None` if no such call is pending.
+    /// The server gets a CANCEL if some packet was sent. Returns `None` without a matching call.
     pub fn cancel(
         &mut self,
         session: SessionId,
@@ -57,8 +57,8 @@ impl<B: Buffer, T> Core<B, T> {
         Some(failed(session, queued, cancelled(Execution::NotSent)))
     }
 
-    /// Like [`Core::cancel`], with the call's end as an event of [`Core::poll_event`]. Returns false if no
-    /// such call is pending.
+    /// Like [`Core::cancel`], with the call's end as an event of [`Core::poll_event`]. Returns false without
+    /// a matching call.
     pub fn cancel_by_event(&mut self, session: SessionId, is_it: impl FnMut(&T) -> bool) -> bool {
         let Some(ended) = self.cancel(session, is_it) else { return false };
         self.events.push_back(Event::Completed(ended));
@@ -133,7 +133,7 @@ impl<B: Buffer> Shared<B> {
         }
     }
 
-    /// Confirms the reception of a whole response, so that the server can free it.
+    /// Confirms the reception of a whole response, to let the server free its memory.
     #[cold]
     pub(super) fn tell_received(&mut self, session: SessionId, number: u64, packets: u32) {
         self.queue_over(Over { session, number, received: packets });

@@ -19,7 +19,7 @@ pub struct Accepted {
     pub token: u32,
     /// The client's first request number.
     pub first_request: u64,
-    /// Largest request that this endpoint accepts, in bytes.
+    /// Largest request accepted by this endpoint, in bytes.
     pub request_bytes_max: u32,
 }
 
@@ -188,7 +188,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Returns the token that this endpoint chose for a session.
+    /// Returns this endpoint's own token for a session.
     pub fn token(&self, id: SessionId) -> Option<u32> {
         self.sessions.get(id).map(|entry| entry.origin.token())
     }

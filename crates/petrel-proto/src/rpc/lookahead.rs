@@ -1,4 +1,4 @@
-//! The addresses that upcoming frames will need, step by step, so that the owner can prefetch them.
+//! The memory addresses needed by upcoming frames, step by step, for prefetching by the owner.
 //!
 //! With 20 000 sessions no part of a session is in a cache when its next request comes. A small request then
 //! waits three times in turn: for the session, for the slot, and for the buffer of the slot's former answer.

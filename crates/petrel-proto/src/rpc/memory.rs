@@ -187,8 +187,8 @@ impl<B: Buffer> Shared<B> {
         server.slots.iter_mut().for_each(|state| self.let_go(state));
     }
 
-    /// Drops a request whose further packets did not come, or came too slowly for others that need memory.
-    /// The request will not run, and the client gets an error.
+    /// Drops a request whose further packets did not come, or came too slowly while memory was short. The
+    /// request will not run, and the client gets an error.
     fn drop_arriving(
         &mut self,
         id: SessionId,

@@ -68,7 +68,7 @@ pub enum Recovery {
     #[default]
     Selective,
     /// Packets out of order are dropped, and a timeout repeats all packets from the first missing one on, as
-    /// in eRPC (§5.3); for comparison. Both ends of a session should use the same method.
+    /// in eRPC (§5.3); for comparison. The two ends of a session should use one method.
     GoBackN,
 }
 
@@ -93,7 +93,7 @@ pub struct Config {
     /// Memory of this endpoint for messages, in bytes. A server derives the shares of sessions and peers from
     /// it (`docs/wire-protocol.md` §6.4). An endpoint sets its pool's limit here.
     pub memory_bytes: u64,
-    /// Most calls that wait in one session's queue.
+    /// Most waiting calls in a session's queue.
     pub backlog_max: usize,
     /// Enables the fast paths. Without them all calls take the slower general path, to measure the
     /// difference.
@@ -137,8 +137,8 @@ pub enum Event<B, T = u64> {
     Completed(Completion<B, T>),
     /// The client gave up a request registered by [`Core::watch`]. Comes once, and only before the answer.
     Cancelled(RequestHandle),
-    /// A session has used up its request numbers, or those that its server would accept: close the session
-    /// and open another.
+    /// A session has used up the request numbers, or those acceptable to the server: close the session and
+    /// open a new one.
     SessionExhausted(SessionId),
 }
 
@@ -170,8 +170,8 @@ pub struct Core<B, T = u64> {
     control: ControlFrames,
 }
 
-/// The state that all sessions share, apart from their table, so that a session and this state can be
-/// borrowed at once.
+/// The shared state of all sessions, separate from their table, to allow borrowing a session and the shared
+/// state at once.
 struct Shared<B> {
     config: Config,
     counters: Counters,
@@ -180,7 +180,7 @@ struct Shared<B> {
     work: WorkQueue,
     timers: TimerWheel,
     notices: VecDeque<Notice>,
-    /// The deadline that new calls inherit, and whether they inherit one.
+    /// The deadline inherited by new calls, and a flag for its presence.
     inherited_ns: u64,
     inherits: bool,
     /// The owner's latest reading of the clock.
@@ -257,7 +257,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.clock_ns = self.shared.clock_ns.max(clock_ns);
     }
 
-    /// Returns the next event; call this method until it returns `None`.
+    /// Returns the next event. To be called until the result is `None`.
     pub fn poll_event(&mut self) -> Option<Event<B, T>> {
         let notice = || {
             Some(match self.shared.notices.pop_front()? {
@@ -351,7 +351,7 @@ impl<B> Shared<B> {
     }
 
     /// Queues the slot that has waited longest for a credit or for the window, if a credit is free. The slot
-    /// stays at the head of the waiting slots until it has had its turn, so no later call takes the credit.
+    /// stays at the head of the waiting slots until its turn, to keep later calls from taking the credit.
     /// Then `Core::transmit` wakes the next slot.
     #[inline]
     fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {

@@ -12,8 +12,8 @@ use crate::session::{Role, SessionId};
 use crate::timer::TimerKey;
 use crate::wire::Flags;
 
-/// Response packets that one PULL allows in a paced session. They arrive at once, at the speed of the
-/// server's link, so they must be few.
+/// Response packets that one PULL allows in a paced session. The packets arrive at the speed of the server's
+/// link, so their number must be small.
 pub(super) const PACED_PULL_PACKETS: u32 = 2;
 
 /// The slot field of a timer entry for a whole session.

@@ -8,7 +8,7 @@
 //!    flag is [`ClientSlot::way_out`](crate::session::client::ClientSlot::way_out) before the request is
 //!    sent, `awaits_plain` until the response has arrived, and a server slot's `is_plain` for an answer.
 //! 2. Version, kind and flags of a header are compared as one number.
-//! 3. The results are for one kind of frame, so that no caller has to distinguish kinds again.
+//! 3. The results are for one kind of frame, to save callers from distinguishing kinds again.
 //!
 //! Other frames and calls return `None` or false without any change, and take the general path. `petrel bench
 //! factors` measures the gain: without the fast path small calls over shared memory reach 0.6 of their rate.
@@ -38,7 +38,7 @@ pub struct PlainRequest<'f, B> {
     pub method: u16,
     /// The whole request.
     pub payload: &'f [u8],
-    /// The buffer of the slot's former answer, for reuse in this one.
+    /// The buffer of the slot's former answer, for reuse.
     pub spare: Option<B>,
 }
 
@@ -100,8 +100,9 @@ impl Parsed<'_> {
     }
 }
 
-/// The state for a call on the fast path, every part looked up once. No operation on it may panic while a
-/// caller holds the call: otherwise the compiler would keep the call in memory, to drop it from there.
+/// The state for a call on the fast path, every part looked up once. No operation on this state may panic
+/// while a caller holds the call: otherwise the compiler would keep the call in memory, to drop it from
+/// there.
 struct PlainPlace<'a, B, T> {
     peer: PeerKey,
     to: Destination,
@@ -144,7 +145,7 @@ impl<'a, B, T> PlainPlace<'a, B, T> {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Makes a call whose request and response have one packet each. The request is sent at once if `sink`
+    /// Makes a call with a request and a response of one packet. The request is sent at once if `sink`
     /// accepts it. Returns the call if the session has no free slot, or the fast path does not apply.
     #[inline(always)]
     pub(super) fn call_plain<S: FrameSink>(
@@ -215,7 +216,7 @@ impl<B: Buffer, T> Core<B, T> {
             self.stall_slot(session, slot);
             return None;
         }
-        // Also if the queue has an entry of the slot's former call, which then serves this one: a check would
+        // Also if the queue has an entry of the slot's former call, usable for the new call: a check would
         // wait for the slot's memory.
         state.queued = true;
         self.shared.work.push(Work { session: session.index, slot: slot as u16, of_client: true });
@@ -238,8 +239,8 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// Handles a frame if it is a new request of one packet without any peculiarity. `None` has no meaning
-    /// for the frame: pass it to [`Core::handle_plain_response`] or [`Core::handle_frame`].
+    /// Handles new requests of one packet without any peculiarity. Returns `None` for other frames: pass
+    /// these to [`Core::handle_plain_response`] or [`Core::handle_frame`].
     #[inline(always)]
     pub fn handle_plain_request<'f>(
         &mut self,
@@ -310,8 +311,8 @@ impl<B: Buffer, T> Core<B, T> {
         })
     }
 
-    /// Handles a frame if it is the response of one packet to a request sent once, with status OK. `None` has
-    /// no meaning for the frame.
+    /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for other
+    /// frames: pass these to [`Core::handle_frame`].
     ///
     /// `clock` reads the clock, only if the call has a deadline; later responses are not handled here.
     #[inline(always)]

@@ -75,8 +75,8 @@ impl<B: crate::buffer::Buffer> Shared<B> {
     }
 }
 
-/// Computes the packets to send again: those asked for now, and those asked for before and not yet sent, less
-/// those that the client has.
+/// Computes the packets to send again: asked for now, or asked for before and not yet sent, and still missing
+/// at the client.
 fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull, spare: &mut Spare<ServerParts<B>>) {
     let end = state.response_sent.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
     let state = state.parts(spare);

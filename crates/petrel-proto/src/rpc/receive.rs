@@ -19,8 +19,7 @@ pub enum Received<'f, B, T = u64> {
         method: u16,
         /// The whole request.
         payload: &'f [u8],
-        /// The buffer of the slot's former answer, for reuse in this one (eRPC §4.3: the preallocated
-        /// response).
+        /// The buffer of the slot's former answer, for reuse (eRPC §4.3: the preallocated response).
         spare: Option<B>,
         /// The request's deadline, if any: later than now, on this core's clock.
         deadline_ns: Option<u64>,

@@ -27,7 +27,7 @@ pub(super) enum Age {
 
 #[inline]
 pub(super) fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
-    // Both are below 2^48 (or one stride below 0), so the wrapped difference has the right sign.
+    // The numbers are below 2^48 (or one stride below 0), and thus the wrapped difference has the right sign.
     let ahead = request.wrapping_sub(server.current(slot)) as i64;
     match ahead {
         ..0 => Age::Stale,
@@ -123,7 +123,7 @@ struct Packet<'f> {
     now_ns: u64,
     part: Part,
     flags: Flags,
-    /// The request's deadline by this packet, or [`NEVER`].
+    /// The deadline carried by the packet, or [`NEVER`].
     deadline_ns: u64,
     payload: &'f [u8],
 }

@@ -236,8 +236,8 @@ fn is_sound<B, T>(state: &ClientSlot<B, T>, part: Part, packet_bytes: u32, len: 
 }
 
 /// Detects losses: a packet sent later has arrived (§5.2). Every packet is asked for once by this evidence.
-/// After that the timer asks for the first missing packet; when its repetition arrives, all other packets
-/// allowed by then are late too, because they were sent before.
+/// After that the timer asks for the first missing packet; when its repetition arrives, all further packets
+/// allowed by then are late too, having been sent before.
 fn ask_again(parts: &mut ClientParts, packet: u32, repeats: bool) -> bool {
     let looked_for = parts.looked_for.filter(|looked_for| repeats && looked_for.packet == packet);
     let (from, below) = match looked_for {
@@ -362,7 +362,7 @@ mod tests {
         }
     }
 
-    /// A buffer that a larger one may replace.
+    /// A buffer with an allowed larger replacement.
     struct Growing(HeapBuffer, usize);
 
     impl Buffer for Growing {

@@ -223,7 +223,8 @@ fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -
         |count: fn(&Counters) -> u64| count(core.counters()).wrapping_sub(count(&multicast_before));
     let is = |kind: Kind| frame.first().is_some_and(|first| first & 0xF == kind as u8);
     if is(Kind::Multicast) {
-        // A packet before its announcement is accepted or dropped with it. A held packet may replace others.
+        // A packet before its announcement is accepted or dropped with the announcement. A held packet may
+        // replace others.
         let kept = since(|counters| counters.multicast_held);
         let dropped = since(|counters| counters.multicast_dropped);
         assert_eq!(counted + kept.max(dropped.min(1)), 1, "{frame:?}");
@@ -310,7 +311,7 @@ pub(super) fn refuse_behind(core: &mut Core<HeapBuffer>, now: u64, taken: usize)
     frames
 }
 
-/// Returns the frame as its sender would repeat it.
+/// Returns the frame as repeated by its sender.
 pub(super) fn repeated(frame: &[u8]) -> Vec<u8> {
     let (header, _) = crate::wire::Header::parse(frame).expect("a frame");
     let header = crate::wire::Header { flags: header.flags.with(Flags::REPEATS), ..header };
@@ -333,7 +334,7 @@ fn packets(len: usize) -> u32 {
     crate::limits::packets_of(len as u32, P)
 }
 
-/// Returns a message in which adjacent bytes differ, so that a misplaced packet shows.
+/// Returns a message in which adjacent bytes differ, to detect a misplaced packet.
 pub(super) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     // The upper bits are used, and small seeds must affect them.
     let from = seed.wrapping_mul(0xD6E8_FEB8_6659_FD93);

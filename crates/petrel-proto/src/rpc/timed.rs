@@ -1,7 +1,7 @@
 //! The fast path of small calls with a deadline: as in [`plain`](super::plain), with one more word behind the
 //! header (`docs/wire-protocol.md` §3.4). Their responses use the plain fast path.
 //!
-//! The code is separate so that calls without a deadline do not pay for it.
+//! The code is separate to save calls without a deadline its cost.
 
 use super::plain::Parsed;
 use super::request::deadline_ns;
@@ -64,9 +64,8 @@ impl<B: Buffer, T> Core<B, T> {
         self.send_plain::<S, true>(now_ns, work, sink)
     }
 
-    /// Handles a frame if it is a new request of one packet with a future deadline and without any
-    /// peculiarity. Returns the request and the deadline. `None` has no meaning for the frame: pass it to
-    /// [`Core::handle_frame`].
+    /// Handles new requests of one packet with a future deadline and without any peculiarity. Returns the
+    /// request and the deadline, or `None` for other frames: pass these to [`Core::handle_frame`].
     #[inline(always)]
     pub fn handle_timed_request<'f>(
         &mut self,

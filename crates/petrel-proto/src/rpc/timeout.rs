@@ -21,7 +21,7 @@ use crate::timer::TimerKey;
 const SESSION_BACKOFF_MAX: u8 = 6;
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Handles due timers. Call it when all frames received so far were handled.
+    /// Handles due timers. To be called after handling all frames received so far.
     #[inline]
     pub fn handle_timeouts(&mut self, now_ns: u64) {
         self.shared.held.now_ns = now_ns;

@@ -34,7 +34,7 @@ pub trait FrameSink {
         burst_ns
     }
 
-    /// Returns false if frames to this peer cannot be accepted, which saves making them.
+    /// Returns false if the sink accepts no frames for this peer: the caller need not make any.
     #[inline(always)]
     fn reaches(&self, peer: PeerKey) -> bool {
         let _ = peer;

@@ -77,7 +77,7 @@ pub(crate) struct Reception {
 /// Multicast requests in a row without any packet received, after which requests go by unicast.
 const MISSES_MAX: u8 = 3;
 
-/// Every so many requests multicast is tried again: the fault may be over.
+/// Unicast requests up to the next attempt at multicast: the fault may be over.
 const SKIPPED_MAX: u8 = 64;
 
 impl Reception {
@@ -120,7 +120,7 @@ impl RoundTrips {
         Self { sampled_ns: u64::MAX, probe_ns, backoff: 0, shortest_ns, rtt }
     }
 
-    /// Uses a round trip measured by other means (§7.2), until the session has measured one.
+    /// Uses a round trip measured by other means (§7.2), until the session's first measurement.
     pub(crate) fn expect(&mut self, path_ns: u32, bounds: &RtoBounds) {
         if self.rtt.srtt_ns().is_none() {
             self.rtt.expect(path_ns.into());
@@ -397,10 +397,10 @@ pub(crate) const NOT_TIMED: u32 = u32::MAX;
 /// repetition ends the measurement (§7.1).
 pub(crate) const TIMED_REPEAT: u32 = u32::MAX - 1;
 
-/// The place of one outstanding request, in two cache lines, which processors fetch as a pair. State for
+/// The place of an outstanding request, in two cache lines, fetched as a pair by processors. State for
 /// recovery and for messages of several packets is in [`ClientParts`].
 ///
-/// The field order puts fields that are set together side by side, so that the compiler merges the stores.
+/// Fields set together are side by side, for the compiler to merge their stores.
 #[repr(C, align(128))]
 pub(crate) struct ClientSlot<B, T> {
     /// The number of the request in the slot; in a free slot the next request's number.
@@ -959,7 +959,7 @@ mod tests {
         }
     }
 
-    /// With many credits one message gets at most half of them.
+    /// With many credits a message gets at most half of the credits.
     #[test]
     fn establish__shares_credits_among_messages_where_there_are_many() {
         for (credits, most) in [

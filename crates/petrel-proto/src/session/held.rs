@@ -2,10 +2,10 @@
 //! kept answers (`docs/wire-protocol.md` §6.4).
 //!
 //! Every holding has an entry in one of two lists, the longest untouched in front. A touch writes one field;
-//! the entry moves to the back when a search finds it in front. So a packet costs one store, and a search for
-//! idle holdings ends at the first young one.
+//! the entry moves to the back when a search finds it in front. Thus a packet costs one store, and a search
+//! for idle holdings ends at the first young holding.
 //!
-//! Small answers have no entry: they stay in their slot for its next answer, and the fast path does not use
+//! Small answers have no entry: they stay in the slot for the next answer, and the fast path does not use
 //! this module.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const NIL: u32 = u32::MAX;
 /// Most entries in [`Held::by_peer`] before those of peers without holdings are removed.
 const PEERS_KEPT_MAX: usize = 1024;
 
-/// Names a holding. A slot that holds nothing has [`HeldId::NONE`].
+/// Names a holding. A slot without a holding has [`HeldId::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldId(u32);
 
@@ -89,8 +89,7 @@ pub(crate) struct Held {
     bytes: u64,
     /// Bytes held, by the index of the session.
     by_session: Vec<u64>,
-    /// Bytes held by peer. Peers without holdings keep their entry for a while, so that their next holding
-    /// allocates nothing.
+    /// Bytes held by peer. Entries of peers without holdings remain for a while, to save allocations.
     by_peer: BTreeMap<u32, u64>,
     session_bytes_max: u64,
     peer_bytes_max: u64,
@@ -412,7 +411,7 @@ mod tests {
     }
 
     /// Where memory is short a request may take a second and its bytes' time, though its packets keep coming.
-    /// An answer that its client asks for may take any time.
+    /// An answer requested by the client may take any time.
     #[test]
     fn idle__requests_that_arrive_too_slowly_where_memory_is_short() {
         let is_found = |kind, now_ns: u64, shortage| {

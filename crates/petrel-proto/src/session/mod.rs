@@ -38,14 +38,14 @@ pub struct SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerKey(pub u32);
 
-/// The parameters that both ends of a session agreed on (§8.5).
+/// The agreed parameters of a session (§8.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// The peer.
     pub peer: PeerKey,
     /// The session's index at the peer.
     pub peer_session: u32,
-    /// The token that the peer chose for this session.
+    /// The token chosen by the peer.
     pub peer_token: u32,
     /// Slots: a power of two up to 4 096.
     pub slots: u16,
@@ -85,9 +85,9 @@ pub(crate) struct Entry<B, T> {
     pub(crate) role: Role<B, T>,
 }
 
-/// The token (lower half) and the source peer (upper half) that a session's frames must have; packed into one
-/// number, so that one comparison checks both. Where several links share an address, the source peer may
-/// differ from the peer key that the session sends to.
+/// The token (lower half) and the source peer (upper half) required of a session's frames, packed into one
+/// number to be checked by one comparison. Where several links share an address, the source peer may differ
+/// from the peer key that the session sends to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin(u64);
 

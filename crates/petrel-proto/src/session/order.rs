@@ -62,7 +62,7 @@ impl SendOrder {
         self.note_kept(packet, true);
     }
 
-    /// Records the order of the packets sent so far, of one window at most.
+    /// Records the order of the packets sent so far, up to a window.
     fn keep(&mut self) {
         self.is_kept = true;
         self.repeated = PacketBits::new();
@@ -82,13 +82,13 @@ impl SendOrder {
         }
     }
 
-    /// Returns the earliest transmission of `packet` that can be the one that arrived: a first copy or a
-    /// repetition (§5.2). Returns `None` if another packet has taken over the entry of `packet`, and for a
-    /// first copy of a packet repeated since.
+    /// Returns the earliest transmission of `packet` that may have arrived: a first copy or a repetition
+    /// (§5.2). Returns `None` if another packet has taken over the entry of `packet`, and for a first copy of
+    /// a packet repeated since.
     ///
     /// If a copy were taken for a later one, every packet sent between the two would seem lost and be
-    /// repeated. Then the first copies of those packets would arrive and cause the same error, and so on to
-    /// the message's end.
+    /// repeated. Then the first copies of these packets would arrive and repeat the error, and so on to the
+    /// message's end.
     pub(crate) fn arrived(&self, packet: u32, is_repeat: bool, first_sent: u32) -> Option<u32> {
         let place = (packet % WINDOW_PACKETS) as usize;
         if first_sent > packet + WINDOW_PACKETS {

@@ -23,7 +23,7 @@ pub(crate) struct ServerSession<B> {
     pub(crate) packet_bytes: u32,
     /// Longest frame with a request of one packet, header included.
     pub(crate) plain_frame_bytes_max: u32,
-    /// Largest response of one packet that the peer accepts, in bytes.
+    /// Largest acceptable response of one packet at the peer, in bytes.
     pub(crate) plain_response_bytes_max: u32,
     /// Largest request that the server accepts, in bytes.
     pub(crate) request_bytes_max: u32,
@@ -121,10 +121,10 @@ pub(crate) enum ServerState {
     Answered,
 }
 
-/// The server's state of one outstanding request, in one cache line. State for recovery and for messages of
-/// several packets is in [`ServerParts`].
+/// The server's state of an outstanding request, in a single cache line. State for recovery and for messages
+/// of several packets is in [`ServerParts`].
 ///
-/// The field order puts fields that are set together side by side, so that the compiler merges the stores.
+/// Fields set together are side by side, for the compiler to merge their stores.
 #[repr(C, align(64))]
 pub(crate) struct ServerSlot<B> {
     /// Number of the request in the slot; never decreases.
@@ -164,8 +164,8 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) held: HeldId,
 }
 
-/// A bit in [`ServerSlot::answer_bits`] of a running request: the handler asked for a notice if the client
-/// gives the request up. The answer's bits replace this bit.
+/// A bit in [`ServerSlot::answer_bits`] of a running request: the handler asked for a notice of a
+/// cancellation by the client. The answer's bits replace this bit.
 const WATCHED: u16 = 1 << 15;
 
 const _: () = assert!(WATCHED & (ANSWERED_LATER | REFUSED) == 0);
@@ -180,7 +180,7 @@ pub(crate) struct ServerParts<B> {
     pub(crate) deadline_ns: u64,
     /// Packets of the response to send again.
     pub(crate) resend: PacketBits,
-    /// The client has all packets below this index: none of them is sent again.
+    /// The client has all packets below this index, and no PULL makes the server repeat them.
     pub(crate) resend_from: u32,
     /// The text of an error that the core itself answers. No buffer is needed: the pool may be empty.
     pub(crate) refusal: Option<&'static str>,

@@ -2,14 +2,14 @@
 //!
 //! An earlier version searched a bit set in a circle. A woken slot left the set, the next call found the set
 //! empty and took the credit: with 64 calls on 32 credits some slots waited for 30 rounds. Now a slot keeps
-//! its place at the head until it has had its turn.
+//! its place at the head until its turn.
 
 use std::collections::VecDeque;
 
-/// Slots in the order in which they asked, without duplicates. An empty queue is a word and a count.
+/// Slots in the order of their requests, without duplicates. An empty queue is a word and a count.
 #[derive(Debug, Default)]
 pub(crate) struct SlotQueue {
-    /// The length of `order`: the fast path sees with one load that no slot waits.
+    /// The length of `order`: one load tells the fast path that the queue is empty.
     len: u32,
     order: Option<Box<Order>>,
 }

@@ -2,8 +2,8 @@
 //!
 //! Pacing needs three differences from timeouts. A tick is 1 µs, so that a packet is late by less than a full
 //! packet takes at 10 Gbit/s. Due sessions come in the order of their times, and in one tick in the order of
-//! insertion, so that no session is always last. And no entry is removed early: a session has at most one
-//! entry, which soon comes due and is recognised as stale.
+//! insertion, to keep any session from being always last. And no entry is removed early: a session has at
+//! most one entry, which soon comes due and is recognised as stale.
 
 use petrel_planted::planted;
 

@@ -176,7 +176,7 @@ impl Header {
     }
 }
 
-/// The part of a header that all frames to one end of a session share, computed once.
+/// The constant part of the headers of all frames to one end of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Destination(u64);
 

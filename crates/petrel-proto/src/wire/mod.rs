@@ -23,7 +23,7 @@ pub(crate) use header::{first_bits, to_bytes as header_bytes, words as header_wo
 
 use core::fmt;
 
-/// A frame that is not a version 1 frame, or breaks the rules of its kind.
+/// A frame of another version, or in violation of its kind's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed frame: {0}")]
 pub struct Malformed(pub &'static str);

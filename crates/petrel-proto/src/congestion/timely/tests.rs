@@ -1,6 +1,6 @@
 use super::*;
 
-/// Credits that bound no rate of these tests.
+/// Enough credits for any rate in these tests.
 const WIDE: Flow = Flow { credits: 65_536, packet_bytes: 1408, bare_rtt_ns: 0 };
 
 const LINE: f64 = 3.125e9;
@@ -15,7 +15,7 @@ fn ack(now_ns: u64, rtt_ns: u64) -> Ack {
     Ack { now_ns, rtt_ns: Some(rtt_ns), packets: 1, bytes: 1408, ce: false }
 }
 
-/// One round trip after the other, each ending a round; the first only opens one.
+/// Acknowledges round trips in sequence. The first opens a round, and every later one ends a round.
 fn rounds(timely: &mut Timely, now_ns: &mut u64, rtts_ns: &[u64]) {
     for &rtt_ns in rtts_ns {
         *now_ns += rtt_ns;

@@ -13,7 +13,7 @@ use crate::session::server::{ServerSession, ServerState};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Announcement, Flags, Header, Kind, Part};
 
-/// Most groups that one endpoint is a member of.
+/// Most memberships of an endpoint.
 const MEMBERSHIPS_MAX: usize = 16;
 
 /// Most packets, and bytes of packets, that wait for their announcement in one group: two windows of the
@@ -25,7 +25,7 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 /// announced.
 const SEQUENCES_BEHIND_MAX: u64 = 64;
 
-/// A group that an endpoint is a member of, in one of its sessions as a server.
+/// A membership of an endpoint in a group, for one session in the server's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
     /// The client, which sends to the group.
@@ -38,7 +38,7 @@ pub struct Membership {
     pub session: SessionId,
 }
 
-/// The groups that an endpoint is a member of.
+/// The memberships of an endpoint.
 pub(super) struct Members<B>(Vec<Member<B>>);
 
 impl<B> Default for Members<B> {
@@ -178,12 +178,12 @@ impl<B: Buffer, T> Core<B, T> {
         true
     }
 
-    /// Leaves a group. Missing packets of its requests are then sent to this member alone.
+    /// Leaves a group. Missing packets of the group's requests are then sent to this member alone.
     pub fn leave_group(&mut self, session: SessionId, group: u32) -> Option<Membership> {
         self.shared.multicast.members.leave(session, group)
     }
 
-    /// Returns the groups that this endpoint is a member of.
+    /// Returns the memberships of this endpoint.
     pub fn memberships(&self) -> impl Iterator<Item = &Membership> {
         self.shared.multicast.members.0.iter().map(|member| &member.of)
     }
@@ -310,7 +310,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let Announcement { group, sequence } = announcement;
         let Some(member) = self.multicast.members.of_session(id, group) else {
-            // Packets that this member cannot receive by multicast are sent to it alone.
+            // The client sends the packets to this member alone.
             return Received::Nothing;
         };
         let request = Request { sequence, number: header.request, method: header.aux };

@@ -207,14 +207,14 @@ impl Chaos {
 
     /// Checks that every call, frame and answer is counted once, in one category.
     fn check_counters(&mut self, calls: u64) {
-        // Empties the queues, so that every created frame has been sent.
+        // Empties the queues, to send all created frames.
         self.send_all();
         let [client, server] = self.counters();
         assert_eq!(client.calls_started, calls);
         let succeeded = self.done.values().filter(|succeeded| **succeeded).count() as u64;
         assert_eq!((client.calls_succeeded, client.calls_failed), (succeeded, calls - succeeded));
         assert_eq!(server.requests_received, self.runs.len() as u64);
-        // The core itself answers requests that expired before they arrived.
+        // The core itself answers requests already expired on arrival.
         let answers = self.answers + server.requests_expired;
         assert_eq!(server.responses_sent + server.answers_discarded, answers);
         for (place, counters) in [client, server].iter().enumerate() {

@@ -97,7 +97,7 @@ fn silence_ends_a_call_as_unavailable_and_perhaps_executed() {
     assert_eq!((completion.tag, failure.status), (9, Status::Unavailable));
     assert_eq!(failure.execution, Execution::MayHaveExecuted);
     pair.assert_credits_back();
-    // The slot continues with the next number, which the server accepts although it has missed one.
+    // The slot continues with the next number, accepted by the server although a number is missing.
     pair.call(b"z", 10, 10);
     let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r840 m1 1 B"]);
@@ -897,7 +897,7 @@ fn credits_go_round() {
     }
 }
 
-/// A sink for one peer, which accepts all frames.
+/// A sink for one peer that accepts all frames.
 struct WayTo {
     peer: PeerKey,
     frames: Vec<Vec<u8>>,
@@ -958,8 +958,8 @@ fn what_goes_out_at_once_goes_to_its_own_peer_only() {
     }
 }
 
-/// The general path can do everything that the fast paths do. Only this test shows that common calls use the
-/// fast paths.
+/// The general path can do everything that the fast paths do. Only this test verifies the use of the fast
+/// paths by common calls.
 #[test]
 fn calls_of_one_packet_take_the_short_ways() {
     for (has_deadline, credits) in [(false, 1), (false, 32), (true, 1), (true, 32)] {

@@ -132,7 +132,7 @@ fn a_small_call_with_a_deadline_goes_out_at_once_and_expires_on_time() {
     let now = pair.now;
     let ended = pair.client.handle_plain_response(now, PEER, &answers[0], || now);
     assert_eq!(ended.expect("the answer is a plain one").response.message(), b"pong");
-    // The slot is free: its old deadline ends nothing, neither does this call.
+    // The slot is free: the old deadline ends neither the old nor the new call.
     pair.call(b"x", 100, 2);
     assert_eq!(pair.client_sends()[0].len(), 16 + 1);
     pair.run_until(deadline_ns + 2 * TICK_NS);
@@ -176,7 +176,7 @@ fn packet_0_of_a_large_request_says_it_alone_and_says_it_again() {
         ]
     );
     assert_eq!(frames[0].len(), 32 + P as usize, "a full frame");
-    // Packet 0 is lost; the others arrive, and later its repetition.
+    // Packet 0 is lost; the other packets arrive, and later the repetition.
     pair.now += 1_000;
     pair.at_server(&frames[1]).nothing();
     pair.at_server(&frames[2]).nothing();

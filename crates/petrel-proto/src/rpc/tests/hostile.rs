@@ -158,8 +158,8 @@ fn a_part_behind_the_last_is_malformed() {
     }
 }
 
-/// On every path, a new request resets the slot's fields. A correct client asks only about its own requests;
-/// this one asks at once.
+/// On every path, a new request resets the slot's fields. A correct client asks only about acknowledged
+/// requests; this client asks at once.
 #[test]
 fn a_small_request_behind_a_large_one_is_credited_as_it_is() {
     for short_ways in [false, true] {

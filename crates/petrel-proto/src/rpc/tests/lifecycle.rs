@@ -138,8 +138,8 @@ fn close__of_most_sessions_tells_once_that_memory_was_given_back() {
     assert!(core.take_given_back() && !core.take_given_back());
 }
 
-/// Frames queued in a session that ended do not affect the next session with this index, which may have fewer
-/// slots and the other role.
+/// Frames queued in an ended session do not affect the next session with its index, possibly with fewer slots
+/// and the other role.
 #[test]
 fn work_of_a_session_that_ended_is_nothing_to_the_next_in_its_place() {
     for (was_client, is_client) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -259,7 +259,7 @@ fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
     assert!(!accepts(|agreed, value| agreed.slots = value as u16, i64::from(SLOTS_MAX) * 2));
 }
 
-/// So that a slot's request numbers map to the slot.
+/// Otherwise request numbers would not map to their slots.
 #[test]
 fn accept__begins_with_a_request_of_the_first_slot() {
     for (slots, first_request, is_taken) in [

@@ -279,7 +279,7 @@ fn however_many_hold_memory_the_timer_wheel_has_a_single_entry_to_look_after_the
         crowd.begin(at, MIB);
         assert_eq!(entries(&crowd), before + 1);
     }
-    // One entry when it comes due with all holdings left, and none after they have ended.
+    // After the entry has come due with all holdings left, one entry; without holdings, none.
     crowd.pass(HELD_SWEEP_NS);
     assert_eq!(entries(&crowd), before + 1);
     crowd.pass(HELD_IDLE_NS);

@@ -1,4 +1,4 @@
-//! Requests to groups (`docs/wire-protocol.md` §12). A pair is a group of one member. For the client, other
+//! Requests to groups (`docs/wire-protocol.md` §12). A pair is a group of one member. To the client, further
 //! members are sessions like this one, and the medium makes the copies.
 
 use proptest::prelude::*;
@@ -37,7 +37,7 @@ fn send(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
 
 /// Makes a call with room for `room` bytes of a response.
 fn send_for(pair: &mut Pair, sequence: u64, limits: CallLimits, room: usize) -> Vec<u8> {
-    // Seeds far apart, so that all messages differ.
+    // Seeds far apart, to make all messages differ.
     let message = pattern(LEN, sequence << 56);
     let announcement = Announcement { group: NUMBER, sequence };
     let (request, response) = (buffer(&message), HeapBuffer::new(room, 1));
@@ -249,7 +249,7 @@ fn a_lost_packet__is_repaired_alone() {
         });
         assert_ran_once(&pair, &ran, &message);
         let repeated = pair.client.counters().packets_retransmitted;
-        // One packet is missing, and a probe repeats it.
+        // A probe repeats the missing packet.
         assert_eq!(repeated, 1, "packet {lost}");
         assert_eq!(pair.server.counters().multicast_adopted, PACKETS - 1);
         assert_eq!(pair.client.counters().multicast_missed, 0);
@@ -617,7 +617,7 @@ fn announcements__of_another_size_than_what_has_arrived() {
 #[test]
 fn send_to_group__leaves_nothing_in_the_queue() {
     let mut pair = joined();
-    // As many packets as one call sends, so that every message ends with a call.
+    // The packets of one call, to end every message with a call.
     let len = TRANSMIT_FRAMES_MAX * P as usize;
     for messages in 1..4 {
         for sequence in 0..messages {
@@ -663,7 +663,7 @@ fn calls__that_are_refused_anywhere_are_as_if_they_had_just_begun() {
     }
 }
 
-/// Slots that wait for credits get returned credits first, before it is known whether those suffice.
+/// Slots that wait for credits get returned credits first, before these are known to suffice.
 #[test]
 fn may_announce__not_before_those_that_wait() {
     let shape = Shape { slots: 16, credits: 8, ..Shape::default() };

@@ -11,7 +11,7 @@ fn probe_ns_max() -> u64 {
     RtoBounds::default().probe_min_ns + (2 << 16)
 }
 
-/// Sends a request of one packet, and answers it.
+/// Sends and answers a request of one packet.
 fn exchange(pair: &mut Pair) {
     pair.call(b"x", 10, 1);
     let frames = pair.client_sends();

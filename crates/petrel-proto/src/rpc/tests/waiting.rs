@@ -140,7 +140,7 @@ fn a_look_that_is_not_answered_is_repeated_after_a_timeout() {
     pair.wait_for_look();
     assert!(pair.now - lost_ns < 10_000_000, "{} ns", pair.now - lost_ns);
     settle(&mut pair, &mut running);
-    // That probe was answered: the next one is delayed again.
+    // The probe was answered: the next probe is delayed again.
     let heard_ns = pair.now;
     pair.wait_for_look();
     assert!(pair.now - heard_ns > SECOND_NS);
@@ -265,7 +265,7 @@ fn a_credit_that_may_answer_either_copy_measures_nothing() {
     pair.assert_credits_back();
 }
 
-/// 64 calls on 32 credits, each made again when it ends. Formerly some slots waited for 30 rounds.
+/// 64 calls on 32 credits, all repeated without end. Formerly some slots waited for 30 rounds.
 #[test]
 fn no_slot_waits_for_many_rounds_when_credits_are_short() {
     for (slots, calls) in [(64u16, 63u64), (256, 200)] {
@@ -431,7 +431,7 @@ fn a_server_makes_slots_for_requests_that_it_takes() {
     assert_eq!(pair.server.slots_made(pair.server_session), usize::from(SLOTS_DEFAULT));
 }
 
-/// Calls that wait for an event have no packets in flight, so they leave the whole window to other calls.
+/// Calls waiting for an event have no packets in flight, and leave the whole window to further calls.
 #[test]
 fn calls_that_wait_take_nothing_of_a_congestion_window() {
     let config = || {
