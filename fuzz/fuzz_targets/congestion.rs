@@ -1,4 +1,4 @@
-//! The congestion control of a session, with events that no network would send.
+//! The congestion controller of a session, with events that no network would cause.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| petrel_fuzz::congestion::check(data));

@@ -1,4 +1,4 @@
-//! A datagram, and each of its frames.
+//! A datagram and all of its frames.
 #![no_main]
 
 use petrel_fuzz::{bundle, frame};

@@ -2,7 +2,7 @@
 
 use petrel_transport::bundle;
 
-/// Takes any bytes as a datagram; a bundle that is accepted must be the one that its frames make.
+/// Parses any bytes as a datagram; an accepted bundle must equal the bundle built from its frames.
 pub fn check(datagram: &[u8]) {
     let Some(frames) = bundle::frames(datagram) else {
         assert!(datagram.is_empty() || datagram[0] == bundle::BUNDLE_MARK);

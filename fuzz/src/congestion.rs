@@ -1,4 +1,4 @@
-//! The congestion control of a session, with events that no network would send.
+//! The congestion controller of a session, with events that no network would cause.
 
 use petrel_proto::congestion::{
     Ack, Congestion, CongestionConfig, CongestionControl, CongestionCounters, DcqcnConfig, Flow,
@@ -7,14 +7,16 @@ use petrel_proto::congestion::{
 
 use crate::input::Input;
 
-/// Events of one input: bounds the time that it takes.
+/// Most events of an input, to bound its running time.
 const EVENTS_MAX: usize = 500;
 
-/// Clocks of endpoints count from the start of the host; five hundred years are as far as they go.
+/// The latest time: clocks of endpoints count from the start of the host, and five hundred years are
+/// enough.
 const NOW_NS_MAX: u64 = 1 << 63;
 
-/// Starts a controller and gives it the input's events. Whatever they are, its rate stays within the configured
-/// ones, its window holds a packet, and a packet is never held back for longer than it takes at the least rate.
+/// Starts a controller and passes it the input's events. Whatever the events, the rate stays within the
+/// configured bounds, the window holds a packet, and no packet is held back longer than its time at the
+/// lowest rate.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let Some((control, rates)) = control(&mut input) else { return };
@@ -40,8 +42,8 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// The controller that the input chooses, with the least and the highest rate that it may pace; `None` if its
-/// parameters cannot be, which must be said of each in words.
+/// Returns the controller that the input chooses, with the lowest and the highest rate that it may pace.
+/// Returns `None` for invalid parameters, whose error must have a text.
 fn control(input: &mut Input<'_>) -> Option<(CongestionControl, (Rate, Rate))> {
     let line = match input.below(4) {
         0 => Rate::gbit(25),
@@ -108,7 +110,7 @@ impl World {
         match input.below(8) {
             0..=2 => {
                 let ack = ack(*now_ns, self.flow, input);
-                // As rounds of acknowledgements come: one event, many times.
+                // Acknowledgements arrive in rounds: the same event, many times.
                 for _ in 0..=[0, 0, 7, 63][input.below(4)] {
                     session.on_ack(&ack, counters);
                 }
@@ -134,7 +136,7 @@ impl World {
         self.now_ns = self.now_ns.saturating_add(ahead_ns).min(NOW_NS_MAX);
     }
 
-    /// Sends packets when their time has come.
+    /// Sends packets when they are due.
     fn send(&mut self, packets: usize) {
         for _ in 0..packets {
             if !self.session.is_paced() {
@@ -148,7 +150,7 @@ impl World {
         }
     }
 
-    /// Time of a packet at the least rate that can be paced.
+    /// Returns the time of a packet at the lowest rate that can be paced.
     fn packet_ns_max(&self) -> u64 {
         u64::from(self.flow.packet_bytes) * 1_000_000_000 / Rate::MIN.get() + 1
     }

@@ -7,8 +7,8 @@ use petrel_proto::control::{
 
 use crate::input::Input;
 
-/// Feeds a stream in pieces whose sizes the input's first bytes give, and again in one piece: the
-/// same must come out. Each message must come out again after it was encoded.
+/// Decodes a stream in pieces whose sizes the input's first bytes determine, and again in one piece: the
+/// results must be equal. Every decoded message must survive encoding and decoding.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let beginning = input.byte();
@@ -20,7 +20,8 @@ pub fn check(data: &[u8]) {
     pieces.0.iter().for_each(check_again);
 }
 
-/// What the peer has said already: so that the fuzzer does not have to find it out each time.
+/// Returns the beginning of the stream, so that the fuzzer need not discover a valid preface and HELLO
+/// every time.
 fn opening(choice: u8) -> Vec<u8> {
     match choice % 4 {
         0 => Vec::new(),
@@ -80,7 +81,7 @@ fn check_memory(decoder: &Decoder) {
     assert!(decoder.memory_bytes() <= HEADER_BYTES + limit);
 }
 
-/// An error is final, has words, and holds no memory.
+/// Checks that an error is final, has a text, and holds no memory.
 fn check_error(decoder: &mut Decoder, error: DecodeError) {
     assert_eq!(decoder.decode(&mut &b"more"[..]), Err(error));
     assert_eq!(decoder.memory_bytes(), 0);
@@ -88,7 +89,7 @@ fn check_error(decoder: &mut Decoder, error: DecodeError) {
     assert!(!error.to_string().is_empty());
 }
 
-/// A message that the encoder takes comes out of a decoder unchanged.
+/// Checks that a decoded message survives encoding and decoding.
 fn check_again(message: &Message) {
     assert_eq!(message.check(), Ok(()), "what was decoded is in range");
     let is_hello = matches!(message, Message::Hello(_));
@@ -98,7 +99,7 @@ fn check_again(message: &Message) {
     if error.is_none() {
         assert_eq!(messages.last(), Some(message));
     } else {
-        // Offers of unknown transports are left out, and a LINK_OPEN must have one.
+        // The decoder drops offers of unknown transports, and rejects a LINK_OPEN without offers.
         assert!(matches!(message, Message::LinkOpen(open) if open.offers.is_empty()));
     }
 }

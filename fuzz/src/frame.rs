@@ -2,8 +2,8 @@
 
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Malformed, deadline_word};
 
-/// Parses any bytes as a frame; a frame that is written as version 1 writes it must come out of
-/// the encoders again, byte for byte.
+/// Parses any bytes as a frame. If the bytes are the canonical form of version 1, the encoders must
+/// reproduce the frame byte for byte.
 pub fn check(bytes: &[u8]) {
     let parsed = Frame::parse(bytes);
     assert!(parsed.is_err() || Header::parse(bytes).is_ok());
@@ -18,8 +18,8 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Whether a version 1 sender would write the frame in these bytes: with a deadline or without
-/// extensions, reserved fields zero, no word of the bitmap without need.
+/// Returns true if a version 1 sender would encode the frame as these bytes: with a deadline or without
+/// extensions, reserved fields zero, no superfluous word of the bitmap.
 fn is_canonical(bytes: &[u8], frame: &Frame<'_>) -> bool {
     if frame.header.flags.extended() {
         return is_deadline_alone(bytes, frame);
@@ -32,7 +32,7 @@ fn is_canonical(bytes: &[u8], frame: &Frame<'_>) -> bool {
     is_reserved_zero && !bitmap.ends_with(&[0; 8])
 }
 
-/// Whether the frame is a packet of a request, and its extension block says a deadline and nothing else.
+/// Returns true if the frame is a packet of a request, and its extension block contains only a deadline.
 fn is_deadline_alone(bytes: &[u8], frame: &Frame<'_>) -> bool {
     let at = match frame.header.kind {
         Kind::Request => 16,

@@ -5,8 +5,8 @@ use petrel_index::wire::{
     ScanWords, Status, SumWords,
 };
 
-/// Takes any bytes behind the first as a message of the method that the first chooses, as its request and as its
-/// response. A request that is understood must survive its own encoding; for a response the value must.
+/// Parses the bytes after the first as a message of the method that the first chooses, both as request
+/// and as response. A decoded request must survive encoding; for a response the value must.
 pub fn check(data: &[u8]) {
     let Some((choice, message)) = data.split_first() else { return };
     match choice % 11 {
@@ -28,7 +28,8 @@ fn both<M: Method>(message: &[u8]) {
     match M::decode_request(message) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(request) => {
-            // Some bytes of a scan without a first key are reserved: what is written need not be what came.
+            // Some bytes of a scan without a first key are reserved, so the encoding may differ from the
+            // input.
             let again = M::encode_request(&request);
             assert!(again.len() <= message.len(), "{}", M::NAME);
             let request = M::decode_request(&again).expect("what is written can be read");

@@ -1,43 +1,43 @@
-//! An input's bytes as decisions.
+//! Decodes an input's bytes into decisions.
 //!
-//! The `arbitrary` crate does the same for whole types. It is not used here because the corpora are
-//! part of the repository: what their bytes mean should change only when these files do.
+//! The `arbitrary` crate does this for whole types. It is not used here because the corpora are part of
+//! the repository: the meaning of their bytes should change only when these files do.
 
-/// Bytes that are taken from the front. When they are used up, zeros follow.
+/// Bytes that are consumed from the front. After the last byte, zeros follow.
 #[derive(Clone, Debug)]
 pub struct Input<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Input<'a> {
-    /// Decisions from `bytes`.
+    /// Creates a source of decisions from `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// Whether all bytes were used.
+    /// Returns true if all bytes are consumed.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Up to `count` bytes.
+    /// Returns up to `count` bytes.
     pub fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
         self.rest = rest;
         taken
     }
 
-    /// One byte.
+    /// Returns one byte.
     pub fn byte(&mut self) -> u8 {
         self.take(1).first().copied().unwrap_or(0)
     }
 
-    /// A number below `end`, from one byte.
+    /// Returns a number below `end`, from one byte.
     pub fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end
     }
 
-    /// A number of 64 bits.
+    /// Returns a number of 64 bits.
     pub fn word(&mut self) -> u64 {
         let mut bytes = [0; 8];
         let taken = self.take(8);
@@ -45,8 +45,8 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(bytes)
     }
 
-    /// A number of 32 bits that is small most of the time: what is interesting is near the sizes
-    /// that occur.
+    /// Returns a number of 32 bits that is usually small, because interesting values are close to real
+    /// sizes.
     pub fn number(&mut self) -> u32 {
         match self.byte() {
             small @ 0..200 => u32::from(small),

@@ -1,5 +1,5 @@
-//! The messages of the replicated store, its commands as they stand in the log, and its images as replicas
-//! exchange them and as checkpoints keep them.
+//! The messages of the replicated store, its commands in the log, and its images as replicas exchange
+//! them and checkpoints store them.
 
 use petrel_kv::api::{
     AdminReply, GetReply, GetRequest, MemberRequest, ScanReply, ScanRequest, Status,
@@ -10,10 +10,11 @@ use petrel_kv::store::{Builder, Cursor, Store};
 
 use super::input::Input;
 
-/// Commands of one input: bounds the time that it takes.
+/// Most commands of an input, to bound its running time.
 const COMMANDS_MAX: usize = 200;
 
-/// Takes the bytes behind the first as a message, as an image, or as commands for a store: the first says which.
+/// Uses the bytes after the first as a message, as an image, or as commands for a store, as the first
+/// byte chooses.
 pub fn check(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     match choice % 14 {
@@ -32,7 +33,7 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// A message that is understood, as it is written; or why it is none, in words.
+/// Returns the encoding of a decoded message; an error must have a text.
 fn written<M, E: ToString>(
     decoded: Result<M, E>,
     encode: impl FnOnce(&M, &mut Vec<u8>),
@@ -50,8 +51,8 @@ fn written<M, E: ToString>(
     }
 }
 
-/// A message that is understood is written so that it is understood, and is written the same again. It may be
-/// shorter than what came: long texts are cut, and unknown fields are left out.
+/// Checks that the encoding of a decoded message can be decoded, and encodes to the same bytes. The
+/// encoding may be shorter than the input: long texts are truncated, and unknown fields are dropped.
 fn again(message: &[u8], write: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     let Some(first) = write(message) else { return };
     assert!(first.len() <= message.len() + STATUS_BYTES_MAX);
@@ -59,10 +60,10 @@ fn again(message: &[u8], write: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     assert_eq!(first, second);
 }
 
-/// A status names all its numbers, whether they came or not.
+/// Allowance for a status: the encoding contains all numbers, even if the input lacks some.
 const STATUS_BYTES_MAX: usize = 200;
 
-/// Takes any bytes for the chunks of an image.
+/// Uses any bytes as the chunks of an image.
 fn build(bytes: &[u8]) {
     let mut builder = Builder::new();
     for chunk in bytes.chunks(100) {
@@ -76,8 +77,8 @@ fn build(bytes: &[u8]) {
     }
 }
 
-/// Applies commands, sound ones and others. The store must answer each with a reply, give the same answer to a
-/// write that comes again, and survive the way through its image.
+/// Applies commands, valid and invalid. The store must answer every command, answer a repeated write in
+/// the same way, and survive a copy through its image.
 fn serve(input: &mut Input<'_>) {
     let mut store = Store::new();
     let mut last: Option<(Vec<u8>, Vec<u8>)> = None;
@@ -120,7 +121,7 @@ fn serve(input: &mut Input<'_>) {
     spoil(&store, input);
 }
 
-/// The store that comes of a store's image in chunks of this size.
+/// Copies a store through its image, in chunks of this size.
 fn copy(store: &Store, chunk_bytes: usize) -> Option<Store> {
     let mut builder = Builder::new();
     chunks(store, chunk_bytes).iter().try_for_each(|chunk| builder.add(chunk)).ok()?;
@@ -138,7 +139,7 @@ fn chunks(store: &Store, chunk_bytes: usize) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// A damaged image is no store.
+/// Checks that a damaged image is rejected.
 fn spoil(store: &Store, input: &mut Input<'_>) {
     let mut chunks = chunks(store, 100);
     let place = input.below(chunks.len());
@@ -156,7 +157,7 @@ fn spoil(store: &Store, input: &mut Input<'_>) {
     assert!(added.is_err() || builder.finish().is_err(), "a damaged image is taken for a store");
 }
 
-/// A sound command about few keys and few sessions.
+/// Returns a valid command about few keys and few sessions.
 fn command(input: &mut Input<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if input.below(6) == 0 {

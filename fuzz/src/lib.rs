@@ -1,23 +1,23 @@
-//! What the fuzz targets do with an input: one `check` function for each, which panics when an
-//! input does harm.
+//! The checks of the fuzz targets: every target has a `check` function, which panics when an input
+//! causes a failure.
 //!
-//! | module | what it feeds |
+//! | module | subject |
 //! | --- | --- |
 //! | [`frame`] | the parsers of frames |
 //! | [`bundle`] | the iterator over the frames of a datagram |
 //! | [`control`] | the decoder of the control plane's messages |
-//! | [`cores`] | two protocol cores that talk over a medium which the input directs |
-//! | [`multicast`] | a member of groups, with frames of anyone |
-//! | [`congestion`] | the congestion control of a session, with any events and times |
+//! | [`cores`] | two protocol cores that communicate over a medium, which the input controls |
+//! | [`multicast`] | a member of multicast groups, with frames from any sender |
+//! | [`congestion`] | the congestion controller of a session, with any events and times |
 //! | [`kv`] | messages, commands and images of the replicated store |
 //! | [`index`] | the messages of the ordered index |
-//! | [`ring`] | both ends of a shared-memory ring whose shared words the input spoils |
+//! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
 //!
-//! Two targets stand in the crates that they test, which show them to nobody else: `petrel_kv::fuzzing` and
-//! `petrel_transport::udp::fuzzing`, both behind `cfg(fuzzing)`.
+//! Two targets stand in the crates that they test, because they need private items: `petrel_kv::fuzzing`
+//! and `petrel_transport::udp::fuzzing`, both behind `cfg(fuzzing)`.
 //!
-//! The modules depend on nothing but the crates that they test, so that the ordinary tests of those
-//! crates include them as files and replay the corpora, on stable Rust and without the fuzzer.
+//! The modules depend only on the crates that they test. So the ordinary tests of those crates include
+//! them as files and replay the corpora, on stable Rust and without the fuzzer.
 
 pub mod bundle;
 pub mod congestion;

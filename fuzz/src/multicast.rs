@@ -1,10 +1,11 @@
-//! A member of groups, with honest clients that call by multicast and with frames of anyone.
+//! A member of multicast groups, with honest clients that call by multicast and with frames from any
+//! sender.
 //!
-//! Two clients have a session with one server, which is a member of a group of each. The input says what they
-//! call, which of their frames arrive, in which order and how often, and what strangers and hostile members send to
-//! the groups' addresses. In an *honest* world nothing is forged that has a right key: every request arrives with
-//! its bytes, and every call ends. In another world the keys are known to the attacker; then the bytes are its
-//! business, but requests still run once, and memory stays within its bounds.
+//! Two clients have a session with one server, which is a member of a group of either client. The input
+//! decides the calls, the arrival, order and repetition of frames, and the frames that strangers and
+//! hostile members send to the groups' addresses. In an *honest* world no forged frame has a valid key:
+//! every request arrives with its bytes, and every call ends. In another world the attacker knows the
+//! keys and may change the bytes, but requests still run once, and memory stays within its bounds.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -24,25 +25,26 @@ const P: u32 = PACKET_BYTES_MIN;
 
 const CLIENTS: usize = 2;
 
-/// What the server is called by its clients; they are called 1 and 2 there, and 3 is a stranger.
+/// The clients' name of the server. The server's names of the clients are 1 and 2; 3 is a stranger.
 const SERVER: PeerKey = PeerKey(9);
 
 const SLOTS: u16 = 8;
 const REQUEST_BYTES_MAX: u32 = 60 * P;
 
-/// Steps of one input: bounds the time that it takes.
+/// Most steps of an input, to bound its running time.
 const STEPS_MAX: usize = 300;
 
-/// Frames on their way to one end; the medium loses what is more.
+/// Most frames in flight to one end; the medium loses further frames.
 const WIRE_FRAMES_MAX: usize = 1_000;
 
-/// What a member keeps of packets before their announcement, for each of its groups.
+/// Most bytes of packets that a member stores before their announcement, per group.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Turns within which everything ends without faults.
+/// Turns within which every call ends without faults.
 const TURNS_MAX: usize = 5_000;
 
-/// Runs the input's steps, looks at the world after each, and in the end lets everything come to rest.
+/// Runs the input's steps, checks the world after every step, and finally waits until all calls have
+/// ended.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World::new(&mut input);
@@ -56,7 +58,7 @@ pub fn check(data: &[u8]) {
     world.end();
 }
 
-/// A buffer that is counted as long as it lives.
+/// A buffer whose bytes are counted while it lives.
 struct Counted {
     inner: HeapBuffer,
     bytes: usize,
@@ -119,14 +121,14 @@ impl BufferPool for Pool {
     }
 }
 
-/// A client, and the frames on their way between it and the server.
+/// A client, and the frames in flight between the client and the server.
 struct Client {
     core: Core<HeapBuffer>,
     session: SessionId,
-    /// Its session at the server.
+    /// The session's name at the server.
     served: SessionId,
     sequence: u64,
-    /// Requests that have not ended, by tag.
+    /// Outstanding requests, by tag.
     calls: HashMap<u64, Vec<u8>>,
     to_server: VecDeque<Vec<u8>>,
     to_client: VecDeque<Vec<u8>>,
@@ -137,11 +139,11 @@ struct World {
     clients: Vec<Client>,
     server: Core<Counted>,
     pool: Pool,
-    /// Requests that the server was given: all, and those without an answer.
+    /// Requests delivered to the server: all, and those without an answer.
     given: HashSet<(SessionId, u64)>,
     requests: Vec<(RequestHandle, Vec<u8>)>,
     next_tag: u64,
-    /// Whether no frame has a right key but those of the group's client.
+    /// Whether only frames of the group's client have a valid key.
     is_honest: bool,
 }
 
@@ -249,7 +251,7 @@ impl World {
         calls.insert(tag, message);
     }
 
-    /// Everything that a client and the server want to send gets on its way.
+    /// Sends all frames that a client and the server have to send.
     fn send(&mut self, client: usize) {
         let now = self.now;
         let Client { core, to_server, .. } = &mut self.clients[client];
@@ -275,7 +277,7 @@ impl World {
         }
     }
 
-    /// A frame arrives, is lost, or arrives and stays on its way.
+    /// Delivers a frame, loses it, or delivers it and keeps a copy in flight.
     fn arrive(&mut self, client: usize, input: &mut Input<'_>) {
         let is_answer = input.below(3) == 0;
         let Client { to_server, to_client, .. } = &mut self.clients[client];
@@ -293,7 +295,8 @@ impl World {
         }
     }
 
-    /// All frames on their way to the server arrive but those that are lost or wait, the last first if so.
+    /// Delivers the frames in flight to the server, except lost and delayed ones, possibly in reverse
+    /// order.
     fn storm(&mut self, client: usize, fates: u64) {
         let mut frames = std::mem::take(&mut self.clients[client].to_server);
         if fates >> 63 == 1 {
@@ -323,7 +326,7 @@ impl World {
         if self.is_honest {
             let client = self.clients.iter().find(|client| client.served == handle.session);
             let client = client.expect("a session of one of them");
-            // A request of a call that has ended meanwhile runs all the same.
+            // A request whose call has ended meanwhile may still run.
             let is_known = client.calls.values().any(|call| *call == bytes);
             let is_sound = (0..self.next_tag).any(|tag| pattern(bytes.len(), tag) == bytes);
             assert!(is_known || is_sound, "the request's bytes are nobody's");
@@ -361,7 +364,7 @@ impl World {
         let (handle, bytes) = self.requests.swap_remove(choice % self.requests.len());
         let answer = &bytes[..bytes.len().min(8)];
         let message = Counted::new(HeapBuffer::from_message(answer, 1), &self.pool.0);
-        // Its session may have ended, or its caller given up.
+        // The session may have ended, or the caller may have given up.
         drop(self.server.respond(handle, Status::Ok, message));
     }
 
@@ -385,7 +388,7 @@ impl World {
         self.clients.iter_mut().for_each(|client| client.core.handle_timeouts(now));
     }
 
-    /// The server leaves a group, joins it again, or joins more groups than it may.
+    /// Leaves a group, joins it again, or tries to join more groups than allowed.
     fn change_membership(&mut self, client: usize, input: &mut Input<'_>) {
         let served = self.clients[client].served;
         let own = membership(client, served);
@@ -398,7 +401,7 @@ impl World {
                 assert!(self.server.memberships().count() <= 16);
             }
             2 => {
-                // Nobody joins by another's session.
+                // A peer cannot join by another peer's session.
                 let other = PeerKey(2 - client as u32);
                 assert!(!self.server.join_group(Membership { peer: other, ..own }));
             }
@@ -406,7 +409,7 @@ impl World {
         }
     }
 
-    /// A frame that no client sent: of the group or nearly so, announced or not.
+    /// Delivers a frame that no client sent: of the group or almost, announced or not.
     fn forge(&mut self, input: &mut Input<'_>) {
         let client = input.below(CLIENTS);
         let own = membership(client, self.clients[client].served);
@@ -415,7 +418,7 @@ impl World {
             true => (own.session.index, token(1, client)),
             false => (own.group, own.key),
         };
-        // In an honest world one thing at least is wrong.
+        // In an honest world at least one field is wrong.
         let wrong = if self.is_honest { 1 + input.below(3) } else { input.below(8) };
         let seen = self.clients[client].sequence;
         let near = seen.wrapping_add_signed(i64::from(input.byte() as i8) % 70);
@@ -454,7 +457,7 @@ impl World {
         (0..copies).for_each(|_| self.at_server(peer, &frame));
     }
 
-    /// All that is to be sent arrives, and all is answered. Whether that was anything.
+    /// Delivers all frames to send, and answers all requests. Returns true if any frame arrived.
     fn turn(&mut self) -> bool {
         self.now += 5_000;
         let mut is_moving = false;
@@ -510,7 +513,7 @@ impl World {
         }
     }
 
-    /// Without faults every call ends; and with the sessions everything goes.
+    /// Checks that without faults every call ends, and that closing the sessions frees everything.
     fn end(mut self) {
         for _ in 0..TURNS_MAX {
             self.check();

@@ -1,12 +1,12 @@
-//! Both ends of a shared-memory ring whose shared words the input spoils.
+//! Producer and consumer of a shared-memory ring whose shared words the input corrupts.
 //!
-//! # Who owns what
+//! # Ownership
 //!
 //! The ring lies on the heap, in words that may change behind a shared reference: atomics for the
-//! control words, [`UnsafeCell`]s for the bytes. One thread has all of it, so that there is nothing
-//! to race with. Of the conditions of [`Memory`], bounds and alignment are checked at each access,
-//! for a consumer that believes a forged length breaks exactly these. What remains is that nobody
-//! writes while a frame is lent: frames are lent to closures that only look at them.
+//! control words, [`UnsafeCell`]s for the bytes. One thread owns the whole ring, so no data race is
+//! possible. Of the conditions of [`Memory`], bounds and alignment are checked at every access, because
+//! a consumer that trusts a forged length violates exactly these. The remaining condition is that no
+//! write happens while a frame is lent: frames are lent to closures that only read them.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -20,23 +20,23 @@ use petrel_transport::shm::ring::{
 
 use crate::input::Input;
 
-/// Room for few frames, so that the ring goes round often.
+/// Room for few frames, so that the ring wraps often.
 const CAPACITY: usize = 1_024;
 
 const FRAME_BYTES_MAX: usize = max_frame_limit(CAPACITY);
 
-/// What positions are multiples of.
+/// The alignment of positions.
 const LINE: u64 = RECORD_ALIGN as u64;
 
-/// Distance of the control words. Their fields are private to the ring; a hostile peer finds them
-/// by their place too.
+/// Distance of the control words. Their fields are private to the ring; a hostile peer also finds them
+/// by their position.
 const LINE_BYTES: usize = 128;
 
 const _: () = assert!(size_of::<Control>() == 2 * LINE_BYTES);
 
-/// Pushes, publishes and receives in the input's order. An honest input leaves the shared words
-/// alone, and every frame must arrive, in order and unchanged. Another one spoils them: then frames
-/// must still have lengths that were agreed, and no end may reach beyond the ring.
+/// Pushes, publishes and receives in the input's order. An honest input leaves the shared words alone,
+/// and every frame must arrive, in order and unchanged. Another input corrupts them: frames must still
+/// have valid lengths, and neither side may access memory outside the ring.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World::new(input.below(2) == 0);
@@ -51,7 +51,7 @@ struct World {
     producer: Producer<Heap>,
     consumer: Consumer<Heap>,
     is_honest: bool,
-    /// Frames that were pushed and not yet received; of these, so many are published.
+    /// Pushed frames that were not received; the first `published` of them are published.
     pushed: VecDeque<Vec<u8>>,
     published: usize,
     next: u8,
@@ -105,7 +105,7 @@ impl World {
         }
     }
 
-    /// Gives how many frames came.
+    /// Returns the number of received frames.
     fn receive(&mut self, budget: usize) -> usize {
         let mut frames = Vec::new();
         let received = self.consumer.receive(budget, |frame| frames.push(frame.to_vec()));
@@ -143,8 +143,8 @@ impl World {
         word.store(after, Ordering::Release);
     }
 
-    /// Writes a word of the ring where headers are: one that is right for its place but for the
-    /// length, nothing, or anything.
+    /// Writes a word of the ring at a header's position: valid for its place except for the length,
+    /// zero, or arbitrary.
     fn spoil_word(&mut self, input: &mut Input<'_>) {
         let offset = RECORD_ALIGN * input.below(CAPACITY / RECORD_ALIGN);
         let position = (offset + CAPACITY * input.below(4)) as u64;
@@ -163,7 +163,7 @@ impl World {
         unsafe { self.heap.store_word(offset, word) };
     }
 
-    /// In the end nothing stays behind in an honest ring.
+    /// Receives the rest; an honest ring must then be empty.
     fn drain(mut self) {
         self.publish();
         for _ in 0..CAPACITY {
@@ -196,12 +196,12 @@ impl Heap {
     fn control_word(&self, index: usize) -> &AtomicU64 {
         assert!(index < 2);
         let first: *const AtomicU64 = std::ptr::from_ref(&self.0.control).cast();
-        // SAFETY: `Control` is two lines in C layout (its size was compared), each of which
-        // begins with an atomic word; it lives as long as `self`.
+        // SAFETY: `Control` consists of two lines in C layout (its size was compared), which both begin
+        // with an atomic word; it lives as long as `self`.
         unsafe { &*first.byte_add(index * LINE_BYTES) }
     }
 
-    /// The bytes from `offset` on. An `UnsafeCell<u64>` is a `u64` in memory.
+    /// Returns a pointer to the bytes from `offset` on. An `UnsafeCell<u64>` is a `u64` in memory.
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         assert!(offset.is_multiple_of(8) && offset + length <= CAPACITY, "outside of the ring");
         let words: *const UnsafeCell<u64> = self.0.words.as_ptr();
@@ -210,7 +210,7 @@ impl Heap {
 
     fn header(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(RECORD_ALIGN));
-        // SAFETY: `at` checked the place, and that it is aligned; one thread has it all.
+        // SAFETY: `at` checked the offset and its alignment; one thread owns the ring.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 }
@@ -245,7 +245,7 @@ unsafe impl Memory for Heap {
 
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
         let to = self.at(offset, head.len() + body.len());
-        // SAFETY: `at` checked the place for both parts, which lie elsewhere.
+        // SAFETY: `at` checked the range for both parts, which lie elsewhere.
         unsafe {
             to.copy_from_nonoverlapping(head.as_ptr(), head.len());
             to.add(head.len()).copy_from_nonoverlapping(body.as_ptr(), body.len());
@@ -259,7 +259,7 @@ unsafe impl Memory for Heap {
         f: impl FnOnce(RingFrame<'_>) -> R,
     ) -> R {
         let start = std::ptr::NonNull::new(self.at(offset, length)).expect("it is on the heap");
-        // SAFETY: `at` checked the place; records have whole lines.
+        // SAFETY: `at` checked the range; records have whole lines.
         f(unsafe { RingFrame::new(start, length) })
     }
 }

@@ -1,4 +1,4 @@
-//! The interface's code.
+//! Generates the interface's code.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     capnpc::CompilerCommand::new().src_prefix("schema").file("schema/bench.capnp").run()?;

@@ -1,4 +1,4 @@
-//! The service's code. Payloads are `Bytes`, the kinder choice.
+//! Generates the service's code. Payloads are `Bytes`, which favours tonic.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto/bench.proto");

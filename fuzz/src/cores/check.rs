@@ -1,15 +1,15 @@
-//! What must hold.
+//! The invariants of the two cores.
 
 use petrel_proto::{SessionId, Status};
 
 use super::steps::{answer_all, deliver_all, handle_timeouts, send_all};
 use super::world::{Call, PACKET_BYTES, RETRIES, World};
 
-/// Rounds within which every call ends on a medium that has become faultless: far more than the
-/// retries of the calls that queue behind each other.
+/// Rounds within which every call ends on a medium without faults: far more than the retries of calls
+/// that queue behind one another.
 const ROUNDS_MAX: usize = 20_000;
 
-/// After each step: every call that ended was told of, and all credits are accounted for.
+/// Checks after every step that all ended calls were reported, and that all credits are accounted for.
 pub(super) fn after_step(world: &mut World) {
     for end in [0, 1] {
         world.take_events(end);
@@ -30,7 +30,7 @@ fn check_counters(world: &World, end: usize) {
 
 fn check_client(world: &World, end: usize, id: SessionId) {
     let core = &world.ends[end].core;
-    // Session names of the two ends may be equal; a client session's calls are its end's.
+    // Session names of the two ends may be equal; the calls of a client session belong to its end.
     let is_of_this = |call: &&Call| call.session == id && call.end == end;
     let under_way = world.calls.values().filter(is_of_this).count();
     assert_eq!(core.pending_calls(id), under_way, "calls of {id:?}");
@@ -40,8 +40,8 @@ fn check_client(world: &World, end: usize, id: SessionId) {
     }
 }
 
-/// After the last step: without forged frames every call ends by itself, and in any case when its
-/// session is closed.
+/// Checks after the last step: without forged frames every call ends by itself; with forged frames it
+/// ends when its session is closed.
 pub(super) fn at_the_end(mut world: World) {
     if world.is_honest {
         close_half_open(&mut world);
@@ -63,7 +63,7 @@ pub(super) fn at_the_end(mut world: World) {
     }
 }
 
-/// Calls on a session that is not established wait for its owner.
+/// Closes sessions that are not established, because their calls wait for the owner.
 fn close_half_open(world: &mut World) {
     for index in 0..world.sessions.len() {
         let session = &world.sessions[index];
@@ -75,8 +75,8 @@ fn close_half_open(world: &mut World) {
     }
 }
 
-/// Whatever happened to a session before, a call on it is answered when fewer frames are lost than
-/// it has retransmissions.
+/// Checks that a call on any session succeeds if fewer frames are lost than the call has
+/// retransmissions, whatever happened to the session before.
 fn call_once_more(world: &mut World) {
     if world.retries_max != RETRIES {
         return;
@@ -96,7 +96,7 @@ fn calls_timed_out(world: &World) -> u64 {
     world.ends.iter().map(|end| end.core.counters().calls_timed_out).sum()
 }
 
-/// Which frames are lost while the world settles, and how many at most.
+/// The frames that are lost while the world settles, and their maximum number.
 #[derive(Default)]
 struct Losses {
     mask: u64,
@@ -112,7 +112,7 @@ impl Losses {
     }
 }
 
-/// Lets everything arrive that is on its way, and time pass, until every call has ended.
+/// Delivers all frames in flight, and lets time pass, until every call has ended.
 fn settle(world: &mut World, losses: &mut Losses) {
     for _ in 0..ROUNDS_MAX {
         after_step(world);
@@ -129,8 +129,8 @@ fn settle(world: &mut World, losses: &mut Losses) {
     panic!("{} calls do not end", world.calls.len());
 }
 
-/// Everything that is to be sent arrives, and everything is answered. Gives whether that was
-/// anything.
+/// Delivers all frames that the cores can send, and answers all requests. Returns true if there was
+/// anything to deliver or answer.
 fn exchange_once(world: &mut World, losses: &mut Losses) -> bool {
     let mut moved = false;
     for end in [0, 1] {

@@ -1,4 +1,4 @@
-//! Frames that no honest end sends.
+//! Frames that no honest peer sends.
 
 use petrel_proto::PeerKey;
 use petrel_proto::limits::{BITMAP_WORDS, packet_span, packets_of};
@@ -20,7 +20,7 @@ const KINDS: [Kind; 9] = [
     Kind::Announce,
 ];
 
-/// A frame with the right session and token, and what the input wants in the rest.
+/// Delivers a frame with a valid session and token, whose other fields the input chooses.
 pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
     let (to, header) = header(world, input);
     let mut bytes = match header.kind {
@@ -67,7 +67,7 @@ fn header(world: &World, input: &mut Input<'_>) -> (usize, Header) {
     (to, header)
 }
 
-/// A number like the last one that was seen: of another slot, of another round, or any.
+/// Returns a number close to the last observed one: of another slot, of another round, or any number.
 fn request_number(seen: u64, input: &mut Input<'_>) -> u64 {
     let near = i64::from(input.byte() as i8);
     let number = match input.below(6) {
@@ -133,7 +133,7 @@ fn pull(header: &Header, input: &mut Input<'_>) -> Vec<u8> {
     bytes[..len].to_vec()
 }
 
-/// Puts a block of extension records behind the fixed fields, sound or nearly so.
+/// Inserts a block of extension records after the fixed fields, valid or almost valid.
 fn insert_extensions(bytes: &mut Vec<u8>, kind: Kind, input: &mut Input<'_>) {
     let at = match kind {
         Kind::Request | Kind::Response | Kind::Cancel => 16,
@@ -152,7 +152,7 @@ fn insert_extensions(bytes: &mut Vec<u8>, kind: Kind, input: &mut Input<'_>) {
     bytes.splice(at..at, block);
 }
 
-/// A frame on its way arrives with some bits changed, or cut, or extended.
+/// Delivers a frame in flight with some bits changed, truncated, or extended.
 pub(super) fn spoil(world: &mut World, input: &mut Input<'_>) {
     let end = input.below(2);
     let Some(mut bytes) = world.ends[end].wire.front().cloned() else { return };
@@ -168,7 +168,7 @@ pub(super) fn spoil(world: &mut World, input: &mut Input<'_>) {
     world.deliver(end, PEER, &bytes);
 }
 
-/// Bytes from anywhere.
+/// Delivers arbitrary bytes.
 pub(super) fn any_bytes(world: &mut World, input: &mut Input<'_>) {
     let (end, len) = (input.below(2), input.below(100));
     let bytes = input.take(len).to_vec();

@@ -1,19 +1,19 @@
-//! Two protocol cores that talk over a medium which the input directs.
+//! Two protocol cores that communicate over a medium, which the input controls.
 //!
-//! The input is a list of steps: open a session, call, answer, send, and then for each frame on its
-//! way whether it arrives, and when, and how often. In an *honest* world that is all. At the end,
-//! everything still on its way arrives, and every call must have ended, with the right bytes if it
+//! The input is a list of steps: open a session, call, answer, send. For every frame in flight the input
+//! also decides whether, when, and how often it arrives. An *honest* world has no other steps. At the
+//! end, all frames in flight arrive, and every call must have ended, with the right bytes if it
 //! succeeded.
 //!
-//! In another world there are steps that *forge* frames: right session and token, so that they get
-//! as far as a frame from a hostile peer, and anything in the rest. The bytes of messages are the
-//! hostile peer's business then; but neither core may panic, send an unsound frame, lose count of
-//! its credits, end a call twice, or run a request number twice.
+//! Another world also has steps that *forge* frames. Their session and token are valid, so that a core
+//! processes them like frames from a hostile peer; the other fields are arbitrary. The bytes of messages
+//! are then arbitrary too. But neither core may panic, send an invalid frame, miscount its credits, end
+//! a call twice, or run a request number twice.
 //!
-//! Some calls have deadlines and some are cancelled; some requests are watched, and each of those
-//! must be answered or told of.
+//! Some calls have deadlines and some are cancelled. Some requests are watched: the server must answer
+//! them, or learn that the caller has given up.
 //!
-//! With `PETREL_FUZZ_TRACE` set, each step and each frame is printed.
+//! With `PETREL_FUZZ_TRACE` set, all steps and frames are printed.
 
 mod check;
 mod forge;
@@ -23,10 +23,10 @@ mod world;
 use crate::input::Input;
 use world::World;
 
-/// Steps of one input: bounds the time that it takes.
+/// Most steps of an input, to bound its running time.
 const STEPS_MAX: usize = 400;
 
-/// Runs the input's steps and checks the world after each.
+/// Runs the input's steps and checks the world after every step.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World::new(&mut input);

@@ -7,10 +7,10 @@ use super::forge;
 use super::world::{BURST, PACKET_BYTES, PEER, Request, Session, World};
 use crate::input::Input;
 
-/// Sessions that an input may open.
+/// Most sessions that an input may open.
 const SESSIONS_MAX: usize = 8;
 
-/// Takes one step.
+/// Executes one step.
 pub(super) fn take(world: &mut World, input: &mut Input<'_>) {
     if world.sessions.is_empty() {
         return open(world, input);
@@ -72,7 +72,7 @@ fn open(world: &mut World, input: &mut Input<'_>) {
     assert!(!is_established || world.establish(world.sessions.len() - 1));
 }
 
-/// Any multiple of 64, and those close to where the numbers end.
+/// Returns a multiple of 64: any one, or one close to the end of the number range.
 fn first_request(input: &mut Input<'_>) -> u64 {
     match input.below(4) {
         0 => 832,
@@ -94,8 +94,8 @@ fn call(world: &mut World, input: &mut Input<'_>) {
     world.call(index, input.byte().into(), len, room);
 }
 
-/// Sizes of messages: small ones, those around a packet and around several, and now and then one
-/// that is larger than the window.
+/// Returns the size of a message: small, close to one or several packets, or occasionally larger than
+/// the window.
 fn size(world: &World, input: &mut Input<'_>) -> usize {
     let packet = PACKET_BYTES as usize;
     match input.below(8) {
@@ -114,7 +114,7 @@ fn send(world: &mut World, input: &mut Input<'_>) {
     world.send(end, count, taken);
 }
 
-/// Some frame arrives, or is lost, or arrives now and stays on the way as well.
+/// Delivers a frame, loses it, or delivers it and keeps a copy in flight.
 fn arrive(world: &mut World, input: &mut Input<'_>) {
     let end = input.below(2);
     let wire = &mut world.ends[end].wire;
@@ -129,8 +129,8 @@ fn arrive(world: &mut World, input: &mut Input<'_>) {
     }
 }
 
-/// All frames on their way to one end arrive, out of order, but for those that are lost and those
-/// that stay on their way.
+/// Delivers the frames in flight to one end, out of order. Some frames are lost, and some stay in
+/// flight.
 fn storm(world: &mut World, input: &mut Input<'_>) {
     let (end, fates, shift) = (input.below(2), input.word(), input.below(8));
     let mut frames = std::mem::take(&mut world.ends[end].wire);
@@ -144,7 +144,7 @@ fn storm(world: &mut World, input: &mut Input<'_>) {
     }
 }
 
-/// All that is to be sent arrives at once, a few times to and fro.
+/// Delivers all frames that the cores can send, in several rounds.
 fn exchange(world: &mut World, input: &mut Input<'_>) {
     let rounds = 1 + input.below(4);
     let answers = input.below(2) == 0;
@@ -158,12 +158,12 @@ fn exchange(world: &mut World, input: &mut Input<'_>) {
     }
 }
 
-/// Sends until there is nothing to send, which must come about.
+/// Sends until a core has nothing left to send, which must happen.
 pub(super) fn send_all(world: &mut World, end: usize) {
     let mut sent = 0;
     while world.ends[end].core.has_transmit() {
         sent += world.send(end, BURST, BURST);
-        // 8 sessions of 64 slots, with a window to send and one to repeat for each.
+        // 8 sessions of 64 slots, with a window of new packets and a window of retransmissions per slot.
         assert!(sent < 8 * 64 * 2 * 257, "frames without end");
     }
 }
@@ -207,7 +207,7 @@ fn answer(world: &mut World, input: &mut Input<'_>) {
     }
 }
 
-/// Answers a request that never was, or is over.
+/// Answers a request that never existed, or has ended.
 fn answer_another(world: &mut World, end: usize, mut request: Request, bit: usize) {
     request.handle.number ^= 1 << bit;
     if world.ends[end].requests.iter().all(|open| open.handle != request.handle) {
@@ -233,7 +233,8 @@ pub(super) fn handle_timeouts(world: &mut World) {
     world.ends.iter_mut().for_each(|end| end.core.handle_timeouts(now));
 }
 
-/// A session is established late, or a call of it is cancelled, or it ends: at one end, at both, by its name or by its peer.
+/// Changes a session: establishes it late, cancels a call, or ends the session, at one end or both, by
+/// its name or by its peer.
 fn change_session(world: &mut World, input: &mut Input<'_>) {
     let index = session(world, input);
     let (end, choice) = (input.below(2), input.below(8));

@@ -1,4 +1,4 @@
-//! The two cores, the medium between them, and what was seen.
+//! The two cores, the medium between them, and the observations.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
@@ -13,22 +13,22 @@ use petrel_proto::{
 
 use crate::input::Input;
 
-/// Payload of a full packet: the smallest, so that messages of many packets are cheap.
+/// Payload of a full packet: the minimum, so that messages of many packets are cheap.
 pub(super) const PACKET_BYTES: u32 = PACKET_BYTES_MIN;
 
-/// Retransmissions of a call, most of the time.
+/// Most retransmissions of a call, in most worlds.
 pub(super) const RETRIES: u8 = 10;
 
-/// How each core names the other.
+/// The name of the peer at either core.
 pub(super) const PEER: PeerKey = PeerKey(7);
 
-/// Frames that are sent at a time.
+/// Most frames that are sent at a time.
 pub(super) const BURST: usize = TRANSMIT_FRAMES_MAX;
 
-/// Frames on their way to one end; the medium loses what is more.
+/// Most frames in flight to one end; the medium loses further frames.
 const WIRE_FRAMES_MAX: usize = 4_096;
 
-/// Everything.
+/// The state of a run.
 pub(super) struct World {
     pub(super) now: u64,
     pub(super) ends: [End; 2],
@@ -36,62 +36,62 @@ pub(super) struct World {
     /// Calls that have not ended, by tag.
     pub(super) calls: HashMap<u64, Call>,
     pub(super) next_tag: u64,
-    /// Whether no frame may be forged: the bytes of messages would prove nothing any more, and
+    /// Whether no frame may be forged. With forged frames, the bytes of messages prove nothing, and
     /// calls need not end by themselves.
     pub(super) is_honest: bool,
     pub(super) retries_max: u8,
-    /// Whether frames are offered to the short ways first.
+    /// Whether frames are offered to the fast paths first.
     short_ways: bool,
-    /// Which of the frames of the last calls are lost, a bit for each.
+    /// The lost frames of the last calls, one bit per frame.
     pub(super) last_losses: u64,
-    /// Bytes of messages that may still be made: bounds the time that an input takes.
+    /// Total bytes of messages that may still be created, to bound the running time of an input.
     pub(super) budget_bytes: usize,
     trace: bool,
 }
 
-/// One of the two cores, and what is around it.
+/// One of the two cores, and its environment.
 pub(super) struct End {
     pub(super) core: Core<HeapBuffer>,
     pool: HeapPool,
-    /// Frames on their way to this end.
+    /// Frames in flight to this end.
     pub(super) wire: VecDeque<Vec<u8>>,
-    /// Requests that it was given and has not answered.
+    /// Requests that were delivered to this end and not answered.
     pub(super) requests: Vec<Request>,
-    /// Those of them that are watched and of which nothing was heard yet.
+    /// Unanswered requests that are watched and not reported as cancelled.
     pub(super) watched: HashSet<RequestHandle>,
-    /// Requests that it was ever given.
+    /// All requests ever delivered to this end.
     given: HashSet<(SessionId, u64)>,
 }
 
-/// A session, as its two ends know it.
+/// A session, as known to its two ends.
 pub(super) struct Session {
-    /// Which end is the client.
+    /// The index of the client's end.
     pub(super) client: usize,
-    /// Its name at each end.
+    /// The session's name at either end.
     pub(super) ids: [SessionId; 2],
     pub(super) tokens: [u32; 2],
-    /// What the server agreed to, for the client.
+    /// The parameters that the server agreed to.
     pub(super) terms: Agreed,
-    /// The highest cumulative count that reached each end.
+    /// The highest cumulative count that either end received.
     pub(super) acknowledged: [u32; 2],
-    /// The last request number that was seen on the wire.
+    /// The last request number observed on the wire.
     pub(super) number: u64,
 }
 
-/// A call under way.
+/// An outstanding call.
 pub(super) struct Call {
-    /// Who made it, and on which session.
+    /// The end and the session of the caller.
     pub(super) end: usize,
     pub(super) session: SessionId,
     request: HeapBuffer,
     deadline_ns: u64,
 }
 
-/// A request that waits for its answer.
+/// An unanswered request.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     pub(super) handle: RequestHandle,
-    /// Stands for its bytes.
+    /// A hash of the request's bytes.
     pub(super) hash: u64,
 }
 
@@ -126,14 +126,14 @@ impl World {
         }
     }
 
-    /// A message of `len` bytes, or of fewer when the budget is used up.
+    /// Returns a message of `len` bytes, or of fewer when the budget is used up.
     pub(super) fn message(&mut self, len: usize, seed: u64) -> HeapBuffer {
         let len = if len > self.budget_bytes { len % 100 } else { len };
         self.budget_bytes = self.budget_bytes.saturating_sub(len);
         buffer(&pattern(len, seed))
     }
 
-    /// Makes a call, with a deadline if the method's number says so.
+    /// Makes a call, with a deadline for certain method numbers.
     pub(super) fn call(&mut self, index: usize, method: u16, len: usize, room: usize) {
         let ahead_ns = match method & 0xE0 {
             0x20 => Some(0),
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// A client gives the oldest call of a session up.
+    /// Cancels the oldest call of a session at its client.
     pub(super) fn cancel(&mut self, index: usize) {
         let Session { client: end, ids, .. } = self.sessions[index];
         let id = ids[end];
@@ -194,15 +194,15 @@ impl World {
         self.on_completion(ended);
     }
 
-    /// The client hears that the server agreed. Gives whether that was news.
+    /// Tells the client that the server agreed. Returns true if the session was not established before.
     pub(super) fn establish(&mut self, index: usize) -> bool {
         let Session { client: end, ids, terms, .. } = self.sessions[index];
         self.trace(|| format!("{end} establishes session {index}"));
         self.ends[end].core.establish(ids[end], terms).is_ok()
     }
 
-    /// Sends up to a burst of frames; the medium refuses those behind the first `taken`. Gives how
-    /// many it took.
+    /// Sends up to a burst of frames; the medium refuses frames after the first `taken`. Returns the
+    /// number of accepted frames.
     pub(super) fn send(&mut self, end: usize, count: usize, taken: usize) -> usize {
         let room = count.min(taken);
         let mut frames = Vec::new();
@@ -234,14 +234,14 @@ impl World {
         }
     }
 
-    /// The session that a frame to an end names.
+    /// Returns the session that a frame to an end names.
     fn session_of(&mut self, to: usize, header: &Header) -> Option<&mut Session> {
         self.sessions.iter_mut().find(|session| {
             session.ids[to].index == header.session && session.tokens[to] == header.token
         })
     }
 
-    /// Notes how far an end knows that its packets arrived.
+    /// Records the cumulative acknowledgement that an end has received.
     fn note_acknowledged(&mut self, to: usize, frame: &Frame<'_>) {
         let cumulative = match frame.fields {
             Fields::Credit(credit) => credit.cumulative,
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// A frame arrives.
+    /// Delivers a frame.
     pub(super) fn deliver(&mut self, to: usize, peer: PeerKey, bytes: &[u8]) {
         match Frame::parse(bytes) {
             Ok(frame) => {
@@ -322,20 +322,22 @@ impl World {
         }
     }
 
-    /// Answers a request; the answer's bytes follow from the request's.
+    /// Answers a request; the answer's bytes depend on the request's bytes.
     pub(super) fn respond(&mut self, end: usize, request: Request, status: Status, len: usize) {
         let message = self.message(len, request.hash);
         self.trace(|| format!("{end} answers {:?} {status} {len} B", request.handle));
         self.forget_watch(end, request);
         let core = &mut self.ends[end].core;
         if let Err(rejected) = core.respond(request.handle, status, message) {
-            // Too large, or given up meanwhile; in both cases it does not hurt to try again.
+            // The message is too large, or the call was given up meanwhile; in both cases another answer
+            // does no harm.
             core.respond_error(request.handle, Status::Internal, "too large");
             assert!(!rejected.error.to_string().is_empty());
         }
     }
 
-    /// A request is about to be answered. If nobody waits for that any more, it was told or is going to be.
+    /// Prepares the answer of a request. If the caller has given up, the cancellation was or will be
+    /// reported.
     pub(super) fn forget_watch(&mut self, end: usize, request: Request) {
         let End { core, watched, .. } = &mut self.ends[end];
         if core.is_waited_for(request.handle) {
@@ -343,7 +345,7 @@ impl World {
         }
     }
 
-    /// Takes the events of an end, and closes sessions that ask for it.
+    /// Processes the events of an end, and closes sessions that request it.
     pub(super) fn take_events(&mut self, end: usize) {
         let mut events = 0;
         while let Some(event) = self.ends[end].core.poll_event() {
@@ -381,7 +383,7 @@ impl End {
     }
 }
 
-/// The default timeout.
+/// Returns the default timeout.
 fn core_timeout_ns() -> u64 {
     Config::default().call_timeout_ns
 }
@@ -390,10 +392,10 @@ fn buffer(message: &[u8]) -> HeapBuffer {
     HeapBuffer::from_message(message, packets_of(message.len() as u32, PACKET_BYTES))
 }
 
-/// Bytes that differ from those of other seeds and from their neighbours.
+/// Returns bytes that differ between seeds and between positions.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    // By words: the fuzzer watches each comparison of each iteration.
+    // Word by word, because the fuzzer instruments the comparison of every iteration.
     for (chunk, at) in bytes.chunks_mut(8).zip(1u64..) {
         let word = (at ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
         chunk.copy_from_slice(&word[..chunk.len()]);

@@ -1,4 +1,4 @@
-//! The client: it keeps the account of calls, which the streams do not.
+//! The client, which tracks the calls, because streams do not.
 
 use std::hint;
 use std::time::Instant;
@@ -34,7 +34,7 @@ pub(crate) fn call(args: ClientArgs) -> Result<Outcome, Failure> {
     }
 }
 
-/// Streams keep their order: the next reply is the one to the oldest call.
+/// Streams keep their order: the next reply belongs to the oldest call.
 fn echoes(
     requests: &AeronExclusivePublication,
     replies: &AeronSubscription,
@@ -94,7 +94,7 @@ fn bulks(
     let mut oldest = 1;
     while meter.in_flight() > 0 {
         let mut result = Ok(());
-        // Calls take their turns on the lanes.
+        // The lanes take turns at calls.
         let lane = (oldest as usize - 1) % plan.in_flight;
         let (bulk, memory) = &mut lanes[lane];
         let end = |reply: &[u8], _| result = meter.end(oldest, bulk.is_reply(reply));

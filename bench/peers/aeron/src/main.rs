@@ -1,6 +1,6 @@
-//! Aeron IPC: a pair of streams in shared memory, one each way. Not RPC: who calls keeps the account
-//! of calls. Both ends poll. The media driver runs in the server's process; messages do not pass
-//! through it.
+//! Aeron IPC: a pair of streams in shared memory, one per direction. Streams are not RPCs: the caller
+//! tracks the calls. Client and server poll. The media driver runs in the server's process; messages do
+//! not pass through it.
 
 mod client;
 mod server;
@@ -16,10 +16,10 @@ const ECHO_STREAM: i32 = 1;
 const BULK_STREAM: i32 = 2;
 const REPLY_STREAM: i32 = 3;
 
-/// What one poll takes at most.
+/// Most fragments of one poll.
 const FRAGMENTS_MAX: usize = 64;
 
-/// How long the driver may take to set up a stream.
+/// Most time for the driver to set up a stream.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn main() -> Result<(), Failure> {

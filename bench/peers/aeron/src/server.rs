@@ -12,10 +12,10 @@ use crate::{
     BULK_STREAM, ECHO_STREAM, FRAGMENTS_MAX, REPLY_STREAM, offer, publication, subscription,
 };
 
-/// Room for several bulk requests, and for one of them in an eighth of it, as Aeron demands.
+/// Room for several bulk requests; Aeron demands that a message fits into an eighth.
 const TERM_BYTES: usize = 64 << 20;
 
-/// Fragments of bulk requests are as large as Aeron allows; by default they are 1408 bytes.
+/// Fragments of bulk requests are as large as Aeron allows; the default is 1408 bytes.
 const MTU_BYTES: usize = 65_504;
 
 pub(crate) fn serve(args: ServerArgs) -> Result<(), Failure> {
@@ -53,14 +53,15 @@ pub(crate) fn serve(args: ServerArgs) -> Result<(), Failure> {
     Err("the media driver has ended".into())
 }
 
-/// Keeps the first failure: handlers of messages have no result.
+/// Keeps the first failure, because handlers of messages have no result.
 fn fail(failure: &mut Option<Failure>, result: Result<(), Failure>) {
     if failure.is_none() {
         *failure = result.err();
     }
 }
 
-/// All of the driver in one thread, which sleeps most of the time: it shares the server's CPU.
+/// The whole driver runs in one thread, which sleeps most of the time, because it shares the server's
+/// CPU.
 fn driver_context(directory: &str) -> Result<AeronDriverContext, Failure> {
     let context = AeronDriverContext::new()?;
     context.set_dir(&CString::new(directory)?)?;
@@ -74,7 +75,7 @@ fn driver_context(directory: &str) -> Result<AeronDriverContext, Failure> {
     Ok(context)
 }
 
-/// The driver has just been started, and is not there at once.
+/// Retries, because the driver has just been started and needs time.
 fn connect(directory: &str) -> Result<Aeron, Failure> {
     let started = std::time::Instant::now();
     loop {

@@ -7,7 +7,7 @@ use clap::{Args, Parser, ValueEnum};
 
 use crate::content::{BULK_BYTES, SMALL_BYTES};
 
-/// One end of a measurement of one peer.
+/// The server or the client of a peer's measurement.
 #[derive(Parser, Debug)]
 #[command(version, about)]
 pub enum Role {
@@ -17,10 +17,10 @@ pub enum Role {
     Client(ClientArgs),
 }
 
-/// What a server is told.
+/// The arguments of a server.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArgs {
-    /// Which way of using the library.
+    /// Variant: the way of using the library.
     #[arg(long)]
     pub variant: String,
     /// The CPU for all threads.
@@ -29,16 +29,16 @@ pub struct ServerArgs {
     /// Real-time priority, round robin; none if 0.
     #[arg(long, default_value_t = 0)]
     pub priority: u8,
-    /// A directory in memory for this server alone, for libraries that keep files; whoever starts
-    /// the server removes it.
+    /// A directory in memory for this server alone, for libraries that store files; the process that
+    /// starts the server removes it.
     #[arg(long)]
     pub scratch: PathBuf,
 }
 
-/// What a client is told.
+/// The arguments of a client.
 #[derive(Args, Clone, Debug)]
 pub struct ClientArgs {
-    /// Which way of using the library.
+    /// Variant: the way of using the library.
     #[arg(long)]
     pub variant: String,
     /// The CPU for all threads.
@@ -47,42 +47,42 @@ pub struct ClientArgs {
     /// Real-time priority, round robin; none if 0.
     #[arg(long, default_value_t = 0)]
     pub priority: u8,
-    /// What the server printed.
+    /// The address that the server printed.
     #[arg(long)]
     pub address: String,
-    /// What to measure.
+    /// The calls to measure.
     #[command(flatten)]
     pub plan: Plan,
 }
 
-/// A window: what is called, how often at a time, and for how long.
+/// A window: its calls, their number in flight, and its duration.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Plan {
-    /// What the calls do.
+    /// The workload of the calls.
     #[arg(long)]
     pub workload: Workload,
     /// Calls in flight at a time.
     #[arg(long, default_value_t = 1)]
     pub in_flight: usize,
-    /// Calls before they count, in milliseconds.
+    /// Duration of the uncounted calls at the beginning, in milliseconds.
     #[arg(long, default_value_t = 200)]
     pub warmup_ms: u64,
-    /// How long calls count, in milliseconds.
+    /// Duration of the counted calls, in milliseconds.
     #[arg(long, default_value_t = 800)]
     pub window_ms: u64,
 }
 
-/// What the calls of a window do.
+/// The workload of a window's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workload {
-    /// 32 bytes go and come back.
+    /// Requests of 32 bytes; the reply is the request.
     Echo,
-    /// 8 MiB go, 32 bytes that prove it come back.
+    /// Requests of 8 MiB; the reply is a proof of 32 bytes.
     Bulk,
 }
 
 impl Role {
-    /// The CPU that it shall stay on.
+    /// Returns the CPU to stay on.
     pub fn cpu(&self) -> usize {
         match self {
             Self::Server(args) => args.cpu,
@@ -90,7 +90,7 @@ impl Role {
         }
     }
 
-    /// The real-time priority that it shall have.
+    /// Returns the real-time priority.
     pub fn priority(&self) -> u8 {
         match self {
             Self::Server(args) => args.priority,
@@ -100,7 +100,7 @@ impl Role {
 }
 
 impl Workload {
-    /// Size of the requests.
+    /// Returns the size of the requests.
     pub fn request_bytes(self) -> usize {
         match self {
             Self::Echo => SMALL_BYTES,
@@ -110,12 +110,12 @@ impl Workload {
 }
 
 impl Plan {
-    /// Calls before they count.
+    /// Returns the duration of the uncounted calls.
     pub fn warmup(&self) -> Duration {
         Duration::from_millis(self.warmup_ms)
     }
 
-    /// How long calls count.
+    /// Returns the duration of the counted calls.
     pub fn window(&self) -> Duration {
         Duration::from_millis(self.window_ms)
     }
@@ -126,7 +126,7 @@ pub(crate) fn parse() -> Role {
     Role::parse()
 }
 
-/// Says that the peer has no such variant.
+/// Returns the error that the peer has no such variant.
 pub fn unknown(variant: &str) -> crate::Failure {
     format!("this peer has no variant {variant}").into()
 }

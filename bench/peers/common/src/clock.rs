@@ -1,9 +1,9 @@
-//! Time at 10 ns a reading: the processor's counter where there is one, because the calls of some
-//! peers take 100 ns, and `Instant::now` 24 ns of those.
+//! Timestamps at a cost of 10 ns, from the processor's counter if there is one: calls of some peers take
+//! 100 ns, of which `Instant::now` would take 24 ns.
 
 use std::time::{Duration, Instant};
 
-/// How long the counter is compared with the system's clock.
+/// Duration of the comparison between the counter and the system's clock.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
 /// A clock.
@@ -13,7 +13,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock; takes 20 ms to set it.
+    /// Creates a calibrated clock; takes 20 ms.
     pub fn calibrated() -> Self {
         let (started, first) = (Instant::now(), ticks());
         while started.elapsed() < CALIBRATION {
@@ -23,27 +23,27 @@ impl Clock {
         Self { ticks_per_ns: (last - first) as f64 / elapsed.as_nanos() as f64 }
     }
 
-    /// A time in nanoseconds as a number of ticks.
+    /// Converts nanoseconds to ticks.
     pub fn ticks_of(&self, time: Duration) -> u64 {
         (time.as_nanos() as f64 * self.ticks_per_ns) as u64
     }
 
-    /// A number of ticks in nanoseconds.
+    /// Converts ticks to nanoseconds.
     #[inline]
     pub fn ns_of(&self, ticks: u64) -> u64 {
         (ticks as f64 / self.ticks_per_ns) as u64
     }
 }
 
-/// The time, in ticks.
+/// Returns the time, in ticks.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn ticks() -> u64 {
-    // SAFETY: the instruction reads a counter, and every x86-64 processor has it.
+    // SAFETY: the instruction reads a counter that every x86-64 processor has.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The time, in ticks.
+/// Returns the time, in ticks.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub fn ticks() -> u64 {

@@ -1,13 +1,13 @@
-//! What requests hold, and what must come back. Every reply is checked in every byte.
+//! The content of requests, and the expected replies. Every reply is checked in every byte.
 //!
-//! A small request is 32 bytes that depend on the number of the call; all of them must come back.
+//! A small request is 32 bytes that depend on the number of the call; the reply must be identical.
 //!
-//! A bulk request is 8 MiB. Its first 16 bytes are the number of the call and a flag; from there on
-//! every 4 KiB start with 8 bytes that depend on call and place, and the rest is a fixed pattern.
-//! The reply is 32 bytes: the number of the call, the length, and two sums. The first is over those
-//! stamps, so that memory of a former call, or pieces in the wrong place, are found in every call
-//! at the cost of 2 048 loads. The second is over everything: it is asked for in the first calls of
-//! a window (the flag), which do not count, because summing costs as much as copying.
+//! A bulk request is 8 MiB. Its first 16 bytes are the number of the call and a flag. From there on
+//! every 4 KiB start with an 8-byte stamp that depends on call and place; the rest is a fixed pattern.
+//! The reply is 32 bytes: the number of the call, the length, and two sums. The first sum is over the
+//! stamps: it detects memory of a former call and misplaced pieces in every call, at the cost of 2 048
+//! loads. The second sum is over all words. The flag requests it in the first calls of a window, which
+//! do not count, because summing costs as much as copying.
 
 /// Size of small requests and their replies.
 pub const SMALL_BYTES: usize = 32;
@@ -21,7 +21,7 @@ const STRIDE: usize = 4096;
 const WORD: usize = 8;
 const STAMPS: usize = BULK_BYTES / STRIDE;
 
-/// Calls of a lane whose every byte is summed.
+/// Calls of a lane whose words are all summed.
 const FULL_CALLS: u64 = 2;
 
 /// Spreads a number over 64 bits.
@@ -31,26 +31,26 @@ fn mix(number: u64) -> u64 {
     spread ^ (spread >> 29)
 }
 
-/// The request of a call. It begins with the call's number.
+/// Returns the request of a call. It begins with the call's number.
 #[inline]
 pub fn small(call: u64) -> [u8; SMALL_BYTES] {
     let mixed = mix(call);
     reply_of([call, mixed, mixed.rotate_left(21), !mixed])
 }
 
-/// The number of the call that a small reply, or a reply to a bulk request, is for.
+/// Returns the number of the call that a small or bulk reply belongs to.
 #[inline]
 pub fn call_of(reply: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*reply.first_chunk()?))
 }
 
-/// Whether this is the reply to a small call.
+/// Returns true if `reply` is the reply to a small call.
 #[inline]
 pub fn is_small(call: u64, reply: &[u8]) -> bool {
     reply == small(call)
 }
 
-/// What a word adds to a sum.
+/// Returns the contribution of a word to a sum.
 #[inline]
 fn weighed(index: usize, word: u64) -> u64 {
     word.wrapping_mul(2 * index as u64 + 1)
@@ -64,9 +64,9 @@ fn put_word(bytes: &mut [u8], at: usize, word: u64) {
     bytes[at..at + WORD].copy_from_slice(&word.to_le_bytes());
 }
 
-/// The memory of a bulk request, to be used for one call after the other.
+/// The state of a bulk request's memory, which is reused call after call.
 pub struct Bulk {
-    /// Sum of all words that do not change from call to call.
+    /// Sum of all words that are the same in all calls.
     fixed_sum: u64,
     calls: u64,
     stamp_sum: u64,
@@ -78,7 +78,7 @@ impl Bulk {
     /// Fills the memory.
     ///
     /// # Panics
-    /// When it has not [`BULK_BYTES`].
+    /// If the memory's length is not [`BULK_BYTES`].
     pub fn fill(memory: &mut [u8]) -> Self {
         assert_eq!(memory.len(), BULK_BYTES);
         let mut fixed_sum = 0u64;
@@ -92,7 +92,7 @@ impl Bulk {
         Self { fixed_sum, calls: 0, stamp_sum: 0, changing_sum: 0, call: 0 }
     }
 
-    /// Makes the memory the request of a call.
+    /// Turns the memory into the request of a call.
     pub fn stamp(&mut self, memory: &mut [u8], call: u64) {
         self.call = call;
         let full = u64::from(self.calls < FULL_CALLS);
@@ -112,14 +112,14 @@ impl Bulk {
         self.changing_sum = if full == 1 { sum } else { 0 };
     }
 
-    /// Whether this is the reply to the call stamped last.
+    /// Returns true if `reply` is the reply to the last stamped call.
     pub fn is_reply(&self, reply: &[u8]) -> bool {
         let words = [self.call, BULK_BYTES as u64, self.stamp_sum, self.changing_sum];
         reply == reply_of(words)
     }
 }
 
-/// Whether a word of a bulk request changes from call to call.
+/// Returns true if a word of a bulk request changes from call to call.
 fn is_changing(index: usize) -> bool {
     index == 1 || (index * WORD).is_multiple_of(STRIDE)
 }
@@ -131,11 +131,11 @@ fn reply_of(words: [u64; 4]) -> [u8; REPLY_BYTES] {
     reply
 }
 
-/// The server's side of a bulk request: takes it in pieces, in order, and makes the reply.
+/// The server's side of a bulk request: receives it in pieces, in order, and computes the reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sink {
     length: usize,
-    /// The word that a piece ended in, as far as it is known.
+    /// The known bytes of the word in which a piece ended.
     word: u64,
     call: u64,
     full: u64,
@@ -144,14 +144,14 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// The reply to a request that came in one piece.
+    /// Returns the reply to a request that arrived in one piece.
     pub fn reply_to(request: &[u8]) -> [u8; REPLY_BYTES] {
         let mut sink = Self::default();
         sink.take(request);
         sink.reply()
     }
 
-    /// Takes the next piece.
+    /// Processes the next piece.
     pub fn take(&mut self, mut piece: &[u8]) {
         while !self.length.is_multiple_of(WORD) {
             let Some((&byte, rest)) = piece.split_first() else { return };
@@ -163,12 +163,12 @@ impl Sink {
         piece[words..].iter().for_each(|byte| self.take_byte(*byte));
     }
 
-    /// How much came so far.
+    /// Returns the number of bytes so far.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The reply.
+    /// Returns the reply.
     pub fn reply(&self) -> [u8; REPLY_BYTES] {
         reply_of([self.call, self.length as u64, self.stamp_sum, self.full_sum])
     }
@@ -184,7 +184,7 @@ impl Sink {
         }
     }
 
-    /// Takes whole words from a place that is a multiple of their size.
+    /// Processes whole words from an aligned place.
     fn take_words(&mut self, piece: &[u8]) {
         let start = self.length;
         self.length += piece.len();
@@ -200,7 +200,7 @@ impl Sink {
     fn take_word(&mut self, index: usize, word: u64) {
         match index {
             0 => self.call = word,
-            // The flag comes second; what was before it is the call's number.
+            // The flag is the second word, after the call's number.
             1 => {
                 self.full = word;
                 if word == 1 {

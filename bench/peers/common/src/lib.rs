@@ -1,17 +1,17 @@
-//! What the programs of all peers share, so that they are measured alike.
+//! The shared code of all peers' programs, so that all are measured alike.
 //!
-//! Each peer is a program with two roles: `server` prints `ready ADDRESS` and serves until it is
-//! killed; `client` runs one [`Plan`] against it and prints one [`Outcome`] as a line of JSON. Both
-//! stay on one CPU, all their threads included. The runner starts both.
+//! A peer is a program with two roles: `server` prints `ready ADDRESS` and serves until it is killed;
+//! `client` runs one [`Plan`] against the server and prints one [`Outcome`] as a line of JSON. A process
+//! stays on one CPU with all its threads. The runner starts server and client.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! | --- | --- |
 //! | [`args`] | the command line |
-//! | [`content`] | what requests hold, and what must come back |
+//! | [`content`] | the content of requests, and the expected replies |
 //! | [`meter`] | counts, times and checks the calls of a window |
 //! | [`tasks`] | the closed loop of peers whose calls are futures |
 //! | [`outcome`] | the result of a window, as JSON |
-//! | [`process`] | pinning, and an end when the parent ends |
+//! | [`process`] | pinning, and termination with the parent |
 //! | [`clock`] | time at 10 ns a reading |
 
 pub mod args;
@@ -27,14 +27,13 @@ pub use content::{BULK_BYTES, Bulk, REPLY_BYTES, SMALL_BYTES, Sink};
 pub use meter::Meter;
 pub use outcome::Outcome;
 
-/// What a peer's program ends with if it fails.
+/// The failure of a peer's program.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Runs a peer's program: reads the command line, settles on the CPU, and becomes what it was
-/// asked to be.
+/// Runs a peer's program: reads the command line, settles on the CPU, and runs the requested role.
 ///
 /// # Errors
-/// What the server or the client failed with.
+/// The failure of the server or the client.
 pub fn run(
     server: impl FnOnce(ServerArgs) -> Result<(), Failure>,
     client: impl FnOnce(ClientArgs) -> Result<Outcome, Failure>,
@@ -50,7 +49,7 @@ pub fn run(
     }
 }
 
-/// Tells the runner that the server answers at this address.
+/// Prints the server's address, which tells the runner that the server answers.
 pub fn ready(address: impl std::fmt::Display) {
     println!("ready {address}");
 }

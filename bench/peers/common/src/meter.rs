@@ -6,15 +6,15 @@ use crate::args::{Plan, Workload};
 use crate::clock::{self, Clock};
 use crate::outcome::Outcome;
 
-/// Small calls in flight from which the clock is read for every so many calls only: at tens of
-/// millions of calls per second a reading would be half of what is measured.
+/// With more small calls in flight than this number, the clock is read once per this number of calls: at
+/// tens of millions of calls per second, more readings would be half of the measured time.
 const CLOCK_EVERY: u64 = 16;
 
-/// Longest latency that is told apart, in nanoseconds.
+/// Longest latency that is recorded exactly, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// Counts the calls of a window. A call begins with [`Meter::begin`], which numbers it until the
-/// time is over, and ends with [`Meter::end`] once its reply was found right.
+/// Counts the calls of a window. [`Meter::begin`] numbers a call, until the time is over; [`Meter::end`]
+/// counts it once its reply was checked.
 pub struct Meter {
     plan: Plan,
     clock: Clock,
@@ -30,14 +30,14 @@ pub struct Meter {
     latencies: Histogram<u64>,
 }
 
-/// When calls began to count, and how many had ended by then.
+/// The time at which calls began to count, and the calls that had ended by then.
 struct Warm {
     at: u64,
     ended: u64,
 }
 
 impl Meter {
-    /// A meter whose time runs from now.
+    /// Creates a meter whose time runs from now.
     pub fn start(plan: Plan) -> Self {
         let clock = Clock::calibrated();
         let latencies = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
@@ -59,7 +59,7 @@ impl Meter {
         }
     }
 
-    /// The number of the next call, or `None` if the time is over.
+    /// Returns the number of the next call, or `None` if the time is over.
     #[inline]
     pub fn begin(&mut self) -> Option<u64> {
         if self.is_over {
@@ -69,13 +69,13 @@ impl Meter {
         Some(self.begun)
     }
 
-    /// Calls that have begun and not ended.
+    /// Returns the number of outstanding calls.
     #[inline]
     pub fn in_flight(&self) -> u64 {
         self.begun - self.ended
     }
 
-    /// Whether no more calls begin.
+    /// Returns true if no more calls begin.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.is_over
@@ -84,7 +84,7 @@ impl Meter {
     /// Ends a call, whose reply was right or wrong.
     ///
     /// # Errors
-    /// That the reply was wrong, which ends the measurement: its numbers would mean nothing.
+    /// If the reply was wrong. The measurement must then end, because its numbers would be meaningless.
     #[inline]
     pub fn end(&mut self, call: u64, is_right: bool) -> Result<(), String> {
         if !is_right {
@@ -97,7 +97,7 @@ impl Meter {
         Ok(())
     }
 
-    /// With one call in flight the time between two readings is a round trip.
+    /// Reads the clock. With one call in flight the time between two readings is a round trip.
     #[inline]
     fn read_clock(&mut self) {
         let before = std::mem::replace(&mut self.now, clock::ticks());
@@ -123,10 +123,10 @@ impl Meter {
         }
     }
 
-    /// What was measured.
+    /// Returns the result.
     ///
     /// # Errors
-    /// That no call ended while calls counted.
+    /// If no counted call ended.
     pub fn finish(self) -> Result<Outcome, String> {
         let warm = self.warm.as_ref().ok_or("no call ended after the warm-up")?;
         let (last_at, last_ended) = self.last;

@@ -2,26 +2,26 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a client measured; one line of JSON.
+/// The result of a client, printed as one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Calls that ended while calls counted.
+    /// Counted calls that ended.
     pub calls: u64,
-    /// Replies that were compared with what they had to be, those of the warm-up included.
+    /// Compared replies, including those of the warm-up.
     pub checked: u64,
-    /// How long calls counted.
+    /// Duration of the counted calls.
     pub seconds: f64,
-    /// Calls by seconds.
+    /// Calls per second.
     pub calls_per_second: f64,
-    /// Bits of the requests by time.
+    /// Bits of the requests, per time.
     pub gbit_per_second: f64,
-    /// Half of the calls took at most this; with one call in flight only.
+    /// Median latency; only with one call in flight.
     pub p50_ns: Option<u64>,
-    /// 99 of 100 calls took at most this.
+    /// The 99th percentile.
     pub p99_ns: Option<u64>,
-    /// 999 of 1000 calls took at most this.
+    /// The 99.9th percentile.
     pub p999_ns: Option<u64>,
-    /// What the library says its version is, where the lock file does not know it.
+    /// The version that the library reports, if the lock file does not contain it.
     #[serde(default)]
     pub version: Option<String>,
 }

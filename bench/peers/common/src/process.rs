@@ -1,24 +1,24 @@
-//! What both ends do first: stay on a CPU, and end when the runner ends.
+//! The set-up of server and client: stay on a CPU, and end when the runner ends.
 
 use std::io;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Keeps this thread, and all that it starts, on a CPU, with a real-time priority if it is not 0; and
-/// has the system end this process when
-/// the thread that started it ends, so that nothing is left when the runner is killed.
+/// Keeps this thread, and all threads that it starts, on a CPU, with a real-time priority if `priority`
+/// is not 0. Lets the system kill this process when the parent thread ends, so that a killed runner
+/// leaves no process behind.
 ///
 /// # Errors
-/// What the system answers, for instance that there is no such CPU, or that the priority is not allowed.
+/// The system's error, for instance that there is no such CPU, or that the priority is not allowed.
 pub fn settle(cpu: usize, priority: u8) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     pin(cpu)?;
     if priority > 0 { hurry(priority) } else { Ok(()) }
 }
 
-/// Goes before all that is not real-time. Round robin, because the threads of an end share its CPU:
-/// one that polls must let the others run now and then.
+/// Gives this thread real-time priority. Round robin, because the threads of a process share its CPU: a
+/// polling thread must let the others run from time to time.
 fn hurry(priority: u8) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority.into() };
     // SAFETY: the call reads the structure, which lives until it returns, and 0 is this thread.
@@ -29,7 +29,7 @@ fn hurry(priority: u8) -> io::Result<()> {
 /// Keeps this thread on a CPU.
 ///
 /// # Errors
-/// What the system answers, for instance that there is no such CPU.
+/// The system's error, for instance that there is no such CPU.
 pub fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no CPU {cpu}")));
@@ -39,10 +39,10 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// The CPUs that this thread may use.
+/// Returns the CPUs that this thread may use.
 ///
 /// # Errors
-/// What the system answers.
+/// The system's error.
 pub fn usable() -> io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())

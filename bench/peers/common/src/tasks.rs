@@ -1,5 +1,5 @@
-//! The closed loop of peers whose calls are futures: as many tasks as calls in flight, on the
-//! thread that asks, each with one call after the other.
+//! The closed loop of peers whose calls are futures: as many tasks as calls in flight, on the calling
+//! thread, and one call after the other in every task.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -11,31 +11,31 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::content::{self, BULK_BYTES, Bulk};
 use crate::{Failure, Meter, Outcome, Plan, Workload};
 
-/// Runs one end on this thread, with all its tasks: every end has one CPU.
+/// Runs a server or client on this thread, with all its tasks, because it has one CPU.
 ///
 /// # Errors
-/// What the future failed with.
+/// The failure of the future.
 pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, future)
 }
 
-/// A way to call the server.
+/// Calls to the server.
 pub trait Caller {
-    /// What a reply is; it is compared as bytes.
+    /// The type of replies, which are compared as bytes.
     type Reply: AsRef<[u8]>;
 
-    /// The request comes back.
+    /// Makes an echo call; the reply is the request.
     fn echo(&self, request: Bytes) -> impl Future<Output = Result<Self::Reply, Failure>>;
 
-    /// A proof of the request comes back, as [`Sink`](crate::Sink) makes it.
+    /// Makes a bulk call; the reply is a proof of the request, computed by [`Sink`](crate::Sink).
     fn bulk(&self, request: Bytes) -> impl Future<Output = Result<Self::Reply, Failure>>;
 }
 
-/// Runs a plan, with a clone of the caller for each call in flight. Only within [`block_on`].
+/// Runs a plan, with a clone of the caller for every call in flight. Only within [`block_on`].
 ///
 /// # Errors
-/// The first call that failed or had a wrong reply.
+/// The failure of the first call that failed or had a wrong reply.
 pub async fn run<C: Caller + Clone + 'static>(caller: C, plan: Plan) -> Result<Outcome, Failure> {
     let meter = Rc::new(RefCell::new(Meter::start(plan)));
     let lanes: Vec<_> = (0..plan.in_flight)

@@ -1,4 +1,4 @@
-//! The client: a place for each call in flight, looked at by turns.
+//! The client: a place for every call in flight, polled in turn.
 
 use std::collections::HashSet;
 use std::hint;
@@ -56,7 +56,7 @@ fn echoes(node: &Node<ipc::Service>, plan: Plan) -> Result<Outcome, Failure> {
 type BulkClient = Client<ipc::Service, [u8], (), Small, ()>;
 type Pending = PendingResponse<ipc::Service, [u8], (), Small, ()>;
 
-/// A bulk call in flight at a time.
+/// The place of one bulk call in flight.
 struct Lane {
     bulk: Bulk,
     /// The application's own data.
@@ -65,12 +65,12 @@ struct Lane {
     pending: Option<Pending>,
 }
 
-/// Starts calls. Memory that was lent comes back later with what was written to it: what does not
-/// change from call to call is written once to each piece of it.
+/// Starts calls. Lent memory is reused with its former contents, so the constant words are written only
+/// once per piece of memory.
 struct Starter {
     client: BulkClient,
     is_lent: bool,
-    /// Addresses of the pieces that were written.
+    /// Addresses of the pieces that were written before.
     written: HashSet<usize>,
 }
 

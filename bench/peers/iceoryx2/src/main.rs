@@ -1,9 +1,9 @@
-//! iceoryx2 request-response over shared memory. Both ends poll: its calls do not block, and
-//! waiting by its events would cost a wake-up each way.
+//! iceoryx2 request-response over shared memory. Client and server poll: the calls do not block, and
+//! waiting for events would cost a wake-up per direction.
 //!
-//! Bulk requests are `copied` into the memory that is lent for them, as by an application that has
-//! its data elsewhere; or they are `lent`: the application makes them there, and all that is
-//! written for a call is what changes from call to call.
+//! Bulk requests are `copied` into the lent memory, as by an application that has its data elsewhere. Or
+//! they are `lent`: the application builds them in the lent memory, and writes only the words that
+//! change from call to call.
 
 mod client;
 mod server;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Failure> {
     peers_common::run(server::serve, client::call)
 }
 
-/// A node whose files are the server's own, so that nothing is left when they are removed.
+/// Creates a node whose files are the server's own, so that removing them leaves nothing behind.
 fn node(directory: &str) -> Result<Node<ipc::Service>, Failure> {
     let mut config = Config::default();
     config.global.set_root_path(&Path::new(directory.as_bytes())?);

@@ -1,4 +1,4 @@
-//! The server: looks at both services by turns.
+//! The server, which polls its two services in turn.
 
 use std::hint;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use peers_common::{Failure, ServerArgs, Sink, ready};
 
 use crate::{bulk_service, echo_service, node};
 
-/// Turns between two looks at whether the process shall end.
+/// Turns between two checks whether the process shall end.
 const TURNS: u32 = 1 << 16;
 
 pub(crate) fn serve(args: ServerArgs) -> Result<(), Failure> {

@@ -1,4 +1,5 @@
-//! Petrel, over UDP and over shared memory, polled and blocking: one session, one endpoint on each side, with defaults else.
+//! Petrel, over UDP and over shared memory, polled and blocking: one session and one endpoint per side,
+//! otherwise with defaults.
 
 use peers_common::{
     Bulk, ClientArgs, Failure, Meter, Outcome, Plan, REPLY_BYTES, SMALL_BYTES, ServerArgs, Sink,
@@ -34,7 +35,7 @@ fn serve(args: ServerArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A window: calls in flight by lanes, each with its two buffers; those of large requests have their content, too.
+/// A window: the lanes of the calls in flight; lanes of bulk requests have the state of their content.
 struct Load {
     meter: Meter,
     lanes: Vec<(SessionId, Option<Bulk>)>,

@@ -1,5 +1,5 @@
-//! An unreliable datagram each way for a call. Nothing repeats one that is lost: a window that
-//! loses any fails, because its calls do not all end.
+//! An unreliable datagram per direction and call. Lost datagrams are not sent again: a window with
+//! losses fails, because some calls do not end.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use peers_common::{Failure, Meter, Outcome, Plan, Workload, content};
 use quinn::Connection;
 use tokio::time::timeout;
 
-/// After so long without a reply one was lost.
+/// After this time without a reply, a datagram counts as lost.
 const SILENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn serve(connection: Connection) -> Result<(), Failure> {
-    // Ends with the connection.
+    // The loop ends with the connection.
     while let Ok(request) = connection.read_datagram().await {
         connection.send_datagram(request)?;
     }

@@ -1,5 +1,5 @@
-//! QUIC by quinn, over one connection: a stream of its own for each call, or an unreliable datagram
-//! each way for small calls. Always encrypted, as QUIC is.
+//! QUIC by quinn, over one connection: a stream per call, or, for small calls, an unreliable datagram
+//! per direction. QUIC always encrypts.
 
 mod datagrams;
 mod setup;

@@ -1,4 +1,4 @@
-//! Endpoints: certificates, windows and how a client knows the server.
+//! Endpoints: certificates, windows, and the client's trust in the server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 const NAME: &str = "localhost";
 
-/// Flow control windows: those by default are less than a bulk request.
+/// Flow control windows: the defaults are smaller than a bulk request.
 const WINDOW_BYTES: u32 = 64 << 20;
 
 fn transport() -> Arc<TransportConfig> {
@@ -22,7 +22,7 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(transport)
 }
 
-/// A server's endpoint, and the certificate that its clients must trust.
+/// Returns a server's endpoint, and the certificate that its clients must trust.
 pub(crate) fn server() -> Result<(Endpoint, CertificateDer<'static>), Failure> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([NAME.to_owned()])?;
     let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
@@ -31,7 +31,7 @@ pub(crate) fn server() -> Result<(Endpoint, CertificateDer<'static>), Failure> {
     Ok((Endpoint::server(config, "127.0.0.1:0".parse()?)?, cert.der().clone()))
 }
 
-/// What a client needs: the socket's address, and the certificate in hexadecimal.
+/// Returns the data that a client needs: the socket's address, and the certificate in hexadecimal.
 pub(crate) fn address(endpoint: &Endpoint, certificate: &[u8]) -> Result<String, Failure> {
     let hex: String = certificate.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("{},{hex}", endpoint.local_addr()?))

@@ -1,15 +1,15 @@
-//! A bidirectional stream for each call: request and reply end with their half of it.
+//! A bidirectional stream per call: request and reply end with their half of the stream.
 
 use bytes::Bytes;
 use peers_common::{Failure, REPLY_BYTES, SMALL_BYTES, Sink, tasks};
 use quinn::{Connection, RecvStream, SendStream};
 use tokio::task::spawn_local;
 
-/// What one read of the server takes at most.
+/// Most bytes of one read of the server.
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) async fn serve(connection: Connection) -> Result<(), Failure> {
-    // Ends with the connection.
+    // The loop ends with the connection.
     while let Ok((send, receive)) = connection.accept_bi().await {
         spawn_local(answer(send, receive));
     }

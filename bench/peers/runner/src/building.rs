@@ -1,4 +1,4 @@
-//! Builds the programs of the peers. One that does not build is left out, and why is told.
+//! Builds the programs of the peers. A peer that does not build is skipped, and the reason is printed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use peers_common::Failure;
 use crate::catalog::{Peer, Source, Variant};
 use crate::record::{Record, Recorder};
 
-/// A way of using a library whose program is there.
+/// A variant of a peer whose program exists.
 pub(crate) struct Entry {
     pub(crate) peer: &'static Peer,
     pub(crate) variant: &'static Variant,
@@ -18,7 +18,7 @@ pub(crate) struct Entry {
     pub(crate) version: Option<String>,
 }
 
-/// Builds what was chosen.
+/// Builds the selected peers.
 pub(crate) fn build(
     selected: &[(&'static Peer, Vec<&'static Variant>)],
     recorder: &mut Recorder,
@@ -43,7 +43,7 @@ pub(crate) fn build(
     Ok(entries)
 }
 
-/// The directory of this workspace.
+/// Returns the directory of this workspace.
 pub(crate) fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
@@ -67,14 +67,14 @@ fn build_peer(peer: &Peer) -> Result<PathBuf, Failure> {
     Ok(program)
 }
 
-/// Where this program is: its neighbours are built with the same profile.
+/// Returns the directory of this program; the other programs are built with the same profile.
 fn programs() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
     Ok(program.parent().ok_or("this program is in no directory")?.to_owned())
 }
 
 fn cargo(peer: &Peer, directory: &Path) -> Command {
-    // The target directory may have been set by a flag of the command that runs this.
+    // A flag of the command that runs this program may have set the target directory.
     let target = directory.parent().unwrap_or(directory);
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     command.current_dir(workspace()).args(["build", "--locked", "--package"]);
@@ -93,7 +93,7 @@ fn make(peer: &Peer, directory: &Path) -> Command {
     command
 }
 
-/// The line that says best why something did not build.
+/// Returns the line that best explains why a build failed.
 fn last_error(output: &str) -> &str {
     let lines = || output.lines().map(str::trim).filter(|line| !line.is_empty());
     let is_error = |line: &&str| line.contains("error") || line.contains("panicked");
@@ -103,7 +103,7 @@ fn last_error(output: &str) -> &str {
     errors.next_back().or_else(|| lines().next_back()).unwrap_or("it did not say why")
 }
 
-/// The version of a package in the lock file.
+/// Returns the version of a package in the lock file.
 fn locked_version(source: Source) -> Option<String> {
     let Source::Cargo { package } = source else { return None };
     let lock = fs::read_to_string(workspace().join("Cargo.lock")).ok()?;

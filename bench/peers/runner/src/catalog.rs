@@ -1,4 +1,4 @@
-//! The peers, and what is measured of each.
+//! The peers, and the measurements of each.
 
 use clap::ValueEnum;
 use peers_common::Workload;
@@ -7,35 +7,35 @@ use serde::Serialize;
 /// A library, and the program that uses it.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// As `--only` names it; also its directory.
+    /// The name for `--only`, and the name of the directory.
     pub(crate) name: &'static str,
     pub(crate) source: Source,
     pub(crate) variants: &'static [Variant],
 }
 
-/// What the program of a peer is built from.
+/// The source of a peer's program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// The member `peer-NAME` of this workspace. Its version is the one that the lock file has of
-    /// this package.
+    /// The member `peer-NAME` of this workspace. Its version is the version of `package` in the lock
+    /// file.
     Cargo { package: &'static str },
-    /// A directory with a Makefile. The program itself tells its version.
+    /// A directory with a Makefile. The program itself reports its version.
     Make,
 }
 
 /// A way of using a library.
 #[derive(Debug)]
 pub(crate) struct Variant {
-    /// As the program of the peer knows it.
+    /// The name that the peer's program accepts.
     pub(crate) name: &'static str,
-    /// As tables show it.
+    /// The name in tables.
     pub(crate) title: &'static str,
     pub(crate) waits: Waits,
     pub(crate) measurements: &'static [Measurement],
 }
 
-/// What both ends do while there is nothing to do. It decides about latency: being woken costs 10
-/// to 40 µs, and polling costs a core.
+/// How client and server wait. This determines the latency: a wake-up costs 10 to 40 µs, and polling
+/// costs a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Waits {
@@ -43,7 +43,7 @@ pub(crate) enum Waits {
     Blocking,
 }
 
-/// What is measured.
+/// The measurement of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Measurement {

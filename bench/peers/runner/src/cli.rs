@@ -8,55 +8,55 @@ use peers_common::{Failure, process};
 
 use crate::catalog::{self, Measurement, Peer, Variant};
 
-/// Measures Petrel beside what its users would otherwise pick.
+/// Measures Petrel beside the alternatives of its users.
 #[derive(Parser, Debug)]
 #[command(version, about)]
 pub(crate) struct Cli {
-    /// Peers to measure, as `tonic`, or single ways of using them, as `tonic/stream`; all if none.
+    /// Peers to measure, as `tonic`, or single variants, as `tonic/stream`; all if none.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 
-    /// What to measure.
+    /// Measurements to run.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Measurement::ALL)]
     pub(crate) measure: Vec<Measurement>,
 
-    /// How often each window is repeated; all peers take turns.
+    /// Repetitions of every window; all peers take turns.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
 
-    /// Calls before they count, in milliseconds.
+    /// Duration of the uncounted calls, in milliseconds.
     #[arg(long, default_value_t = 200)]
     pub(crate) warmup_ms: u64,
 
-    /// How long calls count, in milliseconds.
+    /// Duration of the counted calls, in milliseconds.
     #[arg(long, default_value_t = 800, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) window_ms: u64,
 
-    /// Both ends go before all else that runs, with the least real-time priority. Where others use
-    /// the CPUs all the time it is the only way to have them. Keep windows and their warm-up under
-    /// 0.8 s together: the kernel takes the CPU from who had it for 0.95 s of a second.
+    /// Client and server run with the lowest real-time priority, before all ordinary threads. If other
+    /// programs use the CPUs permanently, only this flag makes measurements possible. Keep windows and
+    /// their warm-up under 0.8 s together: the kernel throttles a real-time thread that has run for 0.95
+    /// s of a second.
     #[arg(long)]
     pub(crate) realtime: bool,
 
-    /// How many seconds to wait at most, before each window, for others to leave the CPUs alone.
+    /// Most seconds to wait, before every window, for other programs to leave the CPUs.
     #[arg(long, default_value_t = 5)]
     patience_s: u64,
 
-    /// How often a window is repeated at most if others used the CPUs during it.
+    /// Most repetitions of a window during which other programs used the CPUs.
     #[arg(long, default_value_t = 2)]
     pub(crate) retries: u32,
 
-    /// After so many seconds a server or a client that has not done its work is killed, and the
-    /// window has failed.
+    /// After this many seconds an unfinished server or client is killed, and the window has failed.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     limit_s: u64,
 
-    /// The CPUs for the server and for the client, as `0,1`; the first two that may be used if
-    /// none are named.
+    /// The CPUs for the server and for the client, as `0,1`; the first two usable CPUs if none are
+    /// named.
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
 
-    /// File for the results, one JSON object a line.
+    /// File for the results, one JSON object per line.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
 
@@ -65,7 +65,7 @@ pub(crate) struct Cli {
     pub(crate) plot: Option<PathBuf>,
 }
 
-/// The CPUs of the two ends.
+/// The CPUs of server and client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cpus {
     pub(crate) server: usize,
@@ -101,7 +101,7 @@ impl Cli {
         }
     }
 
-    /// The chosen peers, each with its chosen variants.
+    /// Returns the selected peers with their selected variants.
     pub(crate) fn selected(&self) -> Result<Vec<(&'static Peer, Vec<&'static Variant>)>, Failure> {
         if let Some(name) = self.only.iter().find(|name| !is_known(name)) {
             let names: Vec<_> = catalog::PEERS.iter().map(|peer| peer.name).collect();

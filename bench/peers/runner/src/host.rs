@@ -1,4 +1,4 @@
-//! Where, when and how: what a result needs to be worth something later.
+//! Date, machine and command: the context that a result needs to be useful later.
 
 use std::fmt;
 use std::fs;
@@ -11,12 +11,12 @@ const SECONDS_PER_DAY: u64 = 86_400;
 /// The machine and the command.
 #[derive(Debug, Serialize)]
 pub(crate) struct Host {
-    /// In UTC.
+    /// The date in UTC.
     pub(crate) date: String,
     pub(crate) processor: String,
     pub(crate) cpus: usize,
     pub(crate) kernel: String,
-    /// As the system tells it, before anything was built.
+    /// The system's load, before anything was built.
     pub(crate) load: String,
     pub(crate) command: String,
 }
@@ -42,7 +42,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// What else the machine did in the last minutes.
+/// Returns the machine's load in the last minutes.
 pub(crate) fn load() -> String {
     let file = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let numbers: Vec<_> = file.split_whitespace().take(3).collect();
@@ -60,14 +60,14 @@ fn command() -> String {
     ["cargo run --release --", &arguments.join(" ")].join(" ").trim_end_matches(" --").trim().into()
 }
 
-/// Year, month and day in UTC.
+/// Returns year, month and day in UTC.
 fn date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (year, month, day) = civil(seconds / SECONDS_PER_DAY);
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// The date of a day, counted from 1970.
+/// Returns the date of a day, counted from 1970.
 fn civil(mut day: u64) -> (u64, u64, u64) {
     let mut year = 1970;
     while day >= days_of_year(year) {

@@ -1,7 +1,7 @@
-//! Measures Petrel beside what its users would otherwise pick.
+//! Measures Petrel beside the alternatives of its users.
 //!
-//! Builds the programs of the peers, runs a server and a client of each in turn on two CPUs, and
-//! prints one table. `cargo run --release -- --help` tells the rest.
+//! Builds the programs of the peers, runs a server and a client of every peer in turn on two CPUs, and
+//! prints one table. `cargo run --release -- --help` describes the flags.
 
 mod building;
 mod catalog;

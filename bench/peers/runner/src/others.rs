@@ -1,28 +1,28 @@
-//! What else ran on the machine during a window. Somebody else's compiler makes every number of a
-//! window worse, and those of ends that poll most of all, because they need their CPUs always.
+//! The CPU time of other programs during a window. A compiler in the background worsens every figure,
+//! and most of all those of polling peers, because they need their CPUs permanently.
 
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Ticks of the kernel's accounts in a second, on every architecture of today.
+/// Ticks per second of the kernel's CPU accounting, on every current architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Share of the CPUs above which a window is repeated: two ticks of a window are noise.
+/// Share of the CPUs above which a window is repeated: two ticks per window are noise.
 pub(crate) const DISTURBED: f64 = 0.05;
 
-/// How long the machine is looked at before a window.
+/// Duration of the observation of the machine before a window.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The time that was used until a moment, in ticks.
+/// The CPU time used until a moment, in ticks.
 #[derive(Clone, Copy)]
 struct Used {
     by_all: u64,
-    /// By this process and by those of its children that have ended.
+    /// By this process and by its children that have ended.
     by_us: u64,
 }
 
-/// Counts from a moment on.
+/// Counts the CPU time from a moment on.
 pub(crate) struct Watch {
     started: Instant,
     used: Option<Used>,
@@ -33,8 +33,8 @@ impl Watch {
         Self { started: Instant::now(), used: used() }
     }
 
-    /// The share of all CPUs that others had since then: 0 to 1. All children must have ended.
-    /// `None` where the system keeps no accounts.
+    /// Returns the share of all CPUs that other programs used since the start: 0 to 1. All children must
+    /// have ended. `None` if the system keeps no accounts.
     pub(crate) fn others(&self) -> Option<f64> {
         let (before, after) = (self.used?, used()?);
         let all = after.by_all.saturating_sub(before.by_all);
@@ -45,7 +45,7 @@ impl Watch {
     }
 }
 
-/// Waits until others leave the CPUs alone, but not for longer than this.
+/// Waits until other programs leave the CPUs, but for `limit` at most.
 pub(crate) fn wait_for_quiet(limit: Duration) {
     let started = Instant::now();
     while started.elapsed() < limit {
@@ -63,14 +63,14 @@ fn used() -> Option<Used> {
     Some(Used { by_all, by_us })
 }
 
-/// User, nice and system time. Time in interrupts is nobody's.
+/// Returns user, nice and system time. Time in interrupts belongs to no program.
 fn all_in(stat: &str) -> Option<u64> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
     line.split_whitespace().skip(1).take(3).map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
-/// The process's user and system time, and those of its children: the 14th to the 17th word, where
-/// the second, the program's name in brackets, may have spaces.
+/// Returns user and system time of the process and of its children: the 14th to the 17th word, where the
+/// second, the program's name in brackets, may contain spaces.
 fn ours_in(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let words = after_name.split_whitespace().skip(11).take(4);

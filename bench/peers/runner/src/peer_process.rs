@@ -1,5 +1,4 @@
-//! A process of a peer, whose lines are read with a time limit, and which does not outlive its
-//! owner.
+//! A process of a peer. Its lines are read with a time limit, and it does not outlive its owner.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,11 +9,11 @@ use std::time::{Duration, Instant};
 use peers_common::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a process may take to end when it is asked to: shared memory has to be given back.
+/// Most time for a process to end after SIGTERM, so that it can remove its shared memory.
 const GRACE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(2);
 
-/// What a peer that fails is quoted with at most.
+/// Most bytes of a failed peer's error output that are read.
 const ERRORS_BYTES_MAX: u64 = 64 << 10;
 
 /// A process. Dropping it ends it.
@@ -35,14 +34,14 @@ impl PeerProcess {
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(Result::ok);
-            // Ends with the process, or when nobody reads any more.
+            // Ends with the process, or when the receiver is gone.
             lines.map(|line| sender.send(line)).find(Result::is_err);
         });
         let errors = thread::spawn(move || read_all(errors));
         Ok(Self { child, lines, errors: Some(errors) })
     }
 
-    /// The rest of the first line that starts like this.
+    /// Returns the rest of the first line with this prefix.
     pub(crate) fn line(&mut self, prefix: &str, limit: Duration) -> Result<String, Failure> {
         let end = Instant::now() + limit;
         loop {
@@ -57,7 +56,7 @@ impl PeerProcess {
         }
     }
 
-    /// Waits for a good end.
+    /// Waits for a successful end.
     pub(crate) fn finish(mut self, limit: Duration) -> Result<(), Failure> {
         match self.wait(limit)? {
             Some(status) if status.success() => Ok(()),
@@ -77,7 +76,7 @@ impl PeerProcess {
         }
     }
 
-    /// The last thing that it said, for a process that has closed its output.
+    /// Returns the last error message of a process that has closed its output.
     fn why_it_ended(&mut self) -> String {
         self.end();
         let status = self.child.wait();
@@ -107,7 +106,7 @@ impl Drop for PeerProcess {
     }
 }
 
-/// Reads to the end, and keeps the beginning.
+/// Reads to the end, and returns the beginning.
 fn read_all(mut from: impl Read) -> String {
     let mut bytes = Vec::new();
     let _ = from.by_ref().take(ERRORS_BYTES_MAX).read_to_end(&mut bytes);

@@ -1,4 +1,4 @@
-//! The plot: latency, rate and bandwidth of all rows side by side, each on a logarithmic scale.
+//! The plot: latency, rate and bandwidth of all rows side by side, on logarithmic scales.
 
 use std::ops::Range;
 use std::path::Path;
@@ -40,7 +40,7 @@ const PANELS: [Panel; 3] = [
     Panel { title: "8 MiB requests, Gbit/s", value: bandwidth, text: number },
 ];
 
-/// The better of one and of four requests at a time.
+/// Returns the better of the bandwidths with one and with four requests at a time.
 fn bandwidth(row: &Row) -> Option<f64> {
     [row.gbit_per_second_1, row.gbit_per_second_4].into_iter().flatten().reduce(f64::max)
 }
@@ -80,7 +80,7 @@ fn draw_head(root: &Area<'_>, host: &Host) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The height at which a row is drawn, in an area.
+/// Returns the vertical centre of a row, in an area.
 fn middle(index: usize) -> i32 {
     (CAPTION_HEIGHT + ROW_HEIGHT * index as u32 + ROW_HEIGHT / 2) as i32
 }
@@ -122,7 +122,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, rows: &[Row]) -> Result<(), Failur
     Ok(())
 }
 
-/// What stands at a line of the grid.
+/// Returns the label of a grid line.
 fn label(value: f64) -> String {
     if value >= 1e3 {
         count(Some(value)).replace(".00", "").replace(".0", "")
@@ -138,13 +138,13 @@ struct Scale {
 }
 
 impl Scale {
-    /// A scale with room for all values; `None` if there are none.
+    /// Returns a scale with room for all values; `None` without values.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Option<Self> {
         let least = values.clone().reduce(f64::min).filter(|least| *least > 0.0)?;
         let most = values.reduce(f64::max)?;
         let first = least.log10().floor() as i32;
         let last = (most.log10().ceil() as i32).max(first + 1);
-        // Room on the right for the number beside the last dot.
+        // Space on the right for the number beside the last dot.
         Some(Self { powers: first..=last, pixels: 14.0..f64::from(PANEL_WIDTH) - 54.0 })
     }
 

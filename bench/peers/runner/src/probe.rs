@@ -1,7 +1,7 @@
-//! How far apart two CPUs are: a cache line goes back and forth between them.
+//! The distance of two CPUs: a cache line travels back and forth between them.
 //!
-//! On virtual machines the host moves CPUs, and a round trip takes 100 ns now and 500 ns a minute
-//! later. What polls shared memory is then five times slower, so each window notes what it had.
+//! On virtual machines the host moves CPUs: a round trip takes 100 ns at one time and 500 ns a minute
+//! later. Polling shared memory is then five times slower, so every window records the distance.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,24 +13,24 @@ use serde::Serialize;
 
 use crate::cli::Cpus;
 
-/// How long a probe takes.
+/// Duration of a probe.
 const PROBE: Duration = Duration::from_millis(5);
 
-/// Batches that it has at least: something else may run on the CPUs for most of its time.
+/// Fewest batches of a probe: another program may use the CPUs most of the time.
 const BATCHES_MIN: usize = 64;
 
 /// Round trips between two readings of the clock, so that a reading weighs little.
 const BATCH: u64 = 16;
 
-/// Between the 105 ns and the 500 ns that were seen.
+/// A value between the observed 105 ns and 500 ns.
 const NEAR_NS_MAX: f64 = 250.0;
 
-/// A line that belongs to nobody else: CPUs fetch lines in pairs.
+/// An unshared pair of cache lines: CPUs fetch lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// How far apart the CPUs were.
+/// The distance of the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Distance {
@@ -51,7 +51,7 @@ impl Distance {
     }
 }
 
-/// Median time of a round trip between the two CPUs, in nanoseconds.
+/// Returns the median time of a round trip between the two CPUs, in nanoseconds.
 pub(crate) fn round_trip_ns(cpus: Cpus) -> io::Result<f64> {
     let (line, stop) = (Line::default(), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -60,7 +60,7 @@ pub(crate) fn round_trip_ns(cpus: Cpus) -> io::Result<f64> {
             if pinned.is_ok() {
                 echo(&line, &stop);
             }
-            // From here on nobody answers.
+            // From here on no thread answers.
             stop.store(true, Ordering::Relaxed);
             pinned
         });
@@ -79,7 +79,7 @@ fn ended() -> io::Error {
     io::Error::other("a thread of the probe has ended by an internal error")
 }
 
-/// Answers each odd number with the next even one.
+/// Answers every odd number with the next even number.
 fn echo(line: &Line, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         let number = line.0.load(Ordering::Acquire);

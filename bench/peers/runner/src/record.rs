@@ -1,4 +1,4 @@
-//! The file of results: one JSON object a line, each with its `kind`.
+//! The file of results: JSON objects with a `kind`, one per line.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::window::Window;
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Record<'a> {
-    /// Where, when and how.
+    /// Date, machine and command.
     Run(&'a Host),
     /// A peer that was not measured.
     Skipped {
@@ -35,8 +35,7 @@ pub(crate) enum Record<'a> {
     Median(&'a Row),
 }
 
-/// Writes the file, if there shall be one; line by line, so that a run that is stopped leaves what
-/// it had.
+/// Writes the file, if it was requested, line by line, so that an interrupted run leaves its results.
 pub(crate) struct Recorder(Option<File>);
 
 impl Recorder {

@@ -1,5 +1,5 @@
-//! The order of the windows: in each round all peers take turns at each measurement, so that what
-//! changes on the machine meets all of them alike.
+//! The order of the windows: in every round all peers take turns at every measurement, so that changes
+//! of the machine affect all peers alike.
 
 use peers_common::Failure;
 
@@ -10,7 +10,7 @@ use crate::others;
 use crate::record::{Record, Recorder};
 use crate::window::{self, Window};
 
-/// Runs all windows. One that fails is told and recorded; the others go on.
+/// Runs all windows. A failed window is reported and recorded; the run continues.
 pub(crate) fn run(
     entries: &[Entry],
     cli: &Cli,
@@ -35,7 +35,7 @@ pub(crate) fn run(
     Ok(windows)
 }
 
-/// A window, repeated while others use the CPUs; the last one if they go on.
+/// Runs a window, and repeats it while other programs use the CPUs; returns the last one in any case.
 fn undisturbed(
     entry: &Entry,
     measurement: Measurement,
@@ -45,7 +45,7 @@ fn undisturbed(
 ) -> Result<Window, Failure> {
     let mut retries = cli.retries;
     loop {
-        // In real time others only have what the two ends leave.
+        // With real-time priority, other programs only get the time that client and server leave.
         if cli.realtime {
             return window::run(entry, measurement, round, cli, cpus);
         }
@@ -59,8 +59,8 @@ fn undisturbed(
 }
 
 fn does(entry: &Entry, measurement: Measurement, cli: &Cli) -> bool {
-    // In real time Aeron's driver does not get the CPU on which the server polls, and its streams
-    // stand still once their windows are used up: 1.2 k calls/s were measured instead of millions.
+    // With real-time priority Aeron's driver does not get the CPU on which the server polls, and its
+    // streams stall once their windows are used up: 1.2 k calls/s were measured instead of millions.
     let stands_still =
         cli.realtime && entry.peer.name == "aeron" && measurement != Measurement::Latency;
     entry.variant.measurements.contains(&measurement) && !stands_still

@@ -1,4 +1,4 @@
-//! Medians over the windows, near and far apart.
+//! Medians over the windows, separately for near and far CPUs.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::catalog::{Measurement, Waits};
 use crate::probe::Distance;
 use crate::window::Window;
 
-/// A row of the table: a way of using a library, at a distance of the CPUs.
+/// A row of the table: a variant of a peer, at a distance of the CPUs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) peer: &'static str,
@@ -25,15 +25,15 @@ pub(crate) struct Row {
     pub(crate) calls_per_second: Option<f64>,
     pub(crate) gbit_per_second_1: Option<f64>,
     pub(crate) gbit_per_second_4: Option<f64>,
-    /// Largest share of all CPUs that others had in one of the windows.
+    /// Largest share of all CPUs that other programs used in one of the windows.
     pub(crate) others: Option<f64>,
-    /// Windows that count.
+    /// Valid windows.
     pub(crate) windows: usize,
-    /// Windows of both distances together during which the distance changed.
+    /// Windows during which the distance changed, at both distances together.
     pub(crate) dropped_windows: usize,
 }
 
-/// The rows of the table, in the order of the peers.
+/// Returns the rows of the table, in the order of the peers.
 pub(crate) fn rows(entries: &[Entry], windows: &[Window]) -> Vec<Row> {
     let pairs = entries.iter().flat_map(|entry| {
         [Distance::Near, Distance::Far].into_iter().map(move |distance| (entry, distance))
@@ -75,7 +75,7 @@ fn gbit(window: &Window) -> Option<f64> {
     Some(window.outcome.gbit_per_second)
 }
 
-/// The median; the mean of the two in the middle of an even number.
+/// Returns the median; for an even number of values the mean of the two in the middle.
 pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -1,4 +1,4 @@
-//! The table.
+//! The table of results.
 
 use comfy_table::{CellAlignment, Table, presets};
 
@@ -22,7 +22,7 @@ const HEADINGS: [&str; 12] = [
 /// Columns from here on are numbers.
 const FIRST_NUMBER: usize = 4;
 
-/// The rows as a table that Markdown understands too.
+/// Formats the rows as a table that is also valid Markdown.
 pub(crate) fn render(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header(HEADINGS);
@@ -58,7 +58,7 @@ fn cells(row: &Row) -> [String; 12] {
     ]
 }
 
-/// Three digits are more than the machine repeats.
+/// Formats a number with three digits, which are more than a measurement repeats.
 pub(crate) fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
@@ -68,7 +68,7 @@ pub(crate) fn number(value: Option<f64>) -> String {
     }
 }
 
-/// A count with its unit: `97.0 k`.
+/// Formats a count with its unit: `97.0 k`.
 pub(crate) fn count(value: Option<f64>) -> String {
     match value {
         Some(value) if value >= 1e6 => format!("{} M", number(Some(value / 1e6))),

@@ -1,4 +1,4 @@
-//! One window: a server, a client, and how far apart their CPUs were.
+//! One window: a server, a client, and the distance of their CPUs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::others::{DISTURBED, Watch};
 use crate::peer_process::PeerProcess;
 use crate::probe::{self, Distance};
 
-/// What was measured in a window.
+/// The results of a window.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Window {
     pub(crate) peer: &'static str,
@@ -23,16 +23,16 @@ pub(crate) struct Window {
     pub(crate) round: u32,
     /// Round trip of a cache line before and after, in nanoseconds.
     pub(crate) probes_ns: [f64; 2],
-    /// `None`: the CPUs were moved meanwhile, so that the window counts for nothing.
+    /// `None` if the CPUs were moved meanwhile, which makes the window invalid.
     pub(crate) cores: Option<Distance>,
-    /// Share of all CPUs that others had, 0 to 1; `None` where that is not known.
+    /// Share of all CPUs that other programs used, 0 to 1; `None` if unknown.
     pub(crate) others: Option<f64>,
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
 }
 
 impl Window {
-    /// Whether others used the CPUs so much that the window should be repeated.
+    /// Returns true if other programs used too much of the CPUs, so that the window should be repeated.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.others.is_some_and(|share| share > DISTURBED)
     }
@@ -51,7 +51,8 @@ pub(crate) fn run(
         .map_err(|failure| format!("server: {failure}"))?;
     let address =
         server.line("ready ", cli.limit()).map_err(|failure| format!("server: {failure}"))?;
-    // Started before the probe, while there is time: it settles, and waits for the server's CPU.
+    // The server starts before the probe, which leaves it time to settle; the probe shares the server's
+    // CPU.
     let before = probe::round_trip_ns(cpus)?;
     let outcome = call(client_command(entry, measurement, cli, cpus, &address), cli)
         .map_err(|failure| format!("client: {failure}"))?;
@@ -109,7 +110,8 @@ fn priority(cli: &Cli) -> &'static str {
     if cli.realtime { "1" } else { "0" }
 }
 
-/// A directory in memory for the files of a server, removed with all that a killed server leaves.
+/// A directory in memory for the files of a server. Dropping it also removes the remains of a killed
+/// server.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -125,7 +127,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing depends on it but tidiness.
+        // A remaining directory does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! tarpc over TCP with bincode. Payloads are `Bytes`, which bincode writes at once; a `Vec<u8>`
+//! tarpc over TCP with bincode. Payloads are `Bytes`, which bincode writes in one piece; a `Vec<u8>`
 //! would be written byte by byte.
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use tarpc::server::{BaseChannel, Channel};
 use tarpc::tokio_serde::formats::Bincode;
 use tarpc::{client, context};
 
-/// Room in a frame beside a bulk request.
+/// Additional bytes of a frame beside a bulk request.
 const FRAME_BYTES_MAX: usize = BULK_BYTES + 4096;
 
 #[tarpc::service]

@@ -52,7 +52,7 @@ impl Caller for Unary {
     }
 }
 
-/// One stream. Who called first gets the first reply.
+/// One stream. Replies arrive in the order of the calls.
 #[derive(Clone)]
 struct Stream {
     requests: mpsc::Sender<Payload>,
@@ -75,21 +75,21 @@ impl Stream {
     async fn call(&self, data: Bytes) -> Result<Bytes, Failure> {
         let (sender, receiver) = oneshot::channel();
         self.callers.borrow_mut().push_back(sender);
-        // There is room for all calls in flight, so this keeps the order of the callers.
+        // The queue has room for all calls in flight, so `try_send` keeps the order of the callers.
         self.requests.try_send(Payload { data })?;
         Ok(receiver.await.map_err(|_| "the stream has ended")?)
     }
 }
 
-/// Hands replies to their callers. At the end of the stream the callers that are left are dropped,
-/// which they notice.
+/// Passes replies to their callers. At the end of the stream the remaining callers are dropped, and get
+/// an error.
 async fn hand_out(
     mut replies: Streaming<Payload>,
     callers: Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>,
 ) {
     while let Ok(Some(reply)) = replies.message().await {
         let Some(caller) = callers.borrow_mut().pop_front() else { break };
-        // A caller that has failed waits no more.
+        // A caller that has failed no longer waits.
         let _ = caller.send(reply.data);
     }
     callers.borrow_mut().clear();

@@ -1,5 +1,5 @@
-//! tonic: gRPC in Rust, over one connection without TLS. Unary calls, or one stream on which
-//! requests follow each other and replies come in their order.
+//! tonic: gRPC in Rust, over one connection without TLS. Unary calls, or one stream whose replies arrive
+//! in the order of the requests.
 
 mod client;
 mod server;
@@ -12,11 +12,11 @@ mod bench {
     tonic::include_proto!("bench");
 }
 
-/// Room in a message beside a bulk request.
+/// Additional bytes of a message beside a bulk request.
 const MESSAGE_BYTES_MAX: usize = BULK_BYTES + 4096;
 
-/// Flow control windows of streams and connections: those by default, 64 KiB, would wait for the
-/// other side during each bulk request.
+/// Flow control windows of streams and connections: with the default of 64 KiB, every bulk request would
+/// wait for window updates.
 const WINDOW_BYTES: u32 = 32 << 20;
 
 fn main() -> Result<(), Failure> {
