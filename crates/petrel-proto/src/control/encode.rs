@@ -12,7 +12,8 @@ use crate::Status;
 impl Message {
     /// Appends the message to `out`. Texts for people are cut if too long.
     ///
-    /// # Errors A field out of range, an error of this side; `out` is unchanged.
+    /// # Errors
+    /// A field out of range, an error of this side; `out` is unchanged.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), OutOfRange> {
         self.check()?;
         let start = out.len();

@@ -47,7 +47,8 @@ macro_rules! messages {
             /// Checks the range of every field. The decoder and the encoder call this method, to keep invalid
             /// values from crossing the connection.
             ///
-            /// # Errors The first field out of range.
+            /// # Errors
+            /// The first field out of range.
             pub fn check(&self) -> Result<(), OutOfRange> {
                 match self { $(Message::$name(message) => message.check(),)* }
             }

@@ -146,7 +146,8 @@ impl<B: Buffer, T> Core<B, T> {
     ///
     /// Every call ends with one [`Completion`], with `tag` and the two buffers.
     ///
-    /// # Errors [`CallRejected`] returns the buffers; nothing was sent.
+    /// # Errors
+    /// [`CallRejected`] returns the buffers; nothing was sent.
     #[inline]
     pub fn call(
         &mut self,

@@ -20,7 +20,8 @@ pub struct Extensions {
 
 /// Reads the extension block, if the flags announce one. Returns the contents and the bytes behind the block.
 ///
-/// # Errors [`Malformed`] if the block is cut short, has a critical record (unknown to this version), or if
+/// # Errors
+/// [`Malformed`] if the block is cut short, has a critical record (unknown to this version), or if
 /// records have a wrong length or do not fill the block.
 #[inline]
 pub fn read_extensions(flags: Flags, rest: &[u8]) -> Result<(Extensions, &[u8]), Malformed> {
