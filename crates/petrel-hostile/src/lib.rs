@@ -1,9 +1,9 @@
 //! Peers that use Petrel's protocol against it: for the tests of the library and for `petrel bench
 //! attacks`.
 //!
-//! The code follows `docs/wire-protocol.md` and shares nothing with the library. So this crate detects
-//! errors that both ends of the library have in common, and can send messages that are wrong in any
-//! respect. Applications have no use for this crate.
+//! The code follows `docs/wire-protocol.md` and shares nothing with the library. Therefore tests detect
+//! errors common to client and server code of the library, and messages can be wrong in any respect.
+//! Applications have no use for this crate.
 //!
 //! | module | concern |
 //! | --- | --- |

@@ -14,7 +14,7 @@ const IN_FLIGHT: usize = 60;
 /// A request of 32 bytes with a header of 16, as an endpoint would send it.
 const FRAME: [u8; 48] = [0; 48];
 
-/// Answers each request, and replaces each answer by a request to a random peer.
+/// Answers every request, and replaces every answer by a request to a random peer.
 struct Chatter {
     transport: SimTransport,
     peers: u32,

@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Adds ten sources to each host, which send to all other hosts.
+/// Adds ten sources to every host, which send to all remaining hosts.
 fn add_sources(
     fabric: &FabricHandle,
     network: &LeafSpine,

@@ -1,5 +1,5 @@
-//! Plain UDP sources over store-and-forward switches with short queues: the same scenarios, in the
-//! same table, as `bench/ns3/plain-udp.cc` on ns-3. `docs/simulator.md` has both side by side.
+//! Plain UDP sources over store-and-forward switches with short queues: the same scenarios, in the same
+//! table, as `bench/ns3/plain-udp.cc` on ns-3. `docs/simulator.md` compares the results.
 //!
 //! `cargo run --release -p petrel-sim --example plain_udp [runs]`
 
@@ -24,7 +24,7 @@ const DRAINED_NS: u64 = 24_000_000;
 enum Network {
     /// Sixteen hosts send to a seventeenth.
     Star,
-    /// Four leaves of four hosts, which send to all other hosts; 2:1 oversubscribed.
+    /// Four leaves of four hosts, which send to all remaining hosts; 2:1 oversubscribed.
     Tiers,
 }
 

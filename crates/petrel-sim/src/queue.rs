@@ -1,7 +1,7 @@
 //! The event queue of the simulator.
 //!
-//! The plain algorithm is a binary heap, ordered by time and then by the order of scheduling. Its cost is a
-//! walk through memory for each event, deeper the more events wait. Departures:
+//! The plain algorithm is a binary heap, ordered by time and then by the order of scheduling. The heap
+//! costs a walk through memory per event, deeper with more waiting events. Departures:
 //!
 //! 1. A wheel of slots, each an unsorted list of the events of a few nanoseconds. When the hand reaches a
 //!    slot, its list is sorted and becomes the run, from which events are taken: a few, in a few cache
@@ -195,7 +195,7 @@ fn slot_index(slot: u64) -> usize {
 struct Bitmap {
     /// A bit for each slot.
     words: [u64; 64],
-    /// A bit for each word that is not zero.
+    /// A bit for every word except zero words.
     summary: u64,
 }
 

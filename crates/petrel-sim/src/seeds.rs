@@ -1,4 +1,4 @@
-//! Runs seeds of simulated worlds of any kind, one by one or many on several threads.
+//! Runs seeds of simulated worlds of any kind, singly or many on several threads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -90,7 +90,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-/// Runs seeds on `jobs` threads, at least one, and stops at the first failure unless `keeps_going` is set.
+/// Runs seeds on `jobs` threads (minimum 1), and stops at the first failure unless `keeps_going` is set.
 /// Each thread makes its own runner. `progress` is called after each seed.
 ///
 /// Seeds are independent worlds: the order of execution changes nothing.

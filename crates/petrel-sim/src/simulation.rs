@@ -57,7 +57,7 @@ pub enum Stop<A> {
     },
 }
 
-/// Actors of one type on a fabric: an enum, or a box, if they differ.
+/// Actors of one type on a fabric: an enum, or a box, for different actors.
 ///
 /// ```
 /// use petrel_sim::{Actor, Simulation, Stop};

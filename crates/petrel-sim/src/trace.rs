@@ -1,4 +1,4 @@
-//! A record of all events, one line for each.
+//! A record of all events, with a line per event.
 //!
 //! A line has the time in nanoseconds, the subject, and the event:
 //!
@@ -44,7 +44,7 @@ impl Trace {
         self
     }
 
-    /// Adds a sink that receives each line at once.
+    /// Adds a sink, which receives every line at once.
     #[must_use]
     pub fn with_sink(mut self, sink: impl FnMut(&str) + 'static) -> Self {
         self.sink = Some(Box::new(sink));

@@ -27,7 +27,7 @@ const PEERS_MAX: usize = 1 << 20;
 /// The medium between an endpoint and the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Medium {
-    /// A packet for each frame, or for several frames of a burst that fit into one.
+    /// A packet for every frame, or for several short frames of a burst.
     #[default]
     Packets,
     /// The bundles and GSO trains of the UDP transport. Refusals by the socket and merging of received
@@ -62,7 +62,7 @@ impl Default for SimTransportConfig {
 
 /// A transport on a simulated host: its frames become packets of a fabric.
 ///
-/// The transport belongs to the incarnation of its host in which it was bound. After a crash it sends and
+/// The transport belongs to the incarnation of its host at the time of binding. After a crash it sends and
 /// receives nothing; the harness makes a new transport. Dropping a transport closes its port.
 ///
 /// A frame leaves with its content at the push, and must have equal content at the flush: a transport that
@@ -147,7 +147,7 @@ impl SimTransport {
     /// Returns the ECN codepoint of the packet delivered last. All frames of a packet share the codepoint:
     /// bursts with a budget of one frame see the codepoint of every packet.
     ///
-    /// [`Transport`] has no method for it yet; this is the fabric's side of one.
+    /// [`Transport`] has no method for the codepoint yet; the fabric is prepared for one.
     pub fn received_ecn(&self) -> Ecn {
         self.received_ecn
     }
@@ -176,7 +176,7 @@ impl SimTransport {
         self.rings.borrow_mut().as_mut()?.rest()
     }
 
-    /// Corrupts the shared memory in the ways in which a crashing process may corrupt it.
+    /// Corrupts the shared memory like a crashing process.
     pub(crate) fn deface(&self) {
         if let Some(rings) = &mut *self.rings.borrow_mut() {
             rings.deface();
@@ -232,7 +232,7 @@ impl SimTransport {
         None
     }
 
-    /// Joins the frame to the open packet, or opens a packet if the NIC has room.
+    /// Joins the frame to the open packet, or opens a packet. Returns false if the NIC has no room.
     fn place(&mut self, to: SimAddr, frame: &TxFrame<'_>) -> bool {
         let mut fabric = self.fabric.borrow_mut();
         let joined_bytes = self.open.as_ref().map_or(0, |open| open.bytes) + frame.len();
@@ -300,7 +300,7 @@ fn in_ring(peer: PeerId) -> PeerId {
     PeerId(peer.0 & !RING_BIT)
 }
 
-/// Passes on frames that came through shared memory.
+/// Passes on frames from shared memory.
 struct ByRing<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for ByRing<'_, H> {
@@ -528,8 +528,8 @@ impl Drop for SimTransport {
     }
 }
 
-/// The peers of a transport, by number and by address. An address that is added again keeps its peer, which
-/// stays until it is removed as often.
+/// The peers of a transport, by number and by address. A repeatedly added address keeps its peer, which
+/// stays until the matching number of removals.
 #[derive(Debug, Default)]
 struct Peers {
     slots: Vec<Option<Peer>>,

@@ -3,7 +3,7 @@
 //! train is a packet of the fabric.
 //!
 //! A packet carries frames, as all packets of the fabric do: bundles are rebuilt at the receiver.
-//! Consecutive waiting packets of one sender and one size may be received as one buffer, as GRO does.
+//! Consecutive packets of equal sender and size may be received as one buffer, as with GRO.
 //!
 //! This module panics unless the frames that leave for an address are the pushed frames, byte for byte and
 //! in order. No frame may stay behind without a backlog, and the delivered frames must be the received
@@ -55,7 +55,7 @@ struct Cable {
     /// Frames that were pushed and have not left, by address.
     pushed: BTreeMap<SocketAddr, VecDeque<Vec<u8>>>,
     incoming: Rc<RefCell<Incoming>>,
-    /// A packet that could not be merged with those before it.
+    /// A packet that could not be merged with earlier packets.
     next: Option<Datagram>,
     frames: Frames,
 }
@@ -145,7 +145,7 @@ impl Udp {
         let bytes = head.len() + body.len();
         let address =
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
-        // Before the push, which may send planned frames and this one with them.
+        // Before the push, which may send this frame together with planned frames.
         if let Some(address) = address {
             self.cable.pushed.entry(address).or_default().push_back([head, body].concat());
         }
@@ -206,7 +206,7 @@ impl Cable {
         self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, &frame);
     }
 
-    /// Checks that the frames of a departing datagram are those that were pushed first.
+    /// Checks that the frames of a departing datagram were pushed first.
     fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) {
         let at = self.binding.at;
         let pushed = self.pushed.entry(to).or_default();
@@ -394,7 +394,7 @@ impl<H: FrameHandler> FrameHandler for Checked<H> {
     }
 }
 
-/// Returns a packet's frames as they are on the wire: one alone, or a bundle.
+/// Returns a packet's frames in wire format: a single frame, or a bundle.
 fn datagram_of(frames: &Frames) -> Vec<u8> {
     if frames.count() < 2 {
         return frames.bytes.clone();

@@ -1,6 +1,6 @@
 //! A worker pool of virtual threads: a queue with the library's admission control, and workers that take
 //! requests, are busy for a while, and answer. Requests that are refused, late or cancelled are not run.
-//! The ledger checks the callers' outcomes against this.
+//! The ledger checks the callers' outcomes accordingly.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -31,7 +31,7 @@ pub(super) struct Ledger {
     pub(super) troubles: Troubles,
     /// Whether servers may run out of memory.
     pub(super) memory_is_tight: bool,
-    /// Whether the timeout policy of clients is so short that loss alone justifies failures.
+    /// Whether clients time out early enough for loss alone to justify failures.
     pub(super) is_impatient: bool,
     /// Whether worker pools execute deferred requests; pools may be overloaded.
     pub(super) has_crews: bool,
@@ -137,7 +137,7 @@ impl Ledger {
         fabric.take_stopped().into_iter().for_each(|stop| self.troubles.add_stop(stop));
     }
 
-    /// Records a call that is about to be made; returns its number.
+    /// Records a new call; returns the number.
     pub(super) fn issue(&mut self, call: Call) -> u32 {
         let id = self.calls.len() as u32;
         self.counts.nested += u64::from(call.parent.is_some());
@@ -304,7 +304,7 @@ impl Ledger {
         self.calls[id as usize].session
     }
 
-    /// Records that a handler asked for a notification when its caller stops waiting.
+    /// Records a handler's wish for a notification when the caller stops waiting.
     pub(super) fn watch(&mut self, id: u32, party: u32) {
         self.calls[id as usize].watch = Watch::Waits(party);
     }
@@ -360,10 +360,10 @@ impl Ledger {
     /// Returns how long the congestion control of a call's session may have held packets back while the
     /// call waited. `gap_ns` returns the packet spacing of a call's session.
     ///
-    /// A session has one pace for all its calls. Packets are charged one by one: request packets as they
-    /// leave, response packets when the client pulls them. The request covers the first response packet. So
-    /// all packets of every concurrent call may have gone first. The call also waits for nested calls of
-    /// its handler.
+    /// A session has one pace for all its calls. Packets are charged individually: request packets at
+    /// departure, response packets when the client pulls them. The request covers the first response
+    /// packet. So all packets of every concurrent call may have gone first. The call also waits for nested
+    /// calls of its handler.
     pub(super) fn held_back_ns(&self, id: u32, gap_ns: &impl Fn(&Call) -> Gap) -> u64 {
         let call = self.call(id);
         let Gap { packet_bytes, gap_ns: apart_ns } = gap_ns(call);
@@ -552,7 +552,7 @@ impl Ledger {
         }
     }
 
-    /// Checks that a failure that did not come from the server has a reason.
+    /// Checks the reason of a local failure.
     fn check_failure(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
         let is_right = match failure.status {
             Status::Unavailable => {
@@ -612,7 +612,7 @@ impl Ledger {
         self.closed_here.insert((client, session));
     }
 
-    /// Records that a client crashed with its calls.
+    /// Records the crash of a client with its calls.
     pub(super) fn bury(&mut self, client: u32) {
         self.bury_errands(client);
         for call in &mut self.calls {
@@ -701,7 +701,7 @@ impl Ledger {
     }
 }
 
-/// Returns true if `got` is `text`, or the part of `text` that fits into one packet.
+/// Returns true if `got` is `text`, or the beginning of `text` in a full packet.
 fn is_cut_of(got: &[u8], text: &[u8]) -> bool {
     got == text
         || (got.len() >= petrel_proto::limits::PACKET_BYTES_MIN as usize && text.starts_with(got))

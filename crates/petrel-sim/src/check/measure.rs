@@ -36,7 +36,7 @@ const LARGE_BYTES: u32 = 60_000;
 /// Bytes in either direction of a call while two sessions share the link.
 const SHARED_BYTES: u32 = 30_000;
 
-/// Number of small calls measured, one after another.
+/// Number of small calls measured in sequence.
 const SMALL_CALLS: u32 = 6;
 
 /// Bytes of a packet on a link in addition to its payload: the frame's header, and the fabric's overhead.
@@ -155,10 +155,10 @@ impl World {
         }
     }
 
-    /// A small call is one packet in either direction. The packet leaves in the turn that makes the call,
-    /// is answered in the turn that receives it, and either side needs one more turn to find no further
-    /// work. A chance turn may hit one call, but not all. Early probes precede the answers if a first
-    /// timeout is shorter than the path.
+    /// A small call is one packet in either direction. The packet leaves in the turn of the call, and is
+    /// answered in the turn of its arrival. Either side needs one more turn to find no further work. A
+    /// chance turn may hit one call, but not all. Early probes precede the answers if a first timeout is
+    /// shorter than the path.
     fn measure_small(&mut self, pair: Pair) -> Result<(), String> {
         let spec = alone(Method::Echo, SMALL_BYTES, 0);
         let (mut fewest, mut looks) = ([u64::MAX; 3], 0);
@@ -319,7 +319,7 @@ impl World {
         passes * (poll_ns + poll_jitter_ns) + frames * frame_ns
     }
 
-    /// Makes a call, waits for its end, and returns its cost.
+    /// Makes a call, waits for the end, and returns the cost.
     fn measure_call(&mut self, pair: Pair, spec: Spec) -> Result<Taken, String> {
         // Frames that crossed the last answer arrive first.
         self.run_for(SETTLE_NS)?;

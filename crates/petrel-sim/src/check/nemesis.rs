@@ -15,11 +15,11 @@ pub(super) enum Deed {
     Stall { host: HostId, after: u64, for_ns: u64 },
     /// A host crashes.
     Crash { host: HostId, death: Death, down_ns: u64 },
-    /// An endpoint ends in a running process, and a new one replaces it.
+    /// An endpoint ends in a running process and is replaced.
     Replace { at: SimAddr },
     /// An endpoint drains for this time.
     Drain { at: SimAddr, for_ns: u64 },
-    /// The drained endpoint ends, and a new one replaces it.
+    /// The drained endpoint ends and is replaced.
     EndDrain { at: SimAddr },
     /// The default fault plan is restored.
     Restore,

@@ -46,7 +46,7 @@ pub(super) enum Phase {
     Active,
     /// Nodes wait for their calls.
     Draining,
-    /// Every node opens a session to every target and makes one call, which must succeed.
+    /// Every node opens a session to every target for a call that must succeed.
     Probing,
     /// Nodes end their clients, and become idle.
     Resting,
@@ -162,7 +162,7 @@ pub(super) struct Node {
     /// The pause before the next check after all calls were made.
     pub(super) retry_ns: u64,
     pub(super) scripted: Scripted,
-    /// The last phase that this node has begun.
+    /// The latest phase begun by this node.
     pub(super) begun: Phase,
     pub(super) probed: bool,
     /// The simulated caller for client and group calls.
@@ -197,7 +197,7 @@ impl Shared {
         // Taken by the continuation, or by the rejection.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
-        // The time that the call will read, if it reads the clock.
+        // The time of the call's clock reading, if any.
         let now_ns = self.common.fabric.next_reading_ns();
         let patience = self.patience(self.ledger().call_count() as u32);
         let inherited_ns = cx.deadline_ns();
@@ -269,7 +269,7 @@ impl Shared {
 
 impl Actor for Node {
     fn poll(&mut self, _: u64) -> Option<u64> {
-        // A turn that will stop does not know of its stop yet.
+        // Before a stop, the turn does not know of it.
         let now_ns = self.shared.common.fabric.pass_clock().last_ns;
         self.passes += 1;
         self.shared.ledger().turn_ns = now_ns;

@@ -1,5 +1,5 @@
-//! The timeout policy of callers: which calls have a deadline, and which are cancelled. The policy follows
-//! from a call's number and the world without draws: seeds on the regression list keep their meaning.
+//! The timeout policy of callers: deadlines and cancellations of calls. The policy follows from a call's
+//! number and the world without draws: seeds on the regression list keep their meaning.
 
 use petrel::endpoint::{CallKey, CallOptions};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Runs seeds, one by one or many on several threads.
+//! Runs seeds, singly or many on several threads.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -70,7 +70,7 @@ fn describe(frame: &[u8], line: &mut String) {
     };
 }
 
-/// Runs seeds on `jobs` threads, at least one. `progress` is called after every seed.
+/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

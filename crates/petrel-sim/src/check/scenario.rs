@@ -66,11 +66,11 @@ pub(super) struct Scenario {
     pub(super) closes_sessions: bool,
     /// Whether all sessions begin with the same few request numbers.
     pub(super) numbers_collide: bool,
-    /// Whether the timeout policy of clients is so short that ordinary loss makes calls fail.
+    /// Whether clients time out early enough for ordinary loss to make calls fail.
     pub(super) is_impatient: bool,
-    /// Whether endpoints have so few sessions that they refuse some.
+    /// Whether the sessions of endpoints are too few, and some are refused.
     pub(super) is_crowded: bool,
-    /// Whether pools are so small that they run out.
+    /// Whether pools are small enough to run out.
     pub(super) memory_is_tight: bool,
     /// Whether some messages have the maximum size.
     pub(super) has_large: bool,
@@ -195,8 +195,7 @@ impl Scenario {
         if self.swarm.allows(Feature::Congestion) {
             config.protocol.congestion = congestion(controller_of(credits));
         }
-        // The same for all endpoints: an endpoint that drops packets out of order needs a peer that
-        // retransmits them.
+        // Equal for all endpoints: an endpoint that drops packets out of order needs their retransmission.
         if self.goes_back_n() {
             config.protocol.recovery = Recovery::GoBackN;
         }

@@ -16,7 +16,7 @@ pub(super) struct ToMake {
 type NotMade = (Error, MsgBuf);
 
 impl ToMake {
-    /// Makes the call. Every fourth call sends its message as a shared one.
+    /// Makes the call. Every fourth call sends a shared message.
     pub(super) fn make(
         self,
         cx: &mut Context<'_>,

@@ -13,7 +13,7 @@ use super::world::World;
 const STALL_NS_MAX: u64 = 2_000_000_000;
 
 impl World {
-    /// Checks that a session without pending calls has all its credits.
+    /// Checks that sessions without pending calls have all credits.
     pub(super) fn check_credits(&self) -> Result<(), String> {
         for (_, node) in self.simulation.actors() {
             for open in &node.open {
@@ -141,8 +141,8 @@ impl World {
     /// timeouts for lost packets. This is the lower bound of goodput, too, and no session starves.
     ///
     /// A controller with a wrong estimate may take every round trip for a queue, and then it stays at its
-    /// minimum rate. One example is a slow link on which sending a packet of 50 KB takes longer than the
-    /// queueing delay that the controller allows. The controller guarantees its minimum rate at any time.
+    /// minimum rate. For example, a slow link may need longer for a packet of 50 KB than the controller's
+    /// allowed queueing delay. The controller guarantees its minimum rate at any time.
     fn check_longest(&self) -> Result<(), String> {
         let (ledger, scenario) = (self.common.ledger.borrow(), &self.common.scenario);
         if ledger.troubles.count() > 0 {

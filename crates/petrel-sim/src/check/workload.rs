@@ -147,7 +147,7 @@ impl Node {
         }
     }
 
-    /// Closes a session of which this node is the server.
+    /// Closes a session as its server.
     fn close_served(&mut self) {
         let mut served = self.shared.served.borrow_mut();
         let count = served.len() as u64;

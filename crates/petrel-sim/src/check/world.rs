@@ -46,8 +46,8 @@ const WORLDS_PER_RINGS: u64 = 2;
 /// Average number of worlds per large world.
 const LARGE_WORLDS: u64 = 1_000;
 
-/// Average number of worlds drawn with messages of the largest size per world that keeps them: its cost is
-/// that of twenty worlds.
+/// Average number of worlds drawn with messages of the largest size per world that keeps the messages, at
+/// the cost of twenty worlds.
 const GIANTS: u64 = 4;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
@@ -55,7 +55,7 @@ const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
 const STREAM_RINGS: u32 = 3;
-/// This number, because the seeds on the regression list have no stalls with it.
+/// A number with which the seeds on the regression list have no stalls.
 const STREAM_STALLS: u32 = 304;
 const STREAM_PARTY: u32 = 0x1_0000;
 const STREAM_PATRON: u32 = 0x2_0000;
@@ -65,7 +65,7 @@ pub(super) struct World {
     pub(super) common: Rc<Common>,
     pub(super) simulation: Simulation<Node>,
     rng: Rng,
-    /// How the hosts that crash next do so.
+    /// The kinds of scheduled crashes.
     deaths: BTreeMap<HostId, Death>,
     parties: u32,
     /// Counters of all crashed endpoints, and at the end of all endpoints.
@@ -208,7 +208,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends an endpoint in a running process, and starts a new one in its place.
+    /// Replaces an endpoint in a running process.
     fn replace(&mut self, at: SimAddr) -> Result<(), String> {
         let Some(id) = self.actor_at(at) else { return Ok(()) };
         self.common.fabric.note(format_args!("REPLACE {at}"));

@@ -196,7 +196,7 @@ impl Network {
         self.tell_up((id, 0), (host, endpoint), Some(request), link_id, transport);
     }
 
-    /// Returns the data path of a link from `here` to its other end. Both ends compute the same path.
+    /// Returns the data path of a link from `here` to the peer. Both ends compute the same path.
     fn data_link(
         &self,
         (ConnectionId(connection), number): (ConnectionId, u32),
@@ -298,7 +298,7 @@ impl Network {
         process.links.named(id, number)
     }
 
-    /// Returns the side of a connection on which a host is. No connection has one host at both ends.
+    /// Returns the side of a connection on which a host is. No host is connected to itself.
     pub(super) fn side_of(&self, host: HostId, id: ConnectionId) -> Option<Side> {
         let connection = self.connections.get(&id)?;
         connection.ends.iter().position(|end| end.host == host)

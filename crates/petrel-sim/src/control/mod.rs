@@ -14,7 +14,7 @@
 //! | a restart | another incarnation; old connections are reset |
 //! | no process listens | [`FromNexus::LinkFailed`], at once if the host is up |
 //!
-//! One process runs on each host; its control address contains the host's number.
+//! Every host runs one process; the control address contains the host's number.
 
 mod connection;
 mod groups;
@@ -47,7 +47,7 @@ pub struct ControlConfig {
     pub delay_ns: (u64, u64),
     /// Maximum delay between an endpoint and its process's control thread.
     pub hop_ns_max: u64,
-    /// Time limit for each step of another process.
+    /// Time limit for a step of the peer's process.
     pub step_timeout_ns: u64,
     /// Retry interval of a stream while the network is cut.
     pub retry_ns: u64,
@@ -106,9 +106,8 @@ impl ControlNetwork {
         self.with(|network| network.stop_process(host, death));
     }
 
-    /// Makes hosts 0 and 1, 2 and 3, and so on stand for two processes of one machine, which communicate
-    /// through rings in shared memory. `seed` chooses the sizes of rings, and the links that use packets
-    /// nevertheless.
+    /// Makes hosts 0 and 1, 2 and 3, and further pairs stand for two processes of a machine, with rings in
+    /// shared memory. `seed` chooses the sizes of rings, and the links that use packets nevertheless.
     pub fn share_memory(&self, seed: u64) {
         self.network.borrow_mut().memory_seed = Some(seed);
     }
@@ -119,8 +118,8 @@ impl ControlNetwork {
         self.network.borrow_mut().is_calm = true;
     }
 
-    /// Connects one endpoint to the control plane of its process, which must run. `data` is the address of
-    /// its transport; the port's owner is woken when there is a message to read.
+    /// Connects an endpoint to the control plane of the host's process, which must run. `data` is the
+    /// address of its transport; the port's owner is woken when there is a message to read.
     pub fn attach(&self, data: SimAddr, id: EndpointId, max_frame: u32, rng: Rng) -> SimControl {
         let inbox = Rc::new(RefCell::new(VecDeque::new()));
         let key = self.network.borrow_mut().attach(data, id, max_frame, Rc::clone(&inbox));

@@ -30,7 +30,7 @@ pub(super) struct EndpointKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ControlStats {
-    /// Links that came up; each counts on both sides.
+    /// Links that came up, counted on either side.
     pub links_up: u64,
     /// Links that ended with their connection.
     pub links_lost: u64,

@@ -48,7 +48,7 @@ impl Load {
         Self { request_bytes, response_bytes, groups, batch, pause_ns, calls_max }
     }
 
-    /// This number of concurrent calls, each followed by the next.
+    /// A constant number of concurrent calls: a new call follows the end of a call.
     pub(super) const fn in_flight(self, calls: usize) -> Self {
         Self { groups: calls, ..self }
     }
@@ -61,7 +61,7 @@ pub(super) struct Tally {
     pub(super) succeeded: u64,
     /// The first failed call or wrong answer.
     pub(super) wrong: Option<String>,
-    /// Latencies of calls that ended during the measurement.
+    /// Latencies of calls finished during the measurement.
     pub(super) latency: Histogram,
     /// When the first call began and the last one ended, in nanoseconds.
     pub(super) first_ns: Option<u64>,
@@ -85,11 +85,11 @@ impl Tally {
     }
 }
 
-/// Makes calls of one kind, from one endpoint.
+/// Makes calls of one kind from an endpoint.
 pub(super) struct Caller {
     load: Load,
     phase: Rc<Phase>,
-    /// Each call takes a random one.
+    /// A call takes a random session.
     sessions: Vec<SessionId>,
     state: RefCell<State>,
 }
@@ -99,7 +99,7 @@ struct State {
     tally: Tally,
     /// Groups to be made, by due time.
     due: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Calls of each group that have not ended.
+    /// Unfinished calls of every group.
     pending: Vec<usize>,
     spare: Vec<Buffers>,
 }

@@ -39,7 +39,7 @@ pub(super) struct Settings {
     pub(super) cpu: CpuConfig,
 }
 
-/// An endpoint, by its host and its number on this host.
+/// An endpoint, by host and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) host: HostId,
@@ -160,7 +160,7 @@ impl Cluster {
         Ok(self.endpoint_mut(actor).connect_to(remote, EndpointId(target.endpoint))?)
     }
 
-    /// Adds a driver to an endpoint, which uses these sessions.
+    /// Adds a driver for the given sessions to an endpoint.
     pub(super) fn add_driver(
         &mut self,
         actor: ActorId,

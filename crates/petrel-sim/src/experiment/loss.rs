@@ -203,7 +203,7 @@ fn run_one(
     })
 }
 
-/// Makes two hosts under one cut-through switch, as under one leaf of [`LeafSpine::cx4`].
+/// Makes two hosts under a cut-through switch, as under a leaf of [`LeafSpine::cx4`].
 ///
 /// [`LeafSpine::cx4`]: crate::fabric::LeafSpine::cx4
 pub(super) fn one_switch(gbit: u64, controller: Controller) -> Topology {

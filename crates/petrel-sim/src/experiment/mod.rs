@@ -1,8 +1,8 @@
 //! Experiments: real endpoints on a simulated network, measured in virtual time.
 //!
 //! An experiment has a configuration with a full and a quick variant, a function that runs it, and rows of
-//! results. The function passes rows on one by one, and returns all of them. `docs/experiments.md` shows
-//! the results.
+//! results. The function passes on single rows, and returns all rows. `docs/experiments.md` shows the
+//! results.
 //!
 //! ```
 //! use petrel_sim::experiment::loss::{self, LossConfig};

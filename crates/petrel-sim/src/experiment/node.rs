@@ -37,7 +37,7 @@ impl Node {
         Self { endpoint, drivers: Vec::new(), phase, opening: Vec::new() }
     }
 
-    /// Adds a driver that uses these sessions of the node's endpoint.
+    /// Adds a driver for the given sessions of the node's endpoint.
     pub(super) fn add_driver(&mut self, driver: Rc<dyn Driver>, sessions: &[SessionId]) {
         self.opening.extend_from_slice(sessions);
         self.drivers.push(driver);

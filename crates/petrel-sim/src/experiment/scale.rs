@@ -1,4 +1,4 @@
-//! A hundred hosts on which every endpoint calls every other (eRPC's Figure 5).
+//! A hundred hosts with calls from every endpoint to all endpoints of further hosts (eRPC's Figure 5).
 
 use petrel_proto::Recovery;
 use serde::Serialize;
@@ -8,13 +8,13 @@ use super::cluster::{Cluster, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{HostId, LeafSpine};
 
-/// Bytes of a request and of its answer.
+/// Bytes of request and answer.
 const MESSAGE_BYTES: usize = 32;
 
 /// Payload of the largest datagram.
 const FRAME_BYTES: usize = 1_472;
 
-/// Calls that are made together, to random endpoints.
+/// Concurrent calls of a group, to random endpoints.
 const BATCH: usize = 3;
 
 /// Groups of outstanding calls: 60 calls.
@@ -84,7 +84,7 @@ pub struct ScaleRow {
     pub calls: u64,
     /// Calls from the first to the last, all answered correctly.
     pub calls_checked: u64,
-    /// Millions of calls per second that a host makes; it answers as many.
+    /// Millions of calls per second made, and also answered, by a host.
     pub rate_per_host_mrps: f64,
     /// Latencies of the calls.
     pub latency: Latency,

@@ -10,7 +10,7 @@ use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet};
 use crate::rng::Probability;
 
-/// Bytes of a request and of its answer.
+/// Bytes of request and answer.
 const MESSAGE_BYTES: usize = 32;
 
 /// Payload of the largest datagram.
@@ -27,7 +27,7 @@ pub struct SmallLossConfig {
     pub loss_ppb: Vec<u32>,
     /// The client's congestion control.
     pub controller: Controller,
-    /// Sessions, from which each call takes a random one.
+    /// Sessions; a call takes a random session.
     pub sessions: u16,
     /// Calls in flight, over all sessions.
     pub in_flight: usize,

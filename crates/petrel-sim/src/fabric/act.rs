@@ -32,8 +32,8 @@ pub enum Action {
     },
     /// Ends all partitions.
     HealAll,
-    /// The host's actors do not run for a while. Its NIC continues: it sends its queued packets, and
-    /// receives until its queues are full.
+    /// The host's actors do not run for a while. The NIC continues: it sends queued packets, and receives
+    /// until its queues are full.
     Pause {
         /// The host.
         host: HostId,
@@ -41,8 +41,8 @@ pub enum Action {
         for_ns: u64,
     },
     /// The host's actors stop in the middle of their next turn, like a thread that loses its core. Before
-    /// the stop, the turn sees the clock and the packets of its beginning; after it, those of its end.
-    /// Packets sent in the turn leave at its end, as if the NIC had kept the rest.
+    /// the stop, the turn sees the clock and the packets of its beginning; later, the clock and the packets
+    /// of its end. Packets sent in the turn leave at its end, as if the NIC had kept the rest.
     Stall {
         /// The host.
         host: HostId,

@@ -7,9 +7,9 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Arrivals {
-    /// A packet in each interval of this length in picoseconds.
+    /// A packet per interval of this length in picoseconds.
     Periodic {
-        /// From one packet to the next.
+        /// The time between packets.
         every_ps: u64,
     },
     /// A Poisson process: the gaps are exponentially distributed.
@@ -17,7 +17,7 @@ pub enum Arrivals {
         /// The average gap, in picoseconds.
         mean_ps: u64,
     },
-    /// Bursts with silence between them, both exponentially distributed.
+    /// Bursts and silences, with exponentially distributed durations.
     OnOff {
         /// From one packet of a burst to the next, in picoseconds.
         every_ps: u64,

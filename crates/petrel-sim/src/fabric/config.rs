@@ -5,7 +5,7 @@ use crate::rng::Probability;
 /// Settings of the whole fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
-    /// Bytes of each packet on a link and in a buffer in addition to its payload.
+    /// Bytes of a packet on a link and in a buffer in addition to its payload.
     pub overhead_bytes: u32,
     /// Delay between two endpoints of one host, in nanoseconds.
     pub loopback_ns: u64,
@@ -35,14 +35,14 @@ impl Default for FabricConfig {
     }
 }
 
-/// The cost of one turn of an actor to its core, in virtual nanoseconds.
+/// The core time of an actor's turn, in virtual nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuConfig {
     /// Each turn. At least 1 is charged: an actor that never sleeps must not stop time.
     pub poll_ns: u64,
-    /// A random addition of at most this time to each turn.
+    /// The maximum random addition to a turn.
     pub poll_jitter_ns: u64,
-    /// Each frame sent or received during the turn.
+    /// The cost of a frame sent or received during the turn.
     pub frame_ns: u64,
 }
 
@@ -76,14 +76,14 @@ impl Default for LinkConfig {
     }
 }
 
-/// The queues of a host's NIC. The receive limits hold for each bound port.
+/// The queues of a host's NIC. The receive limits hold per bound port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicConfig {
     /// Packets that wait for the link, including the packet in transmission.
     pub tx_packets: usize,
     /// Bytes of those packets, overhead included.
     pub tx_bytes: u64,
-    /// Received packets that the endpoint has not taken.
+    /// Received packets not taken by the endpoint yet.
     pub rx_packets: usize,
     /// Bytes of those packets, overhead included.
     pub rx_bytes: u64,
@@ -99,13 +99,13 @@ impl Default for NicConfig {
 /// A switch. The default stores and forwards without delay, and marks nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchConfig {
-    /// How its packet memory is divided among its output ports.
+    /// The division of the packet memory among output ports.
     pub buffer: BufferPolicy,
-    /// When its output ports mark packets; `None` for never.
+    /// When output ports mark packets; `None` for never.
     pub ecn: Option<EcnConfig>,
     /// How much of a packet the switch must have before it forwards the packet.
     pub forwarding: Forwarding,
-    /// From this moment until the packet is in the queue of its output port, in nanoseconds.
+    /// From this moment until the packet is in the queue of the output port, in nanoseconds.
     pub latency_ns: u64,
 }
 
@@ -113,7 +113,7 @@ pub struct SwitchConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BufferPolicy {
-    /// Each output port has this many bytes of its own.
+    /// Every output port has a separate memory.
     PerPort {
         /// Bytes, overhead included.
         bytes: u64,
@@ -159,7 +159,7 @@ pub const CUT_THROUGH_BYTES: u64 = 64;
 pub struct EcnConfig {
     /// Up to this queue length in bytes, no packet is marked.
     pub k_min_bytes: u64,
-    /// From this queue length in bytes on, each packet is marked.
+    /// From this queue length in bytes on, every packet is marked.
     pub k_max_bytes: u64,
     /// The probability just below `k_max_bytes`. The probability grows linearly from zero at `k_min_bytes`.
     pub p_max: Probability,

@@ -5,8 +5,8 @@
 //! then, and may keep the core busy longer ([`CpuConfig::frame_ns`](super::CpuConfig::frame_ns)). Wake-ups
 //! in the meantime lead to one more turn afterwards.
 //!
-//! An event cannot be removed from the queue. Therefore each core has at most one valid event of each kind,
-//! named by a token; an event with another token does nothing.
+//! An event cannot be removed from the queue. Therefore a core has at most one valid event per kind, named
+//! by a token; events with a wrong token do nothing.
 
 use crate::rng::Rng;
 use crate::time::Time;
@@ -239,7 +239,7 @@ impl Fabric {
     }
 
     /// Counts a step of the current turn and resumes the clock at the first step after the stop. Returns
-    /// the time as the actor sees it.
+    /// the actor's time.
     pub(crate) fn note_step(&mut self) -> Time {
         let Some(past) = &mut self.past else { return self.now };
         if let Some(left) = past.steps_left.checked_sub(1) {
@@ -251,7 +251,7 @@ impl Fabric {
         self.now
     }
 
-    /// Records that further actions of the current actor do not happen at its latest clock reading.
+    /// Records that later actions of the current actor need a new clock reading.
     pub(crate) fn forget_reading(&mut self) {
         self.read = None;
     }

@@ -18,7 +18,7 @@ pub enum Ecn {
 }
 
 impl EcnConfig {
-    /// Returns true if a packet that finds this number of bytes in the queue is marked.
+    /// Returns true if a packet is marked on arrival at a queue of this length.
     ///
     /// Draws only if the answer is open: a queue that never fills leaves the stream unchanged.
     #[inline]

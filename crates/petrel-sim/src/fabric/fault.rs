@@ -90,8 +90,8 @@ impl FaultState {
         if self.is_calm {
             return Fate { held_until: self.held_until, ..Fate::default() };
         }
-        // Six draws for every packet, whatever the plan: plans that differ in one class make equal
-        // decisions in all others.
+        // Six draws for every packet, whatever the plan: plans that differ in one fault class make equal
+        // decisions in the rest.
         let lost = self.rng.chance(self.loss());
         let duplicate = self.rng.chance(self.plan.duplicate);
         let reorder = self.rng.chance(self.plan.reorder);

@@ -135,7 +135,7 @@ impl FabricHandle {
         self.borrow_mut().schedule(Time::from_ns(at_ns), action);
     }
 
-    /// Schedules an action for now: it happens before any event that is scheduled later.
+    /// Schedules an action for now, before all events scheduled later.
     pub fn apply(&self, action: Action) {
         let mut fabric = self.borrow_mut();
         let now = fabric.now;
@@ -166,7 +166,7 @@ impl FabricHandle {
         link.map_or_else(LinkStats::default, |link| link.stats_at(fabric.now))
     }
 
-    /// Returns the links that lead from one node directly to another, in the order in which they were made.
+    /// Returns the links from a node directly to a second node, oldest first.
     pub fn links_between(&self, from: impl Into<NodeId>, to: impl Into<NodeId>) -> Vec<LinkId> {
         let (from, to, fabric) = (from.into(), to.into(), self.fabric.borrow());
         let numbered = fabric.links.iter().zip((0u32..).map(LinkId));
@@ -217,8 +217,8 @@ impl FabricHandle {
         self.fabric.borrow().digest
     }
 
-    /// Returns a random stream for a user of this fabric, such as a workload. An `index` selects an equal
-    /// stream in every run of the seed.
+    /// Returns a random stream for a user of the fabric, for example a workload. An `index` selects an
+    /// equal stream in every run of the seed.
     pub fn rng(&self, index: u32) -> Rng {
         Rng::stream(self.fabric.borrow().seed, STREAM_USER, index)
     }
@@ -248,8 +248,7 @@ impl FabricHandle {
         self.borrow_mut().multicast.set_deaf(host, is_deaf);
     }
 
-    /// Returns the number of ports that listen to groups; a port counts once for each group that it has
-    /// joined.
+    /// Returns the number of ports that listen to groups; a port counts once per joined group.
     pub fn group_listeners(&self) -> usize {
         self.fabric.borrow().multicast.listener_count()
     }

@@ -1,6 +1,6 @@
 //! A histogram of times.
 
-/// Powers of two are divided into 2 to this power equal parts.
+/// Binary logarithm of the number of equal parts of a power of two.
 const PARTS_LOG2: u32 = 6;
 const PARTS: u64 = 1 << PARTS_LOG2;
 

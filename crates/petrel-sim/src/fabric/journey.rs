@@ -12,7 +12,7 @@ use super::trace_line::Mark;
 use super::{Event, Fabric, Place};
 
 impl Fabric {
-    /// Returns true if the NIC of `host` has room for one more packet of this payload.
+    /// Returns true if the NIC of `host` has room for a further packet of this payload.
     pub(crate) fn has_tx_room(&self, host: HostId, payload_bytes: usize) -> bool {
         let nic = &self.hosts[usize::from(host.0)].nic;
         let link = &self.links[self.routes.uplink(host).0 as usize];
@@ -82,7 +82,7 @@ impl Fabric {
         }
     }
 
-    /// Handles that a transmitter has sent the last bit of its first packet.
+    /// Handles the end of a transmission.
     pub(super) fn handle_sent(&mut self, id: LinkId) {
         let link = &mut self.links[id.0 as usize];
         let Some((packet, bytes)) = link.pop_sent(self.now) else { return };
@@ -118,7 +118,7 @@ impl Fabric {
         Some(head)
     }
 
-    /// Like `take`, for an owner that shows the watcher each frame when it is processed.
+    /// Like `take`, for an owner that shows frames to the watcher during processing.
     pub(crate) fn take_unshown(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
         let clock = self.note_step();
         self.forget_reading();

@@ -15,7 +15,7 @@ pub struct LeafSpine {
     pub hosts_per_leaf: u16,
     /// Spine switches.
     pub spines: u16,
-    /// Parallel links from each leaf to each spine.
+    /// Parallel links between a leaf and a spine.
     pub links_per_spine: u16,
     /// The NIC of each host.
     pub nic: NicConfig,
@@ -105,7 +105,7 @@ impl LeafSpine {
         usize::from(self.leaves) * usize::from(self.hosts_per_leaf)
     }
 
-    /// Returns a host, by its leaf and its place in the leaf.
+    /// Returns a host, by leaf and place.
     pub fn host(&self, leaf: u16, place: u16) -> HostId {
         HostId(leaf.saturating_mul(self.hosts_per_leaf).saturating_add(place))
     }

@@ -75,8 +75,8 @@ impl Link {
         self.queue.len() == 1
     }
 
-    /// Removes the first entry after its last bit was sent. Returns its size, and the packet unless it was
-    /// taken before.
+    /// Removes the first entry after its last bit was sent. Returns the size, and the packet unless taken
+    /// before.
     pub(super) fn pop_sent(&mut self, now: Time) -> Option<(Option<PacketRef>, u64)> {
         self.sum_up(now);
         let Queued { packet, bytes } = self.queue.pop_front()?;
@@ -91,8 +91,8 @@ impl Link {
         self.queue.front().map(|first| first.bytes)
     }
 
-    /// Takes the first packet, which may have to leave before its last bit. Its bytes stay in the queue
-    /// until the last bit is sent.
+    /// Takes the first packet, for departure before its last bit. Its bytes stay in the queue until the
+    /// last bit is sent.
     pub(super) fn take_first(&mut self) -> Option<PacketRef> {
         self.queue.front_mut()?.packet.take()
     }

@@ -1,10 +1,10 @@
 //! The network: hosts, links and switches in virtual time.
 //!
 //! A packet goes from the transmit queue of a NIC over links and through switches to the receive queue of a
-//! port. A link direction sends its packets in sequence at its rate. Then its faults apply to the packet,
-//! and the packet travels for the link's delay. A switch stores and forwards, or cuts through. It chooses
-//! among equal paths by a hash of the addresses and ports, may mark packets when its queue is long, and
-//! drops packets that find no buffer.
+//! port. A link direction sends packets in sequence at the link's rate. Then its faults apply to the
+//! packet, and the packet travels for the link's delay. A switch stores and forwards, or cuts through. It
+//! chooses among equal paths by a hash of the addresses and ports, may mark packets when its queue is long,
+//! and drops packets that find no buffer.
 //!
 //! Packets come from endpoints, or from synthetic [sources](SourceConfig) that need no endpoint.
 //! `docs/simulator.md` lists the omissions of the model, and compares it with closed forms and with another
@@ -121,7 +121,7 @@ pub(crate) struct Fabric {
     frames_in_pass: u64,
     /// Set while the current actor is in the part of its turn before a stop.
     past: Option<Past>,
-    /// How long this turn has been stopped, once it has resumed.
+    /// The duration of a stop of this turn, once resumed.
     held_up_ns: u64,
     /// The actor's latest reading of the clock, if it has neither taken nor flushed a frame since.
     read: Option<Time>,

@@ -1,9 +1,8 @@
 //! Multicast: subscriptions of ports to senders, and the copies that switches make.
 //!
 //! A group is an address of a host that does not exist. Its packets take one link to the switch. The switch
-//! sends one copy out of each port behind which a host listens to the sender (RFC 4607), and each host
-//! delivers one copy to each listening port. Networks of several switches carry no groups: they would need
-//! trees.
+//! sends a copy out of every port behind which a host listens to the sender (RFC 4607), and a host delivers
+//! a copy to every listening port. Networks of several switches carry no groups: they would need trees.
 
 use std::net::SocketAddr;
 
@@ -40,8 +39,8 @@ struct Listener {
 }
 
 impl Multicast {
-    /// Returns the fabric's address of a group; `None` if it is not a multicast address, or if there are
-    /// too many.
+    /// Returns the fabric's address of a group; `None` for other than multicast addresses, or above the
+    /// limit.
     pub(crate) fn group(&mut self, address: SocketAddr) -> Option<SimAddr> {
         if !address.ip().is_multicast() {
             return None;
@@ -87,7 +86,7 @@ impl Multicast {
         self.listeners.len()
     }
 
-    /// Returns the ports that get this packet, each once, in the order of their addresses.
+    /// Returns the ports that get a packet, without duplicates, in order of address.
     fn receivers(&self, head: &Head) -> Vec<SimAddr> {
         let hears = |listener: &&Listener| {
             (listener.group, listener.from) == (head.to, head.from)

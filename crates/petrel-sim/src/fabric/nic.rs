@@ -8,7 +8,7 @@ use super::config::NicConfig;
 use super::cpu::ActorId;
 use super::packet::PacketRef;
 
-/// A host. Its transmit queue is the queue of its link.
+/// A host. The transmit queue is the queue of the host's link.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) nic: NicConfig,

@@ -56,7 +56,7 @@ impl Head {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frames {
     pub(crate) bytes: Vec<u8>,
-    /// The end of each frame in `bytes`; ascending.
+    /// The ends of all frames in `bytes`; ascending.
     ends: Vec<u32>,
 }
 
@@ -104,8 +104,8 @@ pub(crate) struct PacketRef(u32);
 
 /// All packets of a fabric. Entries are reused with their memory: a run in steady state allocates nothing.
 ///
-/// [`PacketRef`] is neither `Copy` nor `Clone`: its holder must pass it on or free it, and
-/// [`Packets::live`] counts the packets that are held.
+/// [`PacketRef`] is neither `Copy` nor `Clone`: the holder must pass on or free the packet, and
+/// [`Packets::live`] counts held packets.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
     heads: Vec<Head>,
@@ -166,7 +166,7 @@ impl Packets {
         self.free.push(packet.0);
     }
 
-    /// Frees the entry and swaps its frames with `frames`, whose memory is reused.
+    /// Frees the entry, and swaps its frames with `frames` to reuse memory.
     pub(crate) fn take(&mut self, packet: PacketRef, frames: &mut Frames) -> Head {
         let head = *self.head(&packet);
         std::mem::swap(self.frames_mut(&packet), frames);

@@ -15,7 +15,7 @@ const NOWHERE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Routes {
     uplinks: Vec<LinkId>,
-    /// One row for each switch, one column for each host: an index into `groups`.
+    /// A row per switch, a column per host: an index into `groups`.
     group_of: Vec<u32>,
     groups: Vec<Group>,
     members: Vec<LinkId>,
@@ -29,7 +29,7 @@ struct Group {
 }
 
 impl Routes {
-    /// Finds all paths. `uplinks` has the one link of each host.
+    /// Finds all paths. `uplinks` has the link of every host.
     pub(super) fn find(topology: &Topology, uplinks: Vec<LinkId>) -> Result<Self, TopologyError> {
         let group_of = vec![NOWHERE; topology.switches.len() * uplinks.len()];
         let mut routes = Self { uplinks, group_of, groups: Vec::new(), members: Vec::new() };
@@ -73,7 +73,7 @@ impl Routes {
         usize::from(switch.0) * self.uplinks.len() + usize::from(destination.0)
     }
 
-    /// Adds the links of each switch to neighbours that are nearer to the destination.
+    /// Adds the links of every switch to neighbours nearer to the destination.
     fn add_destination(
         &mut self,
         topology: &Topology,
@@ -157,9 +157,9 @@ impl Around {
     }
 }
 
-/// The hash by which a switch chooses among equal paths. It covers both addresses and both ports (the
-/// protocol is always UDP), with a different salt for each switch. With a common salt, a neighbour would
-/// choose a single link for all packets from one switch.
+/// The hash by which a switch chooses among equal paths. The hash covers addresses and ports (the protocol
+/// is always UDP), with a different salt for every switch. With a common salt, a neighbour would choose a
+/// single link for all packets from one switch.
 #[inline]
 pub(super) fn ecmp_hash(from: SimAddr, to: SimAddr, salt: u64) -> u64 {
     let hosts = u64::from(from.host.0) << 48 | u64::from(to.host.0) << 32;

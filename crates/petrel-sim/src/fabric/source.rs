@@ -2,7 +2,7 @@
 //!
 //! A packet of a source has a length but no bytes, and its destination host consumes it at once: no port,
 //! no receive queue, no processor. Otherwise links and switches treat it like any other packet. Watchers
-//! and wiretaps do not see it, because they are about frames.
+//! and wiretaps do not see source packets, because they observe frames.
 
 use crate::rng::Rng;
 use crate::time::Time;
@@ -30,7 +30,7 @@ pub struct SourceId(pub u32);
 pub struct SourceConfig {
     /// The source's address. The port need not be bound; it is hashed to choose among equal paths.
     pub from: SimAddr,
-    /// The targets of its packets: each packet goes to a random one.
+    /// The targets of the packets, chosen at random per packet.
     pub to: Vec<SimAddr>,
     /// The payload of each packet, in bytes.
     pub payload_bytes: u32,
@@ -157,7 +157,7 @@ impl Fabric {
             source.stats.delay.record(self.now.ps() - head.sent_at.ps());
         }
         if let Arrivals::Window { reply_bytes, .. } = source.config.arrivals {
-            // An answer always finds room: it replaces the packet that has just arrived.
+            // An answer always finds room, in place of the packet that has just arrived.
             let answer = self.packet_of(id, head.to, head.from, reply_bytes);
             self.dispatch(answer);
         }
@@ -194,7 +194,7 @@ impl Fabric {
         self.queue.push(self.now.plus_ps(packet_ps), Event::Emit(id));
     }
 
-    /// Sends one packet if the host runs and its transmit queue has room.
+    /// Sends a packet and returns true if the host runs and its transmit queue has room.
     fn emit(&mut self, id: SourceId) -> bool {
         let source = &mut self.sources[id.0 as usize];
         let (from, payload_bytes) = (source.config.from, source.config.payload_bytes);

@@ -84,19 +84,19 @@ pub struct FabricStats {
     pub reordered: u64,
     /// Marked by a switch with "congestion experienced".
     pub marked: u64,
-    /// Delay spikes, each of which holds up all packets of a link.
+    /// Delay spikes: a spike holds up all packets of a link.
     pub spikes: u64,
-    /// Times that an endpoint found its transmit queue full.
+    /// Number of sends that found the transmit queue full.
     pub tx_blocked: u64,
     /// Messages of several datagrams (GSO trains) that endpoints with UDP's transmit planner sent.
     pub trains: u64,
-    /// Datagrams that were received in one buffer with the previous one.
+    /// Datagrams received in a buffer with their predecessor.
     pub joined: u64,
-    /// Frames that these endpoints kept until there was room.
+    /// Frames kept by these endpoints for lack of room.
     pub frames_kept: u64,
     /// Frames that endpoints wrote into rings in shared memory.
     pub ring_frames: u64,
-    /// Times that an endpoint went to sleep while a ring had no room for its frames.
+    /// Number of times that an endpoint went to sleep with frames waiting for room in a ring.
     pub rings_full: u64,
     /// Rings that crashing processes left corrupted.
     pub rings_defaced: u64,
@@ -157,9 +157,9 @@ pub struct LinkStats {
     pub measured_ps: u64,
     /// Packets marked as they entered the queue.
     pub marked: u64,
-    /// Packets that the port's switch refused because its memory was full.
+    /// Packets refused by the port's switch because of full memory.
     pub dropped_full: u64,
-    /// Packets that the port's switch refused because the port held its share.
+    /// Packets refused by the port's switch because the port held its share.
     pub dropped_threshold: u64,
     /// Packets that the link lost.
     pub lost: u64,

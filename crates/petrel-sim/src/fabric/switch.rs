@@ -3,8 +3,8 @@
 use super::config::{BufferPolicy, SwitchConfig};
 use super::stats::{DropReason, SwitchStats};
 
-/// A switch. Its ports are the links that lead out of it; each link keeps the packets that wait in its
-/// port. A buffer policy sees the port's bytes and the total, to divide the memory by demand.
+/// A switch. Its ports are the outgoing links; a link keeps the packets waiting in the port. A buffer
+/// policy sees the port's bytes and the total, to divide the memory by demand.
 #[derive(Debug)]
 pub(super) struct Switch {
     pub(super) config: SwitchConfig,

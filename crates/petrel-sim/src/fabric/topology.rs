@@ -111,7 +111,7 @@ pub struct Topology {
     pub(super) links: Vec<Direction>,
 }
 
-/// One direction of a link, as the topology describes it.
+/// One direction of a link in the topology.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Direction {
     pub(super) from: NodeId,
@@ -214,7 +214,7 @@ impl Topology {
         }
     }
 
-    /// Returns the one link out of each host.
+    /// Returns the link out of every host.
     fn uplinks(&self) -> Result<Vec<LinkId>, TopologyError> {
         let mut uplinks = vec![(LinkId(0), 0usize); self.hosts.len()];
         for (index, link) in self.links.iter().enumerate() {

@@ -94,7 +94,7 @@ impl Wakers {
     fn take_batch(&self, keys: &mut Vec<u64>) {
         let mut events = [const { MaybeUninit::uninit() }; BATCH];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A call that does not wait is not interrupted, and its descriptor is ours: it does not fail.
+        // The call cannot fail: without a wait, no signal interrupts it, and the descriptor is ours.
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&at_once)) else {
             unreachable!("an epoll without a wait");
         };

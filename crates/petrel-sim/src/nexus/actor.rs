@@ -173,7 +173,7 @@ impl Actor {
         self.line.post(ToNexus::OpenLink { request: number, remote, remote_endpoint, transports });
     }
 
-    /// Draws a link that is up and was opened by this endpoint.
+    /// Draws an active link opened by this endpoint.
     pub(super) fn some_own_link(&self, rng: &mut Rng) -> Option<LinkId> {
         let own: Vec<_> = self.links.iter().filter(|(_, link)| link.is_opener).collect();
         own.get(rng.below(own.len() as u64) as usize).map(|(id, _)| **id)

@@ -93,7 +93,7 @@ impl World {
             .filter_map(|(id, process)| process.nexus.as_ref().map(|nexus| (*id, nexus.census())))
     }
 
-    /// Checks that all questions are answered, and both ends agree on everything.
+    /// Checks that all questions are answered, and the ends of all links and sessions agree.
     fn is_settled(&self) -> Result<(), String> {
         let now_ns = self.now_ns();
         let late = self.current.iter().flatten().find(|id| !self.processes[*id].is_prompt(now_ns));

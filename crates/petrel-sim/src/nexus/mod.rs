@@ -5,7 +5,7 @@
 //! Below it, `petrel::nexus::net::Network` is simulated: connections that hang, break or fall silent, short
 //! reads and writes, full buffers, killed processes, hosts without power, stopped threads, and exhausted
 //! descriptors. Above it, endpoints request links, sessions and groups. Foreign peers break the protocol,
-//! flood or fall silent. Every seed turns about half of this off. The checker verifies, by the
+//! flood or fall silent. Every seed disables about half of these events. The checker verifies, by the
 //! specification (`docs/wire-protocol.md` §8) and the public documentation,
 //!
 //! - **answers**: every request of an endpoint is answered once, within the time limits of the steps, and
@@ -69,7 +69,7 @@ pub(crate) fn run_world(seed: u64, trace: Trace) -> (Result<Report, String>, Tra
     (result.map_err(|violation| format!("nexus world: {violation}")), world.into_trace())
 }
 
-/// Runs seeds on `jobs` threads, at least one. `progress` is called after every seed.
+/// Runs seeds on `jobs` threads (minimum 1). `progress` is called after every seed.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,

@@ -20,7 +20,7 @@ pub struct Report {
     pub late_turns: u64,
     /// Killed processes, and hosts that lost power.
     pub deaths: u64,
-    /// Pairs of hosts that were cut off from each other.
+    /// Separated pairs of hosts.
     pub cuts: u64,
     /// Connections of foreign peers.
     pub strangers: u64,

@@ -166,8 +166,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns how long after its last byte a process may take to declare a peer with this heartbeat dead,
-    /// excluding its own delays.
+    /// Returns the time limit of a process, after the last byte of a peer with this heartbeat, for
+    /// declaring the peer dead. Excludes delays of the process.
     fn silence_bound_ns(&self, id: ProcessId, heartbeat_ns: u64) -> u64 {
         let process = &self.processes[&id];
         let has_unsent =

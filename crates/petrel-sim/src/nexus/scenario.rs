@@ -15,7 +15,7 @@ const MS: u64 = 1_000_000;
 /// The control port of the first process of a host.
 const CONTROL_PORT: u16 = 31_850;
 
-/// The features of a world. Every seed turns about half of them off.
+/// The features of a world. Every seed disables about half of the features.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Features {
     pub(super) sessions: bool,

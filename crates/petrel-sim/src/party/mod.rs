@@ -9,9 +9,9 @@
 //!
 //! - **calls**: a call ends once, with the needed number of right answers, or with a failure that has a
 //!   reason: a deadline, or fault windows of enough members. A member executes a call at most once, and
-//!   exactly once if it answered;
-//! - **recovery**: a member that misses packets gets them again by unicast. The number of retransmissions
-//!   is in proportion to faults of packets; without faults, nothing is retransmitted;
+//!   exactly once if it answers;
+//! - **recovery**: a member gets missed packets again by unicast. The number of retransmissions is in
+//!   proportion to faults of packets; without faults, nothing is retransmitted;
 //! - **no implosion of replies**: a member with short answers never sends more frames than it received:
 //!   multicast packets are acknowledged once per burst, not individually;
 //! - **saving**: without faults the client sends a packet to a group once, and not once for every member;

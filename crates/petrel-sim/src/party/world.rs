@@ -239,7 +239,7 @@ impl World {
         Ok(())
     }
 
-    /// Opens a session to every member without one.
+    /// Opens the missing sessions to members.
     fn connect(&mut self) -> Result<(), String> {
         let mut open = std::mem::take(&mut self.open);
         let members = self.members.clone();

@@ -1,4 +1,4 @@
-//! The state that the simulation keeps of one ring: its frames, and whether its consumer sleeps.
+//! The simulation's state of a ring: frames, and sleep of the consumer.
 
 use std::collections::VecDeque;
 
@@ -85,7 +85,7 @@ impl Lane {
         if self.published() > 0 { self.newest } else { Time::ZERO }
     }
 
-    /// Records that the consumer announces sleep, whether or not it then sleeps.
+    /// Records an announcement of sleep by the consumer, with or without sleep afterwards.
     pub(super) fn note_sleep(&mut self) {
         self.sleeps += 1;
     }

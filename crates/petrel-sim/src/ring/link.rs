@@ -86,7 +86,7 @@ pub(crate) struct Half {
     pub(super) incoming: Rc<RefCell<Lane>>,
 }
 
-/// Pairs of which one side is taken, by their numbers.
+/// Pairs with one side taken, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Halves {
     waiting: BTreeMap<u64, Half>,

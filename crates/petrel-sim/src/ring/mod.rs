@@ -191,7 +191,7 @@ impl Rings {
         self.detached.stats()
     }
 
-    /// Corrupts the rings in the ways in which a crashing process may corrupt them last.
+    /// Corrupts the rings like a crashing process.
     pub(crate) fn deface(&mut self) {
         let Self { detached, fabric, pairs, rng, .. } = self;
         for (pair, peer) in pairs.iter().zip(0u32..) {
@@ -255,7 +255,7 @@ impl Rings {
         Some(self.pause_ns)
     }
 
-    /// Goes to sleep, unless frames have arrived.
+    /// Goes to sleep and returns true, unless frames have arrived.
     fn sleep(&mut self) -> bool {
         for pair in self.pairs.iter().flatten() {
             pair.incoming.borrow_mut().note_sleep();

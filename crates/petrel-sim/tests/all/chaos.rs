@@ -211,7 +211,7 @@ fn spawn(
     simulation.spawn(addr(host), Chatter { transport, rng, hosts, next, last, rules });
 }
 
-/// Runs a scenario to its end, and returns its digest.
+/// Runs a scenario to the end, and returns the digest.
 fn scenario(seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
     let cpu = CpuConfig { poll_ns: rng.below(500), poll_jitter_ns: rng.below(100), frame_ns: 20 };

@@ -1,4 +1,4 @@
-//! Whole worlds: seeds that once found a defect, the same seeds every time, and fresh ones.
+//! Whole worlds: seeds that once found a defect, fixed seeds, and fresh seeds.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use petrel_sim::Trace;
 use petrel_sim::check::{Options, Summary, run_seed, run_seed_traced, run_seeds};
 
-/// A line is a seed and the defect that it found.
+/// A line has a seed and the defect found by this seed.
 const REGRESSIONS: &str = include_str!("regression_seeds.txt");
 
 const FIXED_SEEDS: u64 = 200;

@@ -42,8 +42,8 @@ fn shared_buffer__congested_ports_have_the_closed_form_s_share() {
             fabric.advance(MS);
             let alpha = f64::from(alpha_num) / f64::from(alpha_den);
             let share = alpha / (1.0 + f64::from(ports) * alpha) * BYTES as f64;
-            // A port is at most a packet below its share when it refuses one, and sends one packet between
-            // two arrivals. With alpha above one, its threshold moves by alpha packets.
+            // A port refuses a packet at most one packet below its share, and sends one packet between two
+            // arrivals. With alpha above one, its threshold moves by alpha packets.
             let slack = (2.0 + alpha) * WIRE as f64;
             for port in 0..ports {
                 let link = fabric.links_between(S0, HostId(port))[0];

@@ -59,7 +59,7 @@ fn tx_burst__refuses_what_the_queue_cannot_hold() {
     let frames: Vec<TxFrame> = bodies.iter().map(|bytes| frame(H1, bytes)).collect();
     assert_eq!(a.tx_burst(&frames), 0b1100_0000_0000);
     assert_eq!((a.stats().tx_frames, a.stats().tx_blocked), (10, 2));
-    // One packet has been sent, which makes room for one more.
+    // A packet has been sent, and left room for another.
     fabric.advance(WIRE_BYTES);
     assert_eq!(a.tx_burst(&frames[10..]), 0b10);
     fabric.advance(1_000_000);

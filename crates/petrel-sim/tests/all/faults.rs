@@ -1,4 +1,4 @@
-//! All faults, and that a seed repeats its faults.
+//! Tests of all faults, and of their repetition by the seed.
 
 use crate::common::*;
 use petrel_sim::fabric::{

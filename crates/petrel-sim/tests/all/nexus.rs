@@ -1,4 +1,4 @@
-//! Worlds of production nexuses: the same seeds every time, and fresh ones.
+//! Worlds of production nexuses: fixed seeds, and fresh seeds.
 
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;

@@ -141,8 +141,8 @@ fn waiting__at_a_switch_is_that_of_an_m_d_1_queue() {
 
 #[test]
 fn window__of_the_bandwidth_delay_product_fills_the_link() {
-    // Two links of 8 Gbit/s each way: a byte takes a nanosecond. The round trip is
-    // 2 * (1042 + 42) + 4 * delay; with this delay, it is that of 20 packets.
+    // Two links of 8 Gbit/s each way: a byte takes a nanosecond. The round trip is 2 * (1042 + 42) + 4 *
+    // delay; here the transmission time of 20 packets.
     const BDP: u32 = 20;
     let reply_bytes = 0;
     let delay_ns = (u64::from(BDP) * WIRE - 2 * (WIRE + OVERHEAD_BYTES)) / 4;

@@ -41,7 +41,7 @@ fn reports() -> Vec<Report> {
     reports
 }
 
-/// Returns a line for each total, and one for each world.
+/// Returns a line per total and a line per world.
 fn lines(reports: &[Report]) -> String {
     let mut totals: BTreeMap<String, u64> = BTreeMap::new();
     for report in reports {

@@ -1,4 +1,4 @@
-//! Threads that stop within a turn of the event loop: the clock that they see, and their conclusions.
+//! Threads that stop within a turn of the event loop: their view of the clock, and their conclusions.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -80,7 +80,7 @@ fn sleep__that_begins_after_the_stop_does_not_end_early() {
     assert!((5 * MS..6 * MS).contains(&slept_ns), "{slept_ns}");
 }
 
-/// A node that takes one frame per step, and records the time of its arrival and the clock.
+/// A node that takes a frame per step, and records frame number and clock.
 struct Taker {
     transport: SimTransport,
     taken: Vec<(u32, u64)>,

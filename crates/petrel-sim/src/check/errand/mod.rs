@@ -3,8 +3,8 @@
 //! members at once.
 //!
 //! Errands are numbered separately, and their requests carry the number like requests of plain calls.
-//! Attempts are counted from frames, and executions by the handlers. [`rules`] checks both against the
-//! outcome that the caller got.
+//! Attempts are counted from frames, and executions by the handlers. [`rules`] checks these counts against
+//! the caller's outcome.
 
 mod company;
 mod patron;
@@ -73,7 +73,7 @@ pub(super) struct Errand {
     /// The calling endpoint in one incarnation.
     pub(super) client: u32,
     pub(super) client_at: SimAddr,
-    /// Servers that may execute it; for a group call its members, in order.
+    /// Servers that may execute the call; for a group call the members, in order.
     pub(super) servers: Vec<SimAddr>,
     pub(super) request_len: u32,
     pub(super) response_len: u32,
@@ -94,7 +94,7 @@ pub(super) struct Errand {
     /// The server of the latest request.
     pub(super) latest: Option<SimAddr>,
     pub(super) executions: BTreeMap<SimAddr, u32>,
-    /// Servers that have reported not to have executed it.
+    /// Servers that have reported no execution.
     pub(super) barred: BTreeSet<SimAddr>,
     pub(super) is_cancelled: bool,
     pub(super) fate: Fate,
@@ -200,7 +200,7 @@ impl Errand {
     }
 }
 
-/// Returns the index of the errand with this request number, if it is an errand's.
+/// Returns the index of the errand with the given number; `None` for numbers of plain calls.
 pub(super) fn place_of(id: u32) -> Option<usize> {
     (id & MARK != 0).then_some((id & !MARK) as usize)
 }

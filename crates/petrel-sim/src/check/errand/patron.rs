@@ -40,7 +40,7 @@ pub(in crate::check) struct Patron {
     next_number: u32,
 }
 
-/// A client, and its state for the checker.
+/// A client with the checker's state.
 struct Kept {
     number: u32,
     client: Client,

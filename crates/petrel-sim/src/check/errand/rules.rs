@@ -6,9 +6,9 @@
 //! | no packet leaves after the call has ended, or its caller has dropped it | when a packet leaves |
 //! | a call that is not idempotent is not attempted again after an execution | when a request leaves |
 //! | only the latest attempt of a call that is not idempotent is executed, once | when a handler runs |
-//! | a server executes at most the requests sent to it, and none that it reported as not executed | when a handler runs |
+//! | a server executes at most the requests sent to it, and none reported as not executed | when a handler runs |
 //! | success means executed, with the right bytes; a failure has a reason | at the end |
-//! | a group call succeeds with exactly the needed number of answers; it fails with the first failure that rules success out | at the end |
+//! | a group call succeeds with the last answer needed, or fails with the failure that rules it out | at the end |
 //! | every call ends once, by its deadline | at the end of the call, and at the end of the run |
 
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ use crate::check::pattern;
 use crate::fabric::{PassClock, SimAddr};
 
 impl Ledger {
-    /// Records a call that is about to be made; returns its number and its request.
+    /// Records a new call; returns number and request.
     pub(in crate::check) fn send_out(&mut self, errand: Errand) -> (u32, Vec<u8>) {
         let id = id_at(self.errands.len());
         let mut request = vec![0; errand.request_len as usize];
@@ -270,8 +270,8 @@ impl Ledger {
         }
     }
 
-    /// Checks that servers reported as not having executed the call have not done so, and bars them from
-    /// doing so later.
+    /// Checks that the servers of a failure without execution have not executed the call, and bars later
+    /// executions.
     fn check_not_executed(&mut self, id: u32, failure: &petrel::Error, servers: Vec<SimAddr>) {
         if !matches!(failure.execution, Execution::NotSent | Execution::Refused) {
             self.errand_counts.failed_unknown += 1;
@@ -324,7 +324,7 @@ impl Ledger {
             Status::Cancelled => is_closed_here || errand.is_cancelled,
             Status::DeadlineExceeded => {
                 let early_ns = |server: &SimAddr| self.early_ns_max(server.host, errand.issued_ns);
-                // One attempt may be refused, and the outcome of the others unknown.
+                // An attempt may be refused while the outcome of earlier attempts is unknown.
                 let is_retried = matches!(errand.spread, Spread::Client { attempts_max: 2.., .. });
                 let may_be_refused = match failure.execution {
                     Execution::Refused => true,
@@ -361,7 +361,7 @@ impl Ledger {
         }
     }
 
-    /// Records that a client crashed with its calls.
+    /// Records the crash of a client with its calls.
     pub(in crate::check) fn bury_errands(&mut self, client: u32) {
         for errand in &mut self.errands {
             if errand.client == client && errand.fate == Fate::Pending {

@@ -379,8 +379,8 @@ fn held_back_ns__is_for_the_packets_of_the_session_meanwhile_and_of_nested_calls
             Call { spec, client, session, issued_ns, ended_ns, parent, end, ..first.clone() };
         ledger.issue(call)
     };
-    // Call 0 is outstanding from 400 on. Its session has further calls from before its end and after its
-    // beginning.
+    // Call 0 is outstanding from 400 on. The session has further calls, which begin before the end of call
+    // 0 and end after its beginning.
     let waits = add(0, 2, (500, Some(900)), None, End::Succeeded);
     add(0, 2, (400, Some(500)), None, End::Succeeded);
     add(0, 2, (900, None), None, End::Pending);

@@ -4,10 +4,10 @@
 //! An application overwrites or reuses a buffer as soon as it is returned, and pools poison returned
 //! memory. Every departing payload is therefore compared with its message, including payloads without a
 //! reader: retransmissions, and answers to ended calls. A request must belong to a call that has not ended,
-//! and every byte must be the byte of its message at this place.
+//! with every byte as in its message.
 //!
-//! The table lists endpoints with planted defects. The wire checker's other rules, which mostly notice
-//! first, were switched off. The seed is the first from 0 on that this rule finds.
+//! The table lists endpoints with planted defects. All further rules of the wire checker, which mostly
+//! notice first, were switched off. The seed is the first, counted from 0, with a violation of this rule.
 //!
 //! | planted defect | seed | message |
 //! | --- | --- | --- |

@@ -2,8 +2,8 @@
 //!
 //! Waste of time or memory never shows in the outcome of a call: an unneeded retransmission, a credit too
 //! many, an incomplete bitmap. So the wire checker follows every session from its frames alone, as in
-//! `docs/wire-protocol.md`, with sets instead of bitmaps. It compares every frame with the sender's
-//! knowledge at that moment: exactly the frames that the sender has taken from its receive queue.
+//! `docs/wire-protocol.md`, with sets instead of bitmaps. Every frame is compared with the sender's
+//! knowledge at the time: exactly the frames taken from the sender's receive queue.
 //!
 //! | rule | section |
 //! | --- | --- |

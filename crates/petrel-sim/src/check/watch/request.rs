@@ -1,4 +1,4 @@
-//! One request, as both sides see it from the frames of its session.
+//! A request, as either side sees it from the frames of its session.
 
 use petrel_proto::limits::{WINDOW_PACKETS, packets_of};
 use petrel_proto::wire::{Credit, Fields, Frame, Kind, Part, Pull};
@@ -39,7 +39,7 @@ struct Client {
     /// Packets of the response, once known.
     response: Option<u32>,
     received: Packets,
-    /// The server has reported that the request runs, and that its answer begins with one packet.
+    /// The server has reported an executing request, with an answer that begins with one packet.
     waits: bool,
     /// The answer has arrived, or the request was cancelled.
     is_over: bool,
@@ -54,7 +54,7 @@ struct Server {
     arrived: Packets,
     /// The latest packet, and whether it was a retransmission.
     last: (u32, bool),
-    /// Number of response packets that may be sent, and that were sent.
+    /// Numbers of allowed and of sent response packets.
     limit: u32,
     sent: u32,
     /// Packets at the client, according to its latest PULL.

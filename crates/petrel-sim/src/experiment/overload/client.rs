@@ -14,7 +14,7 @@ use super::server::METHOD;
 use crate::fabric::{Histogram, exponential};
 use crate::rng::Rng;
 
-/// Bytes of a request and of its answer.
+/// Bytes of request and answer.
 const MESSAGE_BYTES: usize = 32;
 
 const PS_PER_NS: u64 = 1_000;
@@ -22,7 +22,7 @@ const PS_PER_NS: u64 = 1_000;
 /// The demand of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
-    /// Mean time from one call to the next.
+    /// Mean time between calls.
     pub(super) gap_mean_ps: u64,
     /// The latency objective of an answer.
     pub(super) slo_ns: u64,

@@ -245,8 +245,7 @@ impl Net {
         !process.ready.is_empty() || process.found.is_some()
     }
 
-    /// Ends the wait of a process: the tokens ready by now are those of its next turn, whenever that
-    /// begins.
+    /// Ends the wait of a process: its next turn, whenever it begins, sees exactly the tokens ready by now.
     pub(super) fn end_wait(&mut self, process: ProcessId) {
         let entry = &mut self.processes[process];
         if entry.found.is_none() {

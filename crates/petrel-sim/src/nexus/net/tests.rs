@@ -101,7 +101,7 @@ fn heal__lets_nothing_that_is_under_way_overtake_what_waited() {
     let Pair { net, near, far, .. } = pair(0);
     let mut net = net.borrow_mut();
     let (mut sent, mut received) = (Vec::new(), Vec::new());
-    // Every round heals while some of its bytes wait at the cut and others have not reached it.
+    // Every round heals while some bytes wait at the cut and some are still in flight.
     for round in 0..50 {
         net.cut(0, 1);
         for byte in 0..8 {

@@ -64,7 +64,7 @@ pub fn frame(to: HostId, bytes: &[u8]) -> TxFrame<'_> {
     TxFrame { peer: PeerId(u32::from(to.0)), head, body }
 }
 
-/// Makes a frame of a number and pseudo-random bytes that follow from it.
+/// Makes a frame of a number and pseudo-random bytes seeded by the number.
 pub fn numbered(number: u32, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     Rng::new(u64::from(number)).fill(&mut bytes);

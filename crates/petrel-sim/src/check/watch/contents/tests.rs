@@ -114,7 +114,7 @@ fn look__at_a_request_in_memory_of_another_call() {
     let mut rule = rule(&[Method::Transform, Method::Transform]);
     look(&mut rule, TO_SERVER, &request(&request_of(0), 0)).unwrap();
     assert!(look(&mut rule, TO_SERVER, &request(&request_of(1), 1)).is_err());
-    // And as its own, under its own number, from the wrong client.
+    // Also under the right number, from the wrong client.
     let stranger = Way { session: 6, from: SERVER, ..TO_SERVER };
     assert!(look(&mut rule, stranger, &request(&request_of(1), 0)).is_err());
 }
