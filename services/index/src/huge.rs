@@ -9,7 +9,7 @@ use rustix::mm::{Advice, madvise};
 /// Size of a huge page on most machines. Another size does no harm: the kernel checks each request.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// A slice with `count` results of `make`, in huge pages as far as the kernel provides them.
+/// A slice with `count` results of `make`, in huge pages where the kernel provides them.
 pub(crate) fn filled<T>(count: usize, make: impl FnMut() -> T) -> Box<[T]> {
     let mut memory = Vec::with_capacity(count);
     // Before the first write, at which the kernel allocates the pages.

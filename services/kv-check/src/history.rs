@@ -48,7 +48,7 @@ pub(crate) enum Told {
     Mismatch { index: u64, revision: u64 },
 }
 
-/// The end of an operation by a client with failures.
+/// The end of an operation of the store's own client, which may fail.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Told(Told),

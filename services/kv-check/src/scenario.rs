@@ -47,7 +47,7 @@ pub(crate) struct Scenario {
     /// Number of faults.
     pub(crate) troubles: u64,
     pub(crate) stalls: Stalls,
-    /// Most results that a client leaves with a session, as if so many writes were pending.
+    /// Most results that a client leaves with a session, as with this number of pending writes.
     pub(crate) pending_max: u64,
     link: LinkConfig,
 }

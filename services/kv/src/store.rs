@@ -173,8 +173,8 @@ impl Store {
         self.counters
     }
 
-    /// The state at this moment, readable while the store continues. Takes time for every directory of some ten
-    /// thousand keys and for every session, but none for single keys.
+    /// The state at this moment, readable while the store continues. The cost grows with the sessions and with the
+    /// directories of some ten thousand keys, but not with single keys.
     pub fn image(&self) -> Image {
         Image::new(self.applied, self.map.clone(), self.sessions.image())
     }

@@ -68,7 +68,8 @@ impl Handover {
         self.has_checkpoint.notify_one();
     }
 
-    /// Takes the waiting jobs; blocks while the queue is empty. Returns none once the queue is closed.
+    /// Removes and returns the waiting jobs; blocks while the queue is empty. Returns none once the queue is closed and
+    /// empty.
     pub(super) fn take(&self) -> Option<Vec<Job>> {
         let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.is_closed;
         let waiting = self.has_jobs.wait_while(self.waiting(), idle);
@@ -78,7 +79,7 @@ impl Handover {
         (!jobs.is_empty()).then_some(jobs)
     }
 
-    /// Takes the waiting checkpoint; blocks until one arrives. Returns none once the replica has ended.
+    /// Removes and returns the waiting checkpoint; blocks until one arrives. Returns none once the replica has ended.
     pub(super) fn take_checkpoint(&self) -> Option<Checkpoint> {
         let idle = |waiting: &mut Waiting| waiting.checkpoint.is_none() && !self.is_leaving();
         let waiting = self.has_checkpoint.wait_while(self.waiting(), idle);

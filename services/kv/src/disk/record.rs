@@ -7,8 +7,8 @@
 //! The log drops an incomplete record at its end: a crash cut off the write, and the record was never reported as
 //! durable. A damaged record anywhere is an error. The length has a check of its own: a damaged, too large length would
 //! make the record look incomplete, and the log would drop all records after it. The end byte is not zero, because some
-//! file systems store a file's length before the content. No whole record can end in zeros up to the file's end, and
-//! such a record counts as incomplete, too.
+//! file systems store a file's length before the content. No whole record ends in zeros; a record with zeros up to the
+//! file's end therefore counts as incomplete, too.
 
 use std::io::{self, Read, Write};
 

@@ -114,12 +114,12 @@ impl Links {
         self.links.get_mut(place)
     }
 
-    /// Takes the peers that were found unreachable since the last call.
+    /// Removes and returns the peers found unreachable since the last call.
     pub(super) fn take_unreachable(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.unreachable)
     }
 
-    /// Takes the peers that lost a snapshot offer since the last call.
+    /// Removes and returns the peers with a lost snapshot offer since the last call.
     pub(super) fn take_unoffered(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.unoffered)
     }
@@ -156,7 +156,7 @@ impl Links {
         self.unoffered.extend(message.has_snapshot().then_some(message.to));
     }
 
-    /// Sends queued messages, as far as the limits of calls allow.
+    /// Sends the queued messages of every peer below its limit of calls.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, cluster: u64, shared: &Shared) {
         let (mut last, mut frame) = (None, Frame::None);
         for link in &mut self.links {

@@ -133,7 +133,7 @@ impl Member {
         Ok(())
     }
 
-    /// Takes the next step for joining replicas. First they become learners, then voters; the latter step also removes
+    /// Makes the next step for joining replicas: first they become learners, then voters. The second step also removes
     /// a former replica of the node.
     pub(super) fn tend_members(&mut self) {
         if self.raft.raft.state != StateRole::Leader || !self.is_settled() {

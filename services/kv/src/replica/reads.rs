@@ -72,7 +72,7 @@ impl<R> Reads<R> {
         }
     }
 
-    /// Takes reads that may be answered once `applied` is applied.
+    /// Removes and returns reads that may be answered once `applied` is applied.
     pub(super) fn take_due(&mut self, applied: u64) -> Option<Vec<R>> {
         let applied = applied + u64::from(planted("kv_read_one_early"));
         if self.confirmed.front()?.0 > applied {

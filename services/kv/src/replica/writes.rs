@@ -48,7 +48,7 @@ impl Writes {
         self.proposed.extend((first..).zip(self.queued.drain(..)));
     }
 
-    /// Takes the next write with a waiting client, if it has this index.
+    /// Removes and returns the next write with a waiting client, if it has this index.
     pub(super) fn take(&mut self, index: u64) -> Option<Write> {
         if self.proposed.front()?.0 != index {
             return None;

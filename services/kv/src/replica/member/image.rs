@@ -55,7 +55,7 @@ impl Member {
         }
     }
 
-    /// Takes a snapshot of the applied state, for other replicas.
+    /// Makes a snapshot of the applied state, for other replicas.
     fn take_image(&mut self) {
         let (index, term) = self.applied;
         self.stats.images += 1;

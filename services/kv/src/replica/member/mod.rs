@@ -181,7 +181,7 @@ impl Member {
         }
     }
 
-    /// Takes the messages for `to` that may leave now, for the answer to a call.
+    /// Removes and returns the messages for `to` that may leave now, for the answer to a call.
     pub(super) fn take_answer(&mut self, to: u64) -> Vec<Message> {
         if !self.may_speak_early() {
             return Vec::new();

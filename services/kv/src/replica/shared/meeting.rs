@@ -171,7 +171,7 @@ impl State {
     }
 
     /// Notes the hello of a peer. If the bootstrap waited only for this hello, and the peer is among the founders,
-    /// bootstraps the cluster. The answer then tells the peer.
+    /// bootstraps the cluster. The answer then names the peer.
     fn note_asked(&mut self, shared: &Shared, theirs: &Hello) {
         let node = node_of(theirs.replica);
         if self.member.is_some() || self.config.others().all(|(other, _)| other != node) {
@@ -326,7 +326,7 @@ mod tests {
             stage
         }
 
-        /// Gives the peers new names and waits until the lowest node knows them.
+        /// Renames the peers and waits until the lowest node knows the new names.
         fn restart_peers(&mut self, life: u64) {
             for (node, peer) in (2..).zip(&self.peers) {
                 peer.hello.borrow_mut().replica = replica_name(node, life);

@@ -104,8 +104,8 @@ fn keep(path: &Path, kept: &Path) {
     }
 }
 
-/// Removes the segments before a gap, left by a segment with too short a life to be kept. Returns the place from which
-/// on all segments are present.
+/// Removes the segments before a gap, left by a segment with too short a life to be kept. Returns the first place for a
+/// cut: 0 without a gap, else the end of the log.
 fn without_gap(kept: &Path) -> u64 {
     let mut next = end(kept);
     for (begin, path) in segments(kept).into_iter().rev() {
