@@ -66,7 +66,7 @@ counters! {
     multicast_sent,
     /// ANNOUNCE messages: requests announced to a member, with packets sent by multicast.
     multicast_announced,
-    /// Announced requests without any packet received by multicast before the repetition.
+    /// Announced requests with all packets sent again: multicast delivered nothing in time.
     multicast_missed,
     /// Packets received by multicast and accepted into a request.
     multicast_adopted,

@@ -65,16 +65,16 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) multicast: Reception,
 }
 
-/// Estimates from the last multicast requests if multicast reaches a server (§12.5).
+/// Estimates from the last multicast requests whether multicast reaches a server (§12.5).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reception {
-    /// Multicast requests in a row without any packet received.
+    /// Multicast requests in a row with all packets sent again.
     misses: u8,
     /// Requests sent by unicast since then.
     skipped: u8,
 }
 
-/// Multicast requests in a row without any packet received, after which requests go by unicast.
+/// Multicast requests in a row with all packets sent again, after which requests go by unicast.
 const MISSES_MAX: u8 = 3;
 
 /// Unicast requests up to the next attempt at multicast: the fault may be over.
