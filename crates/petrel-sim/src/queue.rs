@@ -195,7 +195,7 @@ fn slot_index(slot: u64) -> usize {
 struct Bitmap {
     /// A bit for each slot.
     words: [u64; 64],
-    /// A bit for every word except zero words.
+    /// A bit for every non-zero word.
     summary: u64,
 }
 

@@ -115,7 +115,7 @@ pub(super) struct Call {
     pub(super) watch: Watch,
     /// Number of handler runs for the call.
     pub(super) executions: u32,
-    /// The seed of the answer's bytes, once the server has computed them.
+    /// The seed of the answer's bytes, once known from the server.
     pub(super) seed: Option<u64>,
     pub(super) end: End,
 }

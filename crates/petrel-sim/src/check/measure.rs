@@ -42,7 +42,7 @@ const SMALL_CALLS: u32 = 6;
 /// Bytes of a packet on a link in addition to its payload: the frame's header, and the fabric's overhead.
 const HEADERS_BYTES: u64 = 32 + 42;
 
-/// Number of simultaneous large calls in either of two sessions.
+/// Number of simultaneous large calls per session, in two sessions.
 const SHARED_CALLS: u32 = 3;
 
 /// Maximum ratio between the durations of two sessions with equal load: 2.9 was seen.

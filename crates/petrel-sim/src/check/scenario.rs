@@ -288,7 +288,8 @@ impl Scenario {
         WakeFaults { late: reorder, late_within_ns: reorder_within_ns, refused: loss }
     }
 
-    /// Returns an upper bound of a packet's round trip, excluding queues.
+    /// Returns how long after a fault calls may fail because of it: missed heartbeats, timeouts of links
+    /// and sessions, and the slowest retries.
     pub(super) fn aftermath_ns(&self) -> u64 {
         4 * self.control.heartbeat_ns + 4 * self.control.step_timeout_ns + 2 * RTO_NS_MAX
     }

@@ -45,8 +45,8 @@ impl ToMake {
         })
     }
 
-    /// Sends the request from shared memory, and takes the message back when the call has ended: then no
-    /// other share may exist.
+    /// Sends the request in place, as a shared message, and takes the message back when the call has ended:
+    /// then no further share may exist.
     fn make_shared(
         self,
         cx: &mut Context<'_>,

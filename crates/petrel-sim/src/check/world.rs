@@ -46,8 +46,8 @@ const WORLDS_PER_RINGS: u64 = 2;
 /// Average number of worlds per large world.
 const LARGE_WORLDS: u64 = 1_000;
 
-/// Average number of worlds drawn with messages of the largest size per world that keeps the messages, at
-/// the cost of twenty worlds.
+/// Number of worlds drawn with messages of the largest size per world that keeps the messages, on average.
+/// A world with such messages costs as much as twenty without.
 const GIANTS: u64 = 4;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
@@ -65,7 +65,7 @@ pub(super) struct World {
     pub(super) common: Rc<Common>,
     pub(super) simulation: Simulation<Node>,
     rng: Rng,
-    /// The kinds of scheduled crashes.
+    /// The kinds of pending crashes, by host.
     deaths: BTreeMap<HostId, Death>,
     parties: u32,
     /// Counters of all crashed endpoints, and at the end of all endpoints.

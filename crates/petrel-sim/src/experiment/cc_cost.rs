@@ -46,7 +46,7 @@ pub struct CostRow {
     pub in_flight: usize,
     /// The client's congestion control.
     pub controller: Controller,
-    /// Calls, all answered rightly.
+    /// Calls, all answered correctly.
     pub calls: u64,
     /// Calls per second.
     pub calls_per_s: f64,

@@ -114,7 +114,7 @@ pub struct IncastRow {
     /// Jain's index of the senders' shares; 1 is fair.
     pub jain: f64,
     /// The average rate of senders under the receiver's leaf, divided by the rate of senders under other
-    /// leaves, with two more switches on the path. `None` unless there are both.
+    /// leaves, with two more switches on the path. `None` unless both groups have senders.
     pub near_over_far: Option<f64>,
     /// Calls from the first to the last, including probes and background: all answered correctly.
     pub calls: u64,

@@ -84,7 +84,7 @@ pub struct LossRow {
     pub controller: Controller,
     /// The loss probability.
     pub loss: f64,
-    /// Requests, all answered rightly.
+    /// Requests, all answered correctly.
     pub requests: u64,
     /// Packets that were lost, in both directions.
     pub losses: u64,

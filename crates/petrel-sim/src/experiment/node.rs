@@ -79,8 +79,8 @@ impl Actor for Node {
         let mut is_busy = self.endpoint.run_once();
         let is_due = |driver: &Rc<dyn Driver>| driver.next_ns().is_some_and(|at| at <= now_ns);
         if self.drivers.iter().any(is_due) {
-            // Between two turns: actions happen at the time of this turn, and their packets leave at its
-            // end.
+            // Between two turns of the event loop, to act at the time of this poll and to send the packets
+            // at once.
             for driver in &self.drivers {
                 Rc::clone(driver).act(&mut self.endpoint.context());
             }

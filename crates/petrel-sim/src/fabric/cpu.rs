@@ -251,7 +251,7 @@ impl Fabric {
         self.now
     }
 
-    /// Records that later actions of the current actor need a new clock reading.
+    /// Discards the current actor's latest clock reading: further actions happen later.
     pub(crate) fn forget_reading(&mut self) {
         self.read = None;
     }

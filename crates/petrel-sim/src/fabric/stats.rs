@@ -8,7 +8,7 @@ pub enum DropReason {
     Loss,
     /// The packet would have crossed a partition.
     Partition,
-    /// A switch, or the port's share of its memory, was full.
+    /// The memory of a switch, or of its port, was full.
     SwitchBuffer,
     /// The receive queue of the NIC was full.
     RxQueue,
@@ -193,7 +193,7 @@ pub struct SwitchStats {
     pub used_bytes_max: u64,
     /// Packets marked.
     pub marked: u64,
-    /// Packets refused because the memory, or the port's share, was full.
+    /// Packets refused because the memory of the switch, or of the port, was full.
     pub dropped_full: u64,
     /// Packets refused because their port held its share.
     pub dropped_threshold: u64,

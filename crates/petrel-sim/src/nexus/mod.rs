@@ -14,7 +14,7 @@
 //!   not the nexus's own thread is late; a dead or unreachable peer is declared dead within a bound;
 //!   heartbeats go out in time;
 //! - **agreement**: at the end both sides have the same sessions and links;
-//! - **counters**: they count the messages and actions exactly;
+//! - **counters**: exact counts of messages and actions;
 //! - **service**: if only foreign peers misbehave, and there is room, honest processes get everything they
 //!   request;
 //! - **memory**: unsent bytes, partial messages and connections stay below their limits;

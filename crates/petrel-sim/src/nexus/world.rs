@@ -100,7 +100,7 @@ pub(super) struct World {
     pub(super) deeds: BinaryHeap<Reverse<(u64, u64)>>,
     contents: BTreeMap<u64, Deed>,
     sequence: u64,
-    /// By number in the network; `None` for processes of foreign peers.
+    /// By number in the network, without the processes of foreign peers.
     pub(super) processes: BTreeMap<ProcessId, Process>,
     /// The current process of each plan.
     pub(super) current: Vec<Option<ProcessId>>,

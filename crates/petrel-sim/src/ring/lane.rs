@@ -132,8 +132,7 @@ impl Lane {
         self.is_defaced
     }
 
-    /// Counts the consumer's rests, including the current one, before nothing but an impossible header, and
-    /// returns their number.
+    /// Counts and returns the consumer's rests with nothing but an impossible header left to read.
     pub(super) fn rests_over_bad_header(&mut self) -> u32 {
         self.rests += u32::from(self.has_bad_header && self.published() == 0);
         self.rests

@@ -1,6 +1,6 @@
 //! The production shared-memory code, between endpoints of the simulation: records, wrapping, full rings
 //! and wake-ups are those of `petrel-transport`. Memory has no packets and loses nothing: a frame is
-//! readable when its burst is published. The fabric decides when its consumer polls: a wake-up takes time,
+//! readable when its burst is published. The fabric decides when the consumer polls: a wake-up takes time,
 //! may be late, or is refused by the system.
 //!
 //! This module panics unless the frames that come out of a ring are the written frames, byte for byte and
@@ -35,8 +35,8 @@ const BURSTS_PER_SPIN: u64 = 4;
 pub(crate) const SPINS_MAX: u64 = 3;
 const SPIN_NS: u64 = 1_000;
 
-/// Rests over an impossible header: a burst with a small budget may not reach its ring, but the next bursts
-/// do.
+/// Maximum number of rests over an impossible header: a burst with a small budget may not reach its ring,
+/// but the next bursts do.
 const RESTS_MAX: u32 = 64;
 
 /// Average number of crashing peers per peer that leaves its rings intact.

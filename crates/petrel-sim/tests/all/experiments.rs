@@ -162,7 +162,7 @@ fn accepted_p99_bound_ns(target_ns: u64) -> u64 {
     target_ns + target_ns / 4 + EXPONENTIAL_P99_NS + RTT_NS
 }
 
-/// -ln(0.01) means.
+/// The 99th percentile of the exponential service time: -ln(0.01) times the mean.
 const EXPONENTIAL_P99_NS: u64 = 46_052;
 
 #[test]

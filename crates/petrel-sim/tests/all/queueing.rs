@@ -80,9 +80,9 @@ fn mean_and_error(runs: &[f64]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-/// Checks waiting times of Poisson arrivals at a server with constant service time: service * load / (2 (1
-/// - load)), by Pollaczek and Khinchine. Runs of different seeds are independent: their spread determines
-///   the error of the average.
+/// Checks waiting times of Poisson arrivals at a server with constant service time, by Pollaczek and
+/// Khinchine: service * load / (2 (1 - load)). Runs of different seeds are independent: their spread
+/// determines the error of the average.
 fn assert_md1(load_percent: u64, packets: u64, waiting_ps: impl Fn(u64, u64, u64) -> f64) {
     const RUNS: u64 = 20;
     let service_ps = ser_ps(WIRE, 10);

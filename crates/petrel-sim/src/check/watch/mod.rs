@@ -8,7 +8,7 @@
 //! | rule | section |
 //! | --- | --- |
 //! | a client has at most C packets unacknowledged, excluding waiting requests | §4 |
-//! | a server that acknowledges a waiting request begins its answer with one packet | §6.3 |
+//! | a server that reports a request as waiting (flag W) begins its answer with one packet | §6.3 |
 //! | no packet is sent or allowed 256 or more beyond the packets known to be received | §4 |
 //! | packets are first sent in order | §5, §6.3 |
 //! | no packet is retransmitted that is known to have arrived | §5.2, §6.3 |

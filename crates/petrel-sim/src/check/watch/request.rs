@@ -39,7 +39,7 @@ struct Client {
     /// Packets of the response, once known.
     response: Option<u32>,
     received: Packets,
-    /// The server has reported an executing request, with an answer that begins with one packet.
+    /// The server has reported (flag W) that the handler runs; the answer then begins with one packet.
     waits: bool,
     /// The answer has arrived, or the request was cancelled.
     is_over: bool,

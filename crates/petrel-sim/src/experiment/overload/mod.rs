@@ -241,7 +241,7 @@ fn settings(seed: u64) -> Settings {
     }
 }
 
-/// Makes a topology with the server and all clients under one switch, as in all experiments.
+/// Makes a topology with the server and all clients under one switch, with the settings of all experiments.
 fn one_switch(clients: u16) -> Topology {
     let switch = SwitchConfig {
         ecn: Controller::Dcqcn.marks(LINE_GBIT),

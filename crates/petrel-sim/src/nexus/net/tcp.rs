@@ -551,7 +551,7 @@ impl Net {
 
 /// Connection state for the checker.
 impl Net {
-    /// Returns the open ends of a process, ignoring ends that the peer has closed.
+    /// Returns the registered and unclosed ends of a process.
     pub(in crate::nexus) fn sockets_of(
         &self,
         process: ProcessId,
