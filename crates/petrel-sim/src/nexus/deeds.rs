@@ -38,7 +38,8 @@ impl World {
         let heartbeat_ms = self.rng.between(1, 1_000) as u32;
         // Two have their own hosts, and one shares a host with honest processes.
         for host in [hosts, hosts + 1, 0] {
-            // If connection slots are scarce, processes of one address share them.
+            // If connection slots are scarce, a foreign peer would use up the share of honest processes at
+            // its address.
             if host == 0 && self.scenario.is_crowded && self.scenario.is_fair {
                 continue;
             }
@@ -172,7 +173,7 @@ impl World {
             address = (self.scenario.conditions.family.address(host), 666).into();
         }
         if !at_stranger && self.rng.below(24) == 0 {
-            // An address without a listener, which loopback does not allow.
+            // An address without a listener; a nexus on loopback may not dial it.
             address = ([10, 99, 99, 99], 1).into();
         }
         let transports = match self.rng.below(6) {
