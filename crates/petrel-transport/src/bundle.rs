@@ -18,9 +18,9 @@ pub const MARK_BYTES: usize = 1;
 /// Size of the length before each frame of a bundle.
 pub const LENGTH_BYTES: usize = 2;
 
-/// Returns the frames of a datagram in order, or `None` if it is malformed: empty, or a bundle
-/// whose lengths do not fill it exactly. The function checks the whole bundle before it returns the
-/// first frame, so a damaged datagram has no effect at all.
+/// Returns the frames of a datagram in order, or `None` if malformed: empty, or a bundle with
+/// lengths that do not fill the datagram exactly. The function checks the whole bundle before the
+/// first frame, hence a damaged datagram has no effect at all.
 #[inline]
 pub fn frames(datagram: &[u8]) -> Option<Frames<'_>> {
     match datagram {
@@ -87,7 +87,7 @@ pub(crate) const fn framing_bytes(frame_count: usize) -> usize {
     MARK_BYTES + frame_count * LENGTH_BYTES
 }
 
-/// Begins a bundle at the start of `buffer` and returns its length so far.
+/// Begins a bundle at the start of `buffer` and returns the bundle's length.
 ///
 /// # Panics
 /// When the buffer is empty.
@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(parsed(&[0x0F, 0, 1, 7]), None);
     }
 
-    /// All datagrams of up to eight bytes from a set of five: lengths that mean none, one and two
-    /// bytes, the mark, and lengths beyond the end.
+    /// All datagrams of up to eight bytes from a set of five: the lengths 0, 1 and 2, the mark, and
+    /// lengths beyond the end.
     #[test]
     fn frames__of_all_short_datagrams_match_the_naive_parser() {
         const BYTES: [u8; 5] = [0, 1, 2, BUNDLE_MARK, 0xFF];

@@ -5,8 +5,8 @@
 //! slews. A busy loop of 4 ms yields the rate to some 50 parts per million. The precision suffices
 //! for round-trip times and timers, and not for the time of day.
 //!
-//! Machines whose counter does not tick at a constant rate in every sleep state, and other
-//! architectures, read `CLOCK_MONOTONIC` instead.
+//! Machines without a constant tick rate in every sleep state, and architectures except x86-64,
+//! read `CLOCK_MONOTONIC` instead.
 
 use std::fmt;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// parts per million of the rate, better than RTT estimates need.
 const CALIBRATION_NS: u64 = 4_000_000;
 
-/// Readings at each end of the calibration. The tightest reading counts, so a preemption between
-/// the two clocks does no harm.
+/// Readings at either end of the calibration. The tightest reading counts, hence a preemption
+/// between the two clocks does no harm.
 const CALIBRATION_READS: u32 = 16;
 
 /// Binary digits behind the point of [`Scale::multiplier`].
@@ -65,7 +65,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// The clock from which this process reads the time.
+/// The clock that this process reads.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Counter(Scale),
@@ -99,8 +99,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// The scale through two readings, or `None` if they are implausible: a counter that stands
-    /// still, or runs slower than 1 MHz or faster than 100 GHz.
+    /// The scale through two readings, or `None` for implausible readings: a counter at a
+    /// standstill, slower than 1 MHz or faster than 100 GHz.
     fn between(start: Reading, end: Reading) -> Option<Self> {
         let ticks = end.ticks.checked_sub(start.ticks).filter(|&ticks| ticks > 0)?;
         let ns = end.ns.checked_sub(start.ns).filter(|&ns| ns > 0)?;
@@ -113,7 +113,7 @@ impl Scale {
         })
     }
 
-    /// Converts counter ticks to nanoseconds. The product is 128 bits wide, so it cannot overflow
+    /// Converts counter ticks to nanoseconds. The product is 128 bits wide and cannot overflow
     /// within the counter's range.
     ///
     /// A core whose counter lags slightly behind the calibrating core may read less than the base.

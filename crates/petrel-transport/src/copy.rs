@@ -7,7 +7,7 @@
 
 use std::ptr::{copy_nonoverlapping, read_unaligned, write_unaligned};
 
-/// Longest frame copied inline. Above this size `memcpy` is faster: it uses wider registers.
+/// Longest frame copied inline. Above, `memcpy` is faster, with wider registers.
 pub(crate) const INLINE_BYTES_MAX: usize = 128;
 
 /// A unit that moves in few registers.
@@ -80,8 +80,7 @@ unsafe fn copy_large(from: &[u8], to: *mut u8) {
 /// As for [`copy_frame`], with less than a block.
 #[inline]
 unsafe fn copy_less_than_a_block(from: &[u8], to: *mut u8) {
-    // SAFETY: each pair of copies begins at 0 and ends at the length, which is at least the size of
-    // one copy.
+    // SAFETY: a pair of copies begins at 0 and ends at the length, at least the size of one copy.
     unsafe {
         match from.len() {
             16.. => copy_ends::<[u64; 2]>(from, to),

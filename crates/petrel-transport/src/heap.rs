@@ -10,7 +10,7 @@
 /// than glibc, the call does nothing useful.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the function has no preconditions; it locks the arenas it walks.
+    // SAFETY: the function has no preconditions, and locks the arenas.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -23,7 +23,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the system has memory for the page of this address, or has it on disk.
+    /// Returns true if the page of the address is in memory or on disk.
     fn is_present(pagemap: &File, address: usize, page_bytes: usize) -> bool {
         let mut entry = [0; 8];
         pagemap.read_exact_at(&mut entry, (address / page_bytes * 8) as u64).unwrap();

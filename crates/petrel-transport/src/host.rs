@@ -1,12 +1,12 @@
-//! Shared memory to processes of this host and UDP to all others, as one transport.
+//! Shared memory to local processes and UDP to remote ones, as one transport.
 //!
 //! A [`Host`] is an endpoint's default transport. The control plane chooses the medium per peer, by
 //! the link it hands over. The top bit of a [`PeerId`] is set for peers over shared memory.
 //!
-//! A look at a socket costs a system call, and a look at a ring a few instructions. So `rx_burst`
-//! skips the socket while there is no UDP peer, and for up to seven calls in a row while the rings
-//! have frames. If both media have peers, each gets at least half of the budget when it is polled,
-//! so a flood on one medium does not starve the other.
+//! A look at a socket costs a system call, and a look at a ring a few instructions. Therefore
+//! `rx_burst` skips the socket while there is no UDP peer, and for up to seven calls in a row while
+//! the rings have frames. If UDP and shared memory have peers, a polled medium gets at least half
+//! of the budget. A flood on one medium thus does not starve the second.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -24,8 +24,8 @@ use crate::wake::Waker;
 const SHM_BIT: u32 = 1 << 31;
 
 /// Calls in a row that skip the socket while the rings are busy. An empty receive costs some 200
-/// ns, as does a call that finds frames in a ring. So the socket takes an eighth of the time, and
-/// its datagrams wait for some microseconds, less than they travelled.
+/// ns, like a call that finds frames in a ring. The socket thus takes an eighth of the time, and a
+/// datagram waits for some microseconds, less than its travel time.
 const UDP_SKIPS_MAX: u32 = 7;
 
 /// Settings of a [`Host`].

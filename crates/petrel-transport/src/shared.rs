@@ -3,19 +3,19 @@
 //! # Ownership and soundness
 //!
 //! A frame in a ring lies in memory to which the peer can write at any time. A `&[u8]` promises
-//! that its bytes do not change, and safe code relies on the promise: `str::from_utf8` checks
-//! bytes, and the `&str` is used later. So application and protocol code never gets a reference to
-//! ring memory. It gets one of these types:
+//! constant bytes, and safe code relies on the promise: `str::from_utf8` checks bytes, and the
+//! `&str` is used later. Application and protocol code therefore never gets a reference to ring
+//! memory, only one of three types:
 //!
 //! - [`Line`]: a private copy of a frame of at most [`LINE_BYTES`], in registers and on the stack;
 //! - a private copy in the transport's own memory, for frames up to [`PRIVATE_BYTES_MAX`];
-//! - [`SharedBytes`], for longer frames: a view whose only operations copy bytes out. Each
-//!   operation reads each byte once. Two operations may read different values.
+//! - [`SharedBytes`], for longer frames: a view with operations that copy bytes out. An operation
+//!   reads every byte once. Two operations may read different values.
 //!
-//! Loads from shared memory are written so that the compiler makes each exactly once and assumes
-//! nothing about the source afterwards: assembler for a line, volatile words elsewhere. Longer
-//! copies use `memcpy` behind a call that is never inlined, whose destination goes through a black
-//! box.
+//! The compiler must execute every load from shared memory exactly once and assume nothing about
+//! the source afterwards. A line is loaded by assembler, other short reads by volatile words.
+//! Longer copies use `memcpy` behind a call that is never inlined, and pass the destination through
+//! a black box.
 
 use std::fmt;
 use std::hint::black_box;
@@ -23,12 +23,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// Longest frame that is copied in registers: a line of the ring without its record's header.
+/// Longest frame copied in registers: a line of the ring without the record's header.
 pub(crate) const LINE_BYTES: usize = 56;
 
-/// Longest frame over shared memory that is copied for its handler, in bytes. A longer frame is
-/// probably a packet of a large message. The receiver copies the packet to its place in the
-/// message, so a copy here would be the second.
+/// Longest frame over shared memory copied for the handler, in bytes. A longer frame is probably a
+/// packet of a large message. The receiver copies the packet into the message; a copy here would be
+/// the second.
 pub const PRIVATE_BYTES_MAX: usize = 1024;
 
 /// Bytes another process may change at any time.
@@ -82,8 +82,7 @@ impl<'a> SharedBytes<'a> {
     #[inline]
     pub fn copy_to_slice(&self, to: &mut [u8]) {
         assert_eq!(to.len(), self.len, "as many bytes as there are");
-        // SAFETY: source and destination have this length; `to` is borrowed mutably, so it lies
-        // elsewhere.
+        // SAFETY: source and destination have this length; a mutably borrowed `to` lies elsewhere.
         unsafe { copy_shared(self.start.as_ptr(), to.as_mut_ptr(), self.len) }
     }
 
@@ -94,8 +93,8 @@ impl<'a> SharedBytes<'a> {
         copy
     }
 
-    /// Returns the `N` bytes at `offset`, for example for `u32::from_le_bytes`; `None` if they go
-    /// beyond the end.
+    /// Returns the `N` bytes at `offset`, for example for `u32::from_le_bytes`; `None` beyond the
+    /// end.
     #[inline]
     pub fn read<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let end = offset.checked_add(N).filter(|end| *end <= self.len)?;
@@ -121,7 +120,7 @@ impl<'a> SharedBytes<'a> {
 }
 
 impl<'a> From<&'a [u8]> for SharedBytes<'a> {
-    /// Wraps private bytes, which do not change, in the same interface.
+    /// Wraps constant private bytes in the interface of shared bytes.
     fn from(bytes: &'a [u8]) -> Self {
         // SAFETY: a slice is readable for the lifetime of its borrow.
         unsafe { Self::new(NonNull::from(bytes).cast(), bytes.len()) }
@@ -249,7 +248,7 @@ unsafe fn load_line(from: NonNull<u8>) -> [u64; LINE_BYTES / 8] {
     std::array::from_fn(|at| unsafe { words.add(at).read_volatile() })
 }
 
-/// Copies from memory that other processes may write to.
+/// Copies from memory with concurrent writers.
 ///
 /// # Safety
 /// `from` is readable and `to` is valid for writes of `len` bytes; the two do not overlap.

@@ -23,12 +23,12 @@ pub const RX_BURST_MAX: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// The process at the other end of a link within one host, as the kernel reported it when the link
-/// was made.
+/// The process at the other end of a link within one host, as reported by the kernel at the making
+/// of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PeerProcess {
-    /// The process id in this process's namespace; 0 if it has none there.
+    /// The process id in the namespace of this process; 0 without a number there.
     pub pid: u32,
     /// The effective user id.
     pub uid: u32,
@@ -97,7 +97,7 @@ pub enum LinkError {
 
 macro_rules! transport_stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a transport since its start. Each drop reason has its own.
+        /// Counters of a transport since its start. Every drop reason has a separate counter.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct TransportStats { $($(#[$doc])* pub $name: u64,)* }
@@ -133,8 +133,8 @@ transport_stats! {
     /// Frames refused because the peer's ring or the socket's buffer was full; the endpoint offers
     /// them again.
     tx_blocked,
-    /// Frames accepted for which the kernel had no room at once. Each counts as sent or dropped as
-    /// well, when the kernel has decided.
+    /// Frames accepted for which the kernel had no room at once. A kept frame counts as sent or
+    /// dropped as well, after the kernel's decision.
     tx_kept,
     /// Frames dropped because the medium refused them (an error other than "full").
     tx_dropped_error,
@@ -150,9 +150,9 @@ transport_stats! {
     rx_datagrams,
     /// System calls made to receive.
     rx_syscalls,
-    /// Datagrams from an address that is no peer. While UDP has one peer only, the kernel itself
-    /// refuses datagrams of other senders. It counts them as `NoPorts` of the network namespace,
-    /// which `petrel stats` shows.
+    /// Datagrams from an address without a peer. While UDP has a single peer, the kernel itself
+    /// refuses strangers' datagrams and counts `NoPorts` of the network namespace, shown by
+    /// `petrel stats`.
     rx_dropped_unknown_peer,
     /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
     rx_dropped_malformed,
@@ -205,8 +205,7 @@ pub trait FrameHandler {
 #[derive(Debug)]
 pub struct SharedFrame<'a> {
     bytes: SharedBytes<'a>,
-    // A `&mut Vec` instead of a slice: it takes one register instead of two to pass on with each
-    // long frame.
+    // A `&mut Vec` instead of a slice: one register instead of two to pass on with a long frame.
     scratch: &'a mut Vec<u8>,
 }
 
@@ -223,7 +222,7 @@ impl<'a> SharedFrame<'a> {
         self.bytes
     }
 
-    /// Returns a copy of the frame in the transport's memory, which no other process can change.
+    /// Returns a copy of the frame in the transport's private memory.
     #[inline]
     pub fn into_private(self) -> &'a [u8] {
         let copy = &mut self.scratch[..self.bytes.len()];
@@ -302,9 +301,8 @@ fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
 
 /// Unreliable datagrams in bursts, with static dispatch.
 ///
-/// An endpoint calls these methods from its own thread only, in a loop: [`rx_burst`], its timers,
-/// [`push`] for each frame that is due, [`flush`], and [`wait`] when it is idle. Only `wait`
-/// blocks.
+/// An endpoint calls the methods from its own thread only, in a loop: [`rx_burst`], timers,
+/// [`push`] for every frame to send, [`flush`], and [`wait`] when idle. Only `wait` blocks.
 ///
 /// [`rx_burst`]: Transport::rx_burst
 /// [`push`]: Transport::push
@@ -321,11 +319,10 @@ pub trait Transport {
     /// Returns the clock that [`Transport::now`] reads, for code that runs during delivery.
     fn clock(&self) -> Clock;
 
-    /// Makes a peer reachable. A transport that distinguishes peers by address returns the same
-    /// [`PeerId`] when the same address is added again on the same terms (two endpoints that each
-    /// opened a link to the other). It forgets the address at the last [`Transport::remove_peer`].
-    /// On other terms the address becomes another peer, and the limits of the first peer do not
-    /// change.
+    /// Makes a peer reachable. A transport that distinguishes peers by address returns an existing
+    /// [`PeerId`] for a known address on equal terms (for example after two endpoints opened links
+    /// to one another). The last [`Transport::remove_peer`] forgets the address. On different terms
+    /// the address becomes a further peer, and the limits of the first peer do not change.
     ///
     /// # Errors
     /// See [`LinkError`]. The transport is then unchanged.
@@ -334,10 +331,10 @@ pub trait Transport {
     /// Forgets a peer and frees its link's resources. Unknown peers are ignored.
     fn remove_peer(&mut self, peer: PeerId);
 
-    /// Makes a multicast group reachable, and returns a peer for it. Frames pushed to that peer go
-    /// to every member that has [joined](Transport::join_group), over at most `hops` networks,
-    /// through the interface that leads to `towards`. The group's largest frame is that of
-    /// `towards`. [`Transport::remove_peer`] forgets the group.
+    /// Makes a multicast group reachable, and returns a peer for the group. Frames pushed to the
+    /// peer go to every [joined](Transport::join_group) member, over at most `hops` networks,
+    /// through the interface towards `towards`. The group's largest frame is that of `towards`.
+    /// [`Transport::remove_peer`] forgets the group.
     ///
     /// # Errors
     /// See [`LinkError`]; a transport without multicast supports none.
@@ -366,9 +363,9 @@ pub trait Transport {
         let _ = (address, from);
     }
 
-    /// The peer id under which frames from this peer are delivered. It differs from `peer` where
-    /// several links lead to one address, since a datagram does not identify its link. The id stays
-    /// the same while the peer exists.
+    /// The peer id of delivered frames from `peer`. The ids differ if several links lead to one
+    /// address, since a datagram does not identify a link. The result is constant while the peer
+    /// exists.
     fn source_of(&self, peer: PeerId) -> PeerId {
         peer
     }
@@ -377,7 +374,7 @@ pub trait Transport {
     /// for every peer in the table; 0 for an unknown peer.
     fn max_frame_bytes(&self, peer: PeerId) -> usize;
 
-    /// Returns true if frames to this peer cross a network, where they can meet congestion.
+    /// Returns true if frames to the peer cross a network, with possible congestion.
     fn is_networked(&self, peer: PeerId) -> bool {
         let _ = peer;
         true
@@ -393,10 +390,10 @@ pub trait Transport {
     ///
     /// Returns false if the frame was refused as a whole because the peer's ring or the socket is
     /// full; offer it again after a later `flush` or `rx_burst`. The transport then also refuses
-    /// later frames of the burst to the same peer, so none overtakes the first. Frames that exceed
-    /// their peer's limit, or whose peer is not in the table, are dropped and counted in
-    /// [`TransportStats`]; the result is true. A burst may have any number of frames: a transport
-    /// that runs out of room sends the frames so far by itself.
+    /// later frames of the burst to the peer, to keep their order. Frames above the peer's limit,
+    /// or to an unknown peer, are dropped and counted in [`TransportStats`]; the result is true. A
+    /// burst may have any number of frames: a transport that runs out of room sends the frames so
+    /// far by itself.
     ///
     /// # Safety
     /// The bytes of `head` and `body` must stay in place, unchanged, until the next `flush` has
@@ -404,10 +401,10 @@ pub trait Transport {
     /// then.
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool;
 
-    /// Ends the burst: publishes or sends every pushed frame. Each frame is sent in order, dropped
-    /// and counted, or *kept* if the kernel has no room: copied to the transport's memory, and sent
-    /// before any frame pushed later. During such a backlog, frames that would have to wait behind
-    /// it are refused. The transport retries the backlog once per burst and in each `rx_burst`.
+    /// Ends the burst: publishes or sends every pushed frame. Frames are sent in order, dropped and
+    /// counted, or *kept* if the kernel has no room: copied to the transport's memory, and sent
+    /// before any frame pushed later. During a backlog, frames behind the backlog are refused. The
+    /// transport retries the backlog once per burst and in every `rx_burst`.
     fn flush(&mut self);
 
     /// Sends a whole burst of up to [`TX_BURST_MAX`] frames: [`Transport::push`] for each, then
@@ -419,7 +416,7 @@ pub trait Transport {
         assert!(frames.len() <= TX_BURST_MAX, "a burst of more than TX_BURST_MAX frames");
         let mut refused = 0;
         for (index, frame) in frames.iter().enumerate() {
-            // SAFETY: the frames are borrowed until this function returns, and it flushes before.
+            // SAFETY: the frames are borrowed until this function returns, after the flush.
             let is_taken = unsafe { self.push(frame.peer, frame.head, frame.body) };
             refused |= u64::from(!is_taken) << index;
         }
@@ -452,7 +449,7 @@ pub trait Transport {
     /// the two.
     fn wait(&mut self, timeout_ns: Option<u64>);
 
-    /// A handle by which other threads end a [`Transport::wait`].
+    /// A handle for ending a [`Transport::wait`] from any thread.
     fn waker(&self) -> Waker;
 
     /// Counters since the start.

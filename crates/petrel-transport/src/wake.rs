@@ -25,8 +25,8 @@ pub struct Waker {
     bell: Option<Bell>,
 }
 
-/// An extra callback of a waker, for a simulator or a model checker of threads. Without it, they
-/// would have to query the kernel for wakes.
+/// An extra callback of a waker, for a simulator or a model checker of threads. Without a callback,
+/// the simulator would have to query the kernel for wakes.
 #[derive(Clone)]
 struct Bell(Arc<dyn Fn() + Send + Sync>);
 
@@ -46,7 +46,7 @@ impl Waker {
         Ok(Self { event: Arc::new(event), bell: None })
     }
 
-    /// Creates a waker that calls `ring` after each wake as well.
+    /// Creates a waker that calls `ring` after every wake.
     ///
     /// # Errors
     /// As [`Waker::new`].
@@ -55,10 +55,10 @@ impl Waker {
         Ok(Self { bell: Some(Bell(Arc::new(ring))), ..Self::new()? })
     }
 
-    /// Makes the current or the next wait return. Costs about 200 ns: call it when the other thread
-    /// may be asleep, not per message.
+    /// Makes the current or the next wait return. Costs about 200 ns: for threads that may be
+    /// asleep, not per message.
     pub fn wake(&self) {
-        // EAGAIN means that the counter is at its maximum: the sleeper is already signalled.
+        // EAGAIN means a counter at the maximum: the sleeper is already signalled.
         while rustix::io::write(&*self.event, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
         if let Some(Bell(ring)) = &self.bell {
             ring();
@@ -76,7 +76,7 @@ impl Waker {
         }
     }
 
-    /// Sleeps until this waker is used, `other` is readable (or writable, if its flag is set),
+    /// Sleeps until the waker is used, `other` is readable (or writable, if the flag is set),
     /// `timeout_ns` have passed (`None`: no limit), or a signal came. Then clears the wakes.
     pub fn sleep(&self, other: Option<(BorrowedFd<'_>, bool)>, timeout_ns: Option<u64>) {
         self.sleep_with(other, [None; 2], timeout_ns);
@@ -159,7 +159,7 @@ mod tests {
         assert!(!waker.drain());
     }
 
-    /// The result depends neither on other causes of the wake-up nor on the other descriptors.
+    /// The result depends only on the last descriptor, whatever ends the sleep.
     #[test]
     fn sleep_with__tells_whether_the_last_one_has_something_to_read() {
         let ready = Waker::new().unwrap();

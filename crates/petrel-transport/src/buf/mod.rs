@@ -1,7 +1,7 @@
 //! Message memory: regions, a pool by size class, and [`PacketBuf`].
 //!
-//! A message lies in one piece, with room for its packets' headers around it, so every packet can
-//! be sent in place (eRPC §4.2.1):
+//! A message is contiguous, with room for packet headers around the data. Every packet can thus be
+//! sent in place (eRPC §4.2.1):
 //!
 //! ```text
 //! block             +64            +64+capacity   rounded up to 8
@@ -10,8 +10,8 @@
 //! | 32 B | 32 B     |
 //! ```
 //!
-//! A message for several destinations is *shared* ([`SharedBuf`]): its memory stays unchanged.
-//! Every send has its own block for headers, with a reference to the message behind them
+//! A message for several destinations is *shared* ([`SharedBuf`]): the message stays unchanged.
+//! Every send has a separate block for headers, followed by a reference to the message
 //! ([`BufPool::reference`]).
 //!
 //! The header of packet 0 stands directly before the data. A single-packet message is thus one
@@ -22,16 +22,16 @@
 //!
 //! # Ownership
 //!
-//! - A [`Region`] owns one mapping and unmaps it when dropped.
+//! - A [`Region`] owns a mapping, unmapped when the region is dropped.
 //! - A [`BufPool`] owns all regions and cuts them into blocks. A block belongs to one size class
-//!   and is aligned to 64 bytes. It is either on its class's free list or in exactly one
-//!   [`PacketBuf`].
-//! - A [`SharedBuf`] owns a [`PacketBuf`] together with its clones and references; its bytes are
-//!   never written. A reference is a [`PacketBuf`] whose block holds one count of the message until
-//!   the block returns.
+//!   and is aligned to 64 bytes. Every block is either on the free list of the class or in exactly
+//!   one [`PacketBuf`].
+//! - A [`SharedBuf`] owns a [`PacketBuf`] together with all clones and references; the bytes are
+//!   never written. A reference is a [`PacketBuf`]. The block of a reference holds a count of the
+//!   message until the block returns.
 //! - A [`PacketBuf`] owns its block like a `Box`. Dropping it returns the block to the free list
 //!   the block names. The pool's memory outlives the last pool handle while a block is lent out:
-//!   that handle leaves the pool to its buffers, and the last buffer frees it.
+//!   the handle leaves the pool to the buffers, and the last buffer frees the pool.
 //!
 //! The unsafe code here is sound for four reasons. Blocks never overlap: `pool` cuts each off a
 //! region's rest once. A block's bytes are always initialised: regions begin zeroed, or with an
@@ -41,8 +41,8 @@
 //! pointer. The meta data is written when the block is made or lent out, and no slice from a
 //! `PacketBuf` reaches there.
 //!
-//! A reused block still holds the bytes of its last user, from the same pool. A `PacketBuf` shows
-//! them only to a caller that raises the length without writing. A pool that *poisons*
+//! A reused block still holds the bytes of its last user, from the same pool. Only a caller that
+//! raises the length without writing sees these bytes. A pool that *poisons*
 //! ([`PoolConfig::poison`]) overwrites the message when the block returns, to expose frames sent
 //! from freed memory; the simulator's pools do. A later poisoning pool of the thread reuses the
 //! memory.

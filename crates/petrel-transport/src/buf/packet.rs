@@ -18,7 +18,7 @@ pub const FIRST_HEADER_BYTES: usize = 32;
 /// Room behind the data for the header of each packet after the first.
 pub const TAIL_HEADER_BYTES: usize = 32;
 
-/// The byte with which a poisoning pool overwrites a returned buffer. It occurs in no ASCII text.
+/// The byte that a poisoning pool writes over a returned buffer. No ASCII text contains the byte.
 pub const POISON_BYTE: u8 = 0xDB;
 
 /// Bits of [`Meta::noted_packet_count`] that count packets.
@@ -47,8 +47,8 @@ pub(super) struct Meta {
     /// The most packets of the message, and above [`PACKET_COUNT_BITS`] the result of
     /// [`PacketBuf::growth`], as a power of two.
     noted_packet_count: u32,
-    /// Length of the message the block refers to; 0 if it holds its own. Only blocks of the shelves
-    /// for references ever have a nonzero value.
+    /// Length of the referenced message; 0 in a block with data. Only blocks of the shelves for
+    /// references ever have a nonzero value.
     pub(super) referred_len: u32,
 }
 
@@ -65,15 +65,15 @@ impl Meta {
     }
 }
 
-/// The blocks of one class. A shelf does not move while the pool lives, so blocks can point to it.
+/// The blocks of one class. A shelf does not move while the pool lives: blocks point to the shelf.
 #[derive(Debug)]
 pub(super) struct Shelf {
     first_idle: Cell<Option<NonNull<Meta>>>,
     lent_count: Cell<usize>,
     class: Class,
     /// Set if a returned block needs more work: it is a reference, the pool poisons, or only
-    /// buffers keep the pool alive. One test covers all cases, so they cost nothing where none
-    /// applies.
+    /// buffers keep the pool alive. One test covers all three cases, and costs nothing more in the
+    /// usual case.
     on_return: Cell<Option<OnReturn>>,
 }
 
@@ -145,15 +145,15 @@ impl Shelf {
     /// `block` was lent out by [`BufPool::alloc`](super::BufPool::alloc), and is no longer used.
     #[inline]
     pub(super) unsafe fn put_back(block: NonNull<Meta>) {
-        // SAFETY: the block begins with its meta data, which points to its shelf; a shelf lives as
-        // long as any of its blocks is lent out.
+        // SAFETY: the block begins with its meta data, with a pointer to the shelf; a shelf lives
+        // as long as any block of the shelf is lent out.
         let shelf = unsafe { (*block.as_ptr()).shelf.as_ref() };
         // SAFETY: the block belongs to the pool again.
         unsafe { (*block.as_ptr()).next_idle = shelf.first_idle.get() };
         shelf.first_idle.set(Some(block));
         shelf.lent_count.set(shelf.lent_count.get() - 1);
         if let Some(OnReturn { pool, run }) = shelf.on_return.get() {
-            // SAFETY: the pool is alive, and the block, which is one of its own, is on the free list.
+            // SAFETY: the pool is alive, and the block belongs to the pool and is on the free list.
             unsafe { run(pool, block) };
         }
     }
@@ -164,11 +164,11 @@ impl Shelf {
 pub(super) struct OnReturn {
     pub(super) pool: NonNull<()>,
     /// # Safety
-    /// The pool is alive, and the block is one of its idle blocks.
+    /// The pool is alive, and the block is an idle block of the pool.
     pub(super) run: unsafe fn(NonNull<()>, NonNull<Meta>),
 }
 
-/// Memory of one message: a pointer to its block. Dropping it returns the memory to its pool.
+/// Memory of one message: a pointer to its block. On drop, the memory returns to the pool.
 pub struct PacketBuf {
     pub(super) block: NonNull<Meta>,
 }
@@ -196,9 +196,9 @@ fn tail_offset(capacity: usize) -> usize {
     (HEAD_ROOM_BYTES + capacity).next_multiple_of(TAIL_ALIGN_BYTES)
 }
 
-/// Overwrites the bytes that frames of a block's last message could show: its headers, and its data
-/// up to its length at the return. Room that the message never filled stays untouched, since a
-/// write would be the first use of its pages.
+/// Overwrites the bytes that frames of a block's last message could show: the headers, and the data
+/// up to the message's length at the return. Unfilled room stays untouched, since a write would be
+/// the first use of the pages.
 ///
 /// # Safety
 /// The block is on its free list, was lent out before, and is not in use.
@@ -211,8 +211,9 @@ pub(super) unsafe fn poison(block: NonNull<Meta>) {
     };
     let data_end = HEAD_ROOM_BYTES + meta.len as usize;
     let tail = tail_offset(capacity).min(end);
-    // SAFETY: the block has `end` bytes, since `PacketBuf::new` got it for these needs. A length is
-    // no more than its capacity. The caller guarantees that nothing else reads or writes the block.
+    // SAFETY: the block has `end` bytes, since `PacketBuf::new` got a block for these needs. A
+    // length is no more than its capacity. The caller guarantees that nothing else reads or writes
+    // the block.
     unsafe {
         block.cast::<u8>().add(start).write_bytes(POISON_BYTE, data_end - start);
         block.cast::<u8>().add(tail).write_bytes(POISON_BYTE, end - tail);
@@ -221,11 +222,12 @@ pub(super) unsafe fn poison(block: NonNull<Meta>) {
 
 impl PacketBuf {
     /// # Safety
-    /// `block` is off its free list, not used elsewhere, of at least [`block_bytes`] for this
-    /// capacity and packet count, and begins with its [`Meta`].
+    /// `block` is off its free list, not used elsewhere, of at least [`block_bytes`] for `capacity`
+    /// and `packet_count`, and begins with a [`Meta`].
     #[inline]
     pub(super) unsafe fn new(block: NonNull<Meta>, capacity: usize, packet_count: usize) -> Self {
-        // SAFETY: by this function's contract, the block begins with a `Meta` that belongs to us.
+        // SAFETY: by this function's contract, the block begins with a `Meta`, and belongs to the
+        // caller.
         unsafe {
             (*block.as_ptr()).len = capacity as u32;
             (*block.as_ptr()).capacity = capacity as u32;
@@ -237,11 +239,11 @@ impl PacketBuf {
     /// The start of the block. No slice from a `PacketBuf` reaches there.
     #[inline]
     pub(super) fn meta(&self) -> &Meta {
-        // SAFETY: the block belongs to this value and begins with its `Meta` (`new`).
+        // SAFETY: the block belongs to `self` and begins with a `Meta` (`new`).
         unsafe { self.block.as_ref() }
     }
 
-    /// The address of the block, for callers that prefetch it.
+    /// The address of the block, for prefetching.
     #[inline]
     pub fn address(&self) -> *const u8 {
         self.block.as_ptr().cast_const().cast()
@@ -280,8 +282,8 @@ impl PacketBuf {
         unsafe { self.meta().shelf.as_ref() }.block_bytes()
     }
 
-    /// The most bytes of a larger buffer that may replace this buffer: a note of the buffer's user,
-    /// initially 0.
+    /// The most bytes of a larger buffer as a replacement: a note of the buffer's user, initially
+    /// 0.
     #[inline]
     pub fn growth(&self) -> usize {
         match self.meta().noted_packet_count >> PACKET_COUNT_BITS {
@@ -299,7 +301,7 @@ impl PacketBuf {
             _ => bytes_max.min(1 << 31).next_power_of_two().trailing_zeros().max(1),
         };
         let noted = self.packet_count() as u32 | log2 << PACKET_COUNT_BITS;
-        // SAFETY: the block belongs to this value, and begins with its `Meta`.
+        // SAFETY: the block belongs to `self`, and begins with a `Meta`.
         unsafe { (*self.block.as_ptr()).noted_packet_count = noted };
     }
 
@@ -313,7 +315,7 @@ impl PacketBuf {
         if len > self.capacity() {
             exceeds(len, self.capacity());
         }
-        // SAFETY: the block belongs to this value, and begins with its `Meta`.
+        // SAFETY: the block belongs to `self`, and begins with a `Meta`.
         unsafe { (*self.block.as_ptr()).len = len as u32 };
     }
 
@@ -371,8 +373,8 @@ impl PacketBuf {
         bytes[8..].copy_from_slice(&words[1].to_le_bytes());
     }
 
-    /// Returns the whole message with its header of 16 bytes before it, as
-    /// [`packet`](PacketBuf::packet) does for a message of one packet.
+    /// Returns the whole message behind a header of 16 bytes: [`packet`](PacketBuf::packet) for a
+    /// message of one packet.
     #[inline]
     pub fn frame_16(&self) -> &[u8] {
         self.bytes(HEAD_ROOM_BYTES - 16, 16 + self.len())
@@ -434,7 +436,7 @@ impl PacketBuf {
     }
 
     /// [`packet`](PacketBuf::packet) for a payload outside this block: in the referenced message,
-    /// or nowhere. Ordinary buffers come here only to panic, so references cost them nothing.
+    /// or nowhere. Ordinary buffers come here only to panic, and thus pay nothing for references.
     #[cold]
     #[inline(never)]
     fn packet_referred_to(
@@ -464,7 +466,7 @@ impl PacketBuf {
         tail_offset(self.capacity()) + (index - 1) * TAIL_HEADER_BYTES
     }
 
-    /// The caller has checked that the range lies in the block, behind its [`Meta`].
+    /// Callers have checked the range to lie in the block, behind the [`Meta`].
     #[inline]
     fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         self.debug_check(offset, len);
@@ -474,7 +476,7 @@ impl PacketBuf {
         unsafe { std::slice::from_raw_parts(self.block.cast::<u8>().add(offset).as_ptr(), len) }
     }
 
-    /// The caller has checked that the range lies in the block, behind its [`Meta`].
+    /// Callers have checked the range to lie in the block, behind the [`Meta`].
     #[inline]
     fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
         self.debug_check(offset, len);

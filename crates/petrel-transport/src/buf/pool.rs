@@ -1,8 +1,8 @@
-//! The pool: free lists by size class over regions it maps as it grows.
+//! The pool: free lists by size class over regions, mapped on demand.
 //!
-//! Small classes share regions of 64 KiB that grow to 2 MiB. A large block has its own region,
-//! which can be unmapped while idle if another class needs the room. The [parent module](super)
-//! explains ownership.
+//! Small classes share regions of 64 KiB that grow to 2 MiB. A large block has a separate region,
+//! unmapped while idle if a different class needs the room. The [parent module](super) explains
+//! ownership.
 //!
 //! A free list runs through the meta data of its blocks. With `Vec`s in a `RefCell` instead, a loop
 //! that allocates and frees a small buffer took 105 instructions a round; now it takes 33. The
@@ -27,8 +27,8 @@ const LARGEST_CARVED_BLOCK_BYTES: usize = 256 << 10;
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 2 << 20;
 
-/// Shelves of a pool. References have their own shelves, so the extra work at their return costs
-/// other buffers nothing.
+/// Shelves of a pool. References have separate shelves: the extra work at a reference's return
+/// costs ordinary buffers nothing.
 const SHELF_COUNT: usize = 2 * CLASS_COUNT;
 
 /// The part of the memory reserved for small blocks: calls with small messages find buffers however
@@ -121,7 +121,7 @@ pub struct InUse {
     pub bytes: usize,
 }
 
-/// Lends out [`PacketBuf`]s. Clones share the pool, which belongs to one thread.
+/// Lends out [`PacketBuf`]s. Clones share the pool. A pool belongs to a single thread.
 #[derive(Clone, Debug)]
 pub struct BufPool {
     inner: Rc<Inner>,
@@ -129,7 +129,7 @@ pub struct BufPool {
 
 #[derive(Debug)]
 struct Inner {
-    /// A shelf for each class, then a shelf for each class of references.
+    /// A shelf per class, then a shelf per class of references.
     shelves: [Shelf; SHELF_COUNT],
     growth: RefCell<Growth>,
     poisons: bool,
@@ -187,8 +187,8 @@ impl BufPool {
             return Err(too_large(0, packet_count));
         };
         let block = self.lend(CLASS_COUNT + class_of(bytes).index())?;
-        // SAFETY: the block is off its free list and large enough for a buffer of these needs with
-        // the count that `refer_to` puts behind it.
+        // SAFETY: the block is off its free list and large enough for a buffer of these needs,
+        // followed by the count from `refer_to`.
         unsafe {
             let mut buf = PacketBuf::new(block, 0, packet_count);
             buf.refer_to(message);
@@ -224,7 +224,7 @@ impl BufPool {
         self.inner.growth.borrow().reserved_bytes
     }
 
-    /// Creates a block when all others of its shelf are lent out.
+    /// Creates a block when all blocks of the shelf are lent out.
     #[cold]
     #[inline(never)]
     fn grow(&self, shelf_index: usize) -> Result<NonNull<Meta>, PoolExhausted> {
@@ -292,17 +292,17 @@ impl Inner {
         self.shelves[first..].iter().for_each(|shelf| shelf.set_on_return(on_return));
     }
 
-    /// Poisons a returned block, releases its referenced message, and frees an orphaned pool when
-    /// its last buffer has returned.
+    /// Poisons a returned block, releases the referenced message, and frees an orphaned pool after
+    /// the last buffer has returned.
     ///
     /// # Safety
-    /// `pool` is alive. If its last handle is gone, `pool` is the pointer the handle left behind.
-    /// The block is one of the pool's idle blocks.
+    /// `pool` is alive. If the last handle is gone, `pool` is the pointer from the handle's drop.
+    /// The block is an idle block of the pool.
     #[cold]
     #[inline(never)]
     unsafe fn after_return(pool: NonNull<()>, block: NonNull<Meta>) {
         let pool = pool.cast::<Self>();
-        // SAFETY: the pool is alive until this function frees it.
+        // SAFETY: the pool is alive until freed below.
         let inner = unsafe { pool.as_ref() };
         if inner.poisons {
             // SAFETY: an idle block belongs to the pool alone.
@@ -311,12 +311,12 @@ impl Inner {
         // SAFETY: the block is idle, and was not lent out again since its return.
         let message = unsafe { shared::take_message(block) };
         if inner.is_orphan.get() && inner.in_use().count == 0 {
-            // SAFETY: the pointer comes from an `Rc` that was given up for this purpose; there is
-            // no other `Rc`, and no buffer is left.
+            // SAFETY: the pointer comes from an `Rc` given up for this purpose; no further `Rc`
+            // exists, and no buffer is left.
             drop(unsafe { Rc::from_raw(pool.as_ptr().cast_const()) });
         }
-        // Last: the message may be the last buffer of this pool, and then frees the pool. It was
-        // lent out until now, so the lines above cannot have freed the pool already.
+        // Last: the message may be the last buffer of this pool, and then frees the pool. The
+        // message was lent out until now, hence the lines above cannot have freed the pool already.
         drop(message);
     }
 }
@@ -331,8 +331,8 @@ impl Drop for Inner {
     }
 }
 
-/// The rest of a class's newest chunk. Blocks are cut off one by one, so memory stays untouched
-/// until it is needed.
+/// The rest of a class's newest chunk. Blocks are cut off one by one, to leave memory untouched
+/// until needed.
 #[derive(Debug)]
 struct Uncut {
     start: NonNull<u8>,
@@ -345,8 +345,8 @@ impl Uncut {
     fn cut(&mut self, block_bytes: usize) -> NonNull<u8> {
         assert!(self.bytes >= block_bytes);
         let block = self.start;
-        // SAFETY: the chunk has at least `block_bytes` left, so the end of the block lies in it or
-        // at its end.
+        // SAFETY: the chunk has at least `block_bytes` left, hence the end of the block is at most
+        // the chunk's end.
         self.start = unsafe { block.add(block_bytes) };
         self.bytes -= block_bytes;
         block
@@ -381,7 +381,7 @@ impl Chunk {
         (start..start + self.region.bytes()).contains(&place)
     }
 
-    /// Blocks cut from this chunk so far; `uncut` is the rest of its class's newest chunk.
+    /// Blocks cut from the chunk so far; `uncut` is the rest of the class's newest chunk.
     fn cut_count(&self, uncut: &Uncut) -> usize {
         let is_newest = uncut.bytes > 0 && self.contains(uncut.start.as_ptr() as usize);
         let left = if is_newest { uncut.bytes } else { 0 };
@@ -402,8 +402,8 @@ impl Growth {
         }
     }
 
-    /// Maps a chunk of this class's next size, or of the room below the limit. There is room for at
-    /// least one block.
+    /// Maps a chunk of the class's next size, or of the room below the limit. The room suffices for
+    /// at least one block.
     fn map_chunk(&mut self, class: Class) -> Result<(), PoolExhausted> {
         let wanted = self.next_chunk_bytes[class.index()].max(class.block_bytes());
         let left = self.room_bytes() / PAGE_BYTES * PAGE_BYTES;
@@ -468,8 +468,8 @@ impl Growth {
     }
 
     /// Unmaps the chunks whose blocks are all idle, of the class with the most idle memory.
-    /// Otherwise a load that has taken all memory in blocks of one size would leave none to other
-    /// sizes for ever.
+    /// Otherwise a load with all memory in blocks of one size would leave nothing for the rest, for
+    /// ever.
     #[cold]
     fn unmap_idle_chunks(&mut self, shelves: &[Shelf]) -> bool {
         if self.search_pause > 0 {
@@ -531,7 +531,7 @@ impl Growth {
         true
     }
 
-    /// Unmaps one of the largest idle blocks with their own region, if there is one.
+    /// Unmaps an idle block with a separate region, of the largest class, if there is any.
     fn unmap_idle_block(&mut self, shelves: &[Shelf]) -> bool {
         let first_mapped = class_of(LARGEST_CARVED_BLOCK_BYTES).index() + 1;
         let mapped = |shelf: &&Shelf| shelf.class().index() >= first_mapped;

@@ -58,7 +58,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: `start` and `bytes` describe a mapping that this value alone owns.
+        // SAFETY: `start` and `bytes` describe a mapping owned by `self` alone.
         unsafe { os::unmap(self.start, self.bytes) }
     }
 }

@@ -1,19 +1,19 @@
 //! Messages for several destinations: one copy of the data, separate headers.
 //!
-//! The frames of a message stay in place until they are flushed, with their headers in the room
-//! around the data. Two concurrent sends of a message must not share that room. A *reference* is a
-//! [`PacketBuf`] that has only this room and a count of the message:
+//! The frames of a message stay in place until flushed, with headers in the room around the data.
+//! Two concurrent sends of a message must not share the room. A *reference* is a [`PacketBuf`] with
+//! only the room and a count of the message:
 //!
 //! ```text
 //! block             +64                              +64 + 32 (n - 1)
 //! | head room       | header 1 | header 2 | ... 32 B | Rc<PacketBuf> |
 //! ```
 //!
-//! A reference has length 0 and capacity 0, so every safe accessor of its data finds none. Code
-//! that sends packets finds the payload beyond the length and comes here
-//! (`PacketBuf::packet_referred_to`). References have their own shelves, which notify the pool of
-//! every returned block; the pool then releases the count. Ordinary buffers thus pay nothing for
-//! references: not when they are lent out, sent or returned.
+//! A reference has length 0 and capacity 0: safe accessors find no data. Code that sends packets
+//! finds the payload beyond the length and comes here (`PacketBuf::packet_referred_to`). The
+//! separate shelves of references notify the pool of every returned block; the pool then releases
+//! the count. Ordinary buffers thus pay nothing for references: not when lent out, sent or
+//! returned.
 
 use std::fmt;
 use std::ops::Deref;
@@ -28,7 +28,7 @@ use super::packet::{HEAD_ROOM_BYTES, Meta, PacketBuf, TAIL_HEADER_BYTES};
 pub struct SharedBuf(Rc<PacketBuf>);
 
 impl SharedBuf {
-    /// Shares a message. Its memory returns to its pool with the last clone or reference.
+    /// Shares a message. The memory returns to the pool with the last clone or reference.
     pub fn new(message: PacketBuf) -> Self {
         Self(Rc::new(message))
     }
@@ -76,7 +76,7 @@ const _: () = assert!(TAIL_HEADER_BYTES.is_multiple_of(align_of::<*const PacketB
 /// Returns the place of a reference's count.
 ///
 /// # Safety
-/// The block begins with its [`Meta`] and has [`reference_bytes`] for its packet count.
+/// The block begins with a [`Meta`] and has [`reference_bytes`] for the packet count.
 unsafe fn message_place(block: NonNull<Meta>) -> NonNull<*const PacketBuf> {
     // SAFETY: the block begins with its `Meta`.
     let packet_count = unsafe { block.as_ref() }.packet_count();
@@ -108,11 +108,11 @@ impl PacketBuf {
     /// Turns this buffer into a reference to a message.
     ///
     /// # Safety
-    /// The block is of a shelf for references, fresh off its free list, with capacity 0 and
-    /// [`reference_bytes`] for its packet count.
+    /// The block is of a shelf for references, fresh off the free list, with capacity 0 and
+    /// [`reference_bytes`] for the packet count.
     pub(super) unsafe fn refer_to(&mut self, message: &SharedBuf) {
         assert!(!message.is_empty(), "a reference to an empty message");
-        // SAFETY: by this function's contract; a block off its free list holds no count.
+        // SAFETY: by the function's contract; a block off the free list holds no count.
         unsafe {
             message_place(self.block).write(Rc::into_raw(Rc::clone(&message.0)));
             (*self.block.as_ptr()).referred_len = message.len() as u32;

@@ -31,7 +31,7 @@ impl Spare {
         Some(self.regions.remove(at))
     }
 
-    /// Keeps a region, or returns it if there is no room.
+    /// Keeps a region, or returns the region if there is no room.
     fn keep(&mut self, region: Region) -> Option<Region> {
         let bytes = region.bytes();
         if bytes > SPARE_REGION_BYTES_MAX || self.bytes + bytes > SPARE_BYTES_MAX {
@@ -43,12 +43,12 @@ impl Spare {
     }
 }
 
-/// Returns a kept region of this size, if there is one. It holds the bytes of its last pool.
+/// Returns a kept region of `bytes` bytes, if any, with the contents from the last pool.
 pub(super) fn take(bytes: usize) -> Option<Region> {
     SPARE.try_with(|spare| spare.borrow_mut().take(bytes)).ok().flatten()
 }
 
-/// Keeps a region its pool has released, or unmaps it.
+/// Keeps or unmaps a region released by a pool.
 pub(super) fn keep(region: Region) {
     // An ending thread keeps nothing: the region is dropped with the closure.
     let _ = SPARE.try_with(move |spare| drop(spare.borrow_mut().keep(region)));

@@ -279,7 +279,7 @@ fn limit__takes_idle_chunks_of_other_classes() {
     }
 }
 
-/// A chunk is idle when all blocks cut from it so far are idle.
+/// A chunk is idle when all blocks cut so far are idle.
 #[test]
 fn limit__takes_a_chunk_that_is_not_cut_to_its_end_if_nobody_has_a_block_of_it() {
     for keeps in [false, true] {

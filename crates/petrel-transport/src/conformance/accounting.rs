@@ -17,8 +17,8 @@ fn taken(stats: &TransportStats) -> u64 {
     stats.tx_frames + stats.tx_dropped_error + stats.tx_dropped_oversize + stats.tx_dropped_no_peer
 }
 
-/// Frames to removed or unknown peers are dropped and counted. They do not delay the other frames
-/// of their burst.
+/// Frames to removed or unknown peers are dropped and counted. The rest of the burst is not
+/// delayed.
 ///
 /// # Panics
 /// When the transport breaks the promise, as do all checks.
@@ -39,8 +39,7 @@ pub fn counts_frames_of_no_peer<H: Harness>(harness: &mut H) {
     a.transport.remove_peer(nobody);
 }
 
-/// Frames above the limit are dropped and counted. They do not delay the other frames of their
-/// burst.
+/// Frames above the limit are dropped and counted. The rest of the burst is not delayed.
 pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     let limit = a.transport.max_frame_bytes(a.peer);
@@ -55,7 +54,7 @@ pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
     }
 }
 
-/// Answers each frame through its return path, and logs the answers the path accepted.
+/// Answers every frame through the return path, and logs the accepted answers.
 struct Answering {
     /// Bytes of the next answer.
     len: usize,
@@ -79,7 +78,7 @@ impl FrameHandler for &mut Answering {
     }
 }
 
-/// Answers that a transport accepts during delivery are counted and arrive like all other frames.
+/// Answers accepted during delivery are counted and arrive like all frames.
 pub fn counts_answers_on_the_way_back<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     let mut answering = Answering { len: 16, taken: Vec::new() };
@@ -165,13 +164,12 @@ pub fn takes_blocked_frames_later<H: Harness>(harness: &mut H) {
     let (mut rest, mut arrived) = (&sent[..], Vec::new());
     let mut rounds_left = EMPTY_POLLS_UNTIL_LOST;
     while !rest.is_empty() && rounds_left > 0 {
-        // A medium that refuses frames when full gets full bursts; other media get no more than
-        // they hold.
+        // A medium with refusals gets full bursts; a lossy medium gets no more than its capacity.
         let held = if medium.refuses_when_full { usize::MAX } else { medium.capacity_bytes };
         let burst: Vec<_> = rest[..burst_len(rest, held).min(TX_BURST_MAX)].iter().collect();
         let blocked = send_once(&mut a, &burst);
         let refused = retain_set(&burst, blocked);
-        // The transport keeps the order of frames to one peer, so the refused frames are a tail.
+        // The transport keeps the order of frames to a peer: the refused frames are a tail.
         assert_eq!(refused, burst[burst.len() - refused.len()..], "a later frame overtook");
         let taken = burst.len() - refused.len();
         rest = &rest[taken..];

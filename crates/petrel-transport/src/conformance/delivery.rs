@@ -1,4 +1,4 @@
-//! Frames arrive unchanged, under the peer that sent them.
+//! Frames arrive unchanged, with the right sender.
 
 use super::frames::{check_arrival, frame, mixed};
 use super::{
@@ -177,8 +177,8 @@ pub fn respects_the_budget<H: Harness>(harness: &mut H) {
     check_arrival(&sent, &arrived, harness.medium().is_lossless);
 }
 
-/// A peer is removed at either end while frames are in flight. None of its frames arrive
-/// afterwards, the other peers are unharmed, and the remaining end may continue to send.
+/// A peer is removed at either end while frames are in flight. No frame of the peer arrives
+/// afterwards, the second peer is unharmed, and the remaining end may continue to send.
 pub fn survives_removal_in_flight<H: Harness>(harness: &mut H) {
     let Star { mut hub, peers, leaves: [mut gone, mut other] } = harness.star();
     let sent: Vec<_> = (0..10).map(|index| frame(8, index, 50)).collect();

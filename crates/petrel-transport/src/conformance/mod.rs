@@ -41,7 +41,7 @@
 //! conformance::delivers_every_size(&mut Loopback);
 //! ```
 //!
-//! The checks panic with a reason. They assert no durations, except that a step of more than some
+//! The checks panic with a reason. No durations are asserted, except that a step of more than some
 //! ten seconds counts as hanging.
 
 mod accounting;
@@ -71,8 +71,8 @@ use std::time::Duration;
 
 use crate::transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 
-/// Empty polls in a row after which the suite gives up waiting for frames: on lossless media it
-/// counts them as lost, on others it expects no more.
+/// Empty polls in a row before the suite stops waiting: on lossless media, missing frames then
+/// count as lost; on lossy media, no more are expected.
 const EMPTY_POLLS_UNTIL_LOST: u32 = 100_000;
 const EMPTY_POLLS_UNTIL_QUIET: u32 = 200;
 
@@ -80,7 +80,7 @@ const EMPTY_POLLS_UNTIL_QUIET: u32 = 200;
 pub struct End<T> {
     /// The transport.
     pub transport: T,
-    /// The peer id of the other end in this transport.
+    /// The peer id of the far end in this transport.
     pub peer: PeerId,
 }
 
@@ -110,12 +110,12 @@ pub struct Medium {
 }
 
 impl Medium {
-    /// A medium that loses nothing and refuses frames when full, such as a ring.
+    /// A lossless medium that refuses frames when full, for example a ring.
     pub fn lossless() -> Self {
         Self { capacity_bytes: 1 << 16, is_lossless: true, refuses_when_full: true, can_wait: true }
     }
 
-    /// A medium that loses frames only when full, such as a loopback device.
+    /// A medium that loses frames only when full, for example a loopback device.
     pub fn lossy_when_full() -> Self {
         Self { refuses_when_full: false, ..Self::lossless() }
     }
@@ -155,8 +155,8 @@ pub trait Harness {
         [End { transport: hub, peer: peers[0] }, leaf]
     }
 
-    /// Lets the medium make progress; called after each empty poll. A simulator advances its clock;
-    /// the default sleeps for some microseconds so that other threads run.
+    /// Lets the medium make progress; called after every empty poll. A simulator advances the
+    /// clock; the default sleeps for some microseconds to let threads run.
     fn advance(&mut self) {
         std::thread::sleep(Duration::from_micros(20));
     }
@@ -201,7 +201,7 @@ where
 }
 
 /// Sends `frames` from one end to the other, never more at once than the medium holds. Returns the
-/// frames that arrived: on lossless media, as many.
+/// arrived frames: on lossless media, all.
 fn carry<H: Harness>(
     harness: &mut H,
     from: &mut End<H::T>,

@@ -1,4 +1,4 @@
-//! Actions of one end do not disturb the other.
+//! Actions of one end do not disturb the peer.
 
 use super::frames::frame;
 use super::{EMPTY_POLLS_UNTIL_QUIET, Harness, drain, send_all, send_once};
@@ -32,8 +32,8 @@ pub fn frames_stay_while_their_handler_looks<H: Harness>(harness: &mut H) {
             polls += 1;
             harness.advance();
         }
-        // Discards the frames sent inside the handler that have arrived; waiting for the rest in
-        // each round takes seconds.
+        // Discards arrived frames from inside the handler; waiting for the rest in every round
+        // takes seconds.
         while b.transport.rx_burst(RX_BURST_MAX, |_, _| ()) > 0 {}
     }
     drain(harness, &mut b);

@@ -8,7 +8,7 @@ use super::frames::{check_arrival, frame};
 use super::{Harness, collect, send_all};
 use crate::transport::Transport;
 
-/// A wait with a reason to end that takes this long counts as hanging.
+/// A longer wait with a reason to end counts as hanging.
 const HANGING: Duration = Duration::from_secs(30);
 
 /// Repetitions of a race between sleeping and waking.
@@ -20,7 +20,7 @@ fn wait_or_hang<T: Transport>(transport: &mut T) {
     assert!(start.elapsed() < HANGING, "a wait did not end though it had a reason to");
 }
 
-/// A wait with a timeout of 0, or a short one, returns whether or not a frame is there.
+/// A wait with a timeout of 0, or a short timeout, returns with or without a frame.
 ///
 /// # Panics
 /// When the transport breaks the promise, as do all checks.
@@ -35,8 +35,8 @@ pub fn wait_of_no_time_returns<H: Harness>(harness: &mut H) {
     b.transport.wait(Some(0));
 }
 
-/// A waiting frame ends the wait, even if it arrived before the wait began or the last `rx_burst`
-/// left it behind.
+/// A waiting frame ends the wait, even after arriving before its start or being left behind by the
+/// last `rx_burst`.
 pub fn wait_ends_when_a_frame_has_arrived<H: Harness>(harness: &mut H) {
     if !harness.medium().is_lossless {
         return;
@@ -72,7 +72,7 @@ pub fn wait_ends_when_woken<H: Harness>(harness: &mut H) {
     }
 }
 
-/// A frame that another thread sends while this thread falls asleep ends the wait.
+/// A frame sent by another thread during the falling asleep ends the wait.
 pub fn wait_ends_when_a_frame_arrives_meanwhile<H>(harness: &mut H)
 where
     H: Harness<T: Send + 'static>,

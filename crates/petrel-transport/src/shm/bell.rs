@@ -2,9 +2,9 @@
 //!
 //! # Why a socket, and not another mechanism
 //!
-//! A wake-up must never block its sender, whatever the peer does to its own end, and a peer must
-//! not take another peer's wake-ups. File status flags such as `O_NONBLOCK` belong to the open
-//! file: two processes that hold one open file share them, and each can clear them.
+//! A wake-up must never block the sender, whatever the peer does to its end, and no peer may take a
+//! further peer's wake-ups. File status flags such as `O_NONBLOCK` belong to the open file: two
+//! processes with one open file share the flags, and either can clear them.
 //!
 //! | mechanism | why not |
 //! | --- | --- |
@@ -22,15 +22,15 @@
 //!
 //! # A peer's means against us
 //!
-//! - *Fill the queue, or never read it.* `send` then returns `EAGAIN`, and the wake-up is dropped:
-//!   one is queued already.
-//! - *Send more than it may.* A side sends at most one byte for each sleep the other declares. A
-//!   peer that sends more loses its rings.
-//! - *Send descriptors.* A received descriptor must be closed in the end, and its last close can
-//!   block: a TCP socket with `SO_LINGER` waits for its data. So bytes are examined (`MSG_PEEK`)
-//!   before they are received. Bytes with descriptors are never received, and closing hands the
-//!   socket to a thread that may be lost ([`hang_up`](super::hang_up)).
-//! - *Close it.* Then the peer cannot wake us, and its frames wait until another event does.
+//! - *Fill the queue, or never read it.* `send` then returns `EAGAIN`, and the wake-up is dropped,
+//!   since more are queued already.
+//! - *Send more than it may.* A side sends at most one byte per declared sleep of the peer. A peer
+//!   that sends more loses the rings.
+//! - *Send descriptors.* A received descriptor must be closed in the end, and the last close can
+//!   block: a TCP socket with `SO_LINGER` waits for acknowledgements. Therefore bytes are examined
+//!   (`MSG_PEEK`) before being received. Bytes with descriptors are never received, and closing
+//!   hands the socket to a thread that may be lost ([`hang_up`](super::hang_up)).
+//! - *Close it.* Then the peer cannot wake us, and the peer's frames wait for a different event.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -42,11 +42,11 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, UCred, recv, 
 use super::fds::{PeerStream, Queued, look};
 use crate::transport::{LinkError, PeerProcess};
 
-/// Bytes that one look at a bell receives. An honest peer has no more than a few in flight, and
-/// every look must end.
+/// Most bytes received by a look at a bell. An honest peer has only a few in flight, and every look
+/// must end.
 const TAKE_BYTES: usize = 64;
 
-/// Most bells that one call of [`Bells::rung`] reports. More wait for the next call.
+/// Most bells reported by a call of [`Bells::rung`]. More wait for the next call.
 const RUNG_MAX: usize = 64;
 
 /// The byte of a wake-up. The receiver ignores its value.
@@ -144,7 +144,7 @@ impl Doorbell for Bell {
     }
 }
 
-/// The bells of an endpoint, behind one descriptor that is readable if any rang.
+/// The bells of an endpoint, behind a descriptor that is readable if any rang.
 #[derive(Debug)]
 pub(super) struct Bells {
     epoll: OwnedFd,
@@ -176,7 +176,7 @@ impl Bells {
         bell.stream = None;
     }
 
-    /// The peers whose bells have an event; only some of them if there are many.
+    /// The peers with an event at their bells; only some if there are many.
     pub(super) fn rung(&self) -> impl Iterator<Item = u32> + use<> {
         let none =
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };

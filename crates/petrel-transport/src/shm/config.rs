@@ -14,8 +14,8 @@ pub const MIN_RING_BYTES: usize = 64 << 10;
 /// a peer can make us map.
 pub const MAX_RING_BYTES: usize = 1 << 30;
 
-/// Default ring, in bytes. It holds 63 frames of the default largest size, nearly a whole burst,
-/// and so lets a sender write while the receiver reads. Two such rings are about the size of a
+/// Default ring, in bytes. The ring holds 63 frames of the default largest size, nearly a whole
+/// burst: a sender can write while the receiver reads. Two default rings are about the size of a
 /// core's second-level cache.
 pub const DEFAULT_RING_BYTES: usize = 1 << 20;
 
@@ -23,8 +23,8 @@ pub const DEFAULT_RING_BYTES: usize = 1 << 20;
 /// takes 512 packets per 8 MiB, where copying dominates, not the cost per packet.
 pub const DEFAULT_MAX_FRAME_BYTES: usize = (16 << 10) + 64;
 
-/// Default limit of peers. It bounds the memory peers can make an endpoint map (two rings each,
-/// touched on use) and the time to go to sleep, which visits every ring.
+/// Default limit of peers. The limit bounds the memory peers can make an endpoint map (two rings
+/// per peer, touched on use) and the time to go to sleep, with a visit to every ring.
 pub const DEFAULT_MAX_PEERS: usize = 1024;
 
 /// Ring sizes for a simulator. The smallest holds two of the smallest frames that every transport
@@ -38,7 +38,7 @@ const _: () = assert!(DEFAULT_RING_BYTES >= MIN_RING_BYTES && DEFAULT_RING_BYTES
 // Lengths of frames are `u32` in a record and in the segment's header.
 const _: () = assert!(max_frame_limit(MAX_RING_BYTES) < u32::MAX as usize);
 
-/// Settings of one [`Shm`](super::Shm) and of the segments it creates.
+/// Settings of one [`Shm`](super::Shm) and of newly created segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
     /// Size of each of a pair's two rings in bytes: a power of two from [`MIN_RING_BYTES`] to

@@ -25,13 +25,13 @@ pub trait Cord {
     fn take_rung(&mut self) -> u64;
 }
 
-/// Observes the frames that [`Transport::push`](crate::Transport::push) does not show: received
-/// frames, and frames that handlers write into the return path.
+/// Observes frames outside [`Transport::push`](crate::Transport::push): received frames, and frames
+/// written by handlers into the return path.
 pub trait Eye {
     /// Called for each frame delivered to the endpoint.
     fn taken(&mut self, peer: PeerId, frame: &[u8]);
 
-    /// Called for each frame the endpoint wrote while it handled a frame of this peer.
+    /// Called for every frame written by the endpoint while handling a frame of `peer`.
     fn answered(&mut self, peer: PeerId, frame: &[u8]);
 }
 
@@ -56,7 +56,7 @@ pub fn pair(ring_bytes: usize, max_frame_bytes: usize) -> Result<[RingEnd; 2], S
     }))
 }
 
-/// A violation of the protocol that a peer could commit in the shared memory.
+/// A protocol violation by a peer in the shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misdeed {
     /// A head in the middle of a line.
@@ -152,8 +152,8 @@ impl<C: Cord> Detached<C> {
         self.rings.get(peer.0).is_some_and(Peer::is_given_up)
     }
 
-    /// Breaks a rule towards a peer. Send it no frames afterwards. Returns false if the rule cannot
-    /// be broken at this place of the ring.
+    /// Breaks a rule towards a peer. Send no frames to the peer afterwards. Returns false if the
+    /// rule cannot be broken at this place of the ring.
     pub fn misbehave(&mut self, peer: PeerId, misdeed: Misdeed) -> bool {
         match self.rings.get_mut(peer.0) {
             Some((peer, _)) => peer.misbehave(misdeed),
@@ -315,8 +315,8 @@ mod tests {
 
     #[test]
     fn misbehave__tells_whether_the_rule_was_broken_and_the_peer_sees_it() {
-        // One case leaves room for the largest frame, the other less than a frame before the ring's
-        // end.
+        // The first case leaves room for the largest frame, the second less than a frame before the
+        // ring's end.
         for (count, is_near_end) in [(1, false), (4, true)] {
             for misdeed in [
                 Misdeed::HeaderOfElsewhere,

@@ -1,4 +1,4 @@
-//! The transport itself: the rings of one endpoint, and its sleep.
+//! The transport itself: the rings of one endpoint, and the endpoint's sleep.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -23,8 +23,8 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// Creates a transport without peers. This process's own threads wake it by `waker`, and its
-    /// peers by their links.
+    /// Creates a transport without peers. Local threads wake the transport by `waker`, and peers by
+    /// their links.
     pub fn new(config: &ShmConfig, waker: Waker) -> Self {
         Self {
             max_peers: config.max_peers,
@@ -35,12 +35,12 @@ impl Shm {
         }
     }
 
-    /// Announces to all peers that this endpoint is about to sleep. Returns false if it must not: a
-    /// frame has arrived, or it is configured never to sleep.
+    /// Announces to all peers that the endpoint is about to sleep. Returns false if the endpoint
+    /// must not sleep: a frame has arrived, or the configuration forbids sleep.
     ///
-    /// After true, a peer that publishes a frame makes [`Shm::bells`] readable. The caller sleeps
-    /// until the bells or its [`Waker`] are readable, and calls [`Shm::finish_wait`]. For
-    /// transports that combine this transport with others; [`Transport::wait`] does all of it.
+    /// After true, a peer's next frame makes [`Shm::bells`] readable. The caller sleeps until the
+    /// bells or the [`Waker`] are readable, and calls [`Shm::finish_wait`]. For transports that
+    /// combine several media; [`Transport::wait`] does all steps.
     pub fn prepare_wait(&mut self) -> bool {
         if self.never_sleeps {
             return false;
@@ -73,7 +73,7 @@ impl Shm {
         rings.stats_mut().rx_syscalls += 1;
         for index in bells.rung() {
             if let Some((peer, stats)) = rings.get_mut(index) {
-                // One system call to examine the bytes, and one to receive them.
+                // One system call examines the bytes, and one receives them.
                 stats.rx_syscalls += 2;
                 if !peer.answer(stats) {
                     peer.hang_up(bells);

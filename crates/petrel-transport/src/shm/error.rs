@@ -19,7 +19,7 @@ pub enum ShmError {
     /// The peer's descriptor is no segment that can be used safely.
     #[error("the peer's descriptor is not a usable shared-memory segment: {0}")]
     NotASegment(&'static str),
-    /// The peer's segment has a layout that this version does not know.
+    /// The peer's segment has a layout unknown to this version.
     #[error(
         "the peer's shared-memory layout has version {theirs}, ours is {ours}; run the same \
          version of Petrel on both sides, or use UDP"

@@ -3,16 +3,16 @@
 //! # Closing can block
 //!
 //! The last close of a descriptor runs its file's own code in the closing thread. A TCP socket with
-//! `SO_LINGER` waits there until its data is acknowledged, for hours if its owner set it up so. A
-//! peer that sends such a socket and closes its own copy makes the receiver's close the last. So
-//! does a peer that leaves the socket in the queue of a Unix socket which the receiver closes, or
-//! has it dropped by a receiver without room for it.
+//! `SO_LINGER` waits there for acknowledgements, for hours with the owner's settings. A peer that
+//! sends a lingering socket and closes the original makes the receiver's close the last. Two more
+//! ways are to leave the socket in the queue of a Unix socket until the receiver closes the queue,
+//! or to send the socket to a receiver without room, where the kernel drops it.
 //!
 //! Therefore nothing here closes a peer's descriptor in the caller's thread, except memory files,
-//! whose close does not wait. A thread of their own closes other descriptors, and sockets whose
-//! queue holds descriptors ([`discard`], [`hang_up`]); that thread may be lost. At most
-//! [`CLOSING_MAX`] such threads exist. Beyond the limit descriptors are leaked, and [`can_close`]
-//! reports it, for the owner to accept no more.
+//! which close without waiting. A separate thread closes all further descriptors, and sockets with
+//! descriptors in their queues ([`discard`], [`hang_up`]); the thread may be lost. At most
+//! [`CLOSING_MAX`] closing threads exist. Beyond the limit descriptors are leaked, and
+//! [`can_close`] returns false, for the owner to accept no more.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -29,7 +29,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, sendmsg, shutdown,
 };
 
-/// Most descriptors in one sent message. A pair of endpoints needs one.
+/// Most descriptors in a sent message. A pair of endpoints needs a single one.
 pub const MAX_FDS: usize = 8;
 
 /// Most descriptors the kernel accepts in one message (`SCM_MAX_FD`). The receiver makes room for
@@ -39,7 +39,7 @@ const KERNEL_FDS_MAX: usize = 253;
 const SEND_CONTROL_BYTES: usize = cmsg_space!(ScmRights(MAX_FDS));
 const RECV_CONTROL_BYTES: usize = cmsg_space!(ScmRights(KERNEL_FDS_MAX));
 
-/// Most concurrent threads for closes that may block: each stands for an attack by a peer.
+/// Most concurrent threads for closes that may block: every thread stands for an attack by a peer.
 pub const CLOSING_MAX: usize = 64;
 
 /// Bytes that [`hang_up`] examines at once, and how often: more than the kernel queues by default.
@@ -199,7 +199,7 @@ impl Drop for PeerFds {
     }
 }
 
-/// Closes a stream, without waiting for descriptors its peer may have put into its queue.
+/// Closes a stream, without waiting for descriptors in the queue.
 pub fn hang_up(stream: UnixStream) {
     // Nothing is queued afterwards. Fails only for a stream that is no longer connected.
     let _ = shutdown(&stream, Shutdown::Both);
@@ -227,8 +227,8 @@ pub fn discard(mut fds: Vec<OwnedFd>) {
     }
 }
 
-/// Returns true if descriptors whose close may block can be closed: false while such closes hold up
-/// [`CLOSING_MAX`] threads.
+/// Returns true if a descriptor with a blocking close can be closed: false while blocking closes
+/// hold up [`CLOSING_MAX`] threads.
 pub fn can_close() -> bool {
     CLOSING.load(Ordering::Relaxed) < CLOSING_MAX
 }
@@ -342,7 +342,7 @@ pub(super) mod tests {
         assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 
-    /// A TCP socket whose close waits for a minute: it has data its peer does not receive.
+    /// A TCP socket with unreceived data, to wait for a minute on close.
     pub(in crate::shm) fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -6,9 +6,8 @@ use std::os::unix::fs::MetadataExt;
 /// Bytes of a [`host_identity`].
 pub const HOST_IDENTITY_BYTES: usize = 32;
 
-/// Returns a value that is equal in two processes exactly when they run on one boot of one kernel,
-/// in one network namespace (abstract sockets are visible only there) and one user namespace, as
-/// the same user.
+/// Returns a value that is equal in two processes exactly if boot, kernel, network namespace (the
+/// scope of abstract sockets), user namespace and user are all equal.
 ///
 /// The value is no secret, but identifies the host: exchange it with peers, not with the world.
 ///
@@ -35,7 +34,7 @@ pub fn host_identity() -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
 }
 
 fn namespace_number(kind: &str) -> io::Result<u64> {
-    // The link leads to the namespace's file, whose inode is its number.
+    // The link leads to the namespace's file, with the number as inode.
     Ok(std::fs::metadata(format!("/proc/self/ns/{kind}"))?.ino())
 }
 

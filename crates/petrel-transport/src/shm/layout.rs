@@ -39,7 +39,7 @@ const DATA_OFFSET: usize = 4096;
 // Records begin at cache lines; the second ring, behind a power of two, does too.
 const _: () = assert!(DATA_OFFSET.is_multiple_of(super::ring::RECORD_ALIGN));
 
-/// Size of the requested huge pages, and the most by which a segment exceeds its needs.
+/// Size of the requested huge pages, and the most unneeded bytes of a segment.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 // Loom's atomics are larger than the words they model, and never live in a segment.

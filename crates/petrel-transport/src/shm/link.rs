@@ -16,9 +16,9 @@ pub struct ShmLink {
 }
 
 impl ShmLink {
-    /// Creates a link over `segment` as its `side`. `bell` is our end of a connection of the two
-    /// processes for this link alone, over which the sides wake each other. The link is checked
-    /// when it is added to a transport.
+    /// Creates a link over `segment` as `side`. `bell` is our end of a connection of the two
+    /// processes for this link alone; the sides wake one another over the connection.
+    /// [`Transport::add_peer`](crate::Transport::add_peer) checks the link.
     pub fn new(segment: Segment, side: Side, bell: impl Into<PeerStream>) -> Self {
         Self { segment, side, bell: bell.into() }
     }
@@ -28,8 +28,8 @@ impl ShmLink {
         self.segment.max_frame_bytes()
     }
 
-    /// Checks the link and splits it into its parts. Closes the segment's descriptor: the mapping
-    /// is enough.
+    /// Checks the link and splits off the parts. Closes the segment's descriptor: the mapping is
+    /// enough.
     pub(super) fn open(self) -> Result<OpenLink<Bell>, LinkError> {
         let bell = Bell::new(self.bell)?;
         let (outgoing, incoming) = self.segment.take_rings(self.side).ok_or_else(|| {

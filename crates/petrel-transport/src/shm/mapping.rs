@@ -2,14 +2,14 @@
 //!
 //! # Ownership
 //!
-//! [`Mapping`] owns a range of address space. [`RingMemory`] keeps it alive by an [`Arc`] and
-//! points into it, so its pointers are valid as long as it lives. The file behind the range is
-//! sealed against shrinking before it is mapped, so no access to the range can fault for lack of a
-//! file.
+//! [`Mapping`] owns a range of address space. [`RingMemory`] points into the mapping and keeps it
+//! alive by an [`Arc`]: the pointers are valid for the life of the `RingMemory`. The file behind
+//! the range is sealed against shrinking before being mapped, hence no access to the range can
+//! fault for lack of a file.
 //!
 //! # Why raw memory shared with another process is sound enough
 //!
-//! Rust's rules speak of one program. They are upheld towards the other process as follows:
+//! Rust's rules speak of a single program. Towards the peer process they are upheld as follows:
 //!
 //! - Control words are only ever accessed as atomics, for which any value is valid.
 //! - Record headers are atomics too: one load, and no second look at a word that may have changed.
@@ -24,7 +24,7 @@
 //!   private and does not change afterwards. [`shared`](crate::SharedBytes) explains how the loads
 //!   are made.
 //!
-//! The two sides of one segment may also live in one process; then all of the above is within the
+//! The two sides of a segment may also live in one process; then all of the above is within the
 //! language's own rules.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -101,11 +101,11 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(layout) = self.heap {
             // SAFETY: the memory was allocated with this layout, and every pointer into it is held
-            // beside an `Arc` of this value.
+            // beside an `Arc` of `self`.
             return unsafe { dealloc(self.base.as_ptr(), layout) };
         }
         // SAFETY: this value alone owns the range, and every pointer into it is held beside an
-        // `Arc` of this value.
+        // `Arc` of `self`.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes.get()) };
         debug_assert_eq!(unmapped, Ok(()));
     }
@@ -119,7 +119,7 @@ pub(super) struct RingMemory {
     _mapping: Arc<Mapping>,
 }
 
-/// The place of a ring: all that accesses need, in one value that stays in registers.
+/// The place of a ring: everything for an access, in a value that fits registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingView<'a> {
     control: NonNull<Control>,
@@ -177,7 +177,7 @@ unsafe impl Memory for RingView<'_> {
     #[inline]
     fn control(&self) -> &Control {
         // SAFETY: the words are mapped and aligned (by the layout's assertions, and since mappings
-        // start at pages); they are atomics, so any content is valid and the peer may change it.
+        // start at pages); for atomics, any content is valid and the peer may change it.
         unsafe { self.control.as_ref() }
     }
 
@@ -207,8 +207,8 @@ unsafe impl Memory for RingView<'_> {
     #[inline]
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
         // SAFETY: the caller guarantees that head and body end within the capacity, in bytes
-        // without references. A frame cannot overlap them: `&[u8]`s to ring bytes exist only while
-        // a consumer lends them, and lent bytes are not free.
+        // without references. A frame cannot overlap the target: `&[u8]`s to ring bytes exist only
+        // while lent by a consumer, and lent bytes are not free.
         unsafe {
             let to = self.data.as_ptr().add(offset);
             match body.len() {
@@ -240,8 +240,8 @@ unsafe impl Memory for RingView<'_> {
         length: usize,
         f: impl FnOnce(RingFrame<'_>) -> R,
     ) -> R {
-        // SAFETY: the caller names bytes within the capacity, which are mapped while the memory is
-        // borrowed. They lie behind the header of a record, which begins with a line and has whole
+        // SAFETY: the caller names bytes within the capacity, mapped while the memory is borrowed.
+        // The bytes lie behind the header of a record; records begin with a line and have whole
         // lines.
         f(unsafe { RingFrame::new(self.data.add(offset), length) })
     }

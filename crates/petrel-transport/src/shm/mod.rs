@@ -52,42 +52,42 @@
 //!
 //! # Trust
 //!
-//! Only processes of the same user get a segment: the file belongs to the user and is closed to
-//! others, and the rendezvous refuses them. Among processes of one user, this module protects
-//! against peers that crash, have bugs, or are of another version, within the means of a process.
+//! Only processes of our user get a segment: the file's mode and the rendezvous exclude all others.
+//! Among processes of a user, the module protects against peers that crash, have bugs, or run a
+//! different version, within the means of a process.
 //!
 //! A peer **cannot**
-//! - change bytes the application or the protocol core has seen: they get private copies, or
-//!   [`SharedBytes`](crate::SharedBytes), which copies and has no `&[u8]`;
+//! - change bytes the application or the protocol core has seen: these get private copies, or
+//!   [`SharedBytes`](crate::SharedBytes) without any `&[u8]`;
 //! - make us access memory outside the segment, loop, panic or allocate: every value read from the
 //!   rings is checked first (see [`ring`]), and a ring with an impossible value is abandoned and
 //!   counted in `rx_broken_rings`;
 //! - make us fault by truncating the file: it is sealed, and unsealed files are refused. A punched
 //!   hole reads as zeros. Files in huge pages, where a hole may not be refillable, are refused
 //!   where [`ShmConfig::huge_pages`] is off, as it is by default;
-//! - hold us up: every call for a wake-up is non-blocking by its own argument, over a socket whose
-//!   near end is ours alone (`bell.rs` describes the designs that fail). Received descriptors are
-//!   closed where a close may block (`fds.rs`). The same holds after the peer's death;
+//! - hold us up: every call for a wake-up is non-blocking by an argument, over a socket with an end
+//!   of ours alone (`bell.rs` describes the failed designs). Received descriptors are closed where
+//!   a close may block (`fds.rs`). All this holds after the peer's death too;
 //! - take or forge wake-ups or frames of another peer: every pair has its own segment and socket;
 //! - wake us more often than we sleep: we abandon the rings of a peer that tries.
 //!
 //! A malicious peer **can**
 //! - send garbage in well-formed frames, as on any network;
-//! - leave its ring full for ever: frames for it stay with their sessions, which retry and end by
-//!   their timeouts; meanwhile our event loop does not sleep, and serves others;
-//! - end each of our sleeps by one frame or wake-up: it takes the CPU time of one thread, and stops
-//!   no progress;
+//! - leave the ring full for ever: the frames stay with their sessions, which retry and end by
+//!   timeout; meanwhile our event loop does not sleep, and serves the rest;
+//! - end each of our sleeps by one frame or wake-up: the CPU time of one thread is lost, but no
+//!   progress;
 //! - not wake us: its frames wait until another event does;
-//! - make us map up to two rings of [`MAX_RING_BYTES`] in each of its links, and pay for the pages
-//!   that either side has touched until the link ends;
-//! - queue so many descriptors that the kernel refuses ours (`ETOOMANYREFS`, a limit per user): new
-//!   links then use UDP;
+//! - make us map up to two rings of [`MAX_RING_BYTES`] in every link, and pay for the pages touched
+//!   by either side until the link ends;
+//! - queue descriptors until the kernel refuses ours (`ETOOMANYREFS`, a limit per user): new links
+//!   then use UDP;
 //! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool, so we fault;
 //! - block one thread of ours, up to [`CLOSING_MAX`] in all, by a descriptor whose close blocks;
 //!   then no further rendezvous is accepted. While this process has no free descriptor, the kernel
 //!   drops descriptors in the nexus' own thread, where such a close may block: leave the limit of
 //!   descriptors well above the number of connections;
-//! - attach to us as a debugger and kill us, where the system lets processes of one user do so.
+//! - attach to us as a debugger and kill us, where the system allows debugging within a user.
 //!
 //! # Large frames
 //!

@@ -1,4 +1,4 @@
-//! One peer of the transport: the rings to and from it.
+//! One peer of the transport: the rings in either direction.
 
 use petrel_planted::planted;
 
@@ -21,7 +21,7 @@ enum TxBurst {
     Untouched,
     /// The burst has frames for it.
     Open,
-    /// Its ring is full, and later frames of the burst must not overtake the refused frame; or its
+    /// The ring is full, and later frames of the burst must not overtake the refused frame; or the
     /// rings are abandoned.
     Closed,
 }
@@ -97,7 +97,7 @@ impl<B: Doorbell> Peer<B> {
         self.max_frame_bytes
     }
 
-    /// Notes that the current burst has a frame for this peer. Returns true for the first frame.
+    /// Notes a frame of the current burst for this peer. Returns true for the first frame.
     #[inline]
     pub(super) fn touch(&mut self) -> bool {
         let is_first = self.tx_burst == TxBurst::Untouched;
@@ -117,7 +117,7 @@ impl<B: Doorbell> Peer<B> {
         self.outgoing.ring.forget_room();
     }
 
-    /// [`Outgoing::push_line`], which fails while the ring is closed. The peer was touched in this
+    /// [`Outgoing::push_line`]; fails while the ring is closed. The peer must be touched in the
     /// burst.
     #[inline(always)]
     pub(super) fn push_line(&mut self, frame: &[u8]) -> bool {
@@ -296,7 +296,7 @@ impl<B: Doorbell> Peer<B> {
     }
 
     /// Abandons the two rings: a peer that breaks the rules of one cannot be trusted with the
-    /// other.
+    /// second.
     #[cold]
     fn give_up(&mut self, stats: &mut TransportStats) {
         if !self.is_broken {

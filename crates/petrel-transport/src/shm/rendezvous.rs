@@ -1,9 +1,9 @@
-//! The meeting of two processes of one host and one user, to exchange descriptors.
+//! The meeting of two processes of a host and user, to exchange descriptors.
 //!
-//! One process listens on a Unix socket in the abstract namespace, which leaves no file behind. The
-//! socket's name has 128 random bits, and the peer gets it over the control plane. Any process in
-//! the network namespace may connect, so each end asks the kernel for the other's user and accepts
-//! only its own.
+//! One process listens on a Unix socket in the abstract namespace, without a file. The socket's
+//! name has 128 random bits, and reaches the peer over the control plane. Any process in the
+//! network namespace may connect; therefore either end asks the kernel for the peer's user and
+//! accepts only our own.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ const NAME_PREFIX: &[u8; 10] = b"petrel-shm";
 pub const NAME_BYTES: usize = NAME_PREFIX.len() + 1 + 32;
 
 /// Foreign connections refused in one call of [`Rendezvous::accept`]: the kernel's default queue
-/// length, so a flood of them cannot hold the caller.
+/// length, to keep a flood from holding the caller.
 const MAX_REFUSALS_PER_CALL: usize = 128;
 
 /// Connections that may wait when the listener closes: more than the kernel queues (`somaxconn`).
@@ -54,17 +54,17 @@ impl Rendezvous {
         self.name
     }
 
-    /// Connections refused so far because they came from another user.
+    /// Connections from other users refused so far.
     pub fn refused_count(&self) -> u64 {
         self.refused_count
     }
 
-    /// Returns the next connection of a process of our own user, non-blocking; `None` if there is
-    /// none now. Connections of other users are dropped and counted.
+    /// Returns the next connection of a process of our own user, non-blocking; `None` without a
+    /// waiting connection. Foreign connections are dropped and counted.
     ///
     /// # Errors
     /// The kernel's errors, and [`io::ErrorKind::Interrupted`] after very many refused connections:
-    /// there may be more, so call again, if need be after other work.
+    /// more may wait, so call again, if need be after other work.
     pub fn accept(&mut self) -> io::Result<Option<PeerStream>> {
         for _ in 0..MAX_REFUSALS_PER_CALL {
             let stream = match self.listener.accept() {
@@ -85,8 +85,8 @@ impl Rendezvous {
 }
 
 impl Drop for Rendezvous {
-    /// Closes waiting connections one by one. The kernel would close their queues in this thread,
-    /// and with them any queued descriptors.
+    /// Closes waiting connections one by one. Otherwise the kernel would close the queues in this
+    /// thread, with any queued descriptors.
     fn drop(&mut self) {
         // From now on the kernel refuses new connections.
         let _ = shutdown(&self.listener, Shutdown::Both);
@@ -129,7 +129,7 @@ pub fn connect(name: &[u8]) -> io::Result<PeerStream> {
     }
 }
 
-/// Returns true if the process that listened or connected at the other end was our user's.
+/// Returns true if the process that listened or connected at the far end was our user's.
 fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(is_our_user(socket_peercred(socket)?.uid))
 }
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn accept__tells_what_the_kernel_says() {
         let mut rendezvous = Rendezvous::bind().unwrap();
-        // A blocking `accept` reports at once that the socket is shut down; a non-blocking one
-        // would only report an empty queue.
+        // A blocking `accept` reports the shutdown at once; a non-blocking call would only report
+        // an empty queue.
         rendezvous.listener.set_nonblocking(false).unwrap();
         shutdown(&rendezvous.listener, Shutdown::Both).unwrap();
         assert_eq!(rendezvous.accept().unwrap_err().kind(), io::ErrorKind::InvalidInput);
@@ -224,7 +224,7 @@ mod tests {
         rustix::process::Uid::from_raw(rustix::process::geteuid().as_raw() ^ 1)
     }
 
-    /// Runs `f` as another user, in its own thread. `None` without the right to change users.
+    /// Runs `f` as another user, in a separate thread. `None` without the right to change users.
     fn as_other_user<R: Send>(f: impl FnOnce() -> R + Send) -> Option<R> {
         let other = another_user();
         std::thread::scope(|scope| {

@@ -73,7 +73,7 @@ impl<B: Doorbell> Rings<B> {
 
     /// Removes a peer, if it is in the table.
     pub(super) fn remove(&mut self, peer: PeerId) -> Option<Peer<B>> {
-        // Sends its frames of the current burst before another peer may get its index.
+        // Sends the peer's frames of the current burst before the index may be reused.
         self.flush();
         let gone = self.peers.get_mut(peer.0 as usize).and_then(Option::take)?;
         self.schedule.remove(peer.0);
@@ -108,8 +108,8 @@ impl<B: Doorbell> Rings<B> {
         self.get(peer.0).map_or(0, Peer::max_frame_bytes)
     }
 
-    /// Announces to all peers that this endpoint is about to sleep. Returns false if it must not,
-    /// because a frame has arrived.
+    /// Announces to all peers that the endpoint is about to sleep. Returns false if a frame has
+    /// arrived: the endpoint must not sleep.
     pub(super) fn prepare_wait(&mut self) -> bool {
         self.peers.iter_mut().flatten().for_each(Peer::declare_sleep);
         sleep_fence();
@@ -206,8 +206,8 @@ impl<B: Doorbell> Rings<B> {
         may_sleep
     }
 
-    /// Wakes every sleeping peer that was sent a frame, starting at `first`. One fence serves them
-    /// all.
+    /// Wakes every sleeping peer that was sent a frame, starting at `first`. One fence serves all
+    /// peers.
     #[inline(never)]
     fn wake_touched(&mut self, first: u32) {
         sleep_fence();
@@ -359,7 +359,7 @@ mod tests {
 
     const MAX_FRAME: usize = 2_000;
 
-    /// An endpoint and `peers` peers of it; in each of them, the endpoint is peer 0.
+    /// An endpoint and `peers` peers; for every peer, the endpoint is peer 0.
     fn hub(peers: usize) -> (Detached<Slack>, Vec<Detached<Slack>>) {
         let mut hub = Detached::default();
         let peers = (0..peers).map(|_| {
@@ -413,7 +413,7 @@ mod tests {
         assert!(!hub.may_receive(), "nothing is left to look at");
     }
 
-    /// As above for the only ring, whose turn it always is, whether sending or receiving finds the
+    /// As above for an only ring, always next in turn, whether sending or receiving finds the
     /// break.
     #[test]
     fn rx_burst_to__the_only_ring_that_is_given_up_has_no_share() {

@@ -15,16 +15,16 @@
 //! A burst starts behind the ring where the last burst stopped, and no ring gets more than its
 //! share of a burst's budget. A flooding peer thus cannot starve the others.
 
-/// Cold rings polled in each burst: few enough that polling them and all hot rings costs some ten
+/// Cold rings polled in each burst: few enough to poll all hot and these cold rings in some ten
 /// nanoseconds.
 pub(super) const COLD_RINGS_PER_BURST: usize = 8;
 
-/// Empty looks after which a ring turns cold: some 50 µs of polling, longer than the silence of a
-/// peer that waits for our answer.
+/// Empty looks after which a ring turns cold: some 50 µs of polling, longer than a waiting peer's
+/// silence before our answer.
 pub(super) const COOLING_POLLS: u32 = 1024;
 
-/// The least share of a ring in a burst, in frames, to spread the cost of polling it and of
-/// publishing its head.
+/// The least share of a ring in a burst, in frames, to spread the cost of a poll and of publishing
+/// the head.
 const MIN_SHARE_FRAMES: usize = 8;
 
 /// The result of a look at a ring.
@@ -68,14 +68,14 @@ impl Schedule {
         self.hot.len()
     }
 
-    /// Frames that one ring may deliver in a burst of `budget` frames.
+    /// Most frames from a single ring in a burst of `budget` frames.
     #[inline]
     pub(super) fn share(&self, budget: usize) -> usize {
         // Saves the division for a single ring.
         if self.hot.len() <= 1 { budget } else { (budget / self.hot.len()).max(MIN_SHARE_FRAMES) }
     }
 
-    /// The hot ring whose turn it is, if there is any.
+    /// The hot ring next in turn, if any.
     #[inline]
     pub(super) fn current(&mut self) -> Option<u32> {
         if self.next_hot >= self.hot.len() {
@@ -114,7 +114,7 @@ impl Schedule {
         self.next_hot += 1;
     }
 
-    /// The ring whose turn it always is, if there is just one ring and it is hot.
+    /// The only ring, if just one exists and is hot. It is always next in turn.
     #[inline]
     pub(super) fn only_ring(&self) -> Option<u32> {
         match self.hot.as_slice() {
@@ -123,8 +123,7 @@ impl Schedule {
         }
     }
 
-    /// Polls up to `limit` cold rings in turn, and makes those hot for which `has_data` returns
-    /// true.
+    /// Polls up to `limit` cold rings in turn, and makes a ring hot if `has_data` returns true.
     #[inline]
     pub(super) fn warm(&mut self, limit: usize, mut has_data: impl FnMut(u32) -> bool) {
         for _ in 0..limit.min(self.cold.len()) {
@@ -152,7 +151,7 @@ mod tests {
         schedule
     }
 
-    /// Runs one burst in which `busy` rings have frames. Returns the polled rings.
+    /// Runs one burst with frames in `busy` rings. Returns the polled rings.
     fn burst(schedule: &mut Schedule, busy: impl Fn(u32) -> bool) -> Vec<u32> {
         schedule.warm(COLD_RINGS_PER_BURST, &busy);
         (0..schedule.hot_count())

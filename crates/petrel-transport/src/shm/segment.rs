@@ -32,10 +32,10 @@ pub enum Side {
 }
 
 /// The memory a pair of endpoints shares: one ring for each direction, in a file without a name
-/// (`memfd`). The kernel frees it with the last process that has it, however the process ends.
+/// (`memfd`). The kernel frees the file with the last process, however the process ends.
 ///
-/// The file cannot shrink, grow, or get other seals. The seals protect a process from faults when
-/// its peer goes wrong.
+/// The file cannot shrink, grow, or get other seals. The seals protect a process from faults caused
+/// by the peer.
 #[derive(Debug)]
 pub struct Segment {
     file: OwnedFd,
@@ -70,7 +70,7 @@ impl Segment {
     ///
     /// # Errors
     /// When `file` is not a sealed memory file of this user with a valid header and the header's
-    /// size, or when it cannot be mapped.
+    /// size, or when mapping fails.
     pub fn from_fd(file: OwnedFd) -> Result<Self, ShmError> {
         Self::from_fd_in(file, false)
     }
@@ -111,8 +111,8 @@ impl Segment {
         self.claim(outgoing_ring(side)).then(|| ends_of(&self.mapping, self.geometry, side))
     }
 
-    /// Marks one side as in use, for ever. A ring's private positions start at its birth, hence a
-    /// second user is impossible even after the first.
+    /// Marks one side as in use, for ever. A ring's private positions start at the ring's birth,
+    /// hence a second user is impossible even after the first.
     fn claim(&self, side: usize) -> bool {
         let word = self.mapping.at(CLAIMS_OFFSET + 4 * side, 4).cast::<AtomicU32>();
         // SAFETY: `at` checked the range; the offset is a multiple of 4, the mapping is aligned to
@@ -121,7 +121,7 @@ impl Segment {
     }
 }
 
-/// The ring on which a side sends; its peer sends on the other.
+/// The ring on which a side sends; the peer sends on the second ring.
 fn outgoing_ring(side: Side) -> usize {
     match side {
         Side::Creator => 0,
@@ -129,7 +129,7 @@ fn outgoing_ring(side: Side) -> usize {
     }
 }
 
-/// Returns the ends of the two rings that belong to `side`; they must not exist already.
+/// Returns the ring ends of `side`; the ends must not exist already.
 pub(super) fn ends_of(
     mapping: &Arc<Mapping>,
     geometry: Geometry,

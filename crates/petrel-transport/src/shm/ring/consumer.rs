@@ -103,9 +103,9 @@ impl<M: Memory> Consumer<M> {
         received
     }
 
-    /// Lends up to `budget` of the frames that [`Consumer::receive`] would lend, and leaves them in
-    /// the ring. It stops at the end of a publication or of the ring's memory, and before any
-    /// broken place.
+    /// Lends up to `budget` of the frames of the next [`Consumer::receive`], and leaves them in the
+    /// ring. Stops at the end of a publication or of the ring's memory, and before any broken
+    /// place.
     #[inline]
     pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(RingFrame<'_>)) {
         let mut head = self.head;
@@ -162,7 +162,7 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
-    /// The number of declared sleeps so far: the producer wakes at most once for each.
+    /// The number of declared sleeps so far: the producer wakes at most once per sleep.
     pub fn sleep_count(&self) -> u64 {
         if self.sleep_word == POLLING { 0 } else { self.sleep_word.div_ceil(2) }
     }
@@ -177,16 +177,16 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     fn declare(&mut self, sleep_word: u64) {
         self.sleep_word = sleep_word;
-        // The word publishes no other bytes; the sleep fence orders it where that matters.
+        // The word publishes no further bytes; the sleep fence orders the store where necessary.
         self.memory.control().sleep.0.store(sleep_word, Ordering::Relaxed);
     }
 
     /// Number of frames after which the next end of a publication ends a call of
     /// [`Consumer::receive`]. After an empty poll, one frame is enough: hardly any publication
-    /// follows the awaited one yet. A look for it would fetch the line the producer is about to
-    /// fill, and the answers to the frames would wait for that fetch. But of small publications
-    /// that were already waiting, a call takes several and answers them in bursts; otherwise bursts
-    /// would stay small for ever.
+    /// follows the awaited one yet. A look for a further one would fetch the line the producer is
+    /// about to fill, and the answers to the frames would wait for the fetch. But a call takes
+    /// several small publications if they were already waiting, for answers in bursts; otherwise
+    /// bursts would stay small for ever.
     #[inline]
     fn enough_frames(&self) -> usize {
         if self.idle_at.get() == self.head { 1 } else { ENOUGH_FRAMES }
@@ -199,7 +199,7 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// The position at which the consumer releases bytes before the burst ends: after an eighth of
-    /// the ring, or at its end.
+    /// the ring, or at the ring's end.
     #[inline]
     fn pause(&self) -> u64 {
         let to_lap_end = self.lap_end().wrapping_sub(self.released);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 
-/// A ring on the heap that checks the conditions of [`Memory`] at each access.
+/// A ring on the heap that checks the conditions of [`Memory`] at every access.
 #[derive(Debug, Clone)]
 pub(super) struct Heap(Arc<HeapRing>);
 
@@ -38,7 +38,7 @@ impl Heap {
 
     fn header(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(RECORD_ALIGN));
-        // SAFETY: `at` checked the place and its alignment. By the rules of `Memory`, there is no
+        // SAFETY: `at` checked place and alignment. By the rules of `Memory`, there is no
         // concurrent access of another kind.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }

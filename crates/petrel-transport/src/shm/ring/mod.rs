@@ -1,4 +1,4 @@
-//! A ring of variable-length records, for one producer and one consumer that share memory but not
+//! A ring of variable-length records, for one producer and one consumer with shared memory but no
 //! trust.
 //!
 //! # The simple algorithm
@@ -10,19 +10,19 @@
 //! overwrites the released bytes. `tail - head` bytes are in use, which distinguishes a full ring
 //! from an empty one.
 //!
-//! A record never crosses the end of the ring, so the consumer can lend it in one piece. If too few
-//! bytes remain for the next record, a marker skips them.
+//! A record never crosses the end of the ring, hence the consumer can lend any record in one piece.
+//! If too few bytes remain for the next record, a marker skips them.
 //!
 //! # Departures from the simple algorithm
 //!
 //! 1. *No shared tail.* A record begins with a header word, and the consumer polls the place of its
 //!    next record instead of a tail: 0 means no record yet. A record then costs the consumer one
 //!    cache line, where a tail and a record cost two. See below.
-//! 2. *Private positions.* Each side keeps its own position in private memory, and only reports it
-//!    in the shared word. Writes of the peer to the shared words thus cannot move this side's
+//! 2. *Private positions.* Either side keeps its position in private memory, and only reports the
+//!    position in the shared word. Writes of the peer to the shared words thus cannot move our
 //!    position.
 //! 3. *A cached head.* The producer remembers the last head it read, and reads the shared word
-//!    again only if that head leaves too little room.
+//!    again only if the old head leaves too little room.
 //! 4. *Batched publication.* [`Producer::push`] writes records, and [`Producer::publish`] makes all
 //!    of them visible at once. Heads are released once per burst, or whenever an eighth of the ring
 //!    was read, so a long burst of large frames does not starve the producer.
@@ -31,17 +31,18 @@
 //!
 //! # Publication by the first header
 //!
-//! The producer writes all of a burst except the header of its first record, which it keeps. To
-//! publish, it writes 0 to where the next burst will begin, and then the kept header with release.
-//! The consumer loads headers with acquire, and so sees the burst in whole, and 0 behind it. One
-//! line behind the records is always free for the 0. So every place is 0 before the consumer first
-//! looks at it, and bytes of an earlier lap are never taken for a record.
+//! The producer writes all of a burst except the header of the first record, and keeps that header.
+//! To publish, the producer writes 0 to the start of the next burst, and then the kept header with
+//! release. The consumer loads headers with acquire, and thus sees the burst in whole, and 0 behind
+//! the burst. One line behind the records is always free for the 0. Every place is therefore 0
+//! before the consumer's first look, and bytes of an earlier lap are never taken for a record.
 //!
-//! Records are aligned to cache lines ([`RECORD_ALIGN`]): a small frame and its header are one
-//! line, and the consumer looks at no line it would not read anyway.
+//! Records are aligned to cache lines ([`RECORD_ALIGN`]): a small frame and the header share a
+//! line, and the polled place lies in a line of no earlier record.
 //!
-//! The last record of a burst is marked, so the consumer need not look behind it. Such a look would
-//! fetch the very line the producer fills next, and the burst's answers would wait for it.
+//! The last record of a burst is marked, to spare the consumer a look behind the record. The look
+//! would fetch the very line the producer fills next, and the burst's answers would wait for the
+//! fetch.
 //!
 //! Measured between two cores, baseline ping-pong of 48 B, best of seven: tail and records aligned
 //! to 8 bytes 525 ns, to 64 bytes 430; header instead of tail, 64 bytes 300; the last with a look
@@ -49,34 +50,35 @@
 //! baseline takes 0.32. Calls with 60 in flight lost 6 to 9 % of their rate, and 12 % when the
 //! consumer always looked for more behind a burst it had not waited for. Bulk was unchanged.
 //!
-//! (An earlier attempt found no gain. It looked behind each burst.)
+//! (An earlier attempt, with a look behind every burst, found no gain.)
 //!
 //! # Sleeping without losing a wake-up
 //!
-//! The sleep word counts the consumer's transitions: odd while it sleeps, even while it is awake.
-//! The consumer makes the word odd, executes a sequentially consistent [`fence`](sleep_fence), and
-//! looks once more at the place of its next record. It sleeps only if there is no record. The
-//! producer publishes a header, executes the same fence, and loads the sleep word. In the total
-//! order of the two fences one comes first: either the consumer then sees the header, or the
-//! producer sees the sleep.
+//! The sleep word counts the consumer's transitions: odd for asleep, even for awake. The consumer
+//! makes the word odd, executes a sequentially consistent [`fence`](sleep_fence), and looks once
+//! more at the place of its next record. The consumer sleeps only without a record. The producer
+//! publishes a header, executes the same fence, and loads the sleep word. In the total order of
+//! fences, one of the two comes first: either the consumer then sees the header, or the producer
+//! sees the sleep.
 //!
-//! The producer remembers the last sleep it ended. So a sleep costs it one system call, and the
-//! word has one writer. Records it publishes between that call and the consumer's next sleep are
-//! found by the check before that sleep: had the producer seen that sleep, it would have ended it.
+//! The producer remembers the last ended sleep. A sleep thus costs the producer a single system
+//! call, and the word has a single writer. Later records, published before the consumer's next
+//! sleep, are found by the check before that sleep: had the producer seen the sleep word, the
+//! producer would have ended the sleep.
 //!
 //! (An earlier form had the producer swap the word to "awake". It was no simpler, let a bad
 //! producer write to the consumer's word, and loom could not follow it: loom does not model that
 //! nothing can come between the value a swap reads and the value it writes in the order of a word's
 //! values.)
 //!
-//! The fence waits until the producer's stores have left its store buffer, which includes fetching
+//! The fence waits until the producer's stores have left the store buffer, including the fetch of
 //! the header's cache line from the consumer's core. Measured (with a tail) between two cores of a
 //! small virtual machine, best of 25 windows: 9 instead of 16 million frames of 64 bytes per second
 //! with a publication for each, 13 instead of 39 with a publication for two, and no difference from
-//! 16 up. So one fence serves all the rings of a burst. A consumer that polls for ever declares so
-//! at the start with [`Consumer::declare_polling`], which cannot be revoked, and its producer omits
-//! the fence. (`membarrier` would move the cost to the sleeper, but interrupts every polling thread
-//! of every such process on the host at every sleep.)
+//! 16 up. Therefore one fence serves all the rings of a burst. A consumer that polls for ever
+//! declares so at the start with [`Consumer::declare_polling`], which cannot be revoked, and its
+//! producer omits the fence. (`membarrier` would move the cost to the sleeper, but interrupts every
+//! polling thread of all registered processes on the host at every sleep.)
 //!
 //! # Untrusted values
 //!
@@ -89,7 +91,7 @@
 //! of the ring, so two cannot follow each other. Any other value makes the ring [`Broken`]; no
 //! access depends on an unchecked value. The budget of the call bounds every loop.
 //!
-//! The core is generic over [`Memory`], so the same code runs in a mapped segment and, with tracked
+//! The core is generic over [`Memory`], and runs unchanged in a mapped segment and, with tracked
 //! cells, under loom (`tests/loom_ring.rs`).
 
 mod consumer;
@@ -123,13 +125,13 @@ fn is_asleep(sleep_word: u64) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// One shared word alone in its cache lines. 128 bytes: the prefetcher of common x86 cores fetches
-/// lines in pairs.
+/// One shared word alone in a pair of cache lines. 128 bytes: the prefetcher of common x86 cores
+/// fetches lines in pairs.
 #[repr(C, align(128))]
 #[derive(Debug)]
 struct Line<T>(T);
 
-/// The words the two sides share, each with one writer.
+/// The words shared by the two sides, with one writer per word.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Control {
@@ -154,8 +156,8 @@ impl Control {
 /// at offsets below it that meet the methods' conditions are valid for the life of the value. All
 /// bytes of a fresh ring are 0.
 pub unsafe trait Memory {
-    /// The same memory, borrowed. In a loop, a view keeps its address and capacity in registers,
-    /// although the compiler cannot know what is written in between.
+    /// The same memory, borrowed. In a loop, the address and capacity of a view stay in registers,
+    /// although the compiler does not know the writes in between.
     type View<'a>: Memory
     where
         Self: 'a;
@@ -186,13 +188,13 @@ pub unsafe trait Memory {
     ///
     /// # Safety
     /// `offset` is a multiple of [`RECORD_ALIGN`] below the capacity. Only the consumer calls this,
-    /// for the place of its next record: no frame's bytes are being written there.
+    /// for the place of the next record: no frame's bytes are being written there.
     unsafe fn load_word(&self, offset: usize) -> u64;
 
-    /// Copies a frame's two parts into the ring, one behind the other.
+    /// Copies a frame's two parts into the ring, without a gap.
     ///
     /// # Safety
-    /// `offset` is a multiple of 8, and `offset` plus both lengths are at most the capacity. Only
+    /// `offset` is a multiple of 8, and `offset` plus the two lengths is at most the capacity. Only
     /// the producer calls this, for free bytes.
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]);
 
@@ -211,7 +213,7 @@ pub unsafe trait Memory {
     ///
     /// # Safety
     /// `offset` is a multiple of 8, and `offset + length` is at most the capacity. Only the
-    /// consumer calls this, for published bytes it has not released.
+    /// consumer calls this, for published and unreleased bytes.
     unsafe fn with_frame<R>(
         &self,
         offset: usize,
@@ -220,8 +222,8 @@ pub unsafe trait Memory {
     ) -> R;
 }
 
-/// Orders earlier stores before later loads: the only place that needs sequential consistency. One
-/// fence serves any number of rings.
+/// Orders earlier stores before later loads: the only place with sequential consistency. One fence
+/// serves any number of rings.
 #[inline]
 pub fn sleep_fence() {
     fence(Ordering::SeqCst);

@@ -41,9 +41,9 @@ pub struct Producer<M> {
     tail: u64,
     /// Position of the first record that is not published yet.
     published: u64,
-    /// A position that holds [`NOTHING`] unless a record is there already; or [`NOWHERE`].
+    /// A position with [`NOTHING`], unless already overwritten by a record; or [`NOWHERE`].
     cleared: u64,
-    /// The header of the first unpublished record, if there is one.
+    /// The header of the first unpublished record, if any.
     first_header: u64,
     /// The header of the last record.
     last_header: u64,
@@ -79,7 +79,7 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// Writes a frame of two parts behind the others. [`Producer::publish`] makes it visible.
+    /// Appends a frame of two parts. [`Producer::publish`] makes the frame visible.
     ///
     /// # Errors
     /// See [`PushError`]. Nothing is written then.
@@ -107,15 +107,16 @@ impl<M: Memory> Producer<M> {
         {
             return false;
         }
-        // SAFETY: `new` bounds `small_bytes_max` by this value, and it never changes. The compiler
-        // thus omits the copy of large frames, with 14 instructions to prepare for its call.
+        // SAFETY: `new` bounds `small_bytes_max` by this value, and `small_bytes_max` never
+        // changes. The compiler thus omits the copy of large frames, with 14 instructions to
+        // prepare for its call.
         unsafe { std::hint::assert_unchecked(length <= INLINE_BYTES_MAX) };
         self.write(head, body);
         true
     }
 
-    /// [`Producer::push`] of a frame whose record has one line, as most small calls have, into room
-    /// that is known to be free; returns false otherwise. Short enough to be inlined at every call.
+    /// [`Producer::push`] of a frame with a record of one line, as in most small calls, into known
+    /// free room; returns false otherwise. Short enough to be inlined at every call.
     #[inline(always)]
     pub fn push_line(&mut self, frame: &[u8]) -> bool {
         let length = frame.len();
@@ -152,7 +153,7 @@ impl<M: Memory> Producer<M> {
         self.writable_bytes = 0;
     }
 
-    /// Writes the record of a frame of a valid length, for which there are writable bytes.
+    /// Writes the record of a frame of a valid length into writable bytes.
     #[inline(always)]
     fn write(&mut self, head: &[u8], body: &[u8]) {
         let length = head.len() + body.len();
@@ -187,7 +188,7 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// Publishes everything written so far to the consumer. Returns true if there was anything new.
+    /// Publishes all written records to the consumer. Returns true if there was a new record.
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.publish_with(LAST)
@@ -228,8 +229,8 @@ impl<M: Memory> Producer<M> {
     }
 
     /// Writes [`NOTHING`] at the end after one more one-line record, now that no peer waits. Before
-    /// a publication, the consumer, which polls the line of the record, would take that line back
-    /// while the store waits for the other line.
+    /// a publication, the consumer would take the polled line of the record back while the store
+    /// waits for the second line.
     #[inline]
     fn clear_ahead(&mut self) {
         let ahead = self.tail.wrapping_add(RECORD_ALIGN as u64);
@@ -291,7 +292,7 @@ impl<M: Memory> Producer<M> {
         while at != self.tail {
             let word = match at == self.published {
                 true => self.first_header,
-                // SAFETY: a record of this producer begins at `at`, and its header was written.
+                // SAFETY: a record of the producer begins at `at`, with a written header.
                 false => unsafe { self.memory.load_word(self.offset(at)) },
             };
             let length = ((word ^ Header::check_bits(at)) & !LAST) as usize;
@@ -350,7 +351,7 @@ impl<M: Memory> Producer<M> {
         self.memory.capacity() - self.offset(self.tail)
     }
 
-    /// Bytes for records: all that are not in use, except one line.
+    /// Bytes for records: all unused bytes, except one line.
     #[inline]
     fn free_bytes(&self) -> usize {
         let kept_back = if planted("shm_ring_without_a_gap") { 0 } else { RECORD_ALIGN };

@@ -13,8 +13,8 @@
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 8;
 
-/// Records start at multiples of this many bytes, a cache line. A small frame and its header are
-/// one line, and the consumer finds the next record in a line it does not read otherwise.
+/// Records start at multiples of this many bytes, a cache line. A small frame and the header share
+/// a line, and the consumer polls a line of no earlier record.
 pub const RECORD_ALIGN: usize = 64;
 
 /// The word at the place of a header while there is no record.

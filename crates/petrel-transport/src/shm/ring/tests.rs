@@ -11,7 +11,7 @@ use super::*;
 const CAPACITY: usize = 1024;
 const MAX_FRAME: usize = CAPACITY / 4 - RECORD_HEADER_BYTES;
 
-/// A frame that differs from its neighbours in every byte.
+/// A frame with every byte different from the neighbours' bytes.
 fn frame(number: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|i| (number.wrapping_mul(31) + i * 7) as u8).collect()
 }
@@ -273,8 +273,7 @@ fn receive__stops_where_nothing_is() {
     );
 }
 
-/// A ring that was read up to `left` bytes before its end, with the `next` frames published
-/// afterwards.
+/// A ring read up to `left` bytes before the end, with the `next` frames published afterwards.
 fn near_the_end(left: usize, next: &[usize]) -> (Heap, Consumer<Heap>) {
     let ring = Heap::new(CAPACITY);
     let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
@@ -425,7 +424,7 @@ fn receive__releases_during_a_long_burst() {
     assert!(pushed > 0);
 }
 
-/// The head the producer knows during the delivery of each one-line frame.
+/// The producer's known head during the delivery of every one-line frame.
 fn heads_during(before: usize, frames: usize) -> Vec<u64> {
     let (ring, mut consumer) = near_the_end(CAPACITY - before * RECORD_ALIGN, &vec![8; frames]);
     let mut heads = Vec::new();

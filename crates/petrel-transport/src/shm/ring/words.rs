@@ -46,7 +46,7 @@ fn meaning(word: u64, position: u64) -> Meaning {
     }
 }
 
-/// A ring whose consumer is at `line`, counted through all laps, without a record there.
+/// A ring with the consumer at `line`, counted through all laps, without a record there.
 fn ring_at(line: usize) -> (Heap, Consumer<Heap>) {
     let ring = Heap::new(CAPACITY);
     let (mut producer, mut consumer) = ring.ends(FRAME_BYTES_MAX);
@@ -73,8 +73,8 @@ fn lower_halves() -> impl Iterator<Item = u32> {
     lengths.flat_map(|length| [length, length | LAST])
 }
 
-/// Positions a peer may claim: the right position, its neighbours, positions of other laps, and the
-/// right position with any one bit wrong.
+/// Positions a peer may claim: the right position, the neighbours, positions in further laps, and
+/// the right position with any single bit wrong.
 fn positions(right: u64) -> impl Iterator<Item = u64> {
     let line = RECORD_ALIGN as u64;
     let others =
