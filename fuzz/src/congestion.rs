@@ -14,9 +14,9 @@ const EVENTS_MAX: usize = 500;
 /// enough.
 const NOW_NS_MAX: u64 = 1 << 63;
 
-/// Starts a controller and passes it the input's events. Whatever the events, the rate stays within the
-/// configured bounds, the window holds a packet, and no packet is held back longer than its time at the
-/// lowest rate.
+/// Starts a controller and feeds the input's events to the controller. Whatever the events, the rate
+/// stays within the configured bounds, the window holds a packet, and no packet is held back longer than
+/// its time at the lowest rate.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let Some((control, rates)) = control(&mut input) else { return };
@@ -42,8 +42,8 @@ pub fn check(data: &[u8]) {
     }
 }
 
-/// Returns the controller that the input chooses, with the lowest and the highest rate that it may pace.
-/// Returns `None` for invalid parameters, whose error must have a text.
+/// Returns the controller that the input chooses, with its lowest and highest rate. Returns `None` for
+/// invalid parameters, whose error must have a text.
 fn control(input: &mut Input<'_>) -> Option<(CongestionControl, (Rate, Rate))> {
     let line = match input.below(4) {
         0 => Rate::gbit(25),

@@ -20,8 +20,8 @@ pub fn check(data: &[u8]) {
     pieces.0.iter().for_each(check_again);
 }
 
-/// Returns the beginning of the stream, so that the fuzzer need not discover a valid preface and HELLO
-/// every time.
+/// Returns the beginning of the stream, so the fuzzer need not discover a valid preface and HELLO every
+/// time.
 fn opening(choice: u8) -> Vec<u8> {
     match choice % 4 {
         0 => Vec::new(),

@@ -1,7 +1,7 @@
 //! Decodes an input's bytes into decisions.
 //!
-//! The `arbitrary` crate does this for whole types. It is not used here because the corpora are part of
-//! the repository: the meaning of their bytes should change only when these files do.
+//! The `arbitrary` crate decodes whole types. The corpora are part of the repository, and the meaning of
+//! their bytes should change only with these files; therefore `arbitrary` is not used.
 
 /// Bytes that are consumed from the front. After the last byte, zeros follow.
 #[derive(Clone, Debug)]
@@ -45,8 +45,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(bytes)
     }
 
-    /// Returns a number of 32 bits that is usually small, because interesting values are close to real
-    /// sizes.
+    /// Returns a number of 32 bits, usually a small one: interesting values are close to real sizes.
     pub fn number(&mut self) -> u32 {
         match self.byte() {
             small @ 0..200 => u32::from(small),

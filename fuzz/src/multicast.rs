@@ -58,7 +58,7 @@ pub fn check(data: &[u8]) {
     world.end();
 }
 
-/// A buffer whose bytes are counted while it lives.
+/// A buffer whose bytes are counted during its lifetime.
 struct Counted {
     inner: HeapBuffer,
     bytes: usize,
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Delivers a frame, loses it, or delivers it and keeps a copy in flight.
+    /// Delivers a frame, loses a frame, or delivers a copy of a frame.
     fn arrive(&mut self, client: usize, input: &mut Input<'_>) {
         let is_answer = input.below(3) == 0;
         let Client { to_server, to_client, .. } = &mut self.clients[client];

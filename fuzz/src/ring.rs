@@ -20,7 +20,7 @@ use petrel_transport::shm::ring::{
 
 use crate::input::Input;
 
-/// Room for few frames, so that the ring wraps often.
+/// Room for few frames, so the ring wraps often.
 const CAPACITY: usize = 1_024;
 
 const FRAME_BYTES_MAX: usize = max_frame_limit(CAPACITY);
@@ -35,8 +35,8 @@ const LINE_BYTES: usize = 128;
 const _: () = assert!(size_of::<Control>() == 2 * LINE_BYTES);
 
 /// Pushes, publishes and receives in the input's order. An honest input leaves the shared words alone,
-/// and every frame must arrive, in order and unchanged. Another input corrupts them: frames must still
-/// have valid lengths, and neither side may access memory outside the ring.
+/// and every frame must arrive, in order and unchanged. Another input corrupts shared words: frames must
+/// still have valid lengths, and neither side may access memory outside the ring.
 pub fn check(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World::new(input.below(2) == 0);
@@ -51,7 +51,7 @@ struct World {
     producer: Producer<Heap>,
     consumer: Consumer<Heap>,
     is_honest: bool,
-    /// Pushed frames that were not received; the first `published` of them are published.
+    /// Pushed frames before their receipt; the first `published` ones are published.
     pushed: VecDeque<Vec<u8>>,
     published: usize,
     next: u8,
@@ -196,8 +196,8 @@ impl Heap {
     fn control_word(&self, index: usize) -> &AtomicU64 {
         assert!(index < 2);
         let first: *const AtomicU64 = std::ptr::from_ref(&self.0.control).cast();
-        // SAFETY: `Control` consists of two lines in C layout (its size was compared), which both begin
-        // with an atomic word; it lives as long as `self`.
+        // SAFETY: `Control` consists of two lines in C layout (its size was compared), both beginning
+        // with an atomic word; the value lives as long as `self`.
         unsafe { &*first.byte_add(index * LINE_BYTES) }
     }
 

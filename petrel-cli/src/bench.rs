@@ -7,8 +7,8 @@
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
 //! | `lossy` | two network namespaces with packet loss |
-//! | `factors` | the worth of each optimisation |
-//! | `congestion` | the cost of each congestion control without congestion |
+//! | `factors` | the worth of the optimisations |
+//! | `congestion` | the cost of congestion controls without congestion |
 //! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
 //! | `overload` | a server with more requests than it can execute |
 //! | `attacks` | the cost of hostile peers for honest clients of the same server |
@@ -280,7 +280,7 @@ struct Skipped<'a> {
     command: String,
 }
 
-/// The figures so far. Each figure is printed as JSON as soon as it exists.
+/// The figures so far. Every figure is printed as JSON as soon as available.
 struct Report {
     output: Output,
     figures: Vec<Figure>,
@@ -408,7 +408,7 @@ impl Report {
     }
 }
 
-/// A progress bar over pairs of windows; it appears once the first pair is done.
+/// A progress bar over pairs of windows; hidden until the first pair is done.
 fn bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
     let title = format!("{title} (windows)");
     let mut progress: Option<Progress> = None;

@@ -19,7 +19,7 @@ use crate::output::Output;
 use crate::text::{clean, clean_bytes};
 use crate::units::format_ns;
 
-/// The reply as `--json` prints it; `text` if the bytes are UTF-8, else `hex`.
+/// The reply in the format of `--json`; `text` if the bytes are UTF-8, else `hex`.
 #[derive(Serialize)]
 struct Answer {
     transport: &'static str,
@@ -122,8 +122,7 @@ fn print_response(
     output.record(&Answer { transport, status, length_bytes, text, hex, elapsed_ns })
 }
 
-/// Ends the line on a terminal, so that the shell's prompt starts a new one; a file gets the reply
-/// alone.
+/// Ends the line on a terminal, so the shell's prompt starts a new one; a file gets the reply alone.
 fn finish_line(response: &[u8], mut stdout: io::StdoutLock<'_>) -> io::Result<()> {
     if stdout.is_terminal() && !response.ends_with(b"\n") {
         stdout.write_all(b"\n")?;

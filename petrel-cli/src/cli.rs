@@ -49,11 +49,11 @@ pub(crate) use server::{DemoArgs, ServeArgs};
 pub(crate) use sim::{SimArgs, SimCommand};
 pub(crate) use values::{BenchTransport, Payload};
 
-/// Microsecond RPCs over plain networks: try them, measure them, find out what is wrong.
+/// Microsecond RPCs over plain networks: try and measure RPCs, and diagnose the host.
 ///
 /// Petrel is an RPC library for datacenters. It needs no special network card, no root and no huge
-/// pages; this command needs no other program. Start with `petrel doctor`: it reports what this host
-/// offers, and what to do about missing features.
+/// pages; this command needs no other program. Start with `petrel doctor`, which reports the features of
+/// this host, and advice about missing ones.
 #[derive(Debug, Parser)]
 #[command(name = "petrel", version, max_term_width = 100)]
 #[command(after_long_help = AFTER_HELP)]

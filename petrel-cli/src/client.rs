@@ -130,8 +130,8 @@ impl<S: Default + 'static> Client<S> {
     }
 }
 
-/// Connects to a service at the server's first address that answers, by a client with a thread of its
-/// own. Connecting may take as long as a call.
+/// Connects to a service at the server's first address that answers, by a client with a separate thread.
+/// Connecting may take as long as a call.
 pub(crate) fn connect_service(
     server: &ServerAddress,
     endpoint: u16,
@@ -169,7 +169,7 @@ fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig
     endpoint
 }
 
-/// The memory limit: room for a request and a response of the largest size for each call, twice, because
+/// The memory limit: room for a request and a response of the largest size per call, twice, because
 /// blocks may be larger than their contents. At least `MEMORY_BYTES_MAX`.
 fn memory_bytes_max(config: &ClientConfig) -> usize {
     let calls = usize::from(config.in_flight);
@@ -189,7 +189,7 @@ pub(crate) fn data_address(server: IpAddr) -> IpAddr {
 /// Calls in flight per session: with more, a session would have fewer credits than calls.
 const CALLS_PER_SESSION: u16 = WINDOW_PACKETS as u16;
 
-/// Returns a credit for each call of one packet, and at least the default.
+/// Returns a credit per call of one packet, and at least the default.
 fn credits(in_flight: u16) -> u16 {
     in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16)
 }

@@ -73,7 +73,7 @@ pub(crate) struct Seat {
     pub(crate) is_realtime: bool,
 }
 
-/// A guard that keeps a thread on its seat until it is dropped.
+/// A guard that keeps a thread on its seat until dropped.
 pub(crate) struct Seated {
     _pinned: Option<Pinned>,
     is_realtime: bool,

@@ -40,7 +40,7 @@ struct Hello {
     elapsed_ns: u64,
 }
 
-/// A large request or response that was transferred.
+/// A transferred large request or response.
 #[derive(Serialize)]
 struct Transfer {
     demo: &'static str,
@@ -123,7 +123,7 @@ fn send(client: &mut Client) -> Result<Transfer, Failure> {
     Ok(Transfer::new(client, "there", expected, verified, started))
 }
 
-/// Requests a large response, and compares it with the expected pattern.
+/// Requests a large response, and compares its bytes with the expected pattern.
 fn fetch(client: &mut Client) -> Result<Transfer, Failure> {
     let seed = 2;
     let started = Instant::now();

@@ -94,7 +94,7 @@ fn print_for_people(checks: &[Check], output: Output) -> io::Result<()> {
     output.line(format!("\n{}", verdict(checks)))
 }
 
-/// Creates a table with one row per check; the area is printed only where it changes.
+/// Creates a table with one row per check; unchanged areas are omitted.
 fn results(checks: &[Check], output: Output) -> Table {
     let mut table = output.table(&["", "area", "check", "found"]);
     let mut last_area = "";

@@ -14,7 +14,7 @@ pub(crate) enum Failure {
     Io(io::Error),
     /// Petrel refused or failed an operation.
     Refused {
-        /// The gRPC status code, if there is one.
+        /// The gRPC status code, if any.
         status: Option<Status>,
         /// The cause, and advice.
         message: String,
@@ -39,7 +39,7 @@ impl Failure {
         Self::Refused { status: None, message: message.to_string() }
     }
 
-    /// Returns the gRPC status code, if there is one.
+    /// Returns the gRPC status code, if any.
     pub(crate) fn status(&self) -> Option<Status> {
         match self {
             Self::Io(_) => None,

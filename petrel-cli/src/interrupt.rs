@@ -19,7 +19,7 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Catches the two signals in this thread and in threads that it starts later.
+    /// Catches the two signals in this thread and in later child threads.
     pub(crate) fn catch() -> io::Result<Self> {
         let mut previous = MaybeUninit::uninit();
         let ours = signals();

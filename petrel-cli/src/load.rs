@@ -5,7 +5,7 @@
 //!
 //! Every call in flight has a lane, with two buffers for the whole run. The continuation of a call
 //! checks the reply and starts the lane's next call with the same buffers. The run is the state of the
-//! calling endpoint, which lends it to each continuation.
+//! calling endpoint, lent to continuations.
 
 mod lane;
 mod tally;
@@ -50,7 +50,7 @@ pub(crate) struct Load {
     active: usize,
     started_ns: u64,
     is_stopping: bool,
-    /// Calls that end from now on have failed, because they took too long.
+    /// Calls that end from now on have failed by exceeding the timeout.
     is_too_late: bool,
     tally: Tally,
 }

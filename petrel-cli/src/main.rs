@@ -1,4 +1,4 @@
-//! The `petrel` command: try Petrel, measure it, simulate it, and find out what a host offers it.
+//! The `petrel` command: try, measure and simulate Petrel, and diagnose a host.
 //!
 //! The files are named after the subcommands. [`cli`] defines the arguments, [`output`] the printing of
 //! results, [`units`] the notation of sizes and durations. [`server`] and [`client`] are the two ends

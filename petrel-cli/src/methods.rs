@@ -3,12 +3,12 @@
 //! | number | name | request | response |
 //! | --- | --- | --- | --- |
 //! | 1 | echo | any bytes | the request's bytes |
-//! | 2 | sink | any bytes | length and checksum of the request, `u64` each |
+//! | 2 | sink | any bytes | length and checksum of the request, two `u64` |
 //! | 3 | source | size `u32`, seed `u64` | this many bytes of the [`Pattern`] of the seed |
 //! | 4 | fail | status `u8`, text | none: the call ends with the requested status and text |
 //! | 5 | hello | a name | a greeting |
-//! | 6 | sample | any bytes | length and sum of the [`stamps`] in every 8 KiB, `u64` each |
-//! | 7 | samples | any bytes | length and sum of the stamps in every KiB, `u64` each |
+//! | 6 | sample | any bytes | length and sum of the [`stamps`] in every 8 KiB, two `u64` |
+//! | 7 | samples | any bytes | length and sum of the stamps in every KiB, two `u64` |
 //! | 65535 | health | empty, or a method `u16` | one byte: 1 serving, 2 not serving, 3 unknown (answered
 //! by the endpoint itself) |
 //!

@@ -1,8 +1,8 @@
 //! The output of the command: results on standard output, progress and errors on standard error.
 //!
-//! With `--json` standard output carries one JSON object per line, so that a script can read it line by
-//! line. Otherwise standard output carries tables and sentences for human readers, coloured only on a
-//! terminal and if `NO_COLOR` is not set.
+//! With `--json` standard output carries one JSON object per line, for scripts that read line by line.
+//! Otherwise standard output carries tables and sentences for human readers, coloured only on a terminal
+//! and if `NO_COLOR` is not set.
 
 pub(crate) mod latency;
 pub(crate) mod progress;
@@ -37,7 +37,7 @@ impl Output {
         self.json
     }
 
-    /// Prints one JSON object on a line of its own, in JSON mode only.
+    /// Prints one JSON object on a separate line, in JSON mode only.
     pub(crate) fn record<T: Serialize>(self, record: &T) -> io::Result<()> {
         if !self.json {
             return Ok(());
@@ -64,7 +64,7 @@ impl Output {
         table
     }
 
-    /// Returns aligned columns without frame and header, from which lines can be copied.
+    /// Returns aligned columns without frame and header, suitable for copying lines.
     pub(crate) fn list(self) -> Table {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);

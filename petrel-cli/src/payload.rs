@@ -1,4 +1,4 @@
-//! The bytes that the subcommands send, and the verification of the bytes that they receive.
+//! The bytes that the subcommands send, and the verification of received bytes.
 
 pub(crate) mod checksum;
 pub(crate) mod pattern;

@@ -52,7 +52,7 @@ struct Connection {
 
 /// Makes the calls and prints their outcomes.
 pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts, so that this thread alone receives the signals.
+    // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::catch()?;
     let mut client = Client::connect(&args.address, &client_config(args))?;
     let connection = Connection {
@@ -103,8 +103,7 @@ fn plan(args: &PingArgs, calls: u64) -> Plan {
     Plan { size, in_flight: args.in_flight, calls, timeout: args.timeout }
 }
 
-/// Makes the uncounted calls. Returns their tally if it is the final result: a failure or an
-/// interruption.
+/// Makes the uncounted calls. Returns the tally if it is final: after a failure or an interruption.
 fn warm_up(
     client: &mut Client<Load>,
     args: &PingArgs,

@@ -37,9 +37,9 @@ struct Stopped {
     endpoints: Vec<Box<RawValue>>,
 }
 
-/// Serves until it is interrupted, then finishes the outstanding calls, within a time limit.
+/// Serves until interrupted, then finishes the outstanding calls, within a time limit.
 pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts, so that this thread alone receives the signals.
+    // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::catch()?;
     let config = config(args);
     let server = Server::start(&config)?;

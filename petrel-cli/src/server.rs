@@ -68,7 +68,8 @@ impl ServerConfig {
     }
 }
 
-/// A running server. Dropping it leaves it running; [`Server::drain`] and [`Server::stop`] end it.
+/// A running server. Dropping the handle does not stop the server; call [`Server::drain`] or
+/// [`Server::stop`].
 pub(crate) struct Server {
     address: SocketAddr,
     workers: Vec<Worker>,
@@ -81,7 +82,7 @@ struct Worker {
     thread: JoinHandle<Result<Ended, Failure>>,
 }
 
-/// The result of an endpoint that has ended.
+/// The final result of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// The last counters.
@@ -128,8 +129,8 @@ impl Server {
         self.end(None).map(drop)
     }
 
-    /// Asks clients to leave after their calls, and ends all endpoints when they have left, or at the
-    /// limit.
+    /// Asks clients to leave after their calls, and ends all endpoints after the last has left, or at
+    /// the limit.
     pub(crate) fn drain(self, limit: Duration) -> Result<Vec<Ended>, Failure> {
         self.end(Some(limit))
     }
@@ -157,7 +158,7 @@ impl Worker {
             .spawn(move || serve(&nexus, config, cpu, &sender, &limit))?;
         match receiver.recv() {
             Ok(stop) => Ok(Self { stop, drain_limit, thread }),
-            // The thread ended before it had a handle to send: its result has the reason.
+            // The thread ended before sending a handle: its result has the reason.
             Err(_) => Err(join(thread).err().unwrap_or_else(ended)),
         }
     }

@@ -82,7 +82,7 @@ fn print(report: &Report, before: Option<&Before<'_>>, output: Output) -> Result
     Ok(())
 }
 
-/// Prints the counters that are not zero; returns the number of zeros.
+/// Prints the nonzero counters; returns the number of zeros.
 fn print_group(
     group: &Group<'_>,
     before: Option<(Option<Group<'_>>, Duration)>,

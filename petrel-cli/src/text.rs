@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Returns the text with its control characters escaped, as `\u{1b}`, so that a terminal does not
-/// interpret them. Line breaks and tabs stay.
+/// Returns the text with its control characters escaped, as `\u{1b}`, so a terminal does not interpret
+/// the characters. Line breaks and tabs stay.
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);

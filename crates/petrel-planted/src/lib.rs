@@ -1,5 +1,5 @@
-//! Planted defects: each breaks one line of the library or of a service on purpose, for the tests to
-//! find.
+//! Planted defects: every defect breaks one line of the library or of a service on purpose, for the
+//! tests to find.
 //!
 //! ```
 //! fn window(credits: u32) -> u32 {

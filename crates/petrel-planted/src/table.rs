@@ -3,7 +3,7 @@
 /// A planted defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defect {
-    /// The name: the part that has the defect, and the failure.
+    /// The name: the defective part, and the failure.
     pub name: &'static str,
     /// The failure, in one sentence.
     pub says: &'static str,

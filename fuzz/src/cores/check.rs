@@ -40,8 +40,8 @@ fn check_client(world: &World, end: usize, id: SessionId) {
     }
 }
 
-/// Checks after the last step: without forged frames every call ends by itself; with forged frames it
-/// ends when its session is closed.
+/// Checks after the last step: without forged frames every call ends by itself; with forged frames at
+/// the latest when its session is closed.
 pub(super) fn at_the_end(mut world: World) {
     if world.is_honest {
         close_half_open(&mut world);
@@ -63,7 +63,7 @@ pub(super) fn at_the_end(mut world: World) {
     }
 }
 
-/// Closes sessions that are not established, because their calls wait for the owner.
+/// Closes unestablished sessions, because their calls wait for the owner.
 fn close_half_open(world: &mut World) {
     for index in 0..world.sessions.len() {
         let session = &world.sessions[index];
@@ -96,7 +96,7 @@ fn calls_timed_out(world: &World) -> u64 {
     world.ends.iter().map(|end| end.core.counters().calls_timed_out).sum()
 }
 
-/// The frames that are lost while the world settles, and their maximum number.
+/// The losses while the world settles, and their maximum number.
 #[derive(Default)]
 struct Losses {
     mask: u64,
@@ -129,8 +129,8 @@ fn settle(world: &mut World, losses: &mut Losses) {
     panic!("{} calls do not end", world.calls.len());
 }
 
-/// Delivers all frames that the cores can send, and answers all requests. Returns true if there was
-/// anything to deliver or answer.
+/// Delivers all frames that the cores can send, and answers all requests. Returns true after any
+/// delivery or answer.
 fn exchange_once(world: &mut World, losses: &mut Losses) -> bool {
     let mut moved = false;
     for end in [0, 1] {

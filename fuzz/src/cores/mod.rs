@@ -1,17 +1,17 @@
 //! Two protocol cores that communicate over a medium, which the input controls.
 //!
 //! The input is a list of steps: open a session, call, answer, send. For every frame in flight the input
-//! also decides whether, when, and how often it arrives. An *honest* world has no other steps. At the
-//! end, all frames in flight arrive, and every call must have ended, with the right bytes if it
-//! succeeded.
+//! also decides the time and number of its arrivals, if any. An *honest* world has no other steps. At
+//! the end, all frames in flight arrive, and every call must have ended, with the right bytes on
+//! success.
 //!
-//! Another world also has steps that *forge* frames. Their session and token are valid, so that a core
+//! Another world also has steps that *forge* frames. Their session and token are valid, so a core
 //! processes them like frames from a hostile peer; the other fields are arbitrary. The bytes of messages
 //! are then arbitrary too. But neither core may panic, send an invalid frame, miscount its credits, end
 //! a call twice, or run a request number twice.
 //!
-//! Some calls have deadlines and some are cancelled. Some requests are watched: the server must answer
-//! them, or learn that the caller has given up.
+//! Some calls have deadlines and some are cancelled. Some requests are watched: the server must answer,
+//! or learn of the caller's cancellation.
 //!
 //! With `PETREL_FUZZ_TRACE` set, all steps and frames are printed.
 

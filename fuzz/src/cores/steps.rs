@@ -114,7 +114,7 @@ fn send(world: &mut World, input: &mut Input<'_>) {
     world.send(end, count, taken);
 }
 
-/// Delivers a frame, loses it, or delivers it and keeps a copy in flight.
+/// Delivers a frame, loses a frame, or delivers a copy of a frame.
 fn arrive(world: &mut World, input: &mut Input<'_>) {
     let end = input.below(2);
     let wire = &mut world.ends[end].wire;

@@ -13,7 +13,7 @@ use petrel_proto::{
 
 use crate::input::Input;
 
-/// Payload of a full packet: the minimum, so that messages of many packets are cheap.
+/// Payload of a full packet: the minimum, so messages of many packets are cheap.
 pub(super) const PACKET_BYTES: u32 = PACKET_BYTES_MIN;
 
 /// Most retransmissions of a call, in most worlds.
@@ -22,7 +22,7 @@ pub(super) const RETRIES: u8 = 10;
 /// The name of the peer at either core.
 pub(super) const PEER: PeerKey = PeerKey(7);
 
-/// Most frames that are sent at a time.
+/// Most frames per burst.
 pub(super) const BURST: usize = TRANSMIT_FRAMES_MAX;
 
 /// Most frames in flight to one end; the medium loses further frames.
@@ -33,7 +33,7 @@ pub(super) struct World {
     pub(super) now: u64,
     pub(super) ends: [End; 2],
     pub(super) sessions: Vec<Session>,
-    /// Calls that have not ended, by tag.
+    /// Outstanding calls, by tag.
     pub(super) calls: HashMap<u64, Call>,
     pub(super) next_tag: u64,
     /// Whether no frame may be forged. With forged frames, the bytes of messages prove nothing, and
@@ -55,9 +55,9 @@ pub(super) struct End {
     pool: HeapPool,
     /// Frames in flight to this end.
     pub(super) wire: VecDeque<Vec<u8>>,
-    /// Requests that were delivered to this end and not answered.
+    /// Unanswered requests delivered to this end.
     pub(super) requests: Vec<Request>,
-    /// Unanswered requests that are watched and not reported as cancelled.
+    /// Watched unanswered requests, not reported as cancelled.
     pub(super) watched: HashSet<RequestHandle>,
     /// All requests ever delivered to this end.
     given: HashSet<(SessionId, u64)>,

@@ -1,5 +1,5 @@
 //! All measurements of the table in PERFORMANCE.md, each with its required value. The duration of a row
-//! is limited, so that all rows take ten minutes at most.
+//! is limited, so all rows take ten minutes at most.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::stage::Cores;
 use super::target::Goal;
 use crate::cli::BenchTransport;
 
-/// Rows that are measured for `--duration`; a row with dropped windows takes up to twice as long. The
+/// Rows with `--duration` as their duration; a row with dropped windows takes up to twice as long. The
 /// other rows take some seconds, and all instruction counts together half a minute.
 const ROWS: u32 = 10;
 
@@ -90,7 +90,7 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
 }
 
 impl Row {
-    /// Adds the row's required value, if it has one, to a figure.
+    /// Adds the row's required value, if any, to a figure.
     pub(super) fn judge(&self, mut figure: Figure) -> Figure {
         figure.target = self.goal.map(|goal| goal.judge(&figure));
         figure

@@ -1,15 +1,15 @@
 //! Attacks on a server beside honest clients: no honest call fails, and their rate stays.
 //!
-//! The server is a process of its own. Honest calls of several sizes run all the time, one after the
-//! other on one session. In each window a newcomer connects, makes a small call and one of 8 MiB, and
-//! asks for the server's counters. Three windows take turns: without the attack, with the attack on
-//! another server of the same host, and with the attack on this server. The rates of the second and the
-//! third are divided by the first of the same turn; the medians over the turns are the figures. The
-//! second window shows the CPU time that attackers take from the whole host; the third adds the attacked
+//! The server is a separate process. Honest calls of several sizes run all the time, one after the other
+//! on one session. In every window a newcomer connects, makes a small call and one of 8 MiB, and asks
+//! for the server's counters. Three windows take turns: without the attack, with the attack on another
+//! server of the same host, and with the attack on this server. The rates of the second and the third
+//! are divided by the first of the same turn; the medians over the turns are the figures. The second
+//! window shows the CPU time that attackers take from the whole host; the third adds the attacked
 //! server's own cost.
 //!
-//! Most attackers are silent after their set-up, so their windows measure the server's resources that
-//! they hold. Attackers that flood also take CPU time from every process on the machine; their rows are
+//! Most attackers are silent after their set-up, so their windows measure the held resources of the
+//! server. Attackers that flood also take CPU time from every process on the machine; their rows are
 //! marked.
 
 mod honest;
@@ -200,7 +200,7 @@ struct Turn {
 struct Seen {
     /// Calls of the honest clients per second.
     per_s: f64,
-    /// The share of a CPU that the server's management thread used, if the kernel reports it.
+    /// The share of a CPU that the server's management thread used, if known.
     management: Option<f64>,
 }
 

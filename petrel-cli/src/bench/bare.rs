@@ -1,8 +1,8 @@
 //! The bare media: the same messages in the same bursts, without a protocol.
 //!
-//! Each medium is used as efficiently as it allows; otherwise the library would look better than it is.
-//! The bare media have no sessions, no loss recovery, and no flow control except a number in flight.
-//! Lost messages are counted, and the measurement continues without them.
+//! Every medium is used with its full efficiency; otherwise the library would look too good. The bare
+//! media have no sessions, no loss recovery, and no flow control except a number in flight. Lost
+//! messages are counted, and the measurement continues without them.
 //!
 //! | | latency | rate | bandwidth |
 //! | --- | --- | --- | --- |

@@ -1,6 +1,6 @@
-//! The cost of each congestion control without network congestion: the library with the control, beside
-//! the library without one, over UDP on loopback. Other programs may run meanwhile, whose delays a
-//! control may mistake for delays of the network.
+//! The cost of congestion controls without network congestion: the library with the control, beside the
+//! library without one, over UDP on loopback. Other programs may run meanwhile, whose delays a control
+//! may mistake for delays of the network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +71,7 @@ pub(super) struct Congestion {
 }
 
 impl Congestion {
-    /// Runs the measurement; `done` gets each figure.
+    /// Runs the measurement; `done` gets every figure.
     pub(super) fn run(
         &self,
         mut watch: impl FnMut(u32, u32),

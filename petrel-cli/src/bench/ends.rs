@@ -1,9 +1,10 @@
-//! The two ends of a measurement, and a window of time in which they run.
+//! The two ends of a measurement, and a window of their execution.
 //!
 //! A [`Drive`] calls and a [`Serve`] answers; the library and every bare medium implement both. Either
-//! the ends have a thread and a CPU each ([`Apart`]), or one thread gives them turns ([`Together`]).
-//! With one thread no cache line travels between CPUs, so the figure is the cost of the work itself, and
-//! repeats well. Both loops are compiled for their ends, without a call through a pointer per turn.
+//! the ends have separate threads and CPUs ([`Apart`]), or share a thread, which gives them turns
+//! ([`Together`]). With a single thread no cache line travels between CPUs, so the figure is the cost of
+//! the work itself, and repeats well. Both loops are compiled for their ends, without a call through a
+//! pointer per turn.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -62,7 +63,7 @@ pub(super) trait Side {
     fn window(&mut self, length: Duration) -> Result<Window, Failure>;
 }
 
-/// Both ends with a thread each.
+/// The two ends with a thread each.
 pub(super) struct Apart<D> {
     pub(super) drive: D,
     pub(super) far: Rc<Far>,
@@ -72,7 +73,7 @@ pub(super) struct Apart<D> {
     pub(super) seats: [Seat; 2],
 }
 
-/// Both ends in one thread.
+/// The two ends in one thread.
 pub(super) struct Together<D, S> {
     pub(super) drive: D,
     pub(super) serve: S,
@@ -123,7 +124,7 @@ impl<D: Drive, S: Serve> Side for Together<D, S> {
     }
 }
 
-/// Runs the calling end for a window. `between` runs after each turn.
+/// Runs the calling end for a window. `between` runs after every turn.
 #[inline]
 fn drive<D: Drive>(drive: &mut D, length: Duration, mut between: impl FnMut()) {
     let end_ns = clock::now_ns() + length.as_nanos() as u64;

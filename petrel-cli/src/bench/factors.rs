@@ -1,5 +1,5 @@
-//! The worth of each optimisation: the library with one optimisation switched off, beside the library
-//! with all of them on (eRPC §6.2, table 3).
+//! The worth of the optimisations: the library with an optimisation switched off, beside the library
+//! with all optimisations on (eRPC §6.2, table 3).
 
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use petrel_transport::udp::{MTU_BYTES_MIN, Mtu};
@@ -133,7 +133,7 @@ pub(super) struct Factors {
 }
 
 impl Factors {
-    /// Measures small messages, then large ones; `done` gets each figure.
+    /// Measures small messages, then large ones; `done` gets every figure.
     pub(super) fn run(
         &self,
         mut watch: impl FnMut(u32, u32),

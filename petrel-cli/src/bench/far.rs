@@ -1,9 +1,9 @@
-//! The other thread: it runs the answering ends when each end has a CPU of its own.
+//! The second thread: runs the answering ends if the two ends have separate CPUs.
 //!
-//! Endpoints stay on their thread, so the thread creates and keeps them itself. Between windows it
-//! sleeps on a channel. During a window it gives turns to one of its ends, and checks only a flag
-//! besides. So a library end that polls without pause uses no time of the bare medium's window, nor vice
-//! versa.
+//! Endpoints cannot change threads, so the thread itself creates and keeps the endpoints. Between
+//! windows the thread sleeps on a channel. During a window it gives turns to a single end, and checks
+//! only a flag besides. So a library end that polls without pause uses no time of the bare medium's
+//! window, nor vice versa.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ pub(super) struct Far {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place(usize);
 
-/// A window in which one of the ends runs; it ends when this guard is dropped.
+/// A window in which an end runs, until the guard is dropped.
 pub(super) struct Run<'a> {
     far: &'a Far,
     is_over: bool,
@@ -183,7 +183,7 @@ fn live(orders: &Receiver<Command>, reports: &Sender<Event>, is_halted: &AtomicB
     }
 }
 
-/// Spins without work: keeps the other CPU awake while both ends run on one. A virtual CPU's speed
+/// Spins without work: keeps the other CPU awake while the two ends run on one. A virtual CPU's speed
 /// depends on whether its neighbour sleeps, so the neighbour must not.
 pub(super) struct Companion;
 

@@ -34,7 +34,7 @@ pub(crate) enum Quantity {
 pub(super) enum Baseline {
     /// The same messages on the bare medium.
     BareMedium,
-    /// A datagram for each message, on the bare medium.
+    /// A datagram per message, on the bare medium.
     SingleDatagrams,
     /// The library with one session.
     OneSession,
@@ -44,7 +44,7 @@ pub(super) enum Baseline {
     NoControl,
 }
 
-/// The settings: the part of a figure that is known before the measurement.
+/// The settings: the part of a figure known before the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Setting {
     /// The subcommand.
@@ -62,7 +62,7 @@ pub(super) struct Setting {
     /// Calls started together.
     pub(super) batch: u16,
     pub(super) sessions: usize,
-    /// The optimisation that was off.
+    /// The disabled optimisation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) factor: Option<&'static str>,
     /// The replacement of that optimisation.
@@ -99,31 +99,31 @@ pub(crate) struct Figure {
     /// The owner of the measured memory: `client` or `server`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) side: Option<&'static str>,
-    /// Memory of a session that was never used, in the figure's unit.
+    /// Memory of an unused session, in the figure's unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unused: Option<f64>,
-    /// Time of a call with both ends on one core.
+    /// Time of a call with the two ends on one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ns_per_call: Option<f64>,
-    /// The unit of instruction counts, and the count of each side.
+    /// The unit of instruction counts, and the counts of client and server.
     #[serde(flatten)]
     pub(super) parts: Option<Parts>,
-    /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if it never stayed constant.
+    /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if always changing.
     pub(super) distance: Option<&'static str>,
     /// Median time of a cache line's round trip between the CPUs.
     pub(super) line_ns: Option<f64>,
-    /// Medians of the pairs with near CPUs alone, if there were both kinds.
+    /// Medians of the pairs with near CPUs alone, if both kinds occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) near: Option<Part>,
-    /// Medians of the pairs with far CPUs alone, if there were both kinds.
+    /// Medians of the pairs with far CPUs alone, if both kinds occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) far: Option<Part>,
-    /// Pairs of windows that are valid.
+    /// Valid pairs of windows.
     pub(super) windows: usize,
     /// Pairs of windows during which the CPUs' distance changed.
     pub(super) dropped_windows: usize,
     pub(super) calls: u64,
-    /// Replies that were compared with the expected content.
+    /// Replies compared with the expected content.
     pub(super) checked: u64,
     pub(super) mismatched: u64,
     pub(super) failures: Vec<FailureGroup>,
@@ -274,7 +274,7 @@ fn distance(kept: &[Pair]) -> Option<&'static str> {
     })
 }
 
-/// Returns the failures of all windows: one group for each kind.
+/// Returns the failures of all windows: one group per kind.
 fn failures(pairs: Pairs) -> Vec<FailureGroup> {
     let mut groups: Vec<FailureGroup> = Vec::new();
     let windows = pairs.kept.into_iter().chain(pairs.dropped).map(|pair| pair.library);

@@ -1,8 +1,8 @@
 //! Instructions per RPC and per packet, counted in software by valgrind's callgrind.
 //!
-//! The counting itself is shared with `cargo bench -p petrel-rpc --bench instructions`, whose
-//! documentation explains it. Its files are linked here, so that the package of the command contains
-//! them. The benchmark counts itself; this command counts another process of its own: `petrel bench
+//! The counting code is shared with `cargo bench -p petrel-rpc --bench instructions`, whose
+//! documentation explains the method. The files are linked here, and are therefore in the command's
+//! package. The benchmark counts itself; this command counts another process: `petrel bench
 //! counted-workload`.
 
 mod callgrind;
@@ -30,7 +30,7 @@ pub(crate) use self::workload::Workload;
 /// The counted rows, out of all rows of the benchmark: those with a required value, and similar ones.
 const ROWS: [&str; 4] = ["shm-60", "shm-8MiB", "udp-60", "udp-8MiB"];
 
-/// Runs of a row, in calls of its short run: a short and a long run for each side.
+/// Runs of a row, in calls of its short run: a short and a long run per side.
 const SHORT_RUNS: u64 = 2 * (1 + 3);
 
 /// The name of the subcommand and of its figures.
@@ -91,7 +91,7 @@ impl Workload {
         }
     }
 
-    /// Returns the settings that are known before the measurement.
+    /// Returns the settings known before the measurement.
     pub(super) fn setting(&self) -> Setting {
         let transport = self.transport().name();
         Setting {
@@ -117,7 +117,7 @@ impl Workload {
         let mut figure = Figure::new(Quantity::Rate, self.setting(), Pairs::default());
         (figure.value, figure.unit) = (parts.client + parts.server, "instructions");
         (figure.ns_per_call, figure.parts) = (None, Some(parts));
-        // The counted program compares each reply, and ends at the first wrong one.
+        // The counted program compares every reply, and ends at the first wrong one.
         figure.calls = SHORT_RUNS * self.calls;
         figure.checked = figure.calls;
         figure

@@ -46,7 +46,7 @@ struct Row {
     /// median.
     rate_over_etcd: Option<f64>,
     etcd_p50_over: Option<f64>,
-    /// Answers that were wrong.
+    /// Wrong answers.
     wrong: u64,
 }
 

@@ -1,10 +1,10 @@
 //! The library's load: a closed loop of calls in batches, with the least overhead that a check of every
 //! reply allows.
 //!
-//! Each call in flight has a place with its two buffers. Places form batches; the calls of a batch start
-//! together once all former calls of the batch have ended (eRPC §6.2). A request carries stamps, and its
-//! reply must carry the same; the other bytes never change. The load is the state of the calling
-//! endpoint, which lends it to each continuation.
+//! Every call in flight has a place with its two buffers. Places form batches; the calls of a batch
+//! start together once all former calls of the batch have ended (eRPC §6.2). A request carries stamps,
+//! and its reply must carry the same; the other bytes never change. The load is the state of the calling
+//! endpoint, lent to continuations.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -37,9 +37,9 @@ pub(super) enum Exchange {
 /// The choice of a session for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Each place has a fixed session.
+    /// Every place has a fixed session.
     InTurn,
-    /// A random session for each call.
+    /// A random session per call.
     Random,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Workload {
     /// Calls started together.
     pub(super) batch: u16,
     pub(super) choice: Choice,
-    /// Whether each call is timed.
+    /// Whether every call is timed.
     pub(super) is_timed: bool,
 }
 
@@ -92,7 +92,7 @@ struct Place {
     /// Stamp of the call in flight.
     stamp: u64,
     started_ns: u64,
-    /// Both buffers, while no call is in flight.
+    /// The two buffers, while no call is in flight.
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 
@@ -128,7 +128,7 @@ impl Load {
         }
     }
 
-    /// Sets the sessions, and allocates the buffers. Each window uses the first `limit` sessions.
+    /// Sets the sessions, and allocates the buffers. Every window uses the first `limit` sessions.
     pub(super) fn set_sessions(
         &mut self,
         cx: &mut Context<'_, Self>,
@@ -234,7 +234,8 @@ impl Load {
                 Some(patience) => self.tally.give_up(failure.execution, patience),
                 None => self.tally.fail(failure),
             }
-            // One failure spoils the measurement, so no further call starts; calls in flight still end.
+            // A single failure spoils the measurement, so no further call starts; calls in flight still
+            // end.
             self.end_ns = 0;
         } else {
             let is_right =
@@ -253,7 +254,7 @@ impl Load {
         }
     }
 
-    /// Returns the time. With one timed call in flight, each call needs a reading of the clock: the end
+    /// Returns the time. With one timed call in flight, every call needs a reading of the clock: the end
     /// of a call is the start of the next, as in the bare medium's ping-pong. With many calls in flight,
     /// the event loop's reading at the start of its turn is precise enough and free.
     #[inline]

@@ -1,8 +1,8 @@
 //! The library between two network namespaces that lose packets, beside itself without loss.
 //!
-//! The equivalent of `petrel sim experiment loss` with real packets: a rule in each namespace drops some
-//! of the kernel's packets. Windows with and without loss alternate over the same sessions. Each pair
-//! yields a ratio, and the median of the ratios is the figure.
+//! The equivalent of `petrel sim experiment loss` with real packets: a rule in either namespace drops
+//! some of the kernel's packets. Windows with and without loss alternate over the same sessions. Every
+//! pair yields a ratio, and the median of the ratios is the figure.
 
 mod figure;
 mod filter;
@@ -44,17 +44,17 @@ pub(crate) enum LossyCalls {
     Small,
 }
 
-/// The plan of a measurement: each kind of recovery with each loss.
+/// The plan of a measurement: every kind of recovery with every loss.
 pub(crate) struct LossPlan {
     pub(crate) calls: LossyCalls,
     pub(crate) recoveries: Vec<Recovery>,
     /// Loss probabilities, in parts per billion.
     pub(crate) losses_ppb: Vec<u32>,
-    /// The pace of each figure.
+    /// The pace of every figure.
     pub(crate) pace: Pace,
 }
 
-/// Runs the plan; `on_figure` gets each figure as soon as it exists.
+/// Runs the plan; `on_figure` gets every figure as soon as available.
 pub(crate) fn run_lossy(
     plan: &LossPlan,
     output: Output,
@@ -84,7 +84,7 @@ impl LossPlan {
         Ok(figures)
     }
 
-    /// Creates both ends, with sessions between them.
+    /// Creates the two ends, with sessions between them.
     fn side(&self, stage: &Stage, recovery: Recovery) -> Result<Box<dyn Side>, Failure> {
         // Sessions are opened without loss.
         filter::set(stage, 0)?;

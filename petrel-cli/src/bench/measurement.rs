@@ -24,7 +24,7 @@ use crate::methods;
 /// IPv4 and UDP header.
 const UDP_HEADER_BYTES: usize = 28;
 
-/// Sessions over which many calls are spread, so that each call usually has its own slot.
+/// Sessions over which many calls are spread, so a call usually has its own slot.
 const SESSIONS_MAX: u16 = 8;
 
 /// Calls in flight on a session, as in eRPC's measurements (§6.2), and its slots.
@@ -75,7 +75,7 @@ impl Measurement {
         }
     }
 
-    /// Measures with both ends in this process, beside a baseline on the bare medium.
+    /// Measures with the two ends in this process, beside a baseline on the bare medium.
     pub(super) fn on(
         &self,
         stage: &Stage,
@@ -141,7 +141,7 @@ impl Measurement {
         Schedule::new(self.pace)
     }
 
-    /// Creates both ends of the library.
+    /// Creates the two ends of the library.
     pub(super) fn library(&self, stage: &Stage, shape: &Shape) -> Result<Box<dyn Side>, Failure> {
         let [_, far] = stage.addresses;
         let Shape { adjust, register, .. } = *shape;
@@ -217,7 +217,7 @@ impl Measurement {
         (wanted + kept).clamp(CALLS_PER_SESSION, SLOTS_MAX).next_power_of_two()
     }
 
-    /// Creates both ends of the bare medium.
+    /// Creates the two ends of the bare medium.
     fn bare(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
         let Self { size, in_flight, .. } = *self;
         match (self.transport, self.quantity) {
@@ -237,7 +237,7 @@ impl Measurement {
         }
     }
 
-    /// The far thread creates the far socket, because it may be in another network namespace.
+    /// The far thread creates the far socket, possibly in another network namespace.
     fn bare_udp(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
         let [near, far] = stage.addresses;
         let Self { quantity, size, in_flight, .. } = *self;

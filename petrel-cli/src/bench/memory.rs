@@ -1,8 +1,8 @@
 //! Memory of idle sessions, at each side.
 //!
-//! Server and client are processes of their own, so that nothing else grows in them. Private memory
-//! (`RssAnon` of `/proc`) is read before and after many sessions are opened, and again after a call on
-//! each. Memory of the control plane counts too, unless it was freed meanwhile.
+//! Server and client are separate processes, in which nothing else grows. Private memory (`RssAnon` of
+//! `/proc`) is read before and after many sessions are opened, and again after a call on each. Memory of
+//! the control plane counts too, unless freed meanwhile.
 
 use petrel::endpoint::EndpointConfig;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::methods;
 use crate::output::Output;
 
-/// Bytes of each call.
+/// Bytes of every call.
 const CALL_BYTES: usize = 32;
 
 /// Memory of both processes at three points of time.
@@ -79,7 +79,7 @@ pub(super) fn command(transport: BenchTransport, sessions: usize) -> String {
     format!("petrel bench sessions --transport {} --sessions {sessions}", transport.name())
 }
 
-/// Starts both processes; returns a figure for each side.
+/// Starts the two processes; returns a figure per process.
 pub(super) fn run(
     transport: BenchTransport,
     sessions: usize,
@@ -142,7 +142,7 @@ fn figure(
     let mut figure = Figure::new(Quantity::Rate, setting, Pairs::default());
     (figure.value, figure.unit) = (kib(opened.max(used)), "KiB");
     (figure.side, figure.unused) = (Some(side), Some(kib(opened)));
-    // Each session was called once and its reply compared; otherwise there is no figure.
+    // Every session was called once and its reply compared; otherwise there is no figure.
     (figure.calls, figure.checked) = (sessions as u64, sessions as u64);
     figure
 }

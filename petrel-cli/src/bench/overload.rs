@@ -1,5 +1,5 @@
 //! An overloaded server on this machine: two processes, calls in an open loop, and workers that sleep
-//! for each request. So the capacity of the workers is small beside that of the event loop.
+//! for every request. So the capacity of the workers is small beside that of the event loop.
 //!
 //! The capacity is measured first, with enough calls outstanding to keep all workers busy. The rest is
 //! as in the experiment of the same name (`docs/overload.md`).
@@ -32,7 +32,7 @@ use crate::units::{exact_duration, format_ns};
 /// The warm-up takes this fraction of the measured time.
 const WARM_UP_SHARE: u32 = 4;
 
-/// Calls per worker that keep it busy while answers are in flight.
+/// Calls per worker that keep the worker busy while answers are in flight.
 const CALLS_PER_WORKER: u16 = 4;
 
 const CAPACITY_ATTEMPTS: usize = 3;
@@ -138,7 +138,7 @@ impl Pair {
         ])?;
         let Ready { address } = parse(&process.line()?)?;
         let config = EndConfig {
-            // Both ends sleep when they can: the scheduler preempts a polling thread more often on a
+            // The two ends sleep when they can: the scheduler preempts a polling thread more often on a
             // busy machine.
             adjust: |config: &mut EndpointConfig| {
                 config.host.shm.never_sleeps = false;
@@ -157,8 +157,8 @@ impl Pair {
         &mut self.caller.endpoint
     }
 
-    /// Returns the capacity of the workers when they never wait for work: the maximum of some attempts,
-    /// because other load of the machine only reduces it.
+    /// Returns the capacity of permanently busy workers: the maximum of some attempts, because other
+    /// load of the machine only reduces the figure.
     fn capacity_per_s(&mut self, args: &BenchOverloadArgs) -> Result<f64, Failure> {
         let calls = args.work.workers.saturating_mul(CALLS_PER_WORKER);
         let demand = Demand { has_deadlines: false, ..demand(args, Arrivals::Closed { calls }) };

@@ -1,8 +1,8 @@
 //! Two sides in alternating windows, and the evaluation of the pairs of windows.
 //!
 //! The order is A B A B: a disturbance of a second slows both sides. Every pair yields a ratio; the
-//! median of the ratios is the result, so that a few disturbed pairs do not count. Before, between and
-//! after the windows of a pair the CPUs' distance is probed: a pair with a changed distance is dropped.
+//! median of the ratios is the result, so a few disturbed pairs do not count. Before, between and after
+//! the windows of a pair the CPUs' distance is probed: a pair with a changed distance is dropped.
 
 use std::thread;
 use std::time::Duration;
@@ -25,11 +25,11 @@ const EXTENSION_MAX: u32 = 2;
 /// The length and number of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Schedule {
-    /// Length of each window.
+    /// Length of every window.
     pub(super) window: Duration,
     /// Wanted pairs of windows.
     pub(super) pairs: u32,
-    /// Pause after each pair, for other threads.
+    /// Pause after every pair, for other threads.
     pub(super) rest: Duration,
 }
 

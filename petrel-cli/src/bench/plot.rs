@@ -1,5 +1,5 @@
-//! Figures as a bar chart: the ratio of each figure and its quartiles, or, if there are targets, the
-//! share of the target that was reached.
+//! Figures as a bar chart: the ratio of every figure and its quartiles, or, if there are targets, the
+//! reached share of the target.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub(crate) struct Bar {
 /// Larger shares of a target are cut off: they would make all other bars short.
 const SHARE_MAX: f64 = 2.0;
 
-/// Draws all figures that have a target, or if none has one, all that have a ratio.
+/// Draws all figures with a target, or without targets all figures with a ratio.
 pub(super) fn draw(path: &Path, title: &str, figures: &[Figure]) -> Result<(), Failure> {
     let shares: Vec<Bar> = figures.iter().filter_map(Bar::share).collect();
     let ratios: Vec<Bar> = figures.iter().filter_map(Bar::ratio).collect();

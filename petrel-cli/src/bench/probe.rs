@@ -21,7 +21,7 @@ use crate::failure::Failure;
 /// Duration of one probe.
 const PROBE_NS: u64 = 5_000_000;
 
-/// Round trips between two readings of the clock, so that the readings weigh little.
+/// Round trips between two readings of the clock, so the readings weigh little.
 const ROUNDS_PER_READING: u64 = 16;
 
 /// Round trips below this time are near: the geometric mean of the observed 105 ns and 500 ns.

@@ -1,8 +1,8 @@
 //! Many sessions: the slowdown of calls that use a different session every time.
 //!
-//! A server endpoint, a client endpoint, and up to 20 000 sessions between them; each call uses a random
-//! session. The baseline is the same load on a single session with as many slots as calls in flight, so
-//! that no call waits for a slot.
+//! A server endpoint, a client endpoint, and up to 20 000 sessions between them; every call uses a
+//! random session. The baseline is the same load on a single session with as many slots as calls in
+//! flight, so no call waits for a slot.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -35,8 +35,8 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Measures each step; `done` gets its figure. `watch` gets the progress over all steps and pairs of
-    /// windows.
+    /// Measures every step; `done` gets its figure. `watch` gets the progress over all steps and pairs
+    /// of windows.
     pub(super) fn run(
         &self,
         mut watch: impl FnMut(u32, u32),

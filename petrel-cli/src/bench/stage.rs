@@ -10,12 +10,12 @@ use super::probe::Probe;
 use crate::cores::{self, Seat};
 use crate::failure::Failure;
 
-/// Whether both ends share a thread.
+/// Whether the two ends share a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Both ends take turns in one thread.
+    /// The two ends take turns in one thread.
     One,
-    /// Each end has a thread and a CPU.
+    /// The ends have separate threads and CPUs.
     Two,
 }
 
@@ -37,7 +37,7 @@ impl Cores {
         if cores::pair().is_some() { wanted } else { Self::One }
     }
 
-    /// Converts the command line's number; `Two` only if there are two CPUs.
+    /// Converts the command line's number; `Two` only with two CPUs.
     pub(crate) fn wanted(count: u8) -> Self {
         Self::available(if count == 1 { Self::One } else { Self::Two })
     }
@@ -52,7 +52,7 @@ impl Cores {
 }
 
 impl Stage {
-    /// Creates a stage with both ends on loopback.
+    /// Creates a stage with the two ends on loopback.
     pub(super) fn new(wanted: Cores, is_realtime: bool) -> Result<Self, Failure> {
         let far = cores::pair().map(|_| Far::start()).transpose()?;
         Self::with(wanted, is_realtime, far, [[127, 0, 0, 1].into(); 2])
@@ -94,7 +94,7 @@ impl Stage {
         }
     }
 
-    /// Runs `work` in this thread, and in the other thread if there is one.
+    /// Runs `work` in this thread, and in the second thread if present.
     pub(super) fn in_each_thread<T: Send + 'static>(
         &self,
         work: impl Fn() -> Result<T, Failure> + Clone + Send + 'static,
@@ -105,7 +105,7 @@ impl Stage {
     }
 
     /// Puts two ends into place: first the answering end, then the calling end. `drive` may call its
-    /// argument repeatedly while it waits for the answering end.
+    /// argument repeatedly while waiting for the answering end.
     pub(super) fn set<D: Drive + 'static, S: Serve + 'static>(
         &self,
         serve: impl FnOnce() -> Result<S, Failure> + Send + 'static,

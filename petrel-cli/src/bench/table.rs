@@ -7,7 +7,7 @@ use super::instructions::Parts;
 use crate::output::Output;
 use crate::units::{format_bytes, format_ns};
 
-/// Creates the table, with a row for each figure. Targets, if any, stand in the last two columns.
+/// Creates the table, with a row per figure. Targets, if any, stand in the last two columns.
 pub(crate) fn table(figures: &[Figure], output: Output) -> Table {
     let mut header = vec![
         "bench",
@@ -161,7 +161,7 @@ fn baselines(figures: &[Figure]) -> Vec<String> {
     vec![format!("Beside it: {}.", texts.join("; "))]
 }
 
-/// Describes the instructions of each side.
+/// Describes the instructions of client and server.
 fn parts(figure: &Figure) -> Option<String> {
     let Parts { per, client, server } = figure.parts?;
     let copying = if per == "packet" { "; copying of data is left out" } else { "" };

@@ -1,4 +1,4 @@
-//! The required values of a measurement, and whether it reached them.
+//! The required values of a measurement, and the result of the comparison.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::figure::Figure;
 
-/// The largest share that is reported for values that must stay below a bound.
+/// The largest reported share of values with an upper bound.
 const SHARE_MAX: f64 = 100.0;
 
 /// A required value.
@@ -32,7 +32,7 @@ pub(super) struct Target {
     pub(super) target: String,
     /// `yes` or `no`.
     pub(super) reached: &'static str,
-    /// The share that was reached; 1 and more means that the target was reached.
+    /// The reached share of the target: complete from 1 on.
     pub(super) share: f64,
 }
 
@@ -60,7 +60,7 @@ impl Goal {
     }
 }
 
-/// Returns the share for a value that must stay below a bound, up to `SHARE_MAX`.
+/// Returns the share of a value with an upper bound, at most `SHARE_MAX`.
 fn at_most(value: f64, bar: f64) -> f64 {
     bar / value.max(bar / SHARE_MAX)
 }

@@ -8,8 +8,8 @@
 //! endpoints |
 //! | `client` | as `single` | a thread other than its endpoint's, by a client handle |
 //!
-//! All models exist at once, but only the measured one is awake. Their windows take turns, so that other
-//! load on the machine affects all models.
+//! All models exist at once, but only the measured one is awake. Their windows take turns, so other load
+//! on the machine affects all models.
 
 mod caller;
 mod crossing;
@@ -74,7 +74,7 @@ trait Calls {
 /// The counts of windows of one kind.
 struct Tally {
     latencies: Latencies,
-    /// Calls per second of each window.
+    /// Calls per second of every window.
     rates: Vec<f64>,
     checks: Checks,
 }
@@ -106,7 +106,7 @@ impl Tally {
         Self { latencies: Latencies::default(), rates: Vec::new(), checks: Checks::default() }
     }
 
-    /// Counts a call that has ended.
+    /// Counts an ended call.
     fn count(&mut self, number: u64, latency_ns: u64, reply: Option<&[u8]>) {
         match reply {
             None => self.checks.failed += 1,
@@ -282,7 +282,7 @@ impl Stand {
         Ok(Self { model, handler_threads, caller, alone, loaded, _server: server })
     }
 
-    /// Runs a window with one call at a time, and one with many.
+    /// Runs a window with a single call at a time, and one with many.
     fn round(&mut self, in_flight: usize, length: Duration) -> Result<(), Failure> {
         self.caller.window(1, length, &mut self.alone)?;
         self.caller.window(in_flight, length, &mut self.loaded)

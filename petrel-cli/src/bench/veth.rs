@@ -1,11 +1,11 @@
 //! A network of two hosts: two network namespaces joined by a pair of virtual Ethernet devices.
 //!
 //! Loopback passes a run of datagrams on uncut. A network card does not: here the devices' segmentation
-//! and receive offload are off, so that each datagram is a packet of its own, of 1500 bytes at most.
-//! This shows the gain of Petrel's bundles beside a program that sends a datagram per message.
+//! and receive offload are off, so each datagram is a separate packet, of 1500 bytes at most. This shows
+//! the gain of Petrel's bundles beside a program that sends a datagram per message.
 //!
-//! Each thread moves into a namespace of its own. When the threads end, the kernel removes namespaces
-//! and devices, however the process ends. The benchmark needs the right to create namespaces, and the
+//! The threads move into new namespaces. When the threads end, the kernel removes namespaces and
+//! devices, however the process ends. The benchmark needs the right to create namespaces, and the
 //! program `ip`.
 
 mod features;
@@ -64,12 +64,12 @@ pub(super) fn between<T: Send>(
 
 /// Returns the command that repeats the measurement.
 pub(super) fn command(measurement: &Measurement) -> String {
-    // Each namespace has its own thread, so the command needs no flag for the cores.
+    // The namespaces have separate threads, so the command needs no flag for the cores.
     let measurement = Measurement { cores: Cores::Two, ..measurement.clone() };
     format!("{} --veth", measurement.command())
 }
 
-/// Creates both namespaces and joins them; this thread is in the first, the stage's other thread in the
+/// Creates and joins the two namespaces; this thread is in the first, the stage's other thread in the
 /// second.
 fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
     leave_namespace()?;
@@ -85,7 +85,7 @@ fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
     Stage::with(Cores::Two, is_realtime, Some(far), ADDRESSES.map(Into::into))
 }
 
-/// Moves this thread into a network namespace of its own.
+/// Moves this thread into a new network namespace.
 fn leave_namespace() -> Result<(), Failure> {
     // SAFETY: a new network namespace shares no memory and no descriptor table; existing sockets stay in
     // their namespace.

@@ -9,7 +9,7 @@ use crate::output::latency::Latencies;
 pub(super) struct Window {
     /// Calls started.
     pub(super) calls: u64,
-    /// Answered calls; each answer was checked, and may be wrong.
+    /// Answered calls; every answer was checked, and may be wrong.
     pub(super) checked: u64,
     /// Wrong answers.
     pub(super) mismatched: u64,
@@ -21,7 +21,7 @@ pub(super) struct Window {
     /// The latencies of the calls, if they are measured.
     pub(super) latencies: Option<Latencies>,
     pub(super) failures: Vec<FailureGroup>,
-    /// Both ends' counters during the window.
+    /// The two ends' counters during the window.
     pub(super) traffic: Traffic,
     /// Packets between the ends, if they are counted.
     pub(super) packets: Packets,
@@ -46,7 +46,7 @@ pub(super) struct Traffic {
     pub(super) drops: u64,
     /// Drops because a socket's receive buffer was full.
     pub(super) dropped_by_kernel: u64,
-    /// Dropped packets that had arrived before.
+    /// Dropped duplicates.
     pub(super) duplicates: u64,
     /// Datagrams, or publications of a ring, handed to the medium.
     pub(super) datagrams: u64,

@@ -14,13 +14,13 @@ use crate::units::{parse_duration, parse_size};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
 ///
-/// Each measurement runs Petrel and the bare medium in turn, in short windows. The bare medium carries
+/// Every measurement runs Petrel and the bare medium in turn, in short windows. The bare medium carries
 /// the same messages in the same bursts, by plain sockets or a plain ring, without a protocol. The ratio
 /// of the two is the cost of Petrel; the machine's noise affects both. Windows during which the distance
 /// of the two CPUs changed, as on virtual machines, are dropped.
 ///
-/// Without --connect both ends run in this process, with a thread and a CPU for each end, or both in one
-/// thread with --cores 1. Every reply is checked; the exit code is 1 if a reply was wrong or missing.
+/// Without --connect the two ends run in this process, with separate threads and CPUs, or with --cores 1
+/// in a single thread. Every reply is checked; the exit code is 1 if a reply was wrong or missing.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct BenchArgs {
@@ -59,9 +59,9 @@ pub(crate) enum BenchCommand {
     Bandwidth(BandwidthArgs),
     /// Slowdown of calls on many sessions against one session, and the memory of idle sessions
     Sessions(SessionsArgs),
-    /// Worth of each optimisation: the library without it, beside the library with all
+    /// Worth of the optimisations: the library without one, beside the library with all
     Factors(FactorsArgs),
-    /// Cost of each congestion control where nothing is congested, beside none
+    /// Cost of congestion controls where nothing is congested, beside none
     Congestion(CongestionArgs),
     /// Throughput of threading models: handlers in the event loop, on workers, in several event loops;
     /// and the cost of crossing a thread
@@ -94,7 +94,7 @@ pub(crate) struct WindowArgs {
     #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
 
-    /// Longest window; each side has at least three
+    /// Longest window; at least three run per side
     #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
 
@@ -122,7 +122,7 @@ pub(crate) struct EndsArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
     pub(crate) transport: Vec<BenchTransport>,
 
-    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
     #[arg(long, value_name = "1|2", default_value_t = 2, conflicts_with = "connect")]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
@@ -230,7 +230,7 @@ pub(crate) struct SessionsArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) batch: u16,
 
-    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
     #[arg(long, value_name = "1|2", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
@@ -260,7 +260,7 @@ pub(crate) struct FactorsArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) batch: u16,
 
-    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
     #[arg(long, value_name = "1|2", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
@@ -272,7 +272,7 @@ pub(crate) struct FactorsArgs {
 /// Arguments of `petrel bench congestion`.
 #[derive(Args, Debug)]
 pub(crate) struct CongestionArgs {
-    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
     #[arg(long, value_name = "1|2", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
@@ -303,16 +303,16 @@ pub(crate) struct ThreadsArgs {
     #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) threads: u8,
 
-    /// Calls in flight for the rate; latencies are also measured with one call in flight
+    /// Calls in flight for the rate; latencies are also measured with a single call in flight
     #[arg(long, value_name = "N", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) in_flight: u16,
 
-    /// How long every thread polls for work before it sleeps
+    /// How long threads poll for work before sleeping
     #[arg(long, value_name = "DURATION", default_value = "20us", value_parser = parse_duration)]
     pub(crate) spin: Duration,
 
-    /// Windows of each kind, taken in turn
+    /// Windows of every kind, taken in turn
     #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
@@ -345,12 +345,12 @@ pub(crate) struct BenchOverloadArgs {
     #[arg(long, value_name = "DURATION", default_value = "8ms", value_parser = parse_duration)]
     pub(crate) slo: Duration,
 
-    /// Number of sessions; with back-pressure, each session has a limit of its own
+    /// Number of sessions; with back-pressure, every session has a separate limit
     #[arg(long, value_name = "N", default_value_t = 32)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) sessions: u16,
 
-    /// How long to measure each figure
+    /// How long to measure every figure
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
 
@@ -375,7 +375,7 @@ pub(crate) struct AttacksArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
 
-    /// Length of each window
+    /// Length of every window
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) window: Duration,
 }
@@ -388,7 +388,7 @@ pub(crate) struct WorkArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
 
-    /// How long the server sleeps for each request
+    /// How long the server sleeps for every request
     #[arg(long, value_name = "DURATION", default_value = "400us", value_parser = parse_duration)]
     pub(crate) service: Duration,
 
@@ -472,15 +472,15 @@ fn parse_sessions(text: &str) -> Result<usize, String> {
 
 /// Measure replicated puts: 16 B keys, 64 B values
 ///
-/// Three replicas in memory, each a process; the leader has a CPU of its own. Every answer is checked.
-/// At the end the replicas must have reached the same state.
+/// Three replicas in memory, each a process; the leader has its own CPU. Every answer is checked. At the
+/// end the replicas must have reached the same state.
 #[derive(Args, Debug)]
 pub(crate) struct KvBenchArgs {
     /// Transports to measure, in turn; separate several by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
     pub(crate) transport: Vec<BenchTransport>,
 
-    /// Clients with one call in flight each; one row for each number
+    /// Clients with a single call in flight; one row per number
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values = ["1", "64"])]
     #[arg(value_parser = parse_clients)]
     pub(crate) clients: Vec<usize>,
@@ -490,7 +490,7 @@ pub(crate) struct KvBenchArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) keys: u64,
 
-    /// How long to measure, for each row
+    /// How long to measure, for every row
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
 

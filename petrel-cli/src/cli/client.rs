@@ -31,9 +31,9 @@ pub(crate) struct PingArgs {
     #[arg(long, short, value_name = "SIZE", default_value = "32", value_parser = parse_message_max)]
     pub(crate) size: u32,
 
-    /// Largest message, as request and as reply, up to 1GiB [default: 8MiB, or --size if that is larger]
+    /// Largest message, as request and as reply, up to 1GiB [default: 8MiB, or a larger --size]
     ///
-    /// The server has a limit of its own: `petrel serve --message-max`.
+    /// The server has a separate limit: `petrel serve --message-max`.
     #[arg(long, value_name = "SIZE", value_parser = parse_message_max)]
     pub(crate) message_max: Option<u32>,
 
@@ -45,7 +45,7 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) endpoint: u16,
 
-    /// Uncounted calls to make first, so that caches and round-trip times are known
+    /// Uncounted calls to make first, so caches and round-trip times are known
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) warm_up: u64,
 
@@ -54,7 +54,7 @@ pub(crate) struct PingArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) in_flight: u16,
 
-    /// How long to wait for the connection, and for each reply
+    /// How long to wait for the connection, and for every reply
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }
@@ -135,8 +135,8 @@ Examples:
 
 /// Ask a server whether it can serve: the exit code is 0 if so
 ///
-/// The endpoint answers from its event loop, whatever methods it has. The exit code is 1 if the server
-/// drains, if it has no such method, or if it does not answer in time.
+/// The endpoint answers from its event loop, whatever its methods. The exit code is 1 if the server
+/// drains, lacks the method, or does not answer in time.
 #[derive(Args, Debug)]
 #[command(after_long_help = HEALTH_AFTER_HELP)]
 pub(crate) struct HealthArgs {

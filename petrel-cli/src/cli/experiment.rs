@@ -46,11 +46,11 @@ pub(crate) enum ExperimentCommand {
     Loss(LossArgs),
     /// Latency of small RPCs under random loss
     SmallLoss(SmallLossArgs),
-    /// Many senders, one receiver: goodput, queue, fairness, by each congestion control
+    /// Many senders, one receiver: goodput, queue, fairness, by congestion control
     Incast(IncastArgs),
     /// A hundred hosts on which every endpoint calls every other
     Scale(ScaleArgs),
-    /// A server with more requests than it can execute: goodput by each policy of refusal
+    /// A server with more requests than it can execute: goodput by policy of refusal
     Overload(OverloadArgs),
     /// Cost of congestion control when nothing is congested, and by valgrind in instructions
     CcCost(CcCostArgs),
@@ -84,7 +84,7 @@ pub(crate) struct VethArgs {
     #[arg(long, value_name = "SHARE", value_delimiter = ',', requires = "veth")]
     pub(crate) loss: Vec<Share>,
 
-    /// How long to measure each figure, windows with and without loss together [default: 6s]
+    /// How long to measure every figure, windows with and without loss together [default: 6s]
     #[arg(long, value_name = "DURATION", requires = "veth", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
 
@@ -130,7 +130,7 @@ pub(crate) struct SmallLossArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "veth")]
     pub(crate) congestion: Option<Controller>,
 
-    /// Calls for each figure [default: 3000000]
+    /// Calls per figure [default: 3000000]
     #[arg(long, value_name = "N", conflicts_with = "veth")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) calls: Option<u64>,
@@ -163,7 +163,7 @@ pub(crate) struct ScaleArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 
-    /// Endpoints on each host, separated by commas [default: 1,2,4,6,8,10]
+    /// Endpoints per host, separated by commas [default: 1,2,4,6,8,10]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) threads: Vec<u16>,

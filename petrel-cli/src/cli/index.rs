@@ -49,7 +49,7 @@ pub(crate) enum IndexCommand {
 
 /// Serve an index until interrupted
 ///
-/// Stops without losing a call: the server asks clients to leave, and serves them until they have left.
+/// Stops without losing a call: the server asks clients to leave, and serves until all have left.
 #[derive(Args, Debug)]
 pub(crate) struct IndexServeArgs {
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub(crate) struct IndexServeArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(0..=i64::from(limits::WORKERS_MAX)))]
     pub(crate) workers: u16,
 
-    /// How long an idle worker polls for work before it sleeps: waking it costs the dispatch thread some
+    /// How long an idle worker polls for work before sleeping: a wake-up costs the dispatch thread some
     /// microseconds [default: 20us where there are more CPUs than workers, else 0s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) worker_spin: Option<Duration>,
@@ -84,7 +84,7 @@ pub(crate) struct IndexServeArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=limits::WORDS_MAX))]
     pub(crate) words_max: u64,
 
-    /// Memory for the table of bytes: its keys, its values, and 128 bytes for each pair
+    /// Memory for the table of bytes: its keys, its values, and 128 bytes per pair
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     pub(crate) bytes_max: usize,
 
@@ -120,7 +120,7 @@ pub(crate) struct IndexServerArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) endpoint: u16,
 
-    /// How long to wait for the connection, and for each answer
+    /// How long to wait for the connection, and for every answer
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }
@@ -185,11 +185,11 @@ pub(crate) struct IndexStatusArgs {
 
 /// Measure lookups beside an echo, and the cost of scans for them, with workers and without
 ///
-/// Puts random words into a server in a process of its own, and measures in turn an echo of 8 bytes and
+/// Puts random words into a server in a separate process, and measures in turn an echo of 8 bytes and
 /// GETs: many at a time, and one at a time. Then clients and dispatch endpoint take turns on one CPU,
 /// and workers run on the other. GETs are measured with some SCANs among them (the sum of the 128 next
 /// values): with scans in workers, and in the dispatch endpoint. Every answer is checked. One thread
-/// makes all calls, with a session for each client.
+/// makes all calls, with a session per client.
 #[derive(Args, Debug)]
 pub(crate) struct IndexBenchArgs {
     /// Transports to measure
@@ -206,7 +206,7 @@ pub(crate) struct IndexBenchArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) clients: u16,
 
-    /// Calls in flight of each client
+    /// Calls in flight per client
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
     pub(crate) outstanding: u16,
@@ -221,11 +221,11 @@ pub(crate) struct IndexBenchArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::WORKERS_MAX)))]
     pub(crate) workers: u16,
 
-    /// How long an idle worker polls for work before it sleeps
+    /// How long an idle worker polls for work before sleeping
     #[arg(long, value_name = "DURATION", default_value = "200us", value_parser = parse_duration)]
     pub(crate) worker_spin: Duration,
 
-    /// Rounds with one window of each kind
+    /// Rounds with a window of every kind
     #[arg(long, value_name = "N", default_value_t = 15)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,

@@ -16,8 +16,8 @@ use crate::units::parse_duration;
 /// A key-value store replicated over three or more processes: serve, read, write, administer
 ///
 /// The replicas agree by Raft on one order of all writes. A write is answered when a majority has stored
-/// it, and applied once even if its client sends it repeatedly. Reads see every write that was answered
-/// before. The store is available while a majority of the replicas is alive.
+/// it, and applied once even if the client repeats the request. Reads see all previously answered
+/// writes. The store is available while a majority of the replicas is alive.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct KvArgs {
@@ -53,9 +53,9 @@ pub(crate) enum KvCommand {
 
 /// Serve one replica of the store, until interrupted
 ///
-/// The replicas of `--peers` bootstrap the cluster together, once each has reached all others. A replica
-/// that finds a running cluster asks to join. If its node is a member, the replica takes its former
-/// place and learns its state from the others; else `petrel kv member add` has to allow it first.
+/// The replicas of `--peers` bootstrap the cluster together, once every replica has reached all others.
+/// A replica that finds a running cluster asks to join. If its node is a member, the replica takes its
+/// former place and learns its state from the others; else `petrel kv member add` has to allow it first.
 ///
 /// Without `--data` all state is in memory: then a majority of the replicas has to be alive at any time.
 #[derive(Args, Debug)]
@@ -67,8 +67,8 @@ pub(crate) struct KvServeArgs {
 
     /// Nodes of the cluster and their addresses
     ///
-    /// The list is the same at all nodes when the cluster begins. A node that is added later names the
-    /// current members.
+    /// The list is the same at all nodes when the cluster begins. Nodes added later name the current
+    /// members.
     #[arg(long, value_name = "N=ADDR:PORT,...", required = true, value_delimiter = ',')]
     pub(crate) peers: Vec<Peer>,
 
@@ -80,7 +80,7 @@ pub(crate) struct KvServeArgs {
     /// Directory for the log: writes are synced before they are acknowledged [default: all state in
     /// memory]
     ///
-    /// The directory is created if it does not exist, and belongs to this node alone.
+    /// The directory is created on demand, and belongs to this node alone.
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
@@ -150,7 +150,7 @@ impl ReadsChoice {
     }
 }
 
-/// The severity of the events that are logged.
+/// The severity of logged events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
     /// Failures that keep the replica from working
@@ -290,7 +290,7 @@ With --json: {existed}.";
 
 /// Compare and set: set a key's value if it is as expected
 ///
-/// If it is not, the exit code is 1 and the store is unchanged.
+/// Otherwise the exit code is 1 and the store is unchanged.
 #[derive(Args, Debug)]
 #[command(after_long_help = CAS_AFTER_HELP)]
 pub(crate) struct KvCasArgs {
@@ -339,8 +339,8 @@ With --json: {done, revision}, the revision that the key has now, or null if it 
 
 /// Print the keys of a range with their values, in order
 ///
-/// A line for each key: the key, a tab, the value; unprintable text is escaped. Long ranges are read
-/// page by page, and each page is a state at one moment.
+/// A line per key: the key, a tab, the value; unprintable text is escaped. Long ranges are read page by
+/// page, and each page is a state at one moment.
 #[derive(Args, Debug)]
 #[command(after_long_help = SCAN_AFTER_HELP)]
 pub(crate) struct KvScanArgs {
@@ -379,14 +379,14 @@ Examples:
 
 With --json: an object for each key, {key, revision, value}; key_hex and value_hex for what is not UTF-8.";
 
-/// Print the state of each replica: its role, its log, its keys, and how far behind it is
+/// Print the state of every replica: its role, its log, its keys, and how far behind it is
 ///
 /// Asks the replicas of --servers, and all members that they name. The exit code is 1 if no replica
 /// leads.
 #[derive(Args, Debug)]
 #[command(after_long_help = STATUS_AFTER_HELP)]
 pub(crate) struct KvStatusArgs {
-    /// Print the counters of each replica, too
+    /// Print the counters of every replica, too
     #[arg(long)]
     pub(crate) counters: bool,
 
@@ -413,9 +413,9 @@ pub(crate) struct KvMemberArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KvMemberCommand {
-    /// Add a node: start it afterwards; it becomes a voter when it has caught up
+    /// Add a node: start the node afterwards; after catching up it becomes a voter
     Add(KvMemberAddArgs),
-    /// Remove a node, alive or not: stop it afterwards
+    /// Remove a node, alive or not: stop the node afterwards
     Remove(KvMemberRemoveArgs),
 }
 
@@ -456,7 +456,7 @@ pub(crate) struct KvMemberRemoveArgs {
 #[derive(Args, Debug)]
 #[command(after_long_help = TRANSFER_AFTER_HELP)]
 pub(crate) struct KvTransferArgs {
-    /// The node that is to lead
+    /// The new leader
     #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) node: u16,
 

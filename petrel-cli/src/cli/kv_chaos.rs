@@ -10,15 +10,15 @@ use crate::units::parse_duration;
 
 /// Kill, stop and cut off real replicas, and check the answers that their clients get
 ///
-/// Replicas are processes in network namespaces of their own. Each phase runs a new cluster, in memory
-/// or on disk. Its replicas are killed and restarted, stopped, replaced and asked to hand leadership
-/// over; links go down, and packets are cut off and lost. The run checks the histories of concurrent
-/// clients for linearizability (by porcupine, which Go builds). It also checks that no write is lost or
-/// applied twice, that the cluster serves again and becomes whole, and that its replicas then agree.
+/// Replicas are processes in separate network namespaces. Every phase runs a new cluster, in memory or
+/// on disk. Its replicas are killed and restarted, stopped, replaced and asked to hand leadership over;
+/// links go down, and packets are cut off and lost. The run checks the histories of concurrent clients
+/// for linearizability (by porcupine, which Go builds). Other checks: no write is lost or applied twice,
+/// the cluster serves again and becomes whole, and its replicas then agree.
 ///
 /// The command needs Linux with the programs ip, nft, unshare, nsenter and go, and root or user
-/// namespaces; without them it says `skipped`. Everything it creates is removed when it ends or is
-/// interrupted, except the files of a violation. The exit code is then 1.
+/// namespaces; otherwise it says `skipped`. At its end or interruption all remains are removed, except
+/// the files of a violation. The exit code is then 1.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct KvChaosArgs {
@@ -26,7 +26,7 @@ pub(crate) struct KvChaosArgs {
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
 
-    /// Seed of settings, clients and faults [default: a new seed for each invocation]
+    /// Seed of settings, clients and faults [default: a new seed for every invocation]
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
 

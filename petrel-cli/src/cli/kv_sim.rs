@@ -6,11 +6,11 @@ use super::values::parse_seed;
 
 /// Run real replicas over a simulated network that fails, and check the answers that clients get
 ///
-/// Each seed is a cluster of its own, with clients that write and read a few keys. Meanwhile replicas
+/// Every seed is a separate cluster, with clients that write and read a few keys. Meanwhile replicas
 /// crash, with their disks and without, the network is cut or loses packets, disks are slow, clocks
 /// differ, and nodes join and leave. The run checks the histories for linearizability (by porcupine, if
-/// Go can build it). It also checks that no write is lost or applied twice, that replicas agree, and
-/// that the cluster recovers when the faults have ended.
+/// Go can build it). Other checks: no write is lost or applied twice, replicas agree, and the cluster
+/// recovers when the faults have ended.
 ///
 /// A seed that fails is printed with the command that replays it. The exit code is then 1.
 #[derive(Args, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct KvSimArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
 
-    /// The first seed to run [default: new random seeds for each invocation]
+    /// The first seed to run [default: new random seeds for every invocation]
     #[arg(long, visible_alias = "first", value_name = "SEED", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
 

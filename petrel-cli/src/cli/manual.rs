@@ -19,11 +19,11 @@ Examples:
   petrel completions bash > /etc/bash_completion.d/petrel
   petrel completions zsh > ~/.zfunc/_petrel";
 
-/// Write manual pages: one for the command, and one for each subcommand
+/// Write manual pages: a page for the command, and pages for the subcommands
 #[derive(Args, Debug)]
 #[command(after_long_help = MAN_AFTER_HELP)]
 pub(crate) struct ManArgs {
-    /// The directory for the pages; created if it does not exist
+    /// The directory for the pages, created on demand
     #[arg(value_name = "DIRECTORY")]
     pub(crate) directory: PathBuf,
 }

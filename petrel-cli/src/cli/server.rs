@@ -47,8 +47,8 @@ pub(crate) struct ServeArgs {
 pub(crate) struct ListenArgs {
     /// Address and TCP port of the control plane
     ///
-    /// A host name is looked up. IPv6 addresses stand in brackets. Port 0 selects any free port and
-    /// prints it.
+    /// A host name is looked up. IPv6 addresses stand in brackets. Port 0 selects and prints any free
+    /// port.
     #[arg(long = "listen", value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
     #[arg(value_parser = parse_listen)]
     pub(crate) address: SocketAddr,

@@ -7,9 +7,9 @@ use super::values::parse_seed;
 
 /// Run real endpoints over a simulated network that fails in every way it can
 ///
-/// Each seed is a world of its own: hosts, links and switches with loss, duplication, reordering,
+/// Every seed is a separate world: hosts, links and switches with loss, duplication, reordering,
 /// corruption, delay, partitions, pauses, crashes and restarts, under a load of small, large and nested
-/// calls. After each run checkers verify that every call ended exactly once, every handler ran at most
+/// calls. After every run checkers verify that every call ended exactly once, every handler ran at most
 /// once, every byte arrived, and nothing leaked. The clock is virtual, so a seed yields the same run
 /// everywhere.
 ///
@@ -25,7 +25,7 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
 
-    /// The first seed to run [default: new random seeds for each invocation]
+    /// The first seed to run [default: new random seeds for every invocation]
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
 

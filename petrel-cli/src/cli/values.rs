@@ -15,7 +15,7 @@ use crate::units::parse_size;
 /// The transport that a session may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportChoice {
-    /// Shared memory if both ends are on one host and belong to one user, else UDP
+    /// Shared memory if the two ends are on one host and belong to one user, else UDP
     Auto,
     /// Kernel UDP
     Udp,
@@ -35,7 +35,7 @@ pub(crate) enum BenchTransport {
 /// How an endpoint waits for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IdleChoice {
-    /// Poll without end: the lowest latency, a whole CPU for each endpoint
+    /// Poll without end: the lowest latency, a whole CPU per endpoint
     Poll,
     /// Poll for a while and let other threads run in between, then sleep until a packet arrives
     Spin,

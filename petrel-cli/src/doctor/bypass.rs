@@ -1,4 +1,4 @@
-//! Ways around the kernel's network stack. Petrel needs none of them; the checks serve users who plan to
+//! Ways around the kernel's network stack. Petrel does not need any; the checks serve users who plan to
 //! bypass the kernel.
 
 use std::fs;
@@ -90,7 +90,7 @@ fn rdma_devices() -> Check {
     Check::info(AREA, "rdma-devices", found)
 }
 
-/// Returns the sorted names in a folder; none if it does not exist.
+/// Returns the sorted names in a folder; empty for a missing folder.
 fn folder_entries(path: &str) -> Vec<String> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<_> =

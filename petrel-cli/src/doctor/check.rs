@@ -33,7 +33,7 @@ impl Status {
 pub(super) struct Check {
     /// Stable name, for scripts.
     pub(super) name: &'static str,
-    /// The part of the host that was checked.
+    /// The checked part of the host.
     pub(super) area: &'static str,
     /// The outcome.
     pub(super) status: Status,

@@ -1,7 +1,7 @@
 //! Reading and parsing `/proc` and `/sys`.
 //!
 //! Kernels, architectures and containers lack some of these files, so every reader here returns an
-//! `Option`. Every parser accepts text, so that tests can pass samples.
+//! `Option`. Every parser accepts text, so tests can pass samples.
 
 use std::fs::File;
 use std::io::Read;
@@ -43,7 +43,7 @@ pub(super) fn meminfo_count(meminfo: &str, name: &str) -> Option<u64> {
 }
 
 /// Returns the number of CPUs in a list such as `0-3,8,10-11`; `None` for other text. Huge ranges cost
-/// no time, because they are not enumerated.
+/// no time, because nothing is enumerated.
 pub(super) fn cpu_list_count(list: &str) -> Option<usize> {
     let list = list.trim();
     if list.is_empty() {

@@ -81,7 +81,7 @@ fn transparent_huge_pages() -> Check {
     }
 }
 
-/// Reports the limit; only transports that share memory with a device lock it.
+/// Reports the limit; only transports that share memory with a device lock memory.
 fn locked_memory() -> Check {
     let found = describe(getrlimit(Resource::Memlock));
     Check::info(AREA, "locked-memory", format!("{found}; UDP and shared memory lock none"))

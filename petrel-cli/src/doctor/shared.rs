@@ -1,5 +1,5 @@
-//! Requirements of the shared-memory transport: anonymous memory that cannot be truncated, and a way to
-//! pass it to a peer. Without them Petrel uses UDP between processes of one host.
+//! Requirements of the shared-memory transport: anonymous memory protected from truncation, and a way to
+//! share memory with a peer. Otherwise Petrel uses UDP between processes of a host.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -43,7 +43,7 @@ fn sealed_memory() -> Check {
     }
 }
 
-/// Creates memory, seals it, and checks that truncation is refused.
+/// Creates and seals memory, and checks that truncation fails.
 fn try_sealed_memory() -> io::Result<()> {
     let file = new_memory_file(MemfdFlags::empty())?;
     ftruncate(&file, TRIAL_BYTES)?;

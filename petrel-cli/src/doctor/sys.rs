@@ -1,4 +1,4 @@
-//! The two system calls of the checks that have no safe wrapper.
+//! The two system calls without a safe wrapper.
 //!
 //! Both are sound for the same reason. The kernel only reads, during the call, from memory that a local
 //! variable of the caller owns and whose size is passed along; no pointer outlives the call. The

@@ -1,8 +1,8 @@
 //! Datagrams over loopback, segmentation offload both ways, and IPv6.
 //!
-//! Every check sends real datagrams between two sockets that are connected to each other, so that
-//! foreign datagrams cannot interfere. A check waits at most [`PATIENCE`] for datagrams that must arrive
-//! at once.
+//! Every check sends real datagrams between two sockets that are connected to one another, so foreign
+//! datagrams cannot interfere. A check waits at most [`PATIENCE`] for datagrams that must arrive at
+//! once.
 
 use std::io;
 use std::net::UdpSocket;
@@ -135,7 +135,7 @@ fn round_trip(address: &str) -> io::Result<()> {
     expect(&receiver, &PAYLOAD[..SEGMENT_BYTES])
 }
 
-/// Sends two datagrams by one call, and receives them separately.
+/// Sends two datagrams by a single call, and receives them separately.
 fn send_segmented(address: &str) -> io::Result<()> {
     let (sender, receiver) = socket_pair(address)?;
     enable_segmentation(&sender)?;
@@ -143,7 +143,7 @@ fn send_segmented(address: &str) -> io::Result<()> {
     PAYLOAD.chunks(SEGMENT_BYTES).try_for_each(|segment| expect(&receiver, segment))
 }
 
-/// Receives two datagrams by one call: returns false if the option had no effect.
+/// Receives two datagrams by a single call: returns false if the option had no effect.
 fn receive_coalesced(address: &str) -> io::Result<bool> {
     let (sender, receiver) = socket_pair(address)?;
     set_int_option(&receiver, libc::SOL_UDP, libc::UDP_GRO, 1)?;
@@ -157,7 +157,7 @@ fn receive_coalesced(address: &str) -> io::Result<bool> {
     }
 }
 
-/// Sends all segments, by one call if the kernel can, else one by one.
+/// Sends all segments, by a single call if the kernel can, else one by one.
 fn send_all(sender: &UdpSocket) -> io::Result<()> {
     if enable_segmentation(sender).is_ok() && sender.send(&PAYLOAD).is_ok() {
         return Ok(());
@@ -170,7 +170,7 @@ fn enable_segmentation(sender: &UdpSocket) -> io::Result<()> {
     set_int_option(sender, libc::SOL_UDP, libc::UDP_SEGMENT, SEGMENT_BYTES as libc::c_int)
 }
 
-/// Returns two sockets that receive only from each other.
+/// Returns two sockets that receive only from their partner.
 fn socket_pair(address: &str) -> io::Result<(UdpSocket, UdpSocket)> {
     let (sender, receiver) = (UdpSocket::bind(address)?, UdpSocket::bind(address)?);
     sender.connect(receiver.local_addr()?)?;

@@ -7,8 +7,8 @@
 //! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch
 //! and worker. On two CPUs the clients and a dispatch endpoint take turns on one, and the workers have
 //! the other ([`together`]): while the dispatch endpoint runs a scan, the clients could not get an
-//! answer anyway. With the workers on the clients' CPU instead, they would take from the clients the
-//! time that they save the dispatch thread.
+//! answer anyway. With the workers on the clients' CPU instead, workers would take from the clients the
+//! time saved in the dispatch thread.
 
 mod keys;
 mod load;
@@ -67,8 +67,8 @@ enum Kind {
     ScansInDispatch,
 }
 
-/// The server process pauses after every second window: the kernel throttles a real-time thread that has
-/// run for most of a second.
+/// The server process pauses after every second window: the kernel throttles a real-time thread after
+/// most of a second.
 const KINDS: [Kind; 8] = [
     Kind::Echo,
     Kind::Lookups,
@@ -99,7 +99,7 @@ struct Apart {
     clients: Clients,
 }
 
-/// An endpoint with a session for each client, and the clients' calls.
+/// An endpoint with a session per client, and the clients' calls.
 struct Clients {
     endpoint: Endpoint<Load>,
 }
@@ -158,7 +158,7 @@ fn measure(
     Ok(Report::new(args, transport, cpus, &all))
 }
 
-/// Puts this thread on the clients' CPU, with real-time priority if that is allowed.
+/// Puts this thread on the clients' CPU, with real-time priority if allowed.
 fn seat(cpus: Option<[usize; 2]>) -> Result<Seated, Failure> {
     let seat = Seat { cpu: cpus.map(|[client, _]| client), is_realtime: true };
     Ok(seat.take().or_else(|_| Seat { is_realtime: false, ..seat }.take())?)
@@ -207,7 +207,7 @@ impl Clients {
         }
     }
 
-    /// Makes calls for a window; `between` runs after each turn of the event loop.
+    /// Makes calls for a window; `between` runs after every turn of the event loop.
     fn call(&mut self, demand: Demand, between: impl FnMut()) -> Result<load::Outcome, Failure> {
         let outcome = load::window(&mut self.endpoint, demand, between)?;
         match &outcome.first_failure {

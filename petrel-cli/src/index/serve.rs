@@ -39,9 +39,9 @@ struct Ended {
     endpoints: Vec<Box<RawValue>>,
 }
 
-/// Serves until it is interrupted, then drains.
+/// Serves until interrupted, then drains.
 pub(super) fn run(args: &IndexServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts, so that this thread alone receives the signals.
+    // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::catch()?;
     let server = Server::start(&config(args))?;
     announce(args, server.address(), output)?;
@@ -114,7 +114,7 @@ fn print(stopped: &Stopped, output: Output) -> Result<(), Failure> {
     print_counters(counters, output)
 }
 
-/// Prints the counters that are not zero, as a table.
+/// Prints the nonzero counters, as a table.
 pub(super) fn print_counters(counters: &[(String, u64)], output: Output) -> Result<(), Failure> {
     let mut table = output.table(&["counter", "value"]);
     for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {

@@ -25,8 +25,7 @@ struct Lines {
     repeated: Mutex<Repeated>,
 }
 
-/// Time between two lines of the same warning. A replica that is not admitted asks twenty times a
-/// second.
+/// Time between two lines of the same warning. A replica without admission asks twenty times a second.
 const WARNING_EVERY: Duration = Duration::from_secs(1);
 
 /// Warnings by their place in the source code: the time of the last line, and the number of omitted
@@ -109,8 +108,8 @@ fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Returns the date this many days after 1 January 1970, by counting from 1 March of year 0, so that
-/// leap days come last.
+/// Returns the date this many days after 1 January 1970, by counting from 1 March of year 0, so leap
+/// days come last.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let days = days + 719_468;

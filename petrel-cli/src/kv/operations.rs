@@ -76,8 +76,8 @@ pub(super) fn get(args: &KvGetArgs, output: Output) -> Result<Outcome, Failure> 
     Ok(Outcome::Success)
 }
 
-/// Prints the value, and ends the line on a terminal, so that the shell's prompt starts a new one; a
-/// file gets the value alone.
+/// Prints the value, and ends the line on a terminal, so the shell's prompt starts a new one; a file
+/// gets the value alone.
 fn print_value(value: &[u8], format: FormatArgs) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if format.hex {
@@ -163,7 +163,7 @@ fn consistency(stale: bool) -> Consistency {
     if stale { Consistency::Stale } else { Consistency::Linearizable }
 }
 
-/// Returns the first key after all keys with a prefix; `None` if there is no such key.
+/// Returns the first key after all keys with a prefix; `None` if there are no further keys.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut after = prefix[..=last].to_vec();

@@ -43,9 +43,9 @@ struct Stopped {
     sessions_cut: usize,
 }
 
-/// Serves until it is interrupted, then hands leadership over and drains, within limits.
+/// Serves until interrupted, then hands leadership over and drains, within limits.
 pub(super) fn run(args: &KvServeArgs, output: Output) -> Result<Outcome, Failure> {
-    // Before any thread starts, so that this thread alone receives the signals.
+    // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::catch()?;
     let config = config(args)?;
     let address = config.address;
@@ -96,7 +96,7 @@ fn announce(args: &KvServeArgs, address: SocketAddr, output: Output) -> Result<(
     Ok(output.record(&Ready { event, address, pid, node, peers })?)
 }
 
-/// The replica, on a thread of its own.
+/// The replica, on a separate thread.
 struct Serving {
     stop: Arc<AtomicBool>,
     thread: thread::JoinHandle<Result<usize, Failure>>,
@@ -131,12 +131,12 @@ impl Serving {
             })?;
         match receiver.recv() {
             Ok(()) => Ok(Self { stop, thread }),
-            // The replica ended before it listened: its result has the reason.
+            // The replica ended before listening: its result has the reason.
             Err(_) => Err(join(thread).err().unwrap_or_else(ended)),
         }
     }
 
-    /// Stops the replica. Returns the number of sessions that were cut.
+    /// Stops the replica. Returns the number of cut sessions.
     fn end(self) -> Result<usize, Failure> {
         // The replica's clock ticks at least every second heartbeat, so the replica notices soon.
         self.stop.store(true, Ordering::Release);

@@ -63,7 +63,7 @@ pub(super) fn run(args: &KvStatusArgs, output: Output) -> Result<Outcome, Failur
     Ok(Outcome::Success)
 }
 
-/// Asks the replicas of `--servers`, and then the members that they name.
+/// Asks the replicas of `--servers`, and then their members.
 fn ask_all(cluster: &mut Cluster) -> Vec<Replica> {
     let mut asked = BTreeSet::new();
     let mut next: BTreeSet<SocketAddr> = cluster.addresses.iter().copied().collect();

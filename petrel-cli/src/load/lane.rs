@@ -17,7 +17,7 @@ pub(super) struct Lane {
     pub(super) started_ns: Option<u64>,
     /// Number of the call in flight.
     call: u64,
-    /// Both buffers, before the first call.
+    /// The two buffers, before the first call.
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 

@@ -29,7 +29,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Adds a latency; beyond a minute it counts as a minute.
+    /// Adds a latency, limited to a minute.
     pub(crate) fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
     }

@@ -1,7 +1,7 @@
 //! Bytes that identify their call and their place.
 
-/// Distance between the numbers of adjacent words: odd, so that all words of a message differ, and with
-/// bits everywhere, so that neighbours differ in all bytes.
+/// Distance between the numbers of adjacent words: odd, so all words of a message differ, and with bits
+/// everywhere, so neighbours differ in all bytes.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The bytes of a message. Every word depends on the call and on its place, so a byte of another call or
@@ -12,8 +12,8 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Creates the pattern of a call. The first byte counts calls, so that consecutive messages of one
-    /// byte differ.
+    /// Creates the pattern of a call. The first byte counts calls, so consecutive messages of one byte
+    /// differ.
     pub(crate) fn new(seed: u64, call: u64) -> Self {
         let mixed = mix(seed ^ mix(call));
         let counter = (call ^ (mixed >> 31)) & 0xff;
@@ -48,7 +48,7 @@ impl Pattern {
     }
 }
 
-/// Spreads the high bits, so that small messages depend on the whole number.
+/// Spreads the high bits, so small messages depend on the whole number.
 fn scramble(number: u64) -> u64 {
     number ^ (number >> 31)
 }

@@ -1,7 +1,7 @@
 //! Stamps by which a reply proves to be the reply to its call, at almost no cost.
 //!
 //! Comparing every byte of 8 MiB takes as long as sending them, and comparing a small message a fifth of
-//! a call. So a benchmark stamps the number of the call into a few places: at both ends of a small
+//! a call. So a benchmark stamps the number of the call into a few places: at the two ends of a small
 //! message, in every 8 KiB of a large message, or in every KiB if packets get lost. The stamps detect
 //! replies to another call, truncated messages, packets of an earlier call and exchanged packets. They
 //! miss a flipped bit elsewhere; `petrel ping` and `petrel demo` compare every byte for that.

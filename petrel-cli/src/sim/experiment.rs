@@ -1,7 +1,7 @@
 //! `petrel sim experiment`: figures of endpoints over a simulated network, in virtual time.
 //!
 //! The library runs the experiments and returns rows; this module turns them into tables, JSON and
-//! plots. The output does not depend on this machine, so that two runs of a seed can be compared byte by
+//! plots. The output does not depend on this machine, so two runs of a seed can be compared byte by
 //! byte. The exception is `veth`, which measures this machine.
 
 mod cc_cost;
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
     }
 }
 
-/// The function that gets every row as soon as it exists.
+/// The function that gets every row as soon as available.
 type OnRow<'a, R> = &'a mut (dyn FnMut(&R) + Send);
 
 /// Runs an experiment. Prints every row as JSON at once; at the end the table, the plot, and the command

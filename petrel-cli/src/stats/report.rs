@@ -25,7 +25,7 @@ struct Endpoint {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters(Vec<(String, u64)>);
 
-/// Counters with a title, or the reason why they are missing.
+/// Counters with a title, or the reason for their absence.
 pub(super) struct Group<'a> {
     pub(super) title: String,
     pub(super) counters: Result<&'a Counters, &'a str>,

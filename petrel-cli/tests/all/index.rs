@@ -7,7 +7,7 @@ use crate::common::{comes_true, command, finish, petrel, record, records, stderr
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// A running `petrel index serve`; killed on drop if it still runs.
+/// A running `petrel index serve`; killed on drop.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,

@@ -52,7 +52,7 @@ impl Cluster {
         kill_process(Pid::from_child(child), signal).unwrap();
     }
 
-    /// Waits for the end of a node that was asked to end; returns its exit code.
+    /// Waits for a node's end after a request to end; returns the exit code.
     fn wait(&mut self, node: usize) -> Option<i32> {
         let mut child = self.nodes[node - 1].take().unwrap();
         assert!(comes_true(|| child.try_wait().unwrap().is_some()), "node {node} does not end");
@@ -132,7 +132,7 @@ fn serve(arguments: &[&str]) -> Child {
         panic!("no replica: {:?}", finish(child));
     };
     assert_eq!(ready["event"], "ready", "{ready}");
-    // Further output is read, so that the replica never finds the pipe closed.
+    // Further output is read, so the replica never finds the pipe closed.
     std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
     child
 }

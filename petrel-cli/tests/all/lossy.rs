@@ -137,7 +137,7 @@ fn loss__interrupted_leaves_no_namespace_behind() {
     let process = Path::new("/proc").join(child.id().to_string());
     let own = namespaces(Path::new("/proc/self"));
     let mut made = BTreeSet::new();
-    // The run creates two namespaces once it measures.
+    // A measuring run has two namespaces.
     let is_at_work = comes_true(|| {
         made = namespaces(&process).difference(&own).cloned().collect();
         made.len() == 2 || child.try_wait().unwrap().is_some()

@@ -41,7 +41,7 @@ fn call__that_takes_too_long_sends_its_cancel() {
             tell.send(endpoint.stats().protocol.cancels_received).unwrap();
         });
         let stop = stopped.recv().unwrap();
-        // The end of the link may overtake the frame that was sent last.
+        // The end of the link may overtake the last frame.
         for _ in 0..10 {
             let how = ["--method", "9", "--timeout", "100ms", "--transport", transport];
             let output = petrel(&[&["call", &address][..], &how].concat());

@@ -19,7 +19,7 @@ pub(crate) struct Build<'a> {
     pub(crate) variables: Vec<(&'static str, String)>,
 }
 
-/// The programs that were built.
+/// The built programs.
 #[derive(Debug, Default)]
 pub(crate) struct Artifacts {
     by_name: BTreeMap<(String, String), Artifact>,

@@ -1,6 +1,6 @@
 //! Measures whether the tests notice defects. `petrel-probe planted` breaks the library on purpose, in
 //! known ways, and reports the tests that find the defects. `petrel-probe mutants` does the same with
-//! small changes of any line. `petrel-probe reach` reports the lines that each kind of test executes
+//! small changes of any line. `petrel-probe reach` reports the lines that every kind of test executes
 //! (`docs/testing.md`).
 
 mod build;

@@ -35,7 +35,7 @@ fn subscription(aeron: &Aeron, stream: i32) -> Result<AeronSubscription, Failure
     Ok(adding.poll_blocking(PATIENCE)?)
 }
 
-/// Publishes a message, as soon as the stream has room for it.
+/// Publishes a message, as soon as the stream has room.
 #[inline]
 fn offer(publication: &AeronExclusivePublication, message: &[u8]) -> Result<(), Failure> {
     loop {

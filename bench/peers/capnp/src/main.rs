@@ -21,7 +21,7 @@ mod bench_capnp {
     include!(concat!(env!("OUT_DIR"), "/bench_capnp.rs"));
 }
 
-/// Buffers of the connection on each side, in bytes.
+/// Buffers of the connection on either side, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
 type Network = VatNetwork<BufReader<Compat<OwnedReadHalf>>>;

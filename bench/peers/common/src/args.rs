@@ -30,7 +30,7 @@ pub struct ServerArgs {
     #[arg(long, default_value_t = 0)]
     pub priority: u8,
     /// A directory in memory for this server alone, for libraries that store files; the process that
-    /// starts the server removes it.
+    /// starts the server removes the directory.
     #[arg(long)]
     pub scratch: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Timestamps at a cost of 10 ns, from the processor's counter if there is one: calls of some peers take
+//! Timestamps at a cost of 10 ns, from the processor's counter where possible: calls of some peers take
 //! 100 ns, of which `Instant::now` would take 24 ns.
 
 use std::time::{Duration, Instant};

@@ -4,10 +4,10 @@
 //!
 //! A bulk request is 8 MiB. Its first 16 bytes are the number of the call and a flag. From there on
 //! every 4 KiB start with an 8-byte stamp that depends on call and place; the rest is a fixed pattern.
-//! The reply is 32 bytes: the number of the call, the length, and two sums. The first sum is over the
-//! stamps: it detects memory of a former call and misplaced pieces in every call, at the cost of 2 048
-//! loads. The second sum is over all words. The flag requests it in the first calls of a window, which
-//! do not count, because summing costs as much as copying.
+//! The reply is 32 bytes: the number of the call, the length, and two sums. The first sum, over the
+//! stamps, detects memory of a former call and misplaced pieces in every call, at the cost of 2 048
+//! loads. The second sum is over all words. The flag requests the second sum in the first, uncounted
+//! calls of a window, because summing costs as much as copying.
 
 /// Size of small requests and their replies.
 pub const SMALL_BYTES: usize = 32;
@@ -66,7 +66,7 @@ fn put_word(bytes: &mut [u8], at: usize, word: u64) {
 
 /// The state of a bulk request's memory, which is reused call after call.
 pub struct Bulk {
-    /// Sum of all words that are the same in all calls.
+    /// Sum of all constant words.
     fixed_sum: u64,
     calls: u64,
     stamp_sum: u64,
@@ -131,7 +131,7 @@ fn reply_of(words: [u64; 4]) -> [u8; REPLY_BYTES] {
     reply
 }
 
-/// The server's side of a bulk request: receives it in pieces, in order, and computes the reply.
+/// The server's side of a bulk request: receives pieces in order, and computes the reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sink {
     length: usize,

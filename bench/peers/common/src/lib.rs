@@ -1,4 +1,4 @@
-//! The shared code of all peers' programs, so that all are measured alike.
+//! The shared code of all peers' programs, so all are measured alike.
 //!
 //! A peer is a program with two roles: `server` prints `ready ADDRESS` and serves until it is killed;
 //! `client` runs one [`Plan`] against the server and prints one [`Outcome`] as a line of JSON. A process

@@ -30,7 +30,7 @@ pub struct Meter {
     latencies: Histogram<u64>,
 }
 
-/// The time at which calls began to count, and the calls that had ended by then.
+/// The time at which calls began to count, and the number of calls ended by then.
 struct Warm {
     at: u64,
     ended: u64,
@@ -97,7 +97,7 @@ impl Meter {
         Ok(())
     }
 
-    /// Reads the clock. With one call in flight the time between two readings is a round trip.
+    /// Reads the clock. With a single call in flight the time between two readings is a round trip.
     #[inline]
     fn read_clock(&mut self) {
         let before = std::mem::replace(&mut self.now, clock::ticks());

@@ -15,13 +15,13 @@ pub struct Outcome {
     pub calls_per_second: f64,
     /// Bits of the requests, per time.
     pub gbit_per_second: f64,
-    /// Median latency; only with one call in flight.
+    /// Median latency; only with a single call in flight.
     pub p50_ns: Option<u64>,
     /// The 99th percentile.
     pub p99_ns: Option<u64>,
     /// The 99.9th percentile.
     pub p999_ns: Option<u64>,
-    /// The version that the library reports, if the lock file does not contain it.
+    /// The version that the library reports, if missing in the lock file.
     #[serde(default)]
     pub version: Option<String>,
 }

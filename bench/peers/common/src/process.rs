@@ -5,9 +5,9 @@ use std::io;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Keeps this thread, and all threads that it starts, on a CPU, with a real-time priority if `priority`
-/// is not 0. Lets the system kill this process when the parent thread ends, so that a killed runner
-/// leaves no process behind.
+/// Keeps this thread, and its child threads, on a CPU, with a real-time priority if `priority` is not 0.
+/// Lets the system kill the process when the parent thread ends, so a killed runner leaves no process
+/// behind.
 ///
 /// # Errors
 /// The system's error, for instance that there is no such CPU, or that the priority is not allowed.

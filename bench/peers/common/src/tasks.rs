@@ -11,7 +11,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::content::{self, BULK_BYTES, Bulk};
 use crate::{Failure, Meter, Outcome, Plan, Workload};
 
-/// Runs a server or client on this thread, with all its tasks, because it has one CPU.
+/// Runs a server or client with all its tasks on the calling thread, because a process has one CPU.
 ///
 /// # Errors
 /// The failure of the future.

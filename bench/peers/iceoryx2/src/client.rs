@@ -70,7 +70,7 @@ struct Lane {
 struct Starter {
     client: BulkClient,
     is_lent: bool,
-    /// Addresses of the pieces that were written before.
+    /// Addresses of the pieces with constant words written.
     written: HashSet<usize>,
 }
 

@@ -27,7 +27,7 @@ fn main() -> Result<(), Failure> {
     peers_common::run(server::serve, client::call)
 }
 
-/// Creates a node whose files are the server's own, so that removing them leaves nothing behind.
+/// Creates a node whose files are the server's own, so removing them leaves nothing behind.
 fn node(directory: &str) -> Result<Node<ipc::Service>, Failure> {
     let mut config = Config::default();
     config.global.set_root_path(&Path::new(directory.as_bytes())?);

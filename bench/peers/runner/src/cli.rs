@@ -34,8 +34,8 @@ pub(crate) struct Cli {
 
     /// Client and server run with the lowest real-time priority, before all ordinary threads. If other
     /// programs use the CPUs permanently, only this flag makes measurements possible. Keep windows and
-    /// their warm-up under 0.8 s together: the kernel throttles a real-time thread that has run for 0.95
-    /// s of a second.
+    /// their warm-up under 0.8 s together: the kernel throttles a real-time thread after 0.95 s of a
+    /// second.
     #[arg(long)]
     pub(crate) realtime: bool,
 

@@ -1,5 +1,5 @@
 //! The CPU time of other programs during a window. A compiler in the background worsens every figure,
-//! and most of all those of polling peers, because they need their CPUs permanently.
+//! above all for polling peers, which need their CPUs permanently.
 
 use std::fs;
 use std::thread;
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(250);
 #[derive(Clone, Copy)]
 struct Used {
     by_all: u64,
-    /// By this process and by its children that have ended.
+    /// By this process and by its ended children.
     by_us: u64,
 }
 

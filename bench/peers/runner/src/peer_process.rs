@@ -1,4 +1,4 @@
-//! A process of a peer. Its lines are read with a time limit, and it does not outlive its owner.
+//! A process of a peer. Reading its lines has a time limit, and the process does not outlive its owner.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use peers_common::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Most time for a process to end after SIGTERM, so that it can remove its shared memory.
+/// Most time for a process to end after SIGTERM, in which it can remove shared memory.
 const GRACE: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(2);
 
-/// Most bytes of a failed peer's error output that are read.
+/// Most bytes to read of a failed peer's error output.
 const ERRORS_BYTES_MAX: u64 = 64 << 10;
 
-/// A process. Dropping it ends it.
+/// A process, ended on drop.
 pub(crate) struct PeerProcess {
     child: Child,
     lines: Receiver<String>,
@@ -76,7 +76,7 @@ impl PeerProcess {
         }
     }
 
-    /// Returns the last error message of a process that has closed its output.
+    /// Returns the last error message of a process with closed output.
     fn why_it_ended(&mut self) -> String {
         self.end();
         let status = self.child.wait();
@@ -88,7 +88,7 @@ impl PeerProcess {
         }
     }
 
-    /// Asks the process to end, and kills it if it does not.
+    /// Asks the process to end; kills a process that refuses.
     fn end(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);

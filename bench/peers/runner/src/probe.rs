@@ -19,7 +19,7 @@ const PROBE: Duration = Duration::from_millis(5);
 /// Fewest batches of a probe: another program may use the CPUs most of the time.
 const BATCHES_MIN: usize = 64;
 
-/// Round trips between two readings of the clock, so that a reading weighs little.
+/// Round trips between two readings of the clock, so a reading weighs little.
 const BATCH: u64 = 16;
 
 /// A value between the observed 105 ns and 500 ns.

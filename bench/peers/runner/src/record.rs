@@ -18,7 +18,7 @@ use crate::window::Window;
 pub(crate) enum Record<'a> {
     /// Date, machine and command.
     Run(&'a Host),
-    /// A peer that was not measured.
+    /// A skipped peer.
     Skipped {
         peer: &'a str,
         why: &'a str,
@@ -35,7 +35,7 @@ pub(crate) enum Record<'a> {
     Median(&'a Row),
 }
 
-/// Writes the file, if it was requested, line by line, so that an interrupted run leaves its results.
+/// Writes the file, if requested, line by line: an interrupted run keeps its results.
 pub(crate) struct Recorder(Option<File>);
 
 impl Recorder {

@@ -1,5 +1,5 @@
-//! The order of the windows: in every round all peers take turns at every measurement, so that changes
-//! of the machine affect all peers alike.
+//! The order of the windows: in every round all peers take turns at every measurement, so changes of the
+//! machine affect all peers alike.
 
 use peers_common::Failure;
 
@@ -35,7 +35,7 @@ pub(crate) fn run(
     Ok(windows)
 }
 
-/// Runs a window, and repeats it while other programs use the CPUs; returns the last one in any case.
+/// Runs a window, and repeats the window while other programs use the CPUs; returns the last result.
 fn undisturbed(
     entry: &Entry,
     measurement: Measurement,

@@ -22,7 +22,7 @@ const HEADINGS: [&str; 12] = [
 /// Columns from here on are numbers.
 const FIRST_NUMBER: usize = 4;
 
-/// Formats the rows as a table that is also valid Markdown.
+/// Formats the rows as a Markdown table.
 pub(crate) fn render(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header(HEADINGS);

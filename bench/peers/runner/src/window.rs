@@ -32,7 +32,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns true if other programs used too much of the CPUs, so that the window should be repeated.
+    /// Returns true if other programs used too much of the CPUs, so the window should be repeated.
     pub(crate) fn is_disturbed(&self) -> bool {
         self.others.is_some_and(|share| share > DISTURBED)
     }
@@ -51,8 +51,7 @@ pub(crate) fn run(
         .map_err(|failure| format!("server: {failure}"))?;
     let address =
         server.line("ready ", cli.limit()).map_err(|failure| format!("server: {failure}"))?;
-    // The server starts before the probe, which leaves it time to settle; the probe shares the server's
-    // CPU.
+    // The server starts before the probe, and settles meanwhile; the probe shares the server's CPU.
     let before = probe::round_trip_ns(cpus)?;
     let outcome = call(client_command(entry, measurement, cli, cpus, &address), cli)
         .map_err(|failure| format!("client: {failure}"))?;
@@ -110,8 +109,7 @@ fn priority(cli: &Cli) -> &'static str {
     if cli.realtime { "1" } else { "0" }
 }
 
-/// A directory in memory for the files of a server. Dropping it also removes the remains of a killed
-/// server.
+/// A directory in memory for the files of a server, also those of a killed one; removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {

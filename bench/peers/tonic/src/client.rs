@@ -89,7 +89,7 @@ async fn hand_out(
 ) {
     while let Ok(Some(reply)) = replies.message().await {
         let Some(caller) = callers.borrow_mut().pop_front() else { break };
-        // A caller that has failed no longer waits.
+        // A failed caller no longer waits.
         let _ = caller.send(reply.data);
     }
     callers.borrow_mut().clear();

@@ -29,7 +29,7 @@ const CALL_TIMEOUT_NS: u64 = 5_000_000_000;
 /// The time limit for fetching a newcomer's counters.
 const STATS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An endpoint on a thread of its own, with one session.
+/// An endpoint on a separate thread, with one session.
 pub(super) struct Honest {
     shared: Arc<Shared>,
     port: u16,
@@ -120,7 +120,7 @@ impl Honest {
     }
 }
 
-/// Runs an independent client: it connects, makes a small call and one of the largest default size, and
+/// Runs an independent client: connects, makes a small call and a call of the largest default size, and
 /// asks for counters.
 pub(super) fn newcomer(address: SocketAddr) -> Result<(), Failure> {
     let mut endpoint = endpoint()?;

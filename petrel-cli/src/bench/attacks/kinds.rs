@@ -1,4 +1,4 @@
-//! The attacks. Each is set up, stays for a window, and is taken down.
+//! The attacks. Every attack is set up, stays for a window, and is taken down.
 
 use std::any::Any;
 use std::io::ErrorKind;
@@ -133,7 +133,7 @@ fn refused(what: &str) -> Failure {
     Failure::because(format!("the server refused the attacker's {what}"))
 }
 
-/// Opens a connection with a link to a data port of its own.
+/// Opens a connection with a link to a new data port.
 fn linked(target: Target) -> Result<(Connection, control::Link, UdpSocket), Failure> {
     let socket = UdpSocket::bind((target.address.ip(), 0))?;
     let port = socket.local_addr()?.port();

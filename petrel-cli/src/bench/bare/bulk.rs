@@ -72,7 +72,7 @@ pub(in super::super) struct Consumer {
     consumed: u64,
 }
 
-/// Returns both ends, for messages of `size` bytes, rounded up to whole chunks.
+/// Returns the two ends, for messages of `size` bytes, rounded up to whole chunks.
 pub(in super::super) fn ends(size: usize) -> (Producer, Consumer) {
     let chunk = || Chunk(UnsafeCell::new([0; CHUNK_BYTES]));
     let ring = Arc::new(Ring {
@@ -145,7 +145,7 @@ impl Drive for Producer {
     }
 
     fn give_up(&mut self, _: Duration) {
-        // The other end copies without waiting; it can only have ended.
+        // The answering end copies without waiting; the only possible reason is its end.
         (self.is_stopping, self.consumed) = (true, self.produced);
     }
 
@@ -172,7 +172,7 @@ impl Serve for Consumer {
         }
         let part = part(&mut self.message, self.consumed);
         // SAFETY: `produced` says that the chunk was written, and the producer does not touch the chunk
-        // until the store below frees it.
+        // until the store below.
         unsafe { *part = *self.ring.chunk(self.consumed) };
         if part[..8] != self.consumed.to_le_bytes() {
             self.ring.mismatched.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! UDP, many small messages: the bare rate.
 //!
-//! Datagrams of equal size are sent and received in runs. One system call sends a run and one receives a
-//! run, by segmentation and receive offload: the best that the medium can do. A run of one without
+//! Datagrams of equal size are sent and received in runs. A system call sends a run, or receives a run,
+//! by segmentation and receive offload: the optimum of the medium. A run of a single datagram without
 //! offload models a program that sends a datagram per message.
 
 use std::net::{SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use super::socket::{self, CALL_BYTES_MAX, Patience, SEGMENTS_MAX};
 use super::{Unfinished, message_bytes};
 use crate::failure::Failure;
 
-/// Runs in flight together: one in each direction.
+/// Runs in flight together: one per direction.
 const RUNS: u64 = 2;
 
 /// Whether datagrams are grouped into runs.
@@ -23,7 +23,7 @@ const RUNS: u64 = 2;
 pub(in super::super) enum Grouping {
     /// A run holds half of the datagrams in flight.
     Runs,
-    /// A system call for each datagram.
+    /// A system call per datagram.
     Singles,
 }
 
@@ -62,7 +62,7 @@ fn set_up(
     grouping: Grouping,
 ) -> Result<usize, Failure> {
     socket.connect(peer)?;
-    // The stamp needs 8 bytes: without it, datagrams are indistinguishable.
+    // The stamp needs 8 bytes: without a stamp, datagrams are indistinguishable.
     let datagram_bytes = message_bytes(size).clamp(8, CALL_BYTES_MAX);
     if grouping == Grouping::Runs {
         socket::cut_into(socket, datagram_bytes)?;
@@ -105,7 +105,7 @@ impl Caller {
         })
     }
 
-    /// Sends the owed datagrams, up to one run, by one call.
+    /// Sends the owed datagrams, up to one run, by a single call.
     #[inline]
     fn send(&mut self) {
         let count = self.owed.min(self.run);

@@ -1,8 +1,8 @@
 //! Shared memory, one message at a time: the bare round trip.
 //!
-//! A message occupies cache lines of its own, and the number that marks it as new lies on the first of
-//! them. So one line travels per direction for messages of up to 56 bytes; a ring with a separate index
-//! cannot do that.
+//! A message occupies cache lines of its own, and the number marking the message as new lies on the
+//! first line. So one line travels per direction for messages of up to 56 bytes; a ring with a separate
+//! index cannot do that.
 //!
 //! The words are relaxed atomics, which compile to plain loads and stores. The number is stored last
 //! (release) and loaded first (acquire), which orders the words.
@@ -52,7 +52,7 @@ pub(in super::super) struct Pong {
     number: u64,
 }
 
-/// Returns both ends, for messages of `size` bytes.
+/// Returns the two ends, for messages of `size` bytes.
 pub(in super::super) fn ends(size: usize) -> (Ping, Pong) {
     let words = message_words(size);
     let [request, response] = [(); 2].map(|()| Arc::new(Mailbox::new(words)));

@@ -101,7 +101,7 @@ impl Drive for Ping {
     fn turn(&mut self) {
         let Ok(bytes) = self.socket.recv(&mut self.response) else { return self.on_silence() };
         if socket::stamp(&self.response[..bytes]) < self.number {
-            // A late answer to a call that was given up.
+            // A late answer to an abandoned call.
             return;
         }
         self.window.answered += 1;

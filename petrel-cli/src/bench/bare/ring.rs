@@ -59,7 +59,7 @@ pub(in super::super) struct Echo {
     done: u64,
 }
 
-/// Returns both ends, for messages of `size` bytes with `in_flight` of them in flight.
+/// Returns the two ends, for messages of `size` bytes and `in_flight` messages in flight.
 pub(in super::super) fn ends(size: usize, in_flight: u16) -> (Caller, Echo) {
     let [requests, responses] = [(); 2].map(|()| Arc::new(Ring::new(size, in_flight)));
     let echo = Echo { requests: Arc::clone(&requests), responses: Arc::clone(&responses), done: 0 };

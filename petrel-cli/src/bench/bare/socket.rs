@@ -45,8 +45,7 @@ pub(in super::super) fn join(socket: &UdpSocket) -> Result<(), Failure> {
     Ok(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?)
 }
 
-/// Returns the number that a datagram carries; for a datagram that is too short, a number that is never
-/// expected.
+/// Returns a datagram's number; a short datagram yields a number that never occurs.
 #[inline]
 pub(in super::super) fn stamp(datagram: &[u8]) -> u64 {
     datagram.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
@@ -60,8 +59,7 @@ pub(in super::super) struct Patience {
 }
 
 impl Patience {
-    /// Returns true if outstanding datagrams count as lost by now. To be called once for each empty
-    /// poll.
+    /// Returns true if outstanding datagrams count as lost by now. To be called once per empty poll.
     #[inline]
     pub(in super::super) fn is_over(&mut self) -> bool {
         self.polls += 1;

@@ -139,8 +139,7 @@ impl Sender {
         match self.socket.recv(&mut bytes) {
             Ok(24) => {
                 let ack = Ack::parse(&bytes);
-                // After a silence, the acknowledgement may be older than the datagrams that were given
-                // up.
+                // After a silence, the acknowledgement may be older than the abandoned datagrams.
                 if ack.next >= self.acknowledged.next {
                     self.acknowledged = ack;
                 }

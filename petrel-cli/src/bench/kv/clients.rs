@@ -18,7 +18,7 @@ use crate::failure::Failure;
 pub(super) struct Clients {
     clients: Vec<KvClient>,
     keys: u64,
-    /// Windows so far: each window draws other keys.
+    /// Windows so far: every window draws other keys.
     windows: u64,
 }
 
@@ -33,7 +33,7 @@ struct Window {
 }
 
 impl Clients {
-    /// Creates the clients, and makes each put once, so that it knows the leader and has its session.
+    /// Creates the clients, and makes all of them put once, to learn the leader and open their sessions.
     pub(super) fn connect(
         endpoint: &mut Endpoint,
         cluster: &Cluster,

@@ -46,7 +46,7 @@ impl Drop for Directory {
     }
 }
 
-/// The CPUs of the clients and of each replica. The first replica leads.
+/// The CPUs of the clients and of every replica. The first replica leads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Places {
     clients: Option<usize>,

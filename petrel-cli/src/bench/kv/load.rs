@@ -1,5 +1,5 @@
-//! Raw calls: each client makes one call after the other, with hand-encoded requests, on a session of
-//! its own to the leader. Their cost is the lower bound of the store's own client.
+//! Raw calls: every client makes one call after the other, with hand-encoded requests, on a separate
+//! session to the leader. Their cost is the lower bound of the store's own client.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -72,7 +72,7 @@ impl Loader {
         Ok(Self { shared: Rc::new(RefCell::new(state)) })
     }
 
-    /// Writes each key once, in batches.
+    /// Writes every key once, in batches.
     pub(super) fn write_all(
         &mut self,
         endpoint: &mut Endpoint,

@@ -10,27 +10,27 @@ use crate::output::latency::Latencies;
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 64;
 
-/// Operations of one kind with one number of clients.
+/// Operations of a kind with a number of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// A call that the leader answers alone from memory: a stale get by `Context::call`.
     RawCall,
-    /// A put by `Context::call`, with a command that was encoded by hand.
+    /// A put by `Context::call`, with a hand-encoded command.
     RawPut,
-    /// Puts by a `KvClient` for each client.
+    /// Puts by a `KvClient` per client.
     Put,
-    /// Linearizable gets by a `KvClient` for each client.
+    /// Linearizable gets by a `KvClient` per client.
     Get,
-    /// Puts by one `KvClient`, all of them in flight together.
+    /// Puts by a shared `KvClient`, all in flight together.
     OneClientPut,
-    /// Linearizable gets by one `KvClient`, all of them in flight together.
+    /// Linearizable gets by a shared `KvClient`, all in flight together.
     OneClientGet,
-    /// Puts by one `KvClient` from another thread, all of them in flight together.
+    /// Puts by a shared `KvClient` from another thread, all in flight together.
     RemotePut,
 }
 
 impl Kind {
-    /// Returns the kinds that are measured with this number of clients.
+    /// Returns the kinds to measure with `clients` clients.
     pub(super) fn all(clients: usize) -> Vec<Self> {
         let mut all = vec![Self::RawCall, Self::RawPut, Self::Put, Self::Get, Self::RemotePut];
         if clients > 1 {
@@ -101,7 +101,7 @@ pub(super) fn key_of(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// The value of a key begins with the key, so that an answer for another key is detected.
+/// The value of a key begins with the key, so an answer for another key is detected.
 pub(super) fn value_of(key: &[u8; KEY_BYTES], fill: u8) -> [u8; VALUE_BYTES] {
     let mut value = [fill; VALUE_BYTES];
     value[..KEY_BYTES].copy_from_slice(key);

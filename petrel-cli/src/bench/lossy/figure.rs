@@ -40,10 +40,10 @@ pub(crate) struct LossFigure {
 pub(crate) struct Side {
     /// Bits of answered requests per second: the median of the windows.
     pub(crate) goodput_gbit: f64,
-    /// Requests answered; each answer was checked.
+    /// Requests answered; every answer was checked.
     pub(crate) answered: u64,
     pub(crate) elapsed_ns: u64,
-    /// Datagrams that both ends sent.
+    /// Datagrams that the two ends sent.
     pub(crate) sent: u64,
     /// Packets that arrived in both namespaces.
     pub(crate) arrived: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Side {
     pub(crate) duplicates: u64,
     pub(crate) timeouts: u64,
     pub(crate) probes: u64,
-    /// Losses that were detected without timeout or probe.
+    /// Losses detected without timeout or probe.
     pub(crate) found_early: u64,
     /// Latencies, if calls are timed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ impl Side {
     fn check(&self) -> Result<(), Failure> {
         let Self { sent, arrived, .. } = self;
         // Packets may be in flight when the counters are read, and a busy host drops some before the
-        // rules see them. If runs of datagrams arrived uncut, the number would be smaller by a factor.
+        // rules apply. If runs of datagrams arrived uncut, the number would be smaller by a factor.
         if (sent / 2..=sent + sent / 100 + 100).contains(arrived) || *sent < 100 {
             return Ok(());
         }

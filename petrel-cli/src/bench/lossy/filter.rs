@@ -2,7 +2,7 @@
 //!
 //! The rule sees UDP packets at their arrival. The sender's kernel has then cut its runs of datagrams
 //! into packets, because the devices accept no runs, and nothing has joined packets yet. So the rule
-//! decides on each packet separately. The control plane is TCP and loses nothing.
+//! decides on every packet separately. The control plane is TCP and loses nothing.
 //!
 //! Rules belong to their namespace and end with it.
 
@@ -16,16 +16,16 @@ use crate::failure::Failure;
 /// The unit of loss probabilities: one part of this number.
 pub(super) const WHOLE: u32 = 1_000_000_000;
 
-/// The table's name; it exists only in this command's namespaces.
+/// The table's name, used only in the command's namespaces.
 const TABLE: &str = "petrel_loss";
 
-/// Sets the loss of arriving packets at both ends, in parts per billion, and resets the counters.
+/// Sets the loss of arriving packets at the two ends, in parts per billion, and resets the counters.
 pub(super) fn set(stage: &Stage, loss_ppb: u32) -> Result<(), Failure> {
     let rules = rules(loss_ppb);
     stage.in_each_thread(move || tool("nft", &[&rules]).map_err(not_filtered)).map(|_| ())
 }
 
-/// Returns the counts of both ends since the loss was set.
+/// Returns the counts of the two ends since the loss was set.
 pub(super) fn count(stage: &Stage) -> Result<Packets, Failure> {
     let counts = stage.in_each_thread(|| {
         let text = tool("nft", &["-j", "list", "counters", "table", "ip", TABLE])?;
@@ -52,7 +52,7 @@ fn not_filtered(failure: Failure) -> Failure {
     Failure::because(text)
 }
 
-/// Returns rules that replace the table, if it exists, in one transaction.
+/// Returns rules that replace an old table in a single transaction.
 fn rules(loss_ppb: u32) -> String {
     let drop = match loss_ppb {
         0 => String::new(),
@@ -69,7 +69,7 @@ fn rules(loss_ppb: u32) -> String {
     )
 }
 
-/// Reads both counters from the output of `nft -j`.
+/// Reads the two counters from the output of `nft -j`.
 fn parse(text: &str) -> Option<Count> {
     let listing: Value = serde_json::from_str(text).ok()?;
     let objects = listing["nftables"].as_array()?;

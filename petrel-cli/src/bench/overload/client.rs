@@ -16,7 +16,7 @@ use crate::output::latency::Latencies;
 /// Time for calls to end after the last one was due.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The endpoint's longest sleep: after each, the loop checks for the end of the run.
+/// The endpoint's longest sleep: then the loop checks for the end of the run.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The offered load.
@@ -41,7 +41,7 @@ pub(super) enum Arrivals {
     Closed { calls: u16 },
 }
 
-/// The outcomes of the calls that were due in the measured time.
+/// The outcomes of the calls due in the measured time.
 pub(super) struct Outcomes {
     pub(super) offered: u64,
     pub(super) good: u64,
@@ -52,7 +52,7 @@ pub(super) struct Outcomes {
     pub(super) unsent: u64,
     /// Wrong answers, and unexpected failures.
     pub(super) wrong: u64,
-    /// Latencies of answered calls, from the time that they were due.
+    /// Latencies of answered calls, from their due time.
     pub(super) latency: Latencies,
     /// Latencies of calls that the server refused.
     pub(super) refusal: Latencies,
@@ -142,7 +142,7 @@ impl Load {
         }
     }
 
-    /// Makes the calls that are due.
+    /// Makes the due calls.
     fn act(self: &Rc<Self>, cx: &mut Context<'_>) {
         let Arrivals::Poisson { gap_mean_ns } = self.demand.arrivals else { return };
         while let Some(asked_ns) = self.next_due(cx.now_ns(), gap_mean_ns) {
@@ -223,7 +223,7 @@ impl Load {
         }
     }
 
-    /// Returns a permit if back-pressure demands one; an error if the limit refuses it.
+    /// Returns a permit if back-pressure demands one; an error if the limit refuses.
     fn permit(&self, place: usize, now_ns: u64) -> Result<Option<(usize, Permit)>, ()> {
         if !self.demand.has_back_pressure {
             return Ok(None);
@@ -244,7 +244,7 @@ impl Load {
     fn write(&self, request: &mut [u8], asked_ns: u64, now_ns: u64) -> [u8; wire::REPLY_BYTES] {
         let mut state = self.state.borrow_mut();
         state.number += 1;
-        // The time on the clock that both processes share.
+        // The time on the clock that the two processes share.
         let worthless_ns = wire::now_ns() + self.demand.slo_ns - now_ns.saturating_sub(asked_ns);
         wire::write_request(request, worthless_ns, state.number);
         wire::reply_to(request)
@@ -304,7 +304,7 @@ impl Load {
             }
         });
         match failure.execution {
-            // A call that expired before it was sent carries no information about the server.
+            // A call that expired unsent carries no information about the server.
             Execution::NotSent => ConcurrencyLimit::ended,
             Execution::MayHaveExecuted => ConcurrencyLimit::timed_out,
             _ => ConcurrencyLimit::refused,

@@ -1,4 +1,4 @@
-//! The server's process: an endpoint, workers that sleep for each request, and their counters.
+//! The server's process: an endpoint, workers that sleep for every request, and their counters.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ impl Account {
         self.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
     }
 
-    /// Returns the counts since the last call, and resets them.
+    /// Returns and resets the counts since the last call.
     fn take(&self) -> Done {
         let take = |sum: &AtomicU64| sum.swap(0, Ordering::Relaxed);
         Done {

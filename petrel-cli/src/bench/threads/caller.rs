@@ -64,7 +64,7 @@ impl Caller {
         self.endpoint.alloc(8).map_err(Failure::because)
     }
 
-    /// Runs the event loop until calls have ended, counts them, and returns their buffers.
+    /// Runs the event loop until calls have ended; counts the calls, and returns their buffers.
     fn wait(&mut self, tally: &mut Tally) -> Vec<(MsgBuf, MsgBuf)> {
         let ended = Rc::clone(&self.ended);
         self.endpoint.run_until(|_, _| ended.count.get() > 0);

@@ -1,5 +1,5 @@
-//! The cost of crossing a thread, separated from the scheduling of many threads on few CPUs: both ends
-//! share one thread, which never sleeps, and a second thread has a CPU to itself.
+//! The cost of crossing a thread, separated from the scheduling of many threads on few CPUs: the two
+//! ends share a thread, which never sleeps, and a second thread has a CPU to itself.
 //!
 //! | way | the handler runs | the call is made |
 //! | --- | --- | --- |
@@ -31,7 +31,7 @@ use crate::failure::Failure;
 /// The ways, in the order of their measurement.
 pub(super) const WAYS: [&str; 4] = ["local", "worker", "client", "client-parked"];
 
-/// Runs a window of each way, one call at a time.
+/// Runs a window for every way, one call at a time.
 pub(super) fn round(
     config: &EndpointConfig,
     job: Job,
@@ -67,7 +67,7 @@ pub(super) fn round(
     })
 }
 
-/// Both ends of calls, in one thread.
+/// The two ends of calls, in one thread.
 struct Ends {
     server: Endpoint,
     client: Endpoint,
@@ -137,7 +137,7 @@ impl Ends {
     }
 }
 
-/// Runs a window in which another thread runs both ends, and this thread calls through the value that
+/// Runs a window in which another thread runs the two ends, and this thread calls through the value that
 /// `make` creates.
 fn remote_window<K: Send + 'static>(
     config: &EndpointConfig,

@@ -68,7 +68,7 @@ fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Clie
 }
 
 impl Calls for RemoteCaller {
-    /// Waits for the oldest call: later calls count as ended when they become the oldest.
+    /// Waits for the oldest call: later calls count when their turn comes.
     fn window(
         &mut self,
         in_flight: usize,

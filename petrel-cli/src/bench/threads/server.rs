@@ -16,8 +16,7 @@ use super::WORK;
 use super::work::Job;
 use crate::failure::Failure;
 
-/// A server with an endpoint in each of its threads, and optionally workers; it runs until it is
-/// dropped.
+/// A server with an endpoint per thread, and optionally workers; runs until dropped.
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     threads: Vec<(Stop, JoinHandle<()>)>,
@@ -46,7 +45,7 @@ impl Server {
 }
 
 fn start_workers(config: &EndpointConfig, count: usize) -> Result<Arc<Workers>, Failure> {
-    // The default policy's work for each request, with a longer target: if another program keeps a
+    // The default policy's work for every request, with a longer target: if another program keeps a
     // worker from its CPU for a millisecond, no call must be refused.
     let shedding = Shedding::ExpectedWait { target: Duration::from_secs(10), services: 100 };
     let workers = Workers::builder().threads(count).shedding(shedding).idle(config.idle).start();

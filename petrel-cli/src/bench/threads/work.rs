@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Steps that are timed together.
+/// Steps per timed sample.
 const SAMPLE_STEPS: u64 = 1_000_000;
 
 /// The computing speed of this machine.

@@ -74,7 +74,7 @@ struct Control<'a> {
 impl Control<'_> {
     /// Makes a request. `words` holds the request, and afterwards the answer.
     ///
-    /// Each caller passes as many words as the kernel writes for that request.
+    /// Every caller passes as many words as the kernel writes for that request.
     fn ask(&self, words: &mut [u32]) -> io::Result<()> {
         let mut name = [0; libc::IFNAMSIZ];
         name[..self.device.len()].copy_from_slice(self.device.as_bytes());
@@ -111,7 +111,7 @@ impl Control<'_> {
         self.ask(&mut words)
     }
 
-    /// Returns a bit for each feature that is on.
+    /// Returns the bits of the active features.
     fn active(&self, count: usize) -> io::Result<Vec<u32>> {
         let blocks = count.div_ceil(32);
         let mut words = vec![0; 2 + 4 * blocks];

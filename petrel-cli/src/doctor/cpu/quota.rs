@@ -13,7 +13,7 @@ const V1_MOUNTS: [&str; 2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"
 /// Mount points of version 2: alone, or beside version 1.
 const V2_MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// Microseconds of CPU time in each period.
+/// Microseconds of CPU time in every period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quota {
     pub(super) quota_us: u64,

@@ -1,4 +1,4 @@
-//! Calls of many clients on one thread: a closed loop for each client, every answer checked.
+//! Calls of many clients on one thread: a closed loop per client, every answer checked.
 //!
 //! The structure is that of `bench/load.rs`: a place with two buffers for every call in flight, and the
 //! load as the state of the endpoint, which lends it to continuations.
@@ -47,7 +47,7 @@ pub(super) struct Demand {
     pub(super) what: What,
     /// Calls in flight at a time.
     pub(super) in_flight: usize,
-    /// Whether each call is timed.
+    /// Whether every call is timed.
     pub(super) is_timed: bool,
     pub(super) length: Duration,
 }
@@ -59,7 +59,7 @@ pub(super) struct Outcome {
     pub(super) scans: u64,
     pub(super) echoes: u64,
     pub(super) wrong: u64,
-    /// Scans that the workers' queue refused, because they would have waited too long.
+    /// Scans refused by the workers' queue for their expected wait.
     pub(super) refused: u64,
     pub(super) first_failure: Option<String>,
     pub(super) elapsed_ns: u64,
@@ -91,7 +91,7 @@ struct Place {
     session: SessionId,
     call: Call,
     started_ns: u64,
-    /// Both buffers, while no call is in flight.
+    /// The two buffers, while no call is in flight.
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 
@@ -103,7 +103,7 @@ enum Call {
     Put(u64),
 }
 
-/// Makes calls for a window. `between` runs after each turn of the clients' endpoint.
+/// Makes calls for a window. `between` runs after every turn of the clients' endpoint.
 pub(super) fn window(
     endpoint: &mut Endpoint<Load>,
     demand: Demand,
@@ -145,7 +145,7 @@ impl Load {
         }
     }
 
-    /// Sets the sessions, and the calls in flight on each of them in later windows.
+    /// Sets the sessions, and the calls in flight per session in later windows.
     pub(super) fn set_sessions(
         &mut self,
         cx: &mut Context<'_, Self>,
@@ -245,7 +245,7 @@ impl Load {
         }
     }
 
-    /// Returns the time: with one call in flight a reading of the clock, else the time of the turn.
+    /// Returns the time: with a single call in flight a reading of the clock, else the time of the turn.
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         if self.demand.is_timed && self.demand.in_flight == 1 {
@@ -266,7 +266,7 @@ impl Load {
     #[cold]
     fn fail(&mut self, text: String) {
         self.outcome.first_failure.get_or_insert(text);
-        // One failure spoils the measurement, so no further call starts; calls in flight still end.
+        // A single failure spoils the measurement, so no further call starts; calls in flight still end.
         self.end_ns = 0;
     }
 }

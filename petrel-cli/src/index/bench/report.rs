@@ -51,7 +51,7 @@ struct Row {
     rate_spread: Option<Spread>,
     checked: u64,
     scans: u64,
-    /// Scans that the workers' queue refused.
+    /// Scans refused by the workers' queue.
     refused: u64,
     latency: Option<LatencySummary>,
     scan_latency: Option<LatencySummary>,

@@ -131,8 +131,8 @@ fn is_opening(clients: &Endpoint<Load>, session: SessionId) -> Result<ControlFlo
     }
 }
 
-/// Starts workers on the other CPU, with real-time priority if that is allowed. They inherit the
-/// priority from the thread that starts them.
+/// Starts workers on the other CPU, with real-time priority if allowed. Threads inherit the priority
+/// from their starter.
 fn start_workers(args: &IndexBenchArgs, cpus: Option<[usize; 2]>) -> Result<Workers, Failure> {
     let idle = IdlePolicy::SpinThenBlock(args.worker_spin);
     let cpu = cpus.map(|[_, other]| other);

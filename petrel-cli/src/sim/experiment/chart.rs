@@ -124,7 +124,7 @@ impl Ruler {
         Self { scale, from, to }
     }
 
-    /// Returns the place of a value, from 0 to 1; `None` if the axis cannot show it.
+    /// Returns the place of a value, from 0 to 1; `None` outside of the axis.
     fn place(&self, value: f64) -> Option<f64> {
         let value = match self.scale {
             Scale::Linear => value,

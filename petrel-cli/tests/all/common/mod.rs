@@ -28,7 +28,7 @@ pub(crate) fn petrel(arguments: &[&str]) -> Output {
     finish(command(arguments).spawn().unwrap())
 }
 
-/// Waits until `holds` returns true; returns false if it never did.
+/// Waits until `holds` returns true; returns false after a timeout.
 pub(crate) fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + HANG;
     while Instant::now() < end {
@@ -64,8 +64,8 @@ fn read_in_background(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8
     })
 }
 
-/// Returns an address without a listener: a loopback address of this process alone, so that it stays
-/// free. Its port is below the range that the system assigns.
+/// Returns an address without a listener: a loopback address of this process alone, which therefore
+/// stays free. Its port is below the range that the system assigns.
 pub(crate) fn free_address() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     // Linux has at most 2²² process numbers.
@@ -95,7 +95,7 @@ pub(crate) fn record(output: &Output) -> Value {
     records.remove(0)
 }
 
-/// A running `petrel serve`; killed on drop if it still runs.
+/// A running `petrel serve`; killed on drop.
 pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -104,7 +104,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server and waits until it says that it is ready.
+    /// Starts a server and waits until it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let arguments = [&["serve", "--json", "--idle", "block"], arguments].concat();
         let mut child = command(&arguments).spawn().unwrap();

@@ -110,7 +110,7 @@ impl World {
         Ok(Program { path, directory, arguments, variables, ends_at })
     }
 
-    /// Runs every step without a mutant. The step must pass, and reports the places that it executes.
+    /// Runs every step without a mutant. The step must pass, and reports the executed places.
     pub(super) fn reach(&self) -> Outcome<BTreeMap<Step, Control>> {
         let mut controls = BTreeMap::new();
         for step in STEPS.into_iter().filter(|step| self.with_threads || !step.is_of_threads()) {

@@ -22,11 +22,10 @@ pub(super) const CRATES: [&str; 3] =
 const RUNTIME: &str = include_str!("runtime.rs");
 const RUNTIME_FILE: &str = "crates/petrel-planted/src/lib.rs";
 
-/// Largest distance between the places of an error that are taken for places in one function.
+/// Largest distance between an error's places for them to count as one function.
 const FUNCTION_BYTES_MAX: usize = 4_000;
 
-/// Largest distance from an error at which its mutant is searched, if there is none at the error's
-/// place.
+/// Largest distance from an error at which its mutant is searched, beyond the error's own place.
 const NEARBY_BYTES: usize = 400;
 
 /// All mutants, and the copy of the workspace with the mutants that compile.
@@ -47,7 +46,7 @@ struct File {
     name: String,
     text: String,
     points: Vec<Point>,
-    /// The number of the first mutant of each point.
+    /// The number of the first mutant of every point.
     first_ids: Vec<u32>,
     rendered: Rendered,
 }
@@ -126,8 +125,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Removes at once the mutants that did not compile the last time, in files that are unchanged: the
-    /// copies of these files stay as they are, and cargo need not rebuild them.
+    /// Removes at once the mutants of the last compiler errors, in unchanged files: the copies stay
+    /// unchanged, and cargo need not rebuild.
     fn recall(&mut self) {
         let text = std::fs::read_to_string(self.memory()).unwrap_or_default();
         let known: BTreeMap<String, Vec<u32>> = serde_json::from_str(&text).unwrap_or_default();
@@ -313,7 +312,7 @@ fn remove_others(root: &Path, directory: &Path, names: &BTreeSet<PathBuf>) -> Ou
     Ok(())
 }
 
-/// Writes a file only if its text has changed, so that cargo does not rebuild an unchanged file.
+/// Writes a file only if its text has changed, so cargo does not rebuild an unchanged file.
 fn write_if_new(path: &Path, text: &[u8]) -> Outcome<()> {
     if std::fs::read(path).is_ok_and(|former| former == text) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The source files of a crate that are compiled into its library, found as the compiler finds them.
+//! The source files compiled into a crate's library, found in the compiler's way.
 
 use std::path::{Path, PathBuf};
 

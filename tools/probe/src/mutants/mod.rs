@@ -50,7 +50,7 @@ pub(crate) struct MutantsArgs {
     #[arg(long, short, value_name = "N", default_value_t = 2)]
     jobs: usize,
 
-    /// Required share of mutants that are found, in percent
+    /// Required share of found mutants, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 92)]
     bar: usize,
 

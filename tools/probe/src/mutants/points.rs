@@ -26,11 +26,11 @@ pub(super) struct Point {
 /// The form of the mutants of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// An expression that is replaced.
+    /// An expression to replace.
     Expression,
-    /// A condition that is negated.
+    /// A condition to negate.
     Condition,
-    /// A statement that is removed.
+    /// A statement to remove.
     Statement,
     /// The beginning of a function, which then returns at once.
     Entry,
@@ -222,8 +222,8 @@ fn others(op: &BinOp) -> &'static [&'static str] {
     }
 }
 
-/// Returns true if a chain of conditions contains a `let` binding, so that it is valid only where it
-/// stands.
+/// Returns true if a chain of conditions contains a `let` binding, and is therefore valid only in its
+/// place.
 fn has_let(expr: &Expr) -> bool {
     match expr {
         Expr::Let(_) => true,
@@ -273,7 +273,7 @@ fn is_without_effect(call: &syn::ExprCall) -> bool {
     is_hint || segments.len() == 2 && segments[0].ident == "events"
 }
 
-/// Returns true if a statement can be removed, because it stands for its effect.
+/// Returns true if a statement can be removed, because only its effect matters.
 fn is_effect(expr: &Expr) -> bool {
     match expr {
         Expr::Call(call) => !is_without_effect(call),

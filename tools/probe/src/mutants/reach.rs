@@ -1,4 +1,4 @@
-//! The part of the library that each kind of test executes.
+//! The part of the library that every kind of test executes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use super::steps::STEPS;
 use crate::table::table;
 use crate::{Outcome, build};
 
-/// Show the share of mutable places that each kind of test executes
+/// Show the share of mutable places that every kind of test executes
 ///
 /// The build is the build of `mutants`. A place that no test executes can hide any defect.
 #[derive(Debug, Args)]

@@ -15,7 +15,7 @@ pub(super) fn draw(copy: &Copy, count: usize, seed: u64) -> Vec<u32> {
         random.shuffle(&mut ids, share);
         drawn.extend_from_slice(&ids[..share]);
     }
-    // After a shuffle, the mutants that have run at any time are a sample, too.
+    // After a shuffle, the mutants run so far are always a sample, too.
     let all = drawn.len();
     random.shuffle(&mut drawn, all);
     drawn

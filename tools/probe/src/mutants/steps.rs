@@ -1,4 +1,4 @@
-//! The programs that are run against a mutant: the cheapest first, up to the first that fails.
+//! The programs to run against a mutant: the cheapest first, up to the first that fails.
 
 /// A program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! The tests that have to find the planted defects.
+//! The tests for the planted defects.
 
 use std::fmt;
 

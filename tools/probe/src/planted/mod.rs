@@ -1,4 +1,4 @@
-//! Planted defects: the test that is named for a defect has to find it.
+//! Planted defects: every defect must be found by its named test.
 
 mod detectors;
 mod sources;
@@ -99,7 +99,7 @@ struct Probe {
     logs: PathBuf,
 }
 
-/// A step that has found a defect.
+/// A step that found a defect.
 struct Found {
     by: String,
     says: String,
@@ -140,7 +140,7 @@ impl Probe {
         Ok(Self { artifacts, logs })
     }
 
-    /// Runs every test without a defect: it has to pass. Returns the time limits with a defect.
+    /// Runs every test without a defect, which must pass. Returns the time limits with a defect.
     fn control(&self, defects: &[&Defect]) -> Outcome<BTreeMap<Step, Duration>> {
         let mut limits = BTreeMap::new();
         for step in defects.iter().flat_map(|defect| steps_of(defect.name)) {
