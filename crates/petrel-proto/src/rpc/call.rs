@@ -354,7 +354,7 @@ pub(super) fn finish<B: Buffer, T>(
     if state.request_sent > 0 {
         state.number += rounds;
     }
-    client.credits += std::mem::take(&mut state.held);
+    client.credits.take_back_all(&mut state.held);
     let Some(SlotCall { tag, request, mut response }) = state.call.take() else {
         unreachable!("a slot in use holds its call");
     };

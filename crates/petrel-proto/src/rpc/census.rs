@@ -55,8 +55,7 @@ impl Census {
         self.calls += client.pending_calls();
         self.waiting += client.backlog.len();
         self.held_back += client.stalled.count() + client.held.count();
-        let credits = client.agreed.as_ref().map_or(0, |agreed| u32::from(agreed.credits));
-        self.credits_out += credits.abs_diff(client.credits) as usize;
+        self.credits_out += client.credits.lent() as usize;
         self.credits_out += client.waiting_slots as usize;
         self.slots += client.slots.len();
         let is_free = |state: ClientState| state == ClientState::Free;

@@ -48,8 +48,7 @@ impl<B> Shared<B> {
         client.leave_waiting(slot);
         let state = &mut client.slots[slot];
         state.response_limit = 1;
-        let credits = std::mem::take(&mut state.held);
-        client.credits += credits;
+        let credits = client.credits.take_back_all(&mut state.held);
         if credits > 0 {
             self.counters.calls_parked += 1;
             self.wake_stalled(id.index, client);
@@ -98,10 +97,9 @@ impl<B> Shared<B> {
         let is_whole = below == state.request_packets;
         if is_whole {
             // One credit stays until the response begins, or until flag W (§4).
-            returned = returned.min(state.held).saturating_sub(1);
+            returned = returned.min(state.held.count()).saturating_sub(1);
         }
-        state.held -= returned;
-        client.credits += returned;
+        client.credits.take_back(&mut state.held, returned);
         let rtt_ns = match was_timed {
             true => client.note_round_trip(now_ns, slot, &self.config.rto),
             false => None,
@@ -115,7 +113,7 @@ impl<B> Shared<B> {
             state.state = ClientState::Waiting;
             state.timed_packet = NOT_TIMED;
             state.timed_ns = now_ns;
-            client.waiting_slots += u32::from(state.held > 0);
+            client.waiting_slots += u32::from(state.held.count() > 0);
         }
         self.heard(now_ns, client, rtt_ns, returned, flags);
         let state = &mut client.slots[slot];

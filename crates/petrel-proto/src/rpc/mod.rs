@@ -309,7 +309,8 @@ impl<B: Buffer, T> Core<B, T> {
     pub fn credits(&self, id: SessionId) -> Option<(u32, u32)> {
         match &self.sessions.get(id)?.role {
             crate::session::Role::Client(client) => {
-                Some((client.credits, u32::from(client.agreed.as_ref()?.credits)))
+                client.agreed.as_ref()?;
+                Some((client.credits.available(), client.credits.agreed()))
             }
             _ => None,
         }

@@ -25,6 +25,7 @@ use crate::session::backlog::{NEVER, PendingCall};
 use crate::session::client::{
     ClientSession, ClientSlot, ClientState, RoundTrips, SlotCall, WayOut,
 };
+use crate::session::credits::Credits;
 use crate::session::server::ServerState;
 use crate::session::{Origin, PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Destination, Flags, Kind, first_bits};
@@ -106,7 +107,7 @@ impl Parsed<'_> {
 struct PlainPlace<'a, B, T> {
     peer: PeerKey,
     to: Destination,
-    credits: &'a mut u32,
+    credits: &'a mut Credits,
     others_wait: bool,
     trips: &'a RoundTrips,
     is_limited: bool,
@@ -186,7 +187,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
         self.shared.counters.calls_started += 1;
         if sink.reaches(peer)
-            && *credits > 0
+            && credits.available() > 0
             && !is_limited
             && !others_wait
             && let Some(SlotCall { request, .. }) = &mut state.call
@@ -200,7 +201,7 @@ impl<B: Buffer, T> Core<B, T> {
                 sink.send(peer, request.frame(header), &[])
             };
             if taken {
-                *credits -= 1;
+                credits.lend_first(&mut state.held);
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
                 if trips.backoff == 0 && state.wakes_soon {
@@ -358,7 +359,7 @@ impl<B: Buffer, T> Core<B, T> {
         if let Some(call) = &mut state.call {
             payload.fill(&mut call.response);
         }
-        client.credits += 1;
+        client.credits.take_back_only(&mut state.held);
         if client.trips.sampled_ns != now_ns {
             client.trips.sample(now_ns, state.timed_ns, &self.shared.config.rto);
             let rtt_ns = now_ns.saturating_sub(state.timed_ns);
@@ -381,7 +382,6 @@ impl<B: Buffer, T> Core<B, T> {
         counters.frames_accepted += 1;
         counters.calls_succeeded += 1;
         let session = SessionId { index: parsed.session(), generation: entry.generation };
-        state.held = 0;
         state.state = ClientState::Free;
         state.number += u64::from(client.slot_mask) + 1;
         let others_wait = !client.stalled.is_empty() || client.backlog.was_used();
@@ -451,7 +451,7 @@ impl<B: Buffer, T> Core<B, T> {
                     client;
                 let peer = *peer;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
-                let is_first = *credits > 0 && stalled.is_empty();
+                let is_first = credits.available() > 0 && stalled.is_empty();
                 let way_out = if TIMED { WayOut::Timed } else { WayOut::Plain };
                 let may_send = state.way_out == way_out && is_first && !congestion.is_limited();
                 let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {
@@ -469,7 +469,7 @@ impl<B: Buffer, T> Core<B, T> {
                 if !taken {
                     return false;
                 }
-                *credits -= 1;
+                credits.lend_first(&mut state.held);
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
                 if trips.backoff == 0 && state.wakes_soon {

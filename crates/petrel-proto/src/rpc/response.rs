@@ -71,7 +71,7 @@ impl<B: Buffer> Shared<B> {
         let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
         // The round trip of a later answer includes more than the network.
         let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
-        let packets = client.slots[slot].held;
+        let packets = client.slots[slot].held.count();
         self.heard(now_ns, client, rtt_ns, packets, header.flags);
         let refused = header.aux & REFUSED != 0 && !is_ok;
         let execution = if refused { Execution::Refused } else { Execution::MayHaveExecuted };
@@ -158,9 +158,8 @@ impl<B: Buffer> Shared<B> {
         state.response_limit = state.response_limit.min(packets);
         // Returns the request's credits, and those for packets beyond the response's end. A slot in WAITING
         // without a credit has none for the first packet either.
-        let excess = state.held.saturating_sub(state.response_limit);
-        state.held -= excess;
-        client.credits += excess;
+        let excess = state.held.count().saturating_sub(state.response_limit);
+        client.credits.take_back(&mut state.held, excess);
         Ok(())
     }
 
@@ -189,10 +188,12 @@ impl<B: Buffer> Shared<B> {
             response.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
         state.heard();
-        assert!(state.held > 0 || part.packet == 0, "only the first packet comes without a credit");
-        let credits = state.held.min(1);
-        state.held -= credits;
-        client.credits += credits;
+        assert!(
+            state.held.count() > 0 || part.packet == 0,
+            "only the first packet comes without a credit"
+        );
+        let credits = state.held.count().min(1);
+        client.credits.take_back(&mut state.held, credits);
         if client.congestion.is_limited() || flags.congestion() {
             self.heard(now_ns, client, None, 1, flags);
         }

@@ -102,7 +102,7 @@ impl<B: Buffer> Shared<B> {
         if !parts.lost.is_empty() {
             return Turn::NOTHING;
         }
-        let allowed = client.credits.min(most).min(out.budget as u32);
+        let allowed = client.credits.available().min(most).min(out.budget as u32);
         let window_end = parts.acknowledged.cumulative() + WINDOW_PACKETS;
         let end = (first + allowed).min(window_end).min(state.request_packets - 1);
         let (size, packet_bytes) = (request.wire_len() as u32, client.packet_bytes as usize);
@@ -120,8 +120,7 @@ impl<B: Buffer> Shared<B> {
         let sent = packet - first;
         parts.order.note_new(first..packet);
         state.request_sent = packet;
-        state.held += sent;
-        client.credits -= sent;
+        client.credits.lend(&mut state.held, sent);
         if sent > 0 && state.timed_packet == NOT_TIMED {
             state.timed_packet = first;
             state.timed_ns = out.now_ns;
@@ -161,8 +160,7 @@ impl<B: Buffer> Shared<B> {
             state.way_out = WayOut::General;
             state.request_sent += 1;
             if !is_reserved {
-                state.held += 1 + extra;
-                client.credits -= 1 + extra;
+                client.credits.lend(&mut state.held, 1 + extra);
             }
             if packet + 1 == state.request_packets {
                 state.grant = extra as u8 + 1;
@@ -280,8 +278,7 @@ impl<B: Buffer> Shared<B> {
             client.stalled.push(slot);
         }
         state.response_limit += allowed;
-        state.held += allowed;
-        client.credits -= allowed;
+        client.credits.lend(&mut state.held, allowed);
         allowed
     }
 }
@@ -308,7 +305,7 @@ pub(super) fn grant_with<B: Buffer, T>(
     let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, client.packet_bytes) - 1;
     // Half of the free credits: the caller's buffer may be far larger than the response, and other calls
     // should not wait for unused credits.
-    wanted.min((client.credits - 1) / 2).min(u32::from(u8::MAX) - 1)
+    wanted.min((client.credits.available() - 1) / 2).min(u32::from(u8::MAX) - 1)
 }
 
 /// The next packet of a request.

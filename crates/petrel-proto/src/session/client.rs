@@ -1,6 +1,7 @@
 //! The client's half of a session (`docs/wire-protocol.md` §5).
 
 use super::backlog::{Backlog, Expiry, NEVER, PendingCall};
+use super::credits::{Credits, HeldCredits};
 use super::order::SendOrder;
 use super::spare::{Reusable, Spare};
 use super::turns::SlotQueue;
@@ -23,8 +24,7 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) free: u16,
     /// The agreed number of slots, a power of two, less one: masks a request number to a slot.
     pub(crate) slot_mask: u16,
-    /// Credits not held by any slot.
-    pub(crate) credits: u32,
+    pub(crate) credits: Credits,
     /// The slots that calls have needed until now.
     pub(crate) slots: Box<[ClientSlot<B, T>]>,
     /// The common part of the headers of outgoing frames.
@@ -168,7 +168,7 @@ impl<B, T> ClientSession<B, T> {
         Self {
             free: NO_SLOT,
             slot_mask: 0,
-            credits: 0,
+            credits: Credits::default(),
             slots: Box::default(),
             to: Destination::default(),
             packet_bytes: 0,
@@ -201,7 +201,7 @@ impl<B, T> ClientSession<B, T> {
         if self.has_reserve() {
             self.free = self.slots[RESERVED].next_free;
         }
-        self.credits = credits;
+        self.credits = Credits::new(agreed.credits);
         let is_shared = agreed.credits >= CREDITS_SHARED_MIN;
         self.message_credits_max = if is_shared { credits / 2 } else { credits };
         self.packet_bytes = agreed.packet_bytes;
@@ -215,11 +215,10 @@ impl<B, T> ClientSession<B, T> {
     #[inline]
     pub(crate) fn sendable_packets(&self) -> u32 {
         match self.congestion.window_packets() {
-            u32::MAX => self.credits,
+            u32::MAX => self.credits.available(),
             window => {
-                let all = self.agreed.as_ref().map_or(0, |agreed| u32::from(agreed.credits));
-                let on_the_way = all - self.credits - self.waiting_slots;
-                self.credits.min(window.saturating_sub(on_the_way))
+                let in_flight = self.credits.lent() - self.waiting_slots;
+                self.credits.available().min(window.saturating_sub(in_flight))
             }
         }
     }
@@ -326,7 +325,7 @@ impl<B, T> ClientSession<B, T> {
     /// Returns how many credits the slot's message may take beyond those already held.
     #[inline]
     pub(crate) fn message_credits(&self, slot: usize) -> u32 {
-        self.message_credits_max.saturating_sub(self.slots[slot].held)
+        self.message_credits_max.saturating_sub(self.slots[slot].held.count())
     }
 
     /// Returns the number of calls in slots and in the queue.
@@ -349,7 +348,7 @@ impl<B, T> ClientSession<B, T> {
     #[inline]
     pub(crate) fn leave_waiting(&mut self, slot: usize) {
         let state = &self.slots[slot];
-        let was_counted = state.state == ClientState::Waiting && state.held > 0;
+        let was_counted = state.state == ClientState::Waiting && state.held.count() > 0;
         self.waiting_slots -= u32::from(was_counted);
     }
 
@@ -412,8 +411,7 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) deadline_ns: u64,
     /// The time at which the measured packet was sent; in WAITING the time at which the slot entered WAITING.
     pub(crate) timed_ns: u64,
-    /// Credits held.
-    pub(crate) held: u32,
+    pub(crate) held: HeldCredits,
     /// Packets of the request, and packets sent at least once.
     pub(crate) request_packets: u32,
     pub(crate) request_sent: u32,
@@ -570,7 +568,7 @@ impl<B, T> ClientSlot<B, T> {
             deadline_ns: 0,
             timed_ns: 0,
             timed_packet: NOT_TIMED,
-            held: 0,
+            held: HeldCredits::default(),
             request_packets: 0,
             request_sent: 0,
             response_limit: 0,
@@ -642,7 +640,6 @@ impl<B, T> ClientSlot<B, T> {
         self.queued = false;
         self.request_sent = 1;
         self.response_limit = 1;
-        self.held = 1;
         self.timed_packet = 0;
         self.timed_ns = now_ns;
     }
@@ -799,6 +796,7 @@ const _: () = assert!(size_of::<ClientSlot<Box<u8>, [u64; 3]>>() == 128);
 
 #[cfg(test)]
 mod tests {
+    use super::super::credits::lent;
     use super::*;
     use crate::session::backlog::Queued;
 
@@ -909,7 +907,8 @@ mod tests {
             ClientSession::opening(77, &RtoBounds::default());
         assert_eq!((session.first_request, session.peer, session.agreed), (77, NOBODY, None));
         assert_eq!((session.free, session.slots.len()), (NO_SLOT, 0));
-        assert_eq!((session.credits, session.waiting_slots, session.sendable_packets()), (0, 0, 0));
+        assert_eq!(session.credits, Credits::default());
+        assert_eq!((session.waiting_slots, session.sendable_packets()), (0, 0));
         assert_eq!((session.packet_bytes, session.plain_request_bytes_max), (0, 0));
         assert_eq!((session.retired, session.pending_calls()), (0, 0));
         assert!(!session.awaits_release && !session.is_draining && !session.backlog.was_used());
@@ -948,7 +947,7 @@ mod tests {
                 assert_eq!((session.agreed, session.peer), (Some(agreed), PeerKey(1)));
                 assert_eq!(session.to, Destination::new(2, 3));
                 assert_eq!((session.rounds(), session.slots.len()), (32, SLOTS_AT_FIRST.into()));
-                assert_eq!((session.credits, session.message_credits_max), (8, 8));
+                assert_eq!((session.credits, session.message_credits_max), (Credits::new(8), 8));
                 let plain = (session.packet_bytes, session.plain_request_bytes_max);
                 assert_eq!(plain, (packet_bytes, packet_bytes.min(message_bytes_max)));
                 // Nothing is known of the path yet.
@@ -981,10 +980,10 @@ mod tests {
             };
             session.establish(agreed, &CongestionControl::default());
             for held in [0, 1, most] {
-                session.slots[0].held = held.into();
+                session.slots[0].held = lent(credits, held.into()).1;
                 assert_eq!(session.message_credits(0), u32::from(most - held), "of {credits}");
             }
-            session.slots[0].held = u32::from(most) + 1;
+            session.slots[0].held = lent(most + 1, u32::from(most) + 1).1;
             assert_eq!(session.message_credits(0), 0);
             assert_eq!(session.sendable_packets(), credits.into());
         }
@@ -1003,7 +1002,8 @@ mod tests {
             let window = session.congestion.window_packets();
             windows.push(window);
             for (credits, waiting) in (0..=8).flat_map(|c| (0..=8 - c).map(move |w| (c, w))) {
-                (session.credits, session.waiting_slots) = (credits, waiting);
+                session.credits = lent(8, 8 - credits).0;
+                session.waiting_slots = waiting;
                 let on_the_way = 8 - credits - waiting;
                 let sendable = credits.min(window.saturating_sub(on_the_way));
                 assert_eq!(session.sendable_packets(), sendable, "{window} {credits} {waiting}");
@@ -1041,12 +1041,12 @@ mod tests {
             assert!((0..4).all(|slot| session.take_turn(slot)));
             session.stalled.push(3);
             session.stalled.push(1);
-            session.credits = 0;
+            session.credits = lent(1, 1).0;
             let is_reserved = |slot| slots == 64 && slot == RESERVED;
             for slot in 0..4 {
                 assert_eq!(session.take_turn(slot), is_reserved(slot), "there are no credits");
             }
-            session.credits = 1;
+            session.credits = Credits::new(1);
             for slot in [0, 1, 2] {
                 assert_eq!(session.take_turn(slot), is_reserved(slot), "another comes first");
             }
@@ -1159,7 +1159,10 @@ mod tests {
             assert_eq!((*number, *state, *next), (place as u64, ClientState::Free, next_free));
             assert!(call.is_none() && parts.is_none() && *timer == TimerEntry::NONE);
             assert_eq!((*deadline_ns, *timed_ns, *timed_packet), (0, 0, NOT_TIMED));
-            assert_eq!((*held, *request_packets, *request_sent, *response_limit), (0, 0, 0, 0));
+            assert_eq!(
+                (held.count(), *request_packets, *request_sent, *response_limit),
+                (0, 0, 0, 0)
+            );
             assert_eq!((*method, *way_out, *grant), (0, WayOut::General, 1));
             assert!(!awaits_plain && !queued && !in_wheel && !wakes_soon && !pull_due && !probed);
             assert_eq!((*backoff, *unanswered, *unheard, *given_up), (0, 0, 0, 0));
@@ -1187,9 +1190,10 @@ mod tests {
         let SlotCall { tag, request, response } = slot.call.as_ref().expect("a call");
         assert_eq!((slot.method, *tag, &request[..], &response[..]), (10, 11, &[1][..], &[2][..]));
         slot.queued = true;
+        Credits::new(1).lend_first(&mut slot.held);
         slot.note_plain_sent(13);
         assert!(slot.awaits_plain && !slot.queued);
-        assert_eq!((slot.way_out, slot.held), (WayOut::General, 1));
+        assert_eq!((slot.way_out, slot.held.count()), (WayOut::General, 1));
         assert_eq!((slot.request_sent, slot.response_limit), (1, 1));
         assert_eq!((slot.timed_packet, slot.timed_ns), (0, 13));
     }

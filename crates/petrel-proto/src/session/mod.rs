@@ -3,6 +3,7 @@
 
 pub(crate) mod backlog;
 pub(crate) mod client;
+pub(crate) mod credits;
 pub(crate) mod held;
 pub(crate) mod order;
 pub(crate) mod server;

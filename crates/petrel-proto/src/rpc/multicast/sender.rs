@@ -50,7 +50,7 @@ impl<B: Buffer, T> Core<B, T> {
         (2..=WINDOW_PACKETS).contains(&packets)
             && client.has_room()
             && client.stalled.is_empty()
-            && client.credits >= packets
+            && client.credits.available() >= packets
             && !client.congestion.is_limited()
             && client.multicast.is_likely()
     }
@@ -116,15 +116,15 @@ impl<B: Buffer> Shared<B> {
     ) {
         self.counters.multicast_announced += 1;
         let packets = client.slots[slot].request_packets;
-        client.credits -= packets - 1;
+        client.credits.lend(&mut client.slots[slot].held, packets - 1);
         let extra = match self.config.response_grants {
             true => grant_with(client, slot, packets - 1),
             false => 0,
         };
-        client.credits -= if planted("multicast_grant_is_free") { 1 } else { 1 + extra };
+        let granted = if planted("multicast_grant_is_free") { 0 } else { extra };
         let state = &mut client.slots[slot];
+        client.credits.lend(&mut state.held, 1 + granted);
         state.request_sent = packets;
-        state.held += packets + extra;
         state.grant = extra as u8 + 1;
         state.response_limit = extra + 1;
         state.timed_packet = packets - 1;
