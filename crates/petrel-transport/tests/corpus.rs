@@ -44,8 +44,8 @@ const PAGE: &str = include_str!("../../../docs/wire-protocol.md");
 const WELL_FORMED: usize = 3;
 const MALFORMED: usize = 6;
 
-/// A ```` ```bundle-vector ```` block of the page: its name, its datagram, and the datagram's frames,
-/// or `None` if it breaks a rule.
+/// A ```` ```bundle-vector ```` block of the page: name, datagram, and frames, or `None` for a
+/// malformed datagram.
 struct Vector {
     name: &'static str,
     datagram: Vec<u8>,

@@ -1,7 +1,7 @@
 //! The shared-memory transport between two processes: traffic, and the death of either side.
 //!
-//! A test runs the test binary once more, as the peer. The environment then gives the same test
-//! function its role.
+//! A test runs the test binary once more, as the peer. The environment tells the test function its
+//! role.
 #![cfg(not(loom))]
 #![allow(non_snake_case)]
 
@@ -54,7 +54,7 @@ fn offer(stream: &UnixStream, segment: Option<&Segment>, name: &[u8]) {
     assert_eq!(send_with_fds(stream, &message, &fds).unwrap(), message.len());
 }
 
-/// The name the peer sent, and its segment if it is the creator.
+/// The name from the peer, and the segment from a creator.
 fn accept_offer(stream: &UnixStream, name_bytes: usize) -> (Vec<u8>, Option<OwnedFd>) {
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
@@ -129,7 +129,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Starts a child that runs the test `test`, and links `shm` with it.
+    /// Starts a child that runs the test `test`, and links `shm` with the child.
     fn start(shm: &mut Shm, test: &str, side: Side) -> Self {
         let mut rendezvous = Rendezvous::bind().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -311,7 +311,7 @@ fn kill__of_the_side_that_sleeps_and_of_the_side_that_wakes() {
     let test = "kill__of_the_side_that_sleeps_and_of_the_side_that_wakes";
     let mut peer = Peer::start(&mut shm, test, Side::Creator);
     exchange(&mut shm, peer.id, 1);
-    // The child sleeps most of the time now, and its declaration outlives it.
+    // The child sleeps most of the time now, and the declaration outlives the child.
     peer.kill();
     for number in 0..10 {
         try_send(&mut shm, peer.id, &frame(number));

@@ -62,7 +62,7 @@ fn scope_of(ip: &Ipv6Addr, scope_id: u32) -> u32 {
     if ip.is_unicast_link_local() { scope_id } else { 0 }
 }
 
-/// Identifies peers. One socket has one family, so the key needs none.
+/// Identifies peers. A socket has a single family, hence a key needs none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddrKey {
     ip: u128,
@@ -73,8 +73,8 @@ pub(super) struct AddrKey {
 impl AddrKey {
     /// The key of a received `msg_name`, which the kernel filled with an address of either family.
     ///
-    /// `sockaddr_in` and `sockaddr_in6` have their ports at one offset, and the IPv4 address is
-    /// where IPv6 has the flow information, so one structure reads both.
+    /// The ports of `sockaddr_in` and `sockaddr_in6` are at the same offset, and the IPv4 address
+    /// is at the offset of the IPv6 flow information. One structure thus reads either family.
     #[inline]
     pub(super) fn from_name(name: &libc::sockaddr_in6) -> Self {
         let port = u64::from(u16::from_be(name.sin6_port));
@@ -154,7 +154,8 @@ impl Hasher for AddrHasher {
     }
 }
 
-/// Returns the address if a socket of family `v6` can send to it, or the reason against it.
+/// Returns the canonical address for sending from a socket of family `v6`, or the reason against
+/// sending.
 pub(super) fn usable(addr: SocketAddr, v6: bool) -> Result<SocketAddr, String> {
     let addr = match addr.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::from((v4, addr.port())),

@@ -1,21 +1,21 @@
-//! Connects the socket while it has one peer.
+//! Connects the socket while there is one peer.
 //!
 //! A connected socket knows route and address: sending a datagram takes 80 ns less, of some 1000 ns
 //! from socket to socket. It receives from no other address. The *association* must therefore be
 //! dissolved before a second peer is added.
 //!
 //! Effects of an association:
-//! - Strangers' datagrams do not arrive. The kernel refuses them as at a closed port, and counts
-//!   them (`NoPorts`); otherwise this transport does.
+//! - Strangers' datagrams do not arrive. The kernel refuses and counts them as at a closed port
+//!   (`NoPorts`); without an association, the transport does.
 //! - Errors that routers and the peer's host report (ICMP) come back from the next system call,
 //!   which then did nothing and is repeated: see `reaction` in `send`, and `refill` in `receive`.
-//! - Datagrams that waited in the socket before are still there, so senders are looked up as usual.
+//! - Earlier datagrams may still wait in the socket, hence senders are looked up as usual.
 //!
-//! The socket's own address must not change. The kernel restores it as it was *requested* when an
-//! association ends. So the port is always requested by number (see `socket`). Sockets bound to the
-//! unspecified address are never connected: the association would give them one address, and
-//! exclude datagrams to another. Nor are sockets with link-local addresses, which an association
-//! ties to a device.
+//! The socket's own address must not change. At the end of an association, the kernel restores the
+//! *requested* address. Therefore the port is always requested by number (see `socket`). A socket
+//! bound to the unspecified address is never connected: the association would choose a single
+//! address, and exclude datagrams to others. Nor is a socket with a link-local address, since an
+//! association ties the socket to a device.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -143,7 +143,7 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Keeps the frames of all messages from `first` on until there is room. This burst asks no
+    /// Keeps the frames of all messages from `first` on until there is room. The burst asks no
     /// more.
     #[cold]
     fn keep(&mut self, first: usize) {
@@ -157,7 +157,7 @@ pub(super) trait Outlet {
         }
     }
 
-    /// Returns true if there is still a backlog, after another try if this burst has made none.
+    /// Returns true if there is still a backlog, after a retry unless the burst has already asked.
     #[cold]
     #[inline(never)]
     fn is_backlog_left(&mut self) -> bool {
@@ -202,7 +202,7 @@ pub(super) trait Outlet {
         true
     }
 
-    /// Adds a frame to the burst. There is room for it.
+    /// Adds a frame to a burst with room.
     ///
     /// # Safety
     /// As for [`Transport::push`].
@@ -219,8 +219,8 @@ pub(super) trait Outlet {
         } else if bytes <= SMALL_FRAME_BYTES_MAX {
             plan.add_small(target, head, body);
         } else {
-            // SAFETY: by this function's contract, the frame stays until `flush` has returned,
-            // which clears the plan or keeps a copy.
+            // SAFETY: by this function's contract, the frame stays until `flush` has returned;
+            // `flush` clears the plan or keeps a copy.
             unsafe { plan.add_large(target, head, body) };
         }
     }

@@ -46,12 +46,12 @@ pub struct UdpConfig {
     pub bind: SocketAddr,
     /// The largest packets to send.
     pub mtu: Mtu,
-    /// Whether the kernel may cut equal-sized datagrams from one buffer, if it can.
+    /// Whether the kernel may cut equal-sized datagrams from one buffer, if able.
     pub gso: bool,
-    /// Whether the kernel may deliver equal-sized datagrams in one buffer, if it can.
+    /// Whether the kernel may deliver equal-sized datagrams in one buffer, if able.
     pub gro: bool,
-    /// Whether to send ECN-capable packets to peers that agree ([`UdpLink::ecn`]), and to read the
-    /// marks that switches set.
+    /// Whether to send ECN-capable packets to peers that agree ([`UdpLink::ecn`]), and to read
+    /// switches' marks.
     pub ecn: bool,
     /// Requested receive buffer. The kernel grants at most `net.core.rmem_max`.
     pub recv_buffer_bytes: usize,
@@ -121,8 +121,8 @@ pub struct UdpLink {
     pub addr: SocketAddr,
     /// The largest frame the peer announced, or `None` if only the path limits frames.
     pub max_frame: Option<usize>,
-    /// The two sides have agreed that frames between them are ECN-capable (RFC 3168): the client
-    /// reacts to marks, and the server echoes them. Several links to one address may differ; then
-    /// each has its own peer.
+    /// The two sides have agreed on ECN-capable frames (RFC 3168): the client reacts to marks, and
+    /// the server echoes them. Several links to an address may differ, and then have separate
+    /// peers.
     pub ecn: bool,
 }

@@ -84,8 +84,8 @@ fn deliver_marked<H: FrameHandler>(
     (delivered, work)
 }
 
-/// Delivers the datagrams of one buffer. Inlined at its two uses: a further call takes 25
-/// instructions at each end of an RPC alone.
+/// Delivers the datagrams of one buffer. Inlined at two call sites: a further call takes 25
+/// instructions at either end of an RPC alone.
 #[inline(always)]
 pub(super) fn deliver_train<H: FrameHandler>(
     receiver: &mut Receiver,
@@ -148,7 +148,7 @@ impl<H: FrameHandler> FrameHandler for AsMarked<'_, H> {
     }
 }
 
-/// Delivers a datagram that is one frame.
+/// Delivers a datagram of one frame.
 #[inline(always)]
 fn deliver_lone<H: FrameHandler>(
     stats: &mut TransportStats,
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// A datagram with these frames: one alone, or several in a bundle.
+    /// A datagram with the frames: a lone frame, or several in a bundle.
     fn datagram(frames: &[&[u8]]) -> Vec<u8> {
         let [frame] = frames else {
             let mut bytes = vec![0; 1_000];

@@ -14,13 +14,12 @@ use super::plan::{Loose, Plan};
 use super::receive::Receiver;
 use crate::transport::{FrameHandler, LinkError, PeerId, TransportStats};
 
-/// Most messages that one simulated call accepts.
+/// Most messages accepted by a simulated call.
 const MESSAGES_MAX: usize = 64;
 
 /// Replaces the kernel and the network.
 pub trait Wire {
-    /// Sends the datagrams of one message. Each has `segment_bytes`, except the last, which may be
-    /// shorter.
+    /// Sends the datagrams of one message, of `segment_bytes` bytes except a shorter last one.
     ///
     /// # Errors
     /// No datagram was accepted.
@@ -31,7 +30,7 @@ pub trait Wire {
         segment_bytes: usize,
     ) -> Result<(), Refusal>;
 
-    /// Writes datagrams that arrive together from one address to `datagrams`.
+    /// Writes datagrams to `datagrams`: those arriving together from one address.
     fn receive(&mut self, datagrams: &mut Vec<u8>) -> Option<Arrival>;
 }
 
@@ -70,7 +69,7 @@ impl Refusal {
     }
 }
 
-/// See the [module](self). Its methods are those of [`Transport`](crate::Transport), with a wire.
+/// See the [module](self). The methods are those of [`Transport`](crate::Transport), with a wire.
 pub struct Detached {
     peers: PeerTable,
     plan: Plan,

@@ -1,10 +1,10 @@
-//! Explicit Congestion Notification (RFC 3168): marks sent packets as ECN-capable, so switches mark
-//! them instead of dropping them, and reads the marks of received packets.
+//! Explicit Congestion Notification (RFC 3168): marks sent packets as ECN-capable, to have switches
+//! mark packets instead of dropping them, and reads the marks of received packets.
 //!
-//! Both are for peers that agreed ([`UdpLink::ecn`](super::UdpLink::ecn)), because each has a
-//! price. Congestion control cannot slow a sender of ECT(0) packets whose peer echoes no marks. And
-//! the mark of a datagram comes in a control message, for which `recvmsg` takes some 50 ns more
-//! than `recvfrom` without (see `receive`).
+//! Sending and reading are for peers that agreed ([`UdpLink::ecn`](super::UdpLink::ecn)), because
+//! of their price. Congestion cannot slow a sender of ECT(0) packets if the peer echoes no marks.
+//! And the mark of a datagram comes in a control message: `recvmsg` then takes some 50 ns more than
+//! `recvfrom` without (see `receive`).
 //!
 //! | peers | sent codepoint | marks |
 //! | --- | --- | --- |
@@ -13,7 +13,8 @@
 //! | some agreed | ECT(0) to those, by a control message with each message | read |
 //!
 //! Tried on Linux 6.18: the kernel does not join datagrams of different codepoints (GRO), and the
-//! segments of a message (GSO) all have its codepoint. So one mark covers a whole train.
+//! segments of a message (GSO) all have the message's codepoint. A single mark thus covers a whole
+//! train.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,8 +37,8 @@ const CE: u8 = 0b11;
 /// machine.
 pub(super) const MARK: [u8; 4] = [CE, 0, 0, 0];
 
-/// The option, by family, that sets a socket's traffic class. Control messages of this kind set the
-/// class of one sent message, and report the class of a received one.
+/// The option, by family, that sets a socket's traffic class. Control messages of equal kind set
+/// the class of a sent message, and report the class of a received datagram.
 const fn traffic_class(v6: bool) -> (libc::c_int, libc::c_int) {
     if v6 { (libc::SOL_IPV6, libc::IPV6_TCLASS) } else { (libc::SOL_IP, libc::IP_TOS) }
 }
@@ -76,7 +77,7 @@ fn set_capable(socket: BorrowedFd<'_>, v6: bool, on: bool) -> io::Result<()> {
     set_int_option(socket, level, name, if on { ECT_0 } else { NOT_ECT })
 }
 
-/// Returns true if the kernel, or a sandbox around it, accepts the options. They are off
+/// Returns true if the kernel, or a sandbox around it, accepts the options. The options are off
 /// afterwards.
 pub(super) fn is_possible(socket: BorrowedFd<'_>, v6: bool) -> bool {
     let try_all = |on| set_capable(socket, v6, on).and_then(|()| read_marks(socket, v6, on));

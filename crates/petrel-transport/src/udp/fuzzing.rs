@@ -19,13 +19,13 @@ const LIMITS: [usize; 4] = [1_232, 1_472, 8_972, 65_507];
 /// Most bytes of a message: with offload, with little of it, and without.
 const MESSAGE_BYTES_MAX: [usize; 3] = [65_507, 6_000, 0];
 
-/// Most datagrams into which the kernel cuts one message.
+/// Most datagrams that the kernel cuts from a message.
 const SEGMENTS_MAX: usize = 64;
 
 /// Most bytes the kernel joins.
 const TRAIN_BYTES_MAX: usize = 65_507;
 
-/// Most bursts and bytes of one input, to bound its time.
+/// Most bursts and bytes of an input, to bound the time.
 const BURSTS_MAX: usize = 8;
 const BYTES_MAX: usize = 1 << 20;
 
@@ -69,7 +69,7 @@ impl<'a> Input<'a> {
 
 struct World {
     plan: Plan,
-    /// The last lane of each peer, as the peer table keeps it.
+    /// The last lane of each peer, as in the peer table.
     lanes: [u32; LIMITS.len()],
     message_bytes_max: usize,
     receiver: Receiver,

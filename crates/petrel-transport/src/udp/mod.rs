@@ -1,9 +1,9 @@
 //! Kernel UDP: one socket per endpoint, IPv4 or IPv6, without privileges.
 //!
 //! The cost of a system call is spread in two ways. Small frames for one peer share a datagram (see
-//! [`bundle`](crate::bundle)), which helps on every network. Datagrams of equal size for one peer
-//! share a message by segmentation offload (GSO), and joined ones are received at once (GRO), where
-//! the kernel can: a call then costs about the same for 1 or for 64 of them. All messages of a
+//! [`bundle`](crate::bundle)), a gain on every network. Datagrams of equal size for one peer share
+//! a message by segmentation offload (GSO), and joined datagrams are received at once (GRO), where
+//! the kernel can: a call then costs about the same for 1 or for 64 datagrams. All messages of a
 //! burst go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
 //!
 //! | module | concern |
@@ -21,9 +21,9 @@
 //!
 //! After the start, memory is allocated only for new peers and for the first backlogs.
 //!
-//! Rejected designs: `io_uring` and zero-copy sends, which cost more than they gain for datagrams
-//! of this size; a connected socket per peer, which would need a poll of each. While there is only
-//! one peer, the one socket is connected to it.
+//! Rejected designs: `io_uring` and zero-copy sends, with higher costs than gains for datagrams of
+//! this size; a connected socket per peer, with as many polls as sockets. While there is only one
+//! peer, the single socket is connected.
 
 mod addr;
 mod association;
@@ -73,16 +73,15 @@ use send::Sender;
 const HEADER_BYTES_V4: usize = 20 + 8;
 const HEADER_BYTES_V6: usize = 40 + 8;
 
-/// Largest IP packet a 16-bit length can state. It bounds a datagram on devices such as loopback
-/// that claim more, and the size of a segmentation offload.
+/// Largest IP packet a 16-bit length can state. Bounds a datagram on devices with larger claims,
+/// for example loopback, and the size of a segmentation offload.
 const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
 ///
 /// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Links to one address
-/// with equal largest frame and equal ECN agreement share a [`PeerId`], which stays until all of
-/// them are removed. Links with different terms have separate ids, with one
-/// [source](Transport::source_of).
+/// with equal largest frame and equal ECN agreement share a [`PeerId`] until all of them are
+/// removed. Links with different terms have separate ids, with one [source](Transport::source_of).
 pub struct Udp {
     socket: UdpSocket,
     config: UdpConfig,
@@ -90,8 +89,8 @@ pub struct Udp {
     capabilities: UdpCapabilities,
     waker: Waker,
     peers: PeerTable,
-    /// Made while there is one peer, and only when the plan is empty: frames planned for other
-    /// peers must reach them.
+    /// Made while there is one peer, and only with an empty plan: planned frames for further peers
+    /// must reach them.
     association: Association,
     ecn: Ecn,
     plan: Plan,
@@ -111,7 +110,7 @@ impl Udp {
         Self::bind_with_waker(config, Waker::new()?)
     }
 
-    /// Opens the data port, with a waker that other transports of the endpoint may share.
+    /// Opens the data port, with a waker for sharing with further transports of the endpoint.
     ///
     /// # Errors
     /// See [`UdpError`].
@@ -190,8 +189,7 @@ impl Udp {
         Ok(self.frame_bytes(mtu).min(announced))
     }
 
-    /// Connects the socket to the only peer, if there is one. The plan must hold no frames for
-    /// others.
+    /// Connects the socket to the only peer, if any. The plan must hold no frames for others.
     fn associate(&mut self) {
         if let Some(peer) = self.peers.only()
             && self.plan.is_empty()
@@ -267,7 +265,7 @@ impl Transport for Udp {
     fn remove_peer(&mut self, peer: PeerId) {
         self.plan.close_lane(peer);
         self.peers.remove(peer);
-        // On failure, packets claim less than they might, or marks are read that no peer sends.
+        // On failure, packets claim too little, or the reading of marks continues needlessly.
         let _ = self.adapt_to_ecn();
         self.associate();
     }
@@ -315,7 +313,7 @@ impl Transport for Udp {
 
     #[inline]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        // SAFETY: by this function's contract. The fast path is closed while there is a backlog.
+        // SAFETY: by the function's contract. The fast path is closed during a backlog.
         unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
     }
 

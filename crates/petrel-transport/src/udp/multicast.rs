@@ -38,10 +38,10 @@ impl Listener {
             Type::DGRAM.nonblocking().cloexec(),
             Some(Protocol::UDP),
         )?;
-        // Other endpoints of this host may be members too.
+        // Further endpoints of the host may be members too.
         socket.set_reuse_address(true)?;
         socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
-        // Receives only groups that this socket has joined, not those of other sockets of the host.
+        // Receives only groups joined by this socket, not by further sockets of the host.
         let (level, name) = match address {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL),
@@ -138,7 +138,7 @@ impl Listeners {
         self.tidy();
     }
 
-    /// Closes unused sockets, which also removes them from `waits`.
+    /// Closes unused sockets; closing also removes them from `waits`.
     fn tidy(&mut self) {
         self.all.retain(|listener| !listener.sources.is_empty());
     }
@@ -210,7 +210,7 @@ pub(super) fn send_by(socket: &UdpSocket, interface: IpAddr, hops: u32) -> io::R
     }
 }
 
-/// The address from which this host reaches `peer`, if it sends from `local`.
+/// The host's source address for `peer`, when sending from `local`.
 pub(super) fn interface_to(local: IpAddr, peer: SocketAddr) -> io::Result<IpAddr> {
     if !local.is_unspecified() {
         return Ok(local);

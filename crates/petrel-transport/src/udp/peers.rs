@@ -8,7 +8,7 @@ use super::plan::Target;
 use crate::{LinkError, PeerId};
 
 /// Most peers of one transport. The design aims at 20,000 sessions of an endpoint; three times that
-/// number of peer processes leaves room, at about 200 bytes each.
+/// number of peer processes leaves room, at about 200 bytes per process.
 const PEERS_MAX: usize = 65_536;
 
 /// The terms of a link: two links share a peer only if all terms are equal. So no link changes a
@@ -20,15 +20,15 @@ struct Terms {
     is_ecn: bool,
 }
 
-/// One peer: its address and limits.
+/// One peer: address and limits.
 pub(super) struct Peer {
     pub(super) name: RawAddr,
     pub(super) max_frame_bytes: usize,
     addr: SocketAddr,
     terms: Terms,
-    /// The lane of its frames in the current burst, or in an earlier one.
+    /// The lane of the peer's frames in the current or an earlier burst.
     lane: u32,
-    /// Links with these terms that are not yet removed.
+    /// Remaining links with these terms.
     link_count: u32,
     /// The id under which datagrams from the address are delivered.
     source: PeerId,
@@ -36,7 +36,7 @@ pub(super) struct Peer {
 
 /// An address peers have.
 struct Source {
-    /// Its first peer, which keeps its slot while the address has any peer.
+    /// The address's first peer, with a slot while the address has any peer.
     id: PeerId,
     /// Peers with links, each with different terms.
     peer_count: u32,
@@ -90,7 +90,7 @@ impl PeerTable {
         self.get(peer).is_some_and(|peer| peer.terms.is_ecn)
     }
 
-    /// The address of all peers, if they have only one.
+    /// The address of all peers, if there is only one.
     pub(super) fn only(&self) -> Option<SocketAddr> {
         let mut sources = self.sources.values();
         let (Some(source), None) = (sources.next(), sources.next()) else { return None };
@@ -140,9 +140,9 @@ impl PeerTable {
         Some(peer)
     }
 
-    /// Adds a link. Links with equal terms share a peer; a link with different terms gets its own.
-    /// Datagrams do not distinguish such peers: they are delivered under the address's
-    /// [source](PeerTable::source_of).
+    /// Adds a link. Links with equal terms share a peer; a link with different terms gets a
+    /// separate peer. Datagrams do not distinguish peers of an address: delivery is under the
+    /// address's [source](PeerTable::source_of).
     pub(super) fn add(
         &mut self,
         addr: SocketAddr,
@@ -181,7 +181,7 @@ impl PeerTable {
         Ok(PeerId((self.slots.len() - 1) as u32))
     }
 
-    /// Removes one link; the peer goes with its last link, and the address with its last peer.
+    /// Removes one link; a peer goes with the last link, and an address with the last peer.
     pub(super) fn remove(&mut self, peer: PeerId) {
         let Some(Some(known)) = self.slots.get_mut(peer.0 as usize) else { return };
         if known.link_count == 0 {

@@ -8,9 +8,9 @@
 //!
 //! A message is one entry of `sendmmsg`, and succeeds or fails as a whole.
 //!
-//! A message is a run of *pieces*, which the kernel gathers. A bundle is one piece if no frames to
-//! other peers came between its frames. If frames to several peers alternate, their bundles have
-//! more pieces, but no byte is copied twice.
+//! A message is a run of *pieces*, which the kernel gathers. A bundle is a single piece if its
+//! frames came without frames to other peers between. If frames to several peers alternate, the
+//! bundles have more pieces, but no byte is copied twice.
 //!
 //! Most frames go where the previous frame went, by a fast path: see `tip`.
 //!
@@ -21,11 +21,11 @@
 //!
 //! # Why the unsafe code is sound
 //!
-//! Pieces point to three places. *The staging area* belongs to the plan. It is only accessed
+//! Pieces point to three places. *The staging area* belongs to the plan. The area is only accessed
 //! through its raw pointer, and only behind `staged_bytes`, where no piece points yet. *Large
-//! frames* belong to callers: the caller of [`Plan::add_large`] promises that they stay until the
+//! frames* belong to callers: by the contract of [`Plan::add_large`], the frames stay until the
 //! plan is sent or [`Plan::keep`] has copied them. *Kept bytes* are only written before pieces
-//! point to them. The kernel reads pieces, and `keep` does.
+//! point to the bytes. The kernel reads pieces, and `keep` does.
 
 mod backlog;
 mod pieces;
@@ -56,7 +56,7 @@ pub(super) const SMALL_FRAME_BYTES_MAX: usize = 2048;
 /// burst is sent when the room is used up.
 const STAGING_BYTES: usize = 128 << 10;
 
-/// Most datagrams in one message: the kernel's `UDP_MAX_SEGMENTS`, which Linux 6.9 doubled.
+/// Most datagrams in a message: the kernel's `UDP_MAX_SEGMENTS` before Linux 6.9 doubled the limit.
 const SEGMENTS_MAX: usize = 64;
 
 /// Framing before the first frame in the staging area, needed if a second frame follows.
@@ -85,7 +85,7 @@ struct Lane {
     bundle: Option<Bundle>,
 }
 
-/// Consecutive datagrams of one lane in one entry of `sendmmsg`.
+/// Consecutive datagrams of a lane in an entry of `sendmmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     lane: u32,
@@ -136,11 +136,11 @@ pub(super) struct Target<'a> {
     pub(super) name: &'a RawAddr,
     /// The largest datagram. No frame is larger.
     pub(super) datagram_bytes_max: usize,
-    /// The peer's lane in this burst or an earlier one; the plan updates it for the next frame.
+    /// The peer's lane in this or an earlier burst; the plan updates the number for the next frame.
     pub(super) lane: &'a mut u32,
 }
 
-/// The plan for one burst. The next burst reuses its memory.
+/// The plan for one burst. The next burst reuses the memory.
 pub(super) struct Plan {
     tip: Tip,
     /// The destination of a loose bundle.
@@ -253,7 +253,7 @@ impl Plan {
         self.point_to_train(lane, bytes);
     }
 
-    /// Returns the lane of a peer, a new one if the peer has none in this burst.
+    /// Returns the lane of a peer, new at the peer's first frame of the burst.
     #[inline]
     fn lane_of(&mut self, target: Target<'_>) -> usize {
         let known = *target.lane as usize;
@@ -282,8 +282,8 @@ impl Plan {
         }
     }
 
-    /// [`Plan::stage`] of a frame in one part, of a length that [`copy_one_line`] accepts. Contains
-    /// no call, which saves 20 instructions.
+    /// [`Plan::stage`] of a frame in one part, of a length for [`copy_one_line`]. Saves 20
+    /// instructions, since there is no call.
     ///
     /// # Safety
     /// As for [`Plan::stage`].
@@ -391,7 +391,7 @@ impl Plan {
         &self.lanes[message.lane as usize].name
     }
 
-    /// The peer of a message; [`NOBODY`] if it was removed meanwhile.
+    /// The peer of a message; [`NOBODY`] if removed meanwhile.
     #[inline]
     pub(super) fn peer_of(&self, message: &Message) -> PeerId {
         self.lanes[message.lane as usize].peer

@@ -1,30 +1,31 @@
-//! Receives datagrams from the kernel, and splits those it joined.
+//! Receives datagrams from the kernel, and splits joined ones.
 //!
-//! A call fills buffers of 64 KiB; with receive offload each may hold many datagrams of equal size
-//! from one peer. They are delivered one by one, in place, and the next call is made when all are
-//! delivered. A caller may thus stop at any datagram.
+//! A call fills buffers of 64 KiB; with receive offload, a buffer may hold many datagrams of equal
+//! size from one peer. Delivery is one by one, in place, and the next call follows after the last
+//! datagram. A caller may thus stop at any datagram.
 //!
-//! `recvmmsg` costs 60 ns more than `recvmsg` for a single datagram, because it looks for a second
-//! one, and less per datagram for several. So a quiet socket is asked for one. If there is one, the
-//! next call asks for several, and so on while at least two arrive.
+//! `recvmmsg` costs 60 ns more than `recvmsg` for a single datagram, because of the look for a
+//! second one, and less per datagram for several. A quiet socket is therefore asked for a single
+//! datagram. If one arrives, the next call asks for several, and later calls do while at least two
+//! arrive.
 //!
 //! Offload has a price too: the size of joined datagrams comes in a control message, and a call
 //! with one takes 50 ns more than `recvfrom`, at each end. So offload is switched on only when
 //! several datagrams came at once, and then stays on: there is no sign the last joined datagrams
 //! have left the socket. A round trip over loopback is 3 % shorter while offload is off.
 //!
-//! Marks of congestion (see `ecn`) have the same price. They are read while a peer has agreed to
-//! them: on every call for several datagrams, and for one in [`LONE_PER_LOOK`] of the lone
-//! datagrams, until one is marked. Congestion marks many packets, and a congestion controller acts
-//! on marks every 50 µs at most.
+//! Marks of congestion (see `ecn`) have the same price. Marks are read while any peer has agreed:
+//! on every call for several datagrams, and for one in [`LONE_PER_LOOK`] of the lone datagrams,
+//! until a marked one arrives. Congestion marks many packets, and a congestion controller acts on
+//! marks every 50 µs at most.
 //!
 //! # Why the unsafe code is sound
 //!
-//! The kernel follows pointers from [`Slots`] to itself and to the buffers. Both are mappings that
-//! live as long as the [`Receiver`] and stay in place when it moves. They are accessed only through
-//! the mappings' own pointers, which keeps the pointers in the headers valid. The kernel writes
-//! only during the call, which holds `&mut self`; datagrams are lent from `&self` afterwards. All
-//! memory is initialised from the start.
+//! The kernel follows pointers from [`Slots`] to itself and to the buffers. Slots and buffers are
+//! mappings that live as long as the [`Receiver`] and stay in place when the receiver moves. All
+//! access is through the mappings' own pointers, to keep the pointers in the headers valid. The
+//! kernel writes only during the call, with `&mut self` held; datagrams are lent from `&self`
+//! afterwards. All memory is initialised from the start.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -40,14 +41,14 @@ use crate::buf::Region;
 /// Holds the largest UDP datagram, and the largest run of datagrams the kernel joins.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Buffers per call if each can hold a run of datagrams: enough to spread the call's cost, few
+/// Buffers per call if a buffer can hold a run of datagrams: enough to spread the call's cost, few
 /// enough to stay in the second-level cache.
 const BUFFERS_WITH_GRO: usize = 8;
 
-/// Buffers per call if each holds one datagram.
+/// Buffers per call if a buffer holds one datagram.
 const BUFFERS_WITHOUT_GRO: usize = 16;
 
-/// Least datagrams in one call that switch receive offload on.
+/// Least datagrams in a call to switch receive offload on.
 const OFFLOAD_FROM: usize = 4;
 
 /// The mark of one in this number of lone datagrams is read. On a link of 1 Gbit/s full packets
@@ -55,7 +56,7 @@ const OFFLOAD_FROM: usize = 4;
 /// periodic traffic often repeats in powers of two.
 const LONE_PER_LOOK: u8 = 5;
 
-/// Unmarked lone datagrams that must follow a marked one before looks become rare again.
+/// Unmarked lone datagrams after a marked one before looks become rare again.
 const LOOKS_AFTER_MARK: u8 = 64;
 
 /// Most attempts of a call after signals, or after reported errors of earlier sent datagrams.
@@ -76,7 +77,7 @@ impl Control {
     }
 }
 
-/// Room for the control messages that this socket may ask for: size and mark.
+/// Room for the possible control messages of the socket: size and mark.
 type Controls = [Control; 2];
 
 /// The control message with the size of joined datagrams.
@@ -86,7 +87,7 @@ const SEGMENT_BYTES: (libc::c_int, libc::c_int) = (libc::SOL_UDP, libc::UDP_GRO)
 const BUFFERS_MAX: usize = BUFFERS_WITHOUT_GRO;
 
 /// The memory the kernel reads and writes beside the buffers, one entry of each array per buffer.
-/// Zero is a valid value of all fields, which are integers and nullable pointers.
+/// Zero is a valid value of all fields: integers and nullable pointers.
 #[repr(C)]
 struct Slots {
     headers: [libc::mmsghdr; BUFFERS_MAX],
@@ -98,7 +99,7 @@ struct Slots {
 /// The rest of a buffer: datagrams of one peer.
 pub(super) struct Train<'a> {
     pub(super) from: AddrKey,
-    /// All of them, one behind the other.
+    /// All datagrams, without gaps.
     pub(super) bytes: &'a [u8],
     /// The size of every datagram except the last, which may be shorter.
     pub(super) segment_bytes: usize,
@@ -136,7 +137,7 @@ pub(super) struct Receiver {
 struct Looks {
     /// Datagrams to receive before the next look.
     pause: u8,
-    /// Datagrams left that are all looked at, because an earlier one was marked.
+    /// Remaining datagrams with certain looks, after a marked one.
     alert: u8,
 }
 
@@ -426,7 +427,7 @@ impl Receiver {
     }
 
     /// The size of the datagrams in a buffer, except a shorter last one: the control message's
-    /// size, or the whole buffer without one.
+    /// size, or else the whole buffer.
     #[inline]
     fn segment_bytes(&self, index: usize) -> usize {
         if self.header(index).msg_hdr.msg_controllen == 0 {
@@ -457,7 +458,7 @@ impl Receiver {
     #[inline]
     fn bytes(&self, index: usize) -> &[u8] {
         assert!(index < self.count);
-        // SAFETY: the region has an initialised buffer for each header, and the kernel writes to it
+        // SAFETY: the region has an initialised buffer for each header, and the kernel writes there
         // only while `receive` borrows `self` exclusively.
         unsafe {
             std::slice::from_raw_parts(
@@ -471,10 +472,10 @@ impl Receiver {
 /// Receives one datagram into the buffer of a header, without control messages.
 ///
 /// # Safety
-/// As for [`receive_headers`], of one header, whose buffer holds any datagram.
+/// As for [`receive_headers`], of one header with a buffer for any datagram.
 #[inline]
 unsafe fn receive_plain(socket: BorrowedFd<'_>, header: *mut libc::mmsghdr) -> Option<usize> {
-    // SAFETY: by this function's contract; a header has one buffer.
+    // SAFETY: by the function's contract; a header has a single buffer.
     unsafe {
         let to = &raw mut (*header).msg_hdr;
         let libc::iovec { iov_base: bytes, iov_len: len } = *(*to).msg_iov;
@@ -491,8 +492,8 @@ unsafe fn receive_plain(socket: BorrowedFd<'_>, header: *mut libc::mmsghdr) -> O
 /// Called by `syscall`, as in `send`.
 ///
 /// # Safety
-/// There are `count` headers. All pointers in them lead to live memory of the sizes they state,
-/// which is not used elsewhere.
+/// There are `count` headers. All pointers in the headers lead to live memory of the stated sizes,
+/// not used elsewhere.
 #[inline]
 unsafe fn receive_headers(
     socket: BorrowedFd<'_>,
@@ -547,7 +548,7 @@ mod tests {
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(socket.local_addr().unwrap()).unwrap();
         let mut receiver = Receiver::new(false).unwrap();
-        // Calls that have filled buffers, and the number of buffers each filled.
+        // The numbers of buffers filled by calls that filled any.
         let mut filled_by = |datagrams: usize| {
             (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
             let mut filled = Vec::new();
@@ -582,7 +583,7 @@ mod tests {
         assert_eq!(refill(0), (0, (1, false)));
         assert_eq!(refill(2), (1, (1, false)), "one was asked for, and there is a second one");
         assert_eq!(refill(0), (1, (1, false)));
-        // As many datagrams as there are buffers, then one more.
+        // As many datagrams as buffers, then one more.
         assert_eq!(refill(1), (1, (1, false)));
         assert_eq!(refill(BUFFERS_WITHOUT_GRO), (BUFFERS_WITHOUT_GRO, (1, true)));
         assert_eq!(refill(BUFFERS_WITHOUT_GRO + 1), (BUFFERS_WITHOUT_GRO, (1, true)));
@@ -620,8 +621,7 @@ mod tests {
         assert!(!receiver.has_ready());
     }
 
-    /// For joined datagrams, `fill` adds a size as the kernel does; for a datagram alone it adds
-    /// none.
+    /// Like the kernel, `fill` adds a size for joined datagrams, and none for a lone datagram.
     #[test]
     fn fill__is_seen_as_what_was_filled_in() {
         let from: std::net::SocketAddr = "10.0.0.1:7".parse().unwrap();

@@ -6,10 +6,11 @@
 //! # Why the unsafe code is sound
 //!
 //! The headers the kernel reads are full of pointers: to addresses and bytes of the plan, to
-//! callers' frames, and to arrays in here. [`Sender::send`] writes all of them anew from a plan it
-//! borrows for the whole call, and makes the system call before it returns. So each points to live
-//! memory when the kernel follows it; the caller promises that the frames are still there. The
-//! kernel only reads their targets. Between calls the pointers dangle, and are not followed.
+//! callers' frames, and to arrays in here. [`Sender::send`] writes all pointers anew from a plan
+//! borrowed for the whole call, and makes the system call before returning. Every pointer thus
+//! leads to live memory when the kernel follows it; by the contract of `send`, callers' frames are
+//! still in place. The kernel only reads the targets. Between calls the pointers dangle, and are
+//! not followed.
 
 use std::iter::repeat_with;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -21,13 +22,13 @@ use super::ecn;
 use super::peers::PeerTable;
 use super::plan::{Message, PIECES_MAX, Plan};
 
-/// Most messages of one call; the rest goes in the next one.
+/// Most messages of a call; the next call sends the rest.
 const HEADERS_MAX: usize = 64;
 
 /// Repetitions of a call after signals, before its frames count as blocked.
 const INTERRUPTS_MAX: u32 = 16;
 
-/// Repetitions of a message after reports that its port is closed.
+/// Repetitions of a message after reports of a closed port.
 const NEWS_MAX: u32 = 8;
 
 /// A control message with one value, in the layout of `cmsg(3)`.
@@ -119,7 +120,7 @@ impl Sender {
         ecn: Option<&PeerTable>,
     ) -> Result<usize, Errno> {
         let socket = Socket { number: socket.as_raw_fd(), is_connected, ecn };
-        // SAFETY: by this function's contract; a message has one piece at least.
+        // SAFETY: by the function's contract; a message has at least one piece.
         let sent = unsafe {
             match &plan.messages()[first..] {
                 [only] => match plan.slice_of(only) {
@@ -170,7 +171,7 @@ impl Sender {
         places.zip(plan.pieces_of(message)).map(|(place, piece)| *place = piece).count()
     }
 
-    /// Fills the headers. All other arrays are already written, so no later borrow of them
+    /// Fills the headers. The remaining arrays are already written, hence no later borrow
     /// invalidates the pointers.
     fn fill(&mut self, socket: Socket<'_>, plan: &Plan, messages: &[Message]) {
         let mut gathered = self.iovecs.as_ptr();
@@ -211,7 +212,7 @@ impl Socket<'_> {
     }
 }
 
-/// Sends one datagram in one piece, and returns true if the kernel accepted it.
+/// Sends a datagram in one piece, and returns true if the kernel accepted the datagram.
 ///
 /// # Safety
 /// The piece is live memory.
@@ -227,8 +228,8 @@ pub(super) unsafe fn send_datagram(
     unsafe { send_bare(socket.as_raw_fd(), name, piece) >= 0 }
 }
 
-/// Sends one datagram in one piece, without a header around it. Saves 50 of the 1000 ns a datagram
-/// takes from socket to socket.
+/// Sends a datagram in one piece, without a header around. Saves 50 of a datagram's 1000 ns from
+/// socket to socket.
 ///
 /// # Safety
 /// Piece and name are live memory.
@@ -242,11 +243,11 @@ unsafe fn send_bare(
     // SAFETY: by this function's contract.
     let sent =
         unsafe { libc::syscall(libc::SYS_sendto, socket, bytes, len, flags, name, name_len) };
-    // The result counts bytes, and a frame has at least one: one datagram, or an error.
+    // The result counts bytes, and no frame is empty: one datagram, or an error.
     sent.min(1)
 }
 
-/// Sends one message, without an array around it, which saves 20 ns.
+/// Sends a message, without an array around. Saves 20 ns.
 ///
 /// # Safety
 /// The pieces are live memory.
@@ -263,7 +264,7 @@ unsafe fn send_one(
     let sent = unsafe {
         libc::syscall(libc::SYS_sendmsg, socket.number, &raw const header, libc::MSG_NOSIGNAL)
     };
-    // The result counts bytes, and a frame has at least one: one datagram, or an error.
+    // The result counts bytes, and no frame is empty: one datagram, or an error.
     sent.min(1)
 }
 
@@ -307,17 +308,17 @@ pub(super) enum Reaction {
     Retry,
     /// No room: this message and all later ones stay with the caller.
     Blocked,
-    /// The kernel or device cannot segment this message: send datagrams one by one from now on.
+    /// The kernel or device cannot segment the message: send datagrams singly from now on.
     Ungroup,
-    /// This message cannot be sent; others may.
+    /// The message cannot be sent; the rest may.
     Drop,
 }
 
 /// The reaction to `error` for a message of one or (`grouped`) more datagrams, after `tries`
 /// earlier attempts.
 ///
-/// The next call reports an ICMP error of an earlier datagram, and does nothing else. So every
-/// error that may be such a report gets another attempt. "Port closed" always is one.
+/// The next call reports an ICMP error of an earlier datagram, and does nothing else. Every
+/// possible report therefore gets another attempt. A closed port is always a report.
 pub(super) fn reaction(error: Errno, grouped: bool, tries: u32) -> Reaction {
     match error {
         Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => Reaction::Blocked,

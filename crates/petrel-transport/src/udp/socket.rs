@@ -19,8 +19,7 @@ const SK_MEMINFO_DROPS: usize = 8;
 /// Most attempts at a free port, since another process may take the port first.
 const PORT_TRIES: u32 = 16;
 
-/// Opens a bound, non-blocking socket whose packets are never fragmented, and returns its
-/// capabilities.
+/// Opens a bound, non-blocking socket with fragmentation forbidden, and returns the capabilities.
 pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), UdpError> {
     let (socket, gro) = bind_by_number(config)?;
     let capabilities = UdpCapabilities {
@@ -34,8 +33,8 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
 }
 
 /// Binds a socket to a port requested by number. Dissolving an association loses a port the system
-/// chose. So a socket with such a port is closed, and the next one requests that port; another
-/// process may have taken it by then.
+/// chose. A socket with a chosen port is therefore closed, and the next socket requests the port;
+/// another process may have taken the port by then.
 fn bind_by_number(config: &UdpConfig) -> Result<(Socket, bool), UdpError> {
     if config.bind.port() != 0 {
         return bind(config, config.bind);
@@ -77,8 +76,8 @@ fn bind(config: &UdpConfig, address: SocketAddr) -> Result<(Socket, bool), UdpEr
     Ok((socket, gro))
 }
 
-/// Makes packets above the path MTU fail with `EMSGSIZE`. Otherwise they would be sent in
-/// fragments, and losing one would lose the packet.
+/// Makes packets above the path MTU fail with `EMSGSIZE`. Otherwise packets would be sent in
+/// fragments, and a lost fragment would lose the packet.
 fn forbid_fragments(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     if v6 {
         sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
@@ -102,13 +101,14 @@ fn set_gro(socket: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     set_int_option(socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
 }
 
-/// Makes the kernel deliver datagrams of one size and peer in one buffer, and report it. Returns
-/// true if it will.
+/// Makes the kernel deliver datagrams of equal size and peer in one buffer, and report their size.
+/// Returns true on success.
 pub(super) fn enable_gro(socket: BorrowedFd<'_>) -> bool {
     set_gro(socket, true).is_ok()
 }
 
-/// Datagrams the kernel has dropped so far, mostly for lack of room. It counts with 32 bits.
+/// Datagrams the kernel has dropped so far, mostly for lack of room. The kernel counts with 32
+/// bits.
 pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
     let mut memory = [0u32; SK_MEMINFO_DROPS + 1];
     let mut len = size_of_val(&memory) as libc::socklen_t;
@@ -123,7 +123,7 @@ pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
 /// MTU of the route's device, or less after a router's report. No packet is sent.
 ///
 /// # Errors
-/// When there is no route, the families differ, or `local` is not an address of this host.
+/// When there is no route, the families differ, or `local` is no address of the host.
 pub fn path_mtu(local: IpAddr, peer: SocketAddr) -> io::Result<usize> {
     let socket = UdpSocket::bind(probe_address(local, peer))?;
     forbid_fragments(socket.as_fd(), peer.is_ipv6())?;

@@ -42,7 +42,7 @@ impl Harness for Loopback {
     type T = Udp;
 
     /// The smallest default buffer, 208 KiB in the kernel's accounting, holds this many bytes of
-    /// datagrams however small they are.
+    /// datagrams of any size.
     fn medium(&self) -> Medium {
         Medium::lossy_when_full().with_capacity(70_000)
     }
@@ -120,7 +120,7 @@ fn conformance__largest_mtu() {
     conforms(UdpConfig { mtu: Mtu::Auto { cap_bytes: usize::MAX }, ..bind_to("::1") });
 }
 
-/// A transport, and a plain socket as its peer that receives the raw datagrams.
+/// A transport, and a plain socket as the peer, for raw datagrams.
 struct WithSocket {
     udp: Udp,
     peer: PeerId,
@@ -156,7 +156,7 @@ impl WithSocket {
         buffer[..len].to_vec()
     }
 
-    /// The frames the transport delivers up to `last`, which is sent behind all others.
+    /// The frames the transport delivers up to `last`, sent behind all others.
     fn frames_until(&mut self, last: &[u8]) -> Vec<Vec<u8>> {
         self.send_to_udp(last);
         let mut frames: Vec<Vec<u8>> = Vec::new();
@@ -463,7 +463,7 @@ fn add_peer__of_a_transport_without_an_address_of_its_own_connects_nothing() {
     }
 }
 
-/// The kernel reports to a connected socket that its peer's port is closed, in the next call.
+/// The kernel reports the closed port of the peer to a connected socket, in the next call.
 #[test]
 fn tx_burst__to_an_only_peer_that_is_away_goes_on_until_it_is_back() {
     for gso in [true, false] {
@@ -507,9 +507,9 @@ fn wait__sleeps_on_after_the_news_that_a_peer_is_away() {
     assert_eq!(poll(&mut socket, Some(&at_once)), Ok(0), "the error is still there");
 }
 
-/// A transport whose socket is full whenever the other end is not read: a pair of local sockets,
-/// which keep message boundaries and ignore addresses. (Over loopback, datagrams do not stay with
-/// their sender.)
+/// A transport with a full socket whenever the far end is not read: a pair of local sockets, with
+/// message boundaries and ignored addresses. (Over loopback, datagrams do not stay with the
+/// sender.)
 struct WithFullSocket {
     udp: Udp,
     peer: PeerId,
@@ -530,7 +530,7 @@ impl WithFullSocket {
         Self { udp, peer, far: far.into() }
     }
 
-    /// Pushes and flushes one frame, then overwrites it.
+    /// Pushes and flushes a frame, then overwrites the bytes.
     fn send(&mut self, bytes: &[u8]) -> bool {
         let mut frame = bytes.to_vec();
         // SAFETY: the frame changes only after the flush.

@@ -1,4 +1,4 @@
-//! The transports: one program for all tests that can share a process.
+//! The transports: a single program for all tests that can share a process.
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 

@@ -24,7 +24,7 @@ const HEAD_OFFSET: u64 = 128;
 /// Bytes of the record of a frame of one byte.
 const RECORD_BYTES: u64 = 64;
 
-/// An endpoint, and the other side of its only link: the memory, and an end of the connection.
+/// An endpoint, and the far side of the only link: the memory, and an end of the connection.
 struct Attacked {
     shm: Shm,
     peer: PeerId,
@@ -123,7 +123,7 @@ fn wait__a_peer_that_hangs_up_keeps_nobody_awake() {
     assert_eq!(attacked.shm.stats().rx_broken_rings, 0);
 }
 
-/// A TCP socket whose close waits for a minute: it has data its peer does not receive.
+/// A TCP socket with unreceived data, to wait for a minute on close.
 fn lingering() -> (TcpStream, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -16,7 +16,7 @@ impl Rings {
         Shm::new(&self.0, Waker::new().unwrap())
     }
 
-    /// Links two endpoints. Returns the peer id of the other in each.
+    /// Links two endpoints. Returns the peer ids, of `b` at `a` and of `a` at `b`.
     fn link(&self, a: &mut Shm, b: &mut Shm) -> (PeerId, PeerId) {
         let owned = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
         let segment = Segment::create(&self.0).unwrap();

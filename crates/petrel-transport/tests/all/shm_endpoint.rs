@@ -32,7 +32,8 @@ fn owned(fd: impl AsFd) -> OwnedFd {
     fd.as_fd().try_clone_to_owned().unwrap()
 }
 
-/// Links two endpoints. Returns the peer id of the other in each, and the segment's descriptor.
+/// Links two endpoints. Returns the peer ids, of `b` at `a` and of `a` at `b`, and the segment's
+/// descriptor.
 fn link(config: &ShmConfig, a: &mut Shm, b: &mut Shm) -> (PeerId, PeerId, OwnedFd) {
     let segment = Segment::create(config).unwrap();
     let file = owned(&segment);
@@ -357,8 +358,8 @@ fn may_receive__is_known_of_the_only_ring_that_is_left() {
     assert!(!hub.may_receive());
 }
 
-/// The frames lent to the reader lie in the ring. The sender continues to fill it from buffers it
-/// overwrites at once.
+/// The frames lent to the reader lie in the ring. The sender continues to fill the ring from
+/// buffers, and overwrites the buffers at once.
 #[test]
 fn rx_burst__frames_stay_while_their_reader_looks_and_their_sender_goes_on() {
     let Pair { mut a, mut b, to_b, to_a, .. } = pair();
@@ -462,7 +463,7 @@ fn huge_pages__are_used_or_done_without() {
     assert_eq!(receive(&mut b), [(to_a, vec![5; 16 << 10])]);
 }
 
-/// Offsets in a segment of the head of the ring from its creator to its opener, and of that ring.
+/// Offsets in a segment of the head of the ring from creator to opener, and of the ring.
 const HEAD_OFFSET: u64 = 128;
 const RING_OFFSET: u64 = 4096;
 

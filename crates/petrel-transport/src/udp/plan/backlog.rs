@@ -1,5 +1,5 @@
-//! Handles a plan that cannot be sent as it is: splits messages the kernel does not segment, and
-//! keeps messages for which it has no room.
+//! Handles the kernel's refusals: splits messages that the kernel does not segment, and keeps
+//! messages without room.
 
 use petrel_planted::planted;
 
@@ -40,7 +40,7 @@ impl Plan {
         self.kept.resize(bytes, 0);
         let mut to = self.kept.as_mut_ptr();
         for piece in self.pieces.foreign(own) {
-            // SAFETY: the piece is as `add_large` got it; the new memory has room for all of them.
+            // SAFETY: the piece is as `add_large` got it; the new memory has room for all pieces.
             unsafe {
                 to.copy_from_nonoverlapping(piece.iov_base.cast(), piece.iov_len);
                 piece.iov_base = to.cast();

@@ -1,6 +1,6 @@
 //! Runs of bytes to send, as the kernel gathers them, in order of arrival.
 //!
-//! Pieces of one peer are contiguous if no other peer's pieces come between; the kernel then reads
+//! A peer's pieces are contiguous if no other peer's pieces come between; the kernel then reads
 //! them from here. Links skip the pieces between.
 
 use std::ops::Range;
@@ -9,10 +9,10 @@ use std::ops::Range;
 /// and an entry of `sendmmsg` stays below the kernel's limit of 1024 pieces.
 pub(in crate::udp) const PIECES_MAX: usize = 256;
 
-/// Data about a piece that the kernel does not need.
+/// Per-piece data for the plan alone, not for the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 struct Note {
-    /// The next piece of the message, if this piece is not its last: the piece behind, or a later
+    /// The next piece of the message, unless this piece is the last: the piece behind, or a later
     /// one.
     next: u32,
     /// Frames that begin in the piece.
@@ -128,7 +128,7 @@ impl Pieces {
     }
 
     /// Cuts the first `bytes` bytes, which end with a piece, or else all, from a run of non-empty
-    /// pieces. Returns the cut run, its bytes, and its frames; the rest may be empty.
+    /// pieces. Returns the cut run, with the numbers of bytes and frames; the rest may be empty.
     pub(super) fn cut(&self, run: &mut Run, bytes: usize) -> (Run, usize, u32) {
         let mut cut = Run { first: run.first, last: run.first, count: 0 };
         let (mut cut_bytes, mut frame_count) = (0, 0);

@@ -7,7 +7,7 @@
 //! instructions.
 //!
 //! A burst whose first frame is small begins with a *loose* bundle: a tip without a lane. If no
-//! other frame comes, the bundle is sent without lane, piece and message, which saves 200
+//! other frame comes, the bundle is sent without lane, piece and message. The shortcut saves 200
 //! instructions.
 
 use super::pieces::Run;
@@ -20,7 +20,7 @@ use crate::copy::ONE_LINE_BYTES;
 use crate::transport::PeerId;
 use crate::udp::addr::RawAddr;
 
-/// The place of the last frame, and the frames that may follow it on the fast path.
+/// The place of the last frame, and the frames that may follow on the fast path.
 pub(super) struct Tip {
     /// The peer of the lane, or `NOBODY`.
     peer: PeerId,
@@ -35,7 +35,7 @@ pub(super) struct Tip {
     frame_count: usize,
     /// The size of the datagrams that may follow the last message (a *train*).
     train_bytes: usize,
-    /// Most datagrams that may follow; there is room for two pieces each.
+    /// Most datagrams that may follow, with room for two pieces per datagram.
     train_room: usize,
     /// Datagrams of the train not yet accounted for, and the number of pieces before them.
     train_count: usize,
@@ -64,8 +64,8 @@ pub(in crate::udp) struct Loose<'a> {
 }
 
 impl Plan {
-    /// Adds a frame that goes where the last one went. If it returns false, nothing was done, and
-    /// the caller adds the frame by [`Plan::add_small`] or [`Plan::add_large`].
+    /// Adds a frame that goes where the last one went. After false, nothing was done, and the
+    /// caller adds the frame by [`Plan::add_small`] or [`Plan::add_large`].
     ///
     /// # Safety
     /// As for [`Plan::add_large`].
@@ -122,7 +122,7 @@ impl Plan {
         self.tip.frame_count = 1;
     }
 
-    /// The burst as one datagram, if it is one bundle, or one small frame.
+    /// The burst as one datagram, if a single bundle or a single small frame.
     #[inline]
     pub(in crate::udp) fn loose(&self) -> Option<Loose<'_>> {
         if self.tip.lane != NONE {
@@ -143,8 +143,8 @@ impl Plan {
         self.end_tip();
     }
 
-    /// Allows the next frame into the bundle of this lane, whose end is the end of the staging
-    /// area.
+    /// Allows the next frame into the bundle of this lane. The bundle ends at the end of the
+    /// staging area.
     #[inline]
     pub(super) fn point_to_bundle(&mut self, lane: usize, limit: usize) {
         let Lane { peer, bundle: Some(bundle), .. } = &self.lanes[lane] else { return };

@@ -38,7 +38,7 @@ fn with_socket(config: UdpConfig, ecn: bool) -> WithSocket {
 }
 
 /// Sends `count` datagrams with a codepoint, one by one, and returns the number of marks seen.
-/// Before each datagram the transport finds the socket empty, and so expects a single datagram.
+/// Before every datagram the transport finds an empty socket, and thus expects a single datagram.
 fn hear_alone(ends: &mut WithSocket, codepoint: u8, count: usize) -> usize {
     set_codepoint(&ends.socket, codepoint);
     let mut heard = Heard::default();
@@ -83,7 +83,7 @@ pub(super) fn set_codepoint(socket: &UdpSocket, codepoint: u8) {
     set_int_option(socket.as_fd(), level, name, codepoint.into()).unwrap();
 }
 
-/// The frames a transport delivers before `last`, which is sent behind all others.
+/// The frames a transport delivers before `last`, sent behind all others.
 fn heard_until(ends: &mut WithSocket, last: &[u8]) -> Vec<(Vec<u8>, bool)> {
     ends.send_to_udp(last);
     let mut heard = Heard::default();
@@ -105,8 +105,8 @@ fn next_with_codepoint(socket: &UdpSocket) -> (Vec<u8>, u8) {
     (header.msg_iov, header.msg_iovlen) = (&raw mut iov, 1);
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header points to live memory of these sizes; the control message lies in it, and
-    // has at least the byte that is read.
+    // SAFETY: the header points to live memory of the stated sizes; the control message lies there,
+    // and has at least the read byte.
     unsafe {
         let len = libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0);
         bytes.truncate(usize::try_from(len).expect("a datagram comes within the time limit"));
@@ -176,7 +176,8 @@ fn rx_burst__marks_joined_datagrams_all_or_none() {
         }
         let stats = ends.udp.stats();
         assert_eq!((stats.rx_marked, stats.rx_frames), (1 + 14 * 20, 1 + 25 * 20));
-        // Shows that they came joined: without it, a system call for each eight.
+        // Receive offload must be on, for joined datagrams; unjoined, there is a system call per
+        // eight.
         let gro = option::int_option(ends.udp.socket.as_fd(), libc::UDP_GRO).unwrap();
         assert_eq!(gro, 1, "the test does not show what it should");
     }
@@ -277,8 +278,8 @@ fn tx_burst__says_ect_to_those_who_agreed_and_to_nobody_else() {
     }
 }
 
-/// Each datagram belongs to one link, and has the codepoint the link agreed to
-/// (`docs/wire-protocol.md` §8.4).
+/// A datagram belongs to a single link, and has the link's codepoint (`docs/wire-protocol.md`
+/// §8.4).
 #[test]
 fn add_peer__of_a_link_without_ecn_to_an_address_leaves_the_others_ect() {
     let mut udp = Udp::bind(UdpConfig { mtu: Mtu::Fixed(4000), ..v4() }).unwrap();

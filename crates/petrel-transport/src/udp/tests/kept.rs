@@ -1,10 +1,9 @@
-//! Frames for which the kernel has no room, from buffers that return to their pool: kept frames are
-//! copies.
+//! Frames without room in the kernel, from buffers that return to the pool: kept frames are copies.
 
 use super::*;
 use crate::buf::{BufPool, PoolConfig};
 
-/// A frame whose bytes all follow from its number. Small frames are copied into datagrams; large
+/// A frame with all bytes derived from the number. Small frames are copied into datagrams; large
 /// frames are sent in place.
 fn bytes_of(number: u32) -> Vec<u8> {
     let len = 12 + number as usize * 677 % 3_900;

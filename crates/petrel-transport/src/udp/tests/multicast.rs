@@ -4,8 +4,7 @@ use super::*;
 
 use petrel_skip::{Need, skip};
 
-/// A hub and two leaves that know it, with an unused group address: its port is that of one of the
-/// leaves.
+/// A hub and two leaves linked to the hub, with an unused group address: the port is a leaf's.
 struct Group {
     hub: Udp,
     leaves: [(Udp, PeerId); 2],

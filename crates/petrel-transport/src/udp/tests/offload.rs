@@ -1,5 +1,5 @@
-//! Receive offload of a device (GRO) with alternating marked and unmarked packets: it joins
-//! packets, but never a marked with an unmarked one.
+//! Receive offload of a device (GRO) with alternating marked and unmarked packets: the device joins
+//! packets, but never marked with unmarked ones.
 //!
 //! Three network namespaces in a row: sender, router, receiver. The sender's messages are cut
 //! before the router, which marks packets by their contents, and the receiver's device joins
@@ -87,7 +87,7 @@ fn shell(lines: &str) -> Result<(), String> {
     said(Command::new("sh").args(["-ec", lines])).map(drop)
 }
 
-/// Moves this thread into its own namespace, and sends the thread's id for naming the namespace.
+/// Moves the thread into a fresh namespace, and sends the thread's id for naming the namespace.
 fn leave_network(say: &Outbox<String>) -> Result<(), String> {
     // SAFETY: a new network namespace shares no memory and no descriptor table; existing sockets
     // stay in their namespace.
