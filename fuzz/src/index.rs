@@ -5,8 +5,8 @@ use petrel_index::wire::{
     ScanWords, Status, SumWords,
 };
 
-/// Parses the bytes after the first as a message of the method that the first chooses, both as request
-/// and as response. A decoded request must survive encoding; for a response the value must.
+/// Parses the bytes after the first as a message of the method that the first chooses, as request and as
+/// response. A decoded request must survive encoding; for a response the value must.
 pub fn check(data: &[u8]) {
     let Some((choice, message)) = data.split_first() else { return };
     match choice % 11 {

@@ -1,5 +1,5 @@
-//! The messages of the replicated store, its commands in the log, and its images as replicas exchange
-//! them and checkpoints store them.
+//! The messages of the replicated store, its commands in the log, and its images in messages and
+//! checkpoints.
 
 use petrel_kv::api::{
     AdminReply, GetReply, GetRequest, MemberRequest, ScanReply, ScanRequest, Status,
@@ -51,7 +51,7 @@ fn written<M, E: ToString>(
     }
 }
 
-/// Checks that the encoding of a decoded message can be decoded, and encodes to the same bytes. The
+/// Checks that the encoding of a decoded message can be decoded, and encodes to identical bytes. The
 /// encoding may be shorter than the input: long texts are truncated, and unknown fields are dropped.
 fn again(message: &[u8], write: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     let Some(first) = write(message) else { return };
@@ -77,8 +77,8 @@ fn build(bytes: &[u8]) {
     }
 }
 
-/// Applies commands, valid and invalid. The store must answer every command, answer a repeated write in
-/// the same way, and survive a copy through its image.
+/// Applies commands, valid and invalid. The store must answer every command, repeat the answer to a
+/// repeated write, and survive a copy through its image.
 fn serve(input: &mut Input<'_>) {
     let mut store = Store::new();
     let mut last: Option<(Vec<u8>, Vec<u8>)> = None;

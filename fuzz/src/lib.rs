@@ -6,18 +6,18 @@
 //! | [`frame`] | the parsers of frames |
 //! | [`bundle`] | the iterator over the frames of a datagram |
 //! | [`control`] | the decoder of the control plane's messages |
-//! | [`cores`] | two protocol cores that communicate over a medium, which the input controls |
+//! | [`cores`] | two protocol cores that communicate over a medium under the input's control |
 //! | [`multicast`] | a member of multicast groups, with frames from any sender |
 //! | [`congestion`] | the congestion controller of a session, with any events and times |
 //! | [`kv`] | messages, commands and images of the replicated store |
 //! | [`index`] | the messages of the ordered index |
 //! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
 //!
-//! Two targets stand in the crates that they test, because they need private items: `petrel_kv::fuzzing`
-//! and `petrel_transport::udp::fuzzing`, both behind `cfg(fuzzing)`.
+//! Two targets need private items and stand in the tested crates: `petrel_kv::fuzzing` and
+//! `petrel_transport::udp::fuzzing`, behind `cfg(fuzzing)`.
 //!
-//! The modules depend only on the crates that they test. So the ordinary tests of those crates include
-//! them as files and replay the corpora, on stable Rust and without the fuzzer.
+//! The modules depend only on the tested crates. The ordinary tests of the crates include the modules as
+//! files and replay the corpora, on stable Rust and without the fuzzer.
 
 pub mod bundle;
 pub mod congestion;

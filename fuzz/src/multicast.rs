@@ -1,11 +1,11 @@
 //! A member of multicast groups, with honest clients that call by multicast and with frames from any
 //! sender.
 //!
-//! Two clients have a session with one server, which is a member of a group of either client. The input
-//! decides the calls, the arrival, order and repetition of frames, and the frames that strangers and
-//! hostile members send to the groups' addresses. In an *honest* world no forged frame has a valid key:
-//! every request arrives with its bytes, and every call ends. In another world the attacker knows the
-//! keys and may change the bytes, but requests still run once, and memory stays within its bounds.
+//! Two clients have sessions with a server, a member of a group of either client. The input decides the
+//! calls, the arrival, order and repetition of frames, and the frames that strangers and hostile members
+//! send to the groups' addresses. In an *honest* world no forged frame has a valid key: every request
+//! arrives with its bytes, and every call ends. In another world the attacker knows the keys and may
+//! change the bytes, but requests still run once, and memory stays within its bounds.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -513,7 +513,8 @@ impl World {
         }
     }
 
-    /// Checks that without faults every call ends, and that closing the sessions frees everything.
+    /// Checks the end of a run: without faults every call ends, and closing the sessions frees
+    /// everything.
     fn end(mut self) {
         for _ in 0..TURNS_MAX {
             self.check();

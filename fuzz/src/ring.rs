@@ -3,10 +3,10 @@
 //! # Ownership
 //!
 //! The ring lies on the heap, in words that may change behind a shared reference: atomics for the
-//! control words, [`UnsafeCell`]s for the bytes. One thread owns the whole ring, so no data race is
+//! control words, [`UnsafeCell`]s for the bytes. A single thread owns the whole ring: no data race is
 //! possible. Of the conditions of [`Memory`], bounds and alignment are checked at every access, because
-//! a consumer that trusts a forged length violates exactly these. The remaining condition is that no
-//! write happens while a frame is lent: frames are lent to closures that only read them.
+//! trust in a forged length violates exactly these conditions. The remaining condition is that no write
+//! happens while a frame is lent: frames are lent to read-only closures.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ struct World {
     producer: Producer<Heap>,
     consumer: Consumer<Heap>,
     is_honest: bool,
-    /// Pushed frames before their receipt; the first `published` ones are published.
+    /// Pushed frames, not yet received; the first `published` of them are published.
     pushed: VecDeque<Vec<u8>>,
     published: usize,
     next: u8,

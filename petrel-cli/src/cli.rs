@@ -51,9 +51,9 @@ pub(crate) use values::{BenchTransport, Payload};
 
 /// Microsecond RPCs over plain networks: try and measure RPCs, and diagnose the host.
 ///
-/// Petrel is an RPC library for datacenters. It needs no special network card, no root and no huge
-/// pages; this command needs no other program. Start with `petrel doctor`, which reports the features of
-/// this host, and advice about missing ones.
+/// Petrel is an RPC library for datacenters. Petrel needs no special network card, no root and no huge
+/// pages; the command needs no further programs. Start with `petrel doctor`, which reports the features
+/// of this host, and advice about missing ones.
 #[derive(Debug, Parser)]
 #[command(name = "petrel", version, max_term_width = 100)]
 #[command(after_long_help = AFTER_HELP)]
@@ -83,7 +83,7 @@ pub(crate) struct GlobalArgs {
     /// Print one JSON object per line instead of text for people
     ///
     /// Standard output then carries JSON only, without colours and progress bars. Times are whole
-    /// nanoseconds in fields that end in `_ns`, sizes are bytes in fields that end in `_bytes`.
+    /// nanoseconds in fields named `*_ns`, sizes are bytes in fields named `*_bytes`.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 

@@ -38,7 +38,7 @@ pub(crate) struct ClientConfig {
     pub(crate) message_bytes_max: u32,
 }
 
-/// An endpoint with sessions to one server, at least one, and with the state of its calls.
+/// An endpoint with one or more sessions to a server, and with the state of its calls.
 pub(crate) struct Client<S: 'static = ()> {
     pub(crate) endpoint: Endpoint<S>,
     pub(crate) sessions: Vec<SessionId>,
@@ -65,7 +65,7 @@ impl<S: Default + 'static> Client<S> {
             Nexus::builder().transports(config.transports).connect_timeout(config.timeout);
         if !address.ip().to_canonical().is_loopback() {
             // Naming another host expresses the wish to call it; no host can call this process through
-            // that session.
+            // the session.
             builder = builder.insecure();
         }
         let nexus = builder.start()?;

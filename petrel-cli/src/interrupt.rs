@@ -1,11 +1,11 @@
 //! Waits for Ctrl-C and SIGTERM instead of handling them.
 //!
-//! The signals are blocked, and a thread that can end orderly polls for them. So no code runs in a
-//! signal handler, with the restrictions that a handler has.
+//! The signals are blocked, and a thread that can end orderly polls for signals. No code runs under the
+//! restrictions of a signal handler.
 //!
-//! All unsafe code here passes local values, signal sets and timeouts, to calls that access them before
-//! they return and keep no pointer. A signal mask belongs to its thread; threads inherit the mask when
-//! they start. So a program must catch the signals before it starts threads.
+//! All unsafe code here passes local values, signal sets and timeouts, to calls that access the values
+//! before returning and keep no pointer. A signal mask belongs to its thread; threads inherit the mask
+//! when they start. Therefore a program must catch the signals before starting threads.
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -98,8 +98,7 @@ pub(crate) fn trace_sink(output: Output) -> impl FnMut(&str) + 'static {
         if output.is_json() { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
     let mut stream = BufWriter::new(stream);
     move |line| {
-        // A reader that closes the pipe early does not end the run, which still has to report its
-        // result.
+        // A reader that closes the pipe early does not end the run: a result is still to be reported.
         let _ = writeln!(stream, "{line}");
     }
 }

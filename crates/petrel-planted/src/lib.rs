@@ -13,8 +13,8 @@
 //! chooses at most one per process. `cargo run -p petrel-probe -- planted` tests all [`DEFECTS`]
 //! (`docs/testing.md`).
 //!
-//! The crate is separate because the protocol core and the transports, which are independent of one
-//! another, contain defects, and so do the services. It has no dependencies.
+//! The crate is separate because the protocol core, the independent transports and the services all
+//! contain defects. It has no dependencies.
 
 mod table;
 

@@ -13,8 +13,8 @@ const fn defect(name: &'static str, says: &'static str) -> Defect {
     Defect { name, says }
 }
 
-/// All defects, in the order of their names. `petrel-probe` knows the tests that find each, and compares
-/// this table with the names in the sources.
+/// All defects, in the order of their names. `petrel-probe` knows the tests for all defects, and
+/// compares the table with the names in the sources.
 pub const DEFECTS: &[Defect] = &[
     defect(
         "client_call_outlives_endpoint",

@@ -10,9 +10,9 @@
 //! PETREL_REQUIRE=multicast cargo test                # these tests may not be skipped, all others may
 //! ```
 //!
-//! The value is a comma-separated list: `1` demands everything, a name of [`Need`] demands that need,
-//! and a name after `-` excludes it again. An unknown word is an error, because a misspelt name would
-//! demand nothing.
+//! The value is a comma-separated list: `1` demands everything, a name of [`Need`] demands a single
+//! need, and a name after `-` excludes a need again. An unknown word is an error, because a misspelt
+//! name would demand nothing.
 
 use std::env::{self, VarError};
 use std::fmt::Display;

@@ -5,11 +5,11 @@ use petrel_proto::{SessionId, Status};
 use super::steps::{answer_all, deliver_all, handle_timeouts, send_all};
 use super::world::{Call, PACKET_BYTES, RETRIES, World};
 
-/// Rounds within which every call ends on a medium without faults: far more than the retries of calls
-/// that queue behind one another.
+/// Limit of the rounds until every call ends on a medium without faults: far above the retries of queued
+/// calls.
 const ROUNDS_MAX: usize = 20_000;
 
-/// Checks after every step that all ended calls were reported, and that all credits are accounted for.
+/// Checks after every step: all ended calls were reported, and all credits are accounted for.
 pub(super) fn after_step(world: &mut World) {
     for end in [0, 1] {
         world.take_events(end);

@@ -20,7 +20,7 @@ const KINDS: [Kind; 9] = [
     Kind::Announce,
 ];
 
-/// Delivers a frame with a valid session and token, whose other fields the input chooses.
+/// Delivers a frame with a valid session and token; the input chooses the remaining fields.
 pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
     let (to, header) = header(world, input);
     let mut bytes = match header.kind {

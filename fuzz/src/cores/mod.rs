@@ -1,12 +1,12 @@
-//! Two protocol cores that communicate over a medium, which the input controls.
+//! Two protocol cores that communicate over a medium under the input's control.
 //!
 //! The input is a list of steps: open a session, call, answer, send. For every frame in flight the input
 //! also decides the time and number of its arrivals, if any. An *honest* world has no other steps. At
 //! the end, all frames in flight arrive, and every call must have ended, with the right bytes on
 //! success.
 //!
-//! Another world also has steps that *forge* frames. Their session and token are valid, so a core
-//! processes them like frames from a hostile peer; the other fields are arbitrary. The bytes of messages
+//! Another world also has steps that *forge* frames. Their session and token are valid, and a core
+//! processes the frames like a hostile peer's; the remaining fields are arbitrary. The bytes of messages
 //! are then arbitrary too. But neither core may panic, send an invalid frame, miscount its credits, end
 //! a call twice, or run a request number twice.
 //!

@@ -72,7 +72,7 @@ fn open(world: &mut World, input: &mut Input<'_>) {
     assert!(!is_established || world.establish(world.sessions.len() - 1));
 }
 
-/// Returns a multiple of 64: any one, or one close to the end of the number range.
+/// Returns a multiple of 64, arbitrary or close to the end of the number range.
 fn first_request(input: &mut Input<'_>) -> u64 {
     match input.below(4) {
         0 => 832,
@@ -233,8 +233,8 @@ pub(super) fn handle_timeouts(world: &mut World) {
     world.ends.iter_mut().for_each(|end| end.core.handle_timeouts(now));
 }
 
-/// Changes a session: establishes it late, cancels a call, or ends the session, at one end or both, by
-/// its name or by its peer.
+/// Establishes a session late, cancels a call, or ends a session, at either end or at the two ends, by
+/// name or by peer.
 fn change_session(world: &mut World, input: &mut Input<'_>) {
     let index = session(world, input);
     let (end, choice) = (input.below(2), input.below(8));

@@ -345,7 +345,7 @@ impl World {
         }
     }
 
-    /// Processes the events of an end, and closes sessions that request it.
+    /// Processes the events of an end, and closes sessions on request.
     pub(super) fn take_events(&mut self, end: usize) {
         let mut events = 0;
         while let Some(event) = self.ends[end].core.poll_event() {

@@ -14,7 +14,7 @@ use super::stage::Cores;
 use super::target::Goal;
 use crate::cli::BenchTransport;
 
-/// Rows with `--duration` as their duration; a row with dropped windows takes up to twice as long. The
+/// Number of rows measured for `--duration`; a row with dropped windows takes up to twice as long. The
 /// other rows take some seconds, and all instruction counts together half a minute.
 const ROWS: u32 = 10;
 

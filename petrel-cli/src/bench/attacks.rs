@@ -1,9 +1,9 @@
 //! Attacks on a server beside honest clients: no honest call fails, and their rate stays.
 //!
-//! The server is a separate process. Honest calls of several sizes run all the time, one after the other
-//! on one session. In every window a newcomer connects, makes a small call and one of 8 MiB, and asks
-//! for the server's counters. Three windows take turns: without the attack, with the attack on another
-//! server of the same host, and with the attack on this server. The rates of the second and the third
+//! The server is a separate process. Honest calls of several sizes run all the time, in sequence on a
+//! single session. In every window a newcomer connects, makes a small call and one of 8 MiB, and asks
+//! for the server's counters. Three windows take turns: without the attack, with the attack on a second
+//! server of the host, and with the attack on the clients' server. The rates of the second and the third
 //! are divided by the first of the same turn; the medians over the turns are the figures. The second
 //! window shows the CPU time that attackers take from the whole host; the third adds the attacked
 //! server's own cost.
@@ -112,8 +112,8 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let (_server, Ready { address, pid }) = start_server()?;
     let (_other, beside) = start_server()?;
     let honest = Honest::start(address)?;
-    // A server with a single peer connects its socket to this peer, which saves some 80 ns per datagram.
-    // Any second client ends the optimisation. The bystander keeps this effect out of the ratio.
+    // A server with a single peer connects its socket to the peer, to save some 80 ns per datagram. Any
+    // second client ends the optimisation. The bystander keeps this effect out of the ratio.
     let mut bystander = honest::endpoint()?;
     bystander.connect_wait(address)?;
     let mut watch = Watch {

@@ -1,4 +1,4 @@
-//! The bare media: the same messages in the same bursts, without a protocol.
+//! The bare media: equal messages in equal bursts, without a protocol.
 //!
 //! Every medium is used with its full efficiency; otherwise the library would look too good. The bare
 //! media have no sessions, no loss recovery, and no flow control except a number in flight. Lost

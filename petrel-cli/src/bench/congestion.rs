@@ -1,6 +1,6 @@
 //! The cost of congestion controls without network congestion: the library with the control, beside the
-//! library without one, over UDP on loopback. Other programs may run meanwhile, whose delays a control
-//! may mistake for delays of the network.
+//! library without one, over UDP on loopback. Other programs may run meanwhile; a control may mistake
+//! their delays for delays of the network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

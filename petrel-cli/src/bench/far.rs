@@ -2,8 +2,8 @@
 //!
 //! Endpoints cannot change threads, so the thread itself creates and keeps the endpoints. Between
 //! windows the thread sleeps on a channel. During a window it gives turns to a single end, and checks
-//! only a flag besides. So a library end that polls without pause uses no time of the bare medium's
-//! window, nor vice versa.
+//! only a flag besides. A permanently polling library end uses no time of the bare medium's window, nor
+//! vice versa.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -141,7 +141,7 @@ impl Drop for Run<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.far.is_halted.store(true, Ordering::Relaxed);
-            // Either way the run sends exactly one more event, which is of no use.
+            // Either way the run sends exactly one more, useless event.
             let _ = self.far.events.recv();
         }
     }
@@ -183,8 +183,8 @@ fn live(orders: &Receiver<Command>, reports: &Sender<Event>, is_halted: &AtomicB
     }
 }
 
-/// Spins without work: keeps the other CPU awake while the two ends run on one. A virtual CPU's speed
-/// depends on whether its neighbour sleeps, so the neighbour must not.
+/// Spins without work: keeps the second CPU awake while the two ends share the first. A virtual CPU's
+/// speed depends on its neighbour's sleep; therefore the neighbour never sleeps.
 pub(super) struct Companion;
 
 impl Serve for Companion {

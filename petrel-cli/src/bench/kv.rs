@@ -2,9 +2,9 @@
 //! client.
 //!
 //! Only the flags change settings: the replicas' idle policy is the default, and the kernel places the
-//! threads. Raw calls to the same replicas run in the same windows as the client's operations. They show
-//! the cost of the calls, and by difference the cost of the client. Keys exist before they are put
-//! again, and every answer is checked.
+//! threads. Raw calls to the replicas share the windows of the client's operations. They show the cost
+//! of the calls, and by difference the cost of the client. Keys exist before they are put again, and
+//! every answer is checked.
 
 mod clients;
 mod cluster;
@@ -40,9 +40,9 @@ struct Row {
     per_second: f64,
     p50_ns: u64,
     p99_ns: u64,
-    /// Median latency divided by that of the raw put in the same windows.
+    /// Median latency divided by the latency of the raw put in the shared windows.
     p50_over_raw_put: Option<f64>,
-    /// Rate divided by that of etcd's puts in the same run, and etcd's median divided by this row's
+    /// Rate divided by the rate of etcd's puts in the run, and etcd's median divided by the row's
     /// median.
     rate_over_etcd: Option<f64>,
     etcd_p50_over: Option<f64>,

@@ -3,8 +3,8 @@
 //!
 //! Every call in flight has a place with its two buffers. Places form batches; the calls of a batch
 //! start together once all former calls of the batch have ended (eRPC §6.2). A request carries stamps,
-//! and its reply must carry the same; the other bytes never change. The load is the state of the calling
-//! endpoint, lent to continuations.
+//! and its reply must repeat the stamps; the rest of the bytes never change. The load is the state of
+//! the calling endpoint, lent to continuations.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use crate::load::Tally;
 use crate::methods;
 use crate::payload::{Pattern, stamps};
 
-/// Distinguishes the bytes of this process's calls from those of other processes.
+/// Makes the bytes of calls unique per process.
 const SEED: u64 = 0x7065_7472_656c;
 
 /// The kind of a call, and the check of its reply.

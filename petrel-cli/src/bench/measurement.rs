@@ -24,7 +24,7 @@ use crate::methods;
 /// IPv4 and UDP header.
 const UDP_HEADER_BYTES: usize = 28;
 
-/// Sessions over which many calls are spread, so a call usually has its own slot.
+/// Sessions over which many calls are spread, so a call usually finds a free slot.
 const SESSIONS_MAX: u16 = 8;
 
 /// Calls in flight on a session, as in eRPC's measurements (§6.2), and its slots.
@@ -209,7 +209,7 @@ impl Measurement {
         self.in_flight.div_ceil(CALLS_PER_SESSION).clamp(1, SESSIONS_MAX)
     }
 
-    /// Returns enough slots that no call has to wait for one, if the calls are spread over `sessions`.
+    /// Returns the slots per session with which no call waits, if the calls are spread over `sessions`.
     pub(super) fn slots(&self, sessions: u16) -> u16 {
         let wanted = self.in_flight.div_ceil(sessions);
         // With 64 slots and more, the endpoint reserves one for health checks.

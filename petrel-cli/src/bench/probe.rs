@@ -1,9 +1,8 @@
 //! The distance of the two CPUs: the time of a cache line's round trip.
 //!
-//! On a virtual machine two CPUs may be neighbours on one core complex at one time and far apart at
-//! another, for seconds or minutes. Data from one to the other then takes five times as long, in the
-//! library and in the bare medium alike. If the distance changes during a window, the comparison is
-//! invalid.
+//! On a virtual machine two CPUs may be neighbours on a core complex for some time and far apart later,
+//! for seconds or minutes. Data between the CPUs then takes five times as long, in the library and in
+//! the bare medium alike. If the distance changes during a window, the comparison is invalid.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -67,7 +66,7 @@ pub(super) struct Probe {
 struct Echo(Arc<Line>);
 
 impl Probe {
-    /// Creates a probe between this thread and the other one, on their seats.
+    /// Creates a probe between the calling and the second thread, on their seats.
     pub(super) fn new(far: Rc<Far>, seats: [Seat; 2]) -> Result<Self, Failure> {
         let line = Arc::new(Line(AtomicU64::new(0)));
         let echo = Echo(Arc::clone(&line));

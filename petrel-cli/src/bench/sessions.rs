@@ -2,7 +2,7 @@
 //!
 //! A server endpoint, a client endpoint, and up to 20 000 sessions between them; every call uses a
 //! random session. The baseline is the same load on a single session with as many slots as calls in
-//! flight, so no call waits for a slot.
+//! flight, to avoid waits for slots.
 
 use std::cell::Cell;
 use std::rc::Rc;

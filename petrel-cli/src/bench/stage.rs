@@ -22,10 +22,10 @@ pub(crate) enum Cores {
 /// Threads, CPUs and addresses.
 pub(super) struct Stage {
     cores: Cores,
-    /// The other thread: for the answering ends, or to keep the other CPU busy.
+    /// The second thread: for the answering ends, or to keep the second CPU busy.
     far: Option<Rc<Far>>,
     companion: Option<Place>,
-    /// Seats of the calling end's thread and of the other thread.
+    /// Seats of the calling end's thread and of the second thread.
     seats: [Seat; 2],
     /// Addresses of the calling and the answering end.
     pub(super) addresses: [IpAddr; 2],

@@ -50,7 +50,7 @@ pub(super) fn run(
     })
 }
 
-/// Runs `work` between the two hosts, or passes it the reason why they cannot be created.
+/// Runs `work` between the two hosts, or passes the reason why the hosts cannot be created.
 pub(super) fn between<T: Send>(
     is_realtime: bool,
     work: impl FnOnce(Result<Stage, Failure>) -> Result<T, Failure> + Send,
@@ -69,8 +69,8 @@ pub(super) fn command(measurement: &Measurement) -> String {
     format!("{} --veth", measurement.command())
 }
 
-/// Creates and joins the two namespaces; this thread is in the first, the stage's other thread in the
-/// second.
+/// Creates and joins the two namespaces; the calling thread is in the first, the stage's second thread
+/// in the second.
 fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
     leave_namespace()?;
     let far = Far::start()?;

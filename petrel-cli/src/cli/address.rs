@@ -10,8 +10,8 @@ pub(crate) const DEFAULT_PORT: u16 = 31850;
 
 /// A server's control address: a host name or an IP address, and a port.
 ///
-/// Accepted are `127.0.0.1:31850`, `[::1]:31850` and `localhost:31850`, also without the port, which is
-/// then [`DEFAULT_PORT`]. Names are resolved when the address is used.
+/// Accepted are `127.0.0.1:31850`, `[::1]:31850` and `localhost:31850`, also without the port, with the
+/// default [`DEFAULT_PORT`]. Names are resolved when the address is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerAddress {
     host: String,
@@ -19,8 +19,8 @@ pub(crate) struct ServerAddress {
 }
 
 impl ServerAddress {
-    /// Resolves the host to at least one address, in the order in which to try them. A name such as
-    /// `localhost` has an IPv6 and an IPv4 address, and a server may listen on either.
+    /// Resolves the host to at least one address, in the order of trial. A name such as `localhost` has
+    /// an IPv6 and an IPv4 address, and a server may listen on either.
     pub(crate) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let found = (self.host.as_str(), self.port).to_socket_addrs().map_err(|error| {
             io::Error::new(error.kind(), format!("cannot look up {self}: {error}"))

@@ -15,9 +15,9 @@ use crate::units::{parse_duration, parse_size};
 /// Measure latency, rate, bandwidth and more beside the bare medium
 ///
 /// Every measurement runs Petrel and the bare medium in turn, in short windows. The bare medium carries
-/// the same messages in the same bursts, by plain sockets or a plain ring, without a protocol. The ratio
-/// of the two is the cost of Petrel; the machine's noise affects both. Windows during which the distance
-/// of the two CPUs changed, as on virtual machines, are dropped.
+/// equal messages in equal bursts, by plain sockets or a plain ring, without a protocol. The ratio of
+/// the two is the cost of Petrel; the machine's noise affects both. Windows during which the distance of
+/// the two CPUs changed, as on virtual machines, are dropped.
 ///
 /// Without --connect the two ends run in this process, with separate threads and CPUs, or with --cores 1
 /// in a single thread. Every reply is checked; the exit code is 1 if a reply was wrong or missing.
@@ -462,7 +462,7 @@ pub(crate) struct CountedArgs {
     pub(crate) calls: u64,
 }
 
-/// Parses a number of sessions, up to the number that one connection may propose at once.
+/// Parses a number of sessions, up to the maximum that a connection may propose at once.
 fn parse_sessions(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=65_000) => Ok(count),
@@ -472,8 +472,8 @@ fn parse_sessions(text: &str) -> Result<usize, String> {
 
 /// Measure replicated puts: 16 B keys, 64 B values
 ///
-/// Three replicas in memory, each a process; the leader has its own CPU. Every answer is checked. At the
-/// end the replicas must have reached the same state.
+/// Three replicas in memory, a process per replica; the leader has a separate CPU. Every answer is
+/// checked. At the end the replicas must have reached the same state.
 #[derive(Args, Debug)]
 pub(crate) struct KvBenchArgs {
     /// Transports to measure, in turn; separate several by commas
@@ -510,7 +510,7 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Give the leader a CPU of its own, and the others one each or one together
+    /// Give the leader a separate CPU, and clients and followers separate CPUs or a shared CPU
     #[arg(long)]
     pub(crate) pinned: bool,
 

@@ -68,9 +68,9 @@ Examples:
 
 /// Make one call and print the reply
 ///
-/// The reply's bytes go to standard output unchanged; with --json they are printed as text, or as
-/// hexadecimal digits if they are not UTF-8. The exit code is 1 if the call fails; the message then says
-/// whether the server may have executed the call. `petrel serve --help` lists the methods.
+/// The reply's bytes go to standard output unchanged; with --json as text, or as hexadecimal digits
+/// unless UTF-8. The exit code is 1 if the call fails; the message then says whether the server may have
+/// executed the call. `petrel serve --help` lists the methods.
 #[derive(Args, Debug)]
 #[command(after_long_help = CALL_AFTER_HELP)]
 pub(crate) struct CallArgs {

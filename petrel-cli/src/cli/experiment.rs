@@ -151,7 +151,7 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) congestion: Vec<Controller>,
 
-    /// Let the other hosts call each other with 64 kB meanwhile, and show their latency, also without
+    /// Let the remaining hosts exchange calls of 64 kB meanwhile, and show their latency, also without
     /// senders
     #[arg(long)]
     pub(crate) background: bool,

@@ -11,11 +11,11 @@ use super::server::ListenArgs;
 use super::values::{BenchTransport, IdleChoice, TransportChoice, parse_plot};
 use crate::units::{parse_duration, parse_size};
 
-/// An ordered in-memory index: serve it, use it, measure it
+/// An ordered in-memory index: serve, use and measure an index
 ///
-/// Two tables, both ordered by key: words, whose keys and values are numbers of 8 bytes, and bytes, with
-/// keys up to 1 KiB and values up to 64 KiB. The receiving endpoint answers lookups, worker threads
-/// answer scans. The data is lost when the server's process ends.
+/// Two tables, ordered by key: words, with numbers of 8 bytes as keys and values, and bytes, with keys
+/// up to 1 KiB and values up to 64 KiB. The receiving endpoint answers lookups, worker threads answer
+/// scans. The data is lost when the server's process ends.
 #[derive(Args, Debug)]
 #[command(after_long_help = INDEX_AFTER_HELP)]
 pub(crate) struct IndexArgs {
@@ -55,7 +55,7 @@ pub(crate) struct IndexServeArgs {
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
 
-    /// Dispatch endpoints, each with its own thread; clients choose one by its number, from 0
+    /// Dispatch endpoints, with a thread per endpoint; clients choose an endpoint by number, from 0
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::DISPATCH_MAX)))]
     pub(crate) dispatch: u16,

@@ -53,9 +53,10 @@ pub(crate) enum KvCommand {
 
 /// Serve one replica of the store, until interrupted
 ///
-/// The replicas of `--peers` bootstrap the cluster together, once every replica has reached all others.
-/// A replica that finds a running cluster asks to join. If its node is a member, the replica takes its
-/// former place and learns its state from the others; else `petrel kv member add` has to allow it first.
+/// The replicas of `--peers` bootstrap the cluster together, once every replica has reached all members.
+/// A replica that finds a running cluster asks to join. If the node is a member, the replica takes its
+/// former place and learns its state from the members; else `petrel kv member add` has to allow the node
+/// first.
 ///
 /// Without `--data` all state is in memory: then a majority of the replicas has to be alive at any time.
 #[derive(Args, Debug)]
@@ -72,7 +73,7 @@ pub(crate) struct KvServeArgs {
     #[arg(long, value_name = "N=ADDR:PORT,...", required = true, value_delimiter = ',')]
     pub(crate) peers: Vec<Peer>,
 
-    /// Address and TCP port to listen at, by which others reach this node [default: its address in
+    /// Address and TCP port to listen at, reachable by the members [default: the node's address in
     /// --peers]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
@@ -320,7 +321,7 @@ pub(crate) struct ExpectedArgs {
     #[arg(long)]
     pub(crate) absent: bool,
 
-    /// Only if the key has this revision, as get and scan print it with --json
+    /// Only if the key has this revision, as printed by get and scan with --json
     #[arg(long, value_name = "N")]
     pub(crate) revision: Option<u64>,
 
@@ -340,7 +341,7 @@ With --json: {done, revision}, the revision that the key has now, or null if it 
 /// Print the keys of a range with their values, in order
 ///
 /// A line per key: the key, a tab, the value; unprintable text is escaped. Long ranges are read page by
-/// page, and each page is a state at one moment.
+/// page; a page is a state at one moment.
 #[derive(Args, Debug)]
 #[command(after_long_help = SCAN_AFTER_HELP)]
 pub(crate) struct KvScanArgs {
@@ -379,7 +380,7 @@ Examples:
 
 With --json: an object for each key, {key, revision, value}; key_hex and value_hex for what is not UTF-8.";
 
-/// Print the state of every replica: its role, its log, its keys, and how far behind it is
+/// Print the state of every replica: role, log, keys, and lag
 ///
 /// Asks the replicas of --servers, and all members that they name. The exit code is 1 if no replica
 /// leads.

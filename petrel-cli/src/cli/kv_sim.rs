@@ -12,7 +12,7 @@ use super::values::parse_seed;
 /// Go can build it). Other checks: no write is lost or applied twice, replicas agree, and the cluster
 /// recovers when the faults have ended.
 ///
-/// A seed that fails is printed with the command that replays it. The exit code is then 1.
+/// A failed seed is printed with the command for its replay. The exit code is then 1.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct KvSimArgs {

@@ -12,15 +12,15 @@ use crate::units::parse_duration;
 /// Serve the methods that ping, call and bench use, until interrupted
 ///
 /// Opens the control port, over which clients connect and agree on transport and limits. Opens one or
-/// more endpoints, each with a thread and a data port of its own. The first printed address is the
-/// address to pass to `petrel ping`.
+/// more endpoints, with a thread and a data port per endpoint. The first printed address is the address
+/// to pass to `petrel ping`.
 #[derive(Args, Debug)]
 #[command(after_long_help = SERVE_AFTER_HELP)]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
 
-    /// Number of endpoints, each with its own thread; clients choose one by its number, from 0
+    /// Number of endpoints, with a thread per endpoint; clients choose an endpoint by number, from 0
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) endpoints: u16,
@@ -88,9 +88,9 @@ way, and ends when its clients have left. A second signal ends it at once. Look 
 
 /// A first RPC, a verified 8 MiB transfer and a short benchmark, in one process
 ///
-/// Starts a server and a client in this process, makes one call and prints the reply, moves 8 MiB
-/// there and back and compares the checksums, then measures latency, rate and bandwidth over UDP
-/// and over shared memory. Needs no root and no second machine, and takes some seconds.
+/// Starts a server and a client in this process, makes a call and prints the reply. Moves 8 MiB to the
+/// server and back and compares the checksums. Then measures latency, rate and bandwidth over UDP and
+/// over shared memory. Needs no root and no second machine, and takes some seconds.
 #[derive(Args, Debug)]
 #[command(after_long_help = DEMO_AFTER_HELP)]
 pub(crate) struct DemoArgs {

@@ -13,8 +13,8 @@ use super::values::parse_seed;
 /// once, every byte arrived, and nothing leaked. The clock is virtual, so a seed yields the same run
 /// everywhere.
 ///
-/// A seed that fails is printed with the command that replays it. The exit code is then 1. The last
-/// lines sum up the events of all worlds, as evidence that many faults occurred.
+/// A failed seed is printed with the command for its replay. The exit code is then 1. The last lines sum
+/// up the events of all worlds, as evidence that many faults occurred.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct SimArgs {

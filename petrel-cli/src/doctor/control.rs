@@ -72,8 +72,8 @@ fn is_absent(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
-/// Binds without listening. That detects listeners, but cannot block a server that starts at this
-/// moment, because both sockets allow the address to be reused.
+/// Binds without listening. Binding detects listeners, but cannot block a starting server, because the
+/// two sockets allow reuse of the address.
 fn try_bind(address: SocketAddr) -> io::Result<()> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -1,6 +1,6 @@
 //! Reading and parsing `/proc` and `/sys`.
 //!
-//! Kernels, architectures and containers lack some of these files, so every reader here returns an
+//! Kernels, architectures and containers lack some of the files; therefore every reader here returns an
 //! `Option`. Every parser accepts text, so tests can pass samples.
 
 use std::fs::File;

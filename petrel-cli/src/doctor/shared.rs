@@ -84,7 +84,7 @@ fn hand_over() -> Check {
     }
 }
 
-/// Connects over an abstract name, which vanishes with its socket, and moves one byte.
+/// Connects over an abstract name, which vanishes with its socket, and moves a byte.
 fn try_hand_over() -> io::Result<()> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let listener = listen_on_any_name()?;

@@ -1,8 +1,7 @@
 //! Datagrams over loopback, segmentation offload both ways, and IPv6.
 //!
-//! Every check sends real datagrams between two sockets that are connected to one another, so foreign
-//! datagrams cannot interfere. A check waits at most [`PATIENCE`] for datagrams that must arrive at
-//! once.
+//! Every check sends real datagrams between two connected sockets, without interference by foreign
+//! datagrams. A check waits at most [`PATIENCE`] for datagrams that must arrive at once.
 
 use std::io;
 use std::net::UdpSocket;
@@ -157,7 +156,7 @@ fn receive_coalesced(address: &str) -> io::Result<bool> {
     }
 }
 
-/// Sends all segments, by a single call if the kernel can, else one by one.
+/// Sends all segments, by a single call if possible, else separately.
 fn send_all(sender: &UdpSocket) -> io::Result<()> {
     if enable_segmentation(sender).is_ok() && sender.send(&PAYLOAD).is_ok() {
         return Ok(());

@@ -34,7 +34,7 @@ const WARNING_EVERY: Duration = Duration::from_secs(1);
 struct Repeated(BTreeMap<(&'static str, u32), (Instant, u64)>);
 
 impl Repeated {
-    /// Returns the number of lines omitted before this one; `None` if this line is to be omitted too.
+    /// Returns the number of previously omitted lines; `None` if the new line is to be omitted too.
     fn note(&mut self, place: (&'static str, u32), now: Instant) -> Option<u64> {
         let Some((last, left_out)) = self.0.get_mut(&place) else {
             self.0.insert(place, (now, 0));
@@ -108,8 +108,8 @@ fn utc(now: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Returns the date this many days after 1 January 1970, by counting from 1 March of year 0, so leap
-/// days come last.
+/// Returns the date `days` days after 1 January 1970, by counting from 1 March of year 0, which puts
+/// leap days last.
 fn date(days: u64) -> (u64, u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let days = days + 719_468;

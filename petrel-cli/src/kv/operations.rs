@@ -76,8 +76,8 @@ pub(super) fn get(args: &KvGetArgs, output: Output) -> Result<Outcome, Failure> 
     Ok(Outcome::Success)
 }
 
-/// Prints the value, and ends the line on a terminal, so the shell's prompt starts a new one; a file
-/// gets the value alone.
+/// Prints the value, and ends the line on a terminal, to separate the value from the shell's prompt; a
+/// file gets the value alone.
 fn print_value(value: &[u8], format: FormatArgs) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if format.hex {

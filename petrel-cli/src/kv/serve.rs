@@ -122,7 +122,7 @@ impl Serving {
                 let mut endpoint = nexus.endpoint(endpoint).map_err(Failure::because)?;
                 let replica = Replica::start(&mut endpoint, config, log, recovered)
                     .map_err(Failure::because)?;
-                // The thread that started this one waits for the message.
+                // The starting thread waits for the message.
                 let _ = sender.send(());
                 replica
                     .run(&mut endpoint, || asked.load(Ordering::Acquire))

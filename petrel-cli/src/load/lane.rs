@@ -7,7 +7,7 @@ use petrel::{Endpoint, MsgBuf};
 use super::Load;
 use crate::payload::Pattern;
 
-/// Distinguishes the bytes of this process's calls from those of other processes.
+/// Makes the bytes of calls unique per process.
 const SEED: u64 = 0x7065_7472_656c;
 
 /// A place for one call at a time.

@@ -1,8 +1,8 @@
 //! A checksum at memory speed, which detects changed and exchanged pieces.
 //!
 //! Eight lanes, one per 8-byte word of a 64-byte row, hold the sum of their words, and the sum of these
-//! sums after every row (Fletcher's idea, with 64-bit words). There are only additions, so the compiler
-//! uses vector instructions. The checksum does not detect deliberate forgery.
+//! sums after every row (Fletcher's idea, with 64-bit words). All operations are additions, which the
+//! compiler vectorises. The checksum does not detect deliberate forgery.
 
 const LANES: usize = 8;
 const WORD_BYTES: usize = 8;

@@ -1,11 +1,11 @@
 //! Bytes that identify their call and their place.
 
-/// Distance between the numbers of adjacent words: odd, so all words of a message differ, and with bits
-/// everywhere, so neighbours differ in all bytes.
+/// Distance between the numbers of adjacent words: odd, to make all words of a message differ, and with
+/// bits everywhere, to make neighbours differ in all bytes.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The bytes of a message. Every word depends on the call and on its place, so a byte of another call or
-/// another place is detected.
+/// The bytes of a message. Every word depends on the call and on its place, to detect bytes of a wrong
+/// call or place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     key: u64,

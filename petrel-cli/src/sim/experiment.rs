@@ -1,8 +1,8 @@
 //! `petrel sim experiment`: figures of endpoints over a simulated network, in virtual time.
 //!
-//! The library runs the experiments and returns rows; this module turns them into tables, JSON and
-//! plots. The output does not depend on this machine, so two runs of a seed can be compared byte by
-//! byte. The exception is `veth`, which measures this machine.
+//! The library runs the experiments and returns rows; this module prints tables, JSON and plots. The
+//! output does not depend on the machine: two runs of a seed can be compared byte by byte. The exception
+//! is `veth`, which measures this machine.
 
 mod cc_cost;
 mod chart;

@@ -1,4 +1,4 @@
-//! The counters of a process, in the order in which its control plane reports them.
+//! The counters of a process, in the order of its control plane's report.
 
 use std::fmt;
 

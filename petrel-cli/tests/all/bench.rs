@@ -34,7 +34,7 @@ fn assert_figure(figure: &Value) {
     assert!(figure["command"].as_str().unwrap().starts_with("petrel bench "), "{figure}");
 }
 
-/// Runs with client and server on one core, so other load cannot decide how long the run takes.
+/// Runs with client and server on a single core: other load cannot decide the duration of the run.
 fn assert_bench(what: &str, unit: &str) -> Vec<Value> {
     let output = bench(&[what, "--cores", "1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");

@@ -19,7 +19,7 @@ const SMALL: [&str; 4] = ["sim", "experiment", "small-loss", "--veth"];
 const OBSTACLES: [&str; 3] =
     ["a network namespace cannot be made", "`ip link add", "packets cannot be thrown away"];
 
-/// Lets runs take turns: client and server of a run keep a CPU each, and two runs would keep the same
+/// Lets runs take turns: client and server of a run keep a CPU each, and two runs would choose equal
 /// CPUs.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
@@ -54,8 +54,8 @@ fn assert_row(row: &Value) {
         return;
     }
     assert!(dropped > 0, "{row}");
-    // A packet dropped on the way to the server either belonged to a request, which arrived anyway after
-    // a retransmission, or was a probe, which no client sends before a wait is over.
+    // A packet dropped on the path to the server was part of a request, delivered later by a
+    // retransmission, or a probe, which clients send only after a wait.
     let repeats = ["retransmissions", "timeouts", "probes"];
     let repeats: u64 = repeats.iter().map(|name| count(row, "with", name)).sum();
     assert!(repeats >= count(row, "with", "dropped_requests"), "{row}");

@@ -19,7 +19,7 @@ fn call__writes_out_the_escapes_in_a_servers_text() {
     assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
 }
 
-/// The server of a call that takes too long learns that the client has given up.
+/// The server of a call that takes too long learns of the client's cancellation.
 #[test]
 fn call__that_takes_too_long_sends_its_cancel() {
     for transport in ["udp", "shm"] {

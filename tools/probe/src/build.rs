@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// A cargo build: several invocations share one target directory and the same flags.
+/// A cargo build: several invocations share target directory and flags.
 #[derive(Debug)]
 pub(crate) struct Build<'a> {
     /// The workspace.
@@ -103,7 +103,7 @@ impl Artifacts {
     }
 }
 
-/// Returns the cargo that runs this program, or the default.
+/// Returns the cargo program of the parent, or the default.
 fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
 }

@@ -26,7 +26,7 @@ pub(crate) struct Program {
     pub(crate) arguments: Vec<String>,
     pub(crate) directory: PathBuf,
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// Output that shows a failed test; if set, the program is stopped at this output.
+    /// Output that shows a failed test; if set, the program is then stopped.
     pub(crate) ends_at: Option<&'static str>,
 }
 
@@ -62,7 +62,7 @@ impl Program {
                 None => thread::sleep(LOOK),
             }
         };
-        // Kills all processes that the program has left behind; there may be none.
+        // Kills all processes that the program has left behind, if any.
         let _ = kill_process_group(group, Signal::KILL);
         child.wait().map_err(Failure::io("waiting for a test"))?;
         Ok(Ran { end, took: begin.elapsed() })

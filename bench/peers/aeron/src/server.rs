@@ -60,8 +60,7 @@ fn fail(failure: &mut Option<Failure>, result: Result<(), Failure>) {
     }
 }
 
-/// The whole driver runs in one thread, which sleeps most of the time, because it shares the server's
-/// CPU.
+/// The driver shares the server's CPU, and therefore runs in a single, mostly sleeping thread.
 fn driver_context(directory: &str) -> Result<AeronDriverContext, Failure> {
     let context = AeronDriverContext::new()?;
     context.set_dir(&CString::new(directory)?)?;

@@ -13,7 +13,7 @@ use crate::content::{BULK_BYTES, SMALL_BYTES};
 pub enum Role {
     /// Serves until it is killed; prints `ready ADDRESS` first.
     Server(ServerArgs),
-    /// Runs one window and prints its result as a line of JSON.
+    /// Runs a window and prints the result as a line of JSON.
     Client(ClientArgs),
 }
 

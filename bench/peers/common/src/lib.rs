@@ -1,8 +1,8 @@
 //! The shared code of all peers' programs, so all are measured alike.
 //!
 //! A peer is a program with two roles: `server` prints `ready ADDRESS` and serves until it is killed;
-//! `client` runs one [`Plan`] against the server and prints one [`Outcome`] as a line of JSON. A process
-//! stays on one CPU with all its threads. The runner starts server and client.
+//! `client` runs a [`Plan`] against the server and prints an [`Outcome`] as a line of JSON. A process
+//! stays on a single CPU with all its threads. The runner starts server and client.
 //!
 //! | module | purpose |
 //! | --- | --- |
@@ -49,7 +49,7 @@ pub fn run(
     }
 }
 
-/// Prints the server's address, which tells the runner that the server answers.
+/// Prints the server's address as a sign of readiness.
 pub fn ready(address: impl std::fmt::Display) {
     println!("ready {address}");
 }

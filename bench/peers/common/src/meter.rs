@@ -6,15 +6,15 @@ use crate::args::{Plan, Workload};
 use crate::clock::{self, Clock};
 use crate::outcome::Outcome;
 
-/// With more small calls in flight than this number, the clock is read once per this number of calls: at
-/// tens of millions of calls per second, more readings would be half of the measured time.
+/// If more small calls are in flight, the clock is read only once per `CLOCK_EVERY` calls: at tens of
+/// millions of calls per second, more readings would be half of the measured time.
 const CLOCK_EVERY: u64 = 16;
 
 /// Longest latency that is recorded exactly, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// Counts the calls of a window. [`Meter::begin`] numbers a call, until the time is over; [`Meter::end`]
-/// counts it once its reply was checked.
+/// counts a call after the check of its reply.
 pub struct Meter {
     plan: Plan,
     clock: Clock,

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// behind.
 ///
 /// # Errors
-/// The system's error, for instance that there is no such CPU, or that the priority is not allowed.
+/// The system's error, for instance for a missing CPU or a forbidden priority.
 pub fn settle(cpu: usize, priority: u8) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     pin(cpu)?;
@@ -18,7 +18,7 @@ pub fn settle(cpu: usize, priority: u8) -> io::Result<()> {
 }
 
 /// Gives this thread real-time priority. Round robin, because the threads of a process share its CPU: a
-/// polling thread must let the others run from time to time.
+/// polling thread must yield from time to time.
 fn hurry(priority: u8) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority.into() };
     // SAFETY: the call reads the structure, which lives until it returns, and 0 is this thread.
@@ -29,7 +29,7 @@ fn hurry(priority: u8) -> io::Result<()> {
 /// Keeps this thread on a CPU.
 ///
 /// # Errors
-/// The system's error, for instance that there is no such CPU.
+/// The system's error, for instance for a missing CPU.
 pub fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no CPU {cpu}")));

@@ -1,5 +1,5 @@
 //! The closed loop of peers whose calls are futures: as many tasks as calls in flight, on the calling
-//! thread, and one call after the other in every task.
+//! thread, with consecutive calls in every task.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -11,7 +11,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::content::{self, BULK_BYTES, Bulk};
 use crate::{Failure, Meter, Outcome, Plan, Workload};
 
-/// Runs a server or client with all its tasks on the calling thread, because a process has one CPU.
+/// Runs a server or client with all its tasks on the calling thread, because a process has a single CPU.
 ///
 /// # Errors
 /// The failure of the future.

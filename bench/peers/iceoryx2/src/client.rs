@@ -70,7 +70,7 @@ struct Lane {
 struct Starter {
     client: BulkClient,
     is_lent: bool,
-    /// Addresses of the pieces with constant words written.
+    /// Addresses of the pieces whose constant words are written.
     written: HashSet<usize>,
 }
 

@@ -1,9 +1,9 @@
 //! iceoryx2 request-response over shared memory. Client and server poll: the calls do not block, and
 //! waiting for events would cost a wake-up per direction.
 //!
-//! Bulk requests are `copied` into the lent memory, as by an application that has its data elsewhere. Or
-//! they are `lent`: the application builds them in the lent memory, and writes only the words that
-//! change from call to call.
+//! Bulk requests are `copied` into the lent memory, as by an application with its data elsewhere. Or
+//! requests are `lent`: the application builds requests in the lent memory, and writes only the changing
+//! words.
 
 mod client;
 mod server;
@@ -27,7 +27,7 @@ fn main() -> Result<(), Failure> {
     peers_common::run(server::serve, client::call)
 }
 
-/// Creates a node whose files are the server's own, so removing them leaves nothing behind.
+/// Creates a node with separate files per server, removed together with the scratch directory.
 fn node(directory: &str) -> Result<Node<ipc::Service>, Failure> {
     let mut config = Config::default();
     config.global.set_root_path(&Path::new(directory.as_bytes())?);

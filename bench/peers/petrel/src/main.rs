@@ -1,4 +1,4 @@
-//! Petrel, over UDP and over shared memory, polled and blocking: one session and one endpoint per side,
+//! Petrel, over UDP and over shared memory, polled and blocking: a session, and an endpoint per side,
 //! otherwise with defaults.
 
 use peers_common::{

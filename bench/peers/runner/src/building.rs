@@ -67,14 +67,14 @@ fn build_peer(peer: &Peer) -> Result<PathBuf, Failure> {
     Ok(program)
 }
 
-/// Returns the directory of this program; the other programs are built with the same profile.
+/// Returns the directory of this program; all programs are built with its profile.
 fn programs() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
     Ok(program.parent().ok_or("this program is in no directory")?.to_owned())
 }
 
 fn cargo(peer: &Peer, directory: &Path) -> Command {
-    // A flag of the command that runs this program may have set the target directory.
+    // The invoking cargo command may have set the target directory by a flag.
     let target = directory.parent().unwrap_or(directory);
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     command.current_dir(workspace()).args(["build", "--locked", "--package"]);

@@ -1,4 +1,4 @@
-//! A process of a peer. Reading its lines has a time limit, and the process does not outlive its owner.
+//! A process of a peer. Reading its lines has a time limit; the process ends with its owner.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};

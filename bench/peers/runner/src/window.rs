@@ -109,7 +109,7 @@ fn priority(cli: &Cli) -> &'static str {
     if cli.realtime { "1" } else { "0" }
 }
 
-/// A directory in memory for the files of a server, also those of a killed one; removed on drop.
+/// A directory in memory for the files of a server; removed on drop, even after a kill.
 struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,5 +1,5 @@
-//! tonic: gRPC in Rust, over one connection without TLS. Unary calls, or one stream whose replies arrive
-//! in the order of the requests.
+//! tonic: gRPC in Rust, over one connection without TLS. Unary calls, or a stream with replies in the
+//! order of the requests.
 
 mod client;
 mod server;

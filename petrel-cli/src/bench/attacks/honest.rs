@@ -19,8 +19,8 @@ use crate::methods;
 const SIZES: [usize; 16] =
     [32, 32, 32, 1_440, 32, 32, 5_000, 32, 32, 32, 60_000, 32, 32, 1_440, 32, 1 << 20];
 
-/// The largest message that servers accept by default. After such a call a session keeps the memory of
-/// its answer, so a newcomer's large call shows whether memory is left for others.
+/// The largest message that servers accept by default. After a large call a session keeps the answer's
+/// memory; a newcomer's large call shows whether the server has memory left.
 const LARGE_BYTES: usize = 8 << 20;
 
 /// A call that takes longer has failed.

@@ -1,4 +1,4 @@
-//! Shared memory, large messages: a ring that one side copies into and the other copies out of.
+//! Shared memory, large messages: a ring between a copying producer and a copying consumer.
 //!
 //! A message is copied from the calling end's memory into the answering end's, in chunks of 8 KiB. Both
 //! sides continue without a pause between messages.
@@ -8,8 +8,8 @@
 //! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the consumer
 //! while `consumed <= number < produced`. `produced` is stored (release) after the producer's last write
 //! to a chunk and loaded (acquire) before the consumer's first read of the chunk; `consumed` likewise in
-//! the other direction. There is one producer and one consumer, and neither is `Clone`: so neither reads
-//! or writes a chunk that the other owns.
+//! the other direction. There is a single producer and a single consumer, and neither is `Clone`:
+//! neither accesses a chunk owned by its peer.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use super::Unfinished;
 const CHUNK_BYTES: usize = 8 << 10;
 
 /// Chunks in the ring: 1 MiB, as large as the library's. With a smaller ring the ratio would compare
-/// ring sizes: the size decides in which caches the lines are when the other core reads them.
+/// ring sizes: the size decides the cache level of the lines when the reading core needs data.
 /// `bench/bare/ring.c` measures a sweep of sizes.
 const CHUNKS: u64 = 128;
 

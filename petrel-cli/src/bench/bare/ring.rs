@@ -27,8 +27,8 @@ struct Line([AtomicU64; LINE_WORDS]);
 #[repr(align(128))]
 struct Index(AtomicU64);
 
-/// Records that one side writes and the other reads. The words are relaxed atomics, which compile to
-/// plain loads and stores; the index orders them.
+/// Records from a writing to a reading side. The words are relaxed atomics, which compile to plain loads
+/// and stores; the index orders them.
 struct Ring {
     published: Index,
     lines: Box<[Line]>,

@@ -14,11 +14,11 @@ const BUFFER_BYTES: libc::c_int = 4 << 20;
 /// Most bytes of one system call: the largest UDP datagram over IPv4.
 pub(in super::super) const CALL_BYTES_MAX: usize = 65_507;
 
-/// Most datagrams of one call by segmentation offload, on every kernel that supports it.
+/// Most datagrams of one call by segmentation offload, on every kernel with support.
 pub(in super::super) const SEGMENTS_MAX: usize = 64;
 
-/// After a silence of this length, outstanding datagrams count as lost. Longer than the other thread is
-/// usually kept off its CPU.
+/// After a silence of this length, outstanding datagrams count as lost. Longer than a thread is usually
+/// kept off its CPU.
 const SILENCE_NS: u64 = 100_000_000;
 
 /// Empty polls, of some 150 ns each, between two reads of the clock.
@@ -39,8 +39,8 @@ pub(in super::super) fn cut_into(socket: &UdpSocket, bytes: usize) -> Result<(),
     Ok(set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?)
 }
 
-/// Lets the kernel deliver joined datagrams. All datagrams have one size here, so the receiver need not
-/// ask for the segment size.
+/// Lets the kernel deliver joined datagrams. All datagrams have equal sizes here, and the receiver need
+/// not ask for the segment size.
 pub(in super::super) fn join(socket: &UdpSocket) -> Result<(), Failure> {
     Ok(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?)
 }

@@ -1,5 +1,5 @@
-//! Raw calls: every client makes one call after the other, with hand-encoded requests, on a separate
-//! session to the leader. Their cost is the lower bound of the store's own client.
+//! Raw calls: clients make consecutive calls with hand-encoded requests, on separate sessions to the
+//! leader. Their cost is the lower bound of the store's own client.
 
 use std::cell::RefCell;
 use std::rc::Rc;

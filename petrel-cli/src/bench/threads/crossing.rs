@@ -137,8 +137,8 @@ impl Ends {
     }
 }
 
-/// Runs a window in which another thread runs the two ends, and this thread calls through the value that
-/// `make` creates.
+/// Runs a window with the two ends on another thread; the calling thread makes calls through `make`'s
+/// value.
 fn remote_window<K: Send + 'static>(
     config: &EndpointConfig,
     job: Job,

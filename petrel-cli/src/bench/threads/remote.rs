@@ -15,7 +15,7 @@ use petrel_transport::clock::now_ns;
 use super::{Calls, Tally, WORK};
 use crate::failure::Failure;
 
-/// A client handle, and the thread that runs its endpoint until the handle is dropped.
+/// A client handle, and its endpoint's thread, until the handle is dropped.
 pub(super) struct RemoteCaller {
     client: Client,
     next: u64,

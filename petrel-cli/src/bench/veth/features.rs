@@ -1,6 +1,6 @@
 //! A device's offloads, by the requests that `ethtool -K` makes.
 //!
-//! All requests use one ioctl with a structure of words, the first of which is the request's number.
+//! All requests use a single ioctl with a structure of words; the first word is the request's number.
 //! Features have names; a feature's number is its position in the list of names.
 
 use std::io;

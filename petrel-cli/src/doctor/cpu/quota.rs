@@ -1,9 +1,9 @@
 //! The CPU quota of this process's control group, and of its ancestors.
 //!
 //! Version 2 of control groups writes quota and period into `cpu.max`, version 1 into two files.
-//! `/proc/self/cgroup` names the group. Inside a container the path may be the outer one, whose folders
-//! are not mounted. So missing folders are skipped on the way up to the root, where a container finds
-//! its own group.
+//! `/proc/self/cgroup` names the group. Inside a container the path may be an outer path without mounted
+//! folders. Therefore missing folders are skipped in the search up to the root, where a container finds
+//! its group.
 
 use super::super::host::{read, read_number};
 
@@ -58,7 +58,7 @@ fn group_v1(groups: &str) -> Option<&str> {
     })
 }
 
-/// Returns the folder of a group and its ancestors, up to the mount point. A process whose group is
+/// Returns the folder of a group and its ancestors, up to the mount point. A process with a group
 /// outside of its namespace sees a path with `..`, which stands for the mount point.
 fn folders_upwards<'a>(mount: &'a str, group: &'a str) -> impl Iterator<Item = String> + use<'a> {
     let group = if group.contains("..") { "" } else { group.trim_matches('/') };

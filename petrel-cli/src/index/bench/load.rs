@@ -1,7 +1,7 @@
 //! Calls of many clients on one thread: a closed loop per client, every answer checked.
 //!
 //! The structure is that of `bench/load.rs`: a place with two buffers for every call in flight, and the
-//! load as the state of the endpoint, which lends it to continuations.
+//! load as the endpoint's state, lent to continuations.
 
 use std::mem;
 use std::rc::Rc;

@@ -25,8 +25,7 @@ pub(super) struct Report {
     scans_percent: u8,
     workers: u16,
     fetches_ahead: bool,
-    /// CPUs of the clients and of the dispatch thread; with both on one CPU, that CPU and the workers'
-    /// CPU.
+    /// CPUs of the clients and of the dispatch thread; or their shared CPU and the workers' CPU.
     cpus: Option<[usize; 2]>,
     windows: usize,
     rows: Vec<Row>,

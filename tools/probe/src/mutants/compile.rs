@@ -14,8 +14,8 @@ use crate::build::{Artifacts, Build};
 use crate::child::{End, Program};
 use crate::failure::Failure;
 
-/// Most builds until all mutants that do not compile are removed: the compiler finds some only when
-/// others are gone.
+/// Most builds until all invalid mutants are removed: the compiler finds some only after the removal of
+/// others.
 const ROUNDS_MAX: usize = 24;
 
 /// All tests except those of threads under a model checker.
@@ -24,7 +24,7 @@ const TESTS: &str = "test --no-run --lib --test all --test congestion --test cor
     --example worlds --example nexus_worlds \
     -p petrel-proto -p petrel-transport -p petrel-rpc -p petrel-sim";
 
-/// Tests of threads under a model checker, which need the library built with other flags.
+/// Tests of threads under a model checker, built with special flags.
 const TESTS_ON_THREADS: &str = "test --no-run -p petrel-rpc --test threads";
 
 /// Most time for a step without a mutant.

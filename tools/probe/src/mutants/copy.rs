@@ -17,15 +17,15 @@ use crate::failure::Failure;
 pub(super) const CRATES: [&str; 3] =
     ["crates/petrel-proto", "crates/petrel-transport", "crates/petrel"];
 
-/// The module that chooses mutants at run time: a part of `petrel-planted` in the copy, because all
-/// crates depend on it.
+/// The module that chooses mutants at run time: a part of `petrel-planted` in the copy, on which all
+/// crates depend.
 const RUNTIME: &str = include_str!("runtime.rs");
 const RUNTIME_FILE: &str = "crates/petrel-planted/src/lib.rs";
 
-/// Largest distance between an error's places for them to count as one function.
+/// Largest distance between two places of an error in a function.
 const FUNCTION_BYTES_MAX: usize = 4_000;
 
-/// Largest distance from an error at which its mutant is searched, beyond the error's own place.
+/// Largest distance between an error and its mutant.
 const NEARBY_BYTES: usize = 400;
 
 /// All mutants, and the copy of the workspace with the mutants that compile.
@@ -196,7 +196,7 @@ impl Copy {
     pub(super) fn drop_blamed(&mut self, errors: &[CompileError]) -> Outcome<usize> {
         let before = self.dropped.len();
         let mut blamed: Vec<u32> = errors.iter().flat_map(|error| self.blamed(error)).collect();
-        // If some errors have a mutant at their place, the other errors may follow from these.
+        // If some errors have a mutant at their place, further errors may be consequences.
         if blamed.is_empty() {
             blamed.extend(errors.iter().flat_map(|error| self.between(error)));
         }
@@ -209,8 +209,8 @@ impl Copy {
         Ok(self.dropped.len() - before)
     }
 
-    /// Returns the mutants that cause an error: those at the compiler's primary place, else those at
-    /// secondary places, for instance if a mutant removes a value; else all mutants of the line.
+    /// Returns the mutants that cause an error: at the compiler's primary place, else at secondary
+    /// places, for instance if a mutant removes a value; else all mutants of the line.
     fn blamed(&self, error: &CompileError) -> Vec<u32> {
         let rendered = |name: &str| {
             let file = self.files.iter().find(|file| file.name == name);

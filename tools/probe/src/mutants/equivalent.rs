@@ -1,4 +1,4 @@
-//! Mutants that a reader has found to have no effect: no test can find them.
+//! Mutants without effect, in the judgement of a reader: no test can find any.
 //!
 //! A line of `equivalent.tsv` is a file, the change, the source line, and the reason. Line numbers would
 //! be wrong after the next change of the file; a changed source line is judged again.

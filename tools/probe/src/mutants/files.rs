@@ -7,10 +7,10 @@ use syn::{Attribute, Expr, ExprLit, Item, ItemMod, Lit, Meta};
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// Modules that test others, or have no effect in this build. A census reports to the simulator's rules
-/// the objects that an endpoint holds, and has no other caller. Its mutants weaken a check, so no test
-/// of the product can find them. The same applies to a transport that is `detached` from the system,
-/// which only the simulator uses. `prefetch` changes only the speed.
+/// Modules for tests, or without effect in the build. A census reports an endpoint's objects to the
+/// simulator's rules, and has no further caller. Its mutants weaken a check, and no test of the product
+/// can find mutants of a check. Likewise, only the simulator uses a transport `detached` from the
+/// system. `prefetch` changes only the speed.
 const LEFT_OUT: [&str; 5] = ["conformance", "events", "census", "detached", "prefetch"];
 
 /// A source file.

@@ -1,4 +1,4 @@
-//! Runs mutants, and determines the step that finds each.
+//! Runs mutants, and determines the successful steps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -10,8 +10,8 @@ use super::steps::{STEPS, Step};
 use crate::Outcome;
 use crate::child::{End, Program};
 
-/// Time limit of a step with a mutant: this multiple of the run that recorded the executed places, which
-/// is slower than others, but at least `LIMIT_MIN`.
+/// Time limit of a step with a mutant: a multiple of the recording run, which is slower than other runs,
+/// but at least `LIMIT_MIN`.
 const SLOWER_MAX: u32 = 2;
 const LIMIT_MIN: Duration = Duration::from_secs(15);
 

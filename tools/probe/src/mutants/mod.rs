@@ -1,4 +1,4 @@
-//! Mutants: small changes of the library's source, each of which some test should find.
+//! Mutants: small changes of the library's source, which tests should find.
 
 mod compile;
 mod copy;
@@ -24,10 +24,11 @@ use compile::World;
 
 /// Change the library's source in small ways, one at a time, and report the tests that find the changes
 ///
-/// All mutants of petrel-proto, petrel-transport and petrel are compiled into one build of a copy of the
-/// workspace, and an environment variable chooses one. For a sample of the mutants the command runs unit
-/// tests, seeds of the simulator, and tests of real transports, up to the first that fails, or takes
-/// much longer than without a mutant. The exit code is 1 if fewer than --bar in a hundred are found.
+/// All mutants of petrel-proto, petrel-transport and petrel are compiled into a single build of a copy
+/// of the workspace, and an environment variable chooses a mutant. For a sample of the mutants the
+/// command runs unit tests, seeds of the simulator, and tests of real transports, up to the first that
+/// fails, or takes much longer than without a mutant. The exit code is 1 if fewer than --bar in a
+/// hundred are found.
 #[derive(Debug, Args)]
 pub(crate) struct MutantsArgs {
     /// How many mutants to run
@@ -38,7 +39,7 @@ pub(crate) struct MutantsArgs {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
 
-    /// Run these mutants, by the numbers of a former report of the same sources, in place of a sample
+    /// Run these mutants, by their numbers in a former report of unchanged sources, in place of a sample
     #[arg(long, value_name = "ID", conflicts_with_all = ["sample", "seed"])]
     only: Vec<u32>,
 

@@ -72,12 +72,11 @@ const COUNTERPARTS: [(&str, &str); 10] = [
     ("all", "any"),
 ];
 
-/// Functions that only give hints to the processor or the scheduler: a program without the call has the
-/// same result a little later.
+/// Functions that only give hints to the processor or the scheduler: a program without the call only has
+/// its result a little later.
 const HINTS: [&str; 3] = ["yield_now", "spin_loop", "prefetch"];
 
-/// Formatting for human readers, and the functions by which a simulator breaks a ring's rules on purpose
-/// or inspects it.
+/// Formatting for human readers, and the simulator's functions for breaking or inspecting a ring.
 const FUNCTIONS_LEFT_OUT: [&str; 5] =
     ["fmt", "misbehave", "lie_about_head", "forge_header", "look_back"];
 
@@ -264,8 +263,8 @@ fn defaults_of(path: &Path) -> Vec<&'static str> {
     }
 }
 
-/// Returns true if a call has no visible effect in this build: it gives a hint, or records an event,
-/// which requires the feature `tracing`.
+/// Returns true if a call has no visible effect in this build: a hint, or an event, which requires the
+/// feature `tracing`.
 fn is_without_effect(call: &syn::ExprCall) -> bool {
     let Expr::Path(function) = &*call.func else { return false };
     let segments = &function.path.segments;

@@ -1,4 +1,4 @@
-//! A source file with all of its mutants, each under a condition.
+//! A source file with all of its mutants, under conditions.
 
 use std::ops::Range;
 
@@ -34,8 +34,8 @@ pub(super) struct Numbered<'a> {
 /// Renders a file with these mutants.
 pub(super) fn render(source: &str, numbered: &[Numbered<'_>]) -> Rendered {
     let mut order: Vec<&Numbered<'_>> = numbered.iter().filter(|n| !n.ids.is_empty()).collect();
-    // Enclosing places come before inner ones. Of places with the same range, the first one found
-    // encloses the others.
+    // Enclosing places come before inner ones. Among places with equal ranges, the first encloses the
+    // rest.
     order.sort_by_key(|n| (n.point.range.start, std::cmp::Reverse(n.point.range.end)));
     let mut writer = Writer { source, out: String::new(), regions: Vec::new(), order, next: 0 };
     writer.write(0..source.len());
@@ -123,8 +123,8 @@ impl Writer<'_> {
 }
 
 impl Rendered {
-    /// Returns the mutants that cause a compiler error at a place: the mutant whose text contains the
-    /// error, else those of the innermost enclosing place; none without an enclosing place.
+    /// Returns the mutants that cause a compiler error at a place: the mutant with the error in its
+    /// text, else the mutants of the innermost enclosing place, if any.
     pub(super) fn blamed(&self, error: &Range<usize>) -> Vec<u32> {
         let has = |range: &Range<usize>| range.start <= error.start && error.end <= range.end;
         if let Some(region) = self.regions.iter().find(|region| has(&region.own)) {

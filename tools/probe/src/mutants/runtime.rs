@@ -37,8 +37,7 @@ pub mod mutant {
             && !reached.swap(true, Ordering::Relaxed)
             && let Some(mut file) = FILE.get()
         {
-            // A single write at the end of the file, because other processes of the same test write
-            // there, too.
+            // A single write at the end of the file, because further processes of the test append, too.
             file.write_all(&id.to_le_bytes()).expect("the file of what is reached takes more");
         }
         false

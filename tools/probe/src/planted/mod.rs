@@ -34,12 +34,12 @@ pub(crate) struct PlantedArgs {
     #[arg(long)]
     list: bool,
 
-    /// Continue after the first test that finds a defect, to see which others find it
+    /// Continue after the first test that finds a defect, to see further successful tests
     #[arg(long)]
     all_tests: bool,
 }
 
-/// Time limit of a test with a defect: this multiple of its time without a defect, but at least
+/// Time limit of a test with a defect: a multiple of its time without a defect, but at least
 /// `LIMIT_MIN`.
 const SLOWER_MAX: u32 = 10;
 const LIMIT_MIN: Duration = Duration::from_secs(20);
@@ -120,7 +120,7 @@ impl Probe {
             .partition(|step| **step == Step::Threads);
         let mut artifacts = Artifacts::default();
         if !of_threads.is_empty() {
-            // The library on a model checker's threads needs other flags, and so another target
+            // The library on a model checker's threads needs special flags, and a separate target
             // directory.
             let target = target.join("threads");
             let variables = variables(format!("{flags} --cfg shuttle"));

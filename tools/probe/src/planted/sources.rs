@@ -1,4 +1,4 @@
-//! Checks that the sources and the table of defects contain the same names.
+//! Checks that the sources and the table of defects contain equal names.
 
 #![cfg(test)]
 
@@ -15,7 +15,7 @@ fn planted_in(directory: &Path, found: &mut BTreeMap<String, Vec<PathBuf>>) {
             planted_in(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
-            // As one literal, the text would make this file contain a call itself.
+            // As a single literal, the text would look like a call.
             for part in text.split(concat!("planted", "(\"")).skip(1) {
                 let name = part.split('"').next().unwrap_or_default();
                 found.entry(name.to_owned()).or_default().push(path.clone());
