@@ -63,7 +63,7 @@ impl Drain for Lines {
                 left_out = before;
             }
             let line = line(SystemTime::now(), record, values, left_out);
-            // Whoever closes standard error does not want the lines.
+            // If standard error is closed, the line is dropped.
             let _ = std::io::stderr().lock().write_all(line.as_bytes());
         }
         Ok(())

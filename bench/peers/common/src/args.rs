@@ -126,7 +126,7 @@ pub(crate) fn parse() -> Role {
     Role::parse()
 }
 
-/// Returns the error that the peer has no such variant.
+/// Returns the error for an unknown variant.
 pub fn unknown(variant: &str) -> crate::Failure {
     format!("this peer has no variant {variant}").into()
 }

@@ -45,7 +45,7 @@ impl Watch {
     }
 }
 
-/// Waits until other programs leave the CPUs, but for `limit` at most.
+/// Waits until other programs leave the CPUs, at most for `limit`.
 pub(crate) fn wait_for_quiet(limit: Duration) {
     let started = Instant::now();
     while started.elapsed() < limit {

@@ -83,7 +83,7 @@ impl Standing {
         Self { _held: held, got, flood: None }
     }
 
-    /// Takes the attack down, and returns the resources that the attacker obtained, for human readers.
+    /// Ends the attack, and returns the resources that the attacker obtained, for human readers.
     pub(super) fn end(self) -> String {
         match self.flood {
             None => self.got,

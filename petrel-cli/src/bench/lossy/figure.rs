@@ -49,7 +49,7 @@ pub(crate) struct Side {
     pub(crate) arrived: u64,
     /// Arrived packets that the rules dropped.
     pub(crate) dropped: u64,
-    /// Dropped packets on the way to the server.
+    /// Dropped packets in the server's direction.
     pub(crate) dropped_requests: u64,
     /// Packets that passed the rules, but found no room in a socket.
     pub(crate) dropped_by_kernel: u64,
