@@ -1,7 +1,7 @@
-//! Which files of a crate import which, and the circles among them.
+//! The imports between the files of a crate, and their circles.
 //!
-//! A path counts for the file that defines the name, also where a module above hands it on with `use`. Parents and children may know
-//! each other: a module is one thing with what it is made of.
+//! A path counts for the file that defines the name, even if a parent module re-exports the name with
+//! `use`. Imports between parents and children are allowed, because a module and its parts are a unit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::shape::is_for_tests;
 /// A module, by the names from the crate's root.
 type Module = Vec<String>;
 
-/// The paths that the files of a crate name.
+/// The paths that the files of a crate use.
 #[derive(Debug, Default)]
 pub(crate) struct Imports {
     files: BTreeMap<Module, PathBuf>,
-    /// What each file names, from the crate's root.
+    /// The paths used in a file, from the crate's root.
     named: BTreeMap<Module, BTreeSet<Module>>,
-    /// Names that a module hands on, and what they stand for.
+    /// Names re-exported by a module, and their targets.
     handed_on: BTreeMap<Module, Vec<(String, Module)>>,
 }
 
@@ -35,7 +35,7 @@ impl Imports {
         self.handed_on.insert(module, reader.handed_on);
     }
 
-    /// Files that import each other, in groups.
+    /// Returns groups of files with circular imports.
     pub(crate) fn circles(&self) -> Vec<Vec<PathBuf>> {
         let edges: BTreeMap<&Module, BTreeSet<&Module>> = self
             .named
@@ -61,12 +61,12 @@ impl Imports {
         circles.into_iter().map(|circle| circle.into_iter().map(Path::to_owned).collect()).collect()
     }
 
-    /// The file that defines a name.
+    /// Returns the file that defines a name.
     fn file_of(&self, name: &[String], depth: usize) -> Option<&Module> {
         let module_names =
             (0..=name.len()).rev().find(|end| self.files.contains_key(&name[..*end]))?;
         let (module, rest) = name.split_at(module_names);
-        // A name may be handed on again and again, but not for ever.
+        // A name may be re-exported repeatedly, up to this depth.
         if let Some(first) = rest.first()
             && depth < 8
         {
@@ -99,7 +99,7 @@ fn reachable<'m>(
     reached
 }
 
-/// Whether one contains the other.
+/// Returns true if a module contains the other.
 fn are_related(one: &Module, other: &Module) -> bool {
     let shorter = one.len().min(other.len());
     one[..shorter] == other[..shorter]
@@ -121,7 +121,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// A path from the crate's root, if it begins there or in a module of the crate.
+    /// Returns the path from the crate's root, for paths inside the crate.
     fn absolute(&self, path: &[String]) -> Option<Module> {
         let mut base = match path.first()?.as_str() {
             "crate" => Vec::new(),

@@ -1,7 +1,7 @@
 //! The language of comments and documents.
 //!
-//! A sentence counts from eight words on. Vague pronouns are words that stand for a subject which the reader has to find elsewhere; in
-//! quinn, rustls and smoltcp they are 4 to 5 % of the words of comments.
+//! Sentences of eight and more words count. Vague pronouns are words for a subject that the reader has
+//! to find elsewhere: 4 to 5 % of the words of comments in quinn, rustls and smoltcp.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -25,7 +25,7 @@ static WORD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"[A-Za-z']+").expect
 static CLAUSE_SUBJECT: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^(?:What|Whoever|Who) [a-z]+").expect("a pattern"));
 
-/// A sentence about nobody in particular.
+/// A sentence about an indefinite person.
 static NO_SUBJECT: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b(?i:nobody|somebody|anybody|whoever)\b").expect("a pattern"));
 
@@ -35,7 +35,7 @@ static COMMENT: LazyLock<Regex> =
 static LIST_ITEM: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^\s*(?:[-*] )?(.*)").expect("a pattern"));
 
-/// A sentence and where it begins.
+/// A sentence with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentence {
     /// The file, relative to the folder that was measured.
@@ -44,9 +44,9 @@ pub struct Sentence {
     pub line: usize,
     /// The sentence.
     pub text: String,
-    /// Words in it.
+    /// The number of words.
     pub words: usize,
-    /// Vague pronouns in it.
+    /// The number of vague pronouns.
     pub vague: usize,
 }
 
@@ -65,7 +65,7 @@ pub struct Figures {
     pub no_subjects: usize,
 }
 
-/// All sentences of the comments of Rust files, or of Markdown files, under a folder.
+/// Returns all sentences of the comments of Rust files, or of Markdown files, under a folder.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -79,7 +79,7 @@ pub fn sentences(folder: &Path, kind: Kind) -> Result<Vec<Sentence>, Failure> {
     Ok(all)
 }
 
-/// Where sentences are.
+/// The kind of files with sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// In comments of Rust.
@@ -97,7 +97,7 @@ impl Kind {
     }
 }
 
-/// The sentences of a text.
+/// Returns the sentences of a text.
 pub fn of_text(path: &Path, text: &str, kind: Kind) -> Vec<Sentence> {
     let mut found = Vec::new();
     let mut paragraph = String::new();
@@ -121,7 +121,7 @@ pub fn of_text(path: &Path, text: &str, kind: Kind) -> Vec<Sentence> {
     found
 }
 
-/// The part of a line that is prose.
+/// Returns the prose of a line.
 fn prose_of<'t>(line: &'t str, kind: Kind, is_fenced: &mut bool) -> Option<&'t str> {
     let pattern = match kind {
         Kind::Comments => &COMMENT,
@@ -140,7 +140,8 @@ fn prose_of<'t>(line: &'t str, kind: Kind, is_fenced: &mut bool) -> Option<&'t s
     Some(prose).filter(|prose| !prose.is_empty() && !*is_fenced)
 }
 
-/// A paragraph's sentences: they end with a point, and the next one begins with a capital, a name in code, a link or emphasis.
+/// Splits a paragraph into sentences: after a full stop, before a capital, a name in code, a link or
+/// emphasis.
 fn split(paragraph: &str) -> impl Iterator<Item = &str> {
     let mut begins = vec![0];
     for (end, _) in paragraph.match_indices(['.', '!', '?']) {
@@ -166,24 +167,24 @@ fn sentence(path: &Path, line: usize, text: &str) -> Option<Sentence> {
 }
 
 impl Sentence {
-    /// Whether its subject is a clause.
+    /// Returns true if the subject is a clause.
     pub fn has_clause_subject(&self) -> bool {
         CLAUSE_SUBJECT.is_match(&self.text)
     }
 
-    /// Whether it is about nobody in particular.
+    /// Returns true if the subject is an indefinite person.
     pub fn has_no_subject(&self) -> bool {
         NO_SUBJECT.is_match(&self.text)
     }
 
-    /// Vague pronouns, in per cent of its words.
+    /// Returns the vague pronouns, in per cent of the words.
     pub fn vague_percent(&self) -> f64 {
         percent(self.vague, self.words)
     }
 }
 
 impl Figures {
-    /// Those of some sentences.
+    /// Returns the figures of some sentences.
     pub fn of<'s>(sentences: impl IntoIterator<Item = &'s Sentence>) -> Self {
         let mut figures = Self::default();
         let (mut words, mut vague) = (0, 0);

@@ -10,7 +10,7 @@ pub mod source;
 
 use std::path::PathBuf;
 
-/// Why nothing could be measured.
+/// The reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A file or folder cannot be read.

@@ -1,4 +1,5 @@
-//! The links of the documents: each leads to a file of the repository, and to a heading of it if it names one.
+//! The links of the documents: a link must lead to a file of the repository, and to an existing heading
+//! if the link names a heading.
 //!
 //! Links to other hosts are not followed: a check without a network has to pass.
 
@@ -14,13 +15,13 @@ use crate::{Failure, source};
 pub struct Broken {
     /// The document, relative to the folder that was searched.
     pub document: PathBuf,
-    /// The link as it is written.
+    /// The link's text.
     pub link: String,
-    /// What is missing.
+    /// The missing target.
     pub why: &'static str,
 }
 
-/// How many links of the documents under a folder were followed, and those that lead nowhere.
+/// Follows the links of the documents under a folder; returns their number, and the broken links.
 ///
 /// # Errors
 /// A document that cannot be read.
@@ -65,7 +66,7 @@ fn why_broken(
     (!is_there).then_some("the document has no such heading")
 }
 
-/// A path without `.` and `..`.
+/// Returns a path without `.` and `..`.
 fn resolved(path: &Path) -> PathBuf {
     let mut resolved = PathBuf::new();
     for part in path.components() {
@@ -83,7 +84,7 @@ fn resolved(path: &Path) -> PathBuf {
 #[derive(Debug, Default)]
 struct Document {
     links: Vec<String>,
-    /// As links name them.
+    /// The names that links use.
     headings: BTreeSet<String>,
 }
 
@@ -109,7 +110,7 @@ impl Document {
         document
     }
 
-    /// Adds a heading under the name that GitHub gives it; later ones of the same name are numbered.
+    /// Adds a heading under GitHub's name for links, with numbers for repeated names.
     fn add(&mut self, heading: String) {
         let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
         let name: String = heading.to_lowercase().chars().filter(kept).collect();

@@ -20,27 +20,27 @@ pub struct Shape {
     pub assertions: usize,
     /// Fields of structs.
     pub fields: usize,
-    /// Fields that only their module reaches.
+    /// Fields private to their module.
     pub private_fields: usize,
-    /// Types, by the number of files with an `impl` block of theirs, the most first.
+    /// Types, by the number of files with their `impl` blocks, the most first.
     pub scattered: Vec<(usize, String)>,
-    /// Files that import each other, parents and children left out.
+    /// Circles of imports, except between parents and children.
     pub circles: Vec<Vec<PathBuf>>,
 }
 
 impl Shape {
-    /// Assertions per 1 000 lines.
+    /// Returns the assertions per 1 000 lines.
     pub fn assertions_per_1000(&self) -> f64 {
         1_000.0 * self.assertions as f64 / self.lines.max(1) as f64
     }
 
-    /// Private fields, in per cent.
+    /// Returns the private fields, in per cent.
     pub fn private_percent(&self) -> f64 {
         100.0 * self.private_fields as f64 / self.fields.max(1) as f64
     }
 }
 
-/// Measures the sources of a crate, which are in `src` of its folder.
+/// Measures the sources of a crate, in the folder `src`.
 ///
 /// # Errors
 /// A file that cannot be read or parsed.
@@ -80,7 +80,7 @@ pub fn of_crate(folder: &Path) -> Result<Shape, Failure> {
     Ok(shape)
 }
 
-/// The files and folders of modules that are compiled for tests only.
+/// Returns the files and folders of modules for tests only.
 fn test_modules(parsed: &[(PathBuf, String, syn::File)]) -> BTreeSet<PathBuf> {
     let mut tests = BTreeSet::new();
     for (path, _, file) in parsed {
@@ -98,7 +98,7 @@ fn test_modules(parsed: &[(PathBuf, String, syn::File)]) -> BTreeSet<PathBuf> {
     tests
 }
 
-/// The folder of a file's modules.
+/// Returns the folder of a file's modules.
 fn folder_of(path: &Path) -> PathBuf {
     let parent = path.parent().unwrap_or(Path::new("")).to_owned();
     match path.file_stem().and_then(|stem| stem.to_str()) {
@@ -112,7 +112,7 @@ fn is_test(path: &Path, tests: &BTreeSet<PathBuf>) -> bool {
         || path.file_name().is_some_and(|name| name == "tests.rs")
 }
 
-/// Whether an attribute is a `cfg` that holds in tests only.
+/// Returns true if an attribute is a `cfg` for tests only.
 pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let condition = attribute.meta.require_list().map(|list| list.tokens.to_string());

@@ -1,4 +1,4 @@
-//! The files that are measured.
+//! The measured files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use crate::Failure;
 /// Folders that hold no source of the project: build outputs, and inputs and outputs of fuzzers.
 const SKIPPED: [&str; 4] = ["target", "corpus", "artifacts", "node_modules"];
 
-/// The root of the repository that this crate belongs to.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     root.expect("the crate lies in tools/house").to_owned()
 }
 
-/// All files under a folder with one of these extensions, in the order of their paths. Symbolic links are not followed, so that a
-/// file counts once.
+/// Returns all files under a folder with one of the extensions, in the order of their paths. Symbolic
+/// links are not followed: a file counts once.
 ///
 /// # Errors
 /// A folder that cannot be read.
@@ -26,7 +26,7 @@ pub fn files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Failure
     Ok(found)
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 ///
 /// # Errors
 /// The file cannot be read.

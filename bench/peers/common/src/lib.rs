@@ -1,6 +1,6 @@
 //! The shared code of all peers' programs, so all are measured alike.
 //!
-//! A peer is a program with two roles: `server` prints `ready ADDRESS` and serves until it is killed;
+//! A peer is a program with two roles. The `server` prints `ready ADDRESS` and serves until killed. The
 //! `client` runs a [`Plan`] against the server and prints an [`Outcome`] as a line of JSON. A process
 //! stays on a single CPU with all its threads. The runner starts server and client.
 //!
