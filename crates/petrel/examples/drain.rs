@@ -1,7 +1,7 @@
 //! Servers are replaced under load, without a lost call: `cargo run --example drain`.
 //!
-//! A draining server asks its clients to leave, and serves them until they have. The client sends each call to a
-//! remaining server.
+//! A draining server asks its clients to leave, and serves them until then. The client sends all calls to remaining
+//! servers.
 
 use std::cell::Cell;
 use std::error::Error;

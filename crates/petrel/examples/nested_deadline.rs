@@ -1,8 +1,8 @@
 //! One deadline over three processes: `cargo run --example nested_deadline`.
 //!
 //! The front gives its call a second, the middle asks the back for the answer, and the back would need ten. No code
-//! passes the deadline on: it travels with the requests, and calls made on a worker inherit it. At the deadline all
-//! three stop, the back because its caller's cancellation reaches it.
+//! passes the deadline on: requests carry it, and calls made on a worker inherit it. At the deadline all three stop,
+//! the back because of its caller's cancellation.
 
 use std::env;
 use std::error::Error;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// The client, which starts the others as its children.
+/// The client, with the servers as its children.
 fn front() -> Result<(), Failure> {
     let (back, back_address) = Process::start(&["be-the-back"])?;
     let (middle, middle_address) = Process::start(&["be-the-middle", &back_address])?;

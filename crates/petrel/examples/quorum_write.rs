@@ -1,7 +1,7 @@
 //! A write to three replicas that two have to accept: `cargo run --example quorum_write`.
 //!
-//! Each replica is a process. With one of them dead writes go on; with two dead they fail, and report the outcome of
-//! each replica.
+//! A replica is a process. With one replica dead writes go on; with two dead they fail, and report the outcome of every
+//! replica.
 
 use std::cell::RefCell;
 use std::env;
@@ -75,7 +75,7 @@ async fn append(
     group.call_async(handle, APPEND, &record, Need::Quorum(2), options, Late::Finish).await
 }
 
-/// Describes the outcome of each member so far.
+/// Describes the current outcome of every member.
 fn describe(members: &[Member<MsgBuf>]) -> String {
     let each =
         members.iter().map(|member| match (member.outcome.answer(), member.outcome.failure()) {
@@ -86,7 +86,7 @@ fn describe(members: &[Member<MsgBuf>]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// A replica's process: its log lasts until its standard input ends.
+/// A replica's process, with a log until the end of standard input.
 fn replica() -> Result<(), Failure> {
     let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
     let mut endpoint = nexus.endpoint(EndpointConfig::default())?;
@@ -135,7 +135,7 @@ impl Replica {
 
 impl Drop for Replica {
     fn drop(&mut self) {
-        // A replica ends with its input; a killed one is gone already.
+        // A replica ends with its input, unless killed before.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

@@ -8,9 +8,9 @@
 //!
 //! `partition` and `unplug` cut a network: client and server are in two network namespaces joined by a veth pair, where
 //! nftables drops all packets, or the clients' device is taken down. They need root or user namespaces. Shared memory
-//! has no network to cut: its counterpart is `stop`, which suspends the server's process (SIGSTOP) until its clients
-//! have given it up, and then resumes it. These three last for `--heartbeats` heartbeats, four by default; a peer is
-//! given up after three.
+//! has no network to cut. The counterpart is `stop`, which suspends the server's process (SIGSTOP) until the clients
+//! have given it up, and then resumes it. `partition`, `unplug` and `stop` last for `--heartbeats` heartbeats, four by
+//! default; a peer is given up after three.
 //!
 //! Without arguments the program runs all ways at once, at a low rate and quickly. The calls come from tokio tasks, at
 //! a rate independent of answers. With `--once` they are not marked idempotent: no call may be executed twice, and some
@@ -45,7 +45,7 @@ use report::Report;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// A request is a call's number. The server logs it and sends it back.
+/// A request is a call's number. The server logs the number and sends it back.
 const LOG: u16 = 1;
 
 /// Timeout of a call with all its attempts.
@@ -83,7 +83,7 @@ async fn run_and_report(plan: &Plan, log: &Path) -> Result<ExitCode, Failure> {
     Ok(exit_code(report.is_right()))
 }
 
-/// Runs this program again where it may create and cut networks.
+/// Runs the program again where it may create and cut networks.
 fn run_inside(log: &Path) -> Result<ExitCode, Failure> {
     match network::find_flags() {
         Ok(flags) => Ok(exit_code(network::run_inside(flags, log)?)),
@@ -98,7 +98,7 @@ fn exit_code(is_right: bool) -> ExitCode {
     if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// All ways, over both transports, with calls that may be executed twice and calls that may not. Some cuts last longer
+/// All ways, over both transports, with calls that may be executed twice and calls that may not. Some cuts are longer
 /// than the heartbeat timeout, and some shorter.
 fn run_all() -> Result<ExitCode, Failure> {
     let both =
@@ -128,7 +128,7 @@ fn run_all() -> Result<ExitCode, Failure> {
 enum Way {
     /// Killed, and started again.
     Kill,
-    /// Suspended until its clients have given it up, then resumed.
+    /// Suspended until the clients have given it up, then resumed.
     Stop,
     /// Asked to end, and started again.
     Drain,
@@ -358,7 +358,7 @@ impl Drop for Process {
 struct Outage {
     begin: Instant,
     end: Instant,
-    /// The part of it in which no packet passes the network.
+    /// The part without any packets through the network.
     cut_off: Option<[Instant; 2]>,
 }
 
@@ -373,7 +373,7 @@ impl Outage {
 struct Ended {
     begin: Instant,
     end: Instant,
-    /// Whether it may have been executed, if it failed.
+    /// Whether a failed call may have been executed.
     failure: Option<(Execution, String)>,
 }
 
@@ -388,7 +388,7 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     let background =
         Background::builder().nexus(nexus).endpoint(endpoint(&plan.transport)).start()?;
     let client = Client::builder().background(&background).connect(address).await?;
-    // A table that grows during the measurement would stall it for tens of milliseconds.
+    // Growing the table during the measurement would cause a pause of tens of milliseconds.
     let expected = plan.rate as f64 * plan.up.as_secs_f64() * (plan.rounds + 2) as f64;
     let heard = Heard::new(Mutex::new(HashMap::with_capacity(expected as usize)));
     let calls = Calls { client, is_idempotent: plan.is_idempotent, heard: Arc::clone(&heard) };

@@ -1,4 +1,4 @@
-//! A server with two methods: `cargo run --example server`, with the example `client`. Ctrl-C ends it when its clients
+//! A server with two methods: `cargo run --example server`, with the example `client`. Ctrl-C ends it after the clients
 //! have left.
 
 use std::collections::HashMap;

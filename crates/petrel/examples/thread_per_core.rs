@@ -1,5 +1,5 @@
-//! A server with a thread per core, each with its own endpoint, and a client that spreads its calls over them: `cargo
-//! run --example thread_per_core`.
+//! A server with a thread and an endpoint per core, and a client that spreads its calls over them: `cargo run --example
+//! thread_per_core`.
 //!
 //! Threads share nothing: each has the counters for its part of the keys, and the client knows the part of a key. So no
 //! request crosses a thread.
@@ -60,7 +60,7 @@ fn run_server(nexus: &Nexus, number: EndpointId, ready: &mpsc::Sender<Stop>) {
     endpoint.run(&stop);
 }
 
-/// The client: one thread and one endpoint, with a session to each thread of the server.
+/// The client: a thread and an endpoint, with a session to every thread of the server.
 fn count_all(server: SocketAddr, cores: u16) -> Result<(), Box<dyn Error>> {
     let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
     let connect = |number| endpoint.connect_wait_to(server, EndpointId(number));
@@ -76,7 +76,7 @@ fn count_all(server: SocketAddr, cores: u16) -> Result<(), Box<dyn Error>> {
 fn count_each(endpoint: &mut Endpoint, sessions: &[SessionId]) -> Result<Vec<u64>, Box<dyn Error>> {
     let (ended, ends) = mpsc::channel();
     for key in 0..KEYS {
-        // The part of a key decides the thread that has its counter.
+        // The part of a key decides the thread with the key's counter.
         let session = sessions[key as usize % sessions.len()];
         let (request, response) = (endpoint.alloc_message(&key.to_le_bytes())?, endpoint.alloc(8)?);
         let ended = ended.clone();

@@ -2,8 +2,8 @@
 //!
 //! An endpoint never touches a control connection: it posts [`ToNexus`] messages, which never block, and reads
 //! [`FromNexus`] messages in its event loop. The real control plane is the [`Nexus`](crate::Nexus) thread, which speaks
-//! `docs/wire-protocol.md` §8 over TCP. A simulator can replace the thread with the same two types, because no type
-//! here names a socket.
+//! `docs/wire-protocol.md` §8 over TCP. A simulator can replace the thread with the same two types, because neither
+//! names a socket.
 //!
 //! Order: messages keep their order in each direction between an endpoint and the control plane. A
 //! [`FromNexus::LinkUp`] always precedes every other message about the link, and nothing follows the link's
@@ -54,7 +54,7 @@ impl Reason {
     }
 }
 
-/// The transports allowed for a link. Shared memory is preferred if both are allowed and both ends are on one host.
+/// The transports allowed for a link. Shared memory is preferred if allowed and if both ends are on the same host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedTransports {
     /// Kernel UDP.
@@ -108,7 +108,7 @@ pub enum ToNexus {
         /// The reason.
         reason: Reason,
     },
-    /// A session with this endpoint as the server has ended, and its memory is free.
+    /// A session with the endpoint as the server has ended, and its memory is free.
     SessionEnded {
         /// The session's link.
         link: LinkId,
@@ -285,7 +285,7 @@ pub enum FromNexus<L> {
 
 /// The control plane of an endpoint. `L` is the transport's link type.
 ///
-/// [`ControlPort`](crate::nexus::ControlPort) is the real one; a simulator has its own.
+/// [`ControlPort`](crate::nexus::ControlPort) is the real implementation; a simulator has another.
 pub trait ControlPlane<L> {
     /// Sends a message to the control plane. Never blocks.
     fn post(&self, message: ToNexus);

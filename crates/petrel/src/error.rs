@@ -19,8 +19,8 @@ use crate::endpoint::CallRejected;
 /// The failure of a call, of opening a session, of allocating a buffer, or of waiting for a response in time.
 ///
 /// It has three fields: `status`, the gRPC status code; `message`, for people; `execution`, which says whether the
-/// server may have executed the request. Every cause of a failed call converts to this type. In a handler that makes
-/// calls, `?` thus passes a failure on to its own caller.
+/// server may have executed the request. Every cause of a failed call converts to `Error`. In a handler that makes
+/// calls, `?` thus passes a failure on to the caller.
 ///
 /// ```
 /// use petrel::{Error, Execution, Status};
@@ -57,7 +57,7 @@ impl Error {
         Self::of(Status::DeadlineExceeded, "the time is over", Execution::MayHaveExecuted)
     }
 
-    /// A call on a session with options that need more than one server.
+    /// A call on a session with options for several servers.
     #[cold]
     pub(crate) fn needs_servers() -> Self {
         let text =

@@ -1,8 +1,8 @@
 //! Events for operators of a process: why a session ended, why shared memory is not used, why a call failed.
 //!
 //! With the cargo feature `tracing` they go to the subscriber set by the application; without it the functions here are
-//! empty. None of them is called for a plain successful call: each is about a connection, a link, a session, or a
-//! failed call. `docs/operating.md` lists them.
+//! empty. None of them is called for a plain successful call: they concern connections, links, sessions, and failed
+//! calls. `docs/operating.md` lists them.
 
 // Without the feature the arguments are unused.
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
@@ -82,7 +82,7 @@ pub(crate) fn session_ended(
     }
 }
 
-/// This endpoint refuses a session that a peer proposed.
+/// This endpoint refuses a session proposed by a peer.
 pub(crate) fn session_refused(endpoint: EndpointId, peer: Option<PeerName>, reason: &Reason) {
     emit!(
         WARN,
@@ -212,7 +212,7 @@ pub(crate) fn retry_denied(method: u16) {
     emit!(WARN, "retry_denied", method, "the retry budget is used up");
 }
 
-/// A client has no session to one of its servers, and reconnects.
+/// A client without a session to a server reconnects.
 pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
     emit!(
         INFO,

@@ -16,8 +16,8 @@
 //! The queue has no limit of its own, but its contents have: [`Places`] limit calls, and the requests limit the
 //! answers.
 //!
-//! A `crossbeam` queue would spare posters each other's lock, and cost the owner one atomic operation per message
-//! instead of one for all.
+//! A `crossbeam` queue would spare posters each other's lock, at the cost of an atomic operation of the owner per
+//! message instead of one for all.
 //!
 //! [`Places`]: crate::client::places::Places
 
@@ -27,7 +27,7 @@ use petrel_planted::planted;
 
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, TryLockError, lock};
 
-/// Notifies an endpoint of work other than frames, or of the time of such work. The event loop polls nothing else in
+/// Notifies an endpoint of work other than frames, or of the time of future work. The event loop polls nothing else in
 /// every turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Attention(Arc<AtomicU64>);

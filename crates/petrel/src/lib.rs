@@ -28,9 +28,9 @@
 //!
 //! | type | purpose |
 //! | --- | --- |
-//! | [`Server`] | threads with an endpoint each, which drain when the process gets a signal |
+//! | [`Server`] | threads with an endpoint each, drained when the process gets a signal |
 //! | [`Client`] | calls to a service, at any of its servers, from any thread and any executor: reconnects, retries, hedges |
-//! | [`Nexus`] | one per process: the control plane, in a thread of its own |
+//! | [`Nexus`] | one per process: the control plane, in its own thread |
 //! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`Request`] | a handler's argument, to be answered at once or later |
@@ -44,7 +44,7 @@
 //! | [`server`] | setting up, running and ending a server |
 //! | [`endpoint`] | settings, sessions, handlers, calls with continuations, buffers |
 //! | [`task`] | futures on an endpoint's own thread: handles, sessions, calls, tasks |
-//! | [`workers`] | threads that run long handlers; requests that any thread can own |
+//! | [`workers`] | threads for long handlers; requests that any thread can own |
 //! | [`group`] | calls to a group of sessions: all, a quorum, or any |
 //! | [`nexus`] | settings and counters of the control plane |
 //! | [`overload`] | limits, budgets and pauses of clients and workers |

@@ -1,11 +1,11 @@
-//! Time and threads under shuttle, a model checker that runs threads one at a time in its own order.
+//! Time and threads under shuttle, a model checker that schedules all threads itself, one at a time.
 //!
 //! Shuttle has no time: a timed wait lasts until another thread ends it. Here the clock is a number, advanced by one
 //! thread, the timekeeper, to the next end of a wait. If the scheduler runs the timekeeper only when no other thread
 //! can run, time stands still while there is work. A lost wake-up then cannot hide behind a timeout: it shows as an
 //! advance of the clock.
 //!
-//! Shuttle runs all threads of an execution on one thread of the operating system, which holds the clock.
+//! Shuttle runs all threads of an execution on a single thread of the operating system, which holds the clock.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -7,9 +7,9 @@ use petrel_proto::buffer::{Buffer, BufferPool};
 use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
 use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
 
-/// A message in memory that transports can send from, with room for packet headers before and after it (eRPC §4.2.1).
+/// A message in memory that transports can send from, with room for packet headers around it (eRPC §4.2.1).
 ///
-/// A call takes its two buffers by value and its continuation returns them; ownership prevents any access in between:
+/// A call takes both buffers by value and the continuation returns them; ownership prevents any access in between:
 ///
 /// ```compile_fail
 /// # use petrel::endpoint::SessionId;
@@ -99,8 +99,8 @@ impl MsgBuf {
         self.0.set_message(message);
     }
 
-    /// Lets a response longer than the capacity replace this buffer by a larger one, of up to `bytes_max`; 0 disables
-    /// that. For callers that do not know the response's length.
+    /// Lets a response longer than the capacity replace the buffer by a larger one, of up to `bytes_max`; 0 disables
+    /// growth. For callers that do not know the response's length.
     #[inline]
     pub fn set_growth(&mut self, bytes_max: usize) {
         self.0.set_growth(bytes_max);

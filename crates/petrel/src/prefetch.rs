@@ -3,8 +3,8 @@
 /// Starts loading the cache line of an address into the first-level cache, without waiting.
 ///
 /// For handlers and services whose reads miss the cache: prefetch the data of several requests first and then read it,
-/// so that the waits overlap (G-Opt §3). Any address is allowed; an unmapped one has no effect. On processors other
-/// than x86-64 and AArch64 it does nothing.
+/// to overlap the waits (G-Opt §3). Any address is allowed; an unmapped one has no effect. No effect on processors
+/// other than x86-64 and AArch64.
 ///
 /// ```
 /// let table = vec![1_u64; 1 << 20];

@@ -1,4 +1,4 @@
-//! Events at the application's subscriber. Alone in its process, whose subscriber it sets.
+//! Events at the application's subscriber. Alone in its process, to set the process's subscriber.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn count() -> usize {
     EVENTS.lock().unwrap().len()
 }
 
-/// Returns the first event with this name and these fields.
+/// Returns the first event with the name and the fields.
 fn find(name: &str, wanted: &[(&str, &str)]) -> HashMap<String, String> {
     let events = EVENTS.lock().unwrap();
     let found = events.iter().find(|event| {

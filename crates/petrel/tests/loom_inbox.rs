@@ -1,8 +1,8 @@
 //! The inbox of an endpoint under every interleaving of its owner and its posters, up to a number of preemptions.
 //!
 //! The test includes the library's file, with loom's mutex and atomics in place of the standard library's. The owner
-//! runs as the event loop does: it polls the flag, and sleeps when it finds nothing. A lost wake-up is a deadlock,
-//! which loom reports; a lost message is missed at the end.
+//! behaves like the event loop: it polls the flag, and sleeps if the flag is down. A lost wake-up is a deadlock, which
+//! loom reports; a lost message is missed at the end.
 //!
 //! Loom's types work without `--cfg loom`, which makes this an ordinary test.
 

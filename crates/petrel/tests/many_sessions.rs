@@ -16,7 +16,7 @@ use petrel::{Endpoint, Nexus};
 const SESSIONS: usize = 4_000;
 const ECHO: u16 = 1;
 
-/// Simultaneous calls on each session: its initial slots, except the one reserved for health queries.
+/// Simultaneous calls on a session: its initial slots, except the one reserved for health queries.
 const CALLS: u16 = petrel_proto::limits::SLOTS_AT_FIRST - 1;
 
 /// The limit of an idle session's memory on each side.
@@ -170,7 +170,7 @@ impl Pair {
         .unwrap();
     }
 
-    /// Returns the bytes held by each side, including all of both control planes.
+    /// Returns the bytes held by either side, with the sum of both control planes.
     fn held(&self) -> [isize; 2] {
         let control = held(Owner::Control);
         let client = held(Owner::Client) + self.client.buffers_in_use().bytes as isize;

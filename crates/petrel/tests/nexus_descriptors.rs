@@ -24,7 +24,7 @@ fn take_descriptors() -> Vec<File> {
     std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
 }
 
-/// Checks that the nexus pauses if it has no connection to drop.
+/// Checks that the nexus pauses without a connection to drop.
 fn check_pause(nexus: &Nexus, address: SocketAddr) {
     // The client's own descriptor is opened before the others are taken.
     let client = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -45,7 +45,7 @@ fn check_pause(nexus: &Nexus, address: SocketAddr) {
 /// Silent connections, fewer than half of the descriptors: both ends are in the same process.
 const CROWD: usize = 16;
 
-/// Checks that silent connections yield to one that makes a request.
+/// Checks that silent connections yield to one with a request.
 fn check_newcomer(nexus: &Nexus, address: SocketAddr) {
     let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect();
     wait_until(|| nexus.stats().connections_open == CROWD as u64);

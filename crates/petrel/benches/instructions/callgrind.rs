@@ -11,8 +11,8 @@ use super::workload::Workload;
 /// Runs until one is without loss: another process may fill a socket's buffer meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// Makes the C library copy by plain loops. For large copies it uses one repeated instruction, which valgrind executes
-/// byte by byte: slowly, while the program's real-time timers run on.
+/// Makes the C library copy by plain loops. Otherwise large copies use a single repeated instruction, which valgrind
+/// executes byte by byte: slowly, while the program's real-time timers run on.
 const COPY_BY_LOOPS: &str =
     "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_non_temporal_threshold=1073741824";
 
@@ -62,7 +62,7 @@ fn is_installed() -> bool {
 }
 
 /// Counts the instructions of one side for `calls` calls. `again` are the arguments that make this program run a
-/// workload; the workload's name and the calls follow them.
+/// workload, followed by the workload's name and the calls.
 ///
 /// # Errors
 /// The error of valgrind or of the counted program.

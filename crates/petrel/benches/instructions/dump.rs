@@ -108,8 +108,7 @@ fn address(text: &str, last: u64) -> Option<u64> {
     }
 }
 
-/// Functions that copy memory come in variants for each processor: `__memcpy_avx_unaligned_erms`,
-/// `__memmove_sse2_unaligned`.
+/// Functions that copy memory have a variant per processor: `__memcpy_avx_unaligned_erms`, `__memmove_sse2_unaligned`.
 fn is_copy(function: &str) -> bool {
     let name = function.trim_start_matches('_');
     name.starts_with("memcpy") || name.starts_with("memmove")

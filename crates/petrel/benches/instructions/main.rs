@@ -6,14 +6,14 @@
 //! cargo bench -p petrel-rpc --bench instructions -- --help    everything else
 //! ```
 //!
-//! The program starts itself under `valgrind --tool=callgrind`, which executes every instruction in software and counts
-//! it. A count hardly depends on other load of the machine: a change of one per cent is visible where times differ by
-//! ten.
+//! The program starts itself under `valgrind --tool=callgrind`, which executes and counts every instruction in
+//! software. A count hardly depends on other load of the machine: a change of one per cent is visible where times
+//! differ by ten.
 //!
-//! Each row runs with N and with 3 N calls, and the difference is divided by 2 N, which excludes one-time costs. Kernel
-//! and waiting are excluded, too.
+//! A row runs with N and with 3 N calls, and the difference is divided by 2 N, to exclude one-time costs. Kernel and
+//! waiting are excluded, too.
 //!
-//! `petrel bench instructions` includes `callgrind`, `cost`, `dump` and `workload` unchanged; they therefore refer to
+//! `petrel bench instructions` includes `callgrind`, `cost`, `dump` and `workload` unchanged; therefore they refer to
 //! each other by `super`.
 
 mod budgets;

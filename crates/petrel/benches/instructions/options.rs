@@ -17,7 +17,7 @@ ROW            only these rows (shm-60, shm-8MiB, ...); all of them by default
 Exit status: 0, or 1 when a row exceeds its budget or could not be counted.
 ";
 
-/// The arguments that make this program run a workload, before its name and the calls.
+/// The arguments that make the program run a workload, before the workload's name and the calls.
 pub(crate) const RUN_AGAIN: &[&str] = &["--run"];
 
 /// The program's task.

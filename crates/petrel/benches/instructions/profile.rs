@@ -1,7 +1,7 @@
 //! A profile of a row's instructions, for tuning.
 //!
 //! The fast path is inlined into a few functions, and a profile by symbol says little. Here an instruction counts for
-//! the innermost function of Petrel that was inlined at its place.
+//! the innermost inlined function of Petrel.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The rows of the table: the cost of each workload, with its budget.
+//! The rows of the table: costs and budgets of the workloads.
 
 use crate::budgets;
 use crate::callgrind::Side;

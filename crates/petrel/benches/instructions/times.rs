@@ -1,4 +1,4 @@
-//! Nanoseconds of the rows with small calls, both ends in one thread. On a shared machine the rows take turns; the
+//! Nanoseconds of the rows with small calls, both ends in a single thread. On a shared machine the rows take turns; the
 //! report has the median of some rounds, and the quickest.
 
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! The counted program: a client and a server endpoint in one thread, taking turns.
 //!
-//! Counting covers only [`client_turn`] and [`server_turn`], which callgrind finds by their names. It includes the
-//! application's part: a continuation that checks the reply and makes the next calls, and a handler that answers.
+//! Counting covers only [`client_turn`] and [`server_turn`], which callgrind finds by name. The application's part is
+//! included: a continuation that checks the reply and makes the next calls, and a handler that answers.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -155,7 +155,7 @@ impl Workload {
 /// Takes one turn of the client's event loop.
 #[inline(never)]
 fn client_turn(client: &mut Endpoint<Caller>) {
-    // The compiler would merge two identical functions; this tells them apart.
+    // Prevents the compiler from merging two identical functions.
     black_box("client");
     client.run_once();
 }
@@ -183,7 +183,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Starts a batch of calls, if there are buffers for it and calls to make.
+    /// Starts a batch of calls, if buffers and calls are left.
     #[inline(always)]
     fn start_batch<const WAY: u8>(&mut self, cx: &mut Context<'_, Caller>) {
         if self.idle.len() < self.batch || self.started == self.calls {
@@ -257,7 +257,7 @@ impl Caller {
 /// A deadline that every call meets.
 const IN_TIME: Duration = Duration::from_secs(100);
 
-/// One of as many tasks as calls are in flight: each makes one call after the other.
+/// A task that makes one call after the other; there are as many tasks as calls in flight.
 async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
     let mut request = [0x5A; SMALL_BYTES];
     while let Some(number) = handle.with(Caller::next_number) {
@@ -382,7 +382,7 @@ fn serve(server: &mut Endpoint, way: Way) {
     });
 }
 
-/// Connects a client without a limit of its own, as sessions have none: 60 calls are to be in flight.
+/// Connects a client without a concurrency limit, as sessions have none: 60 calls are to be in flight.
 fn reach(
     endpoint: &mut Endpoint<Caller>,
     server: &mut Endpoint,

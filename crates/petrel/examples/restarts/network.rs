@@ -1,4 +1,4 @@
-//! Two hosts and the cable between them: network namespaces joined by a veth pair. The clients are on one, the server's
+//! Two hosts and a cable between them: network namespaces joined by a veth pair. The clients are on one, the server's
 //! processes on the other.
 //!
 //! The run restarts itself in separate namespaces, for which it needs root or user namespaces, and the programs
@@ -37,7 +37,7 @@ pub(crate) fn log_inside() -> Option<OsString> {
     std::env::var_os(LOG)
 }
 
-/// Returns the flags with which `unshare` creates such namespaces for this user. The error is for people.
+/// Returns the flags with which `unshare` creates the namespaces for this user. The error is for people.
 pub(crate) fn find_flags() -> Result<&'static str, String> {
     let [root, others] = FLAGS;
     let test = |flags: &'static str| {
@@ -56,14 +56,14 @@ pub(crate) fn run_inside(flags: &str, log: &Path) -> Result<bool, Failure> {
         .env(LOG, log)
         .stdin(Stdio::piped())
         .spawn()?;
-    // The pipe is empty until this process ends, which the run inside notices.
+    // The pipe stays empty until this process ends; the run inside notices the end.
     let pipe = child.stdin.take();
     let status = child.wait()?;
     drop(pipe);
     Ok(status.success())
 }
 
-/// Ends this process when its standard input ends, with the parent process, which can no longer remove the log.
+/// Ends this process at the end of standard input, with the parent process, which can no longer remove the log.
 fn end_with_parent() {
     std::thread::spawn(|| {
         while std::io::stdin().read(&mut [0]).is_ok_and(|count| count > 0) {}
@@ -85,7 +85,7 @@ pub(crate) enum Cut {
 
 /// The hosts. The clients' host is this process's namespace.
 pub(crate) struct Network {
-    /// Holds the server's namespace; ends with its input, and so with this process at the latest.
+    /// Holds the server's namespace; ends with standard input, and at the latest with this process.
     server: Child,
 }
 
@@ -97,7 +97,7 @@ impl Network {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        // It reports when it is in its namespace.
+        // The child reports its arrival in the namespace.
         server.stdout.as_mut().ok_or("it is piped")?.read_exact(&mut [0])?;
         let network = Self { server };
         let id = network.server.id();

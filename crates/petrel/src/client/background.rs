@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
 use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
 
-/// A set of threads that run an endpoint each, for [clients](super::Client). Clones are the same threads; they end when
-/// the last clone and the last client on them is gone.
+/// A set of threads that run an endpoint each, for [clients](super::Client). Clones are the same threads; they end
+/// after the last clone and the last client on them.
 ///
 /// Clients share one thread of the process by default:
 ///
@@ -53,8 +53,8 @@ struct Threads {
 /// An endpoint that runs on a thread.
 type Running = (Arc<ClientShared>, Stop);
 
-/// The address family that a data port reaches. A port never has both: a loopback port of both families would have to
-/// be reachable from other hosts.
+/// The address family of a data port. A port never has both: a loopback port of both families would have to be
+/// reachable from other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -175,7 +175,7 @@ fn cannot_start(error: &dyn fmt::Display) -> Error {
 }
 
 impl Threads {
-    /// Returns the endpoints with data ports for this family, and starts them if there are none.
+    /// Returns the endpoints with data ports for this family, and starts missing ones.
     fn running(&self, family: Family) -> Result<MutexGuard<'_, Vec<Running>>, Error> {
         let address = self.data_address(family);
         // A configured address is for all clients.
@@ -200,8 +200,8 @@ impl Threads {
         Ok(running)
     }
 
-    /// Returns the address of a data port for this family, unless the settings determine it: reachable from other hosts
-    /// only if an IPv4 port would be.
+    /// Returns the address of a data port for this family, unless the settings determine it. Other hosts reach the port
+    /// only if they would reach an IPv4 port.
     fn data_address(&self, family: Family) -> Option<IpAddr> {
         let Self { settings, nexus, .. } = self;
         let is_set = settings.endpoint.data_address.is_some() || nexus.local_addr().is_some();

@@ -6,7 +6,7 @@ use super::config::Target;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Balance {
-    /// The server with the fewest outstanding calls of this client, relative to its [weight](Target::weight); equals
+    /// The server with the fewest outstanding calls of the client, relative to its [weight](Target::weight); equals
     /// take turns. Examines every server.
     #[default]
     LeastBusy,
@@ -16,7 +16,7 @@ pub enum Balance {
     TwoChoices,
 }
 
-/// Returns the hash of a key, the same in each process: FNV-1a, mixed.
+/// Returns the hash of a key, equal in all processes: FNV-1a, mixed.
 pub(crate) fn hash_of(key: &[u8]) -> u64 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
     mix(key.iter().fold(0xCBF2_9CE4_8422_2325, fnv))
@@ -43,8 +43,8 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ bits >> 33
 }
 
-/// Returns true if a server with `busy` outstanding calls and this weight is less busy than `other`: compares the load
-/// relative to the weight, after one more call.
+/// Returns true if a server with `busy` outstanding calls and this weight is less busy than `other`. Compares the loads
+/// relative to the weights, after one more call.
 pub(crate) fn is_less_busy((busy, weight): (u32, u32), other: (u32, u32)) -> bool {
     let load = |busy: u32, weight: u32| (u64::from(busy) + 1) * u64::from(weight);
     load(busy, other.1) < load(other.0, weight)
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Processes of other versions have to find the same server.
+    /// Other versions must find the same server.
     #[test]
     fn hash_of__is_the_same_for_ever() {
         assert_eq!(hash_of(b""), 0xEFD0_1F60_BA99_2926);

@@ -20,8 +20,8 @@ use crate::local::Hub;
 use crate::post::{Post, StartCall};
 use crate::sync::Arc;
 
-/// A call, made by [`Client::call`]. It begins when first polled, and its timeout counts from then. Await it, in any
-/// executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
+/// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
+/// any executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
 ///
 /// Dropping it after it has begun **cancels** the call, also at the server.
 ///
@@ -68,7 +68,7 @@ impl<T> Call<T> {
         Self { client, method, options: CallOptions::new(), step: Step::New { request }, read }
     }
 
-    /// Ends the call with DEADLINE_EXCEEDED after this time, including all its attempts.
+    /// Ends the call with DEADLINE_EXCEEDED after `timeout`, including all attempts.
     /// [`ClientConfig::timeout`](super::ClientConfig) is the default. In a handler on a worker, the call ends no later
     /// than the request's deadline.
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -76,7 +76,7 @@ impl<T> Call<T> {
         self
     }
 
-    /// Declares that the call may be executed twice: it is retried even if an attempt may have been executed.
+    /// Declares that the call may be executed twice: it is retried even after a possible execution.
     pub fn idempotent(mut self) -> Self {
         self.options = self.options.idempotent();
         self
@@ -117,8 +117,8 @@ impl<T> Call<T> {
         self
     }
 
-    /// Lets the call continue without its outcome, instead of cancelling it by a drop. It begins now; when the
-    /// endpoint's limit of outstanding calls is reached, it is dropped instead.
+    /// Lets the call continue without its outcome, instead of cancelling it by a drop. The call begins now, or is
+    /// dropped if the endpoint's limit of outstanding calls is reached.
     pub fn detach(self) {
         self.started().step = Step::Ended;
     }
@@ -129,7 +129,7 @@ impl<T> Call<T> {
     /// Why the call failed, and whether it may have been executed.
     ///
     /// # Panics
-    /// On the thread that runs the client's endpoint, which would wait for itself.
+    /// On the thread of the client's endpoint, which would wait for itself.
     pub fn wait(self) -> Result<T, Error> {
         self.client.endpoint().check_thread();
         park::park(self)

@@ -15,7 +15,7 @@ pub struct Target {
     pub address: SocketAddr,
     /// The endpoint there.
     pub endpoint: EndpointId,
-    /// Its share of the load relative to other servers; 1 by default.
+    /// The share of the load relative to other servers; 1 by default.
     pub weight: u32,
 }
 
@@ -30,7 +30,7 @@ impl Target {
         Self { weight, ..self }
     }
 
-    /// Returns true if both are the same server, whatever their weights.
+    /// Returns true for the same server, whatever the weights.
     pub(crate) fn is_server(&self, other: &Self) -> bool {
         (self.address, self.endpoint) == (other.address, other.endpoint)
     }
@@ -53,7 +53,7 @@ impl From<(SocketAddr, EndpointId)> for Target {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// Timeout of a call with all its attempts, if its options have none: 10 s.
+    /// Timeout of a call with all attempts, if the call's options have none: 10 s.
     pub timeout: Duration,
     /// Attempts of one call, including the first and hedges; at least 1, and 4 by default.
     pub attempts_max: u32,
@@ -63,8 +63,8 @@ pub struct ClientConfig {
     pub retry_budget: RetryBudgetConfig,
     /// Pauses before reopening a session: 1 ms at first, a quarter longer each time, 2 s at most.
     pub connect_backoff: BackoffConfig,
-    /// Limit of outstanding calls to each server, adapted to its refusals: from 8, up to 256. `None` for no such limit:
-    /// the session's slots bound the server's load, and further calls wait.
+    /// Limit of outstanding calls per server, adapted to refusals: from 8, up to 256. `None` for no limit: the
+    /// session's slots bound the server's load, and further calls wait.
     pub concurrency: Option<ConcurrencyLimitConfig>,
     /// How a server is chosen; [`Balance::LeastBusy`] by default.
     pub balance: Balance,

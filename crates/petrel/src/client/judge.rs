@@ -7,7 +7,7 @@ use super::config::Target;
 use crate::error::Error;
 
 /// A client's interpretation of a response, for services whose own messages redirect to another server. The server's
-/// endpoint is not involved: to Petrel each of these is a response.
+/// endpoint is not involved: Petrel treats all of them as responses.
 ///
 /// ```
 /// use petrel::client::{ClientConfig, Judge, Verdict};
@@ -29,13 +29,13 @@ use crate::error::Error;
 pub enum Verdict {
     /// The caller gets the response.
     Accept,
-    /// The caller gets the response, which only the leader sends: the client tries that server first, until it fails or
+    /// The caller gets the response, which only the leader sends: the client tries the leader first, until it fails or
     /// redirects.
     Leads,
     /// The server has not executed the request and names another: the server at this address, or without an address the
     /// next in turn. The attempt does not count.
     Redirect(Option<Target>),
-    /// The attempt has failed with this error, and the call is retried if the error allows it.
+    /// The attempt has failed with this error. The call is retried if the error allows.
     Fail(Error),
 }
 

@@ -1,9 +1,9 @@
 //! Calls to a service, from any thread.
 //!
 //! A [`Client`] is for one service, on one or several servers. It keeps a session to each, reopens sessions that end,
-//! leaves servers that drain, and retries calls where that is safe. Clones are the same client, for any thread or task:
-//! the sessions belong to an endpoint whose thread makes the calls in its event loop. By default all clients of the
-//! process share one such thread ([`Background`]), and no program has to start one.
+//! leaves servers that drain, and retries calls where safe. Clones are the same client, for any thread or task: the
+//! sessions belong to an endpoint whose thread makes the calls in its event loop. By default all clients of the process
+//! share a thread ([`Background`]), and no program has to start one.
 //!
 //! ```
 //! use petrel::Client;
@@ -39,8 +39,7 @@
 //! | any other | never: the server has answered, or the deadline has passed |
 //!
 //! The call's timeout, [`ClientConfig::attempts_max`] and the [`RetryBudget`](crate::overload::RetryBudget) bound the
-//! retries. An attempt that reached no server does not count. The execution that a call reports covers all of its
-//! attempts.
+//! retries. An attempt that reached no server does not count. The execution reported for a call covers all attempts.
 //!
 //! In some services only one server, the leader, can answer. There a [`Judge`] interprets the service's own responses.
 //! The client then follows redirects, tries the leader first, and pauses while there is none. A redirect is not an
@@ -48,7 +47,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `service_client` | [`Client`], and what its clones share |
+//! | `service_client` | [`Client`], and the state shared by clones |
 //! | `call` | [`Call`]: the options of a call, and the call as a future |
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
@@ -107,7 +106,7 @@ pub(crate) struct ClientShared {
 
 impl ClientShared {
     /// # Panics
-    /// On the thread of the endpoint, while there is one.
+    /// On the thread of the endpoint, while the endpoint exists.
     fn check_thread(&self) {
         assert!(
             thread::current().id() != self.endpoint_thread || !self.poster.is_open(),

@@ -42,7 +42,7 @@ thread_local! {
     static LOOPS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// While this value exists, an event loop runs on this thread.
+/// While this value exists, an event loop runs on the thread.
 pub(crate) struct InLoop(());
 
 impl InLoop {

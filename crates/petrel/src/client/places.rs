@@ -77,8 +77,8 @@ impl Places {
         self.free.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
     }
 
-    /// Returns a place. A waiter enters the queue before it looks for a free place, and this frees the place before it
-    /// looks into the queue: at least one of them sees the other.
+    /// Returns a place. A waiter enters the queue before it looks for a free place, and this frees the place before
+    /// looking into the queue: at least one of them sees the other.
     fn give_back(&self) {
         self.free.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -190,7 +190,7 @@ mod tests {
         take.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Counts wake-ups, and checks that the queue is not locked during them.
+    /// Counts wake-ups, and checks that they come without the queue's lock.
     struct Counts {
         places: Arc<Places>,
         woken: AtomicUsize,

@@ -66,7 +66,7 @@ impl ServersFile {
         }
     }
 
-    /// Returns the servers if they have changed. An unreadable file changes nothing; one event reports it.
+    /// Returns the servers if they have changed. An unreadable file changes nothing, and is reported by one event.
     fn look(&mut self, may_have_moved: bool) -> Option<Vec<Target>> {
         match self.read_again(may_have_moved) {
             Ok(has_changed) => {
@@ -137,7 +137,7 @@ fn resolve(path: &Path, text: &str) -> Result<Vec<Target>, Error> {
     Ok(targets)
 }
 
-/// Returns the server of a line, if there is one.
+/// Returns the server of a line, if any.
 fn parse(line: &str) -> Result<Option<TargetName>, String> {
     let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
     let Some(server) = words.next() else { return Ok(None) };

@@ -34,7 +34,7 @@ pub(crate) struct Service {
     timeout: Duration,
     endpoint: Arc<ClientShared>,
     counters: Arc<Counters>,
-    /// Keeps the endpoint's thread alive, if it belongs to these threads.
+    /// Keeps the threads of the endpoint alive.
     background: Option<Background>,
 }
 
@@ -71,7 +71,7 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// Returns a call, which begins when it is [awaited](Call), [waited for](Call::wait) or [started](Call::started).
+    /// Returns a call, to be [awaited](Call), [waited for](Call::wait) or [started](Call::started).
     pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
         Call::new(self.clone(), method, request.into(), Ok)
     }
@@ -95,8 +95,8 @@ impl Client {
         self.service.counters.snapshot()
     }
 
-    /// Asks a server whether it can serve: in general, or one of its methods. Ends with INTERNAL if the response is not
-    /// a health status.
+    /// Asks a server whether it can serve: in general, or one of its methods. Ends with INTERNAL if the response is no
+    /// health status.
     pub fn health(&self, method: Option<u16>) -> Call<Health> {
         let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
         Call::new(self.clone(), HEALTH_METHOD, request, |answer| Health::from_answer(&answer))
@@ -110,7 +110,7 @@ impl Client {
         self.service.key
     }
 
-    /// Returns an identity common to its clones and to no other client.
+    /// Returns an identity shared by clones, and unique otherwise.
     pub(crate) fn name(&self) -> usize {
         Arc::as_ptr(&self.service).addr()
     }
@@ -205,7 +205,7 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Creates a client that is unknown to its endpoint so far.
+    /// Creates a client unknown to the endpoint so far.
     fn new(
         endpoint: Arc<ClientShared>,
         config: &ClientConfig,
@@ -230,7 +230,7 @@ impl Client {
         (client, open)
     }
 
-    /// Returns a function that looks up the servers again, on a thread, and has the endpoint connect to them.
+    /// Returns a function that looks up the servers again, on a thread, and makes the endpoint connect to them.
     fn look_up(&self, by: FoundBy) -> Result<Option<LookUp>, Error> {
         let service = Arc::downgrade(&self.service);
         match by {
@@ -369,7 +369,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // The endpoint returns the number; without the endpoint there is none to return.
+        // The endpoint returns the number; without the endpoint none exists.
         let _ = self.endpoint.poster.post(Post::CloseService(self.key));
     }
 }
@@ -420,7 +420,7 @@ impl fmt::Debug for Client {
 mod tests {
     use super::*;
 
-    /// An endpoint indexes a table by these numbers, which should be no larger than the number of current services.
+    /// An endpoint indexes a table by these numbers, which should be no larger than the number of services.
     #[test]
     fn take__the_smallest_numbers_and_those_given_back() {
         let keys = ServiceKeys::default();

@@ -30,7 +30,7 @@ enum State<T> {
         runs: Option<Waker>,
     },
     Ended(T),
-    /// The task is gone, after its result or without one.
+    /// The task is gone, with or without a result.
     Gone,
     /// The result is not wanted.
     Dropped,
@@ -41,7 +41,7 @@ impl Client {
     /// task gets the endpoint's [`Handle`] for timers and further tasks, may hold values that are not `Send`, and must
     /// not block.
     ///
-    /// The task does not inherit a deadline of the request whose handler calls this.
+    /// The task does not inherit the deadline of a request whose handler spawns it.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -68,7 +68,7 @@ impl Client {
         let running = Running { shared: Arc::clone(&shared) };
         let begin = move |handle: &Handle| {
             let task = task(handle.clone());
-            // Detached: it ends by itself, or when its result is dropped.
+            // Detached: the task ends by itself, or when the result is dropped.
             drop(handle.spawn_within(None, running.run(task)));
         };
         // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
@@ -132,7 +132,7 @@ struct Running<T> {
 }
 
 impl<T> Running<T> {
-    /// Polls the task until it has ended, or its result is not wanted.
+    /// Polls the task until it has ended, or the result is not wanted.
     async fn run(self, task: impl Future<Output = T>) {
         let mut task = pin!(task);
         let result = poll_fn(|cx| {

@@ -25,8 +25,8 @@ pub(crate) struct CallState {
 }
 
 enum Phase {
-    /// The call is outstanding. It keeps its place when dropped, until the endpoint has seen the cancellation:
-    /// otherwise a caller that drops calls could post without limit.
+    /// The call is outstanding. If dropped, it keeps its place until the endpoint has seen the cancellation: otherwise
+    /// a caller that drops calls could post without limit.
     Going { place: Option<Place>, waker: Option<Waker>, is_wanted: bool },
     /// It has ended, and the outcome was not fetched yet.
     Ended(Outcome),
@@ -43,7 +43,7 @@ pub(crate) struct Pending {
 }
 
 impl CallState {
-    /// Creates both sides of a call that holds a place until it has ended.
+    /// Creates both sides of a call that holds a place until the end.
     pub(crate) fn new(place: Option<Place>) -> (Arc<Self>, Pending) {
         let phase = Mutex::new(Phase::Going { place, waker: None, is_wanted: true });
         let state = Arc::new(Self { phase, key: AtomicUsize::new(NO_KEY) });
@@ -51,7 +51,7 @@ impl CallState {
         (state, pending)
     }
 
-    /// Returns the outcome, once; before it is there, registers `waker`.
+    /// Returns the outcome, once; before the end, registers `waker`.
     ///
     /// # Panics
     /// When the outcome was taken before.
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::sync::AtomicBool;
 
-    /// Takes a place when woken, as a thread does that makes its next call at once.
+    /// Takes a place when woken, like a thread that makes the next call at once.
     struct Looks {
         places: Arc<Places>,
         state: Option<Arc<CallState>>,

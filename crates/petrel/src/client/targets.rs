@@ -26,7 +26,7 @@ enum Name {
 }
 
 impl TargetName {
-    /// Sets the share of the load, relative to other servers, of this server, or of each server with the name; 1 by
+    /// Sets the share of the load, relative to other servers, of the server, or of each server with the name; 1 by
     /// default.
     ///
     /// # Panics
@@ -63,7 +63,7 @@ impl TargetName {
 /// | --- | --- |
 /// | `"10.0.0.7:31850"`, a [`SocketAddr`] | this server |
 /// | `"kv.example.com:31850"` | each address of the name, by the system's resolver |
-/// | `(address, EndpointId(3))` | this endpoint of the process at the address; endpoint 0 without it |
+/// | `(address, EndpointId(3))` | this endpoint of the process at the address; without it endpoint 0 |
 /// | `["10.0.0.7:31850", "10.0.0.8:31850"]`, or a `Vec` | all of these |
 /// | `TargetName::from("10.0.0.7:31850").weighing(3)` | this server, for three times as many calls as a server without a weight |
 /// | [`Targets::file`]`("/etc/store/servers")` | the servers listed in the file, including later changes |
@@ -90,11 +90,11 @@ impl Targets {
     /// store.example.com:31850  endpoint=2
     /// ```
     ///
-    /// The file is read when a client connects, and an error in it is reported with its line number. Then a thread of
-    /// the client checks the file every second. When its servers change, sessions to remaining servers continue, as
+    /// The file is read when a client connects, and an error in it is reported with the line number. Then a thread of
+    /// the client checks the file every second. When the servers change, sessions to remaining servers continue, as
     /// after [`Client::set_targets`](super::Client::set_targets). A file that later cannot be read, has an invalid
-    /// line, or has no servers changes nothing, and the event `servers_file_failed` reports it. So write a new file and
-    /// rename it to this name: a file written in place can be read half-written.
+    /// line, or has no servers changes nothing, and is reported by the event `servers_file_failed`. So write a new file
+    /// and rename it to this name: a file written in place can be read half-written.
     ///
     /// The file takes precedence: servers set by `set_targets` hold until the servers in the file change. Names in it
     /// are looked up again when a server becomes unreachable, like other names.

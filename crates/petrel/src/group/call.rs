@@ -17,7 +17,7 @@ pub struct GroupCall {
     pub method: u16,
     /// How many members have to answer successfully.
     pub need: Need,
-    /// The largest response, 1 024 bytes by default. Each member gets a buffer of this size.
+    /// The largest response, 1 024 bytes by default. Every member gets a buffer of this size.
     pub response_bytes_max: usize,
     /// The options of each member's call.
     pub options: CallOptions,
@@ -43,7 +43,7 @@ impl GroupCall {
     }
 }
 
-/// The outcome of a group call at the time of the decision: every member with its outcome so far. Later responses are
+/// The outcome of a group call at the time of the decision: every member with its current outcome. Later responses are
 /// dropped.
 pub type GroupReply = Result<Vec<Member<MsgBuf>>, GroupFailure<MsgBuf>>;
 

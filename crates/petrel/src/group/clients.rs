@@ -15,8 +15,8 @@ use crate::error::Error;
 
 /// A group of clients for calls from any thread or task. Clones are the same group.
 ///
-/// Each member reconnects, retries and follows drains as its client does. An unreachable member fails, and the next
-/// call tries it again. Each member gets a copy of the message; a [`Group`](super::Group) of sessions on an endpoint's
+/// A member reconnects, retries and follows drains as its client does. An unreachable member fails, and the next call
+/// tries it again. Every member gets a copy of the message; a [`Group`](super::Group) of sessions on an endpoint's
 /// thread shares a single message.
 ///
 /// ```
@@ -63,7 +63,7 @@ impl ClientGroup {
     /// Connects a client to each target, and waits until all are connected.
     ///
     /// # Errors
-    /// The error of the first target that cannot be reached; INVALID_ARGUMENT for none or too many.
+    /// The error of the first unreachable target; INVALID_ARGUMENT for none or too many.
     pub async fn connect<T: Into<Targets>>(
         members: impl IntoIterator<Item = T>,
     ) -> Result<Self, Error> {

@@ -152,7 +152,7 @@ impl<A, M> Collect<A, M> {
         (self.members.len() - self.failed < self.needed).then_some(false)
     }
 
-    /// Returns every member with its outcome so far.
+    /// Returns every member with its current outcome.
     pub fn members(&self) -> &[Member<A, M>] {
         &self.members
     }

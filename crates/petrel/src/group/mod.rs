@@ -33,7 +33,7 @@ use crate::error::Error;
 
 /// A list of sessions for group calls. Clones are the same group.
 ///
-/// A session that ends stays a member, and its calls fail; the members of a [`ClientGroup`] reconnect.
+/// A session that ends stays a member, and calls to it fail; the members of a [`ClientGroup`] reconnect.
 #[derive(Clone, Debug)]
 pub struct Group {
     members: Rc<[SessionId]>,

@@ -54,7 +54,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Removes a connection from the tables by which it is found.
+    /// Removes a connection from the lookup tables.
     fn forget_place(&mut self, id: ConnectionId) {
         self.ungreeted.remove(&id);
         self.forget_asker(id);

@@ -57,7 +57,7 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     pub(super) proposals: usize,
     /// Memory of proposed sessions with servers in this process.
     pub(super) proposed_bytes: usize,
-    /// Memory of sessions on its links with servers in this process.
+    /// Memory of sessions on the connection's links with servers in this process.
     pub(super) session_bytes: usize,
     /// Since when the connection has had no session.
     pub(super) quiet_since: Instant,
@@ -437,7 +437,7 @@ mod tests {
             assert_eq!(outbox.stalled_since, (left > 0).then_some(now));
             assert!(outbox.bytes.len() <= 2 * left, "most of it was sent: {}", outbox.bytes.len());
         }
-        // The same with bytes appended while others are queued.
+        // The same with bytes appended to queued ones.
         outbox.push_bytes(&all[100..200]);
         socket.room_bytes = 60;
         outbox.flush(&mut socket, now).unwrap();

@@ -94,7 +94,7 @@ counters! {
     links_refused,
     /// Links without shared memory because a local endpoint does not use or ask for it.
     no_shm_endpoint,
-    /// Links without shared memory because the process has it off or cannot use it.
+    /// Links without shared memory because the process disabled or cannot use it.
     no_shm_process,
     /// Links without shared memory because the peer is on another host, of another user, or has none.
     no_shm_peer,

@@ -140,7 +140,7 @@ impl<N: Network> Reactor<N> {
         self.deadlines.add(self.now + pause, Due::Redial(remote));
     }
 
-    /// Drops the outstanding requests of an endpoint that has gone. The next endpoint with its number numbers requests
+    /// Drops the outstanding requests of an endpoint that has gone. The next endpoint with the number numbers requests
     /// in the same way and must not get the answers.
     pub(super) fn forget_requests(&mut self, endpoint: EndpointId) {
         let is_others = |request: &OpenRequest| request.endpoint != endpoint;

@@ -199,7 +199,7 @@ mod tests {
         }
         let last = dialed(&mut reactor, address(INCARNATIONS_MAX));
         let restarts = |reactor: &Reactor| reactor.counters.snapshot().peers_restarted;
-        // The last entry with room; and the same peer again, which needs no room.
+        // The last entry with room; and the same peer again, without need for room.
         for (incarnation, restarted) in [(7, 0), (7, 0), (8, 1)] {
             reactor.note_incarnation(last, incarnation);
             assert_eq!(restarts(&reactor), restarted);

@@ -76,8 +76,8 @@ impl<N: Network> Connection<N> {
     }
 
     /// Postpones the acceptor's next PING. A PONG proves life as well, and a server may have thousands of clients that
-    /// send PINGs each second. The opener's PINGs go on: they keep the acceptor's PONGs coming, and with each the
-    /// opener measures the path.
+    /// send PINGs each second. The opener's PINGs go on: they cause the acceptor's PONGs, and the opener measures the
+    /// path with every PING.
     fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
         if !self.is_opener && heartbeat >= IDLE_PING_MIN {
             self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);
@@ -102,7 +102,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Does not count time in which this thread did not run as silence or slowness of peers. If the whole host stood
+    /// Does not count time in which the thread did not run as silence or slowness of peers. If the whole host stood
     /// still, its processes could not send a PING either.
     pub(super) fn excuse_silence(&mut self, late: Duration) {
         if late >= self.tick_interval() {

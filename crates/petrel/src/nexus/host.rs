@@ -1,12 +1,13 @@
 //! A counter of the host beside those of the process: datagrams without a socket.
 //!
-//! The socket of a data port with a single peer is connected to that peer, and the kernel refuses all other datagrams
-//! as at a closed port. The kernel's count (`NoPorts`) includes them beside datagrams to ports that really are closed.
-//! It is a number per network namespace, not per socket; no finer count exists.
+//! The socket of a data port with a single peer is connected to the peer, and the kernel refuses all other datagrams as
+//! at a closed port. The kernel's count (`NoPorts`) includes them beside datagrams to really closed ports. The count is
+//! per network namespace, not per socket; no finer count exists.
 
 use std::fs;
 
-/// Datagrams without a socket in the thread's network namespace since its creation; `None` if the kernel does not say.
+/// Datagrams without a socket in the thread's network namespace since its creation; `None` if the kernel does not
+/// report them.
 pub(super) fn udp_no_ports() -> Option<u64> {
     // The namespace of this thread, not of the process's first thread.
     let v4 = fs::read_to_string("/proc/thread-self/net/snmp").ok();

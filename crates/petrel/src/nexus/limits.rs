@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Default interval of PINGs.
 pub(super) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(1);
 
-/// A peer counts as dead or hung after this number of its own intervals without a byte (§8.6).
+/// A peer counts as dead or hung after this number of the peer's intervals without a byte (§8.6).
 pub(super) const SILENT_HEARTBEATS_MAX: u32 = 3;
 
 /// Intervals between PINGs on an accepted connection without a session: two halve the cost of thousands of silent
@@ -25,7 +25,7 @@ pub(super) const EARLY_WAIT: Duration = Duration::from_secs(1);
 /// Links that may wait for their endpoints in all; further ones are refused at once.
 pub(super) const EARLY_LINKS_MAX: usize = 1024;
 
-/// The same limit for one site (see `shares`).
+/// The same limit per site (see `shares`).
 pub(super) const EARLY_LINKS_PER_SITE_MAX: usize = EARLY_LINKS_MAX / 2;
 
 /// Default time for each step of another process.
@@ -98,8 +98,8 @@ pub(super) const READ_BYTES: usize = 16 << 10;
 /// Reads of one connection in one turn.
 pub(super) const READS_PER_TURN: usize = 4;
 
-/// Reading a connection pauses above this number of unsent bytes: a peer that does not read its answers causes no more
-/// of them.
+/// Reading a connection pauses above this number of unsent bytes: a peer that does not read answers causes no more of
+/// them.
 pub(super) const OUT_SOFT_BYTES: usize = 64 << 10;
 
 /// A connection with more unsent bytes is dropped. Only local endpoints can exceed [`OUT_SOFT_BYTES`]; this limit holds

@@ -35,7 +35,7 @@ pub(super) struct Link {
     pub(super) deadline: Instant,
     /// Unanswered session proposals on the link, by request number.
     pub(super) proposals: HashMap<u32, Proposal>,
-    /// Memory of its sessions with the server in this process.
+    /// Memory of the link's sessions with a server in this process.
     pub(super) session_bytes: usize,
 }
 
@@ -422,7 +422,7 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Ends a link on this side and notifies its endpoint.
+    /// Ends a link locally and notifies the endpoint.
     pub(super) fn end_link(&mut self, id: LinkId, reason: &Reason) {
         let Some(link) = self.forget_link(id) else { return };
         match link.stage {
@@ -658,7 +658,7 @@ mod tests {
         assert!(matches!(said(&mut reactor, at)[..], [Message::LinkAccept(_)]));
     }
 
-    /// ECN marks are used only if both sides want them. A link that comes up is reported and counted.
+    /// ECN marks are used only if both sides want them. A new link is reported and counted.
     #[test]
     fn links_that_come_up__are_told_and_counted() {
         let offer = Offer::Udp { port: 9, max_frame: 1_400 };

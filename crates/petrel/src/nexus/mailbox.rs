@@ -1,6 +1,6 @@
 //! The two queues between an endpoint and the nexus's thread.
 //!
-//! Neither side waits long for the other: each lock is held for a push or a pop only.
+//! Neither side waits long for the other: the locks are held for a push or a pop only.
 
 use std::collections::VecDeque;
 
@@ -68,7 +68,7 @@ impl<N: Network> Mailbox<N> {
 #[derive(Debug)]
 pub(super) struct Inbox<L = HostLink> {
     queue: Mutex<VecDeque<FromNexus<L>>>,
-    /// Length of `queue`, for endpoints to check in each turn of their event loop: it is mostly empty.
+    /// Length of `queue`, checked by endpoints in every turn of the event loop: it is mostly empty.
     pending: AtomicUsize,
     endpoint: Waker,
 }

@@ -38,7 +38,7 @@
 //!
 //! # Shutdown
 //!
-//! The nexus ends with the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to its peers, whose
+//! The nexus ends with the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to the peers, whose
 //! links then go down at once.
 
 mod census;
@@ -129,7 +129,7 @@ impl Nexus {
         self.local
     }
 
-    /// Returns the random number that distinguishes this process from earlier ones at its address.
+    /// Returns the random number that distinguishes the process from earlier ones at its address.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -185,7 +185,7 @@ impl Default for NexusBuilder {
 
 impl NexusBuilder {
     /// Sets the control address to listen on; port 0 picks a free one. By default a nexus does not listen, which
-    /// suffices for a process that is only a client.
+    /// suffices for a mere client.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = Some(Listen::At(address));
         self
@@ -201,13 +201,13 @@ impl NexusBuilder {
     }
 
     /// Allows peers on other hosts, without authentication: for networks in which everybody able to connect may also
-    /// call. By default only peers on this host may connect, over loopback.
+    /// call. By default only peers on the same host may connect, over loopback.
     pub fn insecure(mut self) -> Self {
         self.insecure = true;
         self
     }
 
-    /// Sets the transports that this process may use. Default: both, UDP and shared memory.
+    /// Sets the transports of the process. Default: both, UDP and shared memory.
     pub fn transports(mut self, transports: AllowedTransports) -> Self {
         self.transports = transports;
         self

@@ -24,7 +24,7 @@ pub struct Attach {
     pub udp: Option<UdpAttach>,
     /// How the endpoint is reached through shared memory, if at all.
     pub shm: Option<ShmAttach>,
-    /// Wakes the endpoint when messages wait for it; peers on this host get it too.
+    /// Wakes the endpoint when messages wait; peers on the same host get it too.
     pub waker: Waker,
 }
 
@@ -51,7 +51,7 @@ impl UdpAttach {
 /// An endpoint's shared-memory side.
 #[derive(Clone, Copy, Debug)]
 pub struct ShmAttach {
-    /// The endpoint's settings, used for the segments that it creates.
+    /// The endpoint's settings, for the segments that it creates.
     pub config: ShmConfig,
 }
 
@@ -141,7 +141,7 @@ impl ControlPort {
     /// Returns an unguessable number.
     ///
     /// # Panics
-    /// When the system has no randomness. It had when the nexus started, and Linux does not lose it.
+    /// When the system has no randomness. There was some when the nexus started, and Linux does not lose it.
     pub fn random(&mut self) -> u64 {
         if self.random_left == 0 {
             let bytes: [u8; 8 * RANDOM_WORDS] = random_bytes().expect("getrandom worked before");

@@ -97,7 +97,7 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     pub(super) early_links: Vec<EarlyLink>,
     pub(super) meeting: Option<Meeting<N>>,
     pub(super) exchanges: HashMap<ExchangeId, Exchange<N>>,
-    /// Links that present their ticket as soon as few others are doing so.
+    /// Links that present their ticket as soon as there are few other exchanges.
     pub(super) ready_to_meet: VecDeque<Invitation>,
     /// Links by the ticket that their peer is to present at the rendezvous.
     pub(super) tickets: HashMap<[u8; 16], LinkId>,
@@ -190,7 +190,7 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Handles events, and all other work due at this time.
+    /// Handles events, and all other due work.
     fn handle(&mut self, events: &N::Events) {
         self.now = self.net.now();
         events.iter().for_each(|event| self.on_event(event));
@@ -566,7 +566,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A session counts towards the shares of its connection and site, from the proposal to its end.
+    /// A session counts towards the shares of its connection and site, from proposal to end.
     #[test]
     fn turn__sessions_take_their_share_as_long_as_they_are_there() {
         let (mut reactor, mailbox) = reactor();

@@ -1,9 +1,9 @@
 //! Exchange of shared memory (`docs/wire-protocol.md` §8.4).
 //!
 //! The opener of a link creates the rings, connects to the acceptor's Unix socket, presents the ticket and sends the
-//! descriptor of the memory. The acceptor answers with one byte. The connection stays: the two endpoints wake each
-//! other through it. Nothing here blocks: if a peer stalls, the exchange is given up at a deadline, and the link falls
-//! back to UDP.
+//! descriptor of the memory. The acceptor answers with one byte. The connection stays, for the two endpoints to wake
+//! each other. Nothing here blocks: if a peer stalls, the exchange is given up at a deadline, and the link falls back
+//! to UDP.
 //!
 //! Streams and descriptors of peers keep the types of [`SharedMemory`](super::net::SharedMemory), because closing one
 //! may block.
@@ -33,7 +33,7 @@ const GRANTED: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ExchangeId(pub(super) usize);
 
-/// The rendezvous of this process, to which peers of this host connect.
+/// The rendezvous of the process, to which local peers connect.
 #[derive(Debug)]
 pub(super) struct Meeting<N: Network> {
     rendezvous: N::Rendezvous,
@@ -88,7 +88,7 @@ impl<N: Network> Reactor<N> {
         self.may_meet() || self.meeting.as_ref().is_some_and(|meeting| meeting.has_more)
     }
 
-    /// Continues the exchanges that are ready, in both roles.
+    /// Continues ready exchanges, in both roles.
     pub(super) fn meet_more(&mut self) {
         self.accept_invitations();
         self.accept_guests();
@@ -141,7 +141,7 @@ impl<N: Network> Reactor<N> {
         Some(exchange)
     }
 
-    /// Opener: queues a link to create its rings and to send them with the ticket.
+    /// Opener: queues a link, to create its rings and send them with the ticket.
     pub(super) fn show_ticket(&mut self, id: LinkId, ticket: [u8; TICKET_BYTES], max_frame: u32) {
         self.extend_deadline(id);
         if let Some(link) = self.links.get_mut(&id)
@@ -303,7 +303,7 @@ impl<N: Network> Reactor<N> {
         if found != max_frame as usize {
             return Err(format!("the rings carry frames of {found} bytes"));
         }
-        // One byte always fits into a socket that was not written to yet.
+        // A single byte always fits into a socket not written to yet.
         retry(|| self.net.send_to_guest(stream, &[GRANTED], None))
             .map_err(|error| format!("cannot answer at the rendezvous: {error}"))?;
         Ok((segment, max_frame))

@@ -29,7 +29,7 @@ use crate::endpoint::{SLOTS_MIN, slots_of};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proposal {
     open: SessionOpen,
-    /// Slots offered for it to this process's endpoint.
+    /// Slots offered for it to the local endpoint.
     slots: u16,
     deadline: Instant,
 }
@@ -619,7 +619,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Each proposal has exactly one answer: this nexus's refusal, at once or at the deadline, or the endpoint's
+    /// Every proposal has exactly one answer: this nexus's refusal, at once or at the deadline, or the endpoint's
     /// answer.
     #[test]
     fn on_session_open__every_proposal_is_answered() {

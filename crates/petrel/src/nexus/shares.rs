@@ -1,8 +1,8 @@
 //! Resources of the process held by peers, per site: no site can exhaust the resources of all.
 //!
 //! There are no credentials yet: a peer is known by its address alone, which many processes may share: all of a host,
-//! and on loopback all of this host. The share of a site is therefore large, and a further rule protects peers at the
-//! same address: idle connections yield to new ones (see `listener` and `seats`).
+//! and on loopback all of the local host. The share of a site is therefore large, and a further rule protects peers at
+//! the same address: idle connections yield to new ones (see `listener` and `seats`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -103,7 +103,7 @@ impl Shares {
         Ok(())
     }
 
-    /// Checks that a site may have a further session with this number of slots.
+    /// Checks that a site may have a further session with `slots` slots.
     pub(super) fn check_session(&self, site: Site, slots: u16) -> Result<(), Exhausted> {
         let (share, bytes) = (self.share(site), session_bytes(slots));
         if share.proposals >= PROPOSALS_PER_SITE_MAX {
@@ -148,7 +148,7 @@ impl Shares {
         });
     }
 
-    /// Removes a proposal with this number of slots, answered or ended with its link.
+    /// Removes a proposal with `slots` slots, answered or ended with its link.
     pub(super) fn remove_proposal(&mut self, site: Site, slots: u16) {
         self.change(site, |share| {
             take(&mut share.proposals, 1);

@@ -14,14 +14,13 @@ use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::{EndpointId, FromNexus, Reason};
 
-/// Collects the endpoints' answers. There is a single collection at a time: callers that ask meanwhile get the same
-/// answer.
+/// Collects the endpoints' answers. There is a single collection at a time: a request in between gets the same answer.
 #[derive(Debug)]
 pub(super) struct Collection {
     pub(super) id: u64,
     /// Each endpoint's answer, or `None` before it.
     answers: BTreeMap<EndpointId, Option<String>>,
-    /// The connections that asked, and the number of each request.
+    /// The requesting connections, and the number of each request.
     askers: BTreeMap<ConnectionId, u32>,
 }
 

@@ -13,7 +13,7 @@ use super::reactor::Reactor;
 use crate::control::EndpointId;
 use crate::error::SetupError;
 
-/// Keeps the thread alive; shared by all handles and ports. The last one stops the thread and waits until its sockets
+/// Keeps the thread alive; shared by all handles and ports. The last one stops the thread and waits until the sockets
 /// are closed: then the address is free again.
 #[derive(Debug)]
 pub(super) struct Owner<N: Network = MioNetwork> {

@@ -27,7 +27,8 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// How a server detects excessive waits, and which requests it then refuses. `docs/overload.md` compares the policies.
+/// How a server detects excessive waits, and its choice of requests to refuse. `docs/overload.md` compares the
+/// policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shedding {
@@ -56,8 +57,8 @@ pub enum Shedding {
         target: Duration,
     },
     /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times, or if
-    /// with a long service time it would end after its deadline. The expectation comes from the queue length, the
-    /// workers and past service times; if lower, the oldest request's wait replaces it, as above.
+    /// with a long service time the request would end after its deadline. The expectation comes from the queue length,
+    /// the workers and past service times; if lower, the oldest request's wait replaces it, as above.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
@@ -119,7 +120,7 @@ impl Shed {
     }
 }
 
-/// Decides which requests to refuse, for a queue and its workers. A request that waits longer than its caller is wasted
+/// Decides which requests to refuse, for a queue and its workers. A request that waits longer than the caller is wasted
 /// work, and delays all later requests.
 ///
 /// The owner of the queue asks [`admit`](Self::admit) before it queues a request and [`begin`](Self::begin) when a

@@ -20,7 +20,7 @@ pub(super) struct Codel {
     last_next_ns: u64,
 }
 
-/// Within this number of intervals, dropping resumes at its former rate (§5.4).
+/// Within this number of intervals, dropping resumes at the former rate (§5.4).
 const RECENT_INTERVALS: u64 = 16;
 
 impl Codel {
@@ -36,7 +36,7 @@ impl Codel {
         }
     }
 
-    /// Returns true if a request that has waited for `waited_ns` is to be dropped; `waiting` others remain.
+    /// Returns true if a request that has waited for `waited_ns` must be dropped; `waiting` others remain.
     pub(super) fn sheds(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
         let is_standing = self.is_standing(now_ns, waited_ns, waiting);
         match self.drop_next_ns {

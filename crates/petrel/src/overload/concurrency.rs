@@ -33,8 +33,8 @@ impl Default for ConcurrencyLimitConfig {
 ///   much as the work (`docs/overload.md`).
 /// - The limit may fall below one: a quarter means one call in four round trips. Otherwise, as many clients as the
 ///   server has places would keep it refusing, each as fast as refusals return. Below one, a success adds a quarter.
-///   With an eighth, clients of a server that had stalled for some 30 ms stayed away for seconds; with a half, there
-///   were more refusals.
+///   With an eighth, clients of a server that had stalled for some 30 ms stayed away for seconds; with a half, refusals
+///   increased.
 ///
 /// Every [`Permit`] is returned to exactly one of [`succeeded`](Self::succeeded), [`refused`](Self::refused),
 /// [`timed_out`](Self::timed_out) and [`ended`](Self::ended).
@@ -129,7 +129,7 @@ impl ConcurrencyLimit {
     }
 
     /// Records that no response came in time. A timeout is a sign of overload too, but no reason to pause. The call has
-    /// kept its place until its deadline, which is pause enough, and clients should not stay away from a server that
+    /// kept its place until the deadline, which is pause enough, and clients should not stay away from a server that
     /// stalled once.
     pub fn timed_out(&mut self, permit: Permit, now_ns: u64) {
         self.decrease(&permit, ONE.min(self.limit));
@@ -196,7 +196,7 @@ mod tests {
         std::iter::from_fn(|| limit.try_start(now_ns)).collect()
     }
 
-    /// Runs a round trip for each entry, in which all calls end that way.
+    /// Runs a round trip per entry, in which all calls end accordingly.
     fn round_trips(limit: &mut ConcurrencyLimit, now_ns: &mut u64, succeed: &[bool]) {
         for &succeeds in succeed {
             *now_ns = (*now_ns).max(limit.resumes_ns().unwrap_or(0));
@@ -359,7 +359,7 @@ mod tests {
             let now_ns = round * RTT_NS;
             let mut calls: VecDeque<_> = limits.iter_mut().map(|l| start_all(l, now_ns)).collect();
             let mut free = places;
-            // In turns, so that no client is always the first to find the server full.
+            // In turns: no client is always the first to find the server full.
             while calls.iter().any(|calls| !calls.is_empty()) {
                 for (client, calls) in calls.iter_mut().enumerate() {
                     let Some(permit) = calls.pop() else { continue };

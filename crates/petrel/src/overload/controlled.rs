@@ -17,7 +17,7 @@ impl ControlledDelay {
         Self { target_ns, interval_ns, empty_ns: 0 }
     }
 
-    /// Returns true if a request that has waited for `waited_ns` is to be dropped; `waiting` others remain.
+    /// Returns true if a request that has waited for `waited_ns` must be dropped; `waiting` others remain.
     pub(super) fn sheds(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
         let stands = now_ns.saturating_sub(self.empty_ns) > self.interval_ns;
         if waiting == 0 {

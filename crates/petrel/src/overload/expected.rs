@@ -4,7 +4,7 @@
 /// after twice as many requests. For exponential times the mean is within 9 % of the true value two times in three.
 const REMEMBERED: u64 = 64;
 
-/// A resolution below a nanosecond, without which the mean of short times would stop at a distance from them.
+/// A resolution below a nanosecond: otherwise the mean of short times would not reach them.
 const PARTS_PER_NS: u64 = 256;
 
 /// Mean deviations above the mean that a slow request may take: as many as in TCP's retransmission timeout (RFC 6298

@@ -16,7 +16,7 @@ const FIRST: RawFd = 3;
 /// from descriptor 3 on, and `LISTEN_PID`, if set, the receiving process. Returns none without these variables, and at
 /// every call after the first.
 ///
-/// A parent that keeps the socket open, as systemd does, can start a process before the one it replaces has ended: no
+/// A parent that keeps the socket open, as systemd does, can start a process before the end of its predecessor: no
 /// connection is refused in between. See [`Server::inherit_or_bind`](super::Server::inherit_or_bind).
 ///
 /// # Errors

@@ -64,7 +64,7 @@ pub struct ReadyServer<M, F> {
 
 impl Server {
     /// Returns a server with one thread at this address: `"127.0.0.1:31850"`, a name and a port, or a [`SocketAddr`].
-    /// For port 0 the system chooses one.
+    /// Port 0 lets the system choose.
     pub fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
         let listen = match address.to_socket_addrs() {
             Ok(mut found) => found.next().ok_or_else(|| format!("{address:?}: it has no address")),
@@ -83,7 +83,7 @@ impl Server {
     /// Returns a server on the first [inherited socket](inherited_listeners), or at this address if there is none. A
     /// service can thus be replaced without a refused connection, by systemd's socket units or any parent that keeps
     /// the socket open. Start the new process first, then ask the old one to end (SIGTERM): the old process stops
-    /// listening at once, and sends its clients to the new.
+    /// listening at once, and sends the clients to the new.
     pub fn inherit_or_bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
         match inherited_listeners().map(|sockets| sockets.into_iter().next()) {
             Ok(Some(socket)) => Self::listen_on(socket),
@@ -121,7 +121,7 @@ impl Server {
     }
 
     /// Accepts calls from other hosts, without authentication; see [`NexusBuilder::insecure`]. By default a server
-    /// accepts calls from its own host alone, and refuses to start at any other address.
+    /// accepts calls from the local host alone, and refuses to start at any other address.
     pub fn insecure(mut self) -> Self {
         self.nexus = self.nexus.insecure();
         self

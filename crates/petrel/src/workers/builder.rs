@@ -54,8 +54,8 @@ impl WorkersBuilder {
         self
     }
 
-    /// Sets how an idle worker waits. By default it sleeps at once, unless there are more CPUs than workers: then it
-    /// first polls for 20 µs.
+    /// Sets how an idle worker waits. By default it sleeps at once; with more CPUs than workers it first polls for 20
+    /// µs.
     pub fn idle(mut self, idle: IdlePolicy) -> Self {
         self.idle = Some(idle);
         self

@@ -29,7 +29,7 @@ use stats::RunOutcome;
 /// endpoint of its own request.
 ///
 /// A request cancelled or past its deadline before a worker starts it is refused, and its handler does not run. Calls
-/// started on the handler's thread inherit the request's deadline.
+/// started in a handler inherit the request's deadline.
 ///
 /// A panic in a handler answers its request with INTERNAL, and the thread goes on.
 ///
@@ -98,7 +98,7 @@ impl Workers {
 
     fn join(&self) {
         for thread in lock(&self.threads).drain(..) {
-            // A handler may own and drop the pool that runs it: a thread cannot join itself.
+            // A handler may own and drop its pool: a thread cannot join itself.
             if thread.thread().id() != thread::current().id() {
                 thread.join().expect("panics of handlers are caught");
             }

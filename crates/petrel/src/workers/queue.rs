@@ -128,7 +128,7 @@ impl Queue {
     }
 
     /// Waits for the next request for a worker and returns it; `None` when the pool stops. `done` is the outcome of the
-    /// worker's former request.
+    /// worker's last request.
     pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
         let mut state = lock(&self.state);
         if let Some(done) = done {

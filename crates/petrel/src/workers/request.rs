@@ -1,4 +1,4 @@
-//! A request that is owned by another thread than its endpoint's.
+//! A request owned by a thread other than its endpoint's.
 
 use std::fmt;
 use std::mem;

@@ -8,7 +8,7 @@ pub struct WorkersStats {
     pub queued: u64,
     /// Requests refused on arrival: too many waited or for too long, or the pool was stopped.
     pub refused: u64,
-    /// Requests refused when a worker was free for them, because they had waited too long.
+    /// Requests refused after too long a wait, when a worker was free for them.
     pub shed: u64,
     /// Requests whose handler ran to its end.
     pub executed: u64,
@@ -16,7 +16,7 @@ pub struct WorkersStats {
     pub panicked: u64,
     /// Requests cancelled while they waited, and not run.
     pub cancelled: u64,
-    /// Requests whose deadline passed before a worker was free, and that were not run.
+    /// Requests not run because the deadline passed before a worker was free.
     pub expired: u64,
     /// Requests queued when the pool was dropped, and answered with UNAVAILABLE.
     pub failed: u64,

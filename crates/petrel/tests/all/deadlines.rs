@@ -263,7 +263,7 @@ fn cancel__a_call_that_waits_for_a_slot() {
         for key in &keys[..slots as usize] {
             assert!(pair.client.context().cancel(*key));
         }
-        // Some requests were kept and their handlers notified; the others were cancelled before they arrived.
+        // Some requests were kept and their handlers notified; the others were cancelled before arrival.
         loop {
             let [kept, gone, cancelled] = pair.counts();
             if gone == 2 * kept && cancelled == kept {
@@ -345,7 +345,7 @@ fn pass_on(endpoint: &mut Endpoint, session: SessionId, method: u16) {
     });
 }
 
-/// A client, and a front server that calls a back server for each request.
+/// A client, and a front server with a call to a back server per request.
 fn chain(config: EndpointConfig, method: u16) -> (Pair, Server) {
     let back = Server::start(config.clone(), "127.0.0.1:0", serve);
     let address = back.address;
@@ -368,7 +368,7 @@ fn nested__calls_inherit_what_is_left_and_so_do_those_that_follow() {
         let [first, second] =
             [0, 8].map(|at| u64::from_le_bytes(reply[at..at + 8].try_into().unwrap()));
         assert!(first <= timeout.as_nanos() as u64 && second <= first, "{first} {second}");
-        // Without a deadline there is nothing to inherit, and the second call has only its own.
+        // Without a deadline nothing is inherited, and the second call has only its own.
         let reply = pair.client.call(pair.session, ECHO, b"x").wait().unwrap();
         let second = u64::from_le_bytes(reply[..].try_into().expect("the first has no deadline"));
         assert!(second > timeout.as_nanos() as u64, "{second}");
@@ -511,7 +511,7 @@ fn held_up__a_request_that_waited_too_long_is_not_run() {
             request.reply(cx, b"")
         });
     };
-    // Over UDP both arrive in one datagram, and so in one burst.
+    // Over UDP both arrive in a single datagram and burst.
     let server = Server::start(over(true, false), "127.0.0.1:0", set_up);
     let mut client = client(over(true, false));
     let session = client.connect_wait(server.address).unwrap();

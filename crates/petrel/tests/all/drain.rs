@@ -142,7 +142,7 @@ fn a_draining_server_takes_neither_sessions_nor_calls() {
         assert_eq!(refused.execution, Execution::NotSent);
         let refused = handle.connect(server.address).await.unwrap_err();
         assert!(refused.to_string().contains("draining"), "{refused}");
-        // Its handler never answers, and the limit of the drain ends it.
+        // The call's handler never answers, and the limit of the drain ends the call.
         let failure = never.await.unwrap_err();
         let why = (failure.status, failure.execution);
         assert_eq!(why, (Status::Unavailable, Execution::MayHaveExecuted));

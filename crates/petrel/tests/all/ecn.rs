@@ -1,5 +1,5 @@
-//! ECN marks end to end: a network that marks packets, a client whose controller heeds marks (DCQCN), and a server that
-//! echoes them (`docs/wire-protocol.md` §3.2, §7.4, §8.4).
+//! ECN marks end to end: a marking network, a client whose controller heeds marks (DCQCN), and a server that echoes
+//! them (`docs/wire-protocol.md` §3.2, §7.4, §8.4).
 //!
 //! The network is loopback in a separate network namespace, where nftables mark ECN-capable packets. Each test restarts
 //! itself in such a namespace, and needs the programs `unshare`, `ip` and `nft`, and root or user namespaces.
@@ -28,7 +28,7 @@ fn table(rules: &str) -> String {
     format!("flush ruleset\ntable inet petrel {{\nchain way {{\n{head}\n{rules}}}\n}}\n")
 }
 
-/// Runs a test of this file where nftables mark packets, or reports why that is impossible.
+/// Runs a test of this file where nftables mark packets, or reports why not.
 fn in_own_network(test: &str, inside: impl FnOnce()) {
     let script = "ip link set lo up && nft -f -";
     let rules = marking(&[("dport", 9)]);

@@ -89,7 +89,7 @@ fn idle__every_policy_serves() {
             let mut config = over(udp, shm);
             config.idle = idle;
             let server = Server::start(config.clone(), "127.0.0.1:0", |_| {});
-            // Two ends that spin on one core would delay each other.
+            // Two ends spinning on one core would delay each other.
             config.idle = IdlePolicy::Block;
             let mut client = client(config);
             let session = client.connect_wait(server.address).unwrap();
@@ -471,7 +471,7 @@ fn peer__tells_handlers_who_calls() {
         let own = (std::process::id(), rustix::process::geteuid(), rustix::process::getegid());
         let own = (own.0, own.1.as_raw(), own.2.as_raw());
         assert_eq!(process, is_shm.then_some(own));
-        // The client knows the same of the server, whose address is its listening address.
+        // The client knows the same of the server, with the listening address as the server's address.
         let server_peer = client.session_peer(session).unwrap();
         assert_eq!(server_peer.name.address, server.address);
         assert_ne!(server_peer.incarnation, peer.incarnation);

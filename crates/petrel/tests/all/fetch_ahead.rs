@@ -61,7 +61,7 @@ fn register(server: &mut Endpoint) -> Rc<Shown> {
         std::ptr::without_provenance(message.len() << 40)
     });
     server.on(LOOKUP, move |_, cx, request| {
-        // Handlers get requests in the same order, and in the absence of loss all of them.
+        // Handlers get requests in the same order, and without loss all of them.
         let first = handled.waiting.borrow_mut().pop_front();
         assert_eq!(first.as_deref(), Some(request.data()));
         let answer = request.data().to_vec();

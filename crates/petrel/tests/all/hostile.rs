@@ -14,7 +14,7 @@ fn hostile_datagram(number: u64) -> Vec<u8> {
         0 => random[..(number as usize * 7) % 1400].to_vec(),
         // The header of a REQUEST with a guessed session and token.
         1 => [&[0x10, 0, 0, 0][..], &random[..60]].concat(),
-        // A bundle whose lengths do not fill it.
+        // A bundle whose lengths add up to less than the bundle.
         2 => [&[0x0F, 200, 0][..], &random[..100]].concat(),
         // A bundle of many tiny frames.
         3 => std::iter::once(0x0F).chain([1, 0, 0x10].repeat(300)).collect(),

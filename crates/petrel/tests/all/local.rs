@@ -340,7 +340,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     });
 }
 
-/// Calls that a handler awaits, directly or in tasks it spawns, end with the request; other tasks of the thread do not.
+/// Calls awaited by a handler, directly or in spawned tasks, end with the request; other tasks of the thread do not.
 #[test]
 fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns() {
     const LEFT: u16 = 9;

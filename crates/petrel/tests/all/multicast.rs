@@ -113,7 +113,7 @@ fn call__goes_by_multicast_where_that_is_of_use() {
         assert_echoed(reply, &bytes);
         assert_eq!(sent(&client) - before, packets, "{len} bytes");
     }
-    // Too long for one window: unicast to each member.
+    // Too long for one window: sent by unicast.
     let before = sent(&client);
     let bytes = pattern(1 << 20, 1);
     let reply = call(&mut client, &group, &bytes);
@@ -140,7 +140,7 @@ fn members_that_do_not_want_it__are_sent_to_alone() {
     let mut both = ethernet();
     both.transports.shm = true;
     let mut client = client(both);
-    // UDP members first: others on this host would share memory, too.
+    // UDP members first: others on the host would share memory, too.
     let sessions = connect(&mut client, &all);
     let group = Group::new(sessions).unwrap();
     if !start(&mut client, &group) {

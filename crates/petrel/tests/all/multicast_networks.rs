@@ -1,8 +1,8 @@
-//! Calls to groups by IP multicast between network namespaces, some with loss of multicast packets: one client and
-//! three members at a bridge, each in its own namespace.
+//! Calls to groups by IP multicast between network namespaces, some with loss of multicast packets: a client and three
+//! members at a bridge, in separate namespaces.
 //!
-//! The test restarts itself in a namespace that allows building networks, for which it needs the programs `unshare`,
-//! `ip` and `nft`, and root or user namespaces.
+//! The test restarts itself in a namespace where it may build networks. It needs the programs `unshare`, `ip` and
+//! `nft`, and root or user namespaces.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -46,7 +46,7 @@ fn in_own_networks(test: &str, inside: impl FnOnce(&mut Network)) {
     own_network::in_own_network(&trial, module_path!(), test, || inside(&mut Network::new()));
 }
 
-/// A namespace, which lasts as long as a process in it.
+/// A namespace, kept alive by a process inside.
 struct Space {
     holder: Child,
     name_space: File,
@@ -56,7 +56,7 @@ struct Space {
 impl Space {
     /// A namespace at the bridge, with the address 10.77.0.`number`.
     fn new(number: u8) -> Self {
-        // The holder ends with its input, and so with this process at the latest.
+        // The holder ends with standard input, and at the latest with this process.
         let holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; exec cat"])
             .stdin(Stdio::piped())
@@ -174,7 +174,7 @@ impl Member {
 fn client_config(address: Ipv4Addr) -> EndpointConfig {
     let mut config = over(true, false);
     config.data_address = Some(address.into());
-    // The rules count packets that leave in one piece as one.
+    // The rules count packets sent in one piece as one.
     config.host.udp.gso = false;
     config
 }

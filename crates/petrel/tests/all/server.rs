@@ -211,7 +211,7 @@ fn run__ends_at_once_by_a_second_signal() {
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
 }
 
-/// Servers one after the other, or both at once, on one socket: no connection is refused.
+/// Servers one after the other, or both at once, on a shared socket: no connection is refused.
 #[test]
 fn listen_on__a_socket_that_another_server_has_too() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -236,7 +236,7 @@ fn listen_on__a_socket_that_another_server_has_too() {
     last.wait().unwrap();
 }
 
-/// A stopping server leaves its address before its clients have left.
+/// A stopping server leaves the address before the clients have left.
 #[test]
 fn stop__leaves_the_address_to_another_at_once() {
     let for_ever = Duration::from_secs(600);

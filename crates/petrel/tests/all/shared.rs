@@ -7,7 +7,7 @@ use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::endpoint::{CallOptions, SessionId, SharedMsg};
 use petrel::{Endpoint, Execution, Reply, Status};
 
-/// Makes a call with the same message on each session, and runs the loop until all have ended.
+/// Makes a call with the message on every session, and runs the loop until all have ended.
 fn call_all(
     client: &mut Endpoint,
     sessions: &[SessionId],

@@ -30,7 +30,7 @@ const FIRST_REQUEST: u64 = 800;
 const SLOTS: u16 = 8;
 const PACKET_BYTES: u32 = 8_000;
 
-/// A session with endpoint 0 of a server, by a peer that writes its frames itself.
+/// A session with endpoint 0 of a server, by a peer that writes frames itself.
 struct Hostile {
     control: RawPeer,
     shm: Shm,
@@ -147,7 +147,7 @@ fn a_peer_that_takes_no_wake_ups_holds_nobody_up() {
     wait.recv_timeout(HANG).expect("the server does not end");
 }
 
-/// The peer changes a byte of its request while the server reads it.
+/// The peer changes a byte of the request while the server reads it.
 fn flip_while_handlers_read(payload_bytes: u64) {
     const REQUESTS: u64 = 3_000;
     const LOOK: u16 = 9;
@@ -191,7 +191,7 @@ fn flip_while_handlers_read(payload_bytes: u64) {
     assert_eq!(differing.load(Ordering::Relaxed), 0, "of {REQUESTS} requests");
 }
 
-/// A handler registered for it reads the ring, through copies that do not change.
+/// A handler registered for in-place reading sees the ring only through copies, which do not change.
 #[test]
 fn what_is_copied_out_of_a_request_in_place_is_text() {
     let server = Server::start(over(false, true), "127.0.0.1:0", |endpoint| {

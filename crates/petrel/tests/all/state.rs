@@ -68,7 +68,7 @@ fn state__is_lent_to_handlers_continuations_and_tasks() {
     assert_eq!(number(&counted), 101);
 }
 
-/// Each of these is stored differently: in the call itself, or in a box.
+/// The closures are stored differently: in the call itself, or in a box.
 #[test]
 fn then__keeps_closures_of_any_size_and_lets_each_go_once() {
     #[repr(align(16))]
@@ -211,7 +211,7 @@ fn state__comes_back_when_a_task_panics() {
     assert_eq!(endpoint.state().requests, 5);
 }
 
-/// While one endpoint's tasks are polled, its task runs another endpoint, whose task panics. Calls of a client begin at
+/// While an endpoint's tasks are polled, its task runs another endpoint, whose task panics. Calls of a client begin at
 /// the endpoint whose tasks are polled: afterwards the first endpoint again.
 #[test]
 fn state__of_endpoints_that_run_within_each_other_comes_back() {

@@ -132,7 +132,7 @@ fn run_once__tells_of_a_call_that_ended_and_of_a_word_of_the_control_plane() {
     assert_eq!(stats.call_failures.iter().map(|(_, count)| count).sum::<u64>(), 1);
 }
 
-/// A sleeping task runs in the turn in which its time is over, and the turn reports it.
+/// A sleeping task runs in the turn in which its time is over, and the turn reports work.
 #[test]
 fn run_once__tells_of_a_task_that_woke() {
     let mut world = world();
@@ -196,7 +196,7 @@ fn call_with__counts_from_the_clock_and_not_from_the_turns_begin() {
     assert_eq!(after(1_000_000), Some(Err(Status::DeadlineExceeded)));
 }
 
-/// Frames of a link may arrive under another name than its own, and then only under that.
+/// Frames of a link may arrive under a name other than the link's, and then only under that.
 #[test]
 fn sessions__are_heard_under_the_name_that_the_transport_says() {
     for source in [1, 9] {

@@ -15,7 +15,7 @@ const WATCH: u16 = 10;
 const ACQUIRE: u16 = 11;
 const RELEASE: u16 = 12;
 
-/// Far longer than this test: a call that waits behind others exceeds it.
+/// Far longer than the test, unless a call waits behind others.
 const HANG_GUARD: Duration = Duration::from_secs(30);
 
 fn soon() -> CallOptions {
@@ -55,7 +55,7 @@ fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
         let health = client.call(HEALTH_METHOD, []).options(soon()).wait().unwrap();
         assert_eq!(Health::from_code(health[0]), Some(Health::Serving));
 
-        // Half of them are cancelled, and the server is notified; the others are answered.
+        // Half of them are cancelled, and the server is notified; the rest are answered.
         let answered = polls.split_off(1_000);
         drop(polls);
         for request in &mut requests {
@@ -106,8 +106,8 @@ impl Lock {
     }
 }
 
-/// A typical lock service: many tasks with one client, whose requests for the lock wait at the server. With eight of
-/// them waiting, the RELEASE was stuck, and the lock was never free again.
+/// A typical lock service: many tasks with one client, whose requests for the lock wait at the server. With eight
+/// waiting requests, the RELEASE was stuck, and the lock was never free again.
 #[test]
 fn lock_service__releases_pass_the_requests_that_wait() {
     const TASKS: usize = 90;

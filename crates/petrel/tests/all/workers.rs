@@ -33,7 +33,7 @@ fn server(
     server_with(config, workers, |_| handler)
 }
 
-/// The same with a handler that is made from the endpoint.
+/// The same with a handler made from the endpoint.
 fn server_with<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     config: EndpointConfig,
     workers: Workers,
@@ -223,7 +223,7 @@ fn drop__fails_what_waits_and_waits_for_what_runs() {
 #[test]
 fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
     let (release, kept) = mpsc::channel::<WorkerRequest>();
-    // The back server keeps requests until it has one from each worker.
+    // The back server keeps requests until all workers have sent one.
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         endpoint.on(WORK, move |_, cx, request| {
             let (request, handled) = request.detach(cx);

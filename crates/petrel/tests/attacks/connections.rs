@@ -1,4 +1,4 @@
-//! Connections that fill the server (`docs/wire-protocol.md` §8.3, §8.4): others still get in.
+//! Connections that fill the server (`docs/wire-protocol.md` §8.3, §8.4): other clients still get in.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -79,7 +79,7 @@ fn connections_with_sessions__have_a_share_and_are_told() {
         crowd.push(connection);
         link.is_none()
     });
-    // This number of clients of one address may be honest: it is loopback's share, and not the total.
+    // An address may have this number of honest clients: it is loopback's share, and not the total.
     let share = refused.expect("a share has an end");
     assert!((3_000..3_584).contains(&share), "{share}");
     // A client with a session blocks no other, and counters remain available.

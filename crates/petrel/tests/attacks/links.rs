@@ -1,4 +1,4 @@
-//! Several links to one address and port: each keeps its own limits (`docs/wire-protocol.md` §8.4).
+//! Several links to an address and port: each keeps its own limits (`docs/wire-protocol.md` §8.4).
 
 use petrel::Endpoint;
 use petrel_hostile::{Connection, Shape};
@@ -6,7 +6,7 @@ use petrel_transport::udp::Mtu;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 
-/// Checks responses of one packet that fills the frame, of one almost full packet, and of several.
+/// Checks responses of a full packet, of an almost full packet, and of several packets.
 fn check_calls(client: &mut Endpoint, session: petrel::endpoint::SessionId, rounds: u64) {
     for round in 0..rounds {
         for size in [32, 1_300, 1_440, 5_000, 60_000] {

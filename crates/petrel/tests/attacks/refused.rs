@@ -30,7 +30,7 @@ fn datagrams_that_the_kernel_refuses__are_counted_by_the_host() {
         let before = udp_no_ports(&fetch_stats(server.address, crate::HANG).unwrap());
         let (stranger, data) = (UdpSocket::bind("127.0.0.1:0").unwrap(), told.recv().unwrap());
         for number in 0..DATAGRAMS {
-            // The kernel may report a refusal of an earlier datagram instead of sending this one.
+            // Instead of sending, the kernel may report the refusal of an earlier datagram.
             while stranger.send_to(&spray::datagram(number), data).is_err() {}
         }
         assert_eq!(&honest.call(session, ECHO, b"still").wait().unwrap()[..], b"still");

@@ -38,7 +38,7 @@ fn sessions__of_one_address_have_a_share_of_the_memory() {
     let flooder = [127, 0, 0, 9].into();
     let mut greedy = Connection::greet_from(flooder, address).unwrap();
     let count = open_all(&mut greedy, 9);
-    // 64 MiB, half of the address's share: some 6 500 sessions of 64 slots, at 5 KiB each, use one half of it, and some
+    // 64 MiB, half of the address's share: some 6 500 sessions of 64 slots, at 5 KiB each, use a half of it, and some
     // 20 000 of 16 slots the other.
     assert!((25_000..30_000).contains(&count), "{count}");
     let mut second = Connection::greet_from(flooder, address).unwrap();

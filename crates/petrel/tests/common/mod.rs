@@ -53,7 +53,7 @@ impl Server {
         Self { address, stop, thread: Some(thread) }
     }
 
-    /// Ends the server: its nexus and endpoint are gone when this returns.
+    /// Ends the server, and returns when nexus and endpoint are gone.
     pub(crate) fn end(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
@@ -94,8 +94,8 @@ pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     config
 }
 
-/// Returns a loopback address of this process without a listener, each time a new address. The port is below the
-/// ephemeral ports: the system could give an ephemeral port to another test before its use.
+/// Returns a loopback address without a listener, a new address at every call. The port is below the ephemeral ports:
+/// the system could give an ephemeral port to another test before its use.
 #[allow(dead_code, reason = "not every program needs one")]
 pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);

@@ -22,7 +22,7 @@ pub(crate) struct Trial<'a> {
     pub(crate) input: &'a str,
 }
 
-/// Runs a test in a separate network, or reports why not. `test` is its name in the module of this path, as returned by
+/// Runs a test in a separate network, or reports why not. `test` is the name in the module of this path, as returned by
 /// `module_path!`.
 pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
@@ -48,7 +48,7 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
     assert!(output.status.success() && said.contains(DONE), "{said}");
 }
 
-/// Returns the flags with which `unshare` creates a network namespace for this user.
+/// Returns the flags with which `unshare` creates a network namespace for the user.
 fn way_in(trial: &Trial<'_>) -> Result<&'static str, String> {
     let flags = ["--net", "--user --map-root-user --net"];
     let mut ways = flags.iter().map(|flags| {

@@ -40,7 +40,7 @@ impl Caller {
         Self { client, stop, thread: Some(thread) }
     }
 
-    /// Ends the endpoint: it is gone when this returns.
+    /// Ends the endpoint, and returns when it is gone.
     pub(crate) fn end(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {

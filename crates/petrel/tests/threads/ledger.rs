@@ -83,7 +83,7 @@ impl CallId {
         id
     }
 
-    /// Returns its answer, in which the number differs between an outer and an inner call.
+    /// Returns the call's answer, in which the number differs between an outer and an inner call.
     pub(crate) fn answer(self) -> Vec<u8> {
         let mut bytes = (!self.0).to_le_bytes().to_vec();
         bytes.extend((0..self.0 as usize * 37 % 200).map(|index| !self.byte(index)));
@@ -225,7 +225,7 @@ impl Ledger {
         self.note_end(id, End::GivenUp);
     }
 
-    /// Records the only end of a call. Returns its method and how often it was executed.
+    /// Records the only end of a call. Returns the method and the number of executions.
     fn note_end(&self, id: CallId, end: End) -> (Method, u32) {
         let entry = &mut self.entries.lock().unwrap()[id.0 as usize];
         assert_eq!(entry.end, None, "{id:?} has ended before: {end:?}");

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each seed is a world: two endpoints with real event loops, a pool of workers, and threads that call, cancel, wait
-//! and leave. The seed draws the world and the order of its threads; the same seed repeats the run.
+//! and leave. The seed draws the world and the order of the threads; the same seed repeats the run.
 //! `PETREL_THREADS_SEED` sets the first seed, `PETREL_THREADS_SEEDS` the number of seeds.
 //!
 //! | file | contents |

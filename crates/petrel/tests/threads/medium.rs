@@ -103,7 +103,7 @@ impl Medium {
         self.site(to).bell.ring();
     }
 
-    /// Returns the other end of a link that is up.
+    /// Returns the other end of an active link.
     fn other_end(&self, link: LinkId, of: Seat) -> Option<Seat> {
         let links = self.0.links.lock().unwrap();
         let link = links.get(link.0 as usize).filter(|link| link.is_up)?;

@@ -12,13 +12,13 @@ use crate::spec::Spec;
 /// The world's main thread is the first task, and starts the timekeeper before all others.
 const TIMEKEEPER: usize = 1;
 
-/// Consecutive steps of one thread while others could run: loops that wait for another thread end.
+/// Consecutive steps of a thread while others could run: loops that wait for another thread end.
 const STREAK_MAX: usize = 2_000;
 
 /// Steps for which a thread is held.
 const HOLD_STEPS: usize = 400;
 
-/// In restless worlds the clock advances once in this number of steps, even while there is work.
+/// In restless worlds the clock advances once in this number of steps, even during work.
 const RESTLESS: usize = 400;
 
 /// Parked threads may be chosen once in this number of steps.
@@ -45,7 +45,7 @@ enum Manner {
     Ranked(usize),
 }
 
-/// Assigns each execution a seed, and chooses by it.
+/// Assigns a seed to each execution, and chooses by the seed.
 #[derive(Debug)]
 pub(crate) struct Chooser {
     seeds: Range<u64>,

@@ -118,7 +118,7 @@ pub(crate) fn serve(
     ready.send(stop.clone()).expect("the world waits");
     endpoint.run(&stop);
     drop(endpoint);
-    // The endpoint's handler had the other end of its channel.
+    // The endpoint's handler owned the sender.
     relay.join().expect("the relay does not panic");
 }
 
@@ -142,7 +142,7 @@ impl Service {
         match method {
             Method::Fail => return request.fail(Status::Aborted, "as asked"),
             Method::Forget => return,
-            // Without the panic hook, which would print it.
+            // Without the panic hook's output.
             Method::Panic => panic::resume_unwind(Box::new("as asked")),
             Method::Reuse => {
                 let mut memory = request.take_data();

@@ -17,14 +17,14 @@ use crate::spec::{PoolEnd, Spec};
 /// Far from both ends of the clock.
 const BEGIN_NS: u64 = 1_000_000_000_000;
 
-/// Turns of an event loop after which it has handled all posted messages.
+/// Turns after which an event loop has handled all posted messages.
 const SETTLING_TURNS: usize = 100;
 
 pub(crate) fn run(spec: &Spec) {
     model::restart(BEGIN_NS);
     let (medium, ledger) = (Medium::new(2), Arc::new(Ledger::new(spec)));
     let pool = PoolSlot::default();
-    // The first: the scheduler knows it by its number.
+    // The first: the scheduler knows the timekeeper by its number.
     let timekeeper = start_timekeeper(spec, &pool);
     let (server, stop_server) = start_server(spec, &medium, &ledger, &pool);
     let (client_thread, client, stop_client) = start_client(spec, &medium, &ledger);
@@ -163,7 +163,7 @@ fn wait_while(spec: &Spec, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Checks that all requests are accounted for after the last one.
+/// Checks that all requests are accounted for after the last.
 fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
     wait_while(spec, || !workers.is_idle());
     let stats = workers.stats();
@@ -197,7 +197,7 @@ fn check_clock(spec: &Spec) {
     );
 }
 
-/// Checks that idle event loops and workers sleep: otherwise the clock would never wake this thread.
+/// Checks that idle event loops and workers sleep: otherwise the clock would never wake the caller.
 fn check_sleep(spec: &Spec) {
     if spec.sleeps_when_idle() {
         let end_ns = model::now_ns() + 1_000_000_000;

@@ -103,7 +103,7 @@ impl Network for MioNetwork {
     }
 
     fn close_listener(&mut self, mut listener: TcpListener) {
-        // If another process shares the socket, closing it here would leave it registered. Fails only for an
+        // If another process shares the socket, closing it here would leave the socket registered. Fails only for an
         // unregistered socket.
         let _ = self.poll.registry().deregister(&mut listener);
     }

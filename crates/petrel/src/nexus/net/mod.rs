@@ -16,7 +16,7 @@ use petrel_transport::udp::UdpLink;
 
 pub use self::mio::MioNetwork;
 
-/// A socket that is ready, by its token.
+/// A ready socket, by token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
     /// The number that the socket was registered with.
@@ -57,7 +57,7 @@ pub trait Network: SharedMemory {
     /// When there is no route.
     fn path_mtu(&self, local: IpAddr, peer: SocketAddr) -> io::Result<usize>;
 
-    /// Returns the number of datagrams without a socket on this host, if the system counts them.
+    /// Returns the number of datagrams without a socket on the host, if the system counts them.
     fn udp_no_ports(&self) -> Option<u64>;
 
     /// Returns room for `count` events of one poll.
@@ -137,7 +137,7 @@ pub trait Stream: Read + Write + Debug {
     /// When the connection is broken.
     fn shutdown_write(&self) -> io::Result<()>;
 
-    /// Lets small messages go without waiting for each other. A socket that refuses is merely slower.
+    /// Sends small messages without delay. A socket that refuses is merely slower.
     fn set_nodelay(&self);
 
     /// Returns the shortest round trip measured by the system.
@@ -161,7 +161,7 @@ pub trait Wake: Debug {
 
 /// How processes of one host exchange shared memory (`docs/wire-protocol.md` §8.4).
 pub trait SharedMemory: Debug + Sized + 'static {
-    /// The socket to which peers of this host connect.
+    /// The socket to which local peers connect.
     type Rendezvous: Debug;
     /// A connection to another process of this host.
     type Guest: Debug;
@@ -269,7 +269,7 @@ pub trait Fds: Debug + Default {
     /// Returns the number of descriptors.
     fn count(&self) -> usize;
 
-    /// Returns the only descriptor, if there is exactly one.
+    /// Returns the descriptor, if there is exactly one.
     fn take_only(&mut self) -> Option<Self::Memory>;
 
     /// Gives up an unwanted descriptor.

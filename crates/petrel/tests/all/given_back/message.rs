@@ -1,4 +1,4 @@
-//! Messages in which every piece identifies its call: each word has the number of the call and its own place.
+//! Messages whose every piece identifies the call: each word has the number of the call and its own place.
 
 use petrel::MsgBuf;
 
@@ -22,7 +22,7 @@ pub(crate) fn is_part(call: u32, offset: usize, part: &[u8]) -> bool {
     part.iter().zip(offset..).all(|(&is, place)| is == byte(call, place))
 }
 
-/// Returns the call whose message has this beginning.
+/// Returns the call whose message begins with `beginning`.
 pub(crate) fn call_of(beginning: &[u8]) -> Option<u32> {
     beginning.get(4..WORD_BYTES)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }

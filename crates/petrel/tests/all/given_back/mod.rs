@@ -1,7 +1,7 @@
 //! No part of the library reads a message buffer after its return: over UDP and shared memory, with retransmissions,
 //! failing calls, and stalled peers (eRPC §4.2.2, appendices B and C).
 //!
-//! The application overwrites each returned buffer and uses it for its next calls. All bytes that reach the peer, and
+//! The application overwrites returned buffers and reuses them for the next calls. All bytes that reach the peer, and
 //! over UDP all bytes that leave, must belong to the right call.
 
 mod message;
@@ -79,7 +79,7 @@ fn end(app: &Shared, number: u32, len: usize, reply: Reply) {
     app.spare.extend([request, response]);
 }
 
-/// Answers with the request, if all of it belongs to one message.
+/// Answers with the request, if all of it belongs to one call.
 fn echo(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     let data = request.data();
     let number = call_of(data).expect("a whole word");

@@ -24,7 +24,7 @@ pub(crate) struct Faults {
     pub(crate) late: u64,
 }
 
-/// The relay. Each end sees one of its sockets as the peer.
+/// The relay. Either end sees a socket of the relay as the peer.
 pub(crate) struct Relay {
     sockets: [UdpSocket; 2],
     ends: [Option<SocketAddr>; 2],
@@ -62,7 +62,7 @@ impl Relay {
         }
     }
 
-    /// Returns the address that an end uses for its peer.
+    /// Returns the peer's address as seen by an end.
     pub(crate) fn address_for(&self, end: usize) -> SocketAddr {
         self.sockets[end].local_addr().unwrap()
     }
@@ -126,7 +126,7 @@ impl Relay {
         self.random % bound
     }
 
-    /// Compares every payload with its call's message: both directions carry the same.
+    /// Compares every payload with the call's message: both directions carry the same bytes.
     fn read(&mut self, datagram: &[u8]) {
         for frame in bundle::frames(datagram).expect("a datagram of the transport's") {
             let frame = Frame::parse(frame).expect("a frame of the core's");

@@ -89,7 +89,7 @@ fn shm__a_request_in_the_ring_stays_while_its_sender_uses_its_memory_again() {
         }
         // Not copied: the request lies in the ring, and its sender goes on.
         let before = request.data().as_ptr();
-        // Shorter ones, which would fit in its place.
+        // Shorter messages, small enough for its place.
         reuse(&mut client.borrow_mut(), &app, sessions, &[LEN / 3]);
         assert_eq!(request.data().as_ptr(), before);
         echo(cx, request)
@@ -112,7 +112,7 @@ fn shm__a_server_that_stalls_gets_what_was_sent_before_its_sender_gave_up() {
         seen.borrow_mut().push(call_of(request.data()));
         echo(cx, request)
     });
-    // Small messages that reach the ring, and large ones of which only a part does.
+    // Small messages that reach the ring, and large ones that reach it in part.
     let lens = [100, 3_000, 50_000, 9_000, 150_000];
     let first = pair.sessions[0];
     {

@@ -78,7 +78,7 @@ fn killed__client_is_noticed_by_the_handler_of_its_call() {
     }
 }
 
-/// A stopped process keeps all its connections and answers nothing: only missing heartbeats reveal it.
+/// A stopped process keeps all connections and answers nothing: only missing heartbeats reveal it.
 #[test]
 fn hung__server_holds_no_call_for_ever_and_serves_again_when_it_goes_on() {
     for mut pair in both() {

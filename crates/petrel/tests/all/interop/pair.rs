@@ -30,7 +30,7 @@ pub(crate) struct Pair {
     pub(crate) server: Process,
     pub(crate) client: Endpoint,
     pub(crate) session: SessionId,
-    /// A session to ask the server for its observations, independent of the other session.
+    /// A separate session, to ask the server for observations.
     observer: SessionId,
 }
 

@@ -1,7 +1,7 @@
-//! The second process: this test program, started again to run only [`runs_its_part`].
+//! The second process: the test program, started again to run only [`runs_its_part`].
 //!
-//! It ends with its standard input, and at the latest with the thread that started it. No process is left behind, even
-//! if the test is killed while the process is stopped.
+//! It ends with standard input, and at the latest with the thread that started it. No process is left behind, even if
+//! the test is killed while the process is stopped.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};

@@ -1,4 +1,4 @@
-//! Restarted servers, and clients that continue with another one.
+//! Restarted servers, and clients that continue with the next server.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};

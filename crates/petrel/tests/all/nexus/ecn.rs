@@ -65,7 +65,7 @@ fn answered(heeds_marks: bool, ecn: bool) -> (LinkOpen, bool) {
 
 #[test]
 fn link_open__needs_the_peers_consent() {
-    // A peer that does not know the record answers without it.
+    // A peer without support for the record answers without it.
     let (open, is_ecn) = answered(true, false);
     assert!(open.ecn && !is_ecn);
     // A grant without a request is ignored.

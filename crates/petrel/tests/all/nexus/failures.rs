@@ -81,7 +81,7 @@ fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
 
 #[test]
 fn dial__tries_again_when_the_peer_says_goodbye_in_place_of_an_answer() {
-    // A process that ends, and a process that closes an idle connection.
+    // An ending process, and a process that closes an idle connection.
     for status in [Status::Unavailable, Status::Ok] {
         let (listener, address) = listener();
         let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
@@ -218,7 +218,7 @@ fn link__down_when_the_peer_falls_silent() {
     client.ask(address, 0, UDP);
     let mut peer = RawPeer::accept(&listener);
     peer.stream.write_all(&PREFACE).unwrap();
-    // It promises a heartbeat every 500 ms, and sends none.
+    // The peer promises a heartbeat every 500 ms, and sends none.
     peer.send(Hello { heartbeat_ms: 500, ..hello() });
     assert!(matches!(peer.receive(), Some(petrel_proto::control::Message::Hello(_))));
     peer.grant_udp();

@@ -1,4 +1,4 @@
-//! The nexus against itself, against peers scripted within the protocol, and against peers that break it.
+//! The nexus against itself, against scripted peers within the protocol, and against peers that break it.
 
 mod builder;
 mod ecn;

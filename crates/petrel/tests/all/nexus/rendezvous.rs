@@ -198,7 +198,7 @@ fn acceptor__drops_who_does_not_know_the_ticket() {
     send_with_fds(&stranger, &[3; 16], &[segment.as_fd()]).unwrap();
     assert!(at_end(&mut stranger));
     assert_eq!(nexus.stats().rendezvous_dropped, 1);
-    // A guest that hangs up early is dropped too, without effect on others.
+    // A guest that hangs up early is dropped too, without effect on further guests.
     drop(connect(&name).unwrap());
     let stream = connect(&name).unwrap();
     send_with_fds(&stream, &ticket, &[segment.as_fd()]).unwrap();

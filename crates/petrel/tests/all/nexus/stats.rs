@@ -98,14 +98,14 @@ fn fetch_stats__from_something_else() {
     assert!(error.message.contains(&text), "{error}");
 }
 
-/// An address of this host other than loopback. Finding it sends no packet.
+/// An address of the host other than loopback, found without sending a packet.
 fn outward_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
     socket.local_addr().ok().map(|address| address.ip())
 }
 
-/// A server in a data center listens on its network's address, and is asked on its own host.
+/// A server in a data center listens on its network's address, and is queried on its own host.
 #[test]
 fn fetch_stats__of_a_server_that_listens_on_a_networks_address() {
     let Some(ip) = outward_address() else {

@@ -32,7 +32,7 @@ enum Step {
     Answer,
 }
 
-/// Servers with a common script: each request takes its next step, and the last step repeats.
+/// Servers with a common script: every request takes the next step, and the last step repeats.
 struct Scripted {
     servers: Vec<Server>,
     came: Arc<AtomicU32>,
@@ -186,7 +186,7 @@ fn a_call_that_is_refused_to_the_end_was_not_executed() {
     }
 }
 
-/// The clients of a restarted server return all at once, and it refuses some of them.
+/// The clients of a restarted server return all at once, and the server refuses some of them.
 #[test]
 fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
     const CALLS: u32 = 8;
@@ -291,7 +291,7 @@ fn occupy(
     calls
 }
 
-/// The answering server is the busy one: it keeps calls that never end.
+/// The answering server is busy with calls that never end.
 #[test]
 fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
     let refuses = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
@@ -412,7 +412,7 @@ fn calls_beyond_the_limit_follow_those_that_end() {
     }
 }
 
-/// Counts the polls of a crowd that waits for one server: a few per call, however many calls. When every end of a call
+/// Counts the polls of a crowd that waits for a server: a few per call, however many calls. When every end of a call
 /// woke all waiting calls, a server back after a tenth of a second was kept busy by its own clients for good.
 #[test]
 fn calls_that_wait_for_leave_are_not_woken_for_nothing() {

@@ -88,7 +88,7 @@ fn key__goes_to_its_server_and_when_that_is_gone_to_the_next() {
     servers.rotate_left(1);
     let other = to_both(&mut endpoint, &servers, ClientConfig::default());
     assert_eq!(places(&mut endpoint, &other), before);
-    // One server goes: only its keys move, and to more than one server.
+    // One server goes: only its keys move, and to several servers.
     let gone = servers.iter().position(|(server, _)| {
         let first: Client = endpoint.client([server.address], ClientConfig::default());
         let name = endpoint.block_on(first.call(NAME, "").options(seconds(60).wait_for_ready()));

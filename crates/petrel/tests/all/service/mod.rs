@@ -266,7 +266,7 @@ fn a_call_ends_on_time_though_nobody_answers_or_listens() {
     assert_eq!(why, (Status::DeadlineExceeded, Execution::NotSent));
 }
 
-/// Servers are replaced one after the other, under load, without effect on calls.
+/// Servers are replaced in turn, under load, without effect on calls.
 #[test]
 fn a_rolling_restart_loses_no_call() {
     let draining = |listen: SocketAddr| {
@@ -389,7 +389,7 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
         while service.stats().servers_ready < 2 {
             handle.sleep(Duration::from_millis(1)).await;
         }
-        // Enough calls that the hanging server had at least one.
+        // Enough calls to reach the hanging server at least once.
         while counts.came.load(Ordering::SeqCst) == 0 || calls < 8 {
             calls += 1;
             let failure = service.call(NEVER, b"").options(hedged).await.unwrap_err();
@@ -397,10 +397,10 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
             unknown += u32::from(failure.execution == Execution::MayHaveExecuted);
         }
     });
-    // Earlier packets to this server arrive before a later request on the same link.
+    // Earlier packets to the server arrive before a later request on the same link.
     let session = client.connect_wait(hangs.address).unwrap();
     client.call(session, ECHO, b"").wait().unwrap();
-    // An attempt may have been cancelled before its request left: the server never sees that request.
+    // An attempt may have been cancelled before the request left: the server never sees the request.
     let came = counts.came.load(Ordering::SeqCst);
     assert!((1..=unknown).contains(&came), "{came} requests came, {unknown} calls are uncertain");
 }

@@ -34,7 +34,7 @@ struct Shared {
     leader: AtomicUsize,
     /// Whether the followers name the leader.
     tells: bool,
-    /// Responses that the leader gives, one each, before it answers.
+    /// The leader's first responses, in order; then it answers.
     refusals: Mutex<Vec<u8>>,
     addresses: Mutex<Vec<SocketAddr>>,
     /// Requests received, by server.

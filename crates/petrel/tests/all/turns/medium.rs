@@ -19,7 +19,7 @@ use petrel_transport::{
 /// The default largest frame: a datagram on Ethernet.
 const FRAME_BYTES_MAX: usize = 1_472;
 
-/// The messages of an endpoint in both directions, and its number of flushes.
+/// The messages of an endpoint in both directions, and the number of flushes.
 #[derive(Default)]
 pub(crate) struct Site {
     pub(crate) now_ns: Cell<u64>,
@@ -35,7 +35,7 @@ pub(crate) struct Site {
     /// Whether frames arrive with ECN marks, and how long the system delays the endpoint before each.
     pub(crate) marks: Cell<bool>,
     pub(crate) held_up_ns: Cell<u64>,
-    /// The number of frames that the endpoint was ready to receive, at each poll.
+    /// The number of frames the endpoint was ready to receive, per poll.
     pub(crate) budgets: RefCell<Vec<usize>>,
     /// Frames queued for the endpoint.
     pub(crate) to_take: RefCell<VecDeque<Vec<u8>>>,
@@ -180,7 +180,7 @@ impl Side {
         std::mem::take(&mut self.site.sent.borrow_mut())
     }
 
-    /// Takes one turn. Returns its result and its number of flushes.
+    /// Takes a turn. Returns its result and the number of flushes.
     pub(crate) fn turn(&mut self) -> (bool, u32) {
         self.site.flushes.set(0);
         (self.endpoint.run_once(), self.site.flushes.get())
@@ -200,7 +200,7 @@ impl World {
         Self::heard_under(config, 1)
     }
 
-    /// The same with frames of peer 1 arriving under this name.
+    /// The same, with frames of peer 1 arriving under the name `source`.
     pub(crate) fn heard_under(config: &EndpointConfig, source: u32) -> Self {
         Self::of(config, source, FRAME_BYTES_MAX)
     }
@@ -228,7 +228,7 @@ impl World {
         panic!("the session does not open");
     }
 
-    /// Runs both ends until they have nothing to do.
+    /// Runs both ends until no work is left.
     pub(crate) fn rest(&mut self) {
         for side in [&mut self.client, &mut self.server] {
             while side.endpoint.run_once() {}
