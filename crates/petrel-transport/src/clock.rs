@@ -5,7 +5,7 @@
 //! slews. A busy loop of 4 ms yields the rate to some 50 parts per million. The precision suffices
 //! for round-trip times and timers, and not for the time of day.
 //!
-//! Machines without a constant tick rate in every sleep state, and architectures except x86-64,
+//! Machines without a constant tick rate in every sleep state, and architectures other than x86-64,
 //! read `CLOCK_MONOTONIC` instead.
 
 use std::fmt;

@@ -7,7 +7,7 @@
 
 use std::ptr::{copy_nonoverlapping, read_unaligned, write_unaligned};
 
-/// Longest frame copied inline. Above, `memcpy` is faster, with wider registers.
+/// Longest frame copied inline. Above this size, `memcpy` is faster: it has wider registers.
 pub(crate) const INLINE_BYTES_MAX: usize = 128;
 
 /// A unit that moves in few registers.

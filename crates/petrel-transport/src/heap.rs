@@ -30,7 +30,7 @@ mod tests {
         u64::from_ne_bytes(entry) >> 62 != 0
     }
 
-    /// The end of the heap is in use: so the allocator itself gives back nothing.
+    /// The end of the heap is in use, so the allocator itself returns nothing.
     #[test]
     fn trim__gives_pages_back_that_lie_before_one_in_use() {
         const BLOCKS: usize = 200;

@@ -1,4 +1,4 @@
-//! Shared memory to local processes and UDP to remote ones, as one transport.
+//! Shared memory to processes of this host and UDP to all others, as one transport.
 //!
 //! A [`Host`] is an endpoint's default transport. The control plane chooses the medium per peer, by
 //! the link it hands over. The top bit of a [`PeerId`] is set for peers over shared memory.

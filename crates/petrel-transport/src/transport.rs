@@ -23,12 +23,12 @@ pub const RX_BURST_MAX: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// The process at the other end of a link within one host, as reported by the kernel at the making
-/// of the link.
+/// The process at the other end of a link within one host, as the kernel reported it when the link
+/// was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PeerProcess {
-    /// The process id in the namespace of this process; 0 without a number there.
+    /// The process id in this process's namespace; 0 if the peer has none there.
     pub pid: u32,
     /// The effective user id.
     pub uid: u32,
@@ -151,8 +151,8 @@ transport_stats! {
     /// System calls made to receive.
     rx_syscalls,
     /// Datagrams from an address without a peer. While UDP has a single peer, the kernel itself
-    /// refuses strangers' datagrams and counts `NoPorts` of the network namespace, shown by
-    /// `petrel stats`.
+    /// refuses strangers' datagrams. It counts them as `NoPorts` of the network namespace, which
+    /// `petrel stats` shows.
     rx_dropped_unknown_peer,
     /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
     rx_dropped_malformed,
@@ -374,7 +374,7 @@ pub trait Transport {
     /// for every peer in the table; 0 for an unknown peer.
     fn max_frame_bytes(&self, peer: PeerId) -> usize;
 
-    /// Returns true if frames to the peer cross a network, with possible congestion.
+    /// Returns true if frames to the peer cross a network, where they can meet congestion.
     fn is_networked(&self, peer: PeerId) -> bool {
         let _ = peer;
         true

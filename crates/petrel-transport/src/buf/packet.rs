@@ -282,8 +282,8 @@ impl PacketBuf {
         unsafe { self.meta().shelf.as_ref() }.block_bytes()
     }
 
-    /// The most bytes of a larger buffer as a replacement: a note of the buffer's user, initially
-    /// 0.
+    /// The most bytes of a larger buffer that may replace this one: a note for the buffer's user,
+    /// initially 0.
     #[inline]
     pub fn growth(&self) -> usize {
         match self.meta().noted_packet_count >> PACKET_COUNT_BITS {
@@ -373,8 +373,8 @@ impl PacketBuf {
         bytes[8..].copy_from_slice(&words[1].to_le_bytes());
     }
 
-    /// Returns the whole message behind a header of 16 bytes: [`packet`](PacketBuf::packet) for a
-    /// message of one packet.
+    /// Returns the header of 16 bytes and the whole message, like [`packet`](PacketBuf::packet) for
+    /// a message of one packet.
     #[inline]
     pub fn frame_16(&self) -> &[u8] {
         self.bytes(HEAD_ROOM_BYTES - 16, 16 + self.len())

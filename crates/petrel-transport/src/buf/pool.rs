@@ -41,7 +41,7 @@ const SMALL_BLOCK_BYTES_MAX: usize = 96 << 10;
 /// With this much memory not mapped yet, a burst of small buffers of any size succeeds.
 const SMALL_ROOM_BYTES: usize = 4 << 20;
 
-/// Failed requests for memory after a vain search for idle chunks, before the next search. A search
+/// Failed requests for memory between a vain search for idle chunks and the next search. A search
 /// reads the meta data of all idle blocks of a class.
 const SEARCH_PAUSE: u8 = 16;
 
@@ -59,9 +59,9 @@ pub struct PoolConfig {
     /// Whether to request transparent huge pages in regions of 2 MiB and more. They save TLB misses
     /// on large messages and cost memory where only part of a region is used. Off by default.
     pub huge_pages: bool,
-    /// Whether to overwrite the message in a returned buffer with [`POISON_BYTE`] at once, so a
-    /// later read of freed memory shows: for checks. Costs a write of the message. Later poisoning
-    /// pools of the thread reuse the pool's memory, since checks make many pools.
+    /// Whether to overwrite the message in a returned buffer with [`POISON_BYTE`] at once, to
+    /// expose later reads of freed memory: for checks. Costs a write of the message. Later
+    /// poisoning pools of the thread reuse the pool's memory, since checks make many pools.
     ///
     /// [`POISON_BYTE`]: super::POISON_BYTE
     pub poison: bool,

@@ -35,8 +35,8 @@ pub fn wait_of_no_time_returns<H: Harness>(harness: &mut H) {
     b.transport.wait(Some(0));
 }
 
-/// A waiting frame ends the wait, even after arriving before its start or being left behind by the
-/// last `rx_burst`.
+/// A waiting frame ends the wait, even if the frame arrived earlier or the last `rx_burst` left it
+/// behind.
 pub fn wait_ends_when_a_frame_has_arrived<H: Harness>(harness: &mut H) {
     if !harness.medium().is_lossless {
         return;
@@ -72,7 +72,7 @@ pub fn wait_ends_when_woken<H: Harness>(harness: &mut H) {
     }
 }
 
-/// A frame sent by another thread during the falling asleep ends the wait.
+/// A frame ends the wait even if another thread sends it while this thread falls asleep.
 pub fn wait_ends_when_a_frame_arrives_meanwhile<H>(harness: &mut H)
 where
     H: Harness<T: Send + 'static>,

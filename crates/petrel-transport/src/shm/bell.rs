@@ -2,9 +2,9 @@
 //!
 //! # Why a socket, and not another mechanism
 //!
-//! A wake-up must never block the sender, whatever the peer does to its end, and no peer may take a
-//! further peer's wake-ups. File status flags such as `O_NONBLOCK` belong to the open file: two
-//! processes with one open file share the flags, and either can clear them.
+//! A wake-up must never block the sender, whatever the peer does to its end, and a peer must not
+//! take another peer's wake-ups. File status flags such as `O_NONBLOCK` belong to the open file:
+//! two processes with one open file share the flags, and either can clear them.
 //!
 //! | mechanism | why not |
 //! | --- | --- |
@@ -24,8 +24,8 @@
 //!
 //! - *Fill the queue, or never read it.* `send` then returns `EAGAIN`, and the wake-up is dropped,
 //!   since more are queued already.
-//! - *Send more than it may.* A side sends at most one byte per declared sleep of the peer. A peer
-//!   that sends more loses the rings.
+//! - *Send more than it may.* A side sends at most one byte per declared sleep of the peer. We
+//!   abandon the rings of a peer that sends more.
 //! - *Send descriptors.* A received descriptor must be closed in the end, and the last close can
 //!   block: a TCP socket with `SO_LINGER` waits for acknowledgements. Therefore bytes are examined
 //!   (`MSG_PEEK`) before being received. Bytes with descriptors are never received, and closing

@@ -39,8 +39,8 @@ impl Shm {
     /// must not sleep: a frame has arrived, or the configuration forbids sleep.
     ///
     /// After true, a peer's next frame makes [`Shm::bells`] readable. The caller sleeps until the
-    /// bells or the [`Waker`] are readable, and calls [`Shm::finish_wait`]. For transports that
-    /// combine several media; [`Transport::wait`] does all steps.
+    /// bells or the [`Waker`] are readable, and calls [`Shm::finish_wait`]. The method is for
+    /// transports that combine several media; [`Transport::wait`] does all steps.
     pub fn prepare_wait(&mut self) -> bool {
         if self.never_sleeps {
             return false;

@@ -3,10 +3,10 @@
 //! # Closing can block
 //!
 //! The last close of a descriptor runs its file's own code in the closing thread. A TCP socket with
-//! `SO_LINGER` waits there for acknowledgements, for hours with the owner's settings. A peer that
-//! sends a lingering socket and closes the original makes the receiver's close the last. Two more
-//! ways are to leave the socket in the queue of a Unix socket until the receiver closes the queue,
-//! or to send the socket to a receiver without room, where the kernel drops it.
+//! `SO_LINGER` waits there until its data is acknowledged, for hours if its owner chose so. A peer
+//! that sends a lingering socket and closes its own copy makes the receiver's close the last. Two
+//! more ways are to leave the socket in the queue of a Unix socket that the receiver closes, or to
+//! send it to a receiver without room, where the kernel drops it.
 //!
 //! Therefore nothing here closes a peer's descriptor in the caller's thread, except memory files,
 //! which close without waiting. A separate thread closes all further descriptors, and sockets with
@@ -342,7 +342,7 @@ pub(super) mod tests {
         assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
     }
 
-    /// A TCP socket with unreceived data, to wait for a minute on close.
+    /// A TCP socket whose close waits for a minute: the peer does not receive the data.
     pub(in crate::shm) fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 /// Bytes of a [`host_identity`].
 pub const HOST_IDENTITY_BYTES: usize = 32;
 
-/// Returns a value that is equal in two processes exactly if boot, kernel, network namespace (the
-/// scope of abstract sockets), user namespace and user are all equal.
+/// Returns a value that is equal in two processes exactly if they run on one boot of one kernel, in
+/// one network namespace (abstract sockets are visible only there) and one user namespace, as one
+/// user.
 ///
 /// The value is no secret, but identifies the host: exchange it with peers, not with the world.
 ///

@@ -119,7 +119,7 @@ pub(super) struct RingMemory {
     _mapping: Arc<Mapping>,
 }
 
-/// The place of a ring: everything for an access, in a value that fits registers.
+/// The place of a ring: everything that an access needs, in one value that stays in registers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingView<'a> {
     control: NonNull<Control>,

@@ -1,4 +1,4 @@
-//! Datagrams through rings in shared memory, between processes of one host and one user.
+//! Datagrams through rings in shared memory, between processes of one host and user.
 //!
 //! | item | meaning |
 //! | --- | --- |
@@ -53,11 +53,11 @@
 //! # Trust
 //!
 //! Only processes of our user get a segment: the file's mode and the rendezvous exclude all others.
-//! Among processes of a user, the module protects against peers that crash, have bugs, or run a
+//! Among processes of one user, the module protects against peers that crash, have bugs, or run a
 //! different version, within the means of a process.
 //!
 //! A peer **cannot**
-//! - change bytes the application or the protocol core has seen: these get private copies, or
+//! - change bytes the application or the protocol core has seen: both get private copies, or
 //!   [`SharedBytes`](crate::SharedBytes) without any `&[u8]`;
 //! - make us access memory outside the segment, loop, panic or allocate: every value read from the
 //!   rings is checked first (see [`ring`]), and a ring with an impossible value is abandoned and
@@ -65,9 +65,9 @@
 //! - make us fault by truncating the file: it is sealed, and unsealed files are refused. A punched
 //!   hole reads as zeros. Files in huge pages, where a hole may not be refillable, are refused
 //!   where [`ShmConfig::huge_pages`] is off, as it is by default;
-//! - hold us up: every call for a wake-up is non-blocking by an argument, over a socket with an end
-//!   of ours alone (`bell.rs` describes the failed designs). Received descriptors are closed where
-//!   a close may block (`fds.rs`). All this holds after the peer's death too;
+//! - hold us up: every call for a wake-up is non-blocking by its own argument, over a socket whose
+//!   near end is ours alone (`bell.rs` describes the designs that fail). Received descriptors are
+//!   closed where a close may block (`fds.rs`). All this holds after the peer's death too;
 //! - take or forge wake-ups or frames of another peer: every pair has its own segment and socket;
 //! - wake us more often than we sleep: we abandon the rings of a peer that tries.
 //!
@@ -77,17 +77,18 @@
 //!   timeout; meanwhile our event loop does not sleep, and serves the rest;
 //! - end each of our sleeps by one frame or wake-up: the CPU time of one thread is lost, but no
 //!   progress;
-//! - not wake us: its frames wait until another event does;
+//! - not wake us: its frames wait until another event wakes us;
 //! - make us map up to two rings of [`MAX_RING_BYTES`] in every link, and pay for the pages touched
 //!   by either side until the link ends;
 //! - queue descriptors until the kernel refuses ours (`ETOOMANYREFS`, a limit per user): new links
 //!   then use UDP;
-//! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool, so we fault;
+//! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool of huge pages,
+//!   so that we fault;
 //! - block one thread of ours, up to [`CLOSING_MAX`] in all, by a descriptor whose close blocks;
 //!   then no further rendezvous is accepted. While this process has no free descriptor, the kernel
 //!   drops descriptors in the nexus' own thread, where such a close may block: leave the limit of
 //!   descriptors well above the number of connections;
-//! - attach to us as a debugger and kill us, where the system allows debugging within a user.
+//! - attach to us as a debugger and kill us, where the system lets processes of one user do so.
 //!
 //! # Large frames
 //!

@@ -17,9 +17,9 @@ const PUBLISH_BYTES: usize = 64 << 10;
 /// A peer's state during one burst of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxBurst {
-    /// The burst has no frame for it yet.
+    /// The burst has no frame for the peer yet.
     Untouched,
-    /// The burst has frames for it.
+    /// The burst has frames for the peer.
     Open,
     /// The ring is full, and later frames of the burst must not overtake the refused frame; or the
     /// rings are abandoned.

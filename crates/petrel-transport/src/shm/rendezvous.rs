@@ -1,8 +1,8 @@
-//! The meeting of two processes of a host and user, to exchange descriptors.
+//! The meeting of two processes of one host and one user, to exchange descriptors.
 //!
-//! One process listens on a Unix socket in the abstract namespace, without a file. The socket's
-//! name has 128 random bits, and reaches the peer over the control plane. Any process in the
-//! network namespace may connect; therefore either end asks the kernel for the peer's user and
+//! One process listens on a Unix socket in the abstract namespace, which leaves no file behind. The
+//! socket's name has 128 random bits, and reaches the peer over the control plane. Any process in
+//! the network namespace may connect; therefore either end asks the kernel for the peer's user and
 //! accepts only our own.
 
 use std::io;
@@ -59,8 +59,8 @@ impl Rendezvous {
         self.refused_count
     }
 
-    /// Returns the next connection of a process of our own user, non-blocking; `None` without a
-    /// waiting connection. Foreign connections are dropped and counted.
+    /// Returns the next connection of a process of our own user, non-blocking; `None` if no
+    /// connection is waiting. Foreign connections are dropped and counted.
     ///
     /// # Errors
     /// The kernel's errors, and [`io::ErrorKind::Interrupted`] after very many refused connections:

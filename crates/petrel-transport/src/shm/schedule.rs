@@ -6,21 +6,21 @@
 //!
 //! So rings are *hot* or *cold*. Every burst polls all hot rings, and a few cold ones in turn. A
 //! frame makes a cold ring hot; [`COOLING_POLLS`] vain looks make a hot ring cold. A cold ring's
-//! first frame waits for at most `cold / COLD_RINGS_PER_BURST` bursts. With 1000 peers they take
-//! the time of some hundred empty polls, about ten microseconds. All its later frames are seen at
-//! once. Endpoints with few peers have no cold rings at all. (A bitmap set by producers would find
-//! the ready rings without a look, but costs every producer an atomic read-modify-write on a
+//! first frame waits for at most `cold / COLD_RINGS_PER_BURST` bursts. With 1000 peers the bursts
+//! take the time of some hundred empty polls, about ten microseconds. All its later frames are seen
+//! at once. Endpoints with few peers have no cold rings at all. (A bitmap set by producers would
+//! find the ready rings without a look, but costs every producer an atomic read-modify-write on a
 //! contended line.)
 //!
 //! A burst starts behind the ring where the last burst stopped, and no ring gets more than its
 //! share of a burst's budget. A flooding peer thus cannot starve the others.
 
-/// Cold rings polled in each burst: few enough to poll all hot and these cold rings in some ten
+/// Cold rings polled in each burst: few enough that polling them and all hot rings costs some ten
 /// nanoseconds.
 pub(super) const COLD_RINGS_PER_BURST: usize = 8;
 
-/// Empty looks after which a ring turns cold: some 50 µs of polling, longer than a waiting peer's
-/// silence before our answer.
+/// Empty looks after which a ring turns cold: some 50 µs of polling, longer than a peer that waits
+/// for our answer stays silent.
 pub(super) const COOLING_POLLS: u32 = 1024;
 
 /// The least share of a ring in a burst, in frames, to spread the cost of a poll and of publishing

@@ -32,7 +32,8 @@ pub enum Side {
 }
 
 /// The memory a pair of endpoints shares: one ring for each direction, in a file without a name
-/// (`memfd`). The kernel frees the file with the last process, however the process ends.
+/// (`memfd`). The kernel frees the file with the last process that has it, however the process
+/// ends.
 ///
 /// The file cannot shrink, grow, or get other seals. The seals protect a process from faults caused
 /// by the peer.
@@ -75,8 +76,8 @@ impl Segment {
         Self::from_fd_in(file, false)
     }
 
-    /// [`Segment::from_fd`], in huge pages too if `huge_pages`. Use them only for peers that are
-    /// trusted not to punch holes into the file and exhaust the system's huge pages (see the
+    /// [`Segment::from_fd`], in huge pages too if `huge_pages`. Use huge pages only for peers that
+    /// are trusted not to punch holes into the file and exhaust the system's huge pages (see the
     /// [module](super)).
     ///
     /// # Errors
@@ -175,8 +176,8 @@ fn map_new_file_with(kind: MemfdFlags, bytes: usize) -> io::Result<(OwnedFd, Map
     Ok((file, mapping))
 }
 
-/// Hardened systems refuse executable memory files; kernels before 6.3 do not know the flag against
-/// them.
+/// Creates a memory file that cannot be executed, since hardened systems refuse others. Kernels
+/// before 6.3 do not know the flag.
 fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
     const NAME: &std::ffi::CStr = c"petrel-shm";
     let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -218,7 +219,7 @@ fn check_file(file: BorrowedFd<'_>) -> Result<usize, ShmError> {
     usize::try_from(stat.st_size).map_err(|_| no_memory_file)
 }
 
-/// Copies the header out, so the checked bytes are the used bytes.
+/// Copies the header out, so that the checked bytes are the used bytes.
 fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], ShmError> {
     let mut bytes = [MaybeUninit::uninit(); HEADER_BYTES];
     let (header, _) = rustix::io::pread(file, &mut bytes, 0)?;

@@ -14,8 +14,8 @@
 //! The socket's own address must not change. At the end of an association, the kernel restores the
 //! *requested* address. Therefore the port is always requested by number (see `socket`). A socket
 //! bound to the unspecified address is never connected: the association would choose a single
-//! address, and exclude datagrams to others. Nor is a socket with a link-local address, since an
-//! association ties the socket to a device.
+//! address, and exclude datagrams to the host's other addresses. Nor is a socket with a link-local
+//! address, since an association ties the socket to a device.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

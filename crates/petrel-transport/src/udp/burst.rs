@@ -183,7 +183,7 @@ pub(super) trait Outlet {
         stats.tx_dropped_error += load.frames;
     }
 
-    /// Adds a frame to the burst the fast path did not accept.
+    /// Adds a frame that the fast path did not accept.
     ///
     /// # Safety
     /// As for [`Transport::push`].

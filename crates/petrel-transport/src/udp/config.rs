@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// The minimum MTU of an IPv6 link (RFC 8200 §5). Petrel requires it of IPv4 paths too, no
+/// The minimum MTU of an IPv6 link (RFC 8200 §5). Petrel requires it of IPv4 paths too, which is no
 /// restriction in a datacenter.
 pub const MTU_BYTES_MIN: usize = 1280;
 
@@ -46,9 +46,9 @@ pub struct UdpConfig {
     pub bind: SocketAddr,
     /// The largest packets to send.
     pub mtu: Mtu,
-    /// Whether the kernel may cut equal-sized datagrams from one buffer, if able.
+    /// Whether the kernel may cut equal-sized datagrams from one buffer, if it can.
     pub gso: bool,
-    /// Whether the kernel may deliver equal-sized datagrams in one buffer, if able.
+    /// Whether the kernel may deliver equal-sized datagrams in one buffer, if it can.
     pub gro: bool,
     /// Whether to send ECN-capable packets to peers that agree ([`UdpLink::ecn`]), and to read
     /// switches' marks.

@@ -1,5 +1,5 @@
-//! Explicit Congestion Notification (RFC 3168): marks sent packets as ECN-capable, to have switches
-//! mark packets instead of dropping them, and reads the marks of received packets.
+//! Explicit Congestion Notification (RFC 3168): declares sent packets ECN-capable, so that switches
+//! mark them instead of dropping them, and reads the marks of received packets.
 //!
 //! Sending and reading are for peers that agreed ([`UdpLink::ecn`](super::UdpLink::ecn)), because
 //! of their price. Congestion cannot slow a sender of ECT(0) packets if the peer echoes no marks.
@@ -37,8 +37,8 @@ const CE: u8 = 0b11;
 /// machine.
 pub(super) const MARK: [u8; 4] = [CE, 0, 0, 0];
 
-/// The option, by family, that sets a socket's traffic class. Control messages of equal kind set
-/// the class of a sent message, and report the class of a received datagram.
+/// The option, by family, that sets a socket's traffic class. Control messages of this kind set the
+/// class of a sent message, and report the class of a received datagram.
 const fn traffic_class(v6: bool) -> (libc::c_int, libc::c_int) {
     if v6 { (libc::SOL_IPV6, libc::IPV6_TCLASS) } else { (libc::SOL_IP, libc::IP_TOS) }
 }

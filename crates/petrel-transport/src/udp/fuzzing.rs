@@ -74,7 +74,7 @@ struct World {
     message_bytes_max: usize,
     receiver: Receiver,
     peers: PeerTable,
-    /// The sender's ids in the peer table.
+    /// The senders' ids in the peer table.
     names: [PeerId; LIMITS.len()],
     stats: TransportStats,
     /// Peers removed in this burst: their order holds separately before and after the removal.

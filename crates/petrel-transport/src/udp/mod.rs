@@ -22,7 +22,7 @@
 //! After the start, memory is allocated only for new peers and for the first backlogs.
 //!
 //! Rejected designs: `io_uring` and zero-copy sends, with higher costs than gains for datagrams of
-//! this size; a connected socket per peer, with as many polls as sockets. While there is only one
+//! this size; a connected socket per peer, which would need a poll of each. While there is only one
 //! peer, the single socket is connected.
 
 mod addr;
@@ -89,7 +89,7 @@ pub struct Udp {
     capabilities: UdpCapabilities,
     waker: Waker,
     peers: PeerTable,
-    /// Made while there is one peer, and only with an empty plan: planned frames for further peers
+    /// Made while there is one peer, and only with an empty plan: frames planned for other peers
     /// must reach them.
     association: Association,
     ecn: Ecn,
@@ -110,7 +110,7 @@ impl Udp {
         Self::bind_with_waker(config, Waker::new()?)
     }
 
-    /// Opens the data port, with a waker for sharing with further transports of the endpoint.
+    /// Opens the data port, with a waker that other transports of the endpoint may share.
     ///
     /// # Errors
     /// See [`UdpError`].

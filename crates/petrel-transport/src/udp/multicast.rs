@@ -3,10 +3,10 @@
 //! A group to send to is a peer like any other, at a multicast address; the socket only has to know
 //! the interface. Datagrams to groups arrive on separate sockets, one for each address: the data
 //! port's socket is bound to an address of the host. A group's socket is bound to the group's
-//! address and thus receives nothing else. Over IPv4 it is a member for the group's sender only
-//! (source-specific, RFC 4607), so the kernel and the switches exclude other senders. Frames count
-//! as those of the peer with their source address; strangers' datagrams are dropped as at the data
-//! port.
+//! address and thus receives nothing else. Over IPv4 the socket is a member for the group's sender
+//! only (source-specific, RFC 4607), so that the kernel and the switches exclude other senders.
+//! Frames count as those of the peer with their source address; strangers' datagrams are dropped as
+//! at the data port.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -19,7 +19,7 @@ use super::config::UdpConfig;
 use super::option::set_int_option;
 use super::receive::Receiver;
 
-/// Most addresses a transport listens at: each is a system call in every burst.
+/// Most addresses that a transport listens at: each costs a system call in every burst.
 const LISTENERS_MAX: usize = 16;
 
 /// A group address with its socket.
@@ -38,10 +38,10 @@ impl Listener {
             Type::DGRAM.nonblocking().cloexec(),
             Some(Protocol::UDP),
         )?;
-        // Further endpoints of the host may be members too.
+        // Other endpoints of the host may be members too.
         socket.set_reuse_address(true)?;
         socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
-        // Receives only groups joined by this socket, not by further sockets of the host.
+        // Receives only groups joined by this socket, not by other sockets of the host.
         let (level, name) = match address {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL),

@@ -8,9 +8,9 @@
 //!
 //! A message is one entry of `sendmmsg`, and succeeds or fails as a whole.
 //!
-//! A message is a run of *pieces*, which the kernel gathers. A bundle is a single piece if its
-//! frames came without frames to other peers between. If frames to several peers alternate, the
-//! bundles have more pieces, but no byte is copied twice.
+//! A message is a run of *pieces*, which the kernel gathers. A bundle is a single piece if no
+//! frames to other peers came between its frames. If frames to several peers alternate, the bundles
+//! have more pieces, but no byte is copied twice.
 //!
 //! Most frames go where the previous frame went, by a fast path: see `tip`.
 //!
@@ -25,7 +25,7 @@
 //! through its raw pointer, and only behind `staged_bytes`, where no piece points yet. *Large
 //! frames* belong to callers: by the contract of [`Plan::add_large`], the frames stay until the
 //! plan is sent or [`Plan::keep`] has copied them. *Kept bytes* are only written before pieces
-//! point to the bytes. The kernel reads pieces, and `keep` does.
+//! point to them. The kernel reads pieces, and `keep` does.
 
 mod backlog;
 mod pieces;

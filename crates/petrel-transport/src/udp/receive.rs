@@ -6,13 +6,13 @@
 //!
 //! `recvmmsg` costs 60 ns more than `recvmsg` for a single datagram, because of the look for a
 //! second one, and less per datagram for several. A quiet socket is therefore asked for a single
-//! datagram. If one arrives, the next call asks for several, and later calls do while at least two
-//! arrive.
+//! datagram. If one arrives, the next call asks for several, and so do later calls while at least
+//! two arrive.
 //!
 //! Offload has a price too: the size of joined datagrams comes in a control message, and a call
 //! with one takes 50 ns more than `recvfrom`, at each end. So offload is switched on only when
-//! several datagrams came at once, and then stays on: there is no sign the last joined datagrams
-//! have left the socket. A round trip over loopback is 3 % shorter while offload is off.
+//! several datagrams came at once, and then stays on: there is no sign that the last joined
+//! datagrams have left the socket. A round trip over loopback is 3 % shorter while offload is off.
 //!
 //! Marks of congestion (see `ecn`) have the same price. Marks are read while any peer has agreed:
 //! on every call for several datagrams, and for one in [`LONE_PER_LOOK`] of the lone datagrams,
@@ -48,7 +48,7 @@ const BUFFERS_WITH_GRO: usize = 8;
 /// Buffers per call if a buffer holds one datagram.
 const BUFFERS_WITHOUT_GRO: usize = 16;
 
-/// Least datagrams in a call to switch receive offload on.
+/// Receive offload is switched on when one call returns at least this many datagrams.
 const OFFLOAD_FROM: usize = 4;
 
 /// The mark of one in this number of lone datagrams is read. On a link of 1 Gbit/s full packets
@@ -137,7 +137,7 @@ pub(super) struct Receiver {
 struct Looks {
     /// Datagrams to receive before the next look.
     pause: u8,
-    /// Remaining datagrams with certain looks, after a marked one.
+    /// Datagrams left that are all looked at, because an earlier one was marked.
     alert: u8,
 }
 
@@ -548,7 +548,7 @@ mod tests {
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(socket.local_addr().unwrap()).unwrap();
         let mut receiver = Receiver::new(false).unwrap();
-        // The numbers of buffers filled by calls that filled any.
+        // The number of buffers that each call filled.
         let mut filled_by = |datagrams: usize| {
             (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
             let mut filled = Vec::new();

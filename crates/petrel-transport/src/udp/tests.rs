@@ -507,9 +507,9 @@ fn wait__sleeps_on_after_the_news_that_a_peer_is_away() {
     assert_eq!(poll(&mut socket, Some(&at_once)), Ok(0), "the error is still there");
 }
 
-/// A transport with a full socket whenever the far end is not read: a pair of local sockets, with
-/// message boundaries and ignored addresses. (Over loopback, datagrams do not stay with the
-/// sender.)
+/// A transport whose socket is full whenever the far end is not read: a pair of local sockets,
+/// which keep message boundaries and ignore addresses. (Over loopback, datagrams do not stay with
+/// the sender.)
 struct WithFullSocket {
     udp: Udp,
     peer: PeerId,

@@ -123,7 +123,7 @@ fn wait__a_peer_that_hangs_up_keeps_nobody_awake() {
     assert_eq!(attacked.shm.stats().rx_broken_rings, 0);
 }
 
-/// A TCP socket with unreceived data, to wait for a minute on close.
+/// A TCP socket whose close waits for a minute: the peer does not receive the data.
 fn lingering() -> (TcpStream, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -182,11 +182,11 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Number of frames after which the next end of a publication ends a call of
-    /// [`Consumer::receive`]. After an empty poll, one frame is enough: hardly any publication
-    /// follows the awaited one yet. A look for a further one would fetch the line the producer is
-    /// about to fill, and the answers to the frames would wait for the fetch. But a call takes
-    /// several small publications if they were already waiting, for answers in bursts; otherwise
-    /// bursts would stay small for ever.
+    /// [`Consumer::receive`]. After an empty poll, one frame is enough: the awaited publication
+    /// rarely has a successor yet. A look for a successor would fetch the line the producer is
+    /// about to fill, and the answers to the frames would wait for the fetch. If publications were
+    /// already waiting, a call takes several small ones, and their answers leave in one burst;
+    /// otherwise bursts would stay small for ever.
     #[inline]
     fn enough_frames(&self) -> usize {
         if self.idle_at.get() == self.head { 1 } else { ENOUGH_FRAMES }

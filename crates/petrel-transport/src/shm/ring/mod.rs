@@ -56,15 +56,14 @@
 //!
 //! The sleep word counts the consumer's transitions: odd for asleep, even for awake. The consumer
 //! makes the word odd, executes a sequentially consistent [`fence`](sleep_fence), and looks once
-//! more at the place of its next record. The consumer sleeps only without a record. The producer
-//! publishes a header, executes the same fence, and loads the sleep word. In the total order of
-//! fences, one of the two comes first: either the consumer then sees the header, or the producer
-//! sees the sleep.
+//! more at the place of its next record. It sleeps only if there is none. The producer publishes a
+//! header, executes the same fence, and loads the sleep word. In the total order of fences, one of
+//! the two comes first: either the consumer then sees the header, or the producer sees the sleep.
 //!
 //! The producer remembers the last ended sleep. A sleep thus costs the producer a single system
 //! call, and the word has a single writer. Later records, published before the consumer's next
-//! sleep, are found by the check before that sleep: had the producer seen the sleep word, the
-//! producer would have ended the sleep.
+//! sleep, are found by the check before that sleep: had the producer seen that sleep, the producer
+//! would have ended it.
 //!
 //! (An earlier form had the producer swap the word to "awake". It was no simpler, let a bad
 //! producer write to the consumer's word, and loom could not follow it: loom does not model that
@@ -78,7 +77,7 @@
 //! 16 up. Therefore one fence serves all the rings of a burst. A consumer that polls for ever
 //! declares so at the start with [`Consumer::declare_polling`], which cannot be revoked, and its
 //! producer omits the fence. (`membarrier` would move the cost to the sleeper, but interrupts every
-//! polling thread of all registered processes on the host at every sleep.)
+//! polling thread of every such process on the host at every sleep.)
 //!
 //! # Untrusted values
 //!
@@ -88,10 +87,10 @@
 //! and a length from 1 to the agreed maximum, and its record must lie in whole before the end of
 //! the ring. The record then also ends within a ring's length of the released head, as a record has
 //! at most half of the ring and heads are released every eighth. A skip must lead over at most half
-//! of the ring, so two cannot follow each other. Any other value makes the ring [`Broken`]; no
-//! access depends on an unchecked value. The budget of the call bounds every loop.
+//! of the ring, so that no two skips can follow one another. Any other value makes the ring
+//! [`Broken`]; no access depends on an unchecked value. The budget of the call bounds every loop.
 //!
-//! The core is generic over [`Memory`], and runs unchanged in a mapped segment and, with tracked
+//! The core is generic over [`Memory`]: the same code runs in a mapped segment and, with tracked
 //! cells, under loom (`tests/loom_ring.rs`).
 
 mod consumer;
@@ -222,8 +221,8 @@ pub unsafe trait Memory {
     ) -> R;
 }
 
-/// Orders earlier stores before later loads: the only place with sequential consistency. One fence
-/// serves any number of rings.
+/// Orders earlier stores before later loads: the only place that needs sequential consistency. One
+/// fence serves any number of rings.
 #[inline]
 pub fn sleep_fence() {
     fence(Ordering::SeqCst);

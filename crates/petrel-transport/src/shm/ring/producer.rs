@@ -228,9 +228,9 @@ impl<M: Memory> Producer<M> {
         is_new
     }
 
-    /// Writes [`NOTHING`] at the end after one more one-line record, now that no peer waits. Before
-    /// a publication, the consumer would take the polled line of the record back while the store
-    /// waits for the second line.
+    /// Writes [`NOTHING`] in advance, to the place behind the next one-line record, while no peer
+    /// waits for the store. Just before a publication, the consumer, which polls the record's line,
+    /// would take that line back while the store waits for the line behind.
     #[inline]
     fn clear_ahead(&mut self) {
         let ahead = self.tail.wrapping_add(RECORD_ALIGN as u64);

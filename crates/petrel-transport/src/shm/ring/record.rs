@@ -14,7 +14,7 @@
 pub const RECORD_HEADER_BYTES: usize = 8;
 
 /// Records start at multiples of this many bytes, a cache line. A small frame and the header share
-/// a line, and the consumer polls a line of no earlier record.
+/// a line, and the place that the consumer polls shares no line with an earlier record.
 pub const RECORD_ALIGN: usize = 64;
 
 /// The word at the place of a header while there is no record.

@@ -1,4 +1,5 @@
-//! Frames without room in the kernel, from buffers that return to the pool: kept frames are copies.
+//! Frames for which the kernel has no room, from buffers that return to the pool: kept frames are
+//! copies.
 
 use super::*;
 use crate::buf::{BufPool, PoolConfig};

@@ -4,7 +4,7 @@ use super::*;
 
 use petrel_skip::{Need, skip};
 
-/// A hub and two leaves linked to the hub, with an unused group address: the port is a leaf's.
+/// A hub and two leaves linked to it, with an unused group address, whose port is a leaf's.
 struct Group {
     hub: Udp,
     leaves: [(Udp, PeerId); 2],
