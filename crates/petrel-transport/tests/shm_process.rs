@@ -1,6 +1,6 @@
 //! The shared-memory transport between two processes: traffic, and the death of either side.
 //!
-//! A test runs the test binary once more, as the peer. The environment tells the test function its
+//! A test runs the test binary once more, as the peer. The environment gives the test function its
 //! role.
 #![cfg(not(loom))]
 #![allow(non_snake_case)]

@@ -69,7 +69,7 @@ impl<'a> Input<'a> {
 
 struct World {
     plan: Plan,
-    /// The last lane of each peer, as in the peer table.
+    /// The last queue of each peer, as in the peer table.
     lanes: [u32; LIMITS.len()],
     message_bytes_max: usize,
     receiver: Receiver,

@@ -26,7 +26,7 @@ pub(super) struct Peer {
     pub(super) max_frame_bytes: usize,
     addr: SocketAddr,
     terms: Terms,
-    /// The lane of the peer's frames in the current or an earlier burst.
+    /// The queue of the peer's frames in the current or an earlier burst.
     lane: u32,
     /// Remaining links with these terms.
     link_count: u32,

@@ -62,10 +62,10 @@ const SEGMENTS_MAX: usize = 64;
 /// Framing before the first frame in the staging area, needed if a second frame follows.
 const FRAMING_BYTES: usize = MARK_BYTES + LENGTH_BYTES;
 
-/// The message of a lane without messages, and the lane of a loose bundle.
+/// The message of a queue without messages, and the queue of a loose bundle.
 const NONE: u32 = u32::MAX;
 
-/// An id without a peer. Lanes of a removed peer get it.
+/// An id without a peer. Queues of a removed peer get it.
 const NOBODY: PeerId = PeerId(u32::MAX);
 
 /// A bundle that accepts more frames.
@@ -85,7 +85,7 @@ struct Lane {
     bundle: Option<Bundle>,
 }
 
-/// Consecutive datagrams of a lane in an entry of `sendmmsg`.
+/// Consecutive datagrams of a queue in an entry of `sendmmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     lane: u32,
@@ -136,7 +136,8 @@ pub(super) struct Target<'a> {
     pub(super) name: &'a RawAddr,
     /// The largest datagram. No frame is larger.
     pub(super) datagram_bytes_max: usize,
-    /// The peer's lane in this or an earlier burst; the plan updates the number for the next frame.
+    /// The peer's queue in this or an earlier burst; the plan updates the number for the next
+    /// frame.
     pub(super) lane: &'a mut u32,
 }
 
@@ -195,7 +196,7 @@ impl Plan {
     /// Returns true if any frame can be added.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        // A large frame takes two pieces, and there are no more messages or lanes than pieces.
+        // A large frame takes two pieces, and there are no more messages or queues than pieces.
         self.staged_bytes + FRAMING_BYTES + SMALL_FRAME_BYTES_MAX <= STAGING_BYTES
             && self.pieces.len() + 2 <= PIECES_MAX
     }
@@ -253,7 +254,7 @@ impl Plan {
         self.point_to_train(lane, bytes);
     }
 
-    /// Returns the lane of a peer, new at the peer's first frame of the burst.
+    /// Returns the queue of a peer, new at the peer's first frame of the burst.
     #[inline]
     fn lane_of(&mut self, target: Target<'_>) -> usize {
         let known = *target.lane as usize;
@@ -327,7 +328,7 @@ impl Plan {
         self.lanes[lane].bundle = Some(Bundle { run, bytes, load: Load::of(1, frame_bytes) });
     }
 
-    /// Adds a record to the open bundle of a lane, behind records of other peers.
+    /// Adds a record to the open bundle of a queue, behind records of other peers.
     fn continue_bundle(&mut self, lane: usize, head: &[u8], body: &[u8]) {
         let frame_bytes = head.len() + body.len();
         let bytes = record_bytes(frame_bytes);
@@ -342,7 +343,7 @@ impl Plan {
         bundle.load.add(Load::of(1, frame_bytes));
     }
 
-    /// Closes the open bundle of a lane, if any, to a datagram. A single frame loses its framing.
+    /// Closes the open bundle of a queue, if any, to a datagram. A single frame loses its framing.
     #[inline]
     fn close_bundle(&mut self, lane: usize) {
         let Some(Bundle { run, load, mut bytes }) = self.lanes[lane].bundle.take() else { return };
@@ -353,7 +354,7 @@ impl Plan {
         self.add_datagram(lane, run, bytes, load);
     }
 
-    /// Adds a datagram to the last message of a lane if there is room, or else to a new message.
+    /// Adds a datagram to the last message of a queue if there is room, or else to a new message.
     #[inline]
     fn add_datagram(&mut self, lane: usize, run: Run, bytes: usize, load: Load) {
         let last = self.messages.get_mut(self.lanes[lane].message as usize);

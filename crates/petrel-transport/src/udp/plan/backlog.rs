@@ -49,8 +49,8 @@ impl Plan {
         }
     }
 
-    /// Leaves the frames of a removed peer in place, but adds no more to its lane: another peer may
-    /// get the removed peer's id.
+    /// Leaves the frames of a removed peer in place, but adds no more to its queue: another peer
+    /// may get the removed peer's id.
     pub(in crate::udp) fn close_lane(&mut self, peer: PeerId) {
         self.settle();
         self.lanes.iter_mut().filter(|lane| lane.peer == peer).for_each(|lane| lane.peer = NOBODY);

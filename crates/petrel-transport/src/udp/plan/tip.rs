@@ -2,12 +2,12 @@
 //!
 //! Most frames go where the previous frame went: into its bundle, or as another datagram of its
 //! size. For these frames, [`Plan::try_extend`] compares peer and room, and writes the bytes or
-//! their address. [`Tip`] holds the necessary state. The added frames are accounted for in lane and
-//! message only when a different frame comes. The fast path takes a third of the general path's
+//! their address. [`Tip`] holds the necessary state. The added frames are accounted for in queue
+//! and message only when a different frame comes. The fast path takes a third of the general path's
 //! instructions.
 //!
-//! A burst whose first frame is small begins with a *loose* bundle: a tip without a lane. If no
-//! other frame comes, the bundle is sent without lane, piece and message. The shortcut saves 200
+//! A burst whose first frame is small begins with a *loose* bundle: a tip without a queue. If no
+//! other frame comes, the bundle is sent without queue, piece and message. The shortcut saves 200
 //! instructions.
 
 use super::pieces::Run;
@@ -22,11 +22,11 @@ use crate::udp::addr::RawAddr;
 
 /// The place of the last frame, and the frames that may follow on the fast path.
 pub(super) struct Tip {
-    /// The peer of the lane, or `NOBODY`.
+    /// The peer of the queue, or `NOBODY`.
     peer: PeerId,
-    /// The lane, or `NONE` for a loose bundle.
+    /// The queue, or `NONE` for a loose bundle.
     lane: u32,
-    /// Bytes of room in the lane's bundle, never more than the staging area has; 0 if the tip is
+    /// Bytes of room in the queue's bundle, never more than the staging area has; 0 if the tip is
     /// not a bundle.
     bundle_room_bytes: usize,
     /// `staged_bytes` when the bundle was last accounted for.
@@ -103,11 +103,11 @@ impl Plan {
         false
     }
 
-    /// Begins the burst with a bundle without a lane.
+    /// Begins the burst with a bundle without a queue.
     #[inline]
     pub(super) fn begin_loose(&mut self, target: Target<'_>, head: &[u8], body: &[u8]) {
         self.loose_name = *target.name;
-        // If the bundle gets a lane, it is the first.
+        // If the bundle gets a queue, it is the first.
         *target.lane = 0;
         // SAFETY: mark and record fit into the empty area; no piece points there.
         unsafe {
@@ -143,7 +143,7 @@ impl Plan {
         self.end_tip();
     }
 
-    /// Allows the next frame into the bundle of this lane. The bundle ends at the end of the
+    /// Allows the next frame into the bundle of this queue. The bundle ends at the end of the
     /// staging area.
     #[inline]
     pub(super) fn point_to_bundle(&mut self, lane: usize, limit: usize) {
@@ -155,7 +155,7 @@ impl Plan {
         self.tip.booked_bytes = self.staged_bytes;
     }
 
-    /// Allows the next frame as another datagram of the last message of this lane.
+    /// Allows the next frame as another datagram of the last message of this queue.
     #[inline]
     pub(super) fn point_to_train(&mut self, lane: usize, bytes: usize) {
         let Lane { peer, message, .. } = &self.lanes[lane];
@@ -190,7 +190,7 @@ impl Plan {
         self.end_tip();
     }
 
-    /// Moves a loose bundle into a lane.
+    /// Moves a loose bundle into a queue.
     pub(super) fn settle_loose(&mut self) {
         let Some(Loose { load, .. }) = self.loose() else { return };
         let (start, bytes) = (self.staging.start().as_ptr(), self.staged_bytes);
