@@ -13,7 +13,7 @@ use crate::error::Error;
 /// use petrel::client::{ClientConfig, Judge, Verdict};
 /// use std::net::SocketAddr;
 ///
-/// // A service whose answers begin with a byte: 0 from the server that leads, 1 from one that follows, which names the leader.
+/// // A service whose responses begin with a byte: 0 from the leader, 1 from a follower, which names the leader.
 /// let mut config = ClientConfig::default();
 /// config.judge = Some(Judge::new(|_method, answer| match answer {
 ///     [0, ..] => Verdict::Leads,

@@ -46,7 +46,7 @@ impl Client {
     /// ```
     /// # use std::time::Duration;
     /// # use petrel::{Client, Error};
-    /// /// Asks again and again until an answer is to the purpose.
+    /// /// Asks again and again until the answer is sufficient.
     /// async fn ask_until(client: &Client, is_done: fn(&[u8]) -> bool) -> Result<(), Error> {
     ///     let asking = client.clone();
     ///     client

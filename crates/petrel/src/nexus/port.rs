@@ -24,7 +24,7 @@ pub struct Attach {
     pub udp: Option<UdpAttach>,
     /// How the endpoint is reached through shared memory, if at all.
     pub shm: Option<ShmAttach>,
-    /// Wakes the endpoint when messages wait; peers on the same host get it too.
+    /// Wakes the endpoint when messages of the nexus wait.
     pub waker: Waker,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Codel {
     count: u64,
     /// The value of `count` when dropping last began.
     last_count: u64,
-    /// The time of the last or next drop.
+    /// The time for which a drop was last scheduled.
     last_next_ns: u64,
 }
 

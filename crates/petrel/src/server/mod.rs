@@ -121,7 +121,7 @@ impl Server {
     }
 
     /// Accepts calls from other hosts, without authentication; see [`NexusBuilder::insecure`]. By default a server
-    /// accepts calls from the local host alone, and refuses to start at any other address.
+    /// accepts calls from the local host alone, and refuses to start at an address other than loopback.
     pub fn insecure(mut self) -> Self {
         self.nexus = self.nexus.insecure();
         self
