@@ -9,8 +9,7 @@
 //! | 5 | hello | a name | a greeting |
 //! | 6 | sample | any bytes | length and sum of the [`stamps`] in every 8 KiB, two `u64` |
 //! | 7 | samples | any bytes | length and sum of the stamps in every KiB, two `u64` |
-//! | 65535 | health | empty, or a method `u16` | one byte: 1 serving, 2 not serving, 3 unknown (answered
-//! by the endpoint itself) |
+//! | 65535 | health | empty, or a method `u16` | one byte: 1 serving, 2 not serving, 3 unknown (every endpoint answers) |
 //!
 //! Numbers are little-endian.
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Drive`] calls and a [`Serve`] answers; the library and every bare medium implement both. Either
 //! the ends have separate threads and CPUs ([`Apart`]), or share a thread, which gives them turns
-//! ([`Together`]). With a single thread no cache line travels between CPUs, the figure is the cost of
+//! ([`Together`]). With a single thread no cache line travels between CPUs; the figure is the cost of
 //! the work itself, and repeats well. Both loops are compiled for their ends, without a call through a
 //! pointer per turn.
 

@@ -20,7 +20,7 @@ use crate::load::Tally;
 use crate::methods;
 use crate::payload::{Pattern, stamps};
 
-/// Makes the bytes of calls unique per process.
+/// The seed of the bytes of calls.
 const SEED: u64 = 0x7065_7472_656c;
 
 /// The kind of a call, and the check of its reply.

@@ -4,8 +4,7 @@
 //! | --- | --- | --- |
 //! | `single` | one thread, whose event loop runs the handlers | calls of its own endpoint |
 //! | `workers` | one thread for the network, a pool for the handlers | the same |
-//! | `endpoints` | several threads, each with an endpoint that runs handlers | the same, spread over the
-//! endpoints |
+//! | `endpoints` | several threads, each with an endpoint that runs handlers | the same, over all endpoints |
 //! | `client` | as `single` | a thread other than its endpoint's, by a client handle |
 //!
 //! All models exist at once, but only the measured one is awake. Their windows take turns, so other load

@@ -61,7 +61,7 @@ pub(crate) enum BenchCommand {
     Sessions(SessionsArgs),
     /// Worth of the optimisations: the library without one, beside the library with all
     Factors(FactorsArgs),
-    /// Cost of congestion controls where nothing is congested, beside none
+    /// Cost of congestion controls where nothing is congested, compared with none
     Congestion(CongestionArgs),
     /// Throughput of threading models: handlers in the event loop, on workers, in several event loops;
     /// and the cost of crossing a thread

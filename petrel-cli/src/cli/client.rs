@@ -45,7 +45,7 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) endpoint: u16,
 
-    /// Uncounted calls to make first, so caches and round-trip times are known
+    /// Uncounted calls to make first, to warm caches and learn round-trip times
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) warm_up: u64,
 
@@ -68,9 +68,9 @@ Examples:
 
 /// Make one call and print the reply
 ///
-/// The reply's bytes go to standard output unchanged; with --json as text, or as hexadecimal digits
-/// unless UTF-8. The exit code is 1 if the call fails; the message then says whether the server may have
-/// executed the call. `petrel serve --help` lists the methods.
+/// The reply's bytes go to standard output unchanged; with --json as text if they are UTF-8, else as
+/// hexadecimal digits. The exit code is 1 if the call fails; the message then says whether the server
+/// may have executed the call. `petrel serve --help` lists the methods.
 #[derive(Args, Debug)]
 #[command(after_long_help = CALL_AFTER_HELP)]
 pub(crate) struct CallArgs {

@@ -163,7 +163,7 @@ fn consistency(stale: bool) -> Consistency {
     if stale { Consistency::Stale } else { Consistency::Linearizable }
 }
 
-/// Returns the first key after all keys with a prefix; `None` if there are no further keys.
+/// Returns the first key after all keys with a prefix; `None` if no key can follow.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
     let mut after = prefix[..=last].to_vec();

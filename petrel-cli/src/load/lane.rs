@@ -7,7 +7,7 @@ use petrel::{Endpoint, MsgBuf};
 use super::Load;
 use crate::payload::Pattern;
 
-/// Makes the bytes of calls unique per process.
+/// The seed of the bytes of calls.
 const SEED: u64 = 0x7065_7472_656c;
 
 /// A place for one call at a time.

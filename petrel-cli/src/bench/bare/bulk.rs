@@ -145,7 +145,7 @@ impl Drive for Producer {
     }
 
     fn give_up(&mut self, _: Duration) {
-        // The answering end copies without waiting; the only possible reason is its end.
+        // The answering end copies without waiting, so it must have ended.
         (self.is_stopping, self.consumed) = (true, self.produced);
     }
 
@@ -172,7 +172,7 @@ impl Serve for Consumer {
         }
         let part = part(&mut self.message, self.consumed);
         // SAFETY: `produced` says that the chunk was written, and the producer does not touch the chunk
-        // until the store below.
+        // until the store below frees it.
         unsafe { *part = *self.ring.chunk(self.consumed) };
         if part[..8] != self.consumed.to_le_bytes() {
             self.ring.mismatched.fetch_add(1, Ordering::Relaxed);

@@ -25,7 +25,7 @@ const RUNTIME_FILE: &str = "crates/petrel-planted/src/lib.rs";
 /// Largest distance between two places of an error in a function.
 const FUNCTION_BYTES_MAX: usize = 4_000;
 
-/// Largest distance between an error and its mutant.
+/// Distance from an error within which a mutant is sought if there is none at the error itself.
 const NEARBY_BYTES: usize = 400;
 
 /// All mutants, and the copy of the workspace with the mutants that compile.

@@ -1,4 +1,4 @@
-//! Runs mutants, and determines the successful steps.
+//! Runs mutants, and determines the step that finds a mutant.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;

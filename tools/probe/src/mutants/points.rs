@@ -72,8 +72,8 @@ const COUNTERPARTS: [(&str, &str); 10] = [
     ("all", "any"),
 ];
 
-/// Functions that only give hints to the processor or the scheduler: a program without the call only has
-/// its result a little later.
+/// Functions that only give hints to the processor or the scheduler: a program without the call has the
+/// same result a little later.
 const HINTS: [&str; 3] = ["yield_now", "spin_loop", "prefetch"];
 
 /// Formatting for human readers, and the simulator's functions for breaking or inspecting a ring.

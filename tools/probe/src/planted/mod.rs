@@ -34,7 +34,7 @@ pub(crate) struct PlantedArgs {
     #[arg(long)]
     list: bool,
 
-    /// Continue after the first test that finds a defect, to see further successful tests
+    /// Continue after the first test that finds a defect, to see which other tests find it
     #[arg(long)]
     all_tests: bool,
 }
