@@ -6,11 +6,11 @@
 //! cargo run --release --example restarts -- --way partition|unplug [--heartbeats N] [--rate CALLS] [--rounds N] [--once]
 //! ```
 //!
-//! `partition` and `unplug` cut a network: client and server are in two network namespaces joined by a veth pair, where
-//! nftables drops all packets, or the clients' device is taken down. They need root or user namespaces. Shared memory
-//! has no network to cut. The counterpart is `stop`, which suspends the server's process (SIGSTOP) until the clients
-//! have given it up, and then resumes it. `partition`, `unplug` and `stop` last for `--heartbeats` heartbeats, four by
-//! default; a peer is given up after three.
+//! `partition` and `unplug` cut a network: client and server are in two network namespaces joined by a veth pair.
+//! Either nftables drops all packets, or the clients' device is taken down. Both need root or user namespaces. Shared
+//! memory has no network to cut. The counterpart is `stop`, which suspends the server's process (SIGSTOP) until the
+//! clients have given it up, and then resumes it. `partition`, `unplug` and `stop` last for `--heartbeats` heartbeats,
+//! four by default; a peer is given up after three.
 //!
 //! Without arguments the program runs all ways at once, at a low rate and quickly. The calls come from tokio tasks, at
 //! a rate independent of answers. With `--once` they are not marked idempotent: no call may be executed twice, and some

@@ -16,8 +16,8 @@
 //! The queue has no limit of its own, but its contents have: [`Places`] limit calls, and the requests limit the
 //! answers.
 //!
-//! A `crossbeam` queue would spare posters each other's lock, at the cost of an atomic operation of the owner per
-//! message instead of one for all.
+//! A `crossbeam` queue would spare posters each other's lock. But the owner would need an atomic operation per message
+//! instead of one for all.
 //!
 //! [`Places`]: crate::client::places::Places
 

@@ -1,5 +1,5 @@
-//! Threads, time, and synchronisation types, from one place: tests replace them by a model checker's, loom's in
-//! `tests/loom_inbox.rs` and shuttle's in the whole crate, with `--cfg shuttle` (`tests/threads`).
+//! Threads, time, and synchronisation types, from one place. Tests replace them by a model checker's: loom's in
+//! `tests/loom_inbox.rs`, and shuttle's in the whole crate, with `--cfg shuttle` (`tests/threads`).
 
 #[cfg(not(shuttle))]
 pub(crate) use petrel_transport::clock::now_ns;

@@ -1,8 +1,9 @@
 //! Thousands of sessions between two endpoints, over the real control plane: they open, carry calls on every slot, and
-//! close; an idle session costs at most 4 KiB on either side.
+//! close. An idle session costs at most 4 KiB on either side.
 //!
-//! An allocator in front of the system's records the owner of each block: the client's endpoint, the server's, or, on
-//! all other threads, the control plane. Message memory is allocated elsewhere and counted by the endpoints themselves.
+//! An allocator in front of the system's records the owner of each block. Owners are the client's endpoint, the
+//! server's, and, on all other threads, the control plane. Message memory is allocated elsewhere and counted by the
+//! endpoints themselves.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -40,8 +40,8 @@ pub(crate) fn count_all(options: &Options) -> Result<Vec<Row>, String> {
     options.rows.iter().map(|workload| count_within(workload)).collect()
 }
 
-/// Repeats the count of a row over budget: work driven by the clock occurs more often on a busy machine, up to half a
-/// per cent. Instructions added by a change recur in every count.
+/// Repeats the count of a row over budget. Work driven by the clock occurs more often on a busy machine, up to half a
+/// per cent; instructions added by a change recur in every count.
 fn count_within(workload: &'static Workload) -> Result<Row, String> {
     let mut row = count_row(workload)?;
     for _ in 1..COUNTS_MAX {

@@ -74,8 +74,8 @@ pub struct ClientConfig {
 
 impl Default for ClientConfig {
     /// Ten seconds and four attempts; retries and reconnects start after a millisecond. Reconnects come at most two
-    /// seconds apart, each pause a quarter longer: after an outage, a server is found again within a quarter of its
-    /// duration.
+    /// seconds apart, each pause a quarter longer. After an outage, a server is thus found again within a quarter of
+    /// the outage's length.
     fn default() -> Self {
         let pauses = |first_ms, max_ms, growth_percent| BackoffConfig {
             first: Duration::from_millis(first_ms),

@@ -116,8 +116,8 @@ impl ClientShared {
     }
 }
 
-/// Returns the options of a call that starts now, on this thread, with absolute times, limited by the deadline of the
-/// request handled here by a task of an endpoint or by a worker.
+/// Returns the options of a call that starts now, on this thread, with absolute times. The deadline of the current
+/// request, handled by a task of an endpoint or by a worker, limits them.
 fn begun(options: CallOptions) -> CallOptions {
     Hub::with_current(|hub| hub.begun(options))
         .unwrap_or_else(|| options.begun(now_ns).no_later_than(inherited_deadline_ns()))

@@ -39,7 +39,7 @@ impl ServersFile {
     /// Reads a file for the first time.
     ///
     /// # Errors
-    /// UNAVAILABLE if the file cannot be read or a name has no address; INVALID_ARGUMENT, with the line, if a line is
+    /// UNAVAILABLE if the file cannot be read or a name has no address. INVALID_ARGUMENT, with the line, if a line is
     /// not a server, and if the file has none.
     pub(super) fn open(path: PathBuf) -> Result<Self, Error> {
         let text = read(&path)?;

@@ -52,7 +52,7 @@ impl Client {
     /// waits until the first of them accepts calls.
     ///
     /// # Errors
-    /// UNAVAILABLE if no server can be reached, or a file of servers cannot be read; INVALID_ARGUMENT if a text is not
+    /// UNAVAILABLE if no server can be reached, or a file of servers cannot be read. INVALID_ARGUMENT if a text is not
     /// the name of a server.
     pub async fn connect(targets: impl Into<Targets>) -> Result<Self, Error> {
         Self::builder().connect(targets).await

@@ -93,8 +93,8 @@ impl Targets {
     /// The file is read when a client connects, and an error in it is reported with the line number. Then a thread of
     /// the client checks the file every second. When the servers change, sessions to remaining servers continue, as
     /// after [`Client::set_targets`](super::Client::set_targets). A file that later cannot be read, has an invalid
-    /// line, or has no servers changes nothing, and is reported by the event `servers_file_failed`. So write a new file
-    /// and rename it to this name: a file written in place can be read half-written.
+    /// line, or has no servers changes nothing; the event `servers_file_failed` reports it. So write a new file and
+    /// rename it to this name: a file written in place can be read half-written.
     ///
     /// The file takes precedence: servers set by `set_targets` hold until the servers in the file change. Names in it
     /// are looked up again when a server becomes unreachable, like other names.

@@ -85,8 +85,8 @@ pub enum Verdict {
     Late,
 }
 
-/// Collects the outcomes of one group call, and reports when the group's outcome is certain: with enough responses, or
-/// with too many failures for enough responses.
+/// Collects the outcomes of a group call, and reports when the group's outcome is certain: with enough responses, or
+/// with too many failures.
 ///
 /// 1. [`Collect::take`], once for each member, in any order;
 /// 2. at [`Verdict::Decided`], [`Collect::finish`].

@@ -23,8 +23,8 @@ const REQUEST: u32 = 1;
 ///
 /// # Errors
 /// UNAVAILABLE if no process listens at the address, DEADLINE_EXCEEDED if no answer comes in time, UNIMPLEMENTED if the
-/// answer is not of the protocol, and the status of a refusal by the process. A process serves only callers on its own
-/// host, and refuses others with a message that says so.
+/// answer is not of the protocol. If the process refuses, the status of the refusal. A process serves only callers on
+/// its own host, and refuses others with a message that says so.
 pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, Error> {
     Ok(fetch(address, timeout)?)
 }

@@ -1,7 +1,7 @@
 //! A counter of the host beside those of the process: datagrams without a socket.
 //!
-//! The socket of a data port with a single peer is connected to the peer, and the kernel refuses all other datagrams as
-//! at a closed port. The kernel's count (`NoPorts`) includes them beside datagrams to really closed ports. The count is
+//! The socket of a data port with a single peer is connected to the peer. The kernel refuses all other datagrams as at
+//! a closed port. The kernel's count (`NoPorts`) includes them beside datagrams to really closed ports. The count is
 //! per network namespace, not per socket; no finer count exists.
 
 use std::fs;

@@ -11,8 +11,8 @@ use super::reactor::Reactor;
 use crate::control::{FromNexus, LinkId};
 
 impl<N: Network> Reactor<N> {
-    /// Reports the round trip of the path after a link has come up: to its endpoint, and a shorter round trip also to
-    /// the endpoints of the connection's other links.
+    /// Reports the round trip of the path to the endpoint of a link that has come up. A shorter round trip is also
+    /// reported to the endpoints of the connection's other links.
     pub(super) fn tell_path(&mut self, link: LinkId) {
         let Some(id) = self.links.get(&link).map(|link| link.connection) else { return };
         if self.measure_path(id) {

@@ -1,6 +1,6 @@
 //! Seats: permission of a connection to have links (`docs/wire-protocol.md` §8.4).
 //!
-//! There are fewer seats than connections, to let a new connection always be greeted, ask for counters, and learn why a
+//! There are fewer seats than connections: a new connection can always be greeted, ask for counters, and learn why a
 //! link is refused. If all seats, or all of a site, are taken, an idle connection yields its seat: the one longest with
 //! links and without a session. (A client about to open its first session is among the newest.) A connection with a
 //! session never yields.

@@ -1,7 +1,7 @@
 //! Sessions: passes proposals, answers and ends between the wire and the endpoints (`docs/wire-protocol.md` §8.5).
 //!
-//! The nexus remembers a proposal until it is answered, and no session: it passes an end on, and the endpoint checks by
-//! the token whether the session is current.
+//! The nexus remembers a proposal until the answer, and no session. It passes an end on, and the endpoint checks by the
+//! token whether the session is current.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
 //! Resources of the process held by peers, per site: no site can exhaust the resources of all.
 //!
-//! There are no credentials yet: a peer is known by its address alone, which many processes may share: all of a host,
-//! and on loopback all of the local host. The share of a site is therefore large, and a further rule protects peers at
-//! the same address: idle connections yield to new ones (see `listener` and `seats`).
+//! There are no credentials yet: a peer is known by its address alone. Many processes may share an address: all of a
+//! host, and on loopback all of the local host. The share of a site is therefore large, and a further rule protects
+//! peers at the same address: idle connections yield to new ones (see `listener` and `seats`).
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

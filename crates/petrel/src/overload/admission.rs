@@ -56,9 +56,9 @@ pub enum Shedding {
         /// The longest wait of the oldest request.
         target: Duration,
     },
-    /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times, or if
-    /// with a long service time the request would end after its deadline. The expectation comes from the queue length,
-    /// the workers and past service times; if lower, the oldest request's wait replaces it, as above.
+    /// Refuses an arriving request if its expected wait reaches both `target` and `services` mean service times. Also
+    /// refuses a request that with a long service time would end after its deadline. The expectation comes from the
+    /// queue length, the workers and past service times; if lower, the oldest request's wait replaces it, as above.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
@@ -123,8 +123,8 @@ impl Shed {
 /// Decides which requests to refuse, for a queue and its workers. A request that waits longer than the caller is wasted
 /// work, and delays all later requests.
 ///
-/// The owner of the queue asks [`admit`](Self::admit) before it queues a request and [`begin`](Self::begin) when a
-/// worker could run the request, and reports each service time ([`done`](Self::done)). It answers a refused request
+/// The owner of the queue asks [`admit`](Self::admit) before it queues a request, and [`begin`](Self::begin) when a
+/// worker could run the request. It reports each service time ([`done`](Self::done)), and answers a refused request
 /// with [`Shed::status`] at once.
 ///
 /// ```

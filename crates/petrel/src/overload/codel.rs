@@ -1,7 +1,7 @@
 //! CoDel (RFC 8289), for requests.
 //!
-//! As in §5, except for differences between packets and requests: the last queued request is never shed, as the RFC
-//! keeps the last packet's worth of bytes; and the dropping loop is the worker that asks again.
+//! As in §5, except for differences between packets and requests. The last queued request is never shed, as the RFC
+//! keeps the last packet's worth of bytes. The dropping loop is the worker that asks again.
 
 /// CoDel's state (§5.3).
 #[derive(Clone, Debug)]

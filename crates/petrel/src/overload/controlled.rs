@@ -1,7 +1,7 @@
 //! A bound on waits that depends on whether the queue stands (Maurer, "Fail at Scale", ACM Queue 2015).
 //!
 //! The article also takes the newest request first while the queue stands. Here requests run in order of arrival: other
-//! means keep waits short, so there is nothing to gain, and a ring has a single end to take from.
+//! means keep waits short, and a ring has a single end to take from.
 
 /// The longest wait, by when the queue was last empty.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ const PARTS_PER_NS: u64 = 256;
 /// §2). Of exponential times 98 % are shorter.
 const DEVIATIONS: u64 = 4;
 
-/// The mean service time, and the waits derived from it: with all workers busy, a worker becomes free every `service /
+/// The mean service time, and the waits derived from it. With all workers busy, a worker becomes free every `service /
 /// workers`, and the n-th request in the queue waits n times as long.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedWait {

@@ -12,9 +12,9 @@ use rustix::net::sockopt::socket_acceptconn;
 /// The first inherited descriptor.
 const FIRST: RawFd = 3;
 
-/// Returns the listening sockets inherited by the convention of systemd's socket units: `LISTEN_FDS` is their number,
-/// from descriptor 3 on, and `LISTEN_PID`, if set, the receiving process. Returns none without these variables, and at
-/// every call after the first.
+/// Returns the listening sockets inherited by the convention of systemd's socket units. `LISTEN_FDS` is the number of
+/// sockets, from descriptor 3 on, and `LISTEN_PID`, if set, the receiving process. Returns none without these
+/// variables, and at every call after the first.
 ///
 /// A parent that keeps the socket open, as systemd does, can start a process before the end of its predecessor: no
 /// connection is refused in between. See [`Server::inherit_or_bind`](super::Server::inherit_or_bind).

@@ -82,7 +82,7 @@ impl Server {
 
     /// Returns a server on the first [inherited socket](inherited_listeners), or at this address if there is none. A
     /// service can thus be replaced without a refused connection, by systemd's socket units or any parent that keeps
-    /// the socket open. Start the new process first, then ask the old one to end (SIGTERM): the old process stops
+    /// the socket open. Start the new process first, then ask the old one to end (SIGTERM). The old process stops
     /// listening at once, and sends the clients to the new.
     pub fn inherit_or_bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
         match inherited_listeners().map(|sockets| sockets.into_iter().next()) {

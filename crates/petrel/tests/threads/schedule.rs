@@ -52,7 +52,7 @@ pub(crate) struct Chooser {
     rng: Rng,
     manner: Manner,
     is_restless: bool,
-    /// Once in this number of steps the running thread is held for long, if another can run: the others come to rest
+    /// Once in this number of steps the running thread is held for long, if another can run. The others come to rest
     /// while it is in the middle of an operation.
     holds: Option<usize>,
     held: Option<(usize, usize)>,

@@ -39,7 +39,7 @@ fn link__over_udp_in_both_families() {
 }
 
 /// The opener gets the path's round trip before any other message of the link, also for a second link over the
-/// connection, and later only shorter values.
+/// connection. Later it gets only shorter values.
 #[test]
 fn link__its_opener_is_told_the_path() {
     let (server_nexus, address) = server(V4);

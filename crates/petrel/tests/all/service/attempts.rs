@@ -412,8 +412,8 @@ fn calls_beyond_the_limit_follow_those_that_end() {
     }
 }
 
-/// Counts the polls of a crowd that waits for a server: a few per call, however many calls. When every end of a call
-/// woke all waiting calls, a server back after a tenth of a second was kept busy by its own clients for good.
+/// Counts the polls of a crowd that waits for a server: a few per call, however many calls. Formerly, every end of a
+/// call woke all waiting calls: a server back after a tenth of a second was kept busy by its own clients for good.
 #[test]
 fn calls_that_wait_for_leave_are_not_woken_for_nothing() {
     const CALLS: u64 = 1_000;
