@@ -90,7 +90,7 @@ impl<T> Call<T> {
         self
     }
 
-    /// Waits for a server until the call's timeout when none can be reached; by default the call fails then.
+    /// Waits for a server until the call's timeout when none can be reached, instead of failing the call.
     pub fn wait_for_ready(mut self) -> Self {
         self.options = self.options.wait_for_ready();
         self
