@@ -14,7 +14,7 @@ const DONE: &str = "done in a network of its own";
 
 /// A test's requirements of the namespace, tried in advance.
 pub(crate) struct Trial<'a> {
-    /// For people: the requirement that a failure leaves unmet.
+    /// For people: the missing requirement if the trial fails.
     pub(crate) what: &'a str,
     /// A short version of the test's operations.
     pub(crate) script: &'a str,

@@ -49,7 +49,7 @@ fn link__its_opener_is_told_the_path() {
     for _ in 0..2 {
         let link = client.link(address, 0, UDP).link;
         server.up();
-        // Earlier messages are kept in `paths`.
+        // Measurements that arrive earlier are kept in `paths`.
         let open = SessionOpen { slots: 3, ..proposal(4) };
         client.port.post(ToNexus::OpenSession { link, open });
         assert_eq!(client.refused().1.status, Status::InvalidArgument);
