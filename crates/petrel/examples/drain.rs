@@ -1,6 +1,6 @@
 //! Servers are replaced under load, without a lost call: `cargo run --example drain`.
 //!
-//! A draining server asks its clients to leave, and serves them until then. The client sends all calls to remaining
+//! A draining server asks its clients to leave, and serves them until they leave. The client sends all calls to remaining
 //! servers.
 
 use std::cell::Cell;

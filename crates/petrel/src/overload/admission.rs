@@ -1,4 +1,4 @@
-//! Which requests a server queues, and which queued requests still run.
+//! Admission control: the choice of requests that a server queues, and of queued ones that it still runs.
 
 use std::time::Duration;
 
