@@ -48,7 +48,7 @@ pub mod kind {
 pub const RESOURCE_EXHAUSTED: u8 = 8;
 
 /// Time limit for an answer; after it the peer counts as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A message: its type, and its records in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ impl Connection {
     pub fn greet_from(from: IpAddr, address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.bind(&SocketAddr::new(from, 0).into())?;
-        socket.connect_timeout(&address.into(), PATIENCE)?;
+        socket.connect_timeout(&address.into(), TIME_LIMIT)?;
         let mut connection = Self::of(socket.into())?;
         connection.stream.write_all(&PREFACE)?;
         connection.send(&hello(HEARTBEAT_MS_MAX))?;
@@ -179,13 +179,13 @@ impl Connection {
     /// # Errors
     /// If the server does not accept the connection.
     pub fn silent(address: SocketAddr) -> io::Result<Self> {
-        Self::of(TcpStream::connect_timeout(&address, PATIENCE)?)
+        Self::of(TcpStream::connect_timeout(&address, TIME_LIMIT)?)
     }
 
     fn of(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
+        stream.set_write_timeout(Some(TIME_LIMIT))?;
         Ok(Self { stream, received: Vec::new() })
     }
 

@@ -34,7 +34,7 @@
 //! | [`control`] | the control plane in virtual time |
 //! | [`check`] | scenarios drawn from a seed, and the rules that each run must keep |
 //! | [`nexus`] | the production nexus in simulated scenarios |
-//! | [`party`] | calls to groups by multicast in simulated scenarios |
+//! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
 //! | [`experiment`] | loss, incast and scale, measured in virtual time |
 //! | [`Simulation`], [`Actor`] | the scheduling of actors |
 //! | [`Trace`] | a line for each event |
@@ -51,8 +51,8 @@ pub mod control;
 pub mod experiment;
 pub mod fabric;
 mod lent;
+pub mod multicast_world;
 pub mod nexus;
-pub mod party;
 mod queue;
 mod ring;
 mod rng;

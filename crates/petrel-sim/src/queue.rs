@@ -289,12 +289,12 @@ mod tests {
 
     /// An operation on the queue: push at this distance from the last event, or take all events until then.
     #[derive(Clone, Debug)]
-    enum Deed {
+    enum Operation {
         Push(u64),
         PopUntil(u64),
     }
 
-    fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    fn operations() -> impl Strategy<Value = Vec<Operation>> {
         // Within a slot, within the wheel, at its end, and far beyond it.
         let span_ps = (SLOTS as u64) << SLOT_PS_LOG2;
         let distance = prop_oneof![
@@ -304,27 +304,27 @@ mod tests {
             span_ps - 9_000..span_ps + 9_000,
             0..20 * span_ps,
         ];
-        let deed = prop_oneof![
-            3 => distance.clone().prop_map(Deed::Push),
-            1 => distance.prop_map(Deed::PopUntil),
+        let operation = prop_oneof![
+            3 => distance.clone().prop_map(Operation::Push),
+            1 => distance.prop_map(Operation::PopUntil),
         ];
-        prop::collection::vec(deed, 0..300)
+        prop::collection::vec(operation, 0..300)
     }
 
     proptest! {
         /// The naive model: a list from which the first entry by time and number is taken.
         #[test]
-        fn pop_until__follows_the_naive_queue(deeds in deeds()) {
+        fn pop_until__follows_the_naive_queue(operations in operations()) {
             let mut queue = EventQueue::new();
             let mut naive: Vec<(Time, usize)> = Vec::new();
             let mut now = Time::ZERO;
-            for (number, deed) in deeds.into_iter().enumerate() {
-                match deed {
-                    Deed::Push(ps) => {
+            for (number, operation) in operations.into_iter().enumerate() {
+                match operation {
+                    Operation::Push(ps) => {
                         queue.push(now.plus_ps(ps), number);
                         naive.push((now.plus_ps(ps), number));
                     }
-                    Deed::PopUntil(ps) => {
+                    Operation::PopUntil(ps) => {
                         now = now.plus_ps(ps);
                         while let Some(first) = queue.pop_until(now) {
                             prop_assert_eq!(Some(first), take_first(&mut naive));

@@ -12,29 +12,29 @@ use petrel_proto::SessionId;
 use petrel_proto::limits::{HELD_IDLE_NS, packets_of};
 
 use super::call::{Call, End, Expected, Method, Spec, Watch, answer_seed};
-use super::errand::{self, Errand};
+use super::client_call::{self, ClientCall};
+use super::fault_window::FaultWindows;
 use super::pattern;
-use super::trouble::Troubles;
 use crate::fabric::{FabricHandle, HostId, PassClock, SimAddr};
 
 /// All calls of a run, across crashes.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     calls: Vec<Call>,
-    pub(super) errands: Vec<Errand>,
+    pub(super) client_calls: Vec<ClientCall>,
     /// Requests too short for a call number, by server, method and their byte.
     tiny: BTreeMap<TinyKey, Tiny>,
     /// Endpoints (in an incarnation) with congestion control.
     pub(super) controlled: BTreeSet<u32>,
     /// Sessions that their own client closed.
     closed_here: BTreeSet<(u32, SessionId)>,
-    pub(super) troubles: Troubles,
+    pub(super) fault_windows: FaultWindows,
     /// Whether servers may run out of memory.
     pub(super) memory_is_tight: bool,
     /// Whether clients time out early enough for loss alone to justify failures.
     pub(super) is_impatient: bool,
     /// Whether worker pools execute deferred requests; pools may be overloaded.
-    pub(super) has_crews: bool,
+    pub(super) has_worker_pools: bool,
     /// Whether servers may refuse sessions.
     pub(super) is_crowded: bool,
     /// How long after its deadline a call may end if its endpoint is not stopped.
@@ -50,7 +50,7 @@ pub(super) struct Ledger {
     pub(super) violation: Option<String>,
     pub(super) digest: u64,
     pub(super) counts: Counts,
-    pub(super) errand_counts: errand::Counts,
+    pub(super) client_call_counts: client_call::Counts,
 }
 
 /// Rounding of deadlines on the wire, in microseconds there.
@@ -134,7 +134,7 @@ impl Ledger {
     pub(super) fn heed(&mut self, fabric: &FabricHandle) {
         let clock = fabric.pass_clock();
         (self.now_ns, self.held_up_ns) = (clock.last_ns, clock.held_up_ns());
-        fabric.take_stopped().into_iter().for_each(|stop| self.troubles.add_stop(stop));
+        fabric.take_stopped().into_iter().for_each(|stop| self.fault_windows.add_stop(stop));
     }
 
     /// Records a new call; returns the number.
@@ -190,7 +190,7 @@ impl Ledger {
 
     /// Returns true if the call's server was draining.
     fn drains(&self, call: &Call) -> bool {
-        self.troubles.drains(call.server.host, call.issued_ns, self.now_ns)
+        self.fault_windows.drains(call.server.host, call.issued_ns, self.now_ns)
     }
 
     fn is_too_large(&self, call: &Call) -> bool {
@@ -262,7 +262,7 @@ impl Ledger {
         match (deadline_ns, seen_ns) {
             (None, None) => true,
             (Some(deadline_ns), Some(seen_ns)) => {
-                let stop_ns = self.troubles.longest_stop_ns(server, issued_ns, self.now_ns);
+                let stop_ns = self.fault_windows.longest_stop_ns(server, issued_ns, self.now_ns);
                 let earliest_ns = deadline_ns.saturating_sub(ROUNDED_NS + stop_ns);
                 let left_ns = left_ns.unwrap_or(issued_ns);
                 let latest_ns = (deadline_ns + self.turn_ns).saturating_sub(left_ns);
@@ -305,8 +305,8 @@ impl Ledger {
     }
 
     /// Records a handler's wish for a notification when the caller stops waiting.
-    pub(super) fn watch(&mut self, id: u32, party: u32) {
-        self.calls[id as usize].watch = Watch::Waits(party);
+    pub(super) fn watch(&mut self, id: u32, endpoint_number: u32) {
+        self.calls[id as usize].watch = Watch::Waits(endpoint_number);
     }
 
     /// Records the notification.
@@ -343,10 +343,10 @@ impl Ledger {
     /// calls have no bound on their duration.
     pub(super) fn doublings(&self) -> u64 {
         const FIRST_NS: u64 = 20_000;
-        const ERRAND: u64 = 16;
+        const CLIENT_CALL: u64 = 16;
         let took_ns = self.calls.iter().filter_map(|call| Some(call.ended_ns? - call.issued_ns));
         let of_calls: u64 = took_ns.map(|ns| 2 + u64::from((ns / FIRST_NS + 1).ilog2())).sum();
-        of_calls + ERRAND * self.errands.len() as u64
+        of_calls + CLIENT_CALL * self.client_calls.len() as u64
     }
 
     /// Returns calls with their waiting time, excluding the work of handlers.
@@ -533,7 +533,9 @@ impl Ledger {
     /// drains.
     fn may_refuse(&self, call: &Call, status: Status) -> bool {
         match status {
-            Status::ResourceExhausted => self.has_crews && call.spec.method == Method::Deferred,
+            Status::ResourceExhausted => {
+                self.has_worker_pools && call.spec.method == Method::Deferred
+            }
             Status::Unavailable => self.drains(call),
             _ => false,
         }
@@ -592,19 +594,19 @@ impl Ledger {
     /// Returns how long before a deadline a server may refuse a request sent at `sent_ns` or later: see
     /// [`Ledger::is_seen_rightly`].
     pub(super) fn early_ns_max(&self, server: HostId, sent_ns: u64) -> u64 {
-        ROUNDED_NS + self.troubles.longest_stop_ns(server, sent_ns, self.now_ns)
+        ROUNDED_NS + self.fault_windows.longest_stop_ns(server, sent_ns, self.now_ns)
     }
 
     /// Returns true if a call of this host ends too late after `over_ns`, its due time: by more than the
     /// stops of the host's threads since.
     pub(super) fn is_late(&self, client: HostId, over_ns: u64) -> bool {
-        let stopped_ns = self.troubles.stopped_ns(client, over_ns, self.now_ns);
+        let stopped_ns = self.fault_windows.stopped_ns(client, over_ns, self.now_ns);
         self.now_ns > over_ns + self.late_ns_max + stopped_ns
     }
 
     fn is_justified(&self, call: &Call) -> bool {
         let hosts = [call.client_at.host, call.server.host];
-        self.troubles.justify(hosts, call.issued_ns, self.now_ns)
+        self.fault_windows.justify(hosts, call.issued_ns, self.now_ns)
     }
 
     /// Records a session closed by its own client.
@@ -614,7 +616,7 @@ impl Ledger {
 
     /// Records the crash of a client with its calls.
     pub(super) fn bury(&mut self, client: u32) {
-        self.bury_errands(client);
+        self.lose_client_calls(client);
         for call in &mut self.calls {
             if call.client == client && call.end == End::Pending {
                 call.end = End::Lost;
@@ -628,7 +630,7 @@ impl Ledger {
 
     /// Checks every call at the end of the run.
     pub(super) fn close(&mut self) {
-        self.close_errands();
+        self.close_client_calls();
         for id in 0..self.calls.len() as u32 {
             if self.calls[id as usize].end == End::Pending {
                 self.break_rule(id, "never ended", &"");

@@ -14,7 +14,7 @@ use super::call::{Method, Spec};
 use super::node::{Node, Open, Target};
 use super::pattern::ID_BYTES;
 use super::scenario::Scenario;
-use super::world::{PATIENCE_NS, World};
+use super::world::{TIME_LIMIT_NS, World};
 use crate::fabric::{ActorId, CpuConfig};
 use crate::ring::{FULL_PAUSE_NS, SPINS_MAX, WAKE_NS};
 use crate::transport::SimTransport;
@@ -349,7 +349,7 @@ impl World {
 
     fn wait_for_calls(&mut self, pair: Pair) -> Result<(), String> {
         self.simulation.wake(pair.client);
-        let limit_ns = self.common.fabric.now_ns() + PATIENCE_NS;
+        let limit_ns = self.common.fabric.now_ns() + TIME_LIMIT_NS;
         while self.simulation.actor(pair.client).is_some_and(Node::is_calling) {
             if self.common.fabric.now_ns() > limit_ns {
                 return Err(format!("a call alone never ended: {pair:?}"));

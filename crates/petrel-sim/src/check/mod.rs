@@ -18,7 +18,7 @@
 //!   state it is;
 //! - **clients and groups**: a client's call ends once and in time, whatever happens to its sessions. It is
 //!   attempted at most the allowed number of times, and executed at most once unless its caller allows
-//!   more. A group's outcome follows from its members. See `errand`;
+//!   more. A group's outcome follows from its members. See `client_call`;
 //! - **workers**: requests that admission control refuses, or that the caller has cancelled, are not run;
 //! - **drains**: a draining endpoint loses no call sent to it, and ends when the last client has left;
 //! - **watched requests**: a handler that asked for a notification is notified, once, if its caller stops
@@ -57,13 +57,12 @@
 //! ```
 
 mod call;
-mod crew;
-mod errand;
+mod client_call;
+mod fault_window;
 mod ledger;
 mod measure;
 mod nemesis;
 mod node;
-mod patience;
 pub(crate) mod pattern;
 mod report;
 mod runner;
@@ -71,10 +70,11 @@ mod scenario;
 mod service;
 mod spare;
 mod swarm;
+mod timeout_policy;
 mod to_make;
-mod trouble;
 mod verdict;
 mod watch;
+mod worker_pool;
 mod workload;
 mod world;
 

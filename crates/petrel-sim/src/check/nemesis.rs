@@ -1,16 +1,16 @@
 //! Fault schedules and forged frames.
 
 use super::node::{Common, data_port};
-use super::scenario::{Scenario, Weather};
+use super::scenario::{FaultLevel, Scenario};
 use crate::control::Death;
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet, Recorded, SimAddr};
 use crate::rng::{Probability, Rng};
 
 /// A fault action.
 #[derive(Clone, Debug)]
-pub(super) enum Deed {
+pub(super) enum FaultAction {
     /// A fault window in which calls of these hosts may fail.
-    Trouble { action: Action, hosts: Vec<HostId>, for_ns: u64 },
+    FaultWindow { action: Action, hosts: Vec<HostId>, for_ns: u64 },
     /// The next turn of a host's threads stops in the middle. Opens a fault window when the stop begins.
     Stall { host: HostId, after: u64, for_ns: u64 },
     /// A host crashes.
@@ -31,37 +31,41 @@ pub(super) enum Deed {
 pub(super) const RECORDED: usize = 300;
 
 /// Draws the fault actions of a run, in order of time.
-pub(super) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, Deed)> {
-    let mut deeds = Vec::new();
-    if scenario.weather == Weather::Storm {
+pub(super) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, FaultAction)> {
+    let mut actions = Vec::new();
+    if scenario.fault_level == FaultLevel::Full {
         for _ in 0..rng.between(1, 6) {
             let at_ns = rng.between(0, scenario.active_ns);
-            add_trouble(scenario, rng, at_ns, &mut deeds);
+            add_fault_window(scenario, rng, at_ns, &mut actions);
         }
     }
     if scenario.is_attacked {
         for _ in 0..rng.between(5, 60) {
             let at_ns = rng.between(0, scenario.active_ns);
-            deeds.push((at_ns, Deed::Forge { count: rng.between(1, 40) }));
+            actions.push((at_ns, FaultAction::Forge { count: rng.between(1, 40) }));
         }
     }
-    deeds.sort_by_key(|&(at_ns, _)| at_ns);
-    deeds
+    actions.sort_by_key(|&(at_ns, _)| at_ns);
+    actions
 }
 
 /// Adds endpoints that drain and are then replaced, as an operator does, also at low fault levels.
-pub(super) fn add_drains(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u64, Deed)>) {
-    if scenario.weather == Weather::Still {
+pub(super) fn add_drains(
+    scenario: &Scenario,
+    rng: &mut Rng,
+    actions: &mut Vec<(u64, FaultAction)>,
+) {
+    if scenario.fault_level == FaultLevel::None {
         return;
     }
     for _ in 0..rng.below(3) {
         let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
         let at = data_port(host, rng.below(u64::from(scenario.endpoints_per_host)) as u16);
         let (from_ns, for_ns) = (rng.between(0, scenario.active_ns), 1 << rng.between(16, 28));
-        deeds.push((from_ns, Deed::Drain { at, for_ns }));
-        deeds.push((from_ns + for_ns, Deed::EndDrain { at }));
+        actions.push((from_ns, FaultAction::Drain { at, for_ns }));
+        actions.push((from_ns + for_ns, FaultAction::EndDrain { at }));
     }
-    deeds.sort_by_key(|&(at_ns, _)| at_ns);
+    actions.sort_by_key(|&(at_ns, _)| at_ns);
 }
 
 /// Steps of a turn after which it may stop; most turns have fewer.
@@ -70,8 +74,12 @@ const STEPS_MAX: u64 = 24;
 /// Adds threads that stop within a turn, in half of the worlds with the highest fault level, for a
 /// microsecond up to longer than a heartbeat. Half of the stops come between the reading of the clock and
 /// everything else.
-pub(super) fn add_stalls(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u64, Deed)>) {
-    if rng.below(2) == 0 || scenario.weather != Weather::Storm {
+pub(super) fn add_stalls(
+    scenario: &Scenario,
+    rng: &mut Rng,
+    actions: &mut Vec<(u64, FaultAction)>,
+) {
+    if rng.below(2) == 0 || scenario.fault_level != FaultLevel::Full {
         return;
     }
     // About as long as calls may take, and many, because most stops are near no deadline.
@@ -84,39 +92,44 @@ pub(super) fn add_stalls(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u6
         let most = rng.between(11, longest);
         let for_ns = rng.between(1_000, 1 << most);
         let at_ns = rng.below(scenario.active_ns);
-        deeds.push((at_ns, Deed::Stall { host, after, for_ns }));
+        actions.push((at_ns, FaultAction::Stall { host, after, for_ns }));
     }
-    deeds.sort_by_key(|&(at_ns, _)| at_ns);
+    actions.sort_by_key(|&(at_ns, _)| at_ns);
 }
 
-fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(u64, Deed)>) {
+fn add_fault_window(
+    scenario: &Scenario,
+    rng: &mut Rng,
+    at_ns: u64,
+    actions: &mut Vec<(u64, FaultAction)>,
+) {
     let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
     let most = rng.between(11, 26);
     let for_ns = rng.between(1_000, 1 << most);
-    let trouble = |action, hosts| Deed::Trouble { action, hosts, for_ns };
+    let window = |action, hosts| FaultAction::FaultWindow { action, hosts, for_ns };
     match rng.below(11) {
         0 => {
             let endpoint = rng.below(u64::from(scenario.endpoints_per_host)) as u16;
-            deeds.push((at_ns, Deed::Replace { at: data_port(host, endpoint) }));
+            actions.push((at_ns, FaultAction::Replace { at: data_port(host, endpoint) }));
         }
         1..4 => {
             let (from, to) = split(scenario.hosts, rng);
             let one_way = rng.below(3) == 0;
             let hosts = [from.clone(), to.clone()].concat();
-            deeds.push((at_ns, trouble(Action::Partition { from, to, one_way, for_ns }, hosts)));
+            actions.push((at_ns, window(Action::Partition { from, to, one_way, for_ns }, hosts)));
         }
-        4..6 => deeds.push((at_ns, trouble(Action::Pause { host, for_ns }, vec![host]))),
+        4..6 => actions.push((at_ns, window(Action::Pause { host, for_ns }, vec![host]))),
         6..10 => {
             let death = if rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
             let down_ns = if rng.below(15) == 0 { u64::MAX } else { for_ns };
-            deeds.push((at_ns, Deed::Crash { host, death, down_ns }));
+            actions.push((at_ns, FaultAction::Crash { host, death, down_ns }));
         }
         _ => {
             let plan = heavy_loss(rng);
             let links = if rng.below(2) == 0 { LinkSet::All } else { LinkSet::Host(host) };
             let action = Action::Faults { links, plan };
-            deeds.push((at_ns, trouble(action, all_hosts(scenario.hosts).collect())));
-            deeds.push((at_ns + for_ns, Deed::Restore));
+            actions.push((at_ns, window(action, all_hosts(scenario.hosts).collect())));
+            actions.push((at_ns + for_ns, FaultAction::Restore));
         }
     }
 }
@@ -176,12 +189,12 @@ pub(super) fn forge(common: &Common, rng: &mut Rng) {
 
 /// Injects a frame of a session, whole or truncated, from an address that is not its peer's.
 fn forge_from(common: &Common, rng: &mut Rng, from: SimAddr, recorded: Recorded, delay_ns: u64) {
-    let stranger = if from == recorded.from { SimAddr::new(from.host, 77) } else { from };
+    let wrong_peer = if from == recorded.from { SimAddr::new(from.host, 77) } else { from };
     for mut frame in recorded.frames {
         if rng.below(2) == 0 {
             frame.truncate(1 + rng.below(frame.len() as u64) as usize);
         }
-        common.fabric.inject(stranger, recorded.to, &frame, delay_ns);
+        common.fabric.inject(wrong_peer, recorded.to, &frame, delay_ns);
     }
 }
 

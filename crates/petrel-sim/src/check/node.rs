@@ -10,16 +10,16 @@ use petrel::endpoint::{EndpointConfig, Responder, SessionId, SessionState};
 use petrel::{Context, Endpoint, MsgBuf, Reply};
 
 use super::call::{Call, End, Spec, Watch};
-use super::crew::{self, Crew};
-use super::errand::Patron;
+use super::client_call::SimulatedCaller;
 use super::ledger::Ledger;
-use super::patience::ToCancel;
 use super::pattern::{self, SCRIBBLE_BYTE};
 use super::scenario::Scenario;
 use super::service;
 use super::spare::Spare;
+use super::timeout_policy::ToCancel;
 use super::to_make::ToMake;
-use super::watch::Witness;
+use super::watch::WireChecker;
+use super::worker_pool::{self, WorkerPool};
 use crate::control::{ControlNetwork, Scripted, SimControl};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::rng::Rng;
@@ -35,7 +35,7 @@ pub(super) struct Common {
     pub(super) fabric: FabricHandle,
     pub(super) control: ControlNetwork,
     pub(super) ledger: Rc<RefCell<Ledger>>,
-    pub(super) witness: Rc<RefCell<Witness>>,
+    pub(super) wire_checker: Rc<RefCell<WireChecker>>,
     pub(super) phase: Cell<Phase>,
 }
 
@@ -60,7 +60,7 @@ pub(super) enum Phase {
 pub(super) struct Shared {
     pub(super) common: Rc<Common>,
     /// Number of this endpoint in this incarnation.
-    pub(super) party: u32,
+    pub(super) endpoint_number: u32,
     pub(super) at: SimAddr,
     pub(super) rng: RefCell<Rng>,
     pub(super) deferred: RefCell<Vec<Deferred>>,
@@ -75,7 +75,7 @@ pub(super) struct Shared {
     /// Request buffers that came back, for the next calls.
     pub(super) spare: RefCell<Spare>,
     /// The worker pool.
-    pub(super) crew: RefCell<Crew>,
+    pub(super) worker_pool: RefCell<WorkerPool>,
 }
 
 /// A session for nested calls.
@@ -166,7 +166,7 @@ pub(super) struct Node {
     pub(super) begun: Phase,
     pub(super) probed: bool,
     /// The simulated caller for client and group calls.
-    pub(super) patron: Option<Patron>,
+    pub(super) caller: Option<SimulatedCaller>,
     pub(super) is_draining: bool,
 }
 
@@ -199,12 +199,12 @@ impl Shared {
         let on_rejection = Rc::clone(&on_end);
         // The time of the call's clock reading, if any.
         let now_ns = self.common.fabric.next_reading_ns();
-        let patience = self.patience(self.ledger().call_count() as u32);
+        let timeout_policy = self.timeout_policy(self.ledger().call_count() as u32);
         let inherited_ns = cx.deadline_ns();
         self.ledger().check_inherited(parent, inherited_ns);
         let call = Call {
             spec,
-            client: self.party,
+            client: self.endpoint_number,
             client_at: self.at,
             server,
             session,
@@ -213,7 +213,10 @@ impl Shared {
             issued_ns: self.ledger().now_ns,
             ended_ns: None,
             left_ns: None,
-            deadline_ns: [patience.deadline_ns(now_ns), inherited_ns].into_iter().flatten().min(),
+            deadline_ns: [timeout_policy.deadline_ns(now_ns), inherited_ns]
+                .into_iter()
+                .flatten()
+                .min(),
             is_cancelled: false,
             seen_ns: None,
             watch: Watch::No,
@@ -231,17 +234,17 @@ impl Shared {
             shared.ledger().check_inherited(parent, cx.deadline_ns());
             let succeeded = shared.ledger().end(id, &reply);
             if !succeeded {
-                let witness = &mut shared.common.witness.borrow_mut();
-                witness.lose_count(shared.at, reply.session.index);
+                let wire_checker = &mut shared.common.wire_checker.borrow_mut();
+                wire_checker.lose_count(shared.at, reply.session.index);
             }
             shared.get_back(reply.request);
             if let Some(on_end) = on_end.take() {
                 on_end(cx, succeeded.then_some(reply.response));
             }
         };
-        let (method, options) = (spec.method.number(), patience.options(now_ns));
+        let (method, options) = (spec.method.number(), timeout_policy.options(now_ns));
         let made = ToMake { session, method, request, response, options }.make(cx, id, on_reply);
-        if let (Ok(Some(key)), Some(after_ns)) = (&made, patience.cancel_after_ns) {
+        if let (Ok(Some(key)), Some(after_ns)) = (&made, timeout_policy.cancel_after_ns) {
             let to_cancel = ToCancel { at_ns: now_ns + after_ns, key: *key, id };
             self.to_cancel.borrow_mut().push(to_cancel);
         }
@@ -274,7 +277,7 @@ impl Actor for Node {
         self.passes += 1;
         self.shared.ledger().turn_ns = now_ns;
         service::answer_due(&self.shared, &mut self.endpoint, now_ns);
-        crew::run(&self.shared, &mut self.endpoint);
+        worker_pool::run(&self.shared, &mut self.endpoint);
         self.cancel_due(now_ns);
         self.work(now_ns);
         // A turn begins with a reading of the clock.
@@ -310,8 +313,9 @@ impl Node {
     fn deadline(&self) -> Option<u64> {
         let answer = self.shared.deferred.borrow().iter().map(|deferred| deferred.due_ns).min();
         let work = (self.next_work_ns < u64::MAX).then_some(self.next_work_ns);
-        let (own, crew) = (self.endpoint.next_due_ns(), self.shared.crew.borrow().next_ns());
-        [answer, work, own, crew, self.next_cancel_ns()].into_iter().flatten().min()
+        let (own, worker_pool) =
+            (self.endpoint.next_due_ns(), self.shared.worker_pool.borrow().next_ns());
+        [answer, work, own, worker_pool, self.next_cancel_ns()].into_iter().flatten().min()
     }
 
     /// Returns true if this node has nothing left to do in its phase.
@@ -321,7 +325,7 @@ impl Node {
             return false;
         }
         match phase {
-            Phase::Active => self.calls_left == 0 && !self.has_errands_left(),
+            Phase::Active => self.calls_left == 0 && !self.has_client_calls_left(),
             Phase::Draining => !self.is_calling(),
             Phase::Probing => self.probed && !self.is_calling(),
             Phase::Resting => self.serves_nothing() && self.left_at_rest().is_none(),
@@ -338,7 +342,7 @@ impl Node {
     fn serves_nothing(&self) -> bool {
         self.endpoint.stats().tasks == 0
             && self.shared.deferred.borrow().is_empty()
-            && self.shared.crew.borrow().is_idle()
+            && self.shared.worker_pool.borrow().is_idle()
     }
 
     /// Returns leftover state of a node that has closed everything.
@@ -376,7 +380,7 @@ impl Node {
 
     /// Closes a session of the node, in either role.
     pub(super) fn close(&mut self, session: SessionId) {
-        self.shared.ledger().close_here(self.shared.party, session);
+        self.shared.ledger().close_here(self.shared.endpoint_number, session);
         self.endpoint.close(session);
     }
 

@@ -2,12 +2,12 @@
 
 use petrel_proto::counters::Counters;
 
-use super::errand;
+use super::client_call;
 use super::ledger::Counts;
 use super::watch::ContentCounts;
 use crate::control::ControlStats;
 use crate::fabric::{DropReason, FabricStats};
-use crate::{nexus, party};
+use crate::{multicast_world, nexus};
 
 /// The results of a seed that kept all rules.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct Report {
     /// Calls made, including nested calls.
     pub calls: u64,
     /// Fault windows: crashes, partitions, pauses and further events that may make calls fail.
-    pub troubles: u64,
+    pub fault_windows: u64,
     /// Counters of the protocol, summed over all endpoints.
     pub protocol: Counters,
     /// Counters of the network.
@@ -30,13 +30,13 @@ pub struct Report {
     /// Counters of the control planes.
     pub control: ControlStats,
     /// Frames checked against the specification.
-    pub frames_witnessed: u64,
+    pub frames_checked: u64,
     /// The report of the seed's nexus world.
     pub nexus: nexus::Report,
     /// The report of the seed's multicast world, if present.
-    pub party: party::Report,
+    pub multicast_world: multicast_world::Report,
     pub(super) counts: Counts,
-    pub(super) errands: errand::Counts,
+    pub(super) client_calls: client_call::Counts,
     pub(super) contents: ContentCounts,
     pub(super) buffers_reused: u64,
 }
@@ -46,7 +46,7 @@ impl Report {
     /// outcomes of calls.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (protocol, fabric, control) = (&self.protocol, &self.fabric, &self.control);
-        let errands = &self.errands;
+        let client_calls = &self.client_calls;
         [
             ("calls", self.calls),
             ("calls_nested", self.counts.nested),
@@ -61,13 +61,13 @@ impl Report {
             ("calls_rejected", self.counts.rejected),
             ("calls_lost_with_client", self.counts.lost),
             ("handlers_run", self.counts.executed),
-            ("troubles", self.troubles),
+            ("fault_windows", self.fault_windows),
             ("crashes", fabric.crashes),
             ("partitions", fabric.partitions),
             ("pauses", fabric.pauses),
             ("stalls", fabric.stalls),
             ("packets", fabric.sent),
-            ("frames_witnessed", self.frames_witnessed),
+            ("frames_checked", self.frames_checked),
             ("payloads_checked", self.contents.all),
             ("payloads_checked_of_repetitions", self.contents.repeated),
             ("payloads_checked_of_ended_calls", self.contents.stale),
@@ -124,8 +124,8 @@ impl Report {
             ("virtual_ms", self.virtual_ns / 1_000_000),
         ]
         .into_iter()
-        .chain(errands.iter())
+        .chain(client_calls.iter())
         .chain(self.nexus.iter())
-        .chain(self.party.iter())
+        .chain(self.multicast_world.iter())
     }
 }

@@ -9,10 +9,10 @@ use super::report::Report;
 use super::world::World;
 use crate::seeds::{self, Failure, Progress, Summary};
 use crate::trace::Trace;
-use crate::{nexus, party};
+use crate::{multicast_world, nexus};
 
 /// Number of seeds per additional multicast world.
-const SEEDS_PER_PARTY: u64 = 8;
+const SEEDS_PER_MULTICAST_WORLD: u64 = 8;
 
 /// Number of seeds per nexus world, which costs a quarter of a world of endpoints.
 const SEEDS_PER_NEXUS: u64 = 2;
@@ -30,7 +30,7 @@ pub struct Options {
 }
 
 /// Runs the world of a seed, for every second seed also a [nexus](crate::nexus) world, and for every eighth
-/// seed also a [multicast](crate::party) world, and checks all rules.
+/// seed also a [multicast](crate::multicast_world) world, and checks all rules.
 ///
 /// # Errors
 /// The first broken rule. A panic counts as one.
@@ -54,11 +54,17 @@ pub fn run_seed_traced(seed: u64, options: &Options, trace: Trace) -> Result<Rep
         } else {
             (nexus::Report::default(), trace)
         };
-        let has_party = !options.has_everything && seed.is_multiple_of(SEEDS_PER_PARTY);
-        let party = if has_party { party::run_world(seed)? } else { party::Report::default() };
+        let has_multicast_world =
+            !options.has_everything && seed.is_multiple_of(SEEDS_PER_MULTICAST_WORLD);
+        let multicast_world = if has_multicast_world {
+            multicast_world::run_world(seed)?
+        } else {
+            multicast_world::Report::default()
+        };
         let report = World::new(seed, options, trace)?.run(seed)?;
-        let digest = report.digest ^ nexus.digest.rotate_left(1) ^ party.digest.rotate_left(2);
-        Ok(Report { nexus, party, digest, ..report })
+        let digest =
+            report.digest ^ nexus.digest.rotate_left(1) ^ multicast_world.digest.rotate_left(2);
+        Ok(Report { nexus, multicast_world, digest, ..report })
     })
 }
 

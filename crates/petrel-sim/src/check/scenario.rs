@@ -21,13 +21,13 @@ use super::swarm::{Feature, Swarm};
 
 /// The fault level of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weather {
+pub(super) enum FaultLevel {
     /// No faults, and long queues.
-    Still,
+    None,
     /// Packets are lost, copied, reordered and delayed, but no call may fail because of this.
-    Breeze,
+    Recoverable,
     /// Hosts, processes and the network fail, too.
-    Storm,
+    Full,
 }
 
 /// Maximum number of hosts: fault windows store hosts as bits of a word.
@@ -36,7 +36,7 @@ const HOSTS_MAX: u64 = 50;
 /// The settings of a world.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
-    pub(super) weather: Weather,
+    pub(super) fault_level: FaultLevel,
     /// Omitted features.
     pub(super) swarm: Swarm,
     pub(super) hosts: u16,
@@ -102,10 +102,10 @@ impl Path {
 
 impl Scenario {
     pub(super) fn draw(rng: &mut Rng) -> Self {
-        let weather = match rng.below(20) {
-            0..2 => Weather::Still,
-            2..10 => Weather::Breeze,
-            _ => Weather::Storm,
+        let fault_level = match rng.below(20) {
+            0..2 => FaultLevel::None,
+            2..10 => FaultLevel::Recoverable,
+            _ => FaultLevel::Full,
         };
         // A few worlds move messages of the largest size, and are small so as to be quick.
         let is_giant = rng.below(100) == 0;
@@ -117,10 +117,10 @@ impl Scenario {
             0 => rng.between(64 << 10, 512 << 10) as u32,
             _ => 8 << 20,
         };
-        let (topology, path) = draw_topology(rng, hosts, weather);
+        let (topology, path) = draw_topology(rng, hosts, fault_level);
         let bytes_all = if is_giant { 80 << 20 } else { 200_000 << rng.below(6) };
         Self {
-            weather,
+            fault_level,
             swarm: Swarm::default(),
             hosts,
             endpoints_per_host,
@@ -128,8 +128,12 @@ impl Scenario {
             path,
             fabric: draw_fabric(rng),
             control: draw_control(rng),
-            faults: if weather == Weather::Still { FaultPlan::NONE } else { draw_faults(rng) },
-            is_attacked: weather != Weather::Still && rng.below(3) == 0,
+            faults: if fault_level == FaultLevel::None {
+                FaultPlan::NONE
+            } else {
+                draw_faults(rng)
+            },
+            is_attacked: fault_level != FaultLevel::None && rng.below(3) == 0,
             active_ns: rng.between(2_000_000, 150_000_000),
             calls: (rng.between(50, if is_giant { 100 } else { 600 }) / endpoints).max(4) as u32,
             bytes: bytes_all / endpoints,
@@ -138,9 +142,9 @@ impl Scenario {
             sessions_per_target: rng.between(1, 3),
             message_bytes_max,
             deferred_ns_max: 1 << rng.between(10, 26),
-            closes_sessions: weather == Weather::Storm && rng.below(2) == 0,
+            closes_sessions: fault_level == FaultLevel::Full && rng.below(2) == 0,
             numbers_collide: rng.below(2) == 0,
-            is_impatient: weather == Weather::Storm && rng.below(4) == 0,
+            is_impatient: fault_level == FaultLevel::Full && rng.below(4) == 0,
             is_crowded: rng.below(20) == 0,
             memory_is_tight: rng.below(20) == 0,
             has_large: is_giant,
@@ -156,7 +160,7 @@ impl Scenario {
         self.hosts = rng.between(20, HOSTS_MAX) as u16;
         self.endpoints_per_host = 1;
         let hosts = u64::from(self.hosts);
-        (self.topology, self.path) = draw_topology(rng, self.hosts, self.weather);
+        (self.topology, self.path) = draw_topology(rng, self.hosts, self.fault_level);
         // Client and group calls are a third of all calls.
         (self.calls, self.bytes) = ((CALLS / hosts) as u32, BYTES / hosts);
         self.message_bytes_max = 1 << 20;
@@ -235,14 +239,14 @@ impl Scenario {
 
     /// Returns true if callers use deadlines and cancels, as in two thirds of the worlds. Also derived
     /// without a draw.
-    pub(super) fn gives_up(&self) -> bool {
-        !self.active_ns.is_multiple_of(3) && self.swarm.allows(Feature::GivingUp)
+    pub(super) fn uses_timeouts(&self) -> bool {
+        !self.active_ns.is_multiple_of(3) && self.swarm.allows(Feature::Timeouts)
     }
 
-    /// Returns true if nodes also make client and group calls, and workers answer; see `errand`. Also
+    /// Returns true if nodes also make client and group calls, and workers answer; see `client_call`. Also
     /// derived without a draw.
-    pub(super) fn has_errands(&self) -> bool {
-        !(self.active_ns / 12).is_multiple_of(3) && self.swarm.allows(Feature::Errands)
+    pub(super) fn has_client_calls(&self) -> bool {
+        !(self.active_ns / 12).is_multiple_of(3) && self.swarm.allows(Feature::ClientCalls)
     }
 
     /// Returns how long after its deadline a call may end: a tick of the timer wheel, and the consecutive
@@ -281,7 +285,7 @@ impl Scenario {
 
     /// Returns the faults of ring wake-ups, with probabilities taken from those of packets.
     pub(super) fn wake_faults(&self) -> WakeFaults {
-        if self.weather == Weather::Still {
+        if self.fault_level == FaultLevel::None {
             return WakeFaults::default();
         }
         let FaultPlan { loss, reorder, reorder_within_ns, .. } = self.faults;
@@ -330,12 +334,12 @@ fn draw_rto(rng: &mut Rng) -> RtoBounds {
     }
 }
 
-fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> (Topology, Path) {
+fn draw_topology(rng: &mut Rng, hosts: u16, fault_level: FaultLevel) -> (Topology, Path) {
     let link = LinkConfig {
         rate_bps: rng.between(1, 100) * 1_000_000_000,
         delay_ns: 1 << rng.between(7, 15),
     };
-    let is_roomy = weather == Weather::Still || rng.below(2) == 0;
+    let is_roomy = fault_level == FaultLevel::None || rng.below(2) == 0;
     let nic = if is_roomy {
         NicConfig { rx_packets: 1 << 16, rx_bytes: 64 << 20, ..NicConfig::default() }
     } else {
@@ -426,12 +430,14 @@ mod tests {
     }
 
     #[test]
-    fn draw__has_every_weather() {
-        let count = |weather| {
-            (0..200).filter(|&seed| Scenario::draw(&mut Rng::new(seed)).weather == weather).count()
+    fn draw__has_every_fault_level() {
+        let count = |fault_level| {
+            (0..200)
+                .filter(|&seed| Scenario::draw(&mut Rng::new(seed)).fault_level == fault_level)
+                .count()
         };
-        assert!(count(Weather::Still) > 5);
-        assert!(count(Weather::Breeze) > 40);
-        assert!(count(Weather::Storm) > 40);
+        assert!(count(FaultLevel::None) > 5);
+        assert!(count(FaultLevel::Recoverable) > 40);
+        assert!(count(FaultLevel::Full) > 40);
     }
 }

@@ -6,10 +6,10 @@ use petrel::endpoint::{Handled, Responder};
 use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{GROWN_BYTES, Method, Spec, answer_seed, fail_status};
-use super::crew::{self, Task};
-use super::errand::{Order, Work};
+use super::client_call::{Order, Work};
 use super::node::{Answer, Deferred, Shared, SimEndpoint};
 use super::pattern;
+use super::worker_pool::{self, Task};
 
 /// Registers the handlers.
 pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
@@ -26,17 +26,17 @@ pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
 /// Handles a client or group call.
 fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Work) -> Handled {
     shared.served.borrow_mut().insert(request.session());
-    if work == Work::Crew {
-        return crew::enlist(shared, cx, request, Task::Errand(work));
+    if work == Work::WorkerPool {
+        return worker_pool::enqueue(shared, cx, request, Task::ClientCall(work));
     }
     let id = pattern::id_of(request.data()).unwrap_or_default();
     if work.is_refused(id, shared.at) {
         return request.refuse(cx, Status::FailedPrecondition, "not here");
     }
     let deadline_ns = request.deadline_ns(cx);
-    let order = shared.ledger().execute_errand(shared.at, work, request.data(), deadline_ns);
+    let order = shared.ledger().execute_client_call(shared.at, work, request.data(), deadline_ns);
     let Some(Order { id, seed, len, delay_ns }) = order else {
-        return request.fail(cx, Status::Internal, "no such errand");
+        return request.fail(cx, Status::Internal, "no such client call");
     };
     if work == Work::AtOnce {
         return transform(cx, request, seed, len, id);
@@ -55,8 +55,8 @@ fn handle(
     method: Method,
 ) -> Handled {
     shared.served.borrow_mut().insert(request.session());
-    if method == Method::Deferred && shared.common.scenario.has_errands() {
-        return crew::enlist(shared, cx, request, Task::Call(method));
+    if method == Method::Deferred && shared.common.scenario.has_client_calls() {
+        return worker_pool::enqueue(shared, cx, request, Task::Call(method));
     }
     let deadline_ns = request.deadline_ns(cx);
     let id = shared.ledger().execute(shared.at, method, request.data(), deadline_ns);
@@ -148,7 +148,7 @@ pub(super) fn answer_by(responder: Responder, cx: &mut Context<'_>, seed: u64, l
 /// Asks for a notification when the caller stops waiting, in half of the handlers with delayed answers.
 fn watch(shared: &Rc<Shared>, cx: &mut Context<'_>, responder: &Responder, id: u32) {
     if id % 4 < 2 {
-        shared.ledger().watch(id, shared.party);
+        shared.ledger().watch(id, shared.endpoint_number);
         let told = Rc::clone(shared);
         cx.on_cancel(responder, move |_, _| told.ledger().tell(id));
     }

@@ -7,7 +7,7 @@
 //! meaning.
 
 use super::call::Method;
-use super::nemesis::Deed;
+use super::nemesis::FaultAction;
 use super::scenario::Scenario;
 use crate::fabric::Action;
 use crate::rng::{Probability, Rng};
@@ -26,9 +26,9 @@ pub(super) enum Feature {
     /// Response buffers that are too long or too short.
     Slack,
     /// Deadlines and cancels.
-    GivingUp,
+    Timeouts,
     /// Clients, groups and workers.
-    Errands,
+    ClientCalls,
     Loss,
     Copies,
     Disorder,
@@ -85,17 +85,19 @@ impl Swarm {
     }
 
     /// Returns true if the world has the feature of a fault action.
-    pub(super) fn allows_deed(self, deed: &Deed) -> bool {
-        let feature = match deed {
-            Deed::Trouble { action: Action::Partition { .. }, .. } => Feature::Partitions,
-            Deed::Trouble { action: Action::Pause { .. }, .. } => Feature::Pauses,
-            Deed::Trouble { .. } => Feature::HeavyLoss,
-            Deed::Stall { .. } => Feature::Stalls,
-            Deed::Crash { .. } => Feature::Crashes,
-            Deed::Replace { .. } => Feature::Replacing,
-            Deed::Drain { .. } | Deed::EndDrain { .. } => Feature::Drains,
-            Deed::Forge { .. } => Feature::Forging,
-            Deed::Restore => return true,
+    pub(super) fn allows_action(self, action: &FaultAction) -> bool {
+        let feature = match action {
+            FaultAction::FaultWindow { action: Action::Partition { .. }, .. } => {
+                Feature::Partitions
+            }
+            FaultAction::FaultWindow { action: Action::Pause { .. }, .. } => Feature::Pauses,
+            FaultAction::FaultWindow { .. } => Feature::HeavyLoss,
+            FaultAction::Stall { .. } => Feature::Stalls,
+            FaultAction::Crash { .. } => Feature::Crashes,
+            FaultAction::Replace { .. } => Feature::Replacing,
+            FaultAction::Drain { .. } | FaultAction::EndDrain { .. } => Feature::Drains,
+            FaultAction::Forge { .. } => Feature::Forging,
+            FaultAction::Restore => return true,
         };
         self.allows(feature)
     }

@@ -5,7 +5,7 @@ use petrel_proto::counters::Counters;
 use super::call::Call;
 use super::ledger::Gap;
 use super::report::Report;
-use super::scenario::{Scenario, Weather};
+use super::scenario::{FaultLevel, Scenario};
 use super::world::World;
 
 /// Maximum time of a call for queues and lost packets, excluding the links: consecutive losses are probed
@@ -77,15 +77,15 @@ impl World {
             seed,
             digest: self.common.fabric.digest() ^ ledger.digest,
             nexus: Default::default(),
-            party: Default::default(),
+            multicast_world: Default::default(),
             virtual_ns: self.common.fabric.now_ns(),
             calls: ledger.call_count() as u64,
             counts: ledger.counts,
-            errands: ledger.errand_counts,
-            troubles: ledger.troubles.count() as u64,
+            client_calls: ledger.client_call_counts,
+            fault_windows: ledger.fault_windows.count() as u64,
             protocol: self.counters,
-            frames_witnessed: self.common.witness.borrow().frames,
-            contents: self.common.witness.borrow().content_counts(),
+            frames_checked: self.common.wire_checker.borrow().frames,
+            contents: self.common.wire_checker.borrow().content_counts(),
             buffers_reused: self.buffers_reused,
             fabric: stats,
             control: self.common.control.stats(),
@@ -107,7 +107,9 @@ impl World {
             Some((name, count)) if !self.common.scenario.is_attacked => {
                 Err(format!("{name} is {count}, and nobody forged anything"))
             }
-            _ if self.common.scenario.weather == Weather::Still => self.check_stillness(),
+            _ if self.common.scenario.fault_level == FaultLevel::None => {
+                self.check_without_faults()
+            }
             _ => Ok(()),
         }
     }
@@ -119,7 +121,7 @@ impl World {
     /// fault windows lose whole windows of packets.
     fn check_economy(&self) -> Result<(), String> {
         let ledger = self.common.ledger.borrow();
-        if self.common.scenario.goes_back_n() || ledger.troubles.count() > 0 {
+        if self.common.scenario.goes_back_n() || ledger.fault_windows.count() > 0 {
             return Ok(());
         }
         let (fabric, counters) = (self.common.fabric.stats(), &self.counters);
@@ -145,14 +147,14 @@ impl World {
     /// allowed queueing delay. The controller guarantees its minimum rate at any time.
     fn check_longest(&self) -> Result<(), String> {
         let (ledger, scenario) = (self.common.ledger.borrow(), &self.common.scenario);
-        if ledger.troubles.count() > 0 {
+        if ledger.fault_windows.count() > 0 {
             return Ok(());
         }
         let bytes = scenario.bytes * u64::from(scenario.endpoints());
         let bound_ns = STALL_NS_MAX + 10 * scenario.path.sending_ns(bytes);
-        let witness = self.common.witness.borrow();
+        let wire_checker = self.common.wire_checker.borrow();
         let gap = |call: &Call| {
-            let packet_bytes = witness.packet_bytes(call.client_at, call.session.index);
+            let packet_bytes = wire_checker.packet_bytes(call.client_at, call.session.index);
             let is_controlled = ledger.controlled.contains(&call.client);
             let gap_ns = if is_controlled { Scenario::gap_ns_max(packet_bytes) } else { 0 };
             Gap { packet_bytes, gap_ns }
@@ -170,7 +172,7 @@ impl World {
     }
 
     /// Checks that without losses and delays, nothing is detected as lost or retransmitted.
-    fn check_stillness(&self) -> Result<(), String> {
+    fn check_without_faults(&self) -> Result<(), String> {
         let Counters { timeouts, probes, losses_detected, packets_retransmitted, .. } =
             self.counters;
         // A slow handler is probed.

@@ -31,7 +31,7 @@ impl Node {
             self.sweep();
             self.open_some();
             self.issue_some();
-            self.run_errands();
+            self.run_client_calls();
             self.disturb();
             self.next_work_ns = self.draw_next_work_ns(now_ns);
         } else if phase == Phase::Draining {
@@ -159,7 +159,7 @@ impl Node {
             let hosts = self.targets.iter().map(|target| target.at.host);
             let now_ns = self.shared.common.fabric.now_ns();
             let all: Vec<_> = hosts.chain([self.shared.at.host]).collect();
-            self.shared.ledger().troubles.add(all, now_ns, 0);
+            self.shared.ledger().fault_windows.add(all, now_ns, 0);
             self.endpoint.close(session);
         }
     }

@@ -10,17 +10,17 @@ use petrel::endpoint::SessionId;
 use petrel_proto::Recovery;
 use petrel_proto::counters::Counters;
 
-use super::crew::Crew;
-use super::errand::Patron;
+use super::client_call::SimulatedCaller;
 use super::ledger::Ledger;
-use super::nemesis::{self, Deed};
+use super::nemesis::{self, FaultAction};
 use super::node::{Common, Limits, Node, Phase, Shared, Target, data_port};
 use super::report::Report;
 use super::runner::Options;
 use super::scenario::Scenario;
 use super::service;
 use super::swarm::{Feature, Swarm};
-use super::watch::Witness;
+use super::watch::WireChecker;
+use super::worker_pool::WorkerPool;
 use crate::control::{ControlNetwork, Death};
 use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr, Stopped};
 use crate::ring::WakeFaults;
@@ -30,7 +30,7 @@ use crate::trace::Trace;
 use crate::transport::SimTransport;
 
 /// Virtual time limit: a call or phase that has not ended by then never will.
-pub(super) const PATIENCE_NS: u64 = 60_000_000_000;
+pub(super) const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
 /// The first and the longest interval between checks for the end of a phase.
 const LOOK_NS: u64 = 500_000;
@@ -57,8 +57,8 @@ const STREAM_DRAINS: u32 = 2;
 const STREAM_RINGS: u32 = 3;
 /// A number with which the seeds on the regression list have no stalls.
 const STREAM_STALLS: u32 = 304;
-const STREAM_PARTY: u32 = 0x1_0000;
-const STREAM_PATRON: u32 = 0x2_0000;
+const STREAM_ENDPOINT: u32 = 0x1_0000;
+const STREAM_CALLER: u32 = 0x2_0000;
 const STREAM_MEDIUM: u32 = 0x3_0000;
 
 pub(super) struct World {
@@ -67,7 +67,7 @@ pub(super) struct World {
     rng: Rng,
     /// The kinds of pending crashes, by host.
     deaths: BTreeMap<HostId, Death>,
-    parties: u32,
+    endpoints_made: u32,
     /// Counters of all crashed endpoints, and at the end of all endpoints.
     pub(super) counters: Counters,
     /// Reused request buffers; of crashed endpoints, and at the end of all.
@@ -98,43 +98,50 @@ impl World {
             control.share_memory(fabric.rng(STREAM_RINGS).next_u64());
         }
         let mut ledger = Ledger::default();
-        ledger.troubles.aftermath_ns = scenario.aftermath_ns();
+        ledger.fault_windows.aftermath_ns = scenario.aftermath_ns();
         ledger.memory_is_tight = scenario.memory_is_tight;
         ledger.is_impatient = scenario.is_impatient;
         ledger.late_ns_max = scenario.late_ns_max();
         ledger.is_crowded = scenario.is_crowded;
-        ledger.has_crews = scenario.has_errands();
+        ledger.has_worker_pools = scenario.has_client_calls();
         ledger.message_bytes_max = scenario.message_bytes_max;
         let ledger = Rc::new(RefCell::new(ledger));
-        let witness = Rc::new(RefCell::new(Witness::of_calls(Rc::clone(&ledger))));
+        let wire_checker = Rc::new(RefCell::new(WireChecker::of_calls(Rc::clone(&ledger))));
         let common = Rc::new(Common {
             scenario,
             fabric: fabric.clone(),
             control,
             ledger,
-            witness: Rc::clone(&witness),
+            wire_checker: Rc::clone(&wire_checker),
             phase: Cell::new(Phase::Active),
         });
-        fabric.watch(move |sight| witness.borrow_mut().see(sight));
+        fabric.watch(move |sight| wire_checker.borrow_mut().see(sight));
         let rng = fabric.rng(STREAM_NEMESIS);
         let simulation = Simulation::new(fabric);
         let counters = Counters::default();
         let deaths = BTreeMap::new();
-        let mut world =
-            Self { common, simulation, rng, deaths, parties: 0, counters, buffers_reused: 0 };
+        let mut world = Self {
+            common,
+            simulation,
+            rng,
+            deaths,
+            endpoints_made: 0,
+            counters,
+            buffers_reused: 0,
+        };
         (0..world.common.scenario.hosts).try_for_each(|host| world.start_host(HostId(host)))?;
         Ok(world)
     }
 
     /// Runs from the first call to the last check.
     pub(super) fn run(mut self, seed: u64) -> Result<Report, String> {
-        self.run_storm()?;
+        self.run_faults()?;
         self.calm()?;
         self.begin(Phase::Draining);
         self.run_until_done()?;
         // Wait until dead links are detected: nodes must not probe over dead links.
         self.run_for(self.common.scenario.aftermath_ns())?;
-        self.common.ledger.borrow_mut().troubles.aftermath_ns = 0;
+        self.common.ledger.borrow_mut().fault_windows.aftermath_ns = 0;
         self.begin(Phase::Probing);
         self.run_until_done()?;
         self.begin(Phase::Resting);
@@ -147,7 +154,7 @@ impl World {
         self.check_end(seed)
     }
 
-    fn run_storm(&mut self) -> Result<(), String> {
+    fn run_faults(&mut self) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         let scenario = &common.scenario;
         self.set_faults(scenario.faults);
@@ -155,53 +162,53 @@ impl World {
         if scenario.is_attacked {
             common.fabric.tap(nemesis::RECORDED);
         }
-        let mut deeds = nemesis::plan(scenario, &mut self.rng);
-        if scenario.has_errands() {
-            nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut deeds);
+        let mut actions = nemesis::plan(scenario, &mut self.rng);
+        if scenario.has_client_calls() {
+            nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut actions);
         }
-        nemesis::add_stalls(scenario, &mut common.fabric.rng(STREAM_STALLS), &mut deeds);
-        deeds.retain(|(_, deed)| scenario.swarm.allows_deed(deed));
-        for (at_ns, deed) in deeds {
+        nemesis::add_stalls(scenario, &mut common.fabric.rng(STREAM_STALLS), &mut actions);
+        actions.retain(|(_, action)| scenario.swarm.allows_action(action));
+        for (at_ns, action) in actions {
             self.run_to(at_ns)?;
             self.check_tables()?;
-            self.perform(deed)?;
+            self.perform(action)?;
         }
         self.run_to(scenario.active_ns)
     }
 
-    fn perform(&mut self, deed: Deed) -> Result<(), String> {
+    fn perform(&mut self, action: FaultAction) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         let now_ns = common.fabric.now_ns();
-        match deed {
-            Deed::Trouble { action, hosts, for_ns } => {
+        match action {
+            FaultAction::FaultWindow { action, hosts, for_ns } => {
                 let mut ledger = common.ledger.borrow_mut();
                 match action {
                     Action::Pause { host, for_ns } => {
-                        ledger.troubles.add_pause(Stopped { host, from_ns: now_ns, for_ns });
+                        ledger.fault_windows.add_pause(Stopped { host, from_ns: now_ns, for_ns });
                     }
-                    _ => ledger.troubles.add(hosts, now_ns, for_ns),
+                    _ => ledger.fault_windows.add(hosts, now_ns, for_ns),
                 }
                 drop(ledger);
                 common.fabric.apply(action);
             }
-            Deed::Stall { host, after, for_ns } => {
+            FaultAction::Stall { host, after, for_ns } => {
                 common.fabric.apply(Action::Stall { host, after, for_ns });
             }
-            Deed::Crash { host, death, down_ns } => {
+            FaultAction::Crash { host, death, down_ns } => {
                 if common.fabric.is_up(host) {
-                    common.ledger.borrow_mut().troubles.add([host], now_ns, down_ns);
+                    common.ledger.borrow_mut().fault_windows.add([host], now_ns, down_ns);
                     self.deaths.insert(host, death);
                     common.fabric.apply(Action::Crash { host, down_ns });
                 }
             }
-            Deed::Replace { at } => {
-                common.ledger.borrow_mut().troubles.add([at.host], now_ns, 0);
+            FaultAction::Replace { at } => {
+                common.ledger.borrow_mut().fault_windows.add([at.host], now_ns, 0);
                 return self.replace(at);
             }
-            Deed::Drain { at, for_ns } => self.begin_drain(at, for_ns),
-            Deed::EndDrain { at } => return self.end_drain(at),
-            Deed::Restore => self.set_faults(common.scenario.faults),
-            Deed::Forge { count } => {
+            FaultAction::Drain { at, for_ns } => self.begin_drain(at, for_ns),
+            FaultAction::EndDrain { at } => return self.end_drain(at),
+            FaultAction::Restore => self.set_faults(common.scenario.faults),
+            FaultAction::Forge { count } => {
                 (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
             }
         }
@@ -230,8 +237,8 @@ impl World {
         let now_ns = self.common.fabric.now_ns();
         self.common.fabric.note(format_args!("DRAIN {at}"));
         let mut ledger = self.common.ledger.borrow_mut();
-        ledger.errand_counts.drains += 1;
-        ledger.troubles.add_drain(at.host, now_ns, for_ns);
+        ledger.client_call_counts.drains += 1;
+        ledger.fault_windows.add_drain(at.host, now_ns, for_ns);
         drop(ledger);
         if let Some(node) = self.simulation.actor_mut(id) {
             node.is_draining = true;
@@ -248,8 +255,8 @@ impl World {
         let (left, now_ns) = (node.endpoint.sessions_served(), self.common.fabric.now_ns());
         let mut ledger = self.common.ledger.borrow_mut();
         match left {
-            0 => ledger.errand_counts.drains_completed += 1,
-            _ => ledger.troubles.add([at.host], now_ns, 0),
+            0 => ledger.client_call_counts.drains_completed += 1,
+            _ => ledger.fault_windows.add([at.host], now_ns, 0),
         }
         drop(ledger);
         self.replace(at)
@@ -263,7 +270,7 @@ impl World {
         let until_ns = self.common.fabric.now_ns();
         let still = self.sessions_to_leave();
         let is_held_up = |at: SimAddr| {
-            self.common.ledger.borrow().troubles.justify([at.host; 2], now_ns, until_ns)
+            self.common.ledger.borrow().fault_windows.justify([at.host; 2], now_ns, until_ns)
         };
         let found = still.iter().find(|one| staying.contains(one) && !is_held_up(one.1));
         match found {
@@ -288,7 +295,7 @@ impl World {
 
     fn lay_to_rest(&mut self, mut node: Node) {
         node.retire_clients();
-        self.common.ledger.borrow_mut().bury(node.shared.party);
+        self.common.ledger.borrow_mut().bury(node.shared.endpoint_number);
         self.counters += *node.endpoint.core().counters();
         self.buffers_reused += node.shared.spare.borrow().reused;
     }
@@ -314,10 +321,10 @@ impl World {
     }
 
     fn run_until_done(&mut self) -> Result<(), String> {
-        let patience_ns = self.common.fabric.now_ns() + PATIENCE_NS;
+        let time_limit_ns = self.common.fabric.now_ns() + TIME_LIMIT_NS;
         let mut look_ns = LOOK_NS;
         while !self.is_done() {
-            if self.common.fabric.now_ns() > patience_ns {
+            if self.common.fabric.now_ns() > time_limit_ns {
                 return Err(self.describe_stuck());
             }
             self.run_for(look_ns)?;
@@ -341,7 +348,8 @@ impl World {
             .filter(|(_, node)| !node.is_done())
             .map(|(_, node)| {
                 let stats = node.endpoint.stats();
-                let clients = node.patron.as_ref().map(Patron::describe).unwrap_or_default();
+                let clients =
+                    node.caller.as_ref().map(SimulatedCaller::describe).unwrap_or_default();
                 let (sessions, tasks) = (stats.sessions, stats.tasks);
                 let is_end = phase == Phase::Closing;
                 let left = if is_end { node.left_at_end() } else { node.left_at_rest() };
@@ -380,7 +388,7 @@ impl World {
             common.control.run();
             common.ledger.borrow_mut().heed(&common.fabric);
             let agreements = common.control.take_agreements();
-            agreements.into_iter().for_each(|new| common.witness.borrow_mut().add(new));
+            agreements.into_iter().for_each(|new| common.wire_checker.borrow_mut().add(new));
             self.check_now()?;
             if is_over && common.control.next_ns() > limit_ns {
                 return Ok(());
@@ -390,8 +398,8 @@ impl World {
 
     pub(super) fn check_now(&self) -> Result<(), String> {
         let broken = self.common.ledger.borrow().violation.clone();
-        let witnessed = || self.common.witness.borrow().violation.clone();
-        match broken.or_else(|| self.common.control.fault()).or_else(witnessed) {
+        let in_frames = || self.common.wire_checker.borrow().violation.clone();
+        match broken.or_else(|| self.common.control.fault()).or_else(in_frames) {
             Some(what) => Err(what),
             None => Ok(()),
         }
@@ -421,20 +429,20 @@ impl World {
 
     fn make_node(&mut self, at: SimAddr, id: EndpointId) -> Result<Node, String> {
         let common = Rc::clone(&self.common);
-        let party = self.parties;
-        self.parties += 1;
-        let mut rng = common.fabric.rng(STREAM_PARTY + party);
+        let endpoint_number = self.endpoints_made;
+        self.endpoints_made += 1;
+        let mut rng = common.fabric.rng(STREAM_ENDPOINT + endpoint_number);
         let targets = self.draw_targets(at.host, &mut rng);
         let mut settings = common.scenario.draw_transport(&mut rng);
-        let mut medium_rng = common.fabric.rng(STREAM_MEDIUM + party);
+        let mut medium_rng = common.fabric.rng(STREAM_MEDIUM + endpoint_number);
         settings.medium = common.scenario.draw_medium(&mut medium_rng);
         let config = common.scenario.draw_endpoint(&mut rng);
         let is_controlled = common.scenario.is_controlled(&config);
         if is_controlled {
-            common.ledger.borrow_mut().controlled.insert(party);
+            common.ledger.borrow_mut().controlled.insert(endpoint_number);
         }
         let goes_back_n = config.protocol.recovery == Recovery::GoBackN;
-        common.witness.borrow_mut().add_endpoint(at, goes_back_n);
+        common.wire_checker.borrow_mut().add_endpoint(at, goes_back_n);
         let transport =
             SimTransport::bind(&common.fabric, at, settings).map_err(|error| error.to_string())?;
         let tokens = Rng::new(rng.next_u64());
@@ -443,7 +451,7 @@ impl World {
         let mut endpoint = Endpoint::new(transport, control, &config)?;
         let shared = Rc::new(Shared {
             common: Rc::clone(&common),
-            party,
+            endpoint_number,
             at,
             rng: RefCell::new(rng),
             deferred: RefCell::default(),
@@ -452,14 +460,13 @@ impl World {
             pending: Cell::new(0),
             to_cancel: RefCell::default(),
             spare: RefCell::default(),
-            crew: RefCell::new(Crew::new(party)),
+            worker_pool: RefCell::new(WorkerPool::new(endpoint_number)),
         });
         service::serve(&shared, &mut endpoint);
-        let errands = common.scenario.calls / 3 + 4;
-        let patron = common
-            .scenario
-            .has_errands()
-            .then(|| Patron::new(common.fabric.rng(STREAM_PATRON + party), errands));
+        let client_calls = common.scenario.calls / 3 + 4;
+        let caller = common.scenario.has_client_calls().then(|| {
+            SimulatedCaller::new(common.fabric.rng(STREAM_CALLER + endpoint_number), client_calls)
+        });
         Ok(Node {
             endpoint,
             shared,
@@ -476,7 +483,7 @@ impl World {
             scripted,
             begun: Phase::Active,
             probed: false,
-            patron,
+            caller,
             is_draining: false,
         })
     }

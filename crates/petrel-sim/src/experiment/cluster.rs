@@ -18,7 +18,7 @@ use crate::simulation::{Simulation, Stop};
 use crate::transport::{SimTransport, SimTransportConfig};
 
 /// Virtual time limit for opening sessions and ending calls.
-const PATIENCE_NS: u64 = 60_000_000_000;
+const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
 /// Interval between checks for the end of a phase.
 const LOOK_NS: u64 = 200_000;
@@ -239,12 +239,12 @@ impl Cluster {
         what: &str,
         mut is_over: impl FnMut(&mut Self) -> Result<bool, ExperimentError>,
     ) -> Result<(), ExperimentError> {
-        let patience_ns = self.fabric.now_ns() + PATIENCE_NS;
+        let time_limit_ns = self.fabric.now_ns() + TIME_LIMIT_NS;
         while !is_over(self)? {
-            if self.fabric.now_ns() > patience_ns {
+            if self.fabric.now_ns() > time_limit_ns {
                 return Err(ExperimentError::Stuck {
                     what: what.to_owned(),
-                    virtual_ms: PATIENCE_NS / 1_000_000,
+                    virtual_ms: TIME_LIMIT_NS / 1_000_000,
                     seed: self.settings.seed,
                 });
             }

@@ -23,7 +23,7 @@ const SLOTS_LEAST: u16 = 16;
 
 /// A delayed action of an endpoint.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Chore {
+pub(super) enum DelayedAction {
     /// Process the messages of the nexus.
     Listen,
     /// Answer a proposal.
@@ -37,11 +37,11 @@ pub(super) enum Chore {
 }
 
 /// The environment of an acting endpoint.
-pub(super) struct Scene<'a> {
+pub(super) struct ActorContext<'a> {
     pub(super) now_ns: u64,
     pub(super) rng: &'a mut Rng,
     /// Delayed actions with their delays.
-    pub(super) later: &'a mut Vec<(u64, Chore)>,
+    pub(super) later: &'a mut Vec<(u64, DelayedAction)>,
     pub(super) next_token: &'a mut u32,
     /// Whether endpoints leave some questions unanswered.
     pub(super) hangs: bool,
@@ -183,25 +183,25 @@ impl Actor {
         self.links.keys().nth(rng.below(self.links.len() as u64) as usize).copied()
     }
 
-    pub(super) fn propose(&mut self, link: LinkId, lateness_ns: u64, scene: &mut Scene<'_>) {
+    pub(super) fn propose(&mut self, link: LinkId, lateness_ns: u64, cx: &mut ActorContext<'_>) {
         let Some(view) = self.links.get(&link) else { return };
         // Occasionally illegal slots, which the nexus must reject.
-        let slots = if scene.rng.below(20) == 0 { 3 } else { 1 << scene.rng.below(12) };
-        *scene.next_token += 1;
-        let (session, token) = (self.next_session, *scene.next_token);
+        let slots = if cx.rng.below(20) == 0 { 3 } else { 1 << cx.rng.below(12) };
+        *cx.next_token += 1;
+        let (session, token) = (self.next_session, *cx.next_token);
         self.next_session += 1;
         let open = SessionOpen {
             link: 0,
             request: session,
             session,
             token,
-            first_request: u64::from(slots) * scene.rng.below(1_000),
+            first_request: u64::from(slots) * cx.rng.below(1_000),
             slots,
-            credits: scene.rng.between(1, 64) as u16,
+            credits: cx.rng.between(1, 64) as u16,
             max_message: 1 << 20,
             packet_bytes: view.max_frame_bytes - PACKET_OVERHEAD_BYTES,
         };
-        let asked_ns = scene.now_ns;
+        let asked_ns = cx.now_ns;
         self.proposals.insert((link, open.request), Proposal { asked_ns, lateness_ns, open });
         self.line.post(ToNexus::OpenSession { link, open });
     }
@@ -267,42 +267,46 @@ impl Actor {
         self.line.post(ToNexus::JoinGroup { link, join });
     }
 
-    pub(super) fn perform(&mut self, chore: Chore, scene: &mut Scene<'_>) -> Result<(), String> {
-        match chore {
-            Chore::Listen => {
+    pub(super) fn perform(
+        &mut self,
+        action: DelayedAction,
+        cx: &mut ActorContext<'_>,
+    ) -> Result<(), String> {
+        match action {
+            DelayedAction::Listen => {
                 while let Some(message) = self.news.pop_front() {
-                    self.hear(message, scene)?;
+                    self.handle_message(message, cx)?;
                 }
             }
-            Chore::Answer { link, open } if self.links.contains_key(&link) => {
-                self.answer(link, &open, scene);
+            DelayedAction::Answer { link, open } if self.links.contains_key(&link) => {
+                self.answer(link, &open, cx);
             }
-            Chore::Close { session } => self.close_session(session),
-            Chore::Stats { request } => {
+            DelayedAction::Close { session } => self.close_session(session),
+            DelayedAction::Stats { request } => {
                 let json = "{\"calls\":1}".to_owned();
                 self.line.post(ToNexus::Stats { request, json });
             }
-            Chore::AnswerGroup { link, request } if self.links.contains_key(&link) => {
+            DelayedAction::AnswerGroup { link, request } if self.links.contains_key(&link) => {
                 let no = || Reason::new(Status::ResourceExhausted, "no group more");
-                let answer = if scene.rng.below(2) == 0 { Ok(()) } else { Err(no()) };
+                let answer = if cx.rng.below(2) == 0 { Ok(()) } else { Err(no()) };
                 self.line.post(ToNexus::AnswerGroup { link, request, answer });
             }
-            Chore::Answer { .. } | Chore::AnswerGroup { .. } => {}
+            DelayedAction::Answer { .. } | DelayedAction::AnswerGroup { .. } => {}
         }
         Ok(())
     }
 
     /// Answers a proposal as a server.
-    fn answer(&mut self, link: LinkId, open: &SessionOpen, scene: &mut Scene<'_>) {
+    fn answer(&mut self, link: LinkId, open: &SessionOpen, cx: &mut ActorContext<'_>) {
         let request = open.request;
-        if scene.rng.below(6) == 0 {
+        if cx.rng.below(6) == 0 {
             let reason = Reason::new(Status::ResourceExhausted, "no session more");
             return self.line.post(ToNexus::AnswerSession { link, request, answer: Err(reason) });
         }
-        *scene.next_token += 1;
-        let (session, token) = (self.next_session, *scene.next_token);
+        *cx.next_token += 1;
+        let (session, token) = (self.next_session, *cx.next_token);
         self.next_session += 1;
-        let slots = match scene.rng.below(12) {
+        let slots = match cx.rng.below(12) {
             0..3 => open.slots.min(SLOTS_LEAST),
             // More than proposed: the nexus must reject this.
             3 => 2 * open.slots,
@@ -326,7 +330,11 @@ impl Actor {
         self.line.post(ToNexus::AnswerSession { link, request, answer: Ok(accept) });
     }
 
-    fn hear(&mut self, message: FromNexus<SimLink>, scene: &mut Scene<'_>) -> Result<(), String> {
+    fn handle_message(
+        &mut self,
+        message: FromNexus<SimLink>,
+        cx: &mut ActorContext<'_>,
+    ) -> Result<(), String> {
         match message {
             FromNexus::LinkUp { request, link, transport, incarnation, .. } => {
                 self.on_link_up(request, link, transport, incarnation)
@@ -338,7 +346,7 @@ impl Actor {
                 self.told.paths_measured += 1;
                 must(is_opener && rtt_ns > 0, || format!("the path of {link:?} is measured"))
             }
-            FromNexus::SessionProposed { link, open } => self.on_proposed(link, open, scene),
+            FromNexus::SessionProposed { link, open } => self.on_proposed(link, open, cx),
             FromNexus::SessionOpened { link, accept } => self.on_opened(link, &accept),
             FromNexus::SessionRefused { link, request, .. } => {
                 self.told.sessions_refused += 1;
@@ -356,17 +364,17 @@ impl Actor {
                 let is_it = |session: &&Session| session.token == token && session.is_client;
                 if self.sessions.get(&session).filter(is_it).is_some() {
                     self.told.sessions_drained += 1;
-                    let after_ns = scene.rng.below(scene.think_ns_max);
-                    scene.later.push((after_ns, Chore::Close { session }));
+                    let after_ns = cx.rng.below(cx.think_ns_max);
+                    cx.later.push((after_ns, DelayedAction::Close { session }));
                 }
                 Ok(())
             }
             FromNexus::GroupOffered { link, join } => {
                 let view = self.view(link, "GroupOffered")?;
                 must(!view.is_opener, || format!("a group is offered to a client on {link:?}"))?;
-                let after_ns = scene.rng.below(scene.think_ns_max);
+                let after_ns = cx.rng.below(cx.think_ns_max);
                 let request = join.request;
-                scene.later.push((after_ns, Chore::AnswerGroup { link, request }));
+                cx.later.push((after_ns, DelayedAction::AnswerGroup { link, request }));
                 Ok(())
             }
             FromNexus::GroupAnswered { link, request, .. } => {
@@ -379,9 +387,9 @@ impl Actor {
             FromNexus::GroupLeft { link, .. } => self.view(link, "GroupLeft").map(|_| ()),
             FromNexus::StatsRequested { request } => {
                 self.told.stats_asked += 1;
-                if !(scene.hangs && scene.rng.below(3) == 0) {
-                    let after_ns = scene.rng.below(scene.think_ns_max);
-                    scene.later.push((after_ns, Chore::Stats { request }));
+                if !(cx.hangs && cx.rng.below(3) == 0) {
+                    let after_ns = cx.rng.below(cx.think_ns_max);
+                    cx.later.push((after_ns, DelayedAction::Stats { request }));
                 }
                 Ok(())
             }
@@ -448,22 +456,22 @@ impl Actor {
         &mut self,
         link: LinkId,
         open: SessionOpen,
-        scene: &mut Scene<'_>,
+        cx: &mut ActorContext<'_>,
     ) -> Result<(), String> {
         let view = self.view(link, "SessionProposed")?;
         must(!view.is_opener, || format!("a client on {link:?} is proposed a session"))?;
         let is_known = |session: &Session| session.link == link && session.peer.1 == open.token;
         // The tokens of honest clients are all different.
         let is_twice = self.sessions.values().any(is_known);
-        must(!is_twice || open.token >= STRANGE_TOKEN, || {
+        must(!is_twice || open.token >= FOREIGN_TOKEN, || {
             format!("a session is proposed twice on {link:?}")
         })?;
-        let after_ns = match scene.rng.below(8) {
-            0 | 1 if scene.hangs => return Ok(()),
-            2 | 3 if scene.hangs => scene.rng.below(scene.slow_ns_max),
-            _ => scene.rng.below(scene.think_ns_max),
+        let after_ns = match cx.rng.below(8) {
+            0 | 1 if cx.hangs => return Ok(()),
+            2 | 3 if cx.hangs => cx.rng.below(cx.slow_ns_max),
+            _ => cx.rng.below(cx.think_ns_max),
         };
-        scene.later.push((after_ns, Chore::Answer { link, open }));
+        cx.later.push((after_ns, DelayedAction::Answer { link, open }));
         Ok(())
     }
 
@@ -512,7 +520,7 @@ impl Actor {
 }
 
 /// Foreign peers' tokens begin here; honest clients use smaller ones.
-pub(super) const STRANGE_TOKEN: u32 = 1 << 31;
+pub(super) const FOREIGN_TOKEN: u32 = 1 << 31;
 
 fn must(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }

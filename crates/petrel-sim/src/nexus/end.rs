@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use petrel::nexus::stepped::Census;
 
 use super::net::ProcessId;
-use super::world::{Deed, World};
+use super::world::{Event, World};
 
 const MS: u64 = 1_000_000;
 
@@ -21,11 +21,11 @@ impl World {
     /// Runs from the last fault to the last check.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         self.calm();
-        let patience_ns = self.patience_ns();
-        self.run_until_done(patience_ns, "everything is answered and agreed", World::is_settled)?;
+        let time_limit_ns = self.time_limit_ns();
+        self.run_until_done(time_limit_ns, "everything is answered and agreed", World::is_settled)?;
         self.check_counters()?;
         self.leave();
-        self.run_until_done(patience_ns, "nothing is left of links", World::has_no_links)?;
+        self.run_until_done(time_limit_ns, "nothing is left of links", World::has_no_links)?;
         self.check_descriptors()?;
         if self.scenario.waits_for_idle {
             self.run_until_done(IDLE_NS, "idle connections are closed", World::is_bare)?;
@@ -52,29 +52,31 @@ impl World {
         let running: Vec<_> = self.current.iter().copied().flatten().collect();
         running.into_iter().for_each(|id| {
             self.fetch_news(id);
-            self.after(0, Deed::Turn(id));
+            self.after(0, Event::Turn(id));
         });
-        self.report.askers_answered = self.strangers.iter().map(|stranger| stranger.answers).sum();
+        self.report.stats_clients_answered =
+            self.foreign_peers.iter().map(|foreign_peer| foreign_peer.answers).sum();
         // Foreign peers end.
-        let strangers: Vec<_> = self.strangers.iter().map(|stranger| stranger.process).collect();
+        let foreign_peers: Vec<_> =
+            self.foreign_peers.iter().map(|foreign_peer| foreign_peer.process).collect();
         let mut net = self.net.borrow_mut();
-        strangers.into_iter().for_each(|id| net.forget_process(id, true));
+        foreign_peers.into_iter().for_each(|id| net.forget_process(id, true));
         drop(net);
-        self.strangers.clear();
+        self.foreign_peers.clear();
     }
 
-    fn patience_ns(&self) -> u64 {
+    fn time_limit_ns(&self) -> u64 {
         let heartbeat_ns = self.scenario.heartbeat_ns_max();
         12 * self.scenario.step_ns_max() + 10 * heartbeat_ns + 2 * REST_NS
     }
 
     fn run_until_done(
         &mut self,
-        patience_ns: u64,
+        time_limit_ns: u64,
         what: &str,
         is_done: fn(&World) -> Result<(), String>,
     ) -> Result<(), String> {
-        let end_ns = self.now_ns() + patience_ns;
+        let end_ns = self.now_ns() + time_limit_ns;
         let mut pause_ns = LOOK_NS;
         loop {
             self.run_until(self.now_ns() + pause_ns)?;
@@ -198,7 +200,7 @@ impl World {
             ];
             let features = &self.scenario.features;
             // A statistics client that accepts a connection sends arbitrary messages.
-            let is_honest = !features.strangers && !features.askers;
+            let is_honest = !features.foreign_peers && !features.stats_clients;
             let broken = broken.into_iter().filter(|_| is_honest);
             // Removed endpoints have received only some of the messages.
             let told = [
@@ -317,8 +319,8 @@ impl World {
             let own = net.sockets_of(id).filter(|socket| peer(*socket) == Some(id)).count();
             nothing(id, &[("connections to nobody", strays)])?;
             if self.current.iter().flatten().count() == 1 {
-                let strange = census.connections - own.min(census.connections);
-                nothing(id, &[("connections", strange), ("deadlines", census.deadlines)])?;
+                let unmatched = census.connections - own.min(census.connections);
+                nothing(id, &[("connections", unmatched), ("deadlines", census.deadlines)])?;
                 if own == 0 {
                     let idlers = ("connections without use", census.idlers);
                     nothing(id, &[("ways to peers", census.outgoing), idlers])?;

@@ -29,13 +29,13 @@
 //! ```
 
 mod actor;
-mod deeds;
 mod end;
+mod events;
+mod foreign_peer;
 mod net;
 mod report;
 mod rules;
 mod scenario;
-mod stranger;
 mod world;
 
 use std::ops::Range;

@@ -23,9 +23,9 @@ pub struct Report {
     /// Separated pairs of hosts.
     pub cuts: u64,
     /// Connections of foreign peers.
-    pub strangers: u64,
+    pub foreign_connections: u64,
     /// Statistics clients that got an answer.
-    pub askers_answered: u64,
+    pub stats_clients_answered: u64,
     pub(super) told: Told,
     pub(super) stats: NexusStats,
 }
@@ -37,10 +37,10 @@ impl Report {
         [
             ("nexus_turns", self.turns),
             ("nexus_turns_late", self.late_turns),
-            ("nexus_deaths", self.deaths),
+            ("nexus_crashes", self.deaths),
             ("nexus_cuts", self.cuts),
-            ("nexus_strangers", self.strangers),
-            ("nexus_askers_answered", self.askers_answered),
+            ("nexus_foreign_connections", self.foreign_connections),
+            ("nexus_stats_clients_answered", self.stats_clients_answered),
             ("nexus_links_up", told.links_up),
             ("nexus_links_shm", told.links_shm),
             ("nexus_links_failed", told.links_failed),
@@ -68,7 +68,7 @@ impl Report {
             ("nexus_hello_timeouts", stats.dropped_hello_timeout),
             ("nexus_slow_messages", stats.dropped_slow_message),
             ("nexus_not_reading", stats.dropped_not_reading),
-            ("nexus_strangers_refused", stats.refused_strangers),
+            ("nexus_foreign_refused", stats.refused_strangers),
             ("nexus_malformed", stats.refused_malformed),
             ("nexus_dropped_ungreeted", stats.dropped_ungreeted_full),
             ("nexus_dropped_idle", stats.dropped_idle_full),

@@ -4,7 +4,7 @@ use petrel::nexus::NexusStats;
 use petrel::nexus::stepped::Census;
 
 use super::net::ProcessId;
-use super::world::{Deed, Process, World};
+use super::world::{Event, Process, World};
 
 const MS: u64 = 1_000_000;
 
@@ -47,17 +47,18 @@ impl World {
             let Some(peer) = net.peer_process(*socket) else { return true };
             let heartbeat_ns = match self.processes.get(&peer) {
                 Some(process) => process.plan.heartbeat_ns,
-                None => self.stranger_heartbeat_ns(peer),
+                None => self.foreign_heartbeat_ns(peer),
             };
             now_ns - net.heard_ns(*socket) >= SILENT_HEARTBEATS * heartbeat_ns
         };
         net.sockets_of(id).filter(is_silent).count() as u64
     }
 
-    fn stranger_heartbeat_ns(&self, id: ProcessId) -> u64 {
-        let stranger = self.strangers.iter().find(|stranger| stranger.process == id);
+    fn foreign_heartbeat_ns(&self, id: ProcessId) -> u64 {
+        let foreign_peer =
+            self.foreign_peers.iter().find(|foreign_peer| foreign_peer.process == id);
         // A mutated HELLO may carry any interval.
-        stranger.map_or(0, |stranger| stranger.heartbeat_ns().min(MS))
+        foreign_peer.map_or(0, |foreign_peer| foreign_peer.heartbeat_ns().min(MS))
     }
 
     /// Checks that no peer is declared dead that sent bytes in time.
@@ -108,14 +109,14 @@ impl World {
 
     /// Checks all time bounds.
     pub(super) fn tick(&mut self) -> Result<(), String> {
-        self.tick_strangers();
+        self.tick_foreign_peers();
         self.check_questions()?;
         self.check_the_dead()?;
         self.check_signs()?;
-        self.check_askers()?;
+        self.check_stats_clients()?;
         if !self.is_calm {
             let heartbeat_ns = self.scenario.heartbeat_ns_max();
-            self.after(heartbeat_ns / 2 + 1, Deed::Tick);
+            self.after(heartbeat_ns / 2 + 1, Event::Tick);
         }
         Ok(())
     }
@@ -255,13 +256,18 @@ impl World {
     }
 
     /// Checks that statistics clients get an answer.
-    fn check_askers(&self) -> Result<(), String> {
+    fn check_stats_clients(&self) -> Result<(), String> {
         let net = self.net.borrow();
         let bound_ns = STATS_NS + 10 * self.scenario.conditions.delay_ns.1 + 100 * MS;
-        let waits = self.strangers.iter().find(|stranger| stranger.is_kept_waiting(&net, bound_ns));
+        let waits = self
+            .foreign_peers
+            .iter()
+            .find(|foreign_peer| foreign_peer.is_kept_waiting(&net, bound_ns));
         match waits {
-            Some(stranger) if self.scenario.is_fair && !self.scenario.features.strangers => {
-                Err(format!("p{} waits for counters", stranger.process))
+            Some(foreign_peer)
+                if self.scenario.is_fair && !self.scenario.features.foreign_peers =>
+            {
+                Err(format!("p{} waits for counters", foreign_peer.process))
             }
             _ => Ok(()),
         }

@@ -20,11 +20,11 @@ const CONTROL_PORT: u16 = 31_850;
 pub(super) struct Features {
     pub(super) sessions: bool,
     pub(super) groups: bool,
-    pub(super) askers: bool,
+    pub(super) stats_clients: bool,
     pub(super) drains: bool,
     /// Endpoints are added and removed, and links are requested before their endpoints exist.
     pub(super) changes: bool,
-    pub(super) strangers: bool,
+    pub(super) foreign_peers: bool,
     pub(super) cuts: bool,
     pub(super) deaths: bool,
     /// Threads of nexuses stop, or run late.
@@ -40,10 +40,10 @@ impl Features {
         Self {
             sessions: flip() || flip(),
             groups: flip(),
-            askers: flip(),
+            stats_clients: flip(),
             drains: flip(),
             changes: flip(),
-            strangers: flip(),
+            foreign_peers: flip(),
             cuts: flip(),
             deaths: flip(),
             stalls: flip(),
@@ -135,7 +135,7 @@ pub(super) struct Scenario {
     pub(super) hosts: usize,
     pub(super) plans: Vec<Plan>,
     pub(super) active_ns: u64,
-    pub(super) deeds: u64,
+    pub(super) requests: u64,
     /// Whether only foreign peers misbehave, and there is room for all: honest processes get everything
     /// they request.
     pub(super) is_fair: bool,
@@ -172,7 +172,7 @@ impl Scenario {
             hosts,
             plans,
             active_ns: heartbeat_ns * rng.between(8, 30),
-            deeds: rng.between(10, 50),
+            requests: rng.between(10, 50),
             is_fair,
             is_crowded,
             waits_for_idle: heartbeat_ns >= 250 * MS && rng.below(2) == 0,

@@ -12,11 +12,11 @@ use petrel_transport::shm::ShmConfig;
 use petrel_transport::udp::Mtu;
 use petrel_transport::wake::Waker;
 
-use super::actor::{Actor, Chore, Scene, Told};
+use super::actor::{Actor, ActorContext, DelayedAction, Told};
+use super::foreign_peer::{Behaviour, ForeignPeer};
 use super::net::{HostId, Net, NetRef, ProcessId, SimNetwork};
 use super::report::Report;
 use super::scenario::{DataPort, Plan, Scenario};
-use super::stranger::{Manner, Stranger};
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -32,22 +32,22 @@ pub(super) type ActorId = usize;
 
 /// An event of the world.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Deed {
+pub(super) enum Event {
     /// The wait of a process's thread ends, if the number of the wait still matches.
     Wake(ProcessId, u64),
     Turn(ProcessId),
-    Chore(ActorId, Chore),
+    DelayedAction(ActorId, DelayedAction),
     /// A step of the workload.
     Ask,
     /// A fault.
-    Befall,
+    Fault,
     Start(usize),
     Heal(HostId, HostId),
     Power(HostId),
     Revive(ProcessId),
-    Visit(usize, ProcessId, Manner),
+    Connect(usize, ProcessId, Behaviour),
     /// A foreign peer connects to a rendezvous.
-    Knock(usize, ProcessId),
+    ConnectRendezvous(usize, ProcessId),
     /// Foreign peers act, and time bounds are checked.
     Tick,
 }
@@ -97,8 +97,8 @@ pub(super) struct World {
     pub(super) scenario: Scenario,
     pub(super) net: NetRef,
     pub(super) rng: Rng,
-    pub(super) deeds: BinaryHeap<Reverse<(u64, u64)>>,
-    contents: BTreeMap<u64, Deed>,
+    pub(super) events: BinaryHeap<Reverse<(u64, u64)>>,
+    contents: BTreeMap<u64, Event>,
     sequence: u64,
     /// By number in the network, without the processes of foreign peers.
     pub(super) processes: BTreeMap<ProcessId, Process>,
@@ -106,7 +106,7 @@ pub(super) struct World {
     pub(super) current: Vec<Option<ProcessId>>,
     pub(super) actors: BTreeMap<ActorId, Actor>,
     next_actor: ActorId,
-    pub(super) strangers: Vec<Stranger>,
+    pub(super) foreign_peers: Vec<ForeignPeer>,
     next_token: u32,
     waker: Option<Waker>,
     /// Whether faults and workload have ended.
@@ -130,14 +130,14 @@ impl World {
             scenario,
             net,
             rng: Rng::stream(seed, 0x7e7_0002, 0),
-            deeds: BinaryHeap::new(),
+            events: BinaryHeap::new(),
             contents: BTreeMap::new(),
             sequence: 0,
             processes: BTreeMap::new(),
             current: vec![None; count],
             actors: BTreeMap::new(),
             next_actor: 0,
-            strangers: Vec::new(),
+            foreign_peers: Vec::new(),
             next_token: 0,
             waker: None,
             is_calm: false,
@@ -157,7 +157,7 @@ impl World {
         // No simulated endpoint sleeps on this waker; production's endpoints do.
         self.waker = Some(Waker::new().map_err(|error| error.to_string())?);
         (0..self.current.len()).try_for_each(|index| self.start(index))?;
-        self.plan_deeds();
+        self.schedule_events();
         let active_ns = self.scenario.active_ns;
         self.run_until(active_ns)?;
         self.finish()?;
@@ -170,14 +170,14 @@ impl World {
         self.net.borrow().now_ns()
     }
 
-    pub(super) fn at(&mut self, at_ns: u64, deed: Deed) {
+    pub(super) fn at(&mut self, at_ns: u64, event: Event) {
         self.sequence += 1;
-        self.deeds.push(Reverse((at_ns, self.sequence)));
-        self.contents.insert(self.sequence, deed);
+        self.events.push(Reverse((at_ns, self.sequence)));
+        self.contents.insert(self.sequence, event);
     }
 
-    pub(super) fn after(&mut self, ns: u64, deed: Deed) {
-        self.at(self.now_ns() + ns, deed);
+    pub(super) fn after(&mut self, ns: u64, event: Event) {
+        self.at(self.now_ns() + ns, event);
     }
 
     /// Writes a line of the trace, if it is on.
@@ -195,19 +195,19 @@ impl World {
     pub(super) fn run_until(&mut self, until_ns: u64) -> Result<(), String> {
         loop {
             self.heed_signals();
-            let deed_ns = self.deeds.peek().map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns);
+            let event_ns = self.events.peek().map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns);
             let arrival_ns = self.net.borrow().next_ns();
-            let next_ns = deed_ns.min(arrival_ns);
+            let next_ns = event_ns.min(arrival_ns);
             if next_ns > until_ns {
                 self.net.borrow_mut().advance(until_ns);
                 return Ok(());
             }
             self.net.borrow_mut().advance(next_ns);
-            if deed_ns <= next_ns
-                && let Some(Reverse((_, number))) = self.deeds.pop()
-                && let Some(deed) = self.contents.remove(&number)
+            if event_ns <= next_ns
+                && let Some(Reverse((_, number))) = self.events.pop()
+                && let Some(event) = self.contents.remove(&number)
             {
-                self.perform(deed)?;
+                self.perform(event)?;
             }
         }
     }
@@ -222,30 +222,30 @@ impl World {
                     process.state = Running::Waking;
                     process.wait += 1;
                     let wait = process.wait;
-                    self.after(latency_ns, Deed::Wake(id, wait));
+                    self.after(latency_ns, Event::Wake(id, wait));
                 }
                 Some(_) => {}
-                None => self.act_strangers(id),
+                None => self.run_foreign_peer(id),
             }
         }
     }
 
-    fn act_strangers(&mut self, id: ProcessId) {
+    fn run_foreign_peer(&mut self, id: ProcessId) {
         let mut net = self.net.borrow_mut();
         net.end_wait(id);
         net.forget_found(id);
-        if let Some(stranger) = self.strangers.iter_mut().find(|s| s.process == id) {
-            stranger.act(&mut net, &mut self.rng, false);
+        if let Some(foreign_peer) = self.foreign_peers.iter_mut().find(|s| s.process == id) {
+            foreign_peer.act(&mut net, &mut self.rng, false);
         }
     }
 
-    fn perform(&mut self, deed: Deed) -> Result<(), String> {
-        match deed {
-            Deed::Wake(id, wait) => self.wake(id, wait),
-            Deed::Turn(id) => return self.turn(id),
-            Deed::Chore(id, chore) => return self.do_chore(id, chore),
-            Deed::Tick => return self.tick(),
-            other => return self.befall(other),
+    fn perform(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Wake(id, wait) => self.wake(id, wait),
+            Event::Turn(id) => return self.turn(id),
+            Event::DelayedAction(id, action) => return self.run_action(id, action),
+            Event::Tick => return self.tick(),
+            other => return self.handle(other),
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl World {
         let is_late = self.rng.chance(process.plan.late);
         let late_ns = if is_late { self.rng.below(process.plan.late_ns_max) } else { 0 };
         self.net.borrow_mut().end_wait(id);
-        self.after(late_ns, Deed::Turn(id));
+        self.after(late_ns, Event::Turn(id));
     }
 
     fn turn(&mut self, id: ProcessId) -> Result<(), String> {
@@ -272,7 +272,7 @@ impl World {
         let Running::Awake(since_ns) = process.state else { return Ok(()) };
         if now_ns < process.paused_until_ns {
             let at_ns = process.paused_until_ns;
-            self.at(at_ns, Deed::Turn(id));
+            self.at(at_ns, Event::Turn(id));
             return Ok(());
         }
         let late_ns = now_ns - since_ns;
@@ -317,15 +317,15 @@ impl World {
 
     /// Puts a thread back to sleep.
     fn sleep(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
-        let patience_ns = nexus.patience().map(|patience| patience.as_nanos() as u64);
+        let timeout_ns = nexus.patience().map(|patience| patience.as_nanos() as u64);
         let has_ready = self.net.borrow().has_ready(id);
         let Some(process) = self.processes.get_mut(&id) else { return };
         process.wait += 1;
         let wait = process.wait;
-        let sleep_ns = if has_ready { Some(0) } else { patience_ns };
+        let sleep_ns = if has_ready { Some(0) } else { timeout_ns };
         process.state = if sleep_ns == Some(0) { Running::Waking } else { Running::Asleep };
         if let Some(sleep_ns) = sleep_ns {
-            self.after(sleep_ns + TURN_NS, Deed::Wake(id, wait));
+            self.after(sleep_ns + TURN_NS, Event::Wake(id, wait));
         }
     }
 
@@ -363,7 +363,7 @@ impl World {
         let with_news = of_process.filter_map(|(id, actor)| actor.fetch(now_ns).then_some(*id));
         for actor in with_news.collect::<Vec<_>>() {
             let delay_ns = self.rng.below(think_ns);
-            self.after(delay_ns, Deed::Chore(actor, Chore::Listen));
+            self.after(delay_ns, Event::DelayedAction(actor, DelayedAction::Listen));
         }
     }
 
@@ -372,7 +372,7 @@ impl World {
         self.scenario.conditions.delay_ns.1.max(10_000)
     }
 
-    pub(super) fn do_chore(&mut self, id: ActorId, chore: Chore) -> Result<(), String> {
+    pub(super) fn run_action(&mut self, id: ActorId, action: DelayedAction) -> Result<(), String> {
         let now_ns = self.now_ns();
         let think_ns_max = self.think_ns();
         let hangs = self.scenario.features.hangs && !self.is_calm;
@@ -380,17 +380,24 @@ impl World {
         let Some(actor) = self.actors.get_mut(&id) else { return Ok(()) };
         if now_ns < actor.hangs_until_ns {
             let at_ns = actor.hangs_until_ns;
-            self.at(at_ns, Deed::Chore(id, chore));
+            self.at(at_ns, Event::DelayedAction(id, action));
             return Ok(());
         }
         let mut later = Vec::new();
         let (rng, next_token) = (&mut self.rng, &mut self.next_token);
-        let mut scene =
-            Scene { now_ns, rng, later: &mut later, next_token, hangs, think_ns_max, slow_ns_max };
-        actor.perform(chore, &mut scene)?;
+        let mut cx = ActorContext {
+            now_ns,
+            rng,
+            later: &mut later,
+            next_token,
+            hangs,
+            think_ns_max,
+            slow_ns_max,
+        };
+        actor.perform(action, &mut cx)?;
         let process = actor.process;
-        self.note(format_args!("p{process} e{id} {chore:?}"));
-        later.into_iter().for_each(|(ns, chore)| self.after(ns, Deed::Chore(id, chore)));
+        self.note(format_args!("p{process} e{id} {action:?}"));
+        later.into_iter().for_each(|(ns, action)| self.after(ns, Event::DelayedAction(id, action)));
         self.hear_of_no_thread(process);
         Ok(())
     }
@@ -399,7 +406,7 @@ impl World {
     pub(super) fn with_actor(
         &mut self,
         id: ActorId,
-        act: impl FnOnce(&mut Actor, &mut Scene<'_>, u64),
+        act: impl FnOnce(&mut Actor, &mut ActorContext<'_>, u64),
     ) {
         let (now_ns, think_ns_max) = (self.now_ns(), self.think_ns());
         let slow_ns_max = 3 * self.scenario.step_ns_max();
@@ -407,7 +414,7 @@ impl World {
         let lateness_ns = self.processes.get(&actor.process).map_or(0, |p| p.lateness_ns);
         let mut later = Vec::new();
         let (rng, next_token) = (&mut self.rng, &mut self.next_token);
-        let mut scene = Scene {
+        let mut cx = ActorContext {
             now_ns,
             rng,
             later: &mut later,
@@ -416,9 +423,9 @@ impl World {
             think_ns_max,
             slow_ns_max,
         };
-        act(actor, &mut scene, lateness_ns);
+        act(actor, &mut cx, lateness_ns);
         let process = actor.process;
-        later.into_iter().for_each(|(ns, chore)| self.after(ns, Deed::Chore(id, chore)));
+        later.into_iter().for_each(|(ns, action)| self.after(ns, Event::DelayedAction(id, action)));
         self.hear_of_no_thread(process);
     }
 
@@ -520,29 +527,29 @@ impl World {
     }
 
     /// Adds a foreign peer's process on a host.
-    pub(super) fn add_stranger(&mut self, host: HostId, heartbeat_ms: u32) -> usize {
+    pub(super) fn add_foreign_peer(&mut self, host: HostId, heartbeat_ms: u32) -> usize {
         let mut net = self.net.borrow_mut();
         let process = net.add_process(host, (4_096, 4_096));
         let address = (self.scenario.conditions.family.address(host), 666).into();
-        let stranger = Stranger::new(&mut net, process, address, heartbeat_ms);
+        let foreign_peer = ForeignPeer::new(&mut net, process, address, heartbeat_ms);
         drop(net);
-        self.strangers.push(stranger);
-        self.strangers.len() - 1
+        self.foreign_peers.push(foreign_peer);
+        self.foreign_peers.len() - 1
     }
 
-    pub(super) fn visit(&mut self, stranger: usize, target: ProcessId, manner: Manner) {
+    pub(super) fn connect(&mut self, foreign_peer: usize, target: ProcessId, behaviour: Behaviour) {
         let Some(process) = self.processes.get(&target) else { return };
         let address = process.plan.address;
-        self.report.strangers += 1;
-        self.note(format_args!("STRANGER {stranger} to p{target}: {manner:?}"));
+        self.report.foreign_connections += 1;
+        self.note(format_args!("FOREIGN {foreign_peer} to p{target}: {behaviour:?}"));
         let net = Rc::clone(&self.net);
-        self.strangers[stranger].visit(&mut net.borrow_mut(), address, manner);
+        self.foreign_peers[foreign_peer].connect(&mut net.borrow_mut(), address, behaviour);
     }
 
-    pub(super) fn tick_strangers(&mut self) {
+    pub(super) fn tick_foreign_peers(&mut self) {
         let mut net = self.net.borrow_mut();
-        for stranger in &mut self.strangers {
-            stranger.act(&mut net, &mut self.rng, true);
+        for foreign_peer in &mut self.foreign_peers {
+            foreign_peer.act(&mut net, &mut self.rng, true);
         }
     }
 }

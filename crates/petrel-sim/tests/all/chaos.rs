@@ -164,7 +164,7 @@ fn some_hosts(rng: &mut Rng, hosts: u16) -> Vec<HostId> {
     (0..hosts).filter(|_| rng.chance(Probability::percent(40))).map(HostId).collect()
 }
 
-fn schedule_trouble(fabric: &FabricHandle, rng: &mut Rng, hosts: u16, rules: Rules) {
+fn schedule_faults(fabric: &FabricHandle, rng: &mut Rng, hosts: u16, rules: Rules) {
     for _ in 0..rng.below(8) {
         let host = HostId(rng.below(u64::from(hosts)) as u16);
         let for_ns = rng.between(1, 300_000);
@@ -225,7 +225,7 @@ fn scenario(seed: u64) -> u64 {
     let fabric = FabricHandle::new(&topology, config, seed).unwrap();
     fabric.apply(Action::Faults { links: LinkSet::All, plan: allowed(plan(&mut rng), rules) });
     add_background(&fabric, &mut rng, hosts);
-    schedule_trouble(&fabric, &mut rng, hosts, rules);
+    schedule_faults(&fabric, &mut rng, hosts, rules);
     let mut simulation = Simulation::new(fabric.clone());
     (0..hosts).for_each(|host| spawn(&mut simulation, &mut rng, HostId(host), 0, rules));
     loop {

@@ -201,7 +201,7 @@ fn tx_burst__drops_and_counts_what_it_cannot_send() {
 }
 
 #[test]
-fn rx_burst__drops_strangers_and_keeps_its_budget() {
+fn rx_burst__drops_frames_of_unknown_peers_and_keeps_its_budget() {
     let fabric = star_with(3, SwitchConfig::default(), LinkConfig::default(), 1);
     let (mut a, mut c) = (bind(&fabric, H0), bind(&fabric, H2));
     let mut b = SimTransport::bind(&fabric, addr(H1), SimTransportConfig::default()).unwrap();

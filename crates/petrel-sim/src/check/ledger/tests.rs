@@ -144,7 +144,7 @@ fn execute__other_bytes_server_or_method() {
 #[test]
 fn execute__after_not_sent() {
     let mut desk = Desk::new(Method::Echo);
-    desk.ledger.troubles.add([SERVER.host], 450, 10);
+    desk.ledger.fault_windows.add([SERVER.host], 450, 10);
     desk.fail(Status::Unavailable, Execution::NotSent);
     assert_eq!(desk.ledger.violation, None);
     desk.execute();
@@ -248,7 +248,7 @@ fn deadline__grows_by_the_way_and_shrinks_by_a_stop_of_the_server() {
         [(SERVER.host, 800, true), (SERVER.host, 799, false), (CLIENT.host, 800, false)]
     {
         let mut desk = Desk::until(2_000);
-        desk.ledger.troubles.add_stop(Stopped { host, from_ns: 300, for_ns: 200 });
+        desk.ledger.fault_windows.add_stop(Stopped { host, from_ns: 300, for_ns: 200 });
         assert_eq!(is_seen_rightly(&mut desk, Some(seen_ns)), is_right, "{seen_ns}");
     }
     // The deadline has passed.
@@ -263,7 +263,7 @@ fn deadline__is_overrun_by_no_more_than_a_stop_of_the_client() {
         [(CLIENT.host, 2_150, true), (CLIENT.host, 2_151, false), (SERVER.host, 2_150, false)]
     {
         let mut desk = Desk::until(2_000);
-        desk.ledger.troubles.add_stop(Stopped { host, from_ns: 1_900, for_ns: 150 });
+        desk.ledger.fault_windows.add_stop(Stopped { host, from_ns: 1_900, for_ns: 150 });
         desk.ledger.now_ns = now_ns;
         desk.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
         assert_eq!(desk.ledger.violation.is_none(), is_right, "{now_ns}");

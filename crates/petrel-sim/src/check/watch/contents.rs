@@ -24,7 +24,7 @@ use petrel_transport::buf::POISON_BYTE;
 
 use super::part_of;
 use crate::check::call::{Content, End, Method};
-use crate::check::errand::{Fate, Work};
+use crate::check::client_call::{Fate, Work};
 use crate::check::ledger::Ledger;
 use crate::check::pattern::{self, SCRIBBLE_BYTE};
 use crate::fabric::{PassClock, SimAddr};
@@ -57,7 +57,7 @@ enum Message {
     /// A plain call's.
     Call(u32),
     /// A client or group call's.
-    Errand(u32),
+    ClientCall(u32),
     /// Too short for a call number.
     Tiny { method: Method, byte: Option<u8> },
 }
@@ -146,7 +146,7 @@ impl Contents {
         let asked = (frame.header.aux, part_of(frame).size);
         let ends = (way.from, way.to);
         self.ledger.borrow_mut().attempt(id, way.session, ends, asked)?;
-        Ok(Message::Errand(id))
+        Ok(Message::ClientCall(id))
     }
 
     fn look_at_request(
@@ -156,10 +156,10 @@ impl Contents {
         frame: &Frame<'_>,
     ) -> Result<(), String> {
         let payload = frame.payload;
-        if let Message::Errand(id) = message {
+        if let Message::ClientCall(id) = message {
             self.ledger.borrow().check_leaving(id)?;
             let is_right = pattern::is_part_of_request(id, offset, payload);
-            return is_right.then_some(()).ok_or_else(|| wrong("an errand's request", payload));
+            return is_right.then_some(()).ok_or_else(|| wrong("a client call's request", payload));
         }
         let Message::Call(id) = message else { return self.look_at_tiny(message, payload) };
         if !pattern::is_part_of_request(id, offset, payload) {
@@ -183,7 +183,7 @@ impl Contents {
         let mut ledger = self.ledger.borrow_mut();
         match message {
             Message::Call(id) => ledger.leave(id, left_us, clock),
-            Message::Errand(id) => ledger.leave_errand(id, to, left_us, clock),
+            Message::ClientCall(id) => ledger.leave_client_call(id, to, left_us, clock),
             // The call of a tiny request is unknown.
             Message::Tiny { .. } => Ok(()),
         }
@@ -208,9 +208,11 @@ impl Contents {
         }
         let content = match message {
             Message::Call(id) => self.ledger.borrow().call(id).content(id),
-            Message::Errand(id) => {
+            Message::ClientCall(id) => {
                 let ledger = self.ledger.borrow();
-                ledger.errand(id).map_or(Content::None, |errand| Content::Filled(errand.seed))
+                ledger
+                    .client_call(id)
+                    .map_or(Content::None, |client_call| Content::Filled(client_call.seed))
             }
             Message::Tiny { method, byte } => method.content_of_tiny(byte),
         };
@@ -227,7 +229,9 @@ impl Contents {
         let ledger = self.ledger.borrow();
         match message {
             Message::Call(id) => ledger.call(id).end != End::Pending,
-            Message::Errand(id) => ledger.errand(id).is_some_and(|at| at.fate != Fate::Pending),
+            Message::ClientCall(id) => {
+                ledger.client_call(id).is_some_and(|at| at.fate != Fate::Pending)
+            }
             Message::Tiny { .. } => false,
         }
     }

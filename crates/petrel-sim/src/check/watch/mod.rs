@@ -31,7 +31,7 @@ use std::rc::Rc;
 use petrel_proto::limits::{ENDPOINT_METHOD, PACKET_BYTES_MIN, SLOTS_WITH_RESERVE_MIN, packets_of};
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
-use super::errand::Work;
+use super::client_call::Work;
 use super::ledger::Ledger;
 use crate::control::Agreement;
 use crate::fabric::{PassClock, Sight, SimAddr};
@@ -41,7 +41,7 @@ use request::{InOrder, Request};
 
 /// The wire checker.
 #[derive(Debug, Default)]
-pub(super) struct Witness {
+pub(super) struct WireChecker {
     sessions: Vec<Session>,
     /// By receiver, session index and token: the session, and whether the receiver is its server.
     by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
@@ -71,7 +71,7 @@ struct Session {
 /// The description of a broken rule.
 pub(super) type Broken = &'static str;
 
-impl Witness {
+impl WireChecker {
     /// Makes a wire checker that knows the calls, and checks payloads, too.
     pub(super) fn of_calls(ledger: Rc<RefCell<Ledger>>) -> Self {
         Self { contents: Some(Contents::new(ledger)), ..Self::default() }
@@ -153,8 +153,8 @@ impl Witness {
         }
         self.frames += 1;
         // An attempt of a client call may end without a frame, on an unknown session.
-        let is_errand = is_data(&frame.header) && Work::of(frame.header.aux).is_some();
-        session.is_exact &= !is_errand;
+        let is_client_call = is_data(&frame.header) && Work::of(frame.header.aux).is_some();
+        session.is_exact &= !is_client_call;
         if let Err(rule) = session.follow(is_sent, to_server, &frame) {
             let what = if is_sent { "sends" } else { "takes" };
             let who = if is_sent { from } else { to };

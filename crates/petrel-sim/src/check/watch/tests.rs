@@ -11,7 +11,7 @@ const SERVER: SimAddr = SimAddr::new(HostId(1), 1);
 const P: u32 = 1_208;
 
 /// A session with four credits.
-fn witness() -> Witness {
+fn wire_checker() -> WireChecker {
     let open = SessionOpen {
         link: 1,
         request: 1,
@@ -33,9 +33,9 @@ fn witness() -> Witness {
         max_message: 1 << 20,
         packet_bytes: P,
     };
-    let mut witness = Witness::default();
-    witness.add(Agreement { client: CLIENT, server: SERVER, open, accept });
-    witness
+    let mut wire_checker = WireChecker::default();
+    wire_checker.add(Agreement { client: CLIENT, server: SERVER, open, accept });
+    wire_checker
 }
 
 fn header(kind: Kind, request: u64) -> Header {
@@ -77,7 +77,7 @@ fn cancel(number: u64) -> Vec<u8> {
     header(Kind::Cancel, number).encode().to_vec()
 }
 
-impl Witness {
+impl WireChecker {
     fn sent(&mut self, frame: &[u8]) {
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
@@ -105,89 +105,89 @@ impl Witness {
 
     /// Makes a checker with an arrived and acknowledged request of ten packets.
     fn with_request() -> Self {
-        let mut witness = witness();
+        let mut wire_checker = wire_checker();
         for packet in 0..10 {
-            witness.carried(&request(packet));
-            witness.carried(&credit(packet + 1, packet, 0));
+            wire_checker.carried(&request(packet));
+            wire_checker.carried(&credit(packet + 1, packet, 0));
         }
-        assert_eq!(witness.violation, None);
-        witness
+        assert_eq!(wire_checker.violation, None);
+        wire_checker
     }
 }
 
 #[test]
 fn cancel__once_and_nothing_behind_it() {
-    let mut witness = witness();
-    witness.carried(&request(0));
-    witness.carried(&cancel(64));
-    assert_eq!(witness.violation, None);
-    witness.sent(&cancel(64));
-    witness.assert_broken("sent again");
+    let mut wire_checker = wire_checker();
+    wire_checker.carried(&request(0));
+    wire_checker.carried(&cancel(64));
+    assert_eq!(wire_checker.violation, None);
+    wire_checker.sent(&cancel(64));
+    wire_checker.assert_broken("sent again");
     for late in [request(1), pull(0, 1, 0)] {
-        let mut witness = self::witness();
-        witness.carried(&request(0));
-        witness.sent(&cancel(64));
-        witness.sent(&late);
-        assert!(witness.violation.is_some(), "{late:?}");
+        let mut wire_checker = self::wire_checker();
+        wire_checker.carried(&request(0));
+        wire_checker.sent(&cancel(64));
+        wire_checker.sent(&late);
+        assert!(wire_checker.violation.is_some(), "{late:?}");
     }
-    let mut witness = self::witness();
-    witness.carried(&request(0));
-    witness.carried(&cancel(64));
-    witness.sent(&credit(1, 0, 0));
-    witness.assert_broken("given up");
-    let mut witness = self::witness();
-    witness.carried(&request(0));
-    witness.sent(&cancel(66));
-    witness.assert_broken("never sent");
+    let mut wire_checker = self::wire_checker();
+    wire_checker.carried(&request(0));
+    wire_checker.carried(&cancel(64));
+    wire_checker.sent(&credit(1, 0, 0));
+    wire_checker.assert_broken("given up");
+    let mut wire_checker = self::wire_checker();
+    wire_checker.carried(&request(0));
+    wire_checker.sent(&cancel(66));
+    wire_checker.assert_broken("never sent");
 }
 
 #[test]
 fn session__that_keeps_the_rules() {
-    let mut witness = Witness::with_request();
-    witness.carried(&response(0));
-    witness.carried(&pull(1, 5, 0));
-    witness.sent(&response(1));
-    (2..5).for_each(|packet| witness.carried(&response(packet)));
-    witness.carried(&pull(1, 8, 0b1110));
-    witness.carried(&response(1));
-    (5..8).for_each(|packet| witness.carried(&response(packet)));
-    witness.carried(&pull(8, 10, 0));
-    (8..10).for_each(|packet| witness.carried(&response(packet)));
-    assert_eq!(witness.violation, None);
-    assert_eq!((witness.sessions[0].held, witness.frames > 40), (0, true));
+    let mut wire_checker = WireChecker::with_request();
+    wire_checker.carried(&response(0));
+    wire_checker.carried(&pull(1, 5, 0));
+    wire_checker.sent(&response(1));
+    (2..5).for_each(|packet| wire_checker.carried(&response(packet)));
+    wire_checker.carried(&pull(1, 8, 0b1110));
+    wire_checker.carried(&response(1));
+    (5..8).for_each(|packet| wire_checker.carried(&response(packet)));
+    wire_checker.carried(&pull(8, 10, 0));
+    (8..10).for_each(|packet| wire_checker.carried(&response(packet)));
+    assert_eq!(wire_checker.violation, None);
+    assert_eq!((wire_checker.sessions[0].held, wire_checker.frames > 40), (0, true));
 }
 
 #[test]
 fn client__exceeds_its_credits() {
-    let mut witness = witness();
-    (0..4).for_each(|packet| witness.sent(&request(packet)));
-    assert_eq!(witness.violation, None);
-    witness.sent(&request(4));
-    witness.assert_broken("than credits");
-    let mut witness = Witness::with_request();
-    witness.carried(&response(0));
-    witness.sent(&pull(1, 6, 0));
-    witness.assert_broken("than credits");
+    let mut wire_checker = wire_checker();
+    (0..4).for_each(|packet| wire_checker.sent(&request(packet)));
+    assert_eq!(wire_checker.violation, None);
+    wire_checker.sent(&request(4));
+    wire_checker.assert_broken("than credits");
+    let mut wire_checker = WireChecker::with_request();
+    wire_checker.carried(&response(0));
+    wire_checker.sent(&pull(1, 6, 0));
+    wire_checker.assert_broken("than credits");
 }
 
 #[test]
 fn client__sends_what_is_acknowledged() {
-    let mut witness = witness();
-    (0..3).for_each(|packet| witness.sent(&request(packet)));
-    witness.see(Sight::Taken { from: CLIENT, to: SERVER, frame: &request(1) });
-    witness.carried(&credit(0, 1, 0b10));
-    witness.sent(&request(0));
-    assert_eq!(witness.violation, None);
-    witness.sent(&request(1));
-    witness.assert_broken("known to have");
+    let mut wire_checker = wire_checker();
+    (0..3).for_each(|packet| wire_checker.sent(&request(packet)));
+    wire_checker.see(Sight::Taken { from: CLIENT, to: SERVER, frame: &request(1) });
+    wire_checker.carried(&credit(0, 1, 0b10));
+    wire_checker.sent(&request(0));
+    assert_eq!(wire_checker.violation, None);
+    wire_checker.sent(&request(1));
+    wire_checker.assert_broken("known to have");
 }
 
 #[test]
 fn client__sends_out_of_order_or_an_old_number() {
-    let mut out_of_order = witness();
+    let mut out_of_order = wire_checker();
     out_of_order.sent(&request(1));
     out_of_order.assert_broken("in order");
-    let mut old = witness();
+    let mut old = wire_checker();
     old.sent(&header(Kind::Request, 66).encode());
     old.sent(&header(Kind::Request, 64).encode());
     old.assert_broken("old request number");
@@ -196,10 +196,10 @@ fn client__sends_out_of_order_or_an_old_number() {
 #[test]
 fn client__pulls_wrongly() {
     let told = |cumulative, limit, word| {
-        let mut witness = Witness::with_request();
-        witness.carried(&response(0));
-        witness.sent(&pull(cumulative, limit, word));
-        witness
+        let mut wire_checker = WireChecker::with_request();
+        wire_checker.carried(&response(0));
+        wire_checker.sent(&pull(cumulative, limit, word));
+        wire_checker
     };
     assert_eq!(told(1, 2, 0).violation, None);
     told(0, 2, 0).assert_broken("does not tell");
@@ -211,12 +211,12 @@ fn client__pulls_wrongly() {
 #[test]
 fn server__acknowledges_wrongly() {
     let told = |cumulative, echo, word| {
-        let mut witness = witness();
-        witness.carried(&request(0));
-        witness.sent(&request(1));
-        witness.carried(&request(2));
-        witness.sent(&credit(cumulative, echo, word));
-        witness
+        let mut wire_checker = wire_checker();
+        wire_checker.carried(&request(0));
+        wire_checker.sent(&request(1));
+        wire_checker.carried(&request(2));
+        wire_checker.sent(&credit(cumulative, echo, word));
+        wire_checker
     };
     assert_eq!(told(1, 2, 0b10).violation, None);
     told(1, 2, 0).assert_broken("does not tell");
@@ -226,15 +226,15 @@ fn server__acknowledges_wrongly() {
 
 #[test]
 fn server__sends_too_much() {
-    let mut early = witness();
+    let mut early = wire_checker();
     early.carried(&request(0));
     early.sent(&response(0));
     early.assert_broken("before the whole request");
-    let mut beyond = Witness::with_request();
+    let mut beyond = WireChecker::with_request();
     beyond.carried(&response(0));
     beyond.sent(&response(1));
     beyond.assert_broken("not allowed");
-    let mut again = Witness::with_request();
+    let mut again = WireChecker::with_request();
     again.carried(&response(0));
     again.carried(&pull(1, 3, 0));
     again.carried(&response(1));

@@ -21,7 +21,7 @@ pub(in crate::nexus) struct Memory {
 
 impl Memory {
     /// Memory sent by a foreign peer.
-    pub(in crate::nexus) const STRANGE: Self = Self { max_frame_bytes: 2_048, is_sound: false };
+    pub(in crate::nexus) const FOREIGN: Self = Self { max_frame_bytes: 2_048, is_sound: false };
 }
 
 #[derive(Debug, Default)]

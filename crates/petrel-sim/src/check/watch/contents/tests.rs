@@ -115,8 +115,8 @@ fn look__at_a_request_in_memory_of_another_call() {
     look(&mut rule, TO_SERVER, &request(&request_of(0), 0)).unwrap();
     assert!(look(&mut rule, TO_SERVER, &request(&request_of(1), 1)).is_err());
     // Also under the right number, from the wrong client.
-    let stranger = Way { session: 6, from: SERVER, ..TO_SERVER };
-    assert!(look(&mut rule, stranger, &request(&request_of(1), 0)).is_err());
+    let wrong_server = Way { session: 6, from: SERVER, ..TO_SERVER };
+    assert!(look(&mut rule, wrong_server, &request(&request_of(1), 0)).is_err());
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn answer(
 ) -> Handled {
     let executed = ledger.borrow_mut().execute(at.host, request.data());
     let Some(seed) = executed else {
-        return request.fail(cx, Status::InvalidArgument, "no request of a party");
+        return request.fail(cx, Status::InvalidArgument, "not a request of a multicast world");
     };
     let len = (seed % answer_bytes_max as u64) as usize;
     request.reply_with(cx, len, |_, out| {

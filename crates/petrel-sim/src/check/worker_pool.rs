@@ -11,12 +11,12 @@ use petrel::overload::{Admission, AdmissionConfig, Shed, Shedding, Waiting};
 use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{Method, answer_seed};
-use super::errand::{Order, Work};
+use super::client_call::{Order, Work};
 use super::node::{Shared, SimEndpoint};
 use super::service;
 
 /// The worker pool of an endpoint, and its queue.
-pub(super) struct Crew {
+pub(super) struct WorkerPool {
     size: usize,
     admission: Admission,
     waiting: VecDeque<Job>,
@@ -28,7 +28,7 @@ pub(super) struct Crew {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Task {
     Call(Method),
-    Errand(Work),
+    ClientCall(Work),
 }
 
 struct Job {
@@ -47,21 +47,21 @@ struct Busy {
     order: Order,
 }
 
-impl Crew {
-    /// Makes a pool with few workers, and a queue short enough to be full at times. `party` selects the
+impl WorkerPool {
+    /// Makes a pool with few workers, and a queue short enough to be full at times. `endpoint_number` selects the
     /// kind of load shedding.
-    pub(super) fn new(party: u32) -> Self {
+    pub(super) fn new(endpoint_number: u32) -> Self {
         let (target, interval) = (Duration::from_millis(2), Duration::from_millis(10));
-        let shedding = match party % 5 {
+        let shedding = match endpoint_number % 5 {
             0 => Shedding::LimitOnly,
             1 => Shedding::Codel { target, interval },
             2 => Shedding::ControlledDelay { target, interval },
             3 => Shedding::OldestWait { target },
             _ => Shedding::default(),
         };
-        let size = 1 + party as usize % 3;
+        let size = 1 + endpoint_number as usize % 3;
         let config = AdmissionConfig {
-            requests_max: 2 + party as usize * 7 % 30,
+            requests_max: 2 + endpoint_number as usize * 7 % 30,
             bytes_max: 100_000,
             shedding,
         };
@@ -108,23 +108,29 @@ impl Crew {
 }
 
 /// Enqueues a request, or refuses it.
-pub(super) fn enlist(
+pub(super) fn enqueue(
     shared: &Rc<Shared>,
     cx: &mut Context<'_>,
     request: Request<'_>,
     task: Task,
 ) -> Handled {
     let (now_ns, deadline_ns) = (cx.now_ns(), request.deadline_ns(cx));
-    let admitted = shared.crew.borrow_mut().admit(now_ns, request.data().len(), deadline_ns);
+    let admitted = shared.worker_pool.borrow_mut().admit(now_ns, request.data().len(), deadline_ns);
     if let Err(shed) = admitted {
-        shared.ledger().errand_counts.crew_refused += 1;
+        shared.ledger().client_call_counts.worker_refused += 1;
         return request.refuse(cx, shed.status(), shed.text());
     }
     let (kept, handled) = request.defer_message(cx);
     if let Some((responder, message)) = kept {
-        let crew = &mut shared.crew.borrow_mut();
-        crew.bytes += message.len();
-        crew.waiting.push_back(Job { queued_ns: now_ns, deadline_ns, responder, message, task });
+        let worker_pool = &mut shared.worker_pool.borrow_mut();
+        worker_pool.bytes += message.len();
+        worker_pool.waiting.push_back(Job {
+            queued_ns: now_ns,
+            deadline_ns,
+            responder,
+            message,
+            task,
+        });
     }
     handled
 }
@@ -133,13 +139,13 @@ pub(super) fn enlist(
 pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
     let now_ns = shared.common.fabric.pass_clock().last_ns;
     loop {
-        let Some(done) = shared.crew.borrow_mut().take_done(now_ns) else { break };
+        let Some(done) = shared.worker_pool.borrow_mut().take_done(now_ns) else { break };
         let Busy { responder, order: Order { id, seed, len, .. }, .. } = done;
         shared.ledger().answer(id);
         service::answer_by(responder, &mut endpoint.context(), seed, len);
     }
     loop {
-        let Some(job) = shared.crew.borrow_mut().take() else { break };
+        let Some(job) = shared.worker_pool.borrow_mut().take() else { break };
         begin(shared, &mut endpoint.context(), job);
     }
 }
@@ -149,28 +155,35 @@ fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job) {
     // Reads the clock as a worker's thread does, because earlier jobs have taken time.
     let now_ns = cx.clock_now_ns();
     if responder.is_cancelled(cx) {
-        shared.ledger().errand_counts.crew_skipped += 1;
+        shared.ledger().client_call_counts.worker_skipped += 1;
         return responder.refuse(cx, Status::Cancelled, "the call was given up");
     }
     let begun = {
-        let crew = &mut shared.crew.borrow_mut();
-        let waiting = crew.waiting.len();
-        crew.admission.begin(now_ns, queued_ns, deadline_ns, waiting)
+        let worker_pool = &mut shared.worker_pool.borrow_mut();
+        let waiting = worker_pool.waiting.len();
+        worker_pool.admission.begin(now_ns, queued_ns, deadline_ns, waiting)
     };
     if let Err(shed) = begun {
-        shared.ledger().errand_counts.crew_refused += 1;
+        shared.ledger().client_call_counts.worker_refused += 1;
         return responder.refuse(cx, shed.status(), shed.text());
     }
     let Some(order) = execute(shared, task, &message, deadline_ns) else { return };
-    shared.ledger().errand_counts.crew_executed += 1;
+    shared.ledger().client_call_counts.worker_executed += 1;
     let until_ns = now_ns + order.delay_ns;
-    shared.crew.borrow_mut().busy.push(Busy { began_ns: now_ns, until_ns, responder, order });
+    shared.worker_pool.borrow_mut().busy.push(Busy {
+        began_ns: now_ns,
+        until_ns,
+        responder,
+        order,
+    });
 }
 
 fn execute(shared: &Shared, task: Task, message: &[u8], deadline_ns: Option<u64>) -> Option<Order> {
     let mut ledger = shared.ledger();
     let method = match task {
-        Task::Errand(work) => return ledger.execute_errand(shared.at, work, message, deadline_ns),
+        Task::ClientCall(work) => {
+            return ledger.execute_client_call(shared.at, work, message, deadline_ns);
+        }
         Task::Call(method) => method,
     };
     let id = ledger.execute(shared.at, method, message, deadline_ns)?;

@@ -17,7 +17,7 @@ const ID_BYTES: usize = 4;
 pub(super) struct Ledger {
     pub(super) now_ns: u64,
     calls: Vec<Call>,
-    troubles: Vec<Trouble>,
+    fault_windows: Vec<FaultWindow>,
     pub(super) violation: Option<String>,
     pub(super) succeeded: u64,
 }
@@ -37,7 +37,7 @@ struct Call {
 
 /// A fault window in which calls to a member may fail.
 #[derive(Clone, Copy, Debug)]
-struct Trouble {
+struct FaultWindow {
     host: HostId,
     from_ns: u64,
     until_ns: u64,
@@ -48,13 +48,13 @@ impl Ledger {
         self.calls.len() as u64
     }
 
-    pub(super) fn has_troubles(&self) -> bool {
-        !self.troubles.is_empty()
+    pub(super) fn has_fault_windows(&self) -> bool {
+        !self.fault_windows.is_empty()
     }
 
-    pub(super) fn add_trouble(&mut self, host: HostId, for_ns: u64) {
+    pub(super) fn add_fault_window(&mut self, host: HostId, for_ns: u64) {
         let (from_ns, until_ns) = (self.now_ns, self.now_ns.saturating_add(for_ns));
-        self.troubles.push(Trouble { host, from_ns, until_ns });
+        self.fault_windows.push(FaultWindow { host, from_ns, until_ns });
     }
 
     /// Records a call. Returns its number.
@@ -129,7 +129,7 @@ impl Ledger {
         members: &[Member<MsgBuf>],
     ) -> Result<(), String> {
         let now_ns = self.now_ns;
-        let Self { calls, troubles, .. } = self;
+        let Self { calls, fault_windows, .. } = self;
         let call = &mut calls[id as usize];
         let (mut answered, mut failed, mut unjustified) = (0, 0, None);
         for (member, &(session, host)) in members.iter().zip(&call.members) {
@@ -156,12 +156,12 @@ impl Ledger {
                     }
                     call.barred.extend(is_sure.then_some(host));
                     let is_late = call.has_deadline && failure.status == Status::DeadlineExceeded;
-                    let is_troubled = troubles.iter().any(|trouble| {
-                        trouble.host == host
-                            && trouble.from_ns <= now_ns
-                            && call.issued_ns <= trouble.until_ns
+                    let is_in_window = fault_windows.iter().any(|window| {
+                        window.host == host
+                            && window.from_ns <= now_ns
+                            && call.issued_ns <= window.until_ns
                     });
-                    if !is_late && !is_troubled {
+                    if !is_late && !is_in_window {
                         unjustified =
                             Some(format!("failed at {host} without a reason: {failure:?}"));
                     }

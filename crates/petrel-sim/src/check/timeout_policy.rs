@@ -9,7 +9,7 @@ use super::pattern;
 
 /// The timeout policy of one call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct TimeoutPolicy {
     /// The time from the call to its deadline.
     deadline_after_ns: Option<u64>,
     /// The time from the call to its cancellation.
@@ -18,7 +18,7 @@ pub(super) struct Patience {
     is_absolute: bool,
 }
 
-impl Patience {
+impl TimeoutPolicy {
     /// Without limits.
     const ENDLESS: Self =
         Self { deadline_after_ns: None, cancel_after_ns: None, is_absolute: false };
@@ -63,12 +63,12 @@ pub(super) struct ToCancel {
 
 impl Shared {
     /// Returns the timeout policy of a call.
-    pub(super) fn patience(&self, id: u32) -> Patience {
+    pub(super) fn timeout_policy(&self, id: u32) -> TimeoutPolicy {
         let scenario = &self.common.scenario;
-        if !scenario.gives_up() || self.common.phase.get() != Phase::Active {
-            return Patience::ENDLESS;
+        if !scenario.uses_timeouts() || self.common.phase.get() != Phase::Active {
+            return TimeoutPolicy::ENDLESS;
         }
-        Patience::of(id, scenario.active_ns)
+        TimeoutPolicy::of(id, scenario.active_ns)
     }
 }
 
@@ -82,8 +82,8 @@ impl Node {
             let session = self.shared.ledger().cancel(id, was_there);
             if was_there {
                 // The call's credits are back at once, and the CANCEL leaves at its turn (§5.4).
-                let witness = &mut self.shared.common.witness.borrow_mut();
-                witness.lose_count(self.shared.at, session.index);
+                let wire_checker = &mut self.shared.common.wire_checker.borrow_mut();
+                wire_checker.lose_count(self.shared.at, session.index);
             }
         }
     }

@@ -55,16 +55,16 @@ impl Report {
     /// Returns names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
-            ("party_calls", self.calls),
-            ("party_calls_succeeded", self.succeeded),
-            ("party_packets_multicast", self.multicast_sent),
-            ("party_packets_adopted", self.adopted),
-            ("party_packets_held", self.held),
-            ("party_requests_missed", self.missed),
-            ("party_packets_replicated", self.replicated),
-            ("party_packets_repeated", self.repeated),
-            ("party_members_died", self.deaths),
-            ("party_members_refused", self.refused),
+            ("multicast_calls", self.calls),
+            ("multicast_calls_succeeded", self.succeeded),
+            ("multicast_packets_sent", self.multicast_sent),
+            ("multicast_packets_adopted", self.adopted),
+            ("multicast_packets_held", self.held),
+            ("multicast_requests_missed", self.missed),
+            ("multicast_packets_replicated", self.replicated),
+            ("multicast_packets_repeated", self.repeated),
+            ("multicast_members_crashed", self.deaths),
+            ("multicast_members_refused", self.refused),
         ]
         .into_iter()
     }

@@ -1,27 +1,27 @@
-//! Client calls and group calls of simulated callers, named errands in the code. A client makes several
+//! Client calls and group calls of simulated callers; `ClientCall` stands for both. A client makes several
 //! attempts of a call, at several servers, over sessions that open and close; a group call goes to several
 //! members at once.
 //!
-//! Errands are numbered separately, and their requests carry the number like requests of plain calls.
+//! Client calls are numbered separately, and their requests carry the number like requests of plain calls.
 //! Attempts are counted from frames, and executions by the handlers. [`rules`] checks these counts against
 //! the caller's outcome.
 
-mod company;
-mod patron;
+mod group_call;
 mod rules;
+mod simulated_caller;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use petrel::{Execution, Status};
 
-pub(super) use patron::Patron;
+pub(super) use simulated_caller::SimulatedCaller;
 
 use crate::fabric::SimAddr;
 
-/// Marks the number of an errand.
+/// Marks the number of a client call.
 const MARK: u32 = 1 << 31;
 
-/// How a server executes an errand.
+/// How a server executes a client call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     /// The handler answers at once.
@@ -29,15 +29,15 @@ pub(super) enum Work {
     /// The handler answers after a delay.
     Later,
     /// A worker answers.
-    Crew,
+    WorkerPool,
     /// Some servers answer after a delay; others always refuse.
     Picky,
 }
 
 impl Work {
-    pub(super) const ALL: [Work; 4] = [Work::AtOnce, Work::Later, Work::Crew, Work::Picky];
+    pub(super) const ALL: [Work; 4] = [Work::AtOnce, Work::Later, Work::WorkerPool, Work::Picky];
 
-    /// Returns true if a server refuses this errand.
+    /// Returns true if a server refuses this call.
     pub(super) fn is_refused(self, id: u32, server: SimAddr) -> bool {
         self == Work::Picky && (id ^ u32::from(server.host.0)) % 2 == 1
     }
@@ -52,7 +52,7 @@ impl Work {
     }
 }
 
-/// The servers to which an errand's requests may go.
+/// The servers to which a client call's requests may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Spread {
     /// A client tries the servers one after another.
@@ -67,7 +67,7 @@ pub(super) enum Spread {
 
 /// The state of one client call or group call.
 #[derive(Clone, Debug)]
-pub(super) struct Errand {
+pub(super) struct ClientCall {
     pub(super) work: Work,
     pub(super) spread: Spread,
     /// The calling endpoint in one incarnation.
@@ -100,7 +100,7 @@ pub(super) struct Errand {
     pub(super) fate: Fate,
 }
 
-/// The state of an errand.
+/// The state of a client call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Pending,
@@ -114,7 +114,7 @@ pub(super) enum Fate {
     FewAnswered,
 }
 
-/// A server's instructions for an errand.
+/// A server's instructions for a client call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) id: u32,
@@ -143,9 +143,9 @@ pub(super) struct Counts {
     pub(super) hedges_won: u64,
     pub(super) sessions_opened: u64,
     pub(super) connects_failed: u64,
-    pub(super) crew_executed: u64,
-    pub(super) crew_refused: u64,
-    pub(super) crew_skipped: u64,
+    pub(super) worker_executed: u64,
+    pub(super) worker_refused: u64,
+    pub(super) worker_skipped: u64,
     pub(super) cancelled: u64,
     pub(super) target_changes: u64,
     pub(super) drains: u64,
@@ -157,25 +157,25 @@ impl Counts {
     /// Returns the names and values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
-            ("errands_by_client", self.by_client),
-            ("errands_by_group", self.by_group),
+            ("client_calls", self.by_client),
+            ("group_calls", self.by_group),
             ("client_calls_succeeded", self.succeeded),
-            ("errands_failed_unknown", self.failed_unknown),
-            ("errands_failed_not_executed", self.failed_not_executed),
+            ("client_calls_failed_unknown", self.failed_unknown),
+            ("client_calls_failed_not_executed", self.failed_not_executed),
             ("group_calls_succeeded", self.groups_succeeded),
             ("group_calls_failed", self.groups_failed),
-            ("errands_dropped_by_caller", self.dropped),
-            ("errands_lost_with_client", self.lost),
-            ("errand_attempts", self.attempts),
-            ("errands_executed_again", self.executed_again),
+            ("client_calls_dropped_by_caller", self.dropped),
+            ("client_calls_lost_with_client", self.lost),
+            ("client_call_attempts", self.attempts),
+            ("client_calls_executed_again", self.executed_again),
             ("client_retries", self.retries),
             ("client_hedges", self.hedges),
             ("client_hedges_won", self.hedges_won),
             ("client_sessions_opened", self.sessions_opened),
             ("client_connects_failed", self.connects_failed),
-            ("worker_requests_run", self.crew_executed),
-            ("worker_requests_refused", self.crew_refused),
-            ("worker_requests_skipped", self.crew_skipped),
+            ("worker_requests_run", self.worker_executed),
+            ("worker_requests_refused", self.worker_refused),
+            ("worker_requests_skipped", self.worker_skipped),
             ("client_calls_cancelled", self.cancelled),
             ("client_target_changes", self.target_changes),
             ("drains", self.drains),
@@ -185,7 +185,7 @@ impl Counts {
     }
 }
 
-impl Errand {
+impl ClientCall {
     fn executed(&self) -> u32 {
         self.executions.values().sum()
     }
@@ -200,7 +200,7 @@ impl Errand {
     }
 }
 
-/// Returns the index of the errand with the given number; `None` for numbers of plain calls.
+/// Returns the index of the client call with the given number; `None` for numbers of plain calls.
 pub(super) fn place_of(id: u32) -> Option<usize> {
     (id & MARK != 0).then_some((id & !MARK) as usize)
 }

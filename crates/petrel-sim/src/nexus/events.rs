@@ -6,34 +6,34 @@ use petrel::endpoint::{AllowedTransports, EndpointId};
 
 use petrel::nexus::stepped::WAKER;
 
-use super::actor::{Chore, Request};
+use super::actor::{DelayedAction, Request};
+use super::foreign_peer::Behaviour;
 use super::net::ProcessId;
-use super::stranger::Manner;
-use super::world::{ActorId, Deed, World};
+use super::world::{ActorId, Event, World};
 
 impl World {
     /// Schedules the requests and the faults.
-    pub(super) fn plan_deeds(&mut self) {
+    pub(super) fn schedule_events(&mut self) {
         let active_ns = self.scenario.active_ns;
-        for _ in 0..self.scenario.deeds {
+        for _ in 0..self.scenario.requests {
             let at_ns = self.rng.below(active_ns);
-            self.at(at_ns, Deed::Ask);
+            self.at(at_ns, Event::Ask);
         }
         let features = self.scenario.features;
-        let troubles =
+        let faults =
             [features.cuts, features.deaths, features.stalls, features.hangs, features.changes];
-        let kinds = troubles.into_iter().filter(|is_on| *is_on).count() as u64;
+        let kinds = faults.into_iter().filter(|is_on| *is_on).count() as u64;
         for _ in 0..self.rng.below(3 * kinds + 1) {
             let at_ns = self.rng.below(active_ns);
-            self.at(at_ns, Deed::Befall);
+            self.at(at_ns, Event::Fault);
         }
-        if features.strangers || features.askers {
-            self.plan_strangers();
+        if features.foreign_peers || features.stats_clients {
+            self.schedule_foreign_peers();
         }
-        self.after(0, Deed::Tick);
+        self.after(0, Event::Tick);
     }
 
-    fn plan_strangers(&mut self) {
+    fn schedule_foreign_peers(&mut self) {
         let (hosts, active_ns) = (self.scenario.hosts, self.scenario.active_ns);
         let heartbeat_ms = self.rng.between(1, 1_000) as u32;
         // Two have their own hosts, and one shares a host with honest processes.
@@ -43,47 +43,51 @@ impl World {
             if host == 0 && self.scenario.is_crowded && self.scenario.is_fair {
                 continue;
             }
-            let stranger = self.add_stranger(host, heartbeat_ms);
-            let is_flood = self.scenario.features.strangers && self.rng.below(4) == 0;
-            let visits = if is_flood { self.rng.between(20, 80) } else { self.rng.below(8) };
+            let foreign_peer = self.add_foreign_peer(host, heartbeat_ms);
+            let is_flood = self.scenario.features.foreign_peers && self.rng.below(4) == 0;
+            let connects = if is_flood { self.rng.between(20, 80) } else { self.rng.below(8) };
             let from_ns = self.rng.below(active_ns);
-            let manner = self.draw_manner();
+            let behaviour = self.draw_behaviour();
             let target = self.some_process();
-            for _ in 0..visits {
+            for _ in 0..connects {
                 let target_now = self.some_process();
                 if host == 0 && self.rng.below(2) == 0 {
                     let at_ns = self.rng.below(active_ns);
-                    target_now.into_iter().for_each(|id| self.at(at_ns, Deed::Knock(stranger, id)));
+                    target_now
+                        .into_iter()
+                        .for_each(|id| self.at(at_ns, Event::ConnectRendezvous(foreign_peer, id)));
                 }
-                let (at_ns, manner, target) = match is_flood {
-                    true => (from_ns + self.rng.below(1_000_000), manner, target),
-                    false => (self.rng.below(active_ns), self.draw_manner(), self.some_process()),
+                let (at_ns, behaviour, target) = match is_flood {
+                    true => (from_ns + self.rng.below(1_000_000), behaviour, target),
+                    false => {
+                        (self.rng.below(active_ns), self.draw_behaviour(), self.some_process())
+                    }
                 };
                 if let Some(target) = target {
-                    self.at(at_ns, Deed::Visit(stranger, target, manner));
+                    self.at(at_ns, Event::Connect(foreign_peer, target, behaviour));
                 }
             }
         }
     }
 
-    fn draw_manner(&mut self) -> Manner {
+    fn draw_behaviour(&mut self) -> Behaviour {
         let keeps_sessions = !(self.scenario.is_crowded && self.scenario.is_fair);
-        match self.draw_any_manner() {
+        match self.draw_any_behaviour() {
             // A connection with a session is never evicted: greedy peers may fill a server.
-            manner if manner.is_greedy() && !keeps_sessions => Manner::Keeper,
-            manner => manner,
+            behaviour if behaviour.is_greedy() && !keeps_sessions => Behaviour::Keeper,
+            behaviour => behaviour,
         }
     }
 
-    fn draw_any_manner(&mut self) -> Manner {
+    fn draw_any_behaviour(&mut self) -> Behaviour {
         let features = self.scenario.features;
-        match (features.strangers, features.askers) {
-            (false, _) => Manner::Asker,
-            (true, true) => Manner::draw(&mut self.rng),
+        match (features.foreign_peers, features.stats_clients) {
+            (false, _) => Behaviour::StatsClient,
+            (true, true) => Behaviour::draw(&mut self.rng),
             (true, false) => loop {
-                let manner = Manner::draw(&mut self.rng);
-                if manner != Manner::Asker {
-                    return manner;
+                let behaviour = Behaviour::draw(&mut self.rng);
+                if behaviour != Behaviour::StatsClient {
+                    return behaviour;
                 }
             },
         }
@@ -98,17 +102,21 @@ impl World {
         self.actors.keys().nth(self.rng.below(self.actors.len() as u64) as usize).copied()
     }
 
-    pub(super) fn befall(&mut self, deed: Deed) -> Result<(), String> {
-        match deed {
-            Deed::Visit(stranger, target, manner) if !self.is_calm => {
-                self.visit(stranger, target, manner);
+    pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Connect(foreign_peer, target, behaviour) if !self.is_calm => {
+                self.connect(foreign_peer, target, behaviour);
             }
-            Deed::Knock(stranger, target) if !self.is_calm => {
+            Event::ConnectRendezvous(foreign_peer, target) if !self.is_calm => {
                 let net = Rc::clone(&self.net);
-                self.strangers[stranger].knock(&mut net.borrow_mut(), target, &mut self.rng);
+                self.foreign_peers[foreign_peer].connect_rendezvous(
+                    &mut net.borrow_mut(),
+                    target,
+                    &mut self.rng,
+                );
             }
-            Deed::Heal(a, b) => self.heal(a, b),
-            Deed::Power(host) => {
+            Event::Heal(a, b) => self.heal(a, b),
+            Event::Power(host) => {
                 self.net.borrow_mut().set_power(host, true);
                 self.healed_ns = self.now_ns();
                 let plans = 0..self.scenario.plans.len();
@@ -118,10 +126,10 @@ impl World {
                     .into_iter()
                     .try_for_each(|index| self.start(index));
             }
-            Deed::Start(index) => return self.start(index),
-            Deed::Revive(id) => self.fetch_news(id),
-            Deed::Ask if !self.is_calm => self.ask(),
-            Deed::Befall if !self.is_calm => return self.do_harm(),
+            Event::Start(index) => return self.start(index),
+            Event::Revive(id) => self.fetch_news(id),
+            Event::Ask if !self.is_calm => self.ask(),
+            Event::Fault if !self.is_calm => return self.inject_fault(),
             _ => {}
         }
         Ok(())
@@ -137,15 +145,15 @@ impl World {
             8 if features.sessions => {
                 let session = self.actors[&actor].some_session(&mut self.rng);
                 if let Some(session) = session {
-                    self.after(0, Deed::Chore(actor, Chore::Close { session }));
+                    self.after(0, Event::DelayedAction(actor, DelayedAction::Close { session }));
                 }
             }
             9 if features.drains => self.with_actor(actor, |actor, _, _| actor.drain()),
             10 if features.groups => {
                 let session = self.actors[&actor].some_session(&mut self.rng);
-                self.with_actor(actor, |actor, scene, _| {
+                self.with_actor(actor, |actor, cx, _| {
                     if let Some(session) = session {
-                        actor.offer_group(session, scene.rng);
+                        actor.offer_group(session, cx.rng);
                     }
                 });
             }
@@ -162,17 +170,17 @@ impl World {
     fn ask_for_link(&mut self, id: ActorId) {
         let own = self.actors[&id].process;
         let plan = self.rng.below(self.scenario.plans.len() as u64) as usize;
-        let at_stranger = !self.strangers.is_empty() && self.rng.below(8) == 0;
+        let at_foreign_peer = !self.foreign_peers.is_empty() && self.rng.below(8) == 0;
         let (mut address, endpoints) =
             (self.scenario.plans[plan].address, self.scenario.plans[plan].endpoints);
         let is_there = self.rng.below(6) != 0;
         let spare = if is_there { 0 } else { 2 };
         let endpoint = EndpointId(self.rng.below(u64::from(endpoints + spare)) as u16);
-        if at_stranger {
+        if at_foreign_peer {
             let host = self.scenario.hosts + self.rng.below(2) as usize;
             address = (self.scenario.conditions.family.address(host), 666).into();
         }
-        if !at_stranger && self.rng.below(24) == 0 {
+        if !at_foreign_peer && self.rng.below(24) == 0 {
             // An address without a listener; a nexus on loopback may not dial it.
             address = ([10, 99, 99, 99], 1).into();
         }
@@ -198,14 +206,14 @@ impl World {
 
     fn ask_for_sessions(&mut self, id: ActorId) {
         let count = self.rng.between(1, 4);
-        self.with_actor(id, |actor, scene, lateness_ns| {
-            let Some(link) = actor.some_own_link(scene.rng) else { return };
-            (0..count).for_each(|_| actor.propose(link, lateness_ns, scene));
+        self.with_actor(id, |actor, cx, lateness_ns| {
+            let Some(link) = actor.some_own_link(cx.rng) else { return };
+            (0..count).for_each(|_| actor.propose(link, lateness_ns, cx));
         });
     }
 
     /// Injects a fault.
-    fn do_harm(&mut self) -> Result<(), String> {
+    fn inject_fault(&mut self) -> Result<(), String> {
         let features = self.scenario.features;
         let heartbeat_ns = self.scenario.heartbeat_ns_max();
         match self.rng.below(6) {
@@ -216,7 +224,7 @@ impl World {
                 self.net.borrow_mut().notify(id, WAKER);
             }
             0 if features.cuts => self.cut(heartbeat_ns),
-            1 if features.deaths => self.end_somebody(heartbeat_ns),
+            1 if features.deaths => self.kill_process(heartbeat_ns),
             2 if features.stalls => {
                 let Some(id) = self.some_process() else { return Ok(()) };
                 let until_ns = self.now_ns() + self.rng.below(6 * heartbeat_ns);
@@ -241,7 +249,7 @@ impl World {
             actor.hangs_until_ns = until_ns;
             let process = actor.process;
             self.note(format_args!("e{id} of p{process} HANGS until {until_ns}"));
-            self.at(until_ns, Deed::Revive(process));
+            self.at(until_ns, Event::Revive(process));
         }
     }
 
@@ -265,7 +273,7 @@ impl World {
         self.note(format_args!("CUT {a} and {b} for {for_ns}"));
         self.cut_since.insert(pair, now_ns);
         self.net.borrow_mut().cut(a, b);
-        self.after(for_ns, Deed::Heal(a, b));
+        self.after(for_ns, Event::Heal(a, b));
     }
 
     pub(super) fn heal(&mut self, a: usize, b: usize) {
@@ -275,14 +283,14 @@ impl World {
     }
 
     /// Kills a process, or cuts the power of its host.
-    fn end_somebody(&mut self, heartbeat_ns: u64) {
+    fn kill_process(&mut self, heartbeat_ns: u64) {
         let Some(id) = self.some_process() else { return };
         let back_ns = self.rng.below(10 * heartbeat_ns);
         let (host, index) = (self.processes[&id].plan.host, self.processes[&id].index);
         if self.rng.below(2) == 0 {
             self.kill(id, true);
             if self.rng.below(3) != 0 {
-                self.after(back_ns, Deed::Start(index));
+                self.after(back_ns, Event::Start(index));
             }
             return;
         }
@@ -292,7 +300,7 @@ impl World {
         let here: Vec<_> = here.map(|(id, _)| *id).collect();
         here.into_iter().for_each(|id| self.kill(id, false));
         self.net.borrow_mut().set_power(host, false);
-        self.after(back_ns, Deed::Power(host));
+        self.after(back_ns, Event::Power(host));
     }
 
     /// Removes or adds an endpoint.
@@ -302,7 +310,7 @@ impl World {
         {
             self.detach(actor);
             let again_ns = self.rng.below(heartbeat_ns);
-            self.after(again_ns, Deed::Befall);
+            self.after(again_ns, Event::Fault);
             return Ok(());
         }
         let Some(id) = self.some_process() else { return Ok(()) };

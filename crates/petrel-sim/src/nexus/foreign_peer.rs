@@ -13,7 +13,7 @@ use petrel_proto::control::{
     SessionOpen, SessionRefuse, StatsReply, StatsRequest, VersionRange,
 };
 
-use super::actor::STRANGE_TOKEN;
+use super::actor::FOREIGN_TOKEN;
 use super::net::{Memory, Net, ProcessId, SocketId};
 use crate::rng::Rng;
 
@@ -22,7 +22,7 @@ const FIRST_TOKEN: usize = 10;
 
 /// The behaviour of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum Behaviour {
     /// Sends nothing.
     Mute,
     /// Sends bytes that are not the protocol.
@@ -32,7 +32,7 @@ pub(super) enum Manner {
     /// Sends HELLO, and falls silent.
     Greets,
     /// Sends requests all the time, and does not read.
-    Deaf,
+    NeverReads,
     /// Opens links, some to missing endpoints, and proposes sessions on them.
     Greedy,
     /// Sends messages of all kinds in any order.
@@ -46,27 +46,27 @@ pub(super) enum Manner {
     /// Speaks future versions.
     Modern,
     /// Asks for counters, like `petrel stats`.
-    Asker,
+    StatsClient,
 }
 
-const MANNERS: [Manner; 12] = [
-    Manner::Mute,
-    Manner::Garbage,
-    Manner::Slow,
-    Manner::Greets,
-    Manner::Deaf,
-    Manner::Greedy,
-    Manner::Odd,
-    Manner::Mutant,
-    Manner::HalfClosed,
-    Manner::Keeper,
-    Manner::Modern,
-    Manner::Asker,
+const BEHAVIOURS: [Behaviour; 12] = [
+    Behaviour::Mute,
+    Behaviour::Garbage,
+    Behaviour::Slow,
+    Behaviour::Greets,
+    Behaviour::NeverReads,
+    Behaviour::Greedy,
+    Behaviour::Odd,
+    Behaviour::Mutant,
+    Behaviour::HalfClosed,
+    Behaviour::Keeper,
+    Behaviour::Modern,
+    Behaviour::StatsClient,
 ];
 
-impl Manner {
+impl Behaviour {
     pub(super) fn draw(rng: &mut Rng) -> Self {
-        MANNERS[rng.below(MANNERS.len() as u64) as usize]
+        BEHAVIOURS[rng.below(BEHAVIOURS.len() as u64) as usize]
     }
 
     /// Returns true if the peer may have sessions, which protect its connections from eviction.
@@ -76,9 +76,9 @@ impl Manner {
 }
 
 /// A connection of a foreign peer.
-struct Contact {
+struct Connection {
     socket: SocketId,
-    manner: Manner,
+    behaviour: Behaviour,
     is_opener: bool,
     has_begun: bool,
     is_over: bool,
@@ -91,16 +91,16 @@ struct Contact {
     asked_ns: u64,
 }
 
-pub(super) struct Stranger {
+pub(super) struct ForeignPeer {
     pub(super) process: ProcessId,
     heartbeat_ms: u32,
     address: SocketAddr,
-    contacts: Vec<Contact>,
+    connections: Vec<Connection>,
     /// Number of complete answers to statistics clients.
     pub(super) answers: u64,
 }
 
-impl Stranger {
+impl ForeignPeer {
     /// Makes a process of the network that listens at `address`.
     pub(super) fn new(
         net: &mut Net,
@@ -110,7 +110,7 @@ impl Stranger {
     ) -> Self {
         // A further process at that address does not listen.
         let _ = net.listen(process, address, 64, FIRST_TOKEN - 1);
-        Self { process, heartbeat_ms, address, contacts: Vec::new(), answers: 0 }
+        Self { process, heartbeat_ms, address, connections: Vec::new(), answers: 0 }
     }
 
     /// Returns the declared heartbeat interval.
@@ -118,20 +118,20 @@ impl Stranger {
         u64::from(self.heartbeat_ms) * 1_000_000
     }
 
-    pub(super) fn visit(&mut self, net: &mut Net, target: SocketAddr, manner: Manner) {
+    pub(super) fn connect(&mut self, net: &mut Net, target: SocketAddr, behaviour: Behaviour) {
         if let Ok(socket) = net.connect(self.process, target) {
-            self.add(net, socket, manner, true);
+            self.add(net, socket, behaviour, true);
         }
     }
 
     /// Connects to a rendezvous of its host with a wrong ticket, a truncated ticket, or too much memory.
-    pub(super) fn knock(&self, net: &mut Net, target: ProcessId, rng: &mut Rng) {
+    pub(super) fn connect_rendezvous(&self, net: &mut Net, target: ProcessId, rng: &mut Rng) {
         let Some(name) = net.meeting_of(target) else { return };
         let Ok(guest) = net.meet(self.process, &name) else { return };
         let mut ticket = vec![0; rng.between(1, 20) as usize];
         rng.fill(&mut ticket);
         for byte in ticket.chunks(8) {
-            let memory = (rng.below(2) == 0).then_some(Memory::STRANGE);
+            let memory = (rng.below(2) == 0).then_some(Memory::FOREIGN);
             // The target may have closed the connection already.
             let _ = net.send_to_guest(guest, byte, memory);
         }
@@ -140,14 +140,14 @@ impl Stranger {
         }
     }
 
-    fn add(&mut self, net: &mut Net, socket: SocketId, manner: Manner, is_opener: bool) {
-        let token = FIRST_TOKEN + self.contacts.len();
+    fn add(&mut self, net: &mut Net, socket: SocketId, behaviour: Behaviour, is_opener: bool) {
+        let token = FIRST_TOKEN + self.connections.len();
         if net.register(socket, token).is_err() {
             return net.close(socket);
         }
-        self.contacts.push(Contact {
+        self.connections.push(Connection {
             socket,
-            manner,
+            behaviour,
             is_opener,
             has_begun: false,
             is_over: false,
@@ -162,38 +162,38 @@ impl Stranger {
     /// Handles ready sockets and time-driven actions.
     pub(super) fn act(&mut self, net: &mut Net, rng: &mut Rng, is_tick: bool) {
         while let Ok((socket, _)) = net.accept(self.process, self.address) {
-            let manner = Manner::draw(rng);
-            self.add(net, socket, manner, false);
+            let behaviour = Behaviour::draw(rng);
+            self.add(net, socket, behaviour, false);
         }
         let heartbeat_ms = self.heartbeat_ms;
-        for contact in self.contacts.iter_mut().filter(|contact| !contact.is_over) {
-            if !contact.has_begun && net.is_connected(contact.socket) {
-                contact.has_begun = true;
-                contact.asked_ns = net.now_ns();
-                contact.begin(net, rng, heartbeat_ms);
+        for connection in self.connections.iter_mut().filter(|connection| !connection.is_over) {
+            if !connection.has_begun && net.is_connected(connection.socket) {
+                connection.has_begun = true;
+                connection.asked_ns = net.now_ns();
+                connection.begin(net, rng, heartbeat_ms);
             }
-            if contact.has_begun {
-                contact.go_on(net, rng, is_tick, heartbeat_ms);
+            if connection.has_begun {
+                connection.go_on(net, rng, is_tick, heartbeat_ms);
             }
         }
-        let answered = self.contacts.iter().filter(|contact| contact.is_answered).count();
+        let answered = self.connections.iter().filter(|connection| connection.is_answered).count();
         self.answers = answered as u64;
     }
 
     /// Returns true if a statistics client has waited longer than `ns`.
     pub(super) fn is_kept_waiting(&self, net: &Net, ns: u64) -> bool {
-        let waits = |contact: &Contact| {
-            contact.manner == Manner::Asker
-                && contact.is_opener
-                && contact.has_begun
-                && !contact.is_answered
-                && net.now_ns() - contact.asked_ns > ns
+        let waits = |connection: &Connection| {
+            connection.behaviour == Behaviour::StatsClient
+                && connection.is_opener
+                && connection.has_begun
+                && !connection.is_answered
+                && net.now_ns() - connection.asked_ns > ns
         };
-        self.contacts.iter().any(waits)
+        self.connections.iter().any(waits)
     }
 }
 
-impl Contact {
+impl Connection {
     /// Writes as much as there is room for and drops the rest, as a foreign peer may.
     fn say(&self, net: &mut Net, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -207,9 +207,9 @@ impl Contact {
 
     fn begin(&mut self, net: &mut Net, rng: &mut Rng, heartbeat_ms: u32) {
         let mut bytes = hello(rng, heartbeat_ms);
-        match self.manner {
-            Manner::Mute | Manner::Slow => return,
-            Manner::Garbage => {
+        match self.behaviour {
+            Behaviour::Mute | Behaviour::Slow => return,
+            Behaviour::Garbage => {
                 let mut garbage = vec![0; rng.between(1, 200) as usize];
                 rng.fill(&mut garbage);
                 if rng.below(2) == 0 {
@@ -217,31 +217,31 @@ impl Contact {
                 }
                 bytes = garbage;
             }
-            Manner::Greets => {}
-            Manner::Modern => bytes = modern_hello(rng, heartbeat_ms),
-            Manner::Deaf => (0..200).for_each(|nonce| put(&mut bytes, Ping { nonce })),
-            Manner::Greedy => {
+            Behaviour::Greets => {}
+            Behaviour::Modern => bytes = modern_hello(rng, heartbeat_ms),
+            Behaviour::NeverReads => (0..200).for_each(|nonce| put(&mut bytes, Ping { nonce })),
+            Behaviour::Greedy => {
                 for link in 0..rng.between(1, 20) as u32 {
                     put(&mut bytes, link_open(rng, link));
                 }
             }
-            Manner::Odd | Manner::Mutant => {
+            Behaviour::Odd | Behaviour::Mutant => {
                 for _ in 0..rng.between(1, 12) {
                     put(&mut bytes, any_message(rng));
                 }
-                if self.manner == Manner::Mutant {
+                if self.behaviour == Behaviour::Mutant {
                     let (at, bit) = (rng.between(50, bytes.len() as u64 - 1), rng.below(8));
                     bytes[at as usize] ^= 1 << bit;
                 }
             }
-            Manner::HalfClosed => {
+            Behaviour::HalfClosed => {
                 put(&mut bytes, link_open(rng, 0));
                 self.say(net, &bytes);
                 let _ = net.shutdown(self.socket);
                 return;
             }
-            Manner::Keeper => put(&mut bytes, link_open(rng, 0)),
-            Manner::Asker => put(&mut bytes, StatsRequest { request: 7 }),
+            Behaviour::Keeper => put(&mut bytes, link_open(rng, 0)),
+            Behaviour::StatsClient => put(&mut bytes, StatsRequest { request: 7 }),
         }
         self.say(net, &bytes);
     }
@@ -250,14 +250,16 @@ impl Contact {
         if is_tick {
             self.on_tick(net, rng, heartbeat_ms);
         }
-        if self.manner == Manner::Deaf || self.manner == Manner::Mute && rng.below(2) == 0 {
+        if self.behaviour == Behaviour::NeverReads
+            || self.behaviour == Behaviour::Mute && rng.below(2) == 0
+        {
             return;
         }
         let mut buffer = [0; 512];
         while !self.is_over {
             match net.read(self.socket, &mut buffer) {
                 Ok(0) => self.end(net),
-                Ok(count) => self.hear(net, rng, &buffer[..count]),
+                Ok(count) => self.handle_message(net, rng, &buffer[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => self.end(net),
@@ -272,32 +274,36 @@ impl Contact {
 
     fn on_tick(&mut self, net: &mut Net, rng: &mut Rng, heartbeat_ms: u32) {
         let mut bytes = Vec::new();
-        match self.manner {
-            Manner::Slow => {
+        match self.behaviour {
+            Behaviour::Slow => {
                 let hello = hello(&mut Rng::new(1), heartbeat_ms);
                 let next = hello.get(self.said..=self.said).unwrap_or_default();
                 self.said += next.len();
                 bytes.extend_from_slice(next);
             }
-            Manner::Deaf => (0..100).for_each(|nonce| put(&mut bytes, Ping { nonce })),
-            Manner::Keeper | Manner::Asker | Manner::Greedy => put(&mut bytes, Ping { nonce: 1 }),
-            Manner::Odd => put(&mut bytes, any_message(rng)),
+            Behaviour::NeverReads => (0..100).for_each(|nonce| put(&mut bytes, Ping { nonce })),
+            Behaviour::Keeper | Behaviour::StatsClient | Behaviour::Greedy => {
+                put(&mut bytes, Ping { nonce: 1 })
+            }
+            Behaviour::Odd => put(&mut bytes, any_message(rng)),
             _ => {}
         }
         if !bytes.is_empty() {
             self.say(net, &bytes);
         }
-        if !matches!(self.manner, Manner::Asker | Manner::Keeper) && rng.below(30) == 0 {
+        if !matches!(self.behaviour, Behaviour::StatsClient | Behaviour::Keeper)
+            && rng.below(30) == 0
+        {
             self.end(net);
         }
     }
 
     /// Answers according to its behaviour.
-    fn hear(&mut self, net: &mut Net, rng: &mut Rng, mut bytes: &[u8]) {
+    fn handle_message(&mut self, net: &mut Net, rng: &mut Rng, mut bytes: &[u8]) {
         while let Ok(Some(message)) = self.decoder.decode(&mut bytes) {
             let mut answer = Vec::new();
             match message {
-                Message::Ping(Ping { nonce }) if self.manner != Manner::Greets => {
+                Message::Ping(Ping { nonce }) if self.behaviour != Behaviour::Greets => {
                     put(&mut answer, Pong { nonce });
                 }
                 Message::StatsReply(StatsReply { part, parts, .. }) => {
@@ -305,13 +311,17 @@ impl Contact {
                     self.parts = part + 1;
                 }
                 Message::Goodbye(_) => self.is_answered = true,
-                Message::LinkAccept(LinkAccept { link, .. }) if self.manner == Manner::Greedy => {
+                Message::LinkAccept(LinkAccept { link, .. })
+                    if self.behaviour == Behaviour::Greedy =>
+                {
                     for request in 0..rng.between(1, 10) as u32 {
                         put(&mut answer, session_open(rng, link, request));
                     }
                 }
-                Message::LinkOpen(open) => answer_link(&mut answer, rng, self.manner, &open),
-                Message::SessionOpen(open) => answer_session(&mut answer, rng, self.manner, &open),
+                Message::LinkOpen(open) => answer_link(&mut answer, rng, self.behaviour, &open),
+                Message::SessionOpen(open) => {
+                    answer_session(&mut answer, rng, self.behaviour, &open)
+                }
                 _ => {}
             }
             if !answer.is_empty() {
@@ -361,7 +371,7 @@ fn session_open(rng: &mut Rng, link: u32, request: u32) -> SessionOpen {
         link,
         request,
         session: request,
-        token: STRANGE_TOKEN | rng.next_u64() as u32,
+        token: FOREIGN_TOKEN | rng.next_u64() as u32,
         first_request: 0,
         slots: 1 << rng.below(13),
         credits: 8,
@@ -370,35 +380,35 @@ fn session_open(rng: &mut Rng, link: u32, request: u32) -> SessionOpen {
     }
 }
 
-fn answer_link(answer: &mut Vec<u8>, rng: &mut Rng, manner: Manner, open: &LinkOpen) {
+fn answer_link(answer: &mut Vec<u8>, rng: &mut Rng, behaviour: Behaviour, open: &LinkOpen) {
     let link = open.link;
     let udp = Offer::Udp { port: 9, max_frame: 1_472 };
-    match (manner, rng.below(4)) {
-        (Manner::Greets | Manner::Mute | Manner::Deaf, _) => {}
+    match (behaviour, rng.below(4)) {
+        (Behaviour::Greets | Behaviour::Mute | Behaviour::NeverReads, _) => {}
         (_, 0) => put(
             answer,
             LinkRefuse { link, status: Status::ResourceExhausted, text: "no".to_owned() },
         ),
-        (Manner::Odd, 1) => {
+        (Behaviour::Odd, 1) => {
             let (offer, ticket) = (Offer::Shm { max_frame: 4_096 }, Some([3; 16]));
             put(answer, LinkAccept { link, offer, ticket, ecn: false });
         }
         _ => put(answer, LinkAccept { link, offer: udp, ticket: None, ecn: true }),
     }
-    if manner == Manner::Odd && rng.below(2) == 0 {
+    if behaviour == Behaviour::Odd && rng.below(2) == 0 {
         let text = "after all".to_owned();
         put(answer, LinkClose { link, status: Status::Unavailable, text });
     }
 }
 
-fn answer_session(answer: &mut Vec<u8>, rng: &mut Rng, manner: Manner, open: &SessionOpen) {
+fn answer_session(answer: &mut Vec<u8>, rng: &mut Rng, behaviour: Behaviour, open: &SessionOpen) {
     let SessionOpen { link, request, slots, credits, packet_bytes, .. } = *open;
-    let slots = if manner == Manner::Odd && rng.below(4) == 0 { 4_096 } else { slots };
+    let slots = if behaviour == Behaviour::Odd && rng.below(4) == 0 { 4_096 } else { slots };
     let accept = SessionAccept {
         link,
         request,
         session: 1,
-        token: STRANGE_TOKEN | rng.next_u64() as u32,
+        token: FOREIGN_TOKEN | rng.next_u64() as u32,
         slots,
         credits,
         max_message: 1 << 20,

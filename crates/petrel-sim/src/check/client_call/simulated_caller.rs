@@ -12,7 +12,7 @@ use petrel::endpoint::{CallKey, CallOptions, SessionState};
 use petrel::overload::BackoffConfig;
 use petrel::task::Task;
 
-use super::{Errand, Fate, Spread, Work};
+use super::{ClientCall, Fate, Spread, Work};
 use crate::check::node::{Node, Open, Phase, Shared, Target};
 use crate::check::pattern::ID_BYTES;
 use crate::fabric::SimAddr;
@@ -32,7 +32,7 @@ const PROBE_NS: u64 = 20_000_000_000;
 const CROWDED_PROBE_NS: u64 = 1_000_000_000;
 
 /// The simulated caller of a node.
-pub(in crate::check) struct Patron {
+pub(in crate::check) struct SimulatedCaller {
     pub(super) rng: Rng,
     clients: Vec<Kept>,
     running: Vec<Running>,
@@ -81,15 +81,15 @@ struct Wish {
     is_idempotent: bool,
 }
 
-impl Patron {
-    pub(in crate::check) fn new(rng: Rng, errands: u32) -> Self {
-        Self { rng, clients: Vec::new(), running: Vec::new(), left: errands, next_number: 0 }
+impl SimulatedCaller {
+    pub(in crate::check) fn new(rng: Rng, client_calls: u32) -> Self {
+        Self { rng, clients: Vec::new(), running: Vec::new(), left: client_calls, next_number: 0 }
     }
 
     /// Adds up the statistics of a client before the client is dropped.
     fn retire(kept: &Kept, shared: &Shared) {
         let stats = kept.client.stats();
-        let counts = &mut shared.ledger().errand_counts;
+        let counts = &mut shared.ledger().client_call_counts;
         counts.retries += stats.retries;
         counts.hedges += stats.hedges;
         counts.hedges_won += stats.hedges_won;
@@ -112,48 +112,52 @@ impl Patron {
 
 impl Node {
     /// Begins some calls, drops some, and sometimes drops a client with outstanding calls.
-    pub(in crate::check) fn run_errands(&mut self) {
-        let Some(mut patron) = self.patron.take() else { return };
+    pub(in crate::check) fn run_client_calls(&mut self) {
+        let Some(mut caller) = self.caller.take() else { return };
         let ledger = Rc::clone(&self.shared.common.ledger);
-        let is_pending =
-            |id: u32| ledger.borrow().errand(id).is_some_and(|errand| errand.fate == Fate::Pending);
-        patron.running.retain(|running| is_pending(running.id));
-        self.renew_clients(&mut patron);
-        let burst = patron.rng.between(0, BURST_MAX) as u32;
-        for _ in 0..burst.min(patron.left) {
-            patron.left -= 1;
-            if patron.rng.below(4) == 0 {
-                self.call_company(&mut patron);
+        let is_pending = |id: u32| {
+            ledger
+                .borrow()
+                .client_call(id)
+                .is_some_and(|client_call| client_call.fate == Fate::Pending)
+        };
+        caller.running.retain(|running| is_pending(running.id));
+        self.renew_clients(&mut caller);
+        let burst = caller.rng.between(0, BURST_MAX) as u32;
+        for _ in 0..burst.min(caller.left) {
+            caller.left -= 1;
+            if caller.rng.below(4) == 0 {
+                self.call_group(&mut caller);
             } else {
-                self.call_by_client(&mut patron, None);
+                self.call_by_client(&mut caller, None);
             }
         }
-        if !patron.running.is_empty() && patron.rng.below(6) == 0 {
-            let place = patron.rng.below(patron.running.len() as u64) as usize;
-            if patron.running[place].hold.may_give_up() {
-                let Running { id, hold, .. } = patron.running.swap_remove(place);
+        if !caller.running.is_empty() && caller.rng.below(6) == 0 {
+            let place = caller.rng.below(caller.running.len() as u64) as usize;
+            if caller.running[place].hold.may_give_up() {
+                let Running { id, hold, .. } = caller.running.swap_remove(place);
                 self.give_up(id, hold);
             }
         }
-        self.patron = Some(patron);
+        self.caller = Some(caller);
     }
 
     /// Drops or cancels a call on behalf of its caller.
     fn give_up(&mut self, id: u32, hold: Hold) {
-        let is_pending = |errand: &Errand| errand.fate == Fate::Pending;
-        if !self.shared.ledger().errand(id).is_some_and(is_pending) {
+        let is_pending = |client_call: &ClientCall| client_call.fate == Fate::Pending;
+        if !self.shared.ledger().client_call(id).is_some_and(is_pending) {
             return;
         }
         match hold {
             Hold::Task(task) => {
-                self.shared.ledger().drop_errand(id);
+                self.shared.ledger().drop_client_call(id);
                 self.shared.pending.set(self.shared.pending.get() - 1);
                 task.abort();
             }
             // The continuation runs: with CANCELLED, or with the outcome that the call already has.
             Hold::Key(key) => {
                 if self.endpoint.context().cancel(key) {
-                    self.shared.ledger().cancel_errand(id);
+                    self.shared.ledger().cancel_client_call(id);
                 }
             }
             Hold::Nothing => {}
@@ -161,28 +165,28 @@ impl Node {
     }
 
     /// Returns true if some calls have yet to begin.
-    pub(in crate::check) fn has_errands_left(&self) -> bool {
-        self.patron.as_ref().is_some_and(|patron| patron.left > 0)
+    pub(in crate::check) fn has_client_calls_left(&self) -> bool {
+        self.caller.as_ref().is_some_and(|caller| caller.left > 0)
     }
 
-    fn renew_clients(&mut self, patron: &mut Patron) {
-        let rng = &mut patron.rng;
-        if !patron.clients.is_empty() && rng.below(10) == 0 {
-            let place = rng.below(patron.clients.len() as u64) as usize;
-            Patron::retire(&patron.clients.swap_remove(place), &self.shared);
+    fn renew_clients(&mut self, caller: &mut SimulatedCaller) {
+        let rng = &mut caller.rng;
+        if !caller.clients.is_empty() && rng.below(10) == 0 {
+            let place = rng.below(caller.clients.len() as u64) as usize;
+            SimulatedCaller::retire(&caller.clients.swap_remove(place), &self.shared);
         }
-        if !patron.clients.is_empty() && patron.rng.below(10) == 0 {
-            self.change_targets(patron);
+        if !caller.clients.is_empty() && caller.rng.below(10) == 0 {
+            self.change_targets(caller);
         }
-        while (patron.clients.len() as u64) < CLIENTS_MAX && patron.rng.below(3) > 0 {
-            let config = draw_config(&mut patron.rng);
+        while (caller.clients.len() as u64) < CLIENTS_MAX && caller.rng.below(3) > 0 {
+            let config = draw_config(&mut caller.rng);
             let attempts_max = config.attempts_max;
-            let targets = draw_targets(&mut patron.rng, &self.targets);
+            let targets = draw_targets(&mut caller.rng, &self.targets);
             let servers = targets.iter().map(|target| target.at).collect();
             let client = self.endpoint.client(addresses(&targets), config);
-            let number = patron.next_number;
-            patron.next_number += 1;
-            patron.clients.push(Kept {
+            let number = caller.next_number;
+            caller.next_number += 1;
+            caller.clients.push(Kept {
                 number,
                 client,
                 servers,
@@ -193,51 +197,55 @@ impl Node {
     }
 
     /// Changes the servers of a client. Its outstanding calls may go to old and new servers.
-    fn change_targets(&mut self, patron: &mut Patron) {
-        let place = patron.rng.below(patron.clients.len() as u64) as usize;
-        let targets = draw_targets(&mut patron.rng, &self.targets);
-        let kept = &mut patron.clients[place];
+    fn change_targets(&mut self, caller: &mut SimulatedCaller) {
+        let place = caller.rng.below(caller.clients.len() as u64) as usize;
+        let targets = draw_targets(&mut caller.rng, &self.targets);
+        let kept = &mut caller.clients[place];
         let servers = targets.iter().map(|target| target.at).collect();
         kept.former.borrow_mut().extend(mem::replace(&mut kept.servers, servers));
         kept.client.set_targets(addresses(&targets));
-        for running in patron.running.iter().filter(|running| running.client == kept.number) {
+        for running in caller.running.iter().filter(|running| running.client == kept.number) {
             self.shared.ledger().add_servers(running.id, &kept.servers);
         }
         // Tasks run after the event loop has processed its mailbox.
         let former = Rc::clone(&kept.former);
         self.endpoint.handle().spawn(async move { former.borrow_mut().clear() });
-        self.shared.ledger().errand_counts.target_changes += 1;
+        self.shared.ledger().client_call_counts.target_changes += 1;
     }
 
-    fn call_by_client(&mut self, patron: &mut Patron, probed: Option<usize>) {
-        let count = patron.clients.len() as u64;
+    fn call_by_client(&mut self, caller: &mut SimulatedCaller, probed: Option<usize>) {
+        let count = caller.clients.len() as u64;
         if count == 0 {
             return;
         }
-        let place = probed.unwrap_or_else(|| patron.rng.below(count) as usize);
+        let place = probed.unwrap_or_else(|| caller.rng.below(count) as usize);
         let is_crowded = self.shared.common.scenario.is_crowded;
         let wish = match probed {
             Some(_) => Wish::within(if is_crowded { CROWDED_PROBE_NS } else { PROBE_NS }),
-            None => Wish::draw(&mut patron.rng),
+            None => Wish::draw(&mut caller.rng),
         };
-        let Kept { number, client, servers, former, attempts_max } = &patron.clients[place];
+        let Kept { number, client, servers, former, attempts_max } = &caller.clients[place];
         let spread =
             Spread::Client { attempts_max: *attempts_max, is_idempotent: wish.is_idempotent };
-        let errand = Errand {
+        let client_call = ClientCall {
             must_succeed: probed.is_some(),
-            ..self.draw_errand(&mut patron.rng, spread, [&servers[..], &former.borrow()].concat())
+            ..self.draw_client_call(
+                &mut caller.rng,
+                spread,
+                [&servers[..], &former.borrow()].concat(),
+            )
         };
         // Worker pools may be overloaded.
-        let errand = match probed {
-            Some(_) => Errand { work: Work::Later, ..errand },
-            None => errand,
+        let client_call = match probed {
+            Some(_) => ClientCall { work: Work::Later, ..client_call },
+            None => client_call,
         };
-        let (client, number, work) = (client.clone(), *number, errand.work);
-        let (id, request) = self.shared.ledger().send_out(errand);
+        let (client, number, work) = (client.clone(), *number, client_call.work);
+        let (id, request) = self.shared.ledger().issue_client_call(client_call);
         self.shared.pending.set(self.shared.pending.get() + 1);
-        let way = patron.rng.below(3);
+        let way = caller.rng.below(3);
         let hold = self.call_in_a_way(way, &client, (id, work), &request, wish);
-        patron.running.push(Running { id, client: number, hold });
+        caller.running.push(Running { id, client: number, hold });
     }
 
     /// Makes a client call: awaited in a task, or with a continuation.
@@ -253,14 +261,14 @@ impl Node {
         if way == 0 {
             let (client, request) = (client.clone(), request.to_vec());
             return Hold::Task(self.endpoint.handle().spawn(async move {
-                shared.begin_errand(id, Some(wish.timeout_ns));
+                shared.begin_client_call(id, Some(wish.timeout_ns));
                 let outcome = client.call(work.number(), request).options(wish.options).await;
                 shared.client_ends(id, outcome.as_deref());
             }));
         }
         let ended = Rc::clone(&shared);
         let mut cx = self.endpoint.context();
-        shared.begin_errand(id, Some(wish.timeout_ns));
+        shared.begin_client_call(id, Some(wish.timeout_ns));
         let call = cx.call(client, work.number(), request).options(wish.options);
         let made = match way {
             1 => {
@@ -280,17 +288,17 @@ impl Node {
     }
 
     /// Draws the parameters of a call.
-    pub(super) fn draw_errand(
+    pub(super) fn draw_client_call(
         &self,
         rng: &mut Rng,
         spread: Spread,
         servers: Vec<SimAddr>,
-    ) -> Errand {
+    ) -> ClientCall {
         let delay_ns = rng.between(0, self.shared.common.scenario.deferred_ns_max);
-        Errand {
+        ClientCall {
             work: Work::ALL[rng.below(4) as usize],
             spread,
-            client: self.shared.party,
+            client: self.shared.endpoint_number,
             client_at: self.shared.at,
             servers,
             request_len: draw_len(rng).max(ID_BYTES as u32),
@@ -313,17 +321,17 @@ impl Node {
 
     /// Makes one call with every client, after the faults.
     pub(in crate::check) fn probe_clients(&mut self) {
-        let Some(mut patron) = self.patron.take() else { return };
-        for place in 0..patron.clients.len() {
-            self.call_by_client(&mut patron, Some(place));
+        let Some(mut caller) = self.caller.take() else { return };
+        for place in 0..caller.clients.len() {
+            self.call_by_client(&mut caller, Some(place));
         }
-        self.patron = Some(patron);
+        self.caller = Some(caller);
     }
 
     /// Drops all clients.
     pub(in crate::check) fn retire_clients(&mut self) {
-        if let Some(patron) = &mut self.patron {
-            patron.retire_all(&self.shared);
+        if let Some(caller) = &mut self.caller {
+            caller.retire_all(&self.shared);
         }
     }
 
@@ -344,10 +352,10 @@ impl Node {
 
 impl Shared {
     /// Records the beginning of a call. The call itself makes the next reading of the clock.
-    pub(super) fn begin_errand(&self, id: u32, timeout_ns: Option<u64>) {
+    pub(super) fn begin_client_call(&self, id: u32, timeout_ns: Option<u64>) {
         let from_ns = self.common.fabric.next_reading_ns();
         let deadline_ns = timeout_ns.map(|timeout_ns| from_ns + timeout_ns);
-        self.ledger().begin_errand(id, deadline_ns);
+        self.ledger().begin_client_call(id, deadline_ns);
     }
 }
 
@@ -355,7 +363,7 @@ impl Shared {
     /// Records the end of a client's call.
     fn client_ends(&self, id: u32, outcome: Result<&[u8], &petrel::Error>) {
         self.pending.set(self.pending.get() - 1);
-        self.ledger().end_errand(id, outcome);
+        self.ledger().end_client_call(id, outcome);
     }
 }
 

@@ -28,7 +28,7 @@ use crate::simulation::{Simulation, Stop};
 use crate::transport::{SimTransport, SimTransportConfig};
 
 /// Virtual time limit: a phase that has not ended by then never will.
-const PATIENCE_NS: u64 = 30_000_000_000;
+const TIME_LIMIT_NS: u64 = 30_000_000_000;
 
 /// The first and the longest interval between checks for the end of a phase.
 const LOOK_NS: (u64, u64) = (100_000, 5_000_000);
@@ -51,23 +51,23 @@ const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
 
 /// Streams of random numbers of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
-const STREAM_DEEDS: u32 = 1;
+const STREAM_ACTIONS: u32 = 1;
 const STREAM_NODE: u32 = 0x100;
 
 /// The fault level of a multicast world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Weather {
+enum FaultLevel {
     /// No faults of packets, and multicast reaches all members.
-    Still,
+    None,
     /// Packets are lost, copied, late.
-    Breeze,
+    Recoverable,
     /// Members crash, stop and lose multicast, and sessions are closed.
-    Storm,
+    Full,
 }
 
 /// Runs the multicast world of a seed.
 pub(crate) fn run_world(seed: u64) -> Result<Report, String> {
-    World::new(seed)?.run().map_err(|what| format!("party: {what}"))
+    World::new(seed)?.run().map_err(|what| format!("multicast: {what}"))
 }
 
 struct World {
@@ -78,7 +78,7 @@ struct World {
     /// Frames that members received, and sent, by address.
     traffic: Rc<RefCell<BTreeMap<SimAddr, (u64, u64)>>>,
     rng: Rng,
-    weather: Weather,
+    fault_level: FaultLevel,
     members: Vec<SimAddr>,
     /// Upper bound of answer lengths.
     answer_bytes_max: usize,
@@ -99,10 +99,10 @@ struct World {
 impl World {
     fn new(seed: u64) -> Result<Self, String> {
         let rng = &mut Rng::stream(seed, u32::MAX, 2);
-        let weather = match rng.below(4) {
-            0 => Weather::Still,
-            1 => Weather::Breeze,
-            _ => Weather::Storm,
+        let fault_level = match rng.below(4) {
+            0 => FaultLevel::None,
+            1 => FaultLevel::Recoverable,
+            _ => FaultLevel::Full,
         };
         let members = rng.between(2, 6) as u16;
         let has_large_answers = rng.below(2) == 0;
@@ -120,12 +120,12 @@ impl World {
         });
         let mut world = Self {
             simulation: Simulation::new(fabric.clone()),
-            rng: fabric.rng(STREAM_DEEDS),
+            rng: fabric.rng(STREAM_ACTIONS),
             fabric,
             control,
             ledger: Rc::default(),
             traffic,
-            weather,
+            fault_level,
             members: (1..=members).map(|host| SimAddr::new(HostId(host), 1)).collect(),
             answer_bytes_max: if has_large_answers { ANSWER_BYTES.1 } else { ANSWER_BYTES.0 },
             open: Vec::new(),
@@ -143,9 +143,9 @@ impl World {
     }
 
     fn run(mut self) -> Result<Report, String> {
-        let faults = match self.weather {
-            Weather::Still => FaultPlan::NONE,
-            Weather::Breeze | Weather::Storm => draw_faults(&mut self.rng),
+        let faults = match self.fault_level {
+            FaultLevel::None => FaultPlan::NONE,
+            FaultLevel::Recoverable | FaultLevel::Full => draw_faults(&mut self.rng),
         };
         self.connect()?;
         self.form_group();
@@ -167,19 +167,19 @@ impl World {
 
     /// Performs one action of the client, or one fault of a member.
     fn act(&mut self) -> Result<(), String> {
-        let is_stormy = self.weather == Weather::Storm;
+        let has_all_faults = self.fault_level == FaultLevel::Full;
         match self.rng.below(16) {
-            0 if is_stormy => self.kill(),
-            1 if is_stormy => self.pause(),
-            2 if is_stormy => self.deafen(),
-            3 if is_stormy => return self.close_one(),
-            deed @ 4..6 => {
-                if self.weather == Weather::Still {
+            0 if has_all_faults => self.kill(),
+            1 if has_all_faults => self.pause(),
+            2 if has_all_faults => self.deafen(),
+            3 if has_all_faults => return self.close_one(),
+            action @ 4..6 => {
+                if self.fault_level == FaultLevel::None {
                     // Outstanding calls would be cut short.
                     self.run_until("calls", |world| world.ledger.borrow().pending() == 0)?;
                 }
                 self.cut_short += self.ledger.borrow().pending() as u64;
-                match deed {
+                match action {
                     4 => {
                         self.connect()?;
                         self.form_group();
@@ -196,8 +196,8 @@ impl World {
         self.members[self.rng.below(self.members.len() as u64) as usize].host
     }
 
-    fn add_trouble(&mut self, host: HostId, for_ns: u64) {
-        self.ledger.borrow_mut().add_trouble(host, for_ns.saturating_add(AFTERMATH_NS));
+    fn add_fault_window(&mut self, host: HostId, for_ns: u64) {
+        self.ledger.borrow_mut().add_fault_window(host, for_ns.saturating_add(AFTERMATH_NS));
     }
 
     fn kill(&mut self) {
@@ -207,7 +207,7 @@ impl World {
         }
         let death = if self.rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
         let down_ns = self.rng.below(1 << 25);
-        self.add_trouble(host, down_ns);
+        self.add_fault_window(host, down_ns);
         self.dying.insert(host, death);
         self.report.deaths += 1;
         self.fabric.apply(Action::Crash { host, down_ns });
@@ -216,7 +216,7 @@ impl World {
     fn pause(&mut self) {
         let (host, most) = (self.draw_member(), self.rng.between(12, 26));
         let for_ns = self.rng.below(1 << most);
-        self.add_trouble(host, for_ns);
+        self.add_fault_window(host, for_ns);
         self.fabric.apply(Action::Pause { host, for_ns });
     }
 
@@ -232,7 +232,7 @@ impl World {
         }
         let place = self.rng.below(self.open.len() as u64) as usize;
         let (session, host) = self.open.swap_remove(place);
-        self.add_trouble(host, 0);
+        self.add_fault_window(host, 0);
         let node = self.client()?;
         node.endpoint.close(session);
         self.wake_client();
@@ -322,7 +322,7 @@ impl World {
             1 | 2 => Need::All,
             _ => Need::Quorum(2),
         };
-        let mostly = self.weather != Weather::Still && self.rng.below(4) == 0;
+        let mostly = self.fault_level != FaultLevel::None && self.rng.below(4) == 0;
         let timeout_ns = mostly.then(|| 1 << self.rng.between(18, 28));
         let late = if self.rng.below(2) == 0 { Late::Cancel } else { Late::Finish };
         self.call_group(len, need, timeout_ns, late);
@@ -373,7 +373,7 @@ impl World {
             world.ledger.borrow().pending() == 0 && world.dying.is_empty()
         })?;
         // Broken links are detected.
-        if self.ledger.borrow().has_troubles() {
+        if self.ledger.borrow().has_fault_windows() {
             self.run_for(AFTERMATH_NS)?;
         }
         Ok(())
@@ -457,13 +457,13 @@ impl World {
     fn check_economy(&self, client: &Counters) -> Result<(), String> {
         let (stats, ledger) = (self.fabric.stats(), self.ledger.borrow());
         let repeated = client.packets_retransmitted;
-        if self.weather == Weather::Still {
+        if self.fault_level == FaultLevel::None {
             let missed = client.multicast_missed;
             let is_right = repeated + missed == 0 && stats.dropped_total() == 0;
             let what = format!("{repeated} packets were sent again, {missed} requests missed");
             return if is_right { Ok(()) } else { Err(format!("{what}, and nothing was lost")) };
         }
-        if ledger.has_troubles() || self.weather == Weather::Storm {
+        if ledger.has_fault_windows() || self.fault_level == FaultLevel::Full {
             return Ok(());
         }
         let harm = stats.dropped_total() + stats.duplicated + stats.reordered + 20 * stats.spikes;
@@ -501,9 +501,9 @@ impl World {
     }
 
     fn run_until(&mut self, what: &str, is_over: impl Fn(&Self) -> bool) -> Result<(), String> {
-        let (patience_ns, look_ns) = (self.fabric.now_ns() + PATIENCE_NS, Cell::new(LOOK_NS.0));
+        let (time_limit_ns, look_ns) = (self.fabric.now_ns() + TIME_LIMIT_NS, Cell::new(LOOK_NS.0));
         while !is_over(self) {
-            if self.fabric.now_ns() > patience_ns {
+            if self.fabric.now_ns() > time_limit_ns {
                 let nodes = self.simulation.actors().map(|(_, node)| (node.at, node.left_at_end()));
                 let left: Vec<_> = nodes.collect();
                 return Err(format!("{what} takes for ever: {left:?}"));
@@ -570,7 +570,7 @@ impl World {
         let tokens = Rng::new(rng.next_u64());
         let frame_bytes = settings.max_frame_bytes as u32;
         let control = self.control.attach(at, EndpointId(0), frame_bytes, tokens);
-        let config = draw_endpoint(rng, self.weather, at == CLIENT);
+        let config = draw_endpoint(rng, self.fault_level, at == CLIENT);
         let endpoint = Endpoint::new(transport, control, &config)?;
         self.simulation
             .spawn(at, Node::new(endpoint, at, Rc::clone(&self.ledger), self.answer_bytes_max));
@@ -593,14 +593,14 @@ fn draw_topology(rng: &mut Rng, hosts: usize) -> Topology {
     Topology::star(hosts, nic, SwitchConfig::default(), link)
 }
 
-fn draw_endpoint(rng: &mut Rng, weather: Weather, is_client: bool) -> EndpointConfig {
+fn draw_endpoint(rng: &mut Rng, fault_level: FaultLevel, is_client: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.sessions.credits = rng.between(16, 512) as u16;
     config.sessions.slots = 1 << rng.between(1, 5);
     config.sessions.accept_multicast = is_client || rng.below(8) > 0;
     // Without faults, no timeout may expire while a hundred packets are in flight.
     let initial_ns =
-        if weather == Weather::Still { 20_000_000 } else { rng.between(1, 8) * 500_000 };
+        if fault_level == FaultLevel::None { 20_000_000 } else { rng.between(1, 8) * 500_000 };
     config.protocol.rto = RtoBounds {
         min_ns: initial_ns / 2,
         max_ns: 60_000_000,

@@ -4,7 +4,7 @@ use crate::fabric::{HostId, Stopped};
 
 /// A fault window, in which calls of some hosts may fail.
 #[derive(Clone, Copy, Debug)]
-struct Trouble {
+struct FaultWindow {
     /// Bit per host.
     hosts: u64,
     from_ns: u64,
@@ -15,8 +15,8 @@ struct Trouble {
 
 /// All fault windows of a run.
 #[derive(Debug, Default)]
-pub(super) struct Troubles {
-    all: Vec<Trouble>,
+pub(super) struct FaultWindows {
+    all: Vec<FaultWindow>,
     /// Stops of hosts' threads, in the order of their beginning.
     stops: Vec<Stopped>,
     /// The stops of whole hosts.
@@ -25,7 +25,7 @@ pub(super) struct Troubles {
     pub(super) aftermath_ns: u64,
 }
 
-impl Troubles {
+impl FaultWindows {
     /// Records a fault window of some hosts.
     pub(super) fn add(
         &mut self,
@@ -35,7 +35,7 @@ impl Troubles {
     ) {
         let hosts = hosts.into_iter().fold(0, |bits, HostId(host)| bits | 1 << host);
         let until_ns = from_ns.saturating_add(for_ns).saturating_add(self.aftermath_ns);
-        self.all.push(Trouble { hosts, from_ns, until_ns, is_drain: false });
+        self.all.push(FaultWindow { hosts, from_ns, until_ns, is_drain: false });
     }
 
     /// Records a stop of a host's threads: a fault window, and the only kind that allows a client to be
@@ -90,28 +90,33 @@ impl Troubles {
     /// Records that an endpoint of a host drains, and is then replaced.
     pub(super) fn add_drain(&mut self, HostId(host): HostId, from_ns: u64, for_ns: u64) {
         let until_ns = from_ns.saturating_add(for_ns).saturating_add(self.aftermath_ns);
-        self.all.push(Trouble { hosts: 1 << host, from_ns, until_ns, is_drain: true });
+        self.all.push(FaultWindow { hosts: 1 << host, from_ns, until_ns, is_drain: true });
     }
 
     /// Returns true if a host has an endpoint that drains, or has drained.
     pub(super) fn drains(&self, HostId(host): HostId, from_ns: u64, until_ns: u64) -> bool {
-        self.meet(1 << host, from_ns, until_ns).any(|trouble| trouble.is_drain)
+        self.overlapping(1 << host, from_ns, until_ns).any(|window| window.is_drain)
     }
 
     /// Returns true if a fault window may have made a call between two hosts fail.
     pub(super) fn justify(&self, hosts: [HostId; 2], from_ns: u64, until_ns: u64) -> bool {
         let bits = hosts.into_iter().fold(0, |bits, HostId(host)| bits | 1u64 << host);
-        self.meet(bits, from_ns, until_ns).any(|trouble| !trouble.is_drain)
+        self.overlapping(bits, from_ns, until_ns).any(|window| !window.is_drain)
     }
 
-    fn meet(&self, hosts: u64, from_ns: u64, until_ns: u64) -> impl Iterator<Item = &Trouble> {
-        self.all.iter().filter(move |trouble| {
-            trouble.hosts & hosts != 0 && trouble.from_ns <= until_ns && from_ns <= trouble.until_ns
+    fn overlapping(
+        &self,
+        hosts: u64,
+        from_ns: u64,
+        until_ns: u64,
+    ) -> impl Iterator<Item = &FaultWindow> {
+        self.all.iter().filter(move |window| {
+            window.hosts & hosts != 0 && window.from_ns <= until_ns && from_ns <= window.until_ns
         })
     }
 
     pub(super) fn count(&self) -> usize {
-        self.all.iter().filter(|trouble| !trouble.is_drain).count()
+        self.all.iter().filter(|window| !window.is_drain).count()
     }
 }
 
@@ -121,60 +126,64 @@ mod tests {
 
     #[test]
     fn justify__needs_the_host_and_the_time() {
-        let mut troubles = Troubles { aftermath_ns: 10, ..Troubles::default() };
-        troubles.add([HostId(1)], 100, 50);
-        let justify = |a, b, from, until| troubles.justify([HostId(a), HostId(b)], from, until);
+        let mut fault_windows = FaultWindows { aftermath_ns: 10, ..FaultWindows::default() };
+        fault_windows.add([HostId(1)], 100, 50);
+        let justify =
+            |a, b, from, until| fault_windows.justify([HostId(a), HostId(b)], from, until);
         assert!(justify(0, 1, 90, 100) && justify(1, 2, 160, 170));
         assert!(!justify(0, 2, 100, 150), "another host");
         assert!(!justify(0, 1, 90, 99), "over before");
         assert!(!justify(0, 1, 161, 170), "begun after");
-        assert_eq!(troubles.count(), 1);
+        assert_eq!(fault_windows.count(), 1);
     }
 
     #[test]
     fn stops__are_summed_up_without_their_overlaps() {
-        let mut troubles = Troubles::default();
+        let mut fault_windows = FaultWindows::default();
         for (host, from_ns, for_ns) in [(1, 100, 50), (1, 120, 50), (2, 100, 500), (1, 300, 10)] {
-            troubles.add_stop(Stopped { host: HostId(host), from_ns, for_ns });
+            fault_windows.add_stop(Stopped { host: HostId(host), from_ns, for_ns });
         }
         let stopped = |from_ns, until_ns| {
-            let (host, troubles) = (HostId(1), &troubles);
-            let sum_ns = troubles.stopped_ns(host, from_ns, until_ns);
-            (sum_ns, troubles.longest_stop_ns(host, from_ns, until_ns))
+            let (host, fault_windows) = (HostId(1), &fault_windows);
+            let sum_ns = fault_windows.stopped_ns(host, from_ns, until_ns);
+            (sum_ns, fault_windows.longest_stop_ns(host, from_ns, until_ns))
         };
         assert_eq!(stopped(0, 1_000), (80, 50));
         assert_eq!(stopped(160, 305), (15, 50));
         assert_eq!(stopped(171, 305), (5, 5));
         assert_eq!(stopped(171, 300), (0, 0));
-        assert!(troubles.justify([HostId(0), HostId(1)], 305, 400));
+        assert!(fault_windows.justify([HostId(0), HostId(1)], 305, 400));
     }
 
     #[test]
     fn longest_stop_ns__goes_on_with_the_pause_that_its_end_falls_into() {
-        let mut troubles = Troubles::default();
+        let mut fault_windows = FaultWindows::default();
         let stop = |host, from_ns, for_ns| Stopped { host: HostId(host), from_ns, for_ns };
-        let longest =
-            |troubles: &Troubles, from, until| troubles.longest_stop_ns(HostId(1), from, until);
-        troubles.add_stop(stop(1, 100, 50));
-        troubles.add_stop(stop(1, 130, 10));
-        troubles.add_pause(stop(1, 150, 50));
-        troubles.add_pause(stop(2, 190, 500));
-        troubles.add_pause(stop(1, 200, 40));
+        let longest = |fault_windows: &FaultWindows, from, until| {
+            fault_windows.longest_stop_ns(HostId(1), from, until)
+        };
+        fault_windows.add_stop(stop(1, 100, 50));
+        fault_windows.add_stop(stop(1, 130, 10));
+        fault_windows.add_pause(stop(1, 150, 50));
+        fault_windows.add_pause(stop(2, 190, 500));
+        fault_windows.add_pause(stop(1, 200, 40));
         // Another thread of the host stops; the first has resumed by then.
-        troubles.add_stop(stop(1, 239, 60));
-        assert_eq!(longest(&troubles, 0, 1_000), 140);
-        assert_eq!(longest(&troubles, 240, 220), 120);
-        assert_eq!(longest(&troubles, 241, 1_000), 60);
-        assert_eq!(troubles.stopped_ns(HostId(1), 0, 1_000), 199);
+        fault_windows.add_stop(stop(1, 239, 60));
+        assert_eq!(longest(&fault_windows, 0, 1_000), 140);
+        assert_eq!(longest(&fault_windows, 240, 220), 120);
+        assert_eq!(longest(&fault_windows, 241, 1_000), 60);
+        assert_eq!(fault_windows.stopped_ns(HostId(1), 0, 1_000), 199);
     }
 
     #[test]
     fn drains__are_no_reason_to_lose_a_call() {
-        let mut troubles = Troubles::default();
-        troubles.add_drain(HostId(1), 100, 50);
-        assert!(!troubles.justify([HostId(0), HostId(1)], 90, 160));
-        assert!(troubles.drains(HostId(1), 90, 100) && !troubles.drains(HostId(0), 90, 100));
-        assert!(!troubles.drains(HostId(1), 151, 160));
-        assert_eq!(troubles.count(), 0);
+        let mut fault_windows = FaultWindows::default();
+        fault_windows.add_drain(HostId(1), 100, 50);
+        assert!(!fault_windows.justify([HostId(0), HostId(1)], 90, 160));
+        assert!(
+            fault_windows.drains(HostId(1), 90, 100) && !fault_windows.drains(HostId(0), 90, 100)
+        );
+        assert!(!fault_windows.drains(HostId(1), 151, 160));
+        assert_eq!(fault_windows.count(), 0);
     }
 }
