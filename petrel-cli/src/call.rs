@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 
 use petrel::endpoint::IdlePolicy;
 use petrel::{Execution, Status};
+use petrel_command::Outcome;
+use petrel_command::args::Payload;
+use petrel_command::client::{Client, ClientConfig};
+use petrel_command::failure::Failure;
+use petrel_command::load::executed;
+use petrel_command::output::Output;
+use petrel_command::text::{clean, clean_bytes};
+use petrel_command::units::format_ns;
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
-use crate::Outcome;
-use crate::cli::{CallArgs, Payload};
-use crate::client::{Client, ClientConfig};
-use crate::failure::Failure;
-use crate::load::executed;
-use crate::output::Output;
-use crate::text::{clean, clean_bytes};
-use crate::units::format_ns;
+use crate::cli::CallArgs;
 
 /// The reply in the format of `--json`; `text` if the bytes are UTF-8, else `hex`.
 #[derive(Serialize)]

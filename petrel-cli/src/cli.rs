@@ -1,53 +1,46 @@
 //! The arguments of the command line. The help texts here are the reference of the command.
 //!
 //! Every flag states its unit and its default. Sizes are written `64KiB`, durations `10us`; see
-//! [`crate::units`].
+//! [`petrel_command::units`].
 
-mod address;
-mod bench;
 mod client;
 mod doctor;
-mod experiment;
 mod index;
 mod kv;
+#[cfg(feature = "sim")]
 mod kv_chaos;
+#[cfg(feature = "sim")]
 mod kv_sim;
 mod manual;
 mod server;
+#[cfg(feature = "sim")]
 mod sim;
-mod values;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::log::EventLevel;
 
-pub(crate) use address::ServerAddress;
-pub(crate) use bench::{
-    AllArgs, AttacksArgs, BenchArgs, BenchCommand, BenchOverloadArgs, CongestionArgs, CountedArgs,
-    EndsArgs, FactorsArgs, IdleArgs, InstructionsArgs, KvBenchArgs, OverloadServerArgs, RateArgs,
-    SessionsArgs, ThreadsArgs, WindowArgs, WorkArgs,
-};
 pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
-pub(crate) use experiment::{
-    CcCostArgs, CommonArgs, ExperimentArgs, ExperimentCommand, IncastArgs, LossArgs, OverloadArgs,
-    ScaleArgs, SmallLossArgs, VethArgs,
-};
 pub(crate) use index::{
-    IndexArgs, IndexBenchArgs, IndexCommand, IndexKeyArgs, IndexPutArgs, IndexScanArgs,
-    IndexServeArgs, IndexServerArgs, IndexStatusArgs,
+    IndexArgs, IndexCommand, IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServeArgs,
+    IndexServerArgs, IndexStatusArgs,
 };
 pub(crate) use kv::{
     ClusterArgs, ExpectedArgs, FormatArgs, KvArgs, KvCasArgs, KvCommand, KvDeleteArgs, KvGetArgs,
     KvMemberArgs, KvMemberCommand, KvPutArgs, KvScanArgs, KvServeArgs, KvStatusArgs,
-    KvTransferArgs, LogLevel, ReadsChoice,
+    KvTransferArgs, LogLevel,
 };
+#[cfg(feature = "sim")]
 pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
+#[cfg(feature = "sim")]
 pub(crate) use kv_sim::KvSimArgs;
 pub(crate) use manual::{CompletionsArgs, ManArgs};
-pub(crate) use server::{DemoArgs, ServeArgs};
-pub(crate) use sim::{SimArgs, SimCommand};
-pub(crate) use values::{BenchTransport, Payload};
+pub(crate) use server::ServeArgs;
+#[cfg(feature = "sim")]
+pub(crate) use sim::SimArgs;
+#[cfg(all(feature = "sim", feature = "bench"))]
+pub(crate) use sim::SimCommand;
 
 /// Microsecond RPCs over plain networks: try and measure RPCs, and diagnose the host.
 ///
@@ -101,15 +94,18 @@ pub(crate) struct GlobalArgs {
 // The help texts stand with the argument structs: a comment on a variant here would replace them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Demo(DemoArgs),
+    #[cfg(feature = "bench")]
+    Demo(petrel_bench::args::DemoArgs),
     Serve(ServeArgs),
     Ping(PingArgs),
     Call(CallArgs),
     Stats(StatsArgs),
     Health(HealthArgs),
     Kv(KvArgs),
-    Bench(BenchArgs),
+    #[cfg(feature = "bench")]
+    Bench(petrel_bench::args::BenchArgs),
     Index(IndexArgs),
+    #[cfg(feature = "sim")]
     Sim(SimArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
@@ -173,12 +169,6 @@ mod tests {
         let Command::Serve(serve) = parse("petrel serve").unwrap() else { panic!() };
         assert_eq!((serve.listen.address, serve.mtu), ("127.0.0.1:31850".parse().unwrap(), None));
         assert!(!serve.listen.insecure);
-        let Command::Bench(bench) = parse("petrel bench bandwidth").unwrap() else { panic!() };
-        let bench::BenchCommand::Bandwidth(bandwidth) = bench.what else { panic!() };
-        assert_eq!((bandwidth.size, bandwidth.ends.transport.len()), (8 << 20, 2));
-        let Command::Bench(bench) = parse("petrel bench rate").unwrap() else { panic!() };
-        let bench::BenchCommand::Rate(rate) = bench.what else { panic!() };
-        assert_eq!((rate.size, rate.in_flight, rate.batch, rate.ends.cores), (32, 60, 3, 2));
     }
 
     #[test]

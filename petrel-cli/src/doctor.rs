@@ -40,11 +40,11 @@ mod udp;
 use std::io;
 
 use comfy_table::{Cell, Color, Table};
+use petrel_command::Outcome;
+use petrel_command::output::Output;
 
 use self::check::{Check, Status};
-use crate::Outcome;
 use crate::cli::DoctorArgs;
-use crate::output::Output;
 
 /// Runs all checks and prints the results. Fails if a check fails that Petrel depends on.
 pub(crate) fn run(args: &DoctorArgs, output: Output) -> io::Result<Outcome> {

@@ -2,13 +2,13 @@
 
 use petrel::client::ClientConfig;
 use petrel::endpoint::{AllowedTransports, Health};
+use petrel_command::Outcome;
+use petrel_command::client::connect_service;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::cli::HealthArgs;
-use crate::client::connect_service;
-use crate::failure::Failure;
-use crate::output::Output;
 
 #[derive(Serialize)]
 struct Answer {

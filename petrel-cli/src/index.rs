@@ -1,15 +1,14 @@
 //! `petrel index`: the command line of the crate `petrel-index`.
 
-mod bench;
 mod calls;
 mod serve;
 
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 use petrel_index::{ClientError, ServerError};
 
-use crate::Outcome;
 use crate::cli::{IndexArgs, IndexCommand};
-use crate::failure::Failure;
-use crate::output::Output;
 
 /// Runs one of the subcommands.
 pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> {
@@ -20,22 +19,21 @@ pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> 
         IndexCommand::Delete(args) => calls::delete(args, output),
         IndexCommand::Scan(args) => calls::scan(args, output),
         IndexCommand::Status(args) => calls::status(args, output),
-        IndexCommand::Bench(args) => bench::run(args, output),
+        #[cfg(feature = "bench")]
+        IndexCommand::Bench(args) => petrel_bench::index::run(args, output),
     }
 }
 
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        Self::new(error.status(), error.to_string())
-    }
+/// Returns the failure of a subcommand for a call that failed.
+fn call_failure(error: &ClientError) -> Failure {
+    Failure::new(error.status(), error.to_string())
 }
 
-impl From<ServerError> for Failure {
-    fn from(error: ServerError) -> Self {
-        match error {
-            ServerError::Io(error) => error.into(),
-            ServerError::Setup(error) => error.into(),
-            error => Self::because(error),
-        }
+/// Returns the failure of a subcommand for a server that did not start.
+fn server_failure(error: ServerError) -> Failure {
+    match error {
+        ServerError::Io(error) => error.into(),
+        ServerError::Setup(error) => error.into(),
+        error => Failure::because(error),
     }
 }

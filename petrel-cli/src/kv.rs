@@ -1,10 +1,12 @@
 //! `petrel kv`: the replicated key-value store.
 
+#[cfg(feature = "sim")]
 mod chaos;
 mod log;
 mod member;
 mod operations;
 mod serve;
+#[cfg(feature = "sim")]
 mod sim;
 mod status;
 mod text;
@@ -13,13 +15,13 @@ use std::net::SocketAddr;
 
 use petrel::endpoint::EndpointConfig;
 use petrel::{Endpoint, Nexus, Status};
+use petrel_command::Outcome;
+use petrel_command::client::data_address;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 use petrel_kv::{KvClient, KvClientConfig, KvError};
 
-use crate::Outcome;
 use crate::cli::{ClusterArgs, KvArgs, KvCommand};
-use crate::client::data_address;
-use crate::failure::Failure;
-use crate::output::Output;
 
 /// Runs one of the subcommands.
 pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
@@ -33,8 +35,11 @@ pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
         KvCommand::Status(args) => status::run(args, output),
         KvCommand::Member(args) => member::run(args, output),
         KvCommand::Transfer(args) => member::transfer(args, output),
+        #[cfg(feature = "sim")]
         KvCommand::Sim(args) => sim::run(args, output),
+        #[cfg(feature = "sim")]
         KvCommand::Chaos(args) => chaos::run(args, output),
+        #[cfg(feature = "sim")]
         KvCommand::ChaosReplica(args) => chaos::serve_replica(args),
     }
 }
@@ -69,7 +74,8 @@ impl Cluster {
         config.timeout = args.timeout;
         let client = KvClient::on(addresses.iter().copied(), config, |named, config| {
             endpoint.client(named, config)
-        })?;
+        })
+        .map_err(|error| failure_of(&error))?;
         Ok(Self { endpoint, client, addresses })
     }
 
@@ -79,19 +85,18 @@ impl Cluster {
         operation: impl AsyncFnOnce(&KvClient) -> Result<R, KvError>,
     ) -> Result<R, Failure> {
         let client = self.client.clone();
-        Ok(self.endpoint.block_on(operation(&client))?)
+        self.endpoint.block_on(operation(&client)).map_err(|error| failure_of(&error))
     }
 }
 
-impl From<KvError> for Failure {
-    fn from(error: KvError) -> Self {
-        let status = match &error {
-            KvError::InvalidArgument(_) => Status::InvalidArgument,
-            KvError::Timeout { .. } => Status::DeadlineExceeded,
-            KvError::Refused(_) => Status::FailedPrecondition,
-            KvError::Protocol(_) => Status::Internal,
-            _ => Status::Unknown,
-        };
-        Self::new(status, error.to_string())
-    }
+/// Returns the failure of a subcommand for an operation that failed.
+fn failure_of(error: &KvError) -> Failure {
+    let status = match error {
+        KvError::InvalidArgument(_) => Status::InvalidArgument,
+        KvError::Timeout { .. } => Status::DeadlineExceeded,
+        KvError::Refused(_) => Status::FailedPrecondition,
+        KvError::Protocol(_) => Status::Internal,
+        _ => Status::Unknown,
+    };
+    Failure::new(status, error.to_string())
 }

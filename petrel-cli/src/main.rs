@@ -10,49 +10,30 @@
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
 
-mod bench;
 mod call;
 mod cli;
-mod client;
-mod cores;
-mod demo;
 mod doctor;
-mod failure;
 mod health;
 mod index;
-mod interrupt;
 mod kv;
-mod load;
 mod log;
 mod manual;
-mod methods;
-mod output;
-mod payload;
 mod ping;
+#[cfg(feature = "sim")]
 mod seeds;
 mod serve;
-mod server;
+#[cfg(feature = "sim")]
 mod sim;
 mod stats;
-mod text;
-mod units;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::{Outcome, text};
 
 use crate::cli::{Cli, Command};
-use crate::failure::Failure;
-use crate::output::Output;
-
-/// The outcome of a subcommand that could do its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// The result is good.
-    Success,
-    /// The work was done, but the printed result is bad.
-    Failure,
-}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -67,15 +48,18 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
     match command {
-        Command::Demo(args) => demo::run(args, output),
+        #[cfg(feature = "bench")]
+        Command::Demo(args) => petrel_bench::demo::run(args, output),
         Command::Serve(args) => serve::run(args, output),
         Command::Ping(args) => ping::run(args, output),
         Command::Call(args) => call::run(args, output),
         Command::Stats(args) => stats::run(args, output),
         Command::Health(args) => health::run(args, output),
         Command::Kv(args) => kv::run(args, output),
-        Command::Bench(args) => bench::run(args, output),
+        #[cfg(feature = "bench")]
+        Command::Bench(args) => petrel_bench::run(args, output),
         Command::Index(args) => index::run(args, output),
+        #[cfg(feature = "sim")]
         Command::Sim(args) => sim::run(args, output),
         Command::Doctor(args) => Ok(doctor::run(args, output)?),
         Command::Completions(args) => manual::completions(args),

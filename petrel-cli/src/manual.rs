@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
 
-use crate::Outcome;
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
-use crate::failure::Failure;
 
 /// Prints a shell's completions.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<Outcome, Failure> {

@@ -4,18 +4,18 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
 use petrel::endpoint::IdlePolicy;
+use petrel_command::Outcome;
+use petrel_command::client::{Client, ClientConfig};
+use petrel_command::failure::Failure;
+use petrel_command::interrupt::Interrupt;
+use petrel_command::load::{self, FailureGroup, Load, Plan, Tally};
+use petrel_command::output::Output;
+use petrel_command::output::latency::LatencySummary;
+use petrel_command::units::{format_bytes, format_ns, format_rate};
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
-use crate::Outcome;
 use crate::cli::PingArgs;
-use crate::client::{Client, ClientConfig};
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::load::{self, FailureGroup, Load, Plan, Tally};
-use crate::output::Output;
-use crate::output::latency::LatencySummary;
-use crate::units::{format_bytes, format_ns, format_rate};
 
 /// Messages up to this size warm up with the requested number of calls: 64 KiB, some microseconds per
 /// call.

@@ -1,17 +1,16 @@
 //! Seeds of simulated worlds, as text and as JSON: for `petrel sim` and `petrel kv sim`.
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
 use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
+use petrel_command::failure::Failure;
+use petrel_command::fresh_seed;
+use petrel_command::output::Output;
 use petrel_sim::seeds::{self, Progress, Summary};
 use serde::Serialize;
-
-use crate::failure::Failure;
-use crate::output::Output;
 
 /// Number of seeds by default: some seconds of work.
 const FRESH_SEEDS: u64 = 100;
@@ -46,15 +45,9 @@ impl Broken {
     }
 }
 
-/// Returns a new random seed.
-pub(crate) fn fresh() -> u64 {
-    // The standard library's hash keys come from the system's randomness.
-    RandomState::new().hash_one(0)
-}
-
 /// Returns a random seed of about ten digits, which is easy to read out and type.
 pub(crate) fn fresh_short() -> u64 {
-    fresh() >> 32
+    fresh_seed() >> 32
 }
 
 /// Returns the requested seeds: the first, and their number.

@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use comfy_table::Cell;
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::interrupt::Interrupt;
+use petrel_command::output::Output;
+use petrel_command::server::{Ended, Server, ServerConfig};
+use petrel_command::units::{exact_duration, format_bytes};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::Outcome;
 use crate::cli::ServeArgs;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output::Output;
-use crate::server::{Ended, Server, ServerConfig};
-use crate::units::{exact_duration, format_bytes};
 
 /// Interval of the check whether the server's threads still run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -1,19 +1,21 @@
 //! `petrel sim`: seeds of the simulator, many at once or one with a trace; and experiments.
 
-mod experiment;
-
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 use petrel_sim::Trace;
 use petrel_sim::check::{Options, Summary, run_seed_traced, run_seeds};
 
-use crate::cli::{SimArgs, SimCommand};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::{Outcome, seeds};
+use crate::cli::SimArgs;
+#[cfg(feature = "bench")]
+use crate::cli::SimCommand;
+use crate::seeds;
 
 /// Runs the seeds and prints the results.
 pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
+    #[cfg(feature = "bench")]
     if let Some(SimCommand::Experiment(args)) = &args.what {
-        return experiment::run(args, output);
+        return petrel_bench::experiment::run(args, output);
     }
     let (first, summary) = match args.seed {
         Some(seed) if args.trace => (seed, run_traced(seed, &options(args), output)),

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{Cell, CellAlignment};
 use petrel::nexus::fetch_stats;
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::text::clean;
 use serde_json::value::RawValue;
 
 use self::report::{Group, Report};
-use crate::Outcome;
 use crate::cli::StatsArgs;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::text::clean;
 
 /// Asks once or repeatedly, and prints the counters.
 pub(crate) fn run(args: &StatsArgs, output: Output) -> Result<Outcome, Failure> {

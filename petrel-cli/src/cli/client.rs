@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
-
-use super::address::ServerAddress;
-use super::values::{Method, Payload, TransportChoice, parse_message_max};
-use crate::units::parse_duration;
+use petrel_command::args::ServerAddress;
+use petrel_command::args::values::{Method, Payload, TransportChoice, parse_message_max};
+use petrel_command::units::parse_duration;
 
 /// Call a server's echo method repeatedly, and print the latency of the replies
 ///

@@ -1,8 +1,7 @@
 //! Arguments of `petrel doctor`.
 
 use clap::Args;
-
-use super::address::DEFAULT_PORT;
+use petrel_command::args::address::DEFAULT_PORT;
 
 /// Report what this host offers Petrel, and what to do about missing features
 ///

@@ -6,12 +6,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use petrel_command::args::values::{IdleChoice, TransportChoice};
+use petrel_command::args::{ReadsChoice, ServerAddress};
+use petrel_command::units::parse_duration;
 
-use super::address::ServerAddress;
+#[cfg(feature = "sim")]
 use super::kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
+#[cfg(feature = "sim")]
 use super::kv_sim::KvSimArgs;
-use super::values::{IdleChoice, TransportChoice};
-use crate::units::parse_duration;
 
 /// A key-value store replicated over three or more processes: serve, read, write, administer
 ///
@@ -45,8 +47,11 @@ pub(crate) enum KvCommand {
     Status(KvStatusArgs),
     Member(KvMemberArgs),
     Transfer(KvTransferArgs),
+    #[cfg(feature = "sim")]
     Sim(KvSimArgs),
+    #[cfg(feature = "sim")]
     Chaos(KvChaosArgs),
+    #[cfg(feature = "sim")]
     #[command(hide = true)]
     ChaosReplica(KvChaosReplicaArgs),
 }
@@ -131,25 +136,6 @@ Examples:
 With --json: one object when it listens, {event, address, pid, node, peers}, and one at the end,
 {event, sessions_cut}. Stop it with Ctrl-C or SIGTERM: it hands leadership over, answers what is on its
 way, and ends when its clients have left. A second signal ends it at once.";
-
-/// How the leader verifies its leadership before a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReadsChoice {
-    /// Asks a majority, once for all waiting reads: correct whatever clocks do
-    ReadIndex,
-    /// Relies on promises of the followers: faster, and correct while clock rates differ by at most 5 %
-    Lease,
-}
-
-impl ReadsChoice {
-    /// Returns the value's name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::ReadIndex => "read-index",
-            Self::Lease => "lease",
-        }
-    }
-}
 
 /// The severity of logged events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

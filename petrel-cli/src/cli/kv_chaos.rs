@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-
-use super::values::parse_seed;
-use crate::units::parse_duration;
+use petrel_command::args::values::parse_seed;
+use petrel_command::units::parse_duration;
 
 /// Kill, stop and cut off real replicas, and check the answers that their clients get
 ///

@@ -1,8 +1,7 @@
 //! Arguments of `petrel kv sim`.
 
 use clap::Args;
-
-use super::values::parse_seed;
+use petrel_command::args::values::parse_seed;
 
 /// Run real replicas over a simulated network that fails, and check the answers that clients get
 ///

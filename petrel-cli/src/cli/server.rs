@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Args;
-
-use super::address::parse_listen;
-use super::values::{IdleChoice, TransportChoice, parse_message_max};
-use crate::units::parse_duration;
+use petrel_command::args::address::parse_listen;
+use petrel_command::args::values::{IdleChoice, TransportChoice, parse_message_max};
+use petrel_command::units::parse_duration;
 
 /// Serve the methods that ping, call and bench use, until interrupted
 ///
@@ -85,25 +84,3 @@ the end, {event, sessions_cut, endpoints}, with the counters of each endpoint.
 
 Stop it with Ctrl-C or SIGTERM: it takes no sessions any more, answers the calls that are on their
 way, and ends when its clients have left. A second signal ends it at once. Look inside from another shell with `petrel stats 127.0.0.1:31850`.";
-
-/// A first RPC, a verified 8 MiB transfer and a short benchmark, in one process
-///
-/// Starts a server and a client in this process, makes a call and prints the reply. Moves 8 MiB to the
-/// server and back and compares the checksums. Then measures latency, rate and bandwidth over UDP and
-/// over shared memory. Needs no root and no second machine, and takes some seconds.
-#[derive(Args, Debug)]
-#[command(after_long_help = DEMO_AFTER_HELP)]
-pub(crate) struct DemoArgs {
-    /// Skip the benchmark
-    #[arg(long)]
-    pub(crate) no_bench: bool,
-}
-
-const DEMO_AFTER_HELP: &str = "\
-Examples:
-  petrel demo
-  petrel demo --no-bench
-  petrel demo --json
-
-The figures are of one short run with both ends on this host. `petrel bench` measures longer and
-between hosts; `petrel doctor` says what holds this host back.";

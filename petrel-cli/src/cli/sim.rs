@@ -1,9 +1,9 @@
 //! Arguments of `petrel sim`.
 
-use clap::{Args, Subcommand};
-
-use super::experiment::ExperimentArgs;
-use super::values::parse_seed;
+use clap::Args;
+#[cfg(feature = "bench")]
+use petrel_bench::args::ExperimentArgs;
+use petrel_command::args::values::parse_seed;
 
 /// Run real endpoints over a simulated network that fails in every way it can
 ///
@@ -16,8 +16,10 @@ use super::values::parse_seed;
 /// A failed seed is printed with the command for its replay. The exit code is then 1. The last lines sum
 /// up the events of all worlds, as evidence that many faults occurred.
 #[derive(Args, Debug)]
-#[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
+#[command(after_long_help = AFTER_HELP)]
+#[cfg_attr(feature = "bench", command(args_conflicts_with_subcommands = true))]
 pub(crate) struct SimArgs {
+    #[cfg(feature = "bench")]
     #[command(subcommand)]
     pub(crate) what: Option<SimCommand>,
 
@@ -48,7 +50,8 @@ pub(crate) struct SimArgs {
 }
 
 /// Uses of the simulator other than running seeds.
-#[derive(Debug, Subcommand)]
+#[cfg(feature = "bench")]
+#[derive(clap::Subcommand, Debug)]
 pub(crate) enum SimCommand {
     Experiment(ExperimentArgs),
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::UdpSocket;
 
+use petrel_command::units::format_bytes;
 use rustix::net::sockopt::{
     set_socket_recv_buffer_size, set_socket_send_buffer_size, socket_recv_buffer_size,
     socket_send_buffer_size,
@@ -10,7 +11,6 @@ use rustix::net::sockopt::{
 
 use super::check::Check;
 use super::host::read_number;
-use crate::units::format_bytes;
 
 const AREA: &str = "udp";
 

@@ -2,13 +2,13 @@
 
 use std::io;
 
+use petrel_command::units::format_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::check::Check;
 use super::host::{bracketed, meminfo_bytes, meminfo_count, read};
 use super::shared::new_memory_file;
-use crate::units::format_bytes;
 
 const AREA: &str = "memory";
 

@@ -4,17 +4,18 @@ use std::io::{self, IsTerminal, Write};
 use std::ops::Bound;
 
 use petrel::client::ClientConfig;
+use petrel_command::Outcome;
+use petrel_command::client::connect_service;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::text::clean_bytes;
 use petrel_index::Client;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::call_failure;
 use super::serve::print_counters;
-use crate::Outcome;
 use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, IndexStatusArgs};
-use crate::client::connect_service;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::text::clean_bytes;
 
 /// The value that a lookup found or a change replaced.
 #[derive(Serialize)]
@@ -40,9 +41,15 @@ struct Summed {
 pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let value = match args.bytes {
-        true => connect(&args.server)?.get_bytes(key.as_bytes()).wait()?,
+        true => connect(&args.server)?
+            .get_bytes(key.as_bytes())
+            .wait()
+            .map_err(|error| call_failure(&error))?,
         false => {
-            let value = connect(&args.server)?.get_word(word(key)?).wait()?;
+            let value = connect(&args.server)?
+                .get_word(word(key)?)
+                .wait()
+                .map_err(|error| call_failure(&error))?;
             value.map(|value| value.to_string().into_bytes())
         }
     };
@@ -68,11 +75,20 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
     let (had_one, former) = match args.of.bytes {
         true => {
             let client = connect(server)?;
-            (client.put_bytes(key.as_bytes(), args.value.as_bytes()).wait()?, None)
+            (
+                client
+                    .put_bytes(key.as_bytes(), args.value.as_bytes())
+                    .wait()
+                    .map_err(|error| call_failure(&error))?,
+                None,
+            )
         }
         false => {
             let (number, value) = (word(key)?, word(&args.value)?);
-            let former = connect(server)?.put_word(number, value).wait()?;
+            let former = connect(server)?
+                .put_word(number, value)
+                .wait()
+                .map_err(|error| call_failure(&error))?;
             (former.is_some(), former.map(Value::from))
         }
     };
@@ -84,9 +100,18 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
 pub(super) fn delete(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let (was_there, former) = match args.bytes {
-        true => (connect(&args.server)?.delete_bytes(key.as_bytes()).wait()?, None),
+        true => (
+            connect(&args.server)?
+                .delete_bytes(key.as_bytes())
+                .wait()
+                .map_err(|error| call_failure(&error))?,
+            None,
+        ),
         false => {
-            let former = connect(&args.server)?.delete_word(word(key)?).wait()?;
+            let former = connect(&args.server)?
+                .delete_word(word(key)?)
+                .wait()
+                .map_err(|error| call_failure(&error))?;
             (former.is_some(), former.map(Value::from))
         }
     };
@@ -106,7 +131,10 @@ pub(super) fn scan(args: &IndexScanArgs, output: Output) -> Result<Outcome, Fail
 
 fn sum(args: &IndexScanArgs, after: u64, output: Output) -> Result<(), Failure> {
     let limit = u32::try_from(args.limit).unwrap_or(u32::MAX);
-    let sum = connect(&args.server)?.sum_words(after, limit).wait()?;
+    let sum = connect(&args.server)?
+        .sum_words(after, limit)
+        .wait()
+        .map_err(|error| call_failure(&error))?;
     output.record(&Summed { found: sum.found, sum: sum.sum })?;
     Ok(output.line(format!("{} ({} values)", sum.sum, sum.found))?)
 }
@@ -117,7 +145,11 @@ fn scan_words(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
         (None, Some(before)) => Bound::Excluded(word(before)?),
         (None, None) => Bound::Unbounded,
     };
-    for (key, value) in connect(&args.server)?.scan_words(from, args.limit).wait()? {
+    for (key, value) in connect(&args.server)?
+        .scan_words(from, args.limit)
+        .wait()
+        .map_err(|error| call_failure(&error))?
+    {
         output.record(&Pair { key: key.into(), value: value.into() })?;
         output.line(format!("{key}\t{value}"))?;
     }
@@ -130,7 +162,11 @@ fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
         (None, Some(before)) => Bound::Excluded(before.as_bytes()),
         (None, None) => Bound::Unbounded,
     };
-    for (key, value) in connect(&args.server)?.scan_bytes(from, args.limit).wait()? {
+    for (key, value) in connect(&args.server)?
+        .scan_bytes(from, args.limit)
+        .wait()
+        .map_err(|error| call_failure(&error))?
+    {
         output.record(&Pair { key: shown(&key, true), value: shown(&value, true) })?;
         let text = String::from_utf8_lossy;
         output.line(format!("{}\t{}", text(&key), text(&value)))?;
@@ -139,7 +175,7 @@ fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
 }
 
 pub(super) fn status(args: &IndexStatusArgs, output: Output) -> Result<Outcome, Failure> {
-    let counters = connect(&args.server)?.status().wait()?;
+    let counters = connect(&args.server)?.status().wait().map_err(|error| call_failure(&error))?;
     let pairs = counters.iter().map(|(name, value)| (name.clone(), (*value).into()));
     output.record(&pairs.collect::<serde_json::Map<_, Value>>())?;
     print_counters(&counters, output)?;

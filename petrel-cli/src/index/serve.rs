@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
 use petrel::endpoint::IdlePolicy;
+use petrel_command::Outcome;
+use petrel_command::cores;
+use petrel_command::failure::Failure;
+use petrel_command::interrupt::Interrupt;
+use petrel_command::output::Output;
 use petrel_index::{Server, ServerConfig, Stopped, StoreConfig, ThreadKind};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::Outcome;
+use super::server_failure;
 use crate::cli::IndexServeArgs;
-use crate::cores;
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output::Output;
 
 /// Interval of the check whether the server's threads still run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -43,12 +44,12 @@ struct Ended {
 pub(super) fn run(args: &IndexServeArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::catch()?;
-    let server = Server::start(&config(args))?;
+    let server = Server::start(&config(args)).map_err(server_failure)?;
     announce(args, server.address(), output)?;
     while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
     // From now on a second signal ends the process at once.
     drop(interrupt);
-    let stopped = server.stop(args.drain)?;
+    let stopped = server.stop(args.drain).map_err(server_failure)?;
     print(&stopped, output)?;
     Ok(if stopped.sessions_cut == 0 { Outcome::Success } else { Outcome::Failure })
 }

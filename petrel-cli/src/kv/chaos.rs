@@ -1,12 +1,13 @@
 //! `petrel kv chaos`: real replicas under faults, and a check of the answers that their clients get.
 
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 use petrel_kv_check::{ChaosOptions, ChaosOutcome, run_chaos, serve_chaos_replica};
 use serde::Serialize;
 
 use crate::cli::{KvChaosArgs, KvChaosReplicaArgs};
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::{Outcome, seeds};
+use crate::seeds;
 
 /// The subcommand by which the run starts a replica.
 const REPLICA: [&str; 2] = ["kv", "chaos-replica"];

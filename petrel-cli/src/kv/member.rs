@@ -1,12 +1,12 @@
 //! `petrel kv member` and `petrel kv transfer`.
 
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 use serde::Serialize;
 
 use super::Cluster;
-use crate::Outcome;
 use crate::cli::{KvMemberArgs, KvMemberCommand, KvTransferArgs};
-use crate::failure::Failure;
-use crate::output::Output;
 
 #[derive(Serialize)]
 struct Done {

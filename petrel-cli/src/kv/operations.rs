@@ -2,18 +2,18 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::text::clean_bytes;
 use petrel_kv::client::{Cas, Consistency};
 use petrel_kv::command::Expected;
 use serde::Serialize;
 
 use super::Cluster;
-use crate::Outcome;
 use crate::cli::{
     ExpectedArgs, FormatArgs, KvCasArgs, KvDeleteArgs, KvGetArgs, KvPutArgs, KvScanArgs,
 };
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::text::clean_bytes;
 
 #[derive(Serialize)]
 struct Got {

@@ -10,18 +10,20 @@ use std::time::Duration;
 
 use petrel::endpoint::EndpointConfig;
 use petrel::{Nexus, Status};
+use petrel_command::Outcome;
+use petrel_command::args::ReadsChoice;
+use petrel_command::failure::Failure;
+use petrel_command::fresh_seed;
+use petrel_command::interrupt::Interrupt;
+use petrel_command::output::Output;
+use petrel_command::units::exact_duration;
 use petrel_kv::disk::{DiskLog, DiskOptions};
 use petrel_kv::persist::{LogStore, Recovered, Volatile};
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};
 use serde::Serialize;
 
 use super::log::logger;
-use crate::cli::{KvServeArgs, ReadsChoice};
-use crate::failure::Failure;
-use crate::interrupt::Interrupt;
-use crate::output::Output;
-use crate::units::exact_duration;
-use crate::{Outcome, seeds};
+use crate::cli::KvServeArgs;
 
 /// Interval of the check whether the replica still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -75,7 +77,7 @@ fn config(args: &KvServeArgs) -> Result<ReplicaConfig, Failure> {
         return Err(wrong(text));
     }
     let peers = args.peers.iter().map(|peer| (peer.node, peer.address)).collect();
-    let mut config = ReplicaConfig::new(args.id, address, peers, seeds::fresh());
+    let mut config = ReplicaConfig::new(args.id, address, peers, fresh_seed());
     config.heartbeat = args.heartbeat;
     config.election = args.election;
     config.reads = match args.reads {

@@ -1,12 +1,13 @@
 //! `petrel kv sim`: seeds of the key-value store in the simulator, many at once or one with a trace.
 
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
 use petrel_kv_check::{Runner, Summary, run_seeds};
 use petrel_sim::Trace;
 
 use crate::cli::KvSimArgs;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::{Outcome, seeds};
+use crate::seeds;
 
 /// Runs the seeds and prints the results.
 pub(super) fn run(args: &KvSimArgs, output: Output) -> Result<Outcome, Failure> {

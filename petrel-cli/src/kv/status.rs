@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use comfy_table::{Cell, CellAlignment, Color};
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::units::format_bytes;
 use petrel_kv::KvError;
 use petrel_kv::api::{Member, MemberKind, Role, Status};
 use serde::Serialize;
 
 use super::Cluster;
-use crate::Outcome;
 use crate::cli::KvStatusArgs;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::units::format_bytes;
 
 /// The answer of a replica.
 struct Replica {

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use petrel::Status;
+use petrel_command::failure::Failure;
 
 use crate::cli::FormatArgs;
-use crate::failure::Failure;
 
 impl FormatArgs {
     /// Parses the bytes that an argument stands for.

@@ -1,0 +1,120 @@
+//! All measurements of the table in PERFORMANCE.md, each with its required value. The duration of a row
+//! is limited, so all rows take ten minutes at most.
+
+use std::time::Duration;
+
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
+
+use super::figure::{Figure, Quantity};
+use super::instructions::{self, Workload};
+use super::measurement::Measurement;
+use super::pairs::Pace;
+use super::sessions::Sessions;
+use super::stage::Cores;
+use super::target::Goal;
+use crate::args::BenchTransport;
+
+/// Number of rows measured for `--duration`; a row with dropped windows takes up to twice as long. The
+/// other rows take some seconds, and all instruction counts together half a minute.
+const ROWS: u32 = 10;
+
+/// Most time for all rows together.
+const TIME_MAX: Duration = Duration::from_secs(500);
+
+/// A row of the table.
+pub(super) struct Row {
+    pub(super) job: Job,
+    /// `None` for a row that serves only for comparison.
+    pub(super) goal: Option<Goal>,
+}
+
+/// The measurement of a row.
+pub(super) enum Job {
+    Pair(Measurement),
+    Veth(Measurement),
+    Sessions(Sessions),
+    Memory(BenchTransport),
+    Instructions(&'static Workload),
+}
+
+/// Returns all rows.
+pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
+    let duration = pace.duration.min(TIME_MAX / (2 * ROWS));
+    let pace = Pace { duration, ..pace };
+    let small = |quantity, transport, cores| Measurement {
+        quantity,
+        transport,
+        cores: Cores::available(cores),
+        size: 32,
+        in_flight: if quantity == Quantity::Latency { 1 } else { 60 },
+        batch: if quantity == Quantity::Latency { 1 } else { 3 },
+        pace,
+        connect: None,
+    };
+    let large = |transport| Measurement {
+        size: MESSAGE_BYTES_DEFAULT as usize,
+        in_flight: 1,
+        batch: 1,
+        ..small(Quantity::Bandwidth, transport, Cores::Two)
+    };
+    let sessions = |transport| Sessions {
+        transport,
+        cores: Cores::available(Cores::Two),
+        size: 32,
+        in_flight: 60,
+        batch: 3,
+        count: session_count,
+        has_steps: false,
+        pace,
+    };
+    let row = |job, goal| Row { job, goal: Some(goal) };
+    use BenchTransport::{Shm, Udp};
+    use Quantity::{Latency, Rate};
+    let counted = [Shm, Udp].into_iter().flat_map(instructions::rows);
+    let counted = counted.map(|row| Row { job: Job::Instructions(row), goal: row.goal() });
+    let measured = [
+        row(Job::Pair(small(Rate, Shm, Cores::One)), Goal::NsPerCallAtMost(45.0)),
+        row(Job::Pair(small(Rate, Shm, Cores::Two)), Goal::RatioAtLeast(0.16)),
+        row(Job::Pair(small(Latency, Shm, Cores::Two)), Goal::DifferenceAtMost(90.0)),
+        row(Job::Pair(small(Rate, Udp, Cores::Two)), Goal::RatioAtLeast(0.6)),
+        row(Job::Veth(small(Rate, Udp, Cores::Two)), Goal::ValueOrRatioAtLeast(3.0, 10.0)),
+        row(Job::Pair(small(Latency, Udp, Cores::Two)), Goal::RatioAtMost(1.1)),
+        row(Job::Pair(large(Udp)), Goal::RatioAtLeast(0.7)),
+        row(Job::Pair(large(Shm)), Goal::RatioAtLeast(0.6)),
+        row(Job::Sessions(sessions(Udp)), Goal::RatioAtLeast(0.8)),
+        row(Job::Sessions(sessions(Shm)), Goal::RatioAtLeast(0.8)),
+        row(Job::Memory(Udp), Goal::ValueAtMost(4.0)),
+        row(Job::Memory(Shm), Goal::ValueAtMost(4.0)),
+    ];
+    counted.chain(measured).collect()
+}
+
+impl Row {
+    /// Adds the row's required value, if any, to a figure.
+    pub(super) fn judge(&self, mut figure: Figure) -> Figure {
+        figure.target = self.goal.map(|goal| goal.judge(&figure));
+        figure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows__take_ten_minutes_at_most() {
+        let pace = Pace {
+            duration: Duration::from_secs(3_600),
+            window: Duration::from_millis(300),
+            is_realtime: false,
+        };
+        let durations = rows(pace, 20_000).into_iter().filter_map(|row| match row.job {
+            Job::Pair(measurement) | Job::Veth(measurement) => Some(measurement.pace.duration),
+            Job::Sessions(sessions) => Some(sessions.pace.duration),
+            Job::Memory(_) | Job::Instructions(_) => None,
+        });
+        let durations: Vec<Duration> = durations.collect();
+        assert_eq!(durations.len(), ROWS as usize);
+        assert!(2 * durations.iter().sum::<Duration>() <= TIME_MAX);
+    }
+}

@@ -1,0 +1,319 @@
+//! Attacks on a server beside honest clients: no honest call fails, and their rate stays.
+//!
+//! The server is a separate process. Honest calls of several sizes run all the time, in sequence on a
+//! single session. In every window a newcomer connects, makes a small call and one of 8 MiB, and asks
+//! for the server's counters. Three windows take turns: without the attack, with the attack on a second
+//! server of the host, and with the attack on the clients' server. The rates of the second and the third
+//! are divided by the first of the same turn; the medians over the turns are the figures. The second
+//! window shows the CPU time that attackers take from the whole host; the third adds the attacked
+//! server's own cost.
+//!
+//! Most attackers are silent after their set-up, so their windows measure the held resources of the
+//! server. Attackers that flood also take CPU time from every process on the machine; their rows are
+//! marked.
+
+mod honest;
+mod kinds;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comfy_table::{Cell, CellAlignment};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+
+use self::honest::{Honest, newcomer};
+pub(crate) use self::kinds::AttackKind;
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::units::{exact_duration, format_bytes};
+
+use self::kinds::Target;
+use super::process::{Process, parse};
+use super::statistics::median;
+use crate::args::AttacksArgs;
+
+/// Minimum rate of honest calls under an attack, relative to the rate without.
+const RATIO_MIN: f64 = 0.9;
+
+/// Time between the end of an attack and the next window, for connections to close.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// The name of the thread of a process that serves connections, links and sessions.
+const MANAGEMENT: &str = "petrel-nexus";
+
+/// The figures of one attack.
+#[derive(Clone, Debug, Serialize)]
+struct Figure {
+    bench: &'static str,
+    attack: &'static str,
+    /// Whether the attacker keeps sending, and takes CPU time from the honest clients.
+    floods: bool,
+    /// The resources that the attacker obtained, for human readers.
+    got: String,
+    /// Calls of the honest clients, from before the first attack to the end of the last.
+    honest: u64,
+    failed: u64,
+    /// The first failure, for human readers.
+    failure: Option<String>,
+    newcomers: u64,
+    newcomers_failed: u64,
+    calm_per_s: f64,
+    attacked_per_s: f64,
+    /// Median over the turns of the rate under the attack divided by the rate without.
+    ratio: f64,
+    /// Median ratio with the attack on another server of this host.
+    ratio_beside: f64,
+    /// Share of a CPU that the server's management thread uses without the attack, and under it.
+    management_calm: Option<f64>,
+    management_attacked: Option<f64>,
+    memory_before: u64,
+    memory_peak: u64,
+    memory_after: u64,
+    command: String,
+}
+
+impl Figure {
+    fn holds(&self) -> bool {
+        self.failed + self.newcomers_failed == 0 && (self.floods || self.ratio >= RATIO_MIN)
+    }
+}
+
+/// The record that a server prints when it listens.
+#[derive(Deserialize)]
+struct Ready {
+    address: SocketAddr,
+    pid: u32,
+}
+
+/// Runs the attacks and prints the figures.
+pub(super) fn run(args: &AttacksArgs, output: Output) -> Result<Outcome, Failure> {
+    raise_descriptor_limit()?;
+    let mut figures = Vec::new();
+    for &kind in &args.attack {
+        let figure = measure(kind, args)?;
+        output.record(&figure)?;
+        figures.push(figure);
+    }
+    show(&figures, output)?;
+    Ok(if figures.iter().all(Figure::holds) { Outcome::Success } else { Outcome::Failure })
+}
+
+/// Raises the limit on file descriptors: attackers have thousands of connections.
+fn raise_descriptor_limit() -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+        .map_err(std::io::Error::from)?)
+}
+
+fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
+    let (_server, Ready { address, pid }) = start_server()?;
+    let (_other, beside) = start_server()?;
+    let honest = Honest::start(address)?;
+    // A server with a single peer connects its socket to the peer, to save some 80 ns per datagram. Any
+    // second client ends the optimisation. The bystander keeps this effect out of the ratio.
+    let mut bystander = honest::endpoint()?;
+    bystander.connect_wait(address)?;
+    let mut watch = Watch {
+        honest: &honest,
+        address,
+        pid,
+        window: args.window,
+        newcomers: 0,
+        failures: vec![],
+    };
+    let victim_port = honest.port();
+    // Warm-up: memory that the first calls allocate is not the attack's.
+    thread::sleep(args.window / 2);
+    let memory_before = resident_bytes(pid)?;
+    let mut turns = Vec::new();
+    let mut got = String::new();
+    let mut memory_peak = memory_before;
+    for _ in 0..args.rounds {
+        let calm = watch.window();
+        let standing = kind.set_up(Target { address: beside.address, victim_port })?;
+        let others = watch.window();
+        standing.end();
+        thread::sleep(SETTLE);
+        let standing = kind.set_up(Target { address, victim_port })?;
+        let attacked = watch.window();
+        memory_peak = memory_peak.max(resident_bytes(pid)?);
+        got = standing.end();
+        thread::sleep(SETTLE);
+        turns.push(Turn { calm, others, attacked });
+    }
+    let memory_after = resident_bytes(pid)?;
+    let Watch { newcomers, failures, .. } = watch;
+    let report = honest.end()?;
+    let of = |get: fn(&Turn) -> f64| median(turns.iter().map(get)).unwrap_or(0.0);
+    if turns.iter().any(|turn| turn.calm.per_s == 0.0) {
+        return Err(Failure::because("no call ended"));
+    }
+    let management =
+        |get: fn(&Turn) -> &Seen| median(turns.iter().filter_map(|turn| get(turn).management));
+    Ok(Figure {
+        bench: "attacks",
+        attack: kind.name(),
+        floods: kind.floods(),
+        got,
+        honest: report.calls,
+        failed: report.failed,
+        newcomers,
+        newcomers_failed: failures.len() as u64,
+        failure: report.failure.or(failures.into_iter().next()),
+        calm_per_s: of(|turn| turn.calm.per_s),
+        // The number may be zero under the attack: zero is a valid result.
+        attacked_per_s: of(|turn| turn.attacked.per_s),
+        ratio: of(|turn| turn.attacked.per_s / turn.calm.per_s),
+        ratio_beside: of(|turn| turn.others.per_s / turn.calm.per_s),
+        management_calm: management(|turn| &turn.calm),
+        management_attacked: management(|turn| &turn.attacked),
+        memory_before,
+        memory_peak: memory_peak.max(peak_bytes(pid)?),
+        memory_after,
+        command: format!(
+            "petrel bench attacks --attack {} --rounds {} --window {}",
+            kind.name(),
+            args.rounds,
+            exact_duration(args.window)
+        ),
+    })
+}
+
+fn start_server() -> Result<(Process, Ready), Failure> {
+    let mut server = Process::start(&["serve", "--json", "--listen", "127.0.0.1:0"])?;
+    let ready = parse(&server.line()?)?;
+    Ok((server, ready))
+}
+
+/// The consecutive windows of one turn.
+struct Turn {
+    calm: Seen,
+    /// The window with the attack on another server.
+    others: Seen,
+    attacked: Seen,
+}
+
+/// The observations of a window.
+struct Seen {
+    /// Calls of the honest clients per second.
+    per_s: f64,
+    /// The share of a CPU that the server's management thread used, if known.
+    management: Option<f64>,
+}
+
+/// Observes the honest clients of a server.
+struct Watch<'a> {
+    honest: &'a Honest,
+    address: SocketAddr,
+    pid: u32,
+    window: Duration,
+    newcomers: u64,
+    /// Failures of newcomers.
+    failures: Vec<String>,
+}
+
+impl Watch<'_> {
+    fn window(&mut self) -> Seen {
+        let (calls, cpu_ns, begun) = (self.honest.calls(), management_ns(self.pid), Instant::now());
+        self.newcomers += 1;
+        if let Err(failure) = newcomer(self.address) {
+            self.failures.push(format!("newcomer: {failure}"));
+        }
+        thread::sleep(self.window.saturating_sub(begun.elapsed()));
+        let time_s = begun.elapsed().as_secs_f64();
+        let cpu_ns = management_ns(self.pid).zip(cpu_ns).map(|(end, begin)| end - begin);
+        Seen {
+            per_s: (self.honest.calls() - calls) as f64 / time_s,
+            management: cpu_ns.map(|ns| ns as f64 / 1e9 / time_s),
+        }
+    }
+}
+
+/// Returns the CPU time of a server's management thread so far, in nanoseconds.
+fn management_ns(pid: u32) -> Option<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
+    let paths = threads.filter_map(|thread| Some(thread.ok()?.path()));
+    let of_thread =
+        |path: &PathBuf| read(path.join("comm")).is_some_and(|name| name.trim() == MANAGEMENT);
+    let path = { paths }.find(of_thread)?;
+    read(path.join("schedstat"))?.split_whitespace().next()?.parse().ok()
+}
+
+fn resident_bytes(pid: u32) -> Result<u64, Failure> {
+    memory_line(pid, "VmRSS:")
+}
+
+fn peak_bytes(pid: u32) -> Result<u64, Failure> {
+    memory_line(pid, "VmHWM:")
+}
+
+fn memory_line(pid: u32, name: &str) -> Result<u64, Failure> {
+    let path = format!("/proc/{pid}/status");
+    let status = std::fs::read_to_string(&path)?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let kib = kib.ok_or_else(|| Failure::because(format!("{path} has no {name}")))?;
+    Ok(kib << 10)
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("?".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+}
+
+const HEADER: [&str; 11] = [
+    "attack",
+    "honest calls",
+    "failed",
+    "newcomers failed",
+    "rate",
+    "on another",
+    "management",
+    "before",
+    "peak",
+    "after",
+    "holds",
+];
+
+fn show(figures: &[Figure], output: Output) -> Result<(), Failure> {
+    let mut table = output.table(&HEADER);
+    for figure in figures {
+        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
+        table.add_row(
+            [
+                figure.attack.to_owned(),
+                figure.honest.to_string(),
+                figure.failed.to_string(),
+                format!("{} of {}", figure.newcomers_failed, figure.newcomers),
+                format!("{:.2}{}", figure.ratio, if figure.floods { " (floods)" } else { "" }),
+                format!("{:.2}", figure.ratio_beside),
+                [figure.management_calm, figure.management_attacked].map(percent).join(", "),
+                format_bytes(figure.memory_before),
+                format_bytes(figure.memory_peak),
+                format_bytes(figure.memory_after),
+                if figure.holds() { "yes" } else { "NO" }.to_owned(),
+            ]
+            .map(right),
+        );
+    }
+    output.line(table)?;
+    for figure in figures {
+        output.line(format!("{}: {}", figure.attack, figure.got))?;
+        if let Some(failure) = &figure.failure {
+            output.line(format!("  first failure: {failure}"))?;
+        }
+    }
+    output.line(
+        "Rate: of honest calls under the attack over that without, the median of the turns. On another: \
+         the same with the\nattack on another server of this host, for the CPU time that attackers take from \
+         everybody. Management: the share\nof a CPU that the server's thread for connections takes, without \
+         and with the attack. Memory: of the server's\nprocess. An attacker that floods takes CPU time from \
+         the honest clients, too.\nAgain:",
+    )?;
+    figures.iter().try_for_each(|figure| output.line(format!("  {}", figure.command)))?;
+    Ok(())
+}

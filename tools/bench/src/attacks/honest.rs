@@ -1,0 +1,139 @@
+//! Honest clients: calls of several sizes without pause, and newcomers.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use petrel::endpoint::{EndpointConfig, IdlePolicy};
+use petrel::nexus::fetch_stats;
+use petrel::{Endpoint, Nexus};
+use petrel_command::failure::Failure;
+use petrel_command::methods;
+
+use crate::args::BenchTransport;
+
+/// Sizes of calls in bytes: mostly small, some that just fill a packet, some of many packets.
+const SIZES: [usize; 16] =
+    [32, 32, 32, 1_440, 32, 32, 5_000, 32, 32, 32, 60_000, 32, 32, 1_440, 32, 1 << 20];
+
+/// The largest message that servers accept by default. After a large call a session keeps the answer's
+/// memory; a newcomer's large call shows whether the server has memory left.
+const LARGE_BYTES: usize = 8 << 20;
+
+/// A call that takes longer has failed.
+const CALL_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// The time limit for fetching a newcomer's counters.
+const STATS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// An endpoint on a separate thread, with one session.
+pub(super) struct Honest {
+    shared: Arc<Shared>,
+    port: u16,
+    thread: JoinHandle<Report>,
+}
+
+#[derive(Default)]
+struct Shared {
+    calls: AtomicU64,
+    is_over: AtomicBool,
+}
+
+/// The outcome of the calls.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) calls: u64,
+    pub(super) failed: u64,
+    pub(super) failure: Option<String>,
+}
+
+/// An endpoint for calls over UDP: attackers target the data port.
+pub(super) fn endpoint() -> Result<Endpoint, Failure> {
+    let mut config = EndpointConfig::default();
+    config.transports = BenchTransport::Udp.only();
+    config.idle = IdlePolicy::default();
+    config.sessions.accept = false;
+    config.protocol.call_timeout_ns = CALL_TIMEOUT_NS;
+    Nexus::builder().start()?.endpoint(config).map_err(Failure::because)
+}
+
+impl Honest {
+    pub(super) fn start(address: SocketAddr) -> Result<Self, Failure> {
+        let shared = Arc::new(Shared::default());
+        let (tell, told) = mpsc::channel();
+        let seen = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            let mut report = Report::default();
+            let opened = endpoint().and_then(|mut endpoint| {
+                let session = endpoint.connect_wait(address)?;
+                Ok((endpoint, session))
+            });
+            let (mut endpoint, mut session) = match opened {
+                Ok(opened) => opened,
+                Err(failure) => {
+                    let _ = tell.send(Err(failure));
+                    return report;
+                }
+            };
+            let _ = tell.send(Ok(endpoint.transport().udp().local_addr().port()));
+            while !seen.is_over.load(Ordering::Relaxed) {
+                let size = SIZES[report.calls as usize % SIZES.len()];
+                let request = vec![report.calls as u8; size];
+                let outcome = endpoint.call(session, methods::ECHO, &request).wait();
+                report.calls += 1;
+                seen.calls.store(report.calls, Ordering::Relaxed);
+                let failure = match outcome {
+                    Ok(reply) if reply[..] == request[..] => continue,
+                    Ok(_) => "the reply is wrong".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                report.failed += 1;
+                report.failure.get_or_insert(format!("{size} B: {failure}"));
+                if let Ok(again) = endpoint.connect_wait(address) {
+                    endpoint.close(session);
+                    session = again;
+                }
+            }
+            report
+        });
+        let died = || Failure::because("the honest client's thread has ended");
+        let port = told.recv().map_err(|_| died())??;
+        Ok(Self { shared, port, thread })
+    }
+
+    /// Returns the data port.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the number of calls so far.
+    pub(super) fn calls(&self) -> u64 {
+        self.shared.calls.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn end(self) -> Result<Report, Failure> {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_| Failure::because("the honest client's thread has panicked"))
+    }
+}
+
+/// Runs an independent client: connects, makes a small call and a call of the largest default size, and
+/// asks for counters.
+pub(super) fn newcomer(address: SocketAddr) -> Result<(), Failure> {
+    let mut endpoint = endpoint()?;
+    let session = endpoint.connect_wait(address)?;
+    let reply = endpoint.call(session, methods::ECHO, b"hello").wait()?;
+    if reply[..] != *b"hello" {
+        return Err(Failure::because("the reply to a newcomer is wrong"));
+    }
+    let request = vec![7; LARGE_BYTES];
+    let reply = endpoint.call(session, methods::ECHO, &request).wait()?;
+    if reply[..] != request[..] {
+        return Err(Failure::because("the large reply to a newcomer is wrong"));
+    }
+    fetch_stats(address, STATS_TIMEOUT)?;
+    Ok(())
+}

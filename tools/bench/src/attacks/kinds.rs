@@ -1,0 +1,271 @@
+//! The attacks. Every attack is set up, stays for a window, and is taken down.
+
+use std::any::Any;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use petrel_command::failure::Failure;
+use petrel_command::methods;
+use petrel_hostile::{Connection, Neighbour, Shape, control, frames, spray};
+
+use super::honest;
+
+/// The largest message that servers accept by default, in bytes.
+const MESSAGE_BYTES: u32 = 8 << 20;
+
+/// Sessions with eight half requests each: together more than an endpoint's message memory.
+const HALF_SESSIONS: u32 = 16;
+
+/// Idle clients with eight answers each: together more than an endpoint's message memory.
+const IDLE_CLIENTS: usize = 12;
+
+/// Wake-ups that the attacker does not read: many times the length of a socket's queue.
+const BELLS: u64 = 4_000;
+
+/// An answer that takes longer is taken for lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// More connections than a server accepts.
+const CONNECTIONS: u16 = 4_200;
+
+/// Sessions to open in total, and per batch.
+const SESSIONS: u32 = 100_000;
+const SESSIONS_AT_ONCE: u32 = 500;
+
+/// The attack to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AttackKind {
+    /// First packets of 8 MiB requests that never continue
+    HalfRequests,
+    /// Clients that fetch eight answers of 8 MiB each, and fall silent
+    KeptAnswers,
+    /// Links to an honest client's address and port, with a small datagram limit and other ECN
+    SecondLink,
+    /// A neighbour in shared memory of the same user, whose wake-up would block the server
+    Doorbell,
+    /// 4 200 connections with a link each
+    Connections,
+    /// 100 000 sessions of one connection
+    Sessions,
+    /// Datagrams of strangers, well formed or not, as fast as possible
+    Spray,
+}
+
+/// The victim of an attack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) address: SocketAddr,
+    /// The data port of an honest client.
+    pub(super) victim_port: u16,
+}
+
+/// An attack that is set up.
+pub(super) struct Standing {
+    _held: Vec<Box<dyn Any>>,
+    got: String,
+    flood: Option<Flood>,
+}
+
+/// A thread that sends datagrams.
+struct Flood {
+    is_over: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Standing {
+    fn holding(held: Vec<Box<dyn Any>>, got: String) -> Self {
+        Self { _held: held, got, flood: None }
+    }
+
+    /// Ends the attack, and returns the resources that the attacker obtained, for human readers.
+    pub(super) fn end(self) -> String {
+        match self.flood {
+            None => self.got,
+            Some(Flood { is_over, sent, thread }) => {
+                is_over.store(true, Ordering::Relaxed);
+                // The thread cannot panic, and nothing depends on its result.
+                let _ = thread.join();
+                format!("{} datagrams in the last window", sent.load(Ordering::Relaxed))
+            }
+        }
+    }
+}
+
+impl AttackKind {
+    /// Returns the attack's name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::HalfRequests => "half-requests",
+            Self::KeptAnswers => "kept-answers",
+            Self::SecondLink => "second-link",
+            Self::Doorbell => "doorbell",
+            Self::Connections => "connections",
+            Self::Sessions => "sessions",
+            Self::Spray => "spray",
+        }
+    }
+
+    /// Returns true if the attack keeps sending after its set-up.
+    pub(super) fn floods(self) -> bool {
+        matches!(self, Self::Spray)
+    }
+
+    pub(super) fn set_up(self, target: Target) -> Result<Standing, Failure> {
+        match self {
+            Self::HalfRequests => half_requests(target),
+            Self::KeptAnswers => kept_answers(target),
+            Self::SecondLink => second_link(target),
+            Self::Doorbell => doorbell(target),
+            Self::Connections => connections(target),
+            Self::Sessions => sessions(target),
+            Self::Spray => spray_strangers(target),
+        }
+    }
+}
+
+fn refused(what: &str) -> Failure {
+    Failure::because(format!("the server refused the attacker's {what}"))
+}
+
+/// Opens a connection with a link to a new data port.
+fn linked(target: Target) -> Result<(Connection, control::Link, UdpSocket), Failure> {
+    let socket = UdpSocket::bind((target.address.ip(), 0))?;
+    let port = socket.local_addr()?.port();
+    let mut connection = Connection::greet(target.address)?;
+    let link = connection.open_link(1, port, 1_472, false)?.ok_or_else(|| refused("link"))?;
+    Ok((connection, link, socket))
+}
+
+fn half_requests(target: Target) -> Result<Standing, Failure> {
+    let (mut connection, link, socket) = linked(target)?;
+    let mut sent = 0;
+    for request in 0..HALF_SESSIONS {
+        let session = connection.open_session(&link, request, Shape::default())?;
+        let session = session.ok_or_else(|| refused("session"))?;
+        for slot in 0..u64::from(session.slots) {
+            let size = MESSAGE_BYTES;
+            let part = frames::request_part(&session, slot, methods::ECHO, size, 0, 1);
+            socket.send_to(&part, link.data)?;
+            sent += 1;
+        }
+    }
+    let got = format!("{sent} first packets of requests of 8 MiB");
+    Ok(Standing::holding(vec![Box::new(connection), Box::new(socket)], got))
+}
+
+fn kept_answers(target: Target) -> Result<Standing, Failure> {
+    let (mut held, mut answers, mut refusals): (Vec<Box<dyn Any>>, _, _) = (Vec::new(), 0, 0);
+    for _ in 0..IDLE_CLIENTS {
+        let mut endpoint = honest::endpoint()?;
+        // The server keeps an answer in its slot until the slot's next request.
+        for _ in 0..8 {
+            let Ok(session) = endpoint.connect_wait(target.address) else {
+                refusals += 1;
+                continue;
+            };
+            let request = methods::source_request(MESSAGE_BYTES, 7);
+            match endpoint.call(session, methods::SOURCE, &request).wait() {
+                Ok(_) => answers += 1,
+                Err(_) => refusals += 1,
+            }
+        }
+        held.push(Box::new(endpoint));
+    }
+    let got = format!("{answers} answers of 8 MiB, {refusals} refused");
+    Ok(Standing::holding(held, got))
+}
+
+fn second_link(target: Target) -> Result<Standing, Failure> {
+    let mut connection = Connection::greet(target.address)?;
+    let mut links = 0;
+    for (number, (max_frame, ecn)) in
+        [(1_232, false), (1_232, true), (65_507, false), (65_507, true)].into_iter().enumerate()
+    {
+        let link = connection.open_link(number as u32, target.victim_port, max_frame, ecn)?;
+        if let Some(link) = link {
+            connection.open_session(&link, number as u32, Shape::default())?;
+            links += 1;
+        }
+    }
+    Ok(Standing::holding(vec![Box::new(connection)], format!("{links} links to the victim's port")))
+}
+
+fn doorbell(target: Target) -> Result<Standing, Failure> {
+    let mut neighbour = match Neighbour::connect(target.address) {
+        Ok(neighbour) => neighbour,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Ok(Standing::holding(Vec::new(), error.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for answers in 0..BELLS {
+        neighbour.declare_sleep()?;
+        neighbour.send_request(methods::ECHO, b"wake me")?;
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        while !neighbour.has_answer(answers)? {
+            if Instant::now() > end {
+                let got = format!("the server hangs after {answers} wake-ups");
+                return Ok(Standing::holding(vec![Box::new(neighbour)], got));
+            }
+            thread::yield_now();
+        }
+    }
+    let got = format!("{BELLS} wake-ups that nobody took");
+    Ok(Standing::holding(vec![Box::new(neighbour)], got))
+}
+
+fn connections(target: Target) -> Result<Standing, Failure> {
+    let (mut held, mut links): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
+    for port in 1..=CONNECTIONS {
+        // A connection that the server drops in favour of another serves the attack equally.
+        let Ok(mut connection) = Connection::greet(target.address) else { continue };
+        links += u32::from(matches!(connection.open_link(1, port, 1_232, false), Ok(Some(_))));
+        held.push(Box::new(connection));
+    }
+    let got = format!("{} connections, {links} with a link", held.len());
+    Ok(Standing::holding(held, got))
+}
+
+fn sessions(target: Target) -> Result<Standing, Failure> {
+    let (mut connection, link, socket) = linked(target)?;
+    let shape = Shape { slots: 64, ..Shape::default() };
+    let mut accepted = 0;
+    for first in (0..SESSIONS).step_by(SESSIONS_AT_ONCE as usize) {
+        let requests = first..first + SESSIONS_AT_ONCE;
+        let open = |request| control::session_open(&link, request, shape);
+        let opens: Vec<_> = requests.clone().map(open).collect();
+        connection.send_all(&opens)?;
+        for request in requests {
+            accepted += u32::from(connection.session_answer(request)?.is_some());
+        }
+    }
+    let got = format!("{accepted} sessions of {SESSIONS}");
+    Ok(Standing::holding(vec![Box::new(connection), Box::new(socket)], got))
+}
+
+fn spray_strangers(target: Target) -> Result<Standing, Failure> {
+    let (connection, link, own) = linked(target)?;
+    let stranger = UdpSocket::bind((target.address.ip(), 0))?;
+    let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, count) = (Arc::clone(&is_over), Arc::clone(&sent));
+    let thread = thread::spawn(move || {
+        let mut number = 0;
+        while !stop.load(Ordering::Relaxed) {
+            number += 1;
+            // Alternates between an address without a link and one with a link. A full buffer refuses
+            // some datagrams.
+            let from = if number % 2 == 0 { &stranger } else { &own };
+            if from.send_to(&spray::datagram(number), link.data).is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    let flood = Some(Flood { is_over, sent, thread });
+    Ok(Standing { _held: vec![Box::new(connection)], got: String::new(), flood })
+}

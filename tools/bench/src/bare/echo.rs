@@ -1,0 +1,269 @@
+//! UDP, many small messages: the bare rate.
+//!
+//! Datagrams of equal size are sent and received in runs. A system call sends a run, or receives a run,
+//! by segmentation and receive offload: the optimum of the medium. A run of a single datagram without
+//! offload models a program that sends a datagram per message.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use petrel_command::failure::Failure;
+use petrel_transport::clock;
+
+use super::super::ends::{Drive, Serve};
+use super::super::window::Window;
+use super::socket::{self, CALL_BYTES_MAX, Patience, SEGMENTS_MAX};
+use super::{Unfinished, message_bytes};
+
+/// Runs in flight together: one per direction.
+const RUNS: u64 = 2;
+
+/// Whether datagrams are grouped into runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Grouping {
+    /// A run holds half of the datagrams in flight.
+    Runs,
+    /// A system call per datagram.
+    Singles,
+}
+
+/// The calling end.
+pub(in super::super) struct Caller {
+    socket: UdpSocket,
+    datagram_bytes: usize,
+    size: usize,
+    in_flight: u64,
+    /// Datagrams per system call.
+    run: u64,
+    requests: Box<[u8]>,
+    responses: Box<[u8]>,
+    sent: u64,
+    /// Number of the next expected datagram.
+    expected: u64,
+    /// Datagrams that may be sent.
+    owed: u64,
+    started_ns: u64,
+    end_ns: u64,
+    is_stopping: bool,
+    patience: Patience,
+    window: Unfinished,
+}
+
+/// The answering end.
+pub(in super::super) struct Echo {
+    socket: UdpSocket,
+    buffer: Box<[u8]>,
+}
+
+fn set_up(
+    socket: &UdpSocket,
+    peer: SocketAddr,
+    size: usize,
+    grouping: Grouping,
+) -> Result<usize, Failure> {
+    socket.connect(peer)?;
+    // The stamp needs 8 bytes: without a stamp, datagrams are indistinguishable.
+    let datagram_bytes = message_bytes(size).clamp(8, CALL_BYTES_MAX);
+    if grouping == Grouping::Runs {
+        socket::cut_into(socket, datagram_bytes)?;
+        socket::join(socket)?;
+    }
+    Ok(datagram_bytes)
+}
+
+impl Caller {
+    /// Creates a calling end, for messages of `size` bytes.
+    pub(in super::super) fn new(
+        socket: UdpSocket,
+        server: SocketAddr,
+        size: usize,
+        in_flight: u16,
+        grouping: Grouping,
+    ) -> Result<Self, Failure> {
+        let datagram_bytes = set_up(&socket, server, size, grouping)?;
+        let fitting = (CALL_BYTES_MAX / datagram_bytes).min(SEGMENTS_MAX) as u64;
+        let run = match grouping {
+            Grouping::Runs => u64::from(in_flight).div_ceil(RUNS).min(fitting),
+            Grouping::Singles => 1,
+        };
+        Ok(Self {
+            socket,
+            datagram_bytes,
+            size,
+            in_flight: in_flight.into(),
+            run,
+            requests: vec![0x5a; run as usize * datagram_bytes].into(),
+            responses: vec![0; 64 << 10].into(),
+            sent: 0,
+            expected: 0,
+            owed: 0,
+            started_ns: 0,
+            end_ns: 0,
+            is_stopping: true,
+            patience: Patience::default(),
+            window: Unfinished::default(),
+        })
+    }
+
+    /// Sends the owed datagrams, up to one run, by a single call.
+    #[inline]
+    fn send(&mut self) {
+        let count = self.owed.min(self.run);
+        let bytes = count as usize * self.datagram_bytes;
+        let datagrams = self.requests[..bytes].chunks_exact_mut(self.datagram_bytes);
+        for (datagram, number) in datagrams.zip(self.sent..) {
+            datagram[..8].copy_from_slice(&number.to_le_bytes());
+        }
+        // If the kernel has no room, the datagrams stay owed.
+        if self.socket.send(&self.requests[..bytes]).is_ok() {
+            self.sent += count;
+            self.owed -= count;
+            self.window.calls += count;
+        }
+    }
+
+    /// Checks received datagrams.
+    #[inline]
+    fn check(&mut self, bytes: usize) {
+        for datagram in self.responses[..bytes].chunks(self.datagram_bytes) {
+            let number = socket::stamp(datagram);
+            if (self.expected..self.sent).contains(&number) {
+                let lost = number - self.expected;
+                self.window.lost += lost;
+                self.window.answered += 1;
+                self.window.mismatched += u64::from(datagram.len() != self.datagram_bytes);
+                self.owed += lost + 1;
+                self.expected = number + 1;
+            } else if self.window.lost == 0 {
+                // No call was given up in this window, so the datagram is not a late answer.
+                self.window.answered += 1;
+                self.window.mismatched += 1;
+            }
+        }
+    }
+
+    fn on_silence(&mut self) {
+        if self.expected < self.sent && self.patience.is_over() {
+            let lost = self.sent - self.expected;
+            self.window.lost += lost;
+            self.owed += lost;
+            self.expected = self.sent;
+            self.patience = Patience::default();
+        }
+    }
+}
+
+impl Drive for Caller {
+    fn begin(&mut self, end_ns: u64) {
+        self.window = Unfinished::default();
+        (self.end_ns, self.is_stopping) = (end_ns, false);
+        (self.owed, self.expected) = (self.in_flight, self.sent);
+        self.patience = Patience::default();
+        self.started_ns = clock::now_ns();
+    }
+
+    #[inline]
+    fn turn(&mut self) {
+        match self.socket.recv(&mut self.responses) {
+            Ok(bytes) => {
+                self.check(bytes);
+                self.patience = Patience::default();
+                self.is_stopping |= clock::now_ns() >= self.end_ns;
+            }
+            Err(_) => self.on_silence(),
+        }
+        while self.owed > 0 && !self.is_stopping {
+            let owed = self.owed;
+            self.send();
+            if self.owed == owed {
+                break;
+            }
+        }
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.is_stopping && self.expected == self.sent
+    }
+
+    fn give_up(&mut self, _: Duration) {
+        (self.is_stopping, self.expected) = (true, self.sent);
+    }
+
+    fn finish(&mut self) -> Window {
+        self.window.bytes = self.window.answered * self.size as u64;
+        self.window.finish(self.started_ns, None)
+    }
+}
+
+impl Echo {
+    /// Creates an answering end, for messages of `size` bytes.
+    pub(in super::super) fn new(
+        socket: UdpSocket,
+        client: SocketAddr,
+        size: usize,
+        grouping: Grouping,
+    ) -> Result<Self, Failure> {
+        set_up(&socket, client, size, grouping)?;
+        Ok(Self { socket, buffer: vec![0; 64 << 10].into() })
+    }
+}
+
+impl Serve for Echo {
+    #[inline]
+    fn turn(&mut self) {
+        if let Ok(bytes) = self.socket.recv(&mut self.buffer) {
+            // If the socket has no room, the datagram is lost, and the other end notices.
+            let _ = self.socket.send(&self.buffer[..bytes]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(size: usize, in_flight: u16, grouping: Grouping) -> (Caller, Echo) {
+        let [near, far] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
+        let [from, to] = [&near, &far].map(|socket| socket.local_addr().unwrap());
+        let caller = Caller::new(near, to, size, in_flight, grouping).unwrap();
+        (caller, Echo::new(far, from, size, grouping).unwrap())
+    }
+
+    #[test]
+    fn ends__answer_all_that_was_sent() {
+        for (in_flight, grouping, run) in
+            [(60, Grouping::Runs, 30), (60, Grouping::Singles, 1), (1, Grouping::Runs, 1)]
+        {
+            let (mut caller, mut echo) = ends(32, in_flight, grouping);
+            assert_eq!((caller.run, caller.datagram_bytes), (run, 48));
+            for _ in 0..2 {
+                caller.begin(clock::now_ns() + 2_000_000);
+                while !caller.is_over() {
+                    caller.turn();
+                    echo.turn();
+                }
+                let window = caller.finish();
+                assert!(window.calls >= u64::from(in_flight));
+                assert_eq!((window.checked + window.lost, window.mismatched), (window.calls, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn check__tells_lost_from_wrong() {
+        let (mut caller, _echo) = ends(32, 4, Grouping::Singles);
+        caller.begin(u64::MAX);
+        caller.turn();
+        let mut answer = |number: u64, bytes: usize| {
+            caller.responses[..8].copy_from_slice(&number.to_le_bytes());
+            caller.check(bytes);
+            (caller.window.answered, caller.window.mismatched, caller.window.lost)
+        };
+        assert_eq!(answer(0, 48), (1, 0, 0));
+        assert_eq!(answer(0, 48), (2, 1, 0), "the same again");
+        assert_eq!(answer(2, 48), (3, 1, 1), "one is missing");
+        assert_eq!(answer(1, 48), (3, 1, 1), "there it is");
+        assert_eq!(answer(3, 40), (4, 2, 1), "cut short");
+    }
+}

@@ -1,0 +1,85 @@
+//! Plain non-blocking UDP sockets, connected to one another.
+
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use petrel_command::failure::Failure;
+use petrel_transport::clock;
+
+/// Requested socket buffer size: the same as the library's.
+const BUFFER_BYTES: libc::c_int = 4 << 20;
+
+/// Most bytes of one system call: the largest UDP datagram over IPv4.
+pub(in super::super) const CALL_BYTES_MAX: usize = 65_507;
+
+/// Most datagrams of one call by segmentation offload, on every kernel with support.
+pub(in super::super) const SEGMENTS_MAX: usize = 64;
+
+/// After a silence of this length, outstanding datagrams count as lost. Longer than a thread is usually
+/// kept off its CPU.
+const SILENCE_NS: u64 = 100_000_000;
+
+/// Empty polls, of some 150 ns each, between two reads of the clock.
+const POLLS_PER_LOOK: u32 = 256;
+
+/// Binds a socket to a free port of an address.
+pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
+    let socket = UdpSocket::bind((address, 0))?;
+    socket.set_nonblocking(true)?;
+    for option in [libc::SO_RCVBUF, libc::SO_SNDBUF] {
+        set_option(&socket, libc::SOL_SOCKET, option, BUFFER_BYTES)?;
+    }
+    Ok(socket)
+}
+
+/// Lets the kernel cut the bytes of one call into datagrams of `bytes` bytes.
+pub(in super::super) fn cut_into(socket: &UdpSocket, bytes: usize) -> Result<(), Failure> {
+    Ok(set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?)
+}
+
+/// Lets the kernel deliver joined datagrams. All datagrams have equal sizes here, and the receiver need
+/// not ask for the segment size.
+pub(in super::super) fn join(socket: &UdpSocket) -> Result<(), Failure> {
+    Ok(set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)?)
+}
+
+/// Returns a datagram's number; a short datagram yields a number that never occurs.
+#[inline]
+pub(in super::super) fn stamp(datagram: &[u8]) -> u64 {
+    datagram.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Measures the length of a silence. Reads the clock once in many polls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in super::super) struct Patience {
+    polls: u32,
+    end_ns: Option<u64>,
+}
+
+impl Patience {
+    /// Returns true if outstanding datagrams count as lost by now. To be called once per empty poll.
+    #[inline]
+    pub(in super::super) fn is_over(&mut self) -> bool {
+        self.polls += 1;
+        self.polls.is_multiple_of(POLLS_PER_LOOK) && self.look()
+    }
+
+    fn look(&mut self) -> bool {
+        let now_ns = clock::now_ns();
+        now_ns >= *self.end_ns.get_or_insert(now_ns + SILENCE_NS)
+    }
+}
+
+fn set_option(
+    socket: &UdpSocket,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let from = std::ptr::from_ref(&value).cast();
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `from` and `length` describe a live `int`, which the kernel only reads.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,295 @@
+//! UDP, large messages: the bare bandwidth.
+//!
+//! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other
+//! receives them joined, directly into the message's memory, and acknowledges every few runs. At most
+//! 512 KiB are in flight.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use petrel_command::failure::Failure;
+use petrel_transport::clock;
+
+use super::super::ends::{Drive, Serve};
+use super::super::window::Window;
+use super::Unfinished;
+use super::socket::{self, CALL_BYTES_MAX, Patience, SEGMENTS_MAX};
+
+/// Most bytes in flight.
+const WINDOW_BYTES: u64 = 512 << 10;
+
+/// Runs per acknowledgement, unless the socket runs empty first.
+const RUNS_PER_ACK: u32 = 3;
+
+/// Size of the largest run that one call receives.
+const RUN_BYTES_MAX: usize = 64 << 10;
+
+/// Most datagrams that may be lost at once; a number further ahead is wrong.
+const GAP_MAX: u64 = 1 << 20;
+
+/// The sending end.
+pub(in super::super) struct Sender {
+    socket: UdpSocket,
+    datagram_bytes: usize,
+    /// Datagrams per system call.
+    run: u64,
+    message: Box<[u8]>,
+    at: usize,
+    sent: u64,
+    acknowledged: Ack,
+    base: Ack,
+    base_sent: u64,
+    started_ns: u64,
+    end_ns: u64,
+    is_stopping: bool,
+    patience: Patience,
+    lost: u64,
+}
+
+/// The receiving end.
+pub(in super::super) struct Receiver {
+    socket: UdpSocket,
+    datagram_bytes: usize,
+    message: Box<[u8]>,
+    at: usize,
+    seen: Ack,
+    unacknowledged: u32,
+}
+
+/// The receiver's counters so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ack {
+    /// Number of the next datagram.
+    next: u64,
+    datagrams: u64,
+    mismatched: u64,
+}
+
+impl Ack {
+    fn encode(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let words = [self.next, self.datagrams, self.mismatched];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn parse(bytes: &[u8; 24]) -> Self {
+        let word = |index: usize| socket::stamp(&bytes[8 * index..]);
+        Self { next: word(0), datagrams: word(1), mismatched: word(2) }
+    }
+}
+
+fn message(size: usize) -> Box<[u8]> {
+    vec![0x5a; size.max(RUN_BYTES_MAX)].into()
+}
+
+/// Returns the offset of a run of up to `bytes` bytes: behind the last run, or at the beginning.
+fn place(at: usize, bytes: usize, length: usize) -> usize {
+    if at + bytes <= length { at } else { 0 }
+}
+
+impl Sender {
+    /// Creates a sending end, for messages of `size` bytes in datagrams of `datagram_bytes`.
+    pub(in super::super) fn new(
+        socket: UdpSocket,
+        receiver: SocketAddr,
+        size: usize,
+        datagram_bytes: usize,
+    ) -> Result<Self, Failure> {
+        socket.connect(receiver)?;
+        socket::cut_into(&socket, datagram_bytes)?;
+        Ok(Self {
+            socket,
+            datagram_bytes,
+            run: (CALL_BYTES_MAX / datagram_bytes).min(SEGMENTS_MAX) as u64,
+            message: message(size),
+            at: 0,
+            sent: 0,
+            acknowledged: Ack::default(),
+            base: Ack::default(),
+            base_sent: 0,
+            started_ns: 0,
+            end_ns: 0,
+            is_stopping: true,
+            patience: Patience::default(),
+            lost: 0,
+        })
+    }
+
+    #[inline]
+    fn send(&mut self) {
+        let bytes = self.run as usize * self.datagram_bytes;
+        self.at = place(self.at, bytes, self.message.len());
+        let run = &mut self.message[self.at..self.at + bytes];
+        for (datagram, number) in run.chunks_exact_mut(self.datagram_bytes).zip(self.sent..) {
+            datagram[..8].copy_from_slice(&number.to_le_bytes());
+        }
+        // If the kernel has no room, the next turn tries again.
+        if self.socket.send(run).is_ok() {
+            self.sent += self.run;
+            self.at += bytes;
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self) {
+        let mut bytes = [0; 24];
+        match self.socket.recv(&mut bytes) {
+            Ok(24) => {
+                let ack = Ack::parse(&bytes);
+                // After a silence, the acknowledgement may be older than the abandoned datagrams.
+                if ack.next >= self.acknowledged.next {
+                    self.acknowledged = ack;
+                }
+                self.patience = Patience::default();
+                self.is_stopping |= clock::now_ns() >= self.end_ns;
+            }
+            _ if self.acknowledged.next < self.sent && self.patience.is_over() => {
+                self.lost += self.sent - self.acknowledged.next;
+                self.acknowledged.next = self.sent;
+                self.is_stopping |= clock::now_ns() >= self.end_ns;
+                self.patience = Patience::default();
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drive for Sender {
+    fn begin(&mut self, end_ns: u64) {
+        (self.end_ns, self.is_stopping, self.lost) = (end_ns, false, 0);
+        (self.base, self.base_sent) = (self.acknowledged, self.sent);
+        self.patience = Patience::default();
+        self.started_ns = clock::now_ns();
+    }
+
+    #[inline]
+    fn turn(&mut self) {
+        let on_the_way =
+            (self.sent - self.acknowledged.next + self.run) * self.datagram_bytes as u64;
+        if self.is_stopping || on_the_way > WINDOW_BYTES { self.receive() } else { self.send() }
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.is_stopping && self.acknowledged.next >= self.sent
+    }
+
+    fn give_up(&mut self, _: Duration) {
+        (self.is_stopping, self.acknowledged.next) = (true, self.sent);
+    }
+
+    fn finish(&mut self) -> Window {
+        let datagrams = self.acknowledged.datagrams - self.base.datagrams;
+        let window = Unfinished {
+            calls: self.sent - self.base_sent,
+            answered: datagrams,
+            mismatched: self.acknowledged.mismatched - self.base.mismatched,
+            lost: self.lost,
+            bytes: datagrams * self.datagram_bytes as u64,
+        };
+        window.finish(self.started_ns, None)
+    }
+}
+
+impl Receiver {
+    /// Creates a receiving end, for messages of `size` bytes in datagrams of `datagram_bytes`.
+    pub(in super::super) fn new(
+        socket: UdpSocket,
+        sender: SocketAddr,
+        size: usize,
+        datagram_bytes: usize,
+    ) -> Result<Self, Failure> {
+        socket.connect(sender)?;
+        socket::join(&socket)?;
+        let (seen, message) = (Ack::default(), message(size));
+        Ok(Self { socket, datagram_bytes, message, at: 0, seen, unacknowledged: 0 })
+    }
+
+    #[inline]
+    fn check(&mut self, bytes: usize) {
+        for datagram in self.message[self.at..self.at + bytes].chunks(self.datagram_bytes) {
+            let number = socket::stamp(datagram);
+            self.seen.datagrams += 1;
+            let is_right = datagram.len() == self.datagram_bytes
+                && (self.seen.next..self.seen.next + GAP_MAX).contains(&number);
+            if is_right {
+                self.seen.next = number + 1;
+            } else {
+                self.seen.mismatched += 1;
+            }
+        }
+    }
+
+    #[inline]
+    fn acknowledge(&mut self) {
+        // The next acknowledgement makes up for a lost one.
+        let _ = self.socket.send(&self.seen.encode());
+        self.unacknowledged = 0;
+    }
+}
+
+impl Serve for Receiver {
+    #[inline]
+    fn turn(&mut self) {
+        self.at = place(self.at, RUN_BYTES_MAX, self.message.len());
+        match self.socket.recv(&mut self.message[self.at..self.at + RUN_BYTES_MAX]) {
+            Ok(bytes) => {
+                self.check(bytes);
+                self.at += bytes;
+                self.unacknowledged += 1;
+                if self.unacknowledged == RUNS_PER_ACK {
+                    self.acknowledge();
+                }
+            }
+            Err(_) if self.unacknowledged > 0 => self.acknowledge(),
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(size: usize, datagram_bytes: usize) -> (Sender, Receiver) {
+        let [near, far] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
+        let [from, to] = [&near, &far].map(|socket| socket.local_addr().unwrap());
+        let sender = Sender::new(near, to, size, datagram_bytes).unwrap();
+        (sender, Receiver::new(far, from, size, datagram_bytes).unwrap())
+    }
+
+    #[test]
+    fn ends__count_what_arrives() {
+        for (size, datagram_bytes) in [(8 << 20, 8_972), (1, 1_472)] {
+            let (mut sender, mut receiver) = ends(size, datagram_bytes);
+            for _ in 0..2 {
+                sender.begin(clock::now_ns() + 2_000_000);
+                while !sender.is_over() {
+                    sender.turn();
+                    receiver.turn();
+                }
+                let window = sender.finish();
+                assert!(window.checked > 0 && window.mismatched == 0);
+                assert!(window.checked + window.lost >= window.calls);
+                assert_eq!(window.bytes, window.checked * datagram_bytes as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn check__tells_a_wrong_datagram() {
+        let (_sender, mut receiver) = ends(1, 1_472);
+        let mut check = |number: u64, bytes: usize| {
+            receiver.message[..8].copy_from_slice(&number.to_le_bytes());
+            receiver.check(bytes);
+            (receiver.seen.next, receiver.seen.mismatched)
+        };
+        assert_eq!(check(0, 1_472), (1, 0));
+        assert_eq!(check(3, 1_472), (4, 0), "two are missing");
+        assert_eq!(check(2, 1_472), (4, 1));
+        assert_eq!(check(4, 1_000), (4, 2));
+    }
+}

@@ -1,0 +1,188 @@
+//! The cost of congestion controls without network congestion: the library with the control, beside the
+//! library without one, over UDP on loopback. Other programs may run meanwhile; a control may mistake
+//! their delays for delays of the network.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use petrel_command::failure::Failure;
+use petrel_proto::congestion::{
+    CongestionConfig, CongestionControl, DcqcnConfig, Rate, SwiftConfig, TimelyConfig,
+};
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
+
+use super::ends::Side;
+use super::figure::{Baseline, Figure, Quantity, Setting};
+use super::library::Adjust;
+use super::measurement::{Measurement, Shape};
+use super::pairs::Pace;
+use super::stage::{Cores, Stage};
+use crate::args::BenchTransport;
+
+/// The configured line rate, as by default; loopback has none.
+const LINE_GBIT: u64 = 100;
+
+/// Messages of medium size: some packets each.
+const MIDDLE_BYTES: usize = 64 << 10;
+
+/// A congestion control, and the function that configures it.
+struct Control {
+    name: &'static str,
+    set: Adjust,
+}
+
+const CONTROLS: [Control; 3] = [
+    Control {
+        name: "dcqcn",
+        set: |config| {
+            config.protocol.congestion = control(CongestionConfig::Dcqcn(DcqcnConfig::default()));
+        },
+    },
+    Control {
+        name: "timely",
+        set: |config| {
+            let line = Rate::gbit(LINE_GBIT);
+            config.protocol.congestion =
+                control(CongestionConfig::Timely(TimelyConfig::for_line(line)));
+        },
+    },
+    Control {
+        name: "swift",
+        set: |config| {
+            config.protocol.congestion = control(CongestionConfig::Swift(SwiftConfig::new()));
+        },
+    },
+];
+
+const NO_CONTROL: Adjust = |config| config.protocol.congestion = control(CongestionConfig::None);
+
+fn control(config: CongestionConfig) -> CongestionControl {
+    CongestionControl::new(config).expect("a control's own defaults are valid")
+}
+
+/// The measurement of all controls.
+#[derive(Clone, Debug)]
+pub(super) struct Congestion {
+    pub(super) cores: Cores,
+    /// Threads that compute meanwhile.
+    pub(super) busy: u16,
+    pub(super) pace: Pace,
+}
+
+impl Congestion {
+    /// Runs the measurement; `done` gets every figure.
+    pub(super) fn run(
+        &self,
+        mut watch: impl FnMut(u32, u32),
+        mut done: impl FnMut(Figure) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let workloads = self.workloads();
+        let rounds = (workloads.len() * CONTROLS.len()) as u32;
+        let jobs =
+            workloads.iter().flat_map(|workload| CONTROLS.iter().map(move |c| (workload, c)));
+        let _busy = Busy::start(self.busy);
+        for (round, (workload, control)) in (0..).zip(jobs) {
+            done(self.one(workload, control, |pairs, total| {
+                watch(round * total + pairs, rounds * total);
+            })?)?;
+        }
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        workload: &Measurement,
+        control: &Control,
+        watch: impl FnMut(u32, u32),
+    ) -> Result<Figure, Failure> {
+        let stage = Stage::new(self.cores, self.pace.is_realtime)?;
+        let shape = |adjust| Shape { adjust, ..workload.shape() };
+        let mut with = workload.library(&stage, &shape(control.set))?;
+        let mut without = workload.library(&stage, &shape(NO_CONTROL))?;
+        let without: &mut dyn Side = without.as_mut();
+        let beside = Some((without, Baseline::NoControl));
+        let describe = |setting| self.describe(setting, control);
+        workload.compare(&stage, (with.as_mut(), beside), describe, watch)
+    }
+
+    /// Returns the workloads: one small call at a time, many at a time, messages of some packets, and
+    /// large messages.
+    fn workloads(&self) -> [Measurement; 4] {
+        let small = Measurement {
+            quantity: Quantity::Rate,
+            transport: BenchTransport::Udp,
+            cores: self.cores,
+            size: 32,
+            in_flight: 60,
+            batch: 3,
+            pace: self.pace,
+            connect: None,
+        };
+        let quantity = Quantity::Bandwidth;
+        let middle =
+            Measurement { quantity, size: MIDDLE_BYTES, in_flight: 8, batch: 1, ..small.clone() };
+        let large =
+            Measurement { size: MESSAGE_BYTES_DEFAULT as usize, in_flight: 3, ..middle.clone() };
+        let quantity = Quantity::Latency;
+        let alone = Measurement { quantity, in_flight: 1, batch: 1, ..small.clone() };
+        [alone, small, middle, large]
+    }
+
+    fn describe(&self, setting: Setting, control: &Control) -> Setting {
+        let (bench, congestion) = ("congestion", Some(control.name));
+        Setting { bench, congestion, busy: Some(self.busy), command: self.command(), ..setting }
+    }
+
+    fn command(&self) -> String {
+        let (cores, busy) = (self.cores.count(), self.busy);
+        format!("petrel bench congestion --cores {cores} --busy {busy}{}", self.pace.flags())
+    }
+}
+
+/// Threads that compute until this guard is dropped.
+struct Busy {
+    is_over: Arc<AtomicBool>,
+}
+
+impl Busy {
+    fn start(count: u16) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        for _ in 0..count {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self { is_over }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use petrel::endpoint::EndpointConfig;
+
+    use super::*;
+
+    #[test]
+    fn controls__are_all_different() {
+        let adjusts = CONTROLS.iter().map(|control| control.set).chain([NO_CONTROL]);
+        let texts = adjusts.map(|adjust| {
+            let mut config = EndpointConfig::default();
+            adjust(&mut config);
+            format!("{:?}", config.protocol.congestion)
+        });
+        let mut texts: Vec<_> = texts.collect();
+        texts.sort();
+        texts.dedup();
+        assert_eq!(texts.len(), CONTROLS.len() + 1, "{texts:?}");
+    }
+}

@@ -1,0 +1,76 @@
+//! `cc-cost`: the cost of congestion control without congestion.
+
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::units::format_bytes;
+use petrel_sim::experiment::cc_cost::{CostConfig, CostRow, run as run_cost};
+
+use super::chart::{Axis, Chart};
+use super::shown::{Row, digits, us_of};
+use super::{OnRow, command, show};
+use crate::args::{BenchTransport, CcCostArgs, InstructionsArgs};
+use crate::run_instructions;
+
+/// Runs the experiment and prints its figures.
+pub(super) fn run(args: &CcCostArgs, output: Output) -> Result<Outcome, Failure> {
+    let seed = args.common.seed;
+    let config = if args.common.quick { CostConfig::quick(seed) } else { CostConfig::full(seed) };
+    let run = |on_row: OnRow<'_, _>| run_cost(&config, on_row).map_err(Failure::because);
+    let outcome = show(&args.common, output, run, &command("cc-cost", &args.common))?;
+    // Counting takes a minute.
+    if args.common.quick {
+        return Ok(outcome);
+    }
+    let transport = vec![BenchTransport::Udp];
+    run_instructions(&InstructionsArgs { transport }, output)
+}
+
+impl Row for CostRow {
+    const HEADER: &'static [&'static str] = &[
+        "request",
+        "in flight",
+        "control",
+        "calls/s",
+        "relative",
+        "p50 us",
+        "p99 us",
+        "calls",
+        "bypassed",
+        "heard",
+        "limited",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            format_bytes(self.request_bytes as u64),
+            self.in_flight.to_string(),
+            self.controller.to_string(),
+            digits(self.calls_per_s),
+            format!("{:.4}", self.relative),
+            us_of(self.latency.p50_ns),
+            us_of(self.latency.p99_ns),
+            self.calls.to_string(),
+            self.acks_bypassed.to_string(),
+            self.updates.to_string(),
+            self.sessions_limited.to_string(),
+        ]
+    }
+
+    fn remarks(_rows: &[Self]) -> Vec<String> {
+        let text = "Virtual time charges nothing for congestion control: what is shown is whether it \
+                    holds anything back. What it takes of a real core are instructions, which \
+                    follow unless --quick is given.";
+        vec![text.to_owned()]
+    }
+
+    fn chart(rows: &[Self]) -> Chart {
+        let x = Axis::log("bytes of a request");
+        let y = Axis::linear("rate relative to no control");
+        let mut chart = Chart::new("Congestion control without congestion", x, y);
+        for row in rows {
+            chart.add(row.controller.name(), (row.request_bytes as f64, row.relative));
+        }
+        chart
+    }
+}

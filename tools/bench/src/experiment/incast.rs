@@ -1,0 +1,117 @@
+//! `incast`: many senders, one receiver.
+
+use petrel_sim::experiment::Latency;
+use petrel_sim::experiment::incast::{IncastConfig, IncastRow};
+
+use super::chart::{Axis, Chart};
+use super::shown::{Row, digits, us, us_of};
+use super::{command, list_flag};
+use crate::args::IncastArgs;
+
+pub(super) fn config(args: &IncastArgs) -> IncastConfig {
+    let seed = args.common.seed;
+    let mut config =
+        if args.common.quick { IncastConfig::quick(seed) } else { IncastConfig::full(seed) };
+    if !args.senders.is_empty() {
+        config.senders.clone_from(&args.senders);
+    }
+    if !args.congestion.is_empty() {
+        config.controllers.clone_from(&args.congestion);
+    }
+    if args.background { config.with_background() } else { config }
+}
+
+pub(super) fn repeat(args: &IncastArgs) -> String {
+    let background = if args.background { " --background" } else { "" };
+    [
+        command("incast", &args.common),
+        list_flag("senders", &args.senders),
+        list_flag("congestion", &args.congestion),
+        background.to_owned(),
+    ]
+    .concat()
+}
+
+impl Row for IncastRow {
+    const HEADER: &'static [&'static str] = &[
+        "senders",
+        "control",
+        "Gbit/s",
+        "of port",
+        "p50 us",
+        "p99 us",
+        "session p50",
+        "session p99",
+        "queue us",
+        "at most",
+        "dropped",
+        "sent again",
+        "timeouts",
+        "Jain",
+        "near/far",
+        "others p50",
+        "others p99",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let others = |of: fn(&Latency) -> u64| {
+            self.background.as_ref().map_or(String::new(), |latency| us_of(of(latency)))
+        };
+        vec![
+            self.senders.to_string(),
+            self.controller.to_string(),
+            digits(self.goodput_gbit),
+            format!("{:.3}", self.share),
+            us_of(self.probe.p50_ns),
+            us_of(self.probe.p99_ns),
+            us_of(self.session_rtt.p50_ns),
+            us_of(self.session_rtt.p99_ns),
+            us(self.queue_mean_ns),
+            us(self.queue_max_ns),
+            self.drops.to_string(),
+            self.retransmissions.to_string(),
+            self.timeouts.to_string(),
+            format!("{:.3}", self.jain),
+            self.near_over_far.map_or(String::new(), |ratio| format!("{ratio:.2}")),
+            others(|latency| latency.p50_ns),
+            others(|latency| latency.p99_ns),
+        ]
+    }
+
+    fn remarks(rows: &[Self]) -> Vec<String> {
+        let Some(row) = rows.first() else { return Vec::new() };
+        let text = "p50, p99: calls of 32 B from each sender to the receiver, in a session of their \
+                    own. Session: the smoothed round trips of the sessions with the requests. Queue: \
+                    what waits before the receiver's port, on average and at most. Near/far: what a \
+                    sender under the receiver's leaf sends, over one under another.";
+        let mut remarks = vec![
+            format!(
+                "Large requests back to back from each sender into one port of 25 Gbit/s, measured \
+                 for {} ms after {} ms; all answers checked.",
+                row.measured_ns / 1_000_000,
+                row.warm_up_ns / 1_000_000
+            ),
+            text.to_owned(),
+        ];
+        if row.background.is_some() {
+            let text = "Others: calls of 64 kB both ways between the hosts that do not receive.";
+            remarks.push(text.to_owned());
+        }
+        remarks
+    }
+
+    fn chart(rows: &[Self]) -> Chart {
+        let title = match rows.iter().any(|row| row.background.is_some()) {
+            true => "64 kB RPCs of other hosts beside an incast",
+            false => "Round trips in an incast",
+        };
+        let mut chart = Chart::new(title, Axis::linear("senders"), Axis::log("us"));
+        for row in rows {
+            let (name, senders) = (row.controller.name(), f64::from(row.senders));
+            let shown = row.background.as_ref().unwrap_or(&row.probe);
+            chart.add(&format!("{name}, p50"), (senders, shown.p50_ns as f64 / 1e3));
+            chart.add(&format!("{name}, p99"), (senders, shown.p99_ns as f64 / 1e3));
+        }
+        chart
+    }
+}

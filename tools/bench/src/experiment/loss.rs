@@ -1,0 +1,90 @@
+//! `loss`: large requests under random loss.
+
+use petrel_sim::experiment::loss::{LossConfig, LossRow};
+
+use super::chart::{Axis, Chart};
+use super::shown::{Row, digits, probability, us};
+use super::{command, flag, list_flag};
+use crate::args::LossArgs;
+
+pub(super) fn config(args: &LossArgs) -> LossConfig {
+    let seed = args.common.seed;
+    let mut config =
+        if args.common.quick { LossConfig::quick(seed) } else { LossConfig::full(seed) };
+    if !args.gbit.is_empty() {
+        config.gbit.clone_from(&args.gbit);
+    }
+    config.controller = args.congestion.unwrap_or(config.controller);
+    config.requests_max = args.requests.unwrap_or(config.requests_max);
+    config
+}
+
+pub(super) fn repeat(args: &LossArgs) -> String {
+    [
+        command("loss", &args.common),
+        list_flag("gbit", &args.gbit),
+        flag("congestion", args.congestion),
+        flag("requests", args.requests),
+    ]
+    .concat()
+}
+
+/// Figures with fewer lost packets get a remark.
+const LOSSES_FEW: u64 = 30;
+
+impl Row for LossRow {
+    const HEADER: &'static [&'static str] = &[
+        "Gbit/s",
+        "recovery",
+        "control",
+        "loss",
+        "goodput",
+        "relative",
+        "requests",
+        "lost",
+        "us per lost",
+        "sent again",
+        "timeouts",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.gbit.to_string(),
+            self.recovery.to_owned(),
+            self.controller.to_string(),
+            probability(self.loss),
+            digits(self.goodput_gbit),
+            format!("{:.3}", self.relative),
+            self.requests.to_string(),
+            self.losses.to_string(),
+            if self.losses == 0 { String::new() } else { us(self.cost_ns_per_loss) },
+            self.retransmissions.to_string(),
+            self.timeouts.to_string(),
+        ]
+    }
+
+    fn remarks(rows: &[Self]) -> Vec<String> {
+        let text = "Requests of 8 MiB, one outstanding, and answers of 32 B, all checked; goodput in \
+                    Gbit/s. Each packet on the client's link is lost with this probability, either \
+                    way.";
+        let mut remarks = vec![text.to_owned()];
+        let few = rows.iter().filter(|row| row.loss > 0.0 && row.losses < LOSSES_FEW).count();
+        if few > 0 {
+            remarks.push(format!(
+                "{few} figures stand for fewer than {LOSSES_FEW} lost packets: what one costs is \
+                 better taken from the rows with more."
+            ));
+        }
+        remarks
+    }
+
+    fn chart(rows: &[Self]) -> Chart {
+        let y = Axis::linear("goodput relative to none lost");
+        let mut chart = Chart::new("8 MiB requests under loss", Axis::log("packets lost"), y);
+        for row in rows {
+            let name = format!("{}, {} Gbit/s", row.recovery, row.gbit);
+            chart.add(&name, (row.loss, row.relative));
+        }
+        chart
+    }
+}

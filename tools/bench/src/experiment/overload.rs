@@ -1,0 +1,120 @@
+//! `overload`: a server with more requests than it can execute.
+
+use std::time::Duration;
+
+use petrel_command::units::exact_duration;
+use petrel_sim::experiment::overload::{OverloadConfig, OverloadRow};
+
+use super::chart::{Axis, Chart};
+use super::shown::{Row, digits, us_of};
+use super::{command, flag, list_flag};
+use crate::args::OverloadArgs;
+
+pub(super) fn config(args: &OverloadArgs) -> OverloadConfig {
+    let seed = args.common.seed;
+    let mut config =
+        if args.common.quick { OverloadConfig::quick(seed) } else { OverloadConfig::full(seed) };
+    if !args.load.is_empty() {
+        config.loads_percent = args.load.iter().map(|&percent| percent.into()).collect();
+    }
+    if !args.policy.is_empty() {
+        config.policies.clone_from(&args.policy);
+    }
+    if !args.service.is_empty() {
+        config.services.clone_from(&args.service);
+    }
+    config.clients = args.clients.unwrap_or(config.clients);
+    config.workers = args.workers.unwrap_or(config.workers);
+    set_ns(&mut config.target_ns, args.target);
+    set_ns(&mut config.service_ns, args.mean);
+    set_ns(&mut config.slo_ns, args.slo);
+    config
+}
+
+fn set_ns(ns: &mut u64, time: Option<Duration>) {
+    if let Some(time) = time {
+        *ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    }
+}
+
+pub(super) fn repeat(args: &OverloadArgs) -> String {
+    let policies: Vec<_> = args.policy.iter().map(|policy| policy.name()).collect();
+    let services: Vec<_> = args.service.iter().map(|service| service.name()).collect();
+    [
+        command("overload", &args.common),
+        list_flag("load", &args.load),
+        list_flag("policy", &policies),
+        flag("target", args.target.map(exact_duration)),
+        list_flag("service", &services),
+        flag("mean", args.mean.map(exact_duration)),
+        flag("slo", args.slo.map(exact_duration)),
+        flag("clients", args.clients),
+        flag("workers", args.workers),
+    ]
+    .concat()
+}
+
+impl Row for OverloadRow {
+    const HEADER: &'static [&'static str] = &[
+        "service",
+        "policy",
+        "back-pressure",
+        "load",
+        "goodput k/s",
+        "of best",
+        "of capacity",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "late",
+        "refused",
+        "expired",
+        "held back",
+        "executed",
+        "wasted",
+        "busy",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let latency = &self.latency;
+        vec![
+            self.service.to_owned(),
+            self.policy.to_owned(),
+            if self.back_pressure { "on" } else { "off" }.to_owned(),
+            format!("{:.1}", self.load),
+            digits(self.goodput_per_s / 1e3),
+            format!("{:.3}", self.of_best),
+            format!("{:.3}", self.of_capacity),
+            us_of(latency.p50_ns),
+            us_of(latency.p99_ns),
+            us_of(latency.p999_ns),
+            self.late.to_string(),
+            self.refused.to_string(),
+            self.expired.to_string(),
+            self.held_back.to_string(),
+            self.executed.to_string(),
+            self.wasted.to_string(),
+            format!("{:.3}", self.busy),
+        ]
+    }
+
+    fn remarks(_rows: &[Self]) -> Vec<String> {
+        let text = "Goodput: answers within the objective, all checked. Latency: of the calls that \
+                    were answered, from when they were asked for. Wasted: run, and late.";
+        vec![text.to_owned()]
+    }
+
+    fn chart(rows: &[Self]) -> Chart {
+        let x = Axis::linear("load, over capacity");
+        let mut chart =
+            Chart::new("Goodput under overload", x, Axis::linear("goodput, over capacity"));
+        // With all series, the chart would have more lines than colours.
+        let is_shown = |row: &&Self| !row.back_pressure || row.policy == "default";
+        for row in rows.iter().filter(is_shown) {
+            let back_pressure = if row.back_pressure { ", back-pressure" } else { "" };
+            let name = format!("{}, {}{back_pressure}", row.service, row.policy);
+            chart.add(&name, (row.load, row.of_capacity));
+        }
+        chart
+    }
+}

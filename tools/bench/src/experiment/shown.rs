@@ -1,0 +1,74 @@
+//! Rows for human readers.
+
+use comfy_table::{Cell, CellAlignment};
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use serde::Serialize;
+
+use super::chart::Chart;
+
+/// A row of an experiment.
+pub(super) trait Row: Serialize + Sized {
+    /// The columns of the table.
+    const HEADER: &'static [&'static str];
+
+    /// Returns the cells, one per column.
+    fn cells(&self) -> Vec<String>;
+
+    /// Returns remarks that a reader of the table needs.
+    fn remarks(rows: &[Self]) -> Vec<String>;
+
+    /// Returns all rows as a chart.
+    fn chart(rows: &[Self]) -> Chart;
+}
+
+/// All rows of an experiment, and the command that repeats it.
+pub(super) struct Shown<'a, R> {
+    pub(super) rows: &'a [R],
+    pub(super) command: &'a str,
+}
+
+impl<R: Row> Shown<'_, R> {
+    /// Prints the table, the remarks and the command.
+    pub(super) fn print(&self, output: Output) -> Result<(), Failure> {
+        let mut table = output.table(R::HEADER);
+        for row in self.rows {
+            let cells = row.cells();
+            assert_eq!(cells.len(), R::HEADER.len(), "a cell for each column");
+            let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
+            table.add_row(cells.into_iter().map(right));
+        }
+        output.line(table)?;
+        for remark in R::remarks(self.rows) {
+            output.line(remark)?;
+        }
+        output.line(format!("Again:\n  {}", self.command))?;
+        Ok(())
+    }
+}
+
+/// Formats nanoseconds as microseconds.
+pub(super) fn us(ns: f64) -> String {
+    digits(ns / 1e3)
+}
+
+/// Formats a count of nanoseconds as microseconds.
+pub(super) fn us_of(ns: u64) -> String {
+    us(ns as f64)
+}
+
+/// Formats three significant digits, and all digits before the point.
+pub(super) fn digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v < 1.0 => 3,
+        v if v < 10.0 => 2,
+        v if v < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Formats a probability in scientific notation.
+pub(super) fn probability(value: f64) -> String {
+    if value == 0.0 { "0".to_owned() } else { format!("{value:.0e}") }
+}

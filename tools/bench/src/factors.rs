@@ -1,0 +1,236 @@
+//! The worth of the optimisations: the library with an optimisation switched off, beside the library
+//! with all optimisations on (eRPC §6.2, table 3).
+
+use petrel_command::failure::Failure;
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
+use petrel_transport::udp::{MTU_BYTES_MIN, Mtu};
+
+use super::ends::Side;
+use super::figure::{Baseline, Figure, Quantity, Setting};
+use super::library::Adjust;
+use super::measurement::{Measurement, Shape};
+use super::pairs::Pace;
+use super::stage::{Cores, Stage};
+use crate::args::BenchTransport;
+
+/// An optimisation that can be switched off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Factor {
+    pub(super) name: &'static str,
+    /// The replacement while the optimisation is off.
+    pub(super) instead: &'static str,
+    /// Transports on which the optimisation makes a difference.
+    transports: &'static [BenchTransport],
+    /// Switches the optimisation off, at either end.
+    switch_off: Adjust,
+}
+
+const UDP: &[BenchTransport] = &[BenchTransport::Udp];
+const SHM: &[BenchTransport] = &[BenchTransport::Shm];
+const BOTH: &[BenchTransport] = &[BenchTransport::Udp, BenchTransport::Shm];
+
+/// All optimisations.
+pub(super) const FACTORS: [Factor; 14] = [
+    Factor {
+        name: "short ways",
+        instead: "the general state machines for every frame",
+        transports: BOTH,
+        switch_off: |config| config.protocol.short_ways = false,
+    },
+    Factor {
+        name: "one timestamp per turn",
+        instead: "a reading of the clock for each frame",
+        transports: BOTH,
+        switch_off: |config| config.factors.clock_once_per_turn = false,
+    },
+    Factor {
+        name: "preallocated responses",
+        instead: "a buffer from the pool for each answer",
+        transports: BOTH,
+        switch_off: |config| config.factors.preallocated_responses = false,
+    },
+    Factor {
+        name: "zero-copy requests",
+        instead: "a copy of each small request before its handler",
+        transports: BOTH,
+        switch_off: |config| config.factors.zero_copy_requests = false,
+    },
+    Factor {
+        name: "immediate sends",
+        instead: "answers and calls wait in a queue for the end of the burst",
+        transports: SHM,
+        switch_off: |config| config.factors.immediate_sends = false,
+    },
+    Factor {
+        name: "bursts",
+        instead: "each frame is handed to the medium on its own",
+        transports: BOTH,
+        switch_off: |config| config.factors.bursts = false,
+    },
+    Factor {
+        name: "response grants",
+        instead: "a large response waits for another round trip",
+        transports: BOTH,
+        switch_off: |config| config.protocol.response_grants = false,
+    },
+    Factor {
+        name: "segmentation offload",
+        instead: "a system call's entry for each datagram",
+        transports: UDP,
+        switch_off: |config| config.host.udp.gso = false,
+    },
+    Factor {
+        name: "receive offload",
+        instead: "datagrams are received one by one",
+        transports: UDP,
+        switch_off: |config| config.host.udp.gro = false,
+    },
+    Factor {
+        name: "jumbo frames",
+        instead: "packets of the smallest MTU",
+        transports: UDP,
+        switch_off: |config| config.host.udp.mtu = Mtu::Fixed(MTU_BYTES_MIN),
+    },
+    Factor {
+        name: "fence-free publication",
+        instead: "a memory fence for each burst, in case the peer sleeps",
+        transports: SHM,
+        switch_off: |config| {
+            config.host.shm.never_sleeps = false;
+            config.factors.fence_free = false;
+        },
+    },
+    Factor {
+        name: "large ring frames",
+        instead: "frames of the size of an Ethernet packet",
+        transports: SHM,
+        switch_off: |config| config.host.shm.max_frame_bytes = 1_536,
+    },
+    Factor {
+        name: "credits for a burst",
+        instead: "four packets in flight per session",
+        transports: BOTH,
+        switch_off: |config| config.sessions.credits = 4,
+    },
+    Factor {
+        name: "many slots",
+        instead: "one call in flight per session, the others wait in its queue",
+        transports: BOTH,
+        switch_off: |config| config.sessions.slots = 1,
+    },
+];
+
+/// The measurement of all optimisations.
+#[derive(Clone, Debug)]
+pub(super) struct Factors {
+    pub(super) transport: BenchTransport,
+    pub(super) cores: Cores,
+    /// Size of small messages, whose rate is measured.
+    pub(super) size: usize,
+    pub(super) in_flight: u16,
+    pub(super) batch: u16,
+    pub(super) pace: Pace,
+}
+
+impl Factors {
+    /// Measures small messages, then large ones; `done` gets every figure.
+    pub(super) fn run(
+        &self,
+        mut watch: impl FnMut(u32, u32),
+        mut done: impl FnMut(Figure) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let factors: Vec<Factor> = self.factors().collect();
+        let workloads = [self.small(), self.large()];
+        let rounds = (factors.len() * workloads.len()) as u32;
+        let jobs = workloads.iter().flat_map(|workload| factors.iter().map(move |f| (workload, f)));
+        for (round, (workload, factor)) in (0..).zip(jobs) {
+            done(self.one(workload, factor, |pairs, total| {
+                watch(round * total + pairs, rounds * total);
+            })?)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the optimisations that make a difference on the transport.
+    fn factors(&self) -> impl Iterator<Item = Factor> {
+        let transport = self.transport;
+        FACTORS.into_iter().filter(move |factor| factor.transports.contains(&transport))
+    }
+
+    fn one(
+        &self,
+        workload: &Measurement,
+        factor: &Factor,
+        watch: impl FnMut(u32, u32),
+    ) -> Result<Figure, Failure> {
+        let stage = Stage::new(self.cores, self.pace.is_realtime)?;
+        let without = Shape { adjust: factor.switch_off, ..workload.shape() };
+        let mut without = workload.library(&stage, &without)?;
+        let mut with = workload.library(&stage, &workload.shape())?;
+        let with: &mut dyn Side = with.as_mut();
+        let beside = Some((with, Baseline::EverythingOn));
+        let describe = |setting| self.describe(setting, factor);
+        workload.compare(&stage, (without.as_mut(), beside), describe, watch)
+    }
+
+    fn small(&self) -> Measurement {
+        Measurement {
+            quantity: Quantity::Rate,
+            transport: self.transport,
+            cores: self.cores,
+            size: self.size,
+            in_flight: self.in_flight,
+            batch: self.batch,
+            pace: self.pace,
+            connect: None,
+        }
+    }
+
+    fn large(&self) -> Measurement {
+        Measurement {
+            quantity: Quantity::Bandwidth,
+            size: MESSAGE_BYTES_DEFAULT as usize,
+            in_flight: 1,
+            batch: 1,
+            ..self.small()
+        }
+    }
+
+    fn describe(&self, setting: Setting, factor: &Factor) -> Setting {
+        let Factor { name, instead, .. } = *factor;
+        let (factor, instead) = (Some(name), Some(instead));
+        Setting { bench: "factors", factor, instead, command: self.command(), ..setting }
+    }
+
+    fn command(&self) -> String {
+        format!(
+            "petrel bench factors --transport {} --size {} --in-flight {} --batch {} --cores {}{}",
+            self.transport.name(),
+            self.size,
+            self.in_flight,
+            self.batch,
+            self.cores.count(),
+            self.pace.flags(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use petrel::endpoint::EndpointConfig;
+
+    use super::*;
+
+    #[test]
+    fn factors__each_changes_the_configuration() {
+        for factor in FACTORS {
+            let (before, mut after) = (EndpointConfig::default(), EndpointConfig::default());
+            (factor.switch_off)(&mut after);
+            // For this factor the benchmark's own setting is the opposite of the default.
+            if factor.name != "fence-free publication" {
+                assert_ne!(format!("{before:?}"), format!("{after:?}"), "{}", factor.name);
+            }
+            assert!(!factor.transports.is_empty() && !factor.instead.is_empty());
+        }
+    }
+}

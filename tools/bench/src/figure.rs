@@ -1,0 +1,291 @@
+//! A result: the measured value, the baseline, and the settings. The fields are those of `--json`.
+
+mod sum;
+#[cfg(test)]
+pub(super) mod tests;
+
+use petrel_command::load::FailureGroup;
+use petrel_command::output::latency::LatencySummary;
+use serde::Serialize;
+
+use self::sum::Sum;
+use super::instructions::Parts;
+use super::pairs::{Pair, Pairs};
+use super::probe::Distance;
+use super::statistics::{Spread, median, spread};
+use super::target::Target;
+use super::window::Window;
+
+/// The measured quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Quantity {
+    /// The duration of a call.
+    Latency,
+    /// Calls per second.
+    Rate,
+    /// Bits of requests per second.
+    Bandwidth,
+}
+
+/// The baseline that the library is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Baseline {
+    /// The same messages on the bare medium.
+    BareMedium,
+    /// A datagram per message, on the bare medium.
+    SingleDatagrams,
+    /// The library with one session.
+    OneSession,
+    /// The library with all optimisations on.
+    EverythingOn,
+    /// The library without congestion control.
+    NoControl,
+}
+
+/// The settings: the part of a figure known before the measurement.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Setting {
+    /// The subcommand.
+    pub(super) bench: &'static str,
+    pub(super) transport: &'static str,
+    /// `veth` if the ends are in two network namespaces; else they are on loopback, or at `--connect`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network: Option<&'static str>,
+    /// 1 or 2; `None` if the other end is another process.
+    pub(super) cores: Option<u8>,
+    /// The CPUs that the ends were bound to.
+    pub(super) cpus: Option<Vec<usize>>,
+    pub(super) size_bytes: usize,
+    pub(super) in_flight: u16,
+    /// Calls started together.
+    pub(super) batch: u16,
+    pub(super) sessions: usize,
+    /// The disabled optimisation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) factor: Option<&'static str>,
+    /// The replacement of that optimisation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) instead: Option<&'static str>,
+    /// The congestion control, if the benchmark compares them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) congestion: Option<&'static str>,
+    /// Threads that computed meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) busy: Option<u16>,
+    /// The kind of baseline that `bare` measures.
+    pub(super) baseline: Option<Baseline>,
+    /// The command that repeats the measurement.
+    pub(super) command: String,
+}
+
+/// A result.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    #[serde(flatten)]
+    pub(super) setting: Setting,
+    /// Median of the windows.
+    pub(super) value: f64,
+    pub(super) unit: &'static str,
+    /// Median of the baseline's windows.
+    pub(super) bare: Option<f64>,
+    /// Median of the pairs' ratios.
+    pub(super) ratio: Option<f64>,
+    pub(super) ratio_spread: Option<Spread>,
+    /// Median of the pairs' differences, of latencies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) difference_ns: Option<f64>,
+    /// The owner of the measured memory: `client` or `server`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) side: Option<&'static str>,
+    /// Memory of an unused session, in the figure's unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unused: Option<f64>,
+    /// Time of a call with the two ends on one core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ns_per_call: Option<f64>,
+    /// The unit of instruction counts, and the counts of client and server.
+    #[serde(flatten)]
+    pub(super) parts: Option<Parts>,
+    /// Distance between the CPUs: `near`, `far`, `both`, or `unknown` if always changing.
+    pub(super) distance: Option<&'static str>,
+    /// Median time of a cache line's round trip between the CPUs.
+    pub(super) line_ns: Option<f64>,
+    /// Medians of the pairs with near CPUs alone, if both kinds occurred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) near: Option<Part>,
+    /// Medians of the pairs with far CPUs alone, if both kinds occurred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) far: Option<Part>,
+    /// Valid pairs of windows.
+    pub(super) windows: usize,
+    /// Pairs of windows during which the CPUs' distance changed.
+    pub(super) dropped_windows: usize,
+    pub(super) calls: u64,
+    /// Replies compared with the expected content.
+    pub(super) checked: u64,
+    pub(super) mismatched: u64,
+    pub(super) failures: Vec<FailureGroup>,
+    pub(super) retransmissions: u64,
+    pub(super) drops: u64,
+    /// Baseline: replies compared, wrong replies, and messages lost.
+    pub(super) bare_checked: u64,
+    pub(super) bare_mismatched: u64,
+    pub(super) bare_lost: u64,
+    pub(super) latency: Option<LatencySummary>,
+    pub(super) bare_latency: Option<LatencySummary>,
+    pub(super) elapsed_ns: u64,
+    #[serde(flatten)]
+    pub(super) target: Option<Target>,
+}
+
+/// Medians of a subset of the pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Part {
+    pub(super) windows: usize,
+    pub(super) value: f64,
+    pub(super) bare: Option<f64>,
+    pub(super) ratio: Option<f64>,
+}
+
+impl Quantity {
+    /// Returns the name of the subcommand.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Rate => "rate",
+            Self::Bandwidth => "bandwidth",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Latency => "us",
+            Self::Rate => "Mcalls/s",
+            Self::Bandwidth => "Gbit/s",
+        }
+    }
+
+    /// Returns the quantity's value in a window.
+    fn of(self, window: &Window) -> f64 {
+        match self {
+            Self::Latency => window.p50_ns() as f64 / 1e3,
+            Self::Rate => window.per_second() / 1e6,
+            Self::Bandwidth => window.bits_per_second() / 1e9,
+        }
+    }
+
+    fn ratio(self, pair: &Pair) -> Option<f64> {
+        let bare = self.of(pair.bare.as_ref()?);
+        (bare > 0.0).then(|| self.of(&pair.library) / bare)
+    }
+
+    fn difference_ns(self, pair: &Pair) -> Option<f64> {
+        let bare = pair.bare.as_ref().filter(|_| self == Self::Latency)?;
+        Some(pair.library.p50_ns() as f64 - bare.p50_ns() as f64)
+    }
+
+    fn part(self, pairs: &[&Pair]) -> Part {
+        let bare = pairs.iter().filter_map(|pair| pair.bare.as_ref());
+        Part {
+            windows: pairs.len(),
+            value: median(pairs.iter().map(|pair| self.of(&pair.library))).unwrap_or(0.0),
+            bare: median(bare.map(|window| self.of(window))),
+            ratio: median(pairs.iter().filter_map(|pair| self.ratio(pair))),
+        }
+    }
+}
+
+impl Figure {
+    /// Computes a figure from the windows.
+    pub(super) fn new(quantity: Quantity, setting: Setting, pairs: Pairs) -> Self {
+        let kept: Vec<&Pair> = pairs.kept.iter().collect();
+        let at = |distance| {
+            let some: Vec<&Pair> =
+                kept.iter().copied().filter(|pair| pair.distance == Some(distance)).collect();
+            (!some.is_empty() && some.len() < kept.len()).then(|| quantity.part(&some))
+        };
+        let all = quantity.part(&kept);
+        let ratios = || kept.iter().filter_map(|pair| quantity.ratio(pair));
+        let is_call_time = quantity == Quantity::Rate && setting.cores == Some(1);
+        let (library, bare) = (Sum::of_library(&pairs), Sum::of_bare(&pairs));
+        Self {
+            value: all.value,
+            unit: quantity.unit(),
+            bare: all.bare,
+            ratio: all.ratio,
+            ratio_spread: spread(ratios()),
+            difference_ns: median(kept.iter().filter_map(|pair| quantity.difference_ns(pair))),
+            side: None,
+            unused: None,
+            ns_per_call: is_call_time.then(|| 1e3 / all.value),
+            parts: None,
+            distance: distance(&pairs.kept),
+            line_ns: median(kept.iter().filter_map(|pair| pair.line_ns).map(|ns| ns as f64)),
+            near: at(Distance::Near),
+            far: at(Distance::Far),
+            windows: pairs.kept.len(),
+            dropped_windows: pairs.dropped.len(),
+            calls: library.calls,
+            checked: library.checked,
+            mismatched: library.mismatched,
+            retransmissions: library.retransmissions,
+            drops: library.drops,
+            bare_checked: bare.checked,
+            bare_mismatched: bare.mismatched,
+            bare_lost: bare.lost,
+            elapsed_ns: library.elapsed_ns + bare.elapsed_ns,
+            latency: library.latency,
+            bare_latency: bare.latency,
+            failures: failures(pairs),
+            setting,
+            target: None,
+        }
+    }
+
+    /// Returns true if every call of either side was answered correctly.
+    pub(crate) fn is_flawless(&self) -> bool {
+        self.mismatched == 0 && self.bare_mismatched == 0 && self.failures.is_empty()
+    }
+
+    /// Returns the title in words: `rate over shm`.
+    pub(super) fn title(&self) -> String {
+        let Setting { bench, factor, congestion, .. } = &self.setting;
+        let transport = self.setting.network.unwrap_or(self.setting.transport);
+        let side = self.side.map_or(String::new(), |side| format!(" of a {side}"));
+        let factor = factor.map_or(String::new(), |factor| format!(" without {factor}"));
+        let per = self.parts.map_or(String::new(), |parts| format!(" per {}", parts.per));
+        let control = congestion.map_or(String::new(), |control| format!(" with {control}"));
+        format!("{bench}{per}{side} over {transport}{factor}{control}")
+    }
+}
+
+/// Returns the distance in one word.
+fn distance(kept: &[Pair]) -> Option<&'static str> {
+    let first = kept.first()?.distance?;
+    if kept.iter().any(|pair| pair.distance != Some(first)) {
+        return Some("both");
+    }
+    Some(match first {
+        Distance::Near => "near",
+        Distance::Far => "far",
+        Distance::Unknown => "unknown",
+    })
+}
+
+/// Returns the failures of all windows: one group per kind.
+fn failures(pairs: Pairs) -> Vec<FailureGroup> {
+    let mut groups: Vec<FailureGroup> = Vec::new();
+    let windows = pairs.kept.into_iter().chain(pairs.dropped).map(|pair| pair.library);
+    for group in windows.flat_map(|window| window.failures) {
+        let is_alike = |other: &&mut FailureGroup| {
+            (other.status, other.executed) == (group.status, group.executed)
+        };
+        match groups.iter_mut().find(is_alike) {
+            Some(known) => known.count += group.count,
+            None => groups.push(group),
+        }
+    }
+    groups
+}

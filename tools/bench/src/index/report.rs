@@ -1,0 +1,228 @@
+//! The figures computed from the windows, as a table and as JSON.
+
+use std::path::Path;
+
+use comfy_table::{Cell, CellAlignment};
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::output::latency::LatencySummary;
+use petrel_command::units::{exact_duration, format_ns, format_rate};
+use serde::Serialize;
+
+use super::{KINDS, Kind, Series};
+use crate::args::{BenchTransport, IndexBenchArgs};
+use crate::plot::{self, Bar};
+use crate::statistics::{Spread, median, spread};
+
+/// The figures of a transport.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    bench: &'static str,
+    transport: &'static str,
+    keys: u32,
+    clients: u16,
+    outstanding: u16,
+    scans_percent: u8,
+    workers: u16,
+    fetches_ahead: bool,
+    /// CPUs of the clients and of the dispatch thread; or their shared CPU and the workers' CPU.
+    cpus: Option<[usize; 2]>,
+    windows: usize,
+    rows: Vec<Row>,
+    /// Lookups per second divided by echoes per second, round by round: the median.
+    lookups_of_echoes: f64,
+    lookups_of_echoes_spread: Option<Spread>,
+    /// The same with clients and dispatch endpoint on one CPU.
+    lookups_of_echoes_one_cpu: f64,
+    lookups_of_echoes_one_cpu_spread: Option<Spread>,
+    /// The lookups' p99 with scans in the dispatch thread, divided by the p99 with scans in workers.
+    p99_dispatch_over_workers: Option<f64>,
+    pub(super) wrong: u64,
+    command: String,
+}
+
+/// The figures of a kind of window.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    kind: &'static str,
+    /// Lookups or echoes per second: the median of the windows.
+    rate_per_s: f64,
+    rate_spread: Option<Spread>,
+    checked: u64,
+    scans: u64,
+    /// Scans refused by the workers' queue.
+    refused: u64,
+    latency: Option<LatencySummary>,
+    scan_latency: Option<LatencySummary>,
+}
+
+impl Report {
+    pub(super) fn new(
+        args: &IndexBenchArgs,
+        transport: BenchTransport,
+        cpus: Option<[usize; 2]>,
+        all: &[Series; KINDS.len()],
+    ) -> Self {
+        let of =
+            |kind| &all[KINDS.iter().position(|other| *other == kind).expect("it is one of them")];
+        let apart = ratios(of(Kind::Lookups), of(Kind::Echo));
+        let together = ratios(of(Kind::LookupsTogether), of(Kind::EchoTogether));
+        let p99 = |kind| Some(of(kind).latencies[0].summary()?.p99_ns as f64);
+        let p99s = p99(Kind::ScansInDispatch).zip(p99(Kind::ScansInWorkers));
+        Self {
+            bench: "index",
+            transport: transport.name(),
+            keys: args.keys,
+            clients: args.clients,
+            outstanding: args.outstanding,
+            scans_percent: args.scans,
+            workers: args.workers,
+            fetches_ahead: !args.no_fetch_ahead,
+            cpus,
+            windows: apart.len(),
+            rows: KINDS.iter().zip(all).map(|(kind, series)| Row::new(*kind, series)).collect(),
+            lookups_of_echoes: median(apart.iter().copied()).unwrap_or_default(),
+            lookups_of_echoes_spread: spread(apart),
+            lookups_of_echoes_one_cpu: median(together.iter().copied()).unwrap_or_default(),
+            lookups_of_echoes_one_cpu_spread: spread(together),
+            p99_dispatch_over_workers: p99s.map(|(dispatch, workers)| dispatch / workers),
+            wrong: all.iter().map(|series| series.wrong).sum(),
+            command: command(args),
+        }
+    }
+}
+
+/// Returns the ratios, window by window.
+fn ratios(lookups: &Series, echoes: &Series) -> Vec<f64> {
+    lookups.rates.iter().zip(&echoes.rates).map(|(lookups, echoes)| lookups / echoes).collect()
+}
+
+impl Row {
+    fn new(kind: Kind, series: &Series) -> Self {
+        Self {
+            kind: kind.name(),
+            rate_per_s: median(series.rates.iter().copied()).unwrap_or_default(),
+            rate_spread: spread(series.rates.iter().copied()),
+            checked: series.lookups + series.scans + series.echoes,
+            scans: series.scans,
+            refused: series.refused,
+            latency: series.latencies[0].summary(),
+            scan_latency: series.latencies[1].summary(),
+        }
+    }
+}
+
+fn command(args: &IndexBenchArgs) -> String {
+    let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
+    format!(
+        "petrel index bench --transport {} --keys {} --clients {} --outstanding {} --scans {} \
+         --workers {} --worker-spin {} --rounds {} --window {}{}",
+        transports.join(","),
+        args.keys,
+        args.clients,
+        args.outstanding,
+        args.scans,
+        args.workers,
+        exact_duration(args.worker_spin),
+        args.rounds,
+        exact_duration(args.window),
+        if args.no_fetch_ahead { " --no-fetch-ahead" } else { "" },
+    )
+}
+
+/// Draws the ratios.
+pub(super) fn draw(reports: &[Report], path: &Path) -> Result<(), Failure> {
+    let bars: Vec<Bar> = reports.iter().flat_map(Report::bars).collect();
+    let axis = "thin line: quartiles of the windows";
+    plot::draw_bars(path, "The ordered index: a million words", axis, &bars)
+}
+
+/// Prints the tables.
+pub(super) fn show(
+    reports: &[Report],
+    args: &IndexBenchArgs,
+    output: Output,
+) -> Result<(), Failure> {
+    let header = [
+        "over",
+        "what",
+        "per second",
+        "p50",
+        "p99",
+        "p99.9",
+        "scan p50",
+        "scan p99",
+        "refused",
+        "checked",
+    ];
+    let mut table = output.table(&header);
+    for report in reports {
+        for row in &report.rows {
+            let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
+            let mut cells = vec![Cell::new(report.transport), Cell::new(row.kind)];
+            cells.extend(row.figures().map(right));
+            table.add_row(cells);
+        }
+    }
+    output.line(table)?;
+    for report in reports {
+        output.line(report.verdict())?;
+    }
+    output.line(format!("Again:\n  {}", command(args)))?;
+    Ok(())
+}
+
+impl Row {
+    fn figures(&self) -> [String; 8] {
+        let ns = |latency: &Option<LatencySummary>, which: fn(&LatencySummary) -> u64| {
+            latency.as_ref().map_or(String::new(), |latency| format_ns(which(latency)))
+        };
+        [
+            format_rate(self.rate_per_s, ""),
+            ns(&self.latency, |latency| latency.p50_ns),
+            ns(&self.latency, |latency| latency.p99_ns),
+            ns(&self.latency, |latency| latency.p999_ns),
+            ns(&self.scan_latency, |latency| latency.p50_ns),
+            ns(&self.scan_latency, |latency| latency.p99_ns),
+            self.refused.to_string(),
+            self.checked.to_string(),
+        ]
+    }
+}
+
+impl Report {
+    fn bars(&self) -> Vec<Bar> {
+        let over = self.transport;
+        let bar = |text: &str, ratio: f64, spread: Option<Spread>| {
+            let quartiles = spread.map(|spread| (spread.q1, spread.q3));
+            Bar::new(format!("{over}: {text}: {ratio:.2}"), ratio, quartiles)
+        };
+        let of_echoes = "GETs over echoes per second";
+        let (apart, together) = (self.lookups_of_echoes, self.lookups_of_echoes_one_cpu);
+        let mut bars = vec![
+            bar(of_echoes, apart, self.lookups_of_echoes_spread),
+            bar(&format!("{of_echoes}, one CPU"), together, self.lookups_of_echoes_one_cpu_spread),
+        ];
+        let p99 = self.p99_dispatch_over_workers;
+        bars.extend(p99.map(|ratio| bar("GET p99, scans in dispatch over workers", ratio, None)));
+        bars
+    }
+
+    fn verdict(&self) -> String {
+        let apart = share(self.lookups_of_echoes, self.lookups_of_echoes_spread);
+        let together = share(self.lookups_of_echoes_one_cpu, self.lookups_of_echoes_one_cpu_spread);
+        let p99 = self.p99_dispatch_over_workers.map_or(String::new(), |ratio| {
+            format!("; workers make the p99 of lookups {ratio:.2} times lower")
+        });
+        format!(
+            "{}: lookups at {apart} of the echo's rate, {together} where clients and dispatch share a CPU{p99}; \
+             {} wrong answers",
+            self.transport, self.wrong
+        )
+    }
+}
+
+fn share(median: f64, spread: Option<Spread>) -> String {
+    let quartiles = spread.map(|spread| format!(" ({:.2} to {:.2})", spread.q1, spread.q3));
+    format!("{median:.2}{}", quartiles.unwrap_or_default())
+}

@@ -1,0 +1,153 @@
+//! Instructions per RPC and per packet, counted in software by valgrind's callgrind.
+//!
+//! The counting code is shared with `cargo bench -p petrel-rpc --bench instructions`, whose
+//! documentation explains the method. The files are linked here, and are therefore in the command's
+//! package. The benchmark counts itself; this command counts another process: `petrel bench
+//! counted-workload`.
+
+mod callgrind;
+#[allow(dead_code, reason = "where instructions were spent is shown by the benchmark alone")]
+mod cost;
+#[allow(dead_code, reason = "where instructions were spent is shown by the benchmark alone")]
+mod dump;
+mod workload;
+
+use std::time::Instant;
+
+use petrel_command::failure::Failure;
+use serde::Serialize;
+
+use self::callgrind::Side;
+use self::workload::Medium;
+use super::figure::{Figure, Quantity, Setting};
+use super::pairs::Pairs;
+use super::target::Goal;
+use crate::args::{BenchTransport, CountedArgs};
+
+pub(crate) use self::callgrind::obstacle;
+pub(crate) use self::workload::Workload;
+
+/// The counted rows, out of all rows of the benchmark: those with a required value, and similar ones.
+const ROWS: [&str; 4] = ["shm-60", "shm-8MiB", "udp-60", "udp-8MiB"];
+
+/// Runs of a row, in calls of its short run: a short and a long run per side.
+const SHORT_RUNS: u64 = 2 * (1 + 3);
+
+/// The name of the subcommand and of its figures.
+pub(super) const NAME: &str = "instructions";
+
+/// The parts of `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Parts {
+    /// `rpc`, or `packet` of a large request, without the copying of its data.
+    pub(super) per: &'static str,
+    pub(super) client: f64,
+    pub(super) server: f64,
+}
+
+/// Runs the workload in the counted process.
+pub(super) fn run_counted(args: &CountedArgs) -> Result<(), Failure> {
+    workload::run(args.workload, args.calls).map_err(Failure::because)
+}
+
+/// Returns the rows of a transport.
+pub(super) fn rows(transport: BenchTransport) -> impl Iterator<Item = &'static Workload> {
+    let of_names = workload::WORKLOADS.iter().filter(|row| ROWS.contains(&row.name));
+    of_names.filter(move |row| row.transport() == transport)
+}
+
+/// Counts the instructions of a row; takes seconds.
+pub(super) fn run(workload: &Workload) -> Result<Figure, Failure> {
+    let start = Instant::now();
+    let count = |side| {
+        let again = ["bench", "counted-workload"];
+        cost::of(workload, side, &again).map_err(Failure::because)
+    };
+    let (client, server) = (count(Side::Client)?, count(Side::Server)?);
+    let parts = Parts {
+        per: workload.unit.name(),
+        client: client.instructions,
+        server: server.instructions,
+    };
+    let mut figure = workload.figure(parts);
+    figure.elapsed_ns = start.elapsed().as_nanos() as u64;
+    Ok(figure)
+}
+
+impl Workload {
+    fn transport(&self) -> BenchTransport {
+        match self.medium {
+            Medium::Shm => BenchTransport::Shm,
+            Medium::Udp => BenchTransport::Udp,
+        }
+    }
+
+    /// Returns the row's required value, if any.
+    pub(super) fn goal(&self) -> Option<Goal> {
+        match self.name {
+            "shm-60" => Some(Goal::ValueAtMost(600.0)),
+            "shm-8MiB" | "udp-8MiB" => Some(Goal::ValueAtMost(500.0)),
+            _ => None,
+        }
+    }
+
+    /// Returns the settings known before the measurement.
+    pub(super) fn setting(&self) -> Setting {
+        let transport = self.transport().name();
+        Setting {
+            bench: NAME,
+            transport,
+            network: None,
+            cores: Some(1),
+            cpus: None,
+            size_bytes: self.request_bytes(),
+            in_flight: self.in_flight as u16,
+            batch: self.batch as u16,
+            sessions: self.sessions,
+            factor: None,
+            congestion: None,
+            busy: None,
+            instead: None,
+            baseline: None,
+            command: format!("petrel bench {NAME} --transport {transport}"),
+        }
+    }
+
+    fn figure(&self, parts: Parts) -> Figure {
+        let mut figure = Figure::new(Quantity::Rate, self.setting(), Pairs::default());
+        (figure.value, figure.unit) = (parts.client + parts.server, "instructions");
+        (figure.ns_per_call, figure.parts) = (None, Some(parts));
+        // The counted program compares every reply, and ends at the first wrong one.
+        figure.calls = SHORT_RUNS * self.calls;
+        figure.checked = figure.calls;
+        figure
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows__are_a_small_and_a_large_one_for_each_transport() {
+        for transport in [BenchTransport::Shm, BenchTransport::Udp] {
+            let settings: Vec<Setting> = rows(transport).map(Workload::setting).collect();
+            let shapes = settings.iter().map(|row| (row.size_bytes, row.in_flight, row.batch));
+            assert_eq!(shapes.collect::<Vec<_>>(), [(32, 60, 3), (8 << 20, 1, 1)]);
+            assert!(settings.iter().all(|row| row.transport == transport.name()));
+        }
+    }
+
+    #[test]
+    fn figure__is_of_both_sides_and_has_nothing_beside_it() {
+        let parts = Parts { per: "rpc", client: 300.0, server: 301.0 };
+        let row = Workload::named("shm-60").unwrap();
+        let figure = row.figure(parts);
+        assert_eq!((figure.value, figure.unit), (601.0, "instructions"));
+        assert_eq!((figure.bare, figure.ratio, figure.ns_per_call), (None, None, None));
+        let target = row.goal().unwrap().judge(&figure);
+        assert_eq!((target.target.as_str(), target.reached), ("<= 600 instructions", "no"));
+        let json = serde_json::to_value(&figure).unwrap();
+        assert_eq!((&json["per"], &json["client"]), (&"rpc".into(), &300.0.into()));
+    }
+}

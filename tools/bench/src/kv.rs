@@ -1,0 +1,216 @@
+//! The replicated store as applications use it: three processes of `petrel kv serve`, and the store's
+//! client.
+//!
+//! Only the flags change settings: the replicas' idle policy is the default, and the kernel places the
+//! threads. Raw calls to the replicas share the windows of the client's operations. They show the cost
+//! of the calls, and by difference the cost of the client. Keys exist before they are put again, and
+//! every answer is checked.
+
+mod clients;
+mod cluster;
+mod etcd;
+mod load;
+mod simulated;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::output::latency::LatencySummary;
+use petrel_command::units::{exact_duration, format_ns};
+use serde::Serialize;
+
+use self::clients::Clients;
+use self::cluster::Cluster;
+use self::load::Loader;
+use self::workload::{Kind, Tally};
+use super::plot::{self, Bar};
+use crate::args::{BenchTransport, KvBenchArgs};
+
+/// A result row, for one number of outstanding operations.
+#[derive(Serialize)]
+struct Row {
+    bench: &'static str,
+    what: &'static str,
+    transport: &'static str,
+    clients: usize,
+    per_second: f64,
+    p50_ns: u64,
+    p99_ns: u64,
+    /// Median latency divided by the latency of the raw put in the shared windows.
+    p50_over_raw_put: Option<f64>,
+    /// Rate divided by the rate of etcd's puts in the run, and etcd's median divided by the row's
+    /// median.
+    rate_over_etcd: Option<f64>,
+    etcd_p50_over: Option<f64>,
+    /// Wrong answers.
+    wrong: u64,
+}
+
+pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure> {
+    if let Some(puts) = args.simulated {
+        return simulated::simulate(puts, output);
+    }
+    let mut rows = Vec::new();
+    for transport in &args.transport {
+        rows.extend(measure(args, *transport, output)?);
+    }
+    if let Some(program) = &args.etcd {
+        compare(&mut rows, &etcd::measure(program, args)?);
+    }
+    rows.iter().try_for_each(|row| output.record(row))?;
+    output.line(table(&rows, output))?;
+    output.line(format!("Again:\n  {}", command(args)))?;
+    if let Some(path) = &args.plot {
+        draw(&rows, path)?;
+    }
+    let is_right = rows.iter().all(|row| row.wrong == 0);
+    Ok(if is_right { Outcome::Success } else { Outcome::Failure })
+}
+
+/// Runs the windows of all kinds of operations in turn.
+fn measure(
+    args: &KvBenchArgs,
+    transport: BenchTransport,
+    output: Output,
+) -> Result<Vec<Row>, Failure> {
+    let cluster = Cluster::start(args, transport)?;
+    let mut endpoint = cluster.client_endpoint()?;
+    let most = args.clients.iter().copied().max().unwrap_or(1);
+    let mut loader = Loader::connect(&mut endpoint, &cluster, most, args.keys)?;
+    loader.write_all(&mut endpoint, output)?;
+    let mut clients = Clients::connect(&mut endpoint, &cluster, most, args.keys)?;
+    let mut rows = Vec::new();
+    for count in &args.clients {
+        let mut tallies: BTreeMap<Kind, Tally> = BTreeMap::new();
+        let mut left = args.duration;
+        while !left.is_zero() {
+            let window = left.min(args.window);
+            for kind in Kind::all(*count) {
+                let tally = if kind.is_raw() {
+                    loader.run(&mut endpoint, kind, *count, window)?
+                } else {
+                    clients.run(&mut endpoint, kind, *count, window)?
+                };
+                tallies.entry(kind).or_default().add(&tally);
+            }
+            left -= window;
+        }
+        rows.extend(rows_of(transport, *count, &tallies));
+    }
+    cluster.check_equal(&mut endpoint)?;
+    Ok(rows)
+}
+
+fn rows_of(transport: BenchTransport, clients: usize, tallies: &BTreeMap<Kind, Tally>) -> Vec<Row> {
+    let summary = |tally: &Tally| tally.latencies.summary();
+    let raw_put = tallies.get(&Kind::RawPut).and_then(summary);
+    let row = |(kind, tally): (&Kind, &Tally)| {
+        let latency = summary(tally)?;
+        let over = |raw: &LatencySummary| latency.p50_ns as f64 / raw.p50_ns.max(1) as f64;
+        Some(Row {
+            bench: "kv",
+            what: kind.name(),
+            transport: transport.name(),
+            clients,
+            per_second: tally.per_second(),
+            p50_ns: latency.p50_ns,
+            p99_ns: latency.p99_ns,
+            p50_over_raw_put: raw_put.as_ref().map(over),
+            rate_over_etcd: None,
+            etcd_p50_over: None,
+            wrong: tally.wrong,
+        })
+    };
+    tallies.iter().filter_map(row).collect()
+}
+
+/// Appends etcd's rows, and writes the ratios into the other rows.
+fn compare(rows: &mut Vec<Row>, etcd: &[etcd::EtcdRow]) {
+    for row in rows.iter_mut() {
+        if let Some(other) = etcd.iter().find(|other| other.clients == row.clients) {
+            row.rate_over_etcd = Some(row.per_second / other.puts_per_s);
+            row.etcd_p50_over = Some(other.p50_us * 1e3 / row.p50_ns.max(1) as f64);
+        }
+    }
+    rows.extend(etcd.iter().map(|other| Row {
+        bench: "kv",
+        what: "put, etcd",
+        transport: "tcp",
+        clients: other.clients,
+        per_second: other.puts_per_s,
+        p50_ns: (other.p50_us * 1e3) as u64,
+        p99_ns: (other.p99_us * 1e3) as u64,
+        p50_over_raw_put: None,
+        rate_over_etcd: None,
+        etcd_p50_over: None,
+        wrong: 0,
+    }));
+}
+
+fn table(rows: &[Row], output: Output) -> comfy_table::Table {
+    let mut table = output.table(&[
+        "transport",
+        "clients",
+        "what",
+        "per second",
+        "p50",
+        "p99",
+        "p50 / raw put's",
+        "rate / etcd's",
+        "etcd's p50 / p50",
+        "wrong",
+    ]);
+    let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+    for row in rows {
+        table.add_row([
+            row.transport.to_owned(),
+            row.clients.to_string(),
+            row.what.to_owned(),
+            format!("{:.0}", row.per_second),
+            format_ns(row.p50_ns),
+            format_ns(row.p99_ns),
+            ratio(row.p50_over_raw_put),
+            ratio(row.rate_over_etcd),
+            ratio(row.etcd_p50_over),
+            row.wrong.to_string(),
+        ]);
+    }
+    table
+}
+
+/// Draws medians relative to the raw puts of the same windows.
+fn draw(rows: &[Row], path: &Path) -> Result<(), Failure> {
+    let bar = |row: &Row| {
+        let label = format!("{}, {} clients: {}", row.transport, row.clients, row.what);
+        row.p50_over_raw_put.map(|ratio| Bar::new(label, ratio, None))
+    };
+    let bars: Vec<Bar> = rows.iter().filter_map(bar).collect();
+    plot::draw_bars(path, "The replicated store", "median over that of a put by raw calls", &bars)
+}
+
+/// Returns the command that repeats the measurement.
+fn command(args: &KvBenchArgs) -> String {
+    let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
+    let clients: Vec<_> = args.clients.iter().map(usize::to_string).collect();
+    let mut command = format!(
+        "petrel bench kv --transport {} --clients {} --keys {} --duration {} --window {}",
+        transports.join(","),
+        clients.join(","),
+        args.keys,
+        exact_duration(args.duration),
+        exact_duration(args.window),
+    );
+    command += &format!(" --idle {} --reads {}", args.idle.name(), args.reads.name());
+    let paths = [("--data", &args.data), ("--etcd", &args.etcd)];
+    for (flag, path) in paths {
+        command.extend(path.iter().map(|path| format!(" {flag} {}", path.display())));
+    }
+    for (flag, is_set) in [(" --pinned", args.pinned), (" --realtime", args.realtime)] {
+        command += if is_set { flag } else { "" };
+    }
+    command
+}

@@ -1,0 +1,166 @@
+//! Three replicas, and their CPUs.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use petrel::endpoint::EndpointConfig;
+use petrel::{Endpoint, Nexus};
+use petrel_command::cores::{self, Seat, Seated};
+use petrel_command::failure::Failure;
+use petrel_kv::api::{Role, Status, TransferRequest, methods};
+
+use crate::args::{BenchTransport, KvBenchArgs};
+use crate::process::Process;
+
+const REPLICAS: usize = 3;
+
+/// Most time for the replicas to reach an expected state.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Three processes of `petrel kv serve`, killed when the cluster is dropped.
+pub(super) struct Cluster {
+    pub(super) addresses: Vec<SocketAddr>,
+    client: EndpointConfig,
+    _seated: Seated,
+    _processes: Vec<Process>,
+    /// The replicas' logs.
+    _data: Option<Directory>,
+}
+
+/// A directory of this process's own, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn within(parent: &Path) -> Result<Self, Failure> {
+        let path = parent.join(format!("petrel-bench-kv-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // The replicas have ended. A directory that cannot be removed stays for the user to see.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The CPUs of the clients and of every replica. The first replica leads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Places {
+    clients: Option<usize>,
+    replicas: [Option<usize>; REPLICAS],
+}
+
+impl Places {
+    /// Gives the leader a CPU for itself; with fewer than four CPUs the clients and followers share one.
+    fn pinned() -> Result<Self, Failure> {
+        let (clients, replicas) = match cores::all()[..] {
+            [] | [_] => {
+                return Err(Failure::because("--pinned needs two CPUs: the leader has one"));
+            }
+            [a, b, c, d, ..] => (a, [b, c, d]),
+            [a, b, ..] => (a, [b, a, a]),
+        };
+        Ok(Self { clients: Some(clients), replicas: replicas.map(Some) })
+    }
+}
+
+impl Cluster {
+    pub(super) fn start(args: &KvBenchArgs, transport: BenchTransport) -> Result<Self, Failure> {
+        let places = if args.pinned { Places::pinned()? } else { Places::default() };
+        let addresses = free_addresses()?;
+        let data = args.data.as_deref().map(Directory::within).transpose()?;
+        let named = (1..).zip(&addresses).map(|(node, at): (u16, _)| format!("{node}={at}"));
+        let peers = named.collect::<Vec<_>>().join(",");
+        let mut processes = Vec::new();
+        for (node, cpu) in (1..).zip(places.replicas) {
+            // A process inherits the seat of the thread that starts it.
+            let _seated = Seat { cpu, is_realtime: args.realtime }.take()?;
+            let id = u16::to_string(&node);
+            let mut words = vec!["kv", "serve", "--json", "--log-level", "error"];
+            words.extend(["--id", &id, "--peers", &peers]);
+            words.extend(["--transport", transport.name(), "--idle", args.idle.name()]);
+            words.extend(["--reads", args.reads.name()]);
+            let log = data.as_ref().map(|data| data.0.join(&id).display().to_string());
+            words.extend(log.iter().flat_map(|log| ["--data", log]));
+            processes.push(Process::start(&words)?);
+        }
+        processes.iter_mut().try_for_each(|process| process.line().map(drop))?;
+        let mut client = EndpointConfig::default();
+        client.transports = transport.only();
+        client.idle = args.idle.policy();
+        let seat = Seat { cpu: places.clients, is_realtime: args.realtime };
+        let (_seated, _processes, _data) = (seat.take()?, processes, data);
+        let cluster = Self { addresses, client, _seated, _processes, _data };
+        cluster.have_first_lead()?;
+        Ok(cluster)
+    }
+
+    /// Creates an endpoint for the clients.
+    pub(super) fn client_endpoint(&self) -> Result<Endpoint, Failure> {
+        Nexus::builder().start()?.endpoint(self.client.clone()).map_err(Failure::because)
+    }
+
+    fn have_first_lead(&self) -> Result<(), Failure> {
+        let mut endpoint = self.client_endpoint()?;
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            for address in &self.addresses {
+                match status(&mut endpoint, *address) {
+                    Some(status) if status.role == Role::Leader && status.node == 1 => {
+                        return Ok(());
+                    }
+                    Some(status) if status.role == Role::Leader => {
+                        transfer(&mut endpoint, *address)
+                    }
+                    _ => {}
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(Failure::because("the replicas do not agree who leads"))
+    }
+
+    /// Waits until all replicas have applied the same commands, as replication requires.
+    pub(super) fn check_equal(&self, endpoint: &mut Endpoint) -> Result<(), Failure> {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            let all: Vec<_> =
+                self.addresses.iter().filter_map(|at| status(endpoint, *at)).collect();
+            let like_first = |other: &Status| {
+                (other.applied, other.keys, other.bytes)
+                    == (all[0].applied, all[0].keys, all[0].bytes)
+            };
+            if all.len() == REPLICAS && all.iter().all(like_first) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(Failure::because("the replicas have not come to the same state"))
+    }
+}
+
+fn status(endpoint: &mut Endpoint, address: SocketAddr) -> Option<Status> {
+    let session = endpoint.connect_wait(address).ok()?;
+    let answer = endpoint.call(session, methods::STATUS, b"").wait().ok();
+    endpoint.close(session);
+    Status::decode(&answer?).ok()
+}
+
+fn transfer(endpoint: &mut Endpoint, address: SocketAddr) {
+    let mut request = Vec::new();
+    TransferRequest { node: 1 }.encode(&mut request);
+    if let Ok(session) = endpoint.connect_wait(address) {
+        // The replica may have lost leadership; then the next round asks the new leader.
+        let _ = endpoint.call(session, methods::TRANSFER, &request).wait();
+        endpoint.close(session);
+    }
+}
+
+fn free_addresses() -> Result<Vec<SocketAddr>, Failure> {
+    let listen = |_| TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0));
+    let listeners = (0..REPLICAS).map(listen).collect::<Result<Vec<_>, _>>()?;
+    Ok(listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?)
+}

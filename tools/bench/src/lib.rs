@@ -1,0 +1,429 @@
+//! The benchmarks and simulated experiments of the command: `petrel bench` has the library beside the bare medium, in alternating
+//! windows; `index` is `petrel index bench`, `demo` is `petrel demo`, and `experiment` is `petrel sim experiment`.
+//!
+//! | module | concern |
+//! | --- | --- |
+//! | `measurement` | latency, rate and bandwidth: the ends and the bare medium of each |
+//! | `sessions`, `memory` | many sessions: their calls, their memory |
+//! | `instructions` | instructions per RPC, by callgrind |
+//! | `veth` | two network namespaces in place of loopback |
+//! | `lossy` | two network namespaces with packet loss |
+//! | `factors` | the worth of the optimisations |
+//! | `congestion` | the cost of congestion controls without congestion |
+//! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
+//! | `overload` | a server with more requests than it can execute |
+//! | `attacks` | the cost of hostile peers for honest clients of the same server |
+//! | `all`, `target` | the figures that Petrel must reach |
+//! | `process` | this command as another process |
+//! | `stage`, `far` | threads and CPUs, and the ends in their places |
+//! | `ends` | the traits of the ends; a window of calls |
+//! | `library`, `load` | the library's ends; the calls and the check of their replies |
+//! | `bare` | the bare media |
+//! | `pairs`, `probe` | alternating windows; the selection of valid windows |
+//! | `window`, `statistics`, `figure` | the counts, and the figures computed from them |
+//! | `table`, `plot` | figures for human readers |
+
+// Tests are named `function__condition`.
+#![cfg_attr(test, allow(non_snake_case))]
+
+mod all;
+pub mod args;
+mod attacks;
+mod bare;
+mod congestion;
+pub mod demo;
+mod ends;
+pub mod experiment;
+mod factors;
+mod far;
+mod figure;
+pub mod index;
+mod instructions;
+mod kv;
+mod library;
+mod load;
+mod lossy;
+mod measurement;
+mod memory;
+mod overload;
+mod pairs;
+mod plot;
+mod probe;
+mod process;
+mod sessions;
+mod stage;
+mod statistics;
+mod table;
+mod target;
+mod threads;
+mod veth;
+mod window;
+
+use std::path::Path;
+
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::output::progress::Progress;
+use petrel_command::units::format_bytes;
+use serde::Serialize;
+
+use self::all::Job;
+use self::congestion::Congestion;
+use self::factors::Factors;
+use self::sessions::Sessions;
+use crate::args::{
+    AllArgs, BenchArgs, BenchCommand, BenchTransport, CongestionArgs, FactorsArgs,
+    InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
+};
+
+pub(crate) use self::attacks::AttackKind;
+pub(crate) use self::figure::{Figure, Quantity};
+pub(crate) use self::instructions::Workload as CountedWorkload;
+pub(crate) use self::lossy::{LossFigure, LossPlan, LossyCalls, run_lossy};
+pub(crate) use self::measurement::Measurement;
+pub(crate) use self::pairs::Pace;
+pub(crate) use self::stage::Cores;
+pub(crate) use self::table::{footer, table};
+
+/// Runs the benchmark and prints its figures.
+/// Runs `petrel bench`.
+///
+/// # Errors
+/// The reason why nothing could be measured.
+pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
+    match &args.what {
+        BenchCommand::Latency(args) => {
+            let workload = Workload { size: args.size, in_flight: args.in_flight, batch: 1 };
+            let list = workload.measurements(Quantity::Latency, &args.ends, &args.windows);
+            run_and_show(&list, args.windows.plot.as_deref(), output)
+        }
+        BenchCommand::Rate(args) => run_rate(args, output),
+        BenchCommand::Bandwidth(args) => {
+            let workload = Workload { size: args.size, in_flight: args.in_flight, batch: 1 };
+            let list = workload.measurements(Quantity::Bandwidth, &args.ends, &args.windows);
+            run_and_show(&list, args.windows.plot.as_deref(), output)
+        }
+        BenchCommand::Sessions(args) => run_sessions(args, output),
+        BenchCommand::Factors(args) => run_factors(args, output),
+        BenchCommand::Congestion(args) => run_congestion(args, output),
+        BenchCommand::Threads(args) => threads::run(args, output),
+        BenchCommand::Overload(args) => overload::run(args, output),
+        BenchCommand::Attacks(args) => attacks::run(args, output),
+        BenchCommand::Kv(args) => kv::run(args, output),
+        BenchCommand::OverloadServer(args) => {
+            overload::run_server(args, output)?;
+            Ok(Outcome::Success)
+        }
+        BenchCommand::Instructions(args) => run_instructions(args, output),
+        BenchCommand::All(args) => run_rows(args, output),
+        BenchCommand::IdleSessions(args) => {
+            memory::run_client(args, output)?;
+            Ok(Outcome::Success)
+        }
+        BenchCommand::CountedWorkload(args) => {
+            instructions::run_counted(args)?;
+            Ok(Outcome::Success)
+        }
+    }
+}
+
+/// The messages of a measurement.
+struct Workload {
+    size: usize,
+    in_flight: u16,
+    batch: u16,
+}
+
+impl Workload {
+    fn measurements(
+        &self,
+        quantity: Quantity,
+        ends: &crate::args::EndsArgs,
+        windows: &WindowArgs,
+    ) -> Vec<Measurement> {
+        let measurement = |transport| Measurement {
+            quantity,
+            transport,
+            cores: Cores::wanted(ends.cores),
+            size: self.size,
+            in_flight: self.in_flight,
+            batch: self.batch.min(self.in_flight),
+            pace: windows.pace(),
+            connect: ends.connect.clone().map(|server| (server, ends.endpoint)),
+        };
+        ends.transport.iter().map(|transport| measurement(*transport)).collect()
+    }
+}
+
+fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
+    let workload = Workload { size: args.size, in_flight: args.in_flight, batch: args.batch };
+    let list = workload.measurements(Quantity::Rate, &args.ends, &args.windows);
+    let plot = args.windows.plot.as_deref();
+    if !args.veth {
+        return run_and_show(&list, plot, output);
+    }
+    if !args.ends.transport.contains(&BenchTransport::Udp) {
+        return Err(Failure::because("--veth measures UDP; name it among --transport"));
+    }
+    let udp = list.iter().filter(|measurement| measurement.transport == BenchTransport::Udp);
+    let mut report = Report::new(output);
+    for measurement in udp {
+        report.veth(measurement, Ok)?;
+    }
+    report.show("Petrel between two network namespaces", plot)
+}
+
+fn run_and_show(
+    list: &[Measurement],
+    plot: Option<&Path>,
+    output: Output,
+) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for measurement in list {
+        report.pair(measurement, Ok)?;
+    }
+    report.show("Petrel beside the bare medium", plot)
+}
+
+fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for transport in &args.transport {
+        let sessions = Sessions {
+            transport: *transport,
+            cores: Cores::wanted(args.cores),
+            size: args.size,
+            in_flight: args.in_flight,
+            batch: args.batch.min(args.in_flight),
+            count: args.sessions,
+            has_steps: true,
+            pace: args.windows.pace(),
+        };
+        report.sessions(&sessions, Ok)?;
+        let command = memory::command(*transport, args.sessions);
+        report.memory(*transport, args.sessions, &command, Ok)?;
+    }
+    report.show("Petrel with many sessions beside one", args.windows.plot.as_deref())
+}
+
+fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for transport in &args.transport {
+        report.factors(&Factors {
+            transport: *transport,
+            cores: Cores::wanted(args.cores),
+            size: args.size,
+            in_flight: args.in_flight,
+            batch: args.batch.min(args.in_flight),
+            pace: args.windows.pace(),
+        })?;
+    }
+    report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
+}
+
+fn run_congestion(args: &CongestionArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    report.congestion(&Congestion {
+        cores: Cores::wanted(args.cores),
+        busy: args.busy,
+        pace: args.windows.pace(),
+    })?;
+    report.show("Petrel with congestion control beside without", args.windows.plot.as_deref())
+}
+
+/// Counts instructions, and prints them.
+pub(crate) fn run_instructions(
+    args: &InstructionsArgs,
+    output: Output,
+) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for workload in args.transport.iter().copied().flat_map(instructions::rows) {
+        report.instructions(workload, Ok)?;
+    }
+    report.show("Instructions of Petrel", None)
+}
+
+fn run_rows(args: &AllArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for row in all::rows(args.windows.pace(), args.sessions) {
+        let judge = |figure| Ok(row.judge(figure));
+        match &row.job {
+            Job::Pair(measurement) => report.pair(measurement, judge)?,
+            Job::Veth(measurement) => report.veth(measurement, judge)?,
+            Job::Sessions(sessions) => report.sessions(sessions, judge)?,
+            Job::Memory(transport) => {
+                let command = memory::command(*transport, args.sessions);
+                report.memory(*transport, args.sessions, &command, judge)?;
+            }
+            Job::Instructions(workload) => report.instructions(workload, judge)?,
+        }
+    }
+    report.show("Petrel and what it must reach", args.windows.plot.as_deref())
+}
+
+/// Runs the measurements in turn, with a progress bar each, and prints the figures as JSON.
+pub(crate) fn run_all(
+    measurements: &[Measurement],
+    output: Output,
+) -> Result<Vec<Figure>, Failure> {
+    let mut report = Report::new(output);
+    measurements.iter().try_for_each(|measurement| report.pair(measurement, Ok))?;
+    Ok(report.figures)
+}
+
+/// Returns a failure if a call of any measurement failed or was answered wrongly.
+pub(crate) fn outcome(figures: &[Figure]) -> Outcome {
+    match figures.iter().all(Figure::is_flawless) {
+        true => Outcome::Success,
+        false => Outcome::Failure,
+    }
+}
+
+/// The reason for a skipped measurement, as `--json` prints it.
+#[derive(Serialize)]
+struct Skipped<'a> {
+    bench: &'a str,
+    transport: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<&'a str>,
+    size_bytes: usize,
+    skipped: &'a str,
+    command: String,
+}
+
+/// The figures so far. Every figure is printed as JSON as soon as available.
+struct Report {
+    output: Output,
+    figures: Vec<Figure>,
+    skipped: Vec<String>,
+}
+
+type Judged = Result<Figure, Failure>;
+
+impl Report {
+    fn new(output: Output) -> Self {
+        Self { output, figures: Vec::new(), skipped: Vec::new() }
+    }
+
+    fn add(&mut self, figure: Figure) -> Result<(), Failure> {
+        self.output.record(&figure)?;
+        self.figures.push(figure);
+        Ok(())
+    }
+
+    fn pair(
+        &mut self,
+        measurement: &Measurement,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let title =
+            format!("{} over {}", measurement.quantity.name(), measurement.transport.name());
+        let figure = measurement.run(bar(self.output, &title))?;
+        self.add(judge(figure)?)
+    }
+
+    fn veth(
+        &mut self,
+        measurement: &Measurement,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let bench = measurement.quantity.name();
+        match veth::run(measurement, bar(self.output, "between network namespaces"))? {
+            veth::Outcome::Measured(figure) => self.add(judge(*figure)?),
+            veth::Outcome::Skipped(reason) => {
+                let command = veth::command(measurement);
+                self.skip(&Skipped {
+                    bench,
+                    transport: "udp",
+                    network: Some("veth"),
+                    size_bytes: measurement.size,
+                    skipped: &reason,
+                    command,
+                })
+            }
+        }
+    }
+
+    fn sessions(
+        &mut self,
+        sessions: &Sessions,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let title = format!("sessions over {}", sessions.transport.name());
+        let watch = bar(self.output, &title);
+        sessions.run(watch, |figure| self.add(judge(figure)?))
+    }
+
+    fn memory(
+        &mut self,
+        transport: BenchTransport,
+        sessions: usize,
+        command: &str,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let figures = memory::run(transport, sessions, command)?;
+        figures.into_iter().try_for_each(|figure| self.add(judge(figure)?))
+    }
+
+    fn instructions(
+        &mut self,
+        workload: &CountedWorkload,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let Some(reason) = instructions::obstacle() else {
+            return self.add(judge(instructions::run(workload)?)?);
+        };
+        let setting = workload.setting();
+        self.skip(&Skipped {
+            bench: setting.bench,
+            transport: setting.transport,
+            network: None,
+            size_bytes: setting.size_bytes,
+            skipped: reason,
+            command: setting.command,
+        })
+    }
+
+    fn skip(&mut self, skipped: &Skipped<'_>) -> Result<(), Failure> {
+        self.output.record(skipped)?;
+        let Skipped { bench, transport, network, size_bytes, skipped: reason, .. } = skipped;
+        let (over, size) = (network.unwrap_or(transport), format_bytes(*size_bytes as u64));
+        self.skipped.push(format!("skipped: {bench} over {over}, {size}: {reason}"));
+        Ok(())
+    }
+
+    fn factors(&mut self, factors: &Factors) -> Result<(), Failure> {
+        let title = format!("factors over {}", factors.transport.name());
+        factors.run(bar(self.output, &title), |figure| self.add(figure))
+    }
+
+    fn congestion(&mut self, congestion: &Congestion) -> Result<(), Failure> {
+        congestion.run(bar(self.output, "congestion controls"), |figure| self.add(figure))
+    }
+
+    /// Prints the table, the footer, and the plot.
+    fn show(self, title: &str, plot: Option<&Path>) -> Result<Outcome, Failure> {
+        let Self { output, figures, skipped } = self;
+        if !figures.is_empty() {
+            output.line(table(&figures, output))?;
+        }
+        skipped.iter().try_for_each(|line| output.line(line))?;
+        if !figures.is_empty() {
+            output.line(footer(&figures))?;
+        }
+        if let Some(path) = plot {
+            plot::draw(path, title, &figures)?;
+            output.line(format!("Plot: {}", path.display()))?;
+        }
+        Ok(outcome(&figures))
+    }
+}
+
+/// A progress bar over pairs of windows; hidden until the first pair is done.
+fn bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
+    let title = format!("{title} (windows)");
+    let mut progress: Option<Progress> = None;
+    move |done, total| {
+        progress.get_or_insert_with(|| output.progress(total.into(), &title)).set(done.into());
+    }
+}

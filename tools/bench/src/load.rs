@@ -1,0 +1,377 @@
+//! The library's load: a closed loop of calls in batches, with the least overhead that a check of every
+//! reply allows.
+//!
+//! Every call in flight has a place with its two buffers. Places form batches; the calls of a batch
+//! start together once all former calls of the batch have ended (eRPC §6.2). A request carries stamps,
+//! and its reply must repeat the stamps; the rest of the bytes never change. The load is the state of
+//! the calling endpoint, lent to continuations.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::endpoint::SessionId;
+use petrel::{Context, MsgBuf, Reply};
+use petrel_command::failure::Failure;
+use petrel_command::load::Tally;
+use petrel_command::methods;
+use petrel_command::payload::{Pattern, stamps};
+use petrel_transport::clock;
+
+use super::window::Window;
+
+/// The seed of the bytes of calls.
+const SEED: u64 = 0x7065_7472_656c;
+
+/// The kind of a call, and the check of its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exchange {
+    /// The reply is the request; its length and its first and last 8 bytes are compared.
+    Echo,
+    /// The reply is the request's length and the sum of its stamps, one in every 8 KiB.
+    Sample,
+    /// As `Sample`, with a stamp in every KiB, and so in every packet.
+    Samples,
+}
+
+/// The choice of a session for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Every place has a fixed session.
+    InTurn,
+    /// A random session per call.
+    Random,
+}
+
+/// The parameters of the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Workload {
+    pub(super) exchange: Exchange,
+    /// Size of the requests in bytes.
+    pub(super) size: usize,
+    /// Calls in flight at a time.
+    pub(super) in_flight: u16,
+    /// Calls started together.
+    pub(super) batch: u16,
+    pub(super) choice: Choice,
+    /// Whether every call is timed.
+    pub(super) is_timed: bool,
+}
+
+/// The calls of one endpoint.
+pub(super) struct Load {
+    workload: Workload,
+    sessions: Vec<SessionId>,
+    /// Calls in flight.
+    active: usize,
+    /// The number of sessions to use from the next window on.
+    limit: Rc<Cell<usize>>,
+    /// The number of sessions used in this window.
+    used: usize,
+    places: Vec<Place>,
+    batches: Vec<Batch>,
+    random: u64,
+    /// Number of the next call.
+    next_call: u64,
+    started_ns: u64,
+    /// No call starts after this time.
+    end_ns: u64,
+    ended_ns: u64,
+    is_given_up: Option<Duration>,
+    answered: u64,
+    mismatched: u64,
+    started: u64,
+    /// Failures, and the latencies if calls are timed.
+    tally: Tally,
+}
+
+/// The place of one call in flight.
+struct Place {
+    session: SessionId,
+    batch: u32,
+    /// Stamp of the call in flight.
+    stamp: u64,
+    started_ns: u64,
+    /// The two buffers, while no call is in flight.
+    buffers: Option<(MsgBuf, MsgBuf)>,
+}
+
+/// Adjacent places whose calls start together.
+struct Batch {
+    first: u32,
+    count: u32,
+    /// Calls in flight.
+    left: u32,
+}
+
+impl Load {
+    /// Creates a load without sessions.
+    pub(super) fn new(workload: Workload, limit: Rc<Cell<usize>>) -> Self {
+        Self {
+            workload,
+            used: 0,
+            limit,
+            sessions: Vec::new(),
+            active: 0,
+            places: Vec::new(),
+            batches: Vec::new(),
+            random: SEED,
+            next_call: 1,
+            started_ns: 0,
+            end_ns: 0,
+            ended_ns: 0,
+            is_given_up: None,
+            answered: 0,
+            mismatched: 0,
+            started: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Sets the sessions, and allocates the buffers. Every window uses the first `limit` sessions.
+    pub(super) fn set_sessions(
+        &mut self,
+        cx: &mut Context<'_, Self>,
+        sessions: &[SessionId],
+    ) -> Result<(), Failure> {
+        let Workload { in_flight, batch, .. } = self.workload;
+        let places = (0..in_flight).zip(sessions.iter().cycle());
+        self.places = places
+            .map(|(index, session)| Place::new(cx, *session, index / batch, &self.workload))
+            .collect::<Result<_, _>>()?;
+        let count = |first: u16| u32::from(batch.min(in_flight - first));
+        self.batches = (0..in_flight)
+            .step_by(usize::from(batch))
+            .map(|first| Batch { first: first.into(), count: count(first), left: 0 })
+            .collect();
+        self.sessions = sessions.to_vec();
+        Ok(())
+    }
+
+    /// Starts calls for a window.
+    pub(super) fn begin(&mut self, cx: &mut Context<'_, Self>, end_ns: u64) {
+        self.tally = Tally::default();
+        (self.answered, self.mismatched, self.started) = (0, 0, 0);
+        self.batches.iter_mut().for_each(|batch| batch.left = 0);
+        self.used = self.limit.get().min(self.sessions.len());
+        self.end_ns = end_ns;
+        self.started_ns = clock::now_ns();
+        self.ended_ns = self.started_ns;
+        for batch in 0..self.batches.len() {
+            self.start_batch(cx, batch, self.started_ns);
+        }
+    }
+
+    /// Returns true if the window is over.
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.active == 0
+    }
+
+    /// Marks calls that end from now on as too late.
+    pub(super) fn give_up(&mut self, patience: Duration) {
+        self.is_given_up = Some(patience);
+        self.end_ns = 0;
+    }
+
+    #[inline]
+    fn start_batch(&mut self, cx: &mut Context<'_, Self>, batch: usize, now_ns: u64) {
+        let Batch { first, count, .. } = self.batches[batch];
+        for place in first..first + count {
+            if !self.start_call(cx, place as usize, now_ns) {
+                return;
+            }
+            self.batches[batch].left += 1;
+        }
+    }
+
+    #[inline]
+    fn start_call(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) -> bool {
+        let chosen = self.choose(index);
+        let place = &mut self.places[index];
+        let Some((mut request, response)) = place.buffers.take() else { return false };
+        place.stamp = self.next_call;
+        place.started_ns = now_ns;
+        self.next_call += 1;
+        self.workload.exchange.stamp(&mut request, place.stamp);
+        let method = self.workload.exchange.method();
+        self.started += 1;
+        match cx
+            .call(chosen, method, request)
+            .into_buffer(response)
+            .then(move |load, cx, reply| load.on_reply(cx, reply, index))
+        {
+            Ok(()) => self.active += 1,
+            Err(rejected) => {
+                self.tally.fail(&rejected.error);
+                self.end_ns = 0;
+                self.places[index].buffers = rejected.request.zip(rejected.response);
+                return false;
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn choose(&mut self, place: usize) -> SessionId {
+        match self.workload.choice {
+            Choice::InTurn => self.places[place].session,
+            Choice::Random => {
+                self.random = next_random(self.random);
+                let count = self.used as u64;
+                self.sessions[(((self.random >> 32) * count) >> 32) as usize]
+            }
+        }
+    }
+
+    #[inline]
+    fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
+        self.active -= 1;
+        let now_ns = self.now_ns(cx);
+        let place = &mut self.places[index];
+        if let Err(failure) = &reply.outcome {
+            match self.is_given_up {
+                Some(patience) => self.tally.give_up(failure.execution, patience),
+                None => self.tally.fail(failure),
+            }
+            // A single failure spoils the measurement, so no further call starts; calls in flight still
+            // end.
+            self.end_ns = 0;
+        } else {
+            let is_right =
+                self.workload.exchange.is_right(&reply.response, self.workload.size, place.stamp);
+            self.answered += 1;
+            self.mismatched += u64::from(!is_right);
+            if self.workload.is_timed {
+                self.tally.latencies.record(now_ns.saturating_sub(place.started_ns));
+            }
+        }
+        place.buffers = Some((reply.request, reply.response));
+        let batch = place.batch as usize;
+        self.batches[batch].left -= 1;
+        if self.batches[batch].left == 0 && now_ns < self.end_ns {
+            self.start_batch(cx, batch, now_ns);
+        }
+    }
+
+    /// Returns the time. With one timed call in flight, every call needs a reading of the clock: the end
+    /// of a call is the start of the next, as in the bare medium's ping-pong. With many calls in flight,
+    /// the event loop's reading at the start of its turn is precise enough and free.
+    #[inline]
+    fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
+        let is_precise = self.workload.is_timed && self.workload.in_flight == 1;
+        if is_precise { clock::now_ns() } else { cx.now_ns() }
+    }
+
+    /// Ends the window, and returns its counts.
+    pub(super) fn finish(&mut self) -> Window {
+        self.ended_ns = clock::now_ns();
+        let Tally { failures, latencies, .. } = std::mem::take(&mut self.tally);
+        Window {
+            calls: self.started,
+            checked: self.answered,
+            mismatched: self.mismatched,
+            bytes: self.answered * self.workload.size as u64,
+            elapsed_ns: self.ended_ns - self.started_ns,
+            failures,
+            ..Window::new(self.workload.is_timed.then_some(latencies))
+        }
+    }
+}
+
+impl Place {
+    fn new(
+        cx: &Context<'_, Load>,
+        session: SessionId,
+        batch: u16,
+        workload: &Workload,
+    ) -> Result<Self, Failure> {
+        let mut request = cx.alloc(workload.size).map_err(Failure::because)?;
+        request.set_len(workload.size);
+        Pattern::new(SEED, u64::from(batch)).fill(&mut request);
+        let response_bytes = workload.exchange.response_bytes(workload.size);
+        let response = cx.alloc(response_bytes).map_err(Failure::because)?;
+        let buffers = Some((request, response));
+        Ok(Self { session, batch: batch.into(), stamp: 0, started_ns: 0, buffers })
+    }
+}
+
+impl Exchange {
+    fn method(self) -> u16 {
+        match self {
+            Self::Echo => methods::ECHO,
+            Self::Sample => methods::SAMPLE,
+            Self::Samples => methods::SAMPLES,
+        }
+    }
+
+    /// Returns the length of the response to a request of `size` bytes.
+    fn response_bytes(self, size: usize) -> usize {
+        match self {
+            Self::Echo => size,
+            Self::Sample | Self::Samples => methods::SAMPLE_REPLY_BYTES,
+        }
+    }
+
+    #[inline]
+    fn stamp(self, request: &mut [u8], stamp: u64) {
+        match self {
+            Self::Echo => stamps::write_ends(request, stamp),
+            Self::Sample => stamps::write_all(request, stamp, stamps::SPARSE),
+            Self::Samples => stamps::write_all(request, stamp, stamps::DENSE),
+        }
+    }
+
+    #[inline]
+    fn is_right(self, response: &[u8], size: usize, stamp: u64) -> bool {
+        match self {
+            Self::Echo => response.len() == size && stamps::are_at_ends(response, stamp),
+            Self::Sample => is_sum(response, size, stamp, stamps::SPARSE),
+            Self::Samples => is_sum(response, size, stamp, stamps::DENSE),
+        }
+    }
+}
+
+fn is_sum(response: &[u8], size: usize, stamp: u64, every: usize) -> bool {
+    response == methods::sample_reply(size, stamps::expected(size, stamp, every))
+}
+
+/// Marsaglia's xorshift with Vigna's multiplier: 2 ns, and random enough to spread calls.
+#[inline]
+fn next_random(mut state: u64) -> u64 {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_right__only_for_the_reply_to_this_call() {
+        let mut message = vec![7; 32];
+        Exchange::Echo.stamp(&mut message, 9);
+        assert!(Exchange::Echo.is_right(&message, 32, 9));
+        assert!(!Exchange::Echo.is_right(&message, 32, 10));
+        assert!(!Exchange::Echo.is_right(&message[..31], 32, 9));
+        message[31] ^= 1;
+        assert!(!Exchange::Echo.is_right(&message, 32, 9));
+        let reply = methods::sample_reply(32, stamps::expected(32, 9, stamps::SPARSE));
+        assert!(Exchange::Sample.is_right(&reply, 32, 9));
+        assert!(!Exchange::Sample.is_right(&reply, 32, 8));
+        assert!(!Exchange::Sample.is_right(&reply, 33, 9));
+    }
+
+    #[test]
+    fn next_random__reaches_all_of_many_sessions() {
+        let mut state = SEED;
+        let mut seen = vec![false; 1_000];
+        for _ in 0..20_000 {
+            state = next_random(state);
+            seen[(((state >> 32) * 1_000) >> 32) as usize] = true;
+        }
+        assert!(seen.iter().all(|seen| *seen));
+    }
+}

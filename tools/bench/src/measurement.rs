@@ -1,0 +1,319 @@
+//! Latency, rate and bandwidth: the library beside the bare medium.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::mpsc;
+
+use petrel::Endpoint;
+use petrel_command::failure::Failure;
+use petrel_command::methods;
+use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS};
+use petrel_transport::udp::MTU_CAP_BYTES;
+
+use super::bare::echo::Grouping;
+use super::bare::{bulk, echo, mailbox, ping, ring, socket, stream};
+use super::ends::{Alone, Side};
+use super::figure::{Baseline, Figure, Quantity, Setting};
+use super::library::{Adjust, Answerer, Caller, EndConfig};
+use super::load::{Choice, Exchange, Load, Workload};
+use super::pairs::{Pace, Schedule, alternate};
+use super::stage::{Cores, Stage};
+use crate::args::{BenchTransport, ServerAddress};
+
+/// IPv4 and UDP header.
+const UDP_HEADER_BYTES: usize = 28;
+
+/// Sessions over which many calls are spread, so a call usually finds a free slot.
+const SESSIONS_MAX: u16 = 8;
+
+/// Calls in flight on a session, as in eRPC's measurements (§6.2), and its slots.
+pub(super) const CALLS_PER_SESSION: u16 = 8;
+
+/// The configuration of the library's ends.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) exchange: Exchange,
+    pub(super) sessions: usize,
+    /// Calls in flight per session.
+    pub(super) slots: u16,
+    pub(super) choice: Choice,
+    /// The number of sessions to use; may change between windows.
+    pub(super) limit: Rc<Cell<usize>>,
+    /// Further changes of either end's configuration.
+    pub(super) adjust: Adjust,
+    /// The methods of the server.
+    pub(super) register: fn(&mut Endpoint),
+}
+
+/// The parameters of a measurement.
+#[derive(Clone, Debug)]
+pub(crate) struct Measurement {
+    pub(crate) quantity: Quantity,
+    pub(crate) transport: BenchTransport,
+    pub(crate) cores: Cores,
+    pub(crate) size: usize,
+    pub(crate) in_flight: u16,
+    /// Calls started together.
+    pub(crate) batch: u16,
+    pub(crate) pace: Pace,
+    /// A running server and the number of its endpoint; `None` for a server in this process.
+    pub(crate) connect: Option<(ServerAddress, u16)>,
+}
+
+impl Measurement {
+    /// Runs the measurement. `watch` gets the numbers of finished and of all pairs of windows.
+    pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
+        match &self.connect {
+            Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
+            None => self.on(
+                &Stage::new(self.cores, self.pace.is_realtime)?,
+                Baseline::BareMedium,
+                |setting| setting,
+                watch,
+            ),
+        }
+    }
+
+    /// Measures with the two ends in this process, beside a baseline on the bare medium.
+    pub(super) fn on(
+        &self,
+        stage: &Stage,
+        baseline: Baseline,
+        describe: impl FnOnce(Setting) -> Setting,
+        watch: impl FnMut(u32, u32),
+    ) -> Result<Figure, Failure> {
+        let mut library = self.library(stage, &self.shape())?;
+        let mut bare = self.bare(stage, baseline)?;
+        let beside: &mut dyn Side = bare.as_mut();
+        self.compare(stage, (library.as_mut(), Some((beside, baseline))), describe, watch)
+    }
+
+    /// Measures the library beside another side.
+    pub(super) fn compare(
+        &self,
+        stage: &Stage,
+        (library, beside): (&mut dyn Side, Option<(&mut dyn Side, Baseline)>),
+        describe: impl FnOnce(Setting) -> Setting,
+        mut watch: impl FnMut(u32, u32),
+    ) -> Result<Figure, Failure> {
+        let (beside, baseline) = beside.unzip();
+        let probe = stage.probe()?;
+        let schedule = self.schedule();
+        let pairs = alternate(schedule, library, beside, probe.as_ref(), |done| {
+            watch(done, schedule.pairs);
+        })?;
+        let setting = Setting {
+            cores: Some(stage.cores().count()),
+            cpus: stage.cpus(),
+            baseline,
+            ..self.setting()
+        };
+        Ok(Figure::new(self.quantity, describe(setting), pairs))
+    }
+
+    /// Measures the library alone, because the server is another process.
+    fn with_server(
+        &self,
+        server: &ServerAddress,
+        endpoint: u16,
+        mut watch: impl FnMut(u32, u32),
+    ) -> Result<Figure, Failure> {
+        let mut last = Failure::because(format!("{server} has no address"));
+        for address in server.resolve()? {
+            let mut caller = match self.caller((address, endpoint), &self.shape(), &mut || ()) {
+                Ok(caller) => Alone(caller),
+                Err(failure) => {
+                    last = failure;
+                    continue;
+                }
+            };
+            let schedule = self.schedule();
+            let pairs = alternate(schedule, &mut caller, None, None, |done| {
+                watch(done, schedule.pairs);
+            })?;
+            return Ok(Figure::new(self.quantity, self.setting(), pairs));
+        }
+        Err(last)
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::new(self.pace)
+    }
+
+    /// Creates the two ends of the library.
+    pub(super) fn library(&self, stage: &Stage, shape: &Shape) -> Result<Box<dyn Side>, Failure> {
+        let [_, far] = stage.addresses;
+        let Shape { adjust, register, .. } = *shape;
+        let config = EndConfig { adjust, ..EndConfig::new(self.transport, far) };
+        let (sender, receiver) = mpsc::channel();
+        let serve = move || {
+            let answerer = Answerer::start((far, 0).into(), &config, register)?;
+            // The result is received in any case.
+            let _ = sender.send(answerer.address());
+            Ok(answerer)
+        };
+        stage.set(serve, |meanwhile| {
+            let address = receiver.recv().map_err(Failure::because)?;
+            self.caller((address, 0), shape, meanwhile)
+        })
+    }
+
+    fn caller(
+        &self,
+        server: (SocketAddr, u16),
+        shape: &Shape,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<Caller<Load>, Failure> {
+        let config = EndConfig {
+            slots: shape.slots,
+            credits: self.in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16),
+            adjust: shape.adjust,
+            ..EndConfig::towards(self.transport, server.0.ip())
+        };
+        let load = Load::new(self.workload(shape), Rc::clone(&shape.limit));
+        let mut caller = Caller::start(server.0, &config, load)?;
+        caller.open(server, shape.sessions, meanwhile)?;
+        caller.endpoint.with(|load, cx| load.set_sessions(cx, &caller.sessions))?;
+        Ok(caller)
+    }
+
+    /// Returns the default configuration of the library's ends.
+    pub(super) fn shape(&self) -> Shape {
+        Shape {
+            exchange: match self.quantity {
+                Quantity::Latency | Quantity::Rate => Exchange::Echo,
+                Quantity::Bandwidth => Exchange::Sample,
+            },
+            sessions: self.sessions().into(),
+            slots: self.slots(self.sessions()),
+            choice: Choice::InTurn,
+            limit: Rc::new(Cell::new(usize::MAX)),
+            adjust: |_| (),
+            register: methods::register,
+        }
+    }
+
+    fn workload(&self, shape: &Shape) -> Workload {
+        Workload {
+            exchange: shape.exchange,
+            size: self.size,
+            in_flight: self.in_flight,
+            batch: self.batch,
+            choice: shape.choice,
+            is_timed: self.quantity == Quantity::Latency,
+        }
+    }
+
+    fn sessions(&self) -> u16 {
+        self.in_flight.div_ceil(CALLS_PER_SESSION).clamp(1, SESSIONS_MAX)
+    }
+
+    /// Returns the slots per session with which no call waits, if the calls are spread over `sessions`.
+    pub(super) fn slots(&self, sessions: u16) -> u16 {
+        let wanted = self.in_flight.div_ceil(sessions);
+        // With 64 slots and more, the endpoint reserves one for health checks.
+        let kept = u16::from(wanted >= SLOTS_WITH_RESERVE_MIN);
+        (wanted + kept).clamp(CALLS_PER_SESSION, SLOTS_MAX).next_power_of_two()
+    }
+
+    /// Creates the two ends of the bare medium.
+    fn bare(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
+        let Self { size, in_flight, .. } = *self;
+        match (self.transport, self.quantity) {
+            (BenchTransport::Shm, Quantity::Latency) => {
+                let (drive, serve) = mailbox::ends(size);
+                stage.set(move || Ok(serve), move |_| Ok(drive))
+            }
+            (BenchTransport::Shm, Quantity::Rate) => {
+                let (drive, serve) = ring::ends(size, in_flight);
+                stage.set(move || Ok(serve), move |_| Ok(drive))
+            }
+            (BenchTransport::Shm, Quantity::Bandwidth) => {
+                let (drive, serve) = bulk::ends(size);
+                stage.set(move || Ok(serve), move |_| Ok(drive))
+            }
+            (BenchTransport::Udp, _) => self.bare_udp(stage, baseline),
+        }
+    }
+
+    /// The far thread creates the far socket, possibly in another network namespace.
+    fn bare_udp(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
+        let [near, far] = stage.addresses;
+        let Self { quantity, size, in_flight, .. } = *self;
+        let datagram_bytes = MTU_CAP_BYTES - UDP_HEADER_BYTES;
+        let grouping = match baseline {
+            Baseline::SingleDatagrams => Grouping::Singles,
+            _ => Grouping::Runs,
+        };
+        let near = socket::bind(near)?;
+        let client = near.local_addr()?;
+        let (sender, receiver) = mpsc::channel();
+        let bind_far = move || {
+            let socket = socket::bind(far)?;
+            // The result is received in any case.
+            let _ = sender.send(socket.local_addr()?);
+            Ok::<_, Failure>(socket)
+        };
+        let server = || receiver.recv().map_err(Failure::because);
+        match quantity {
+            Quantity::Latency => stage.set(
+                move || ping::Pong::new(bind_far()?, client),
+                |_| ping::Ping::new(near, server()?, size),
+            ),
+            Quantity::Rate => stage.set(
+                move || echo::Echo::new(bind_far()?, client, size, grouping),
+                |_| echo::Caller::new(near, server()?, size, in_flight, grouping),
+            ),
+            Quantity::Bandwidth => stage.set(
+                move || stream::Receiver::new(bind_far()?, client, size, datagram_bytes),
+                |_| stream::Sender::new(near, server()?, size, datagram_bytes),
+            ),
+        }
+    }
+
+    fn setting(&self) -> Setting {
+        Setting {
+            bench: self.quantity.name(),
+            transport: self.transport.name(),
+            network: None,
+            cores: None,
+            cpus: None,
+            size_bytes: self.size,
+            in_flight: self.in_flight,
+            batch: self.batch,
+            sessions: self.sessions().into(),
+            factor: None,
+            congestion: None,
+            busy: None,
+            instead: None,
+            baseline: None,
+            command: self.command(),
+        }
+    }
+
+    /// Returns the command that repeats the measurement.
+    pub(super) fn command(&self) -> String {
+        let cores = match (&self.connect, self.cores) {
+            (None, Cores::One) => " --cores 1",
+            _ => "",
+        };
+        let batch = match self.quantity {
+            Quantity::Rate => format!(" --batch {}", self.batch),
+            _ => String::new(),
+        };
+        let connect = match &self.connect {
+            Some((server, 0)) => format!(" --connect {server}"),
+            Some((server, endpoint)) => format!(" --connect {server} --endpoint {endpoint}"),
+            None => String::new(),
+        };
+        format!(
+            "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores}{}{connect}",
+            self.quantity.name(),
+            self.transport.name(),
+            self.size,
+            self.in_flight,
+            self.pace.flags(),
+        )
+    }
+}

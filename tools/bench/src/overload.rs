@@ -1,0 +1,348 @@
+//! An overloaded server on this machine: two processes, calls in an open loop, and workers that sleep
+//! for every request. So the capacity of the workers is small beside that of the event loop.
+//!
+//! The capacity is measured first, with enough calls outstanding to keep all workers busy. The rest is
+//! as in the experiment of the same name (`docs/overload.md`).
+
+mod client;
+mod server;
+mod wire;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment};
+use petrel::Endpoint;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
+use petrel_sim::experiment::overload::Policy;
+use serde::{Deserialize, Serialize};
+
+use self::client::{Arrivals, Demand, Outcomes};
+pub(super) use self::server::run as run_server;
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::output::latency::LatencySummary;
+use petrel_command::units::{exact_duration, format_ns};
+
+use self::wire::Done;
+use super::library::{Caller, EndConfig};
+use super::process::{Process, parse};
+use crate::args::{BenchOverloadArgs, WorkArgs};
+
+/// The warm-up takes this fraction of the measured time.
+const WARM_UP_SHARE: u32 = 4;
+
+/// Calls per worker that keep the worker busy while answers are in flight.
+const CALLS_PER_WORKER: u16 = 4;
+
+const CAPACITY_ATTEMPTS: usize = 3;
+
+/// The figures of one policy under one load.
+#[derive(Clone, Debug, Serialize)]
+struct Figure {
+    bench: &'static str,
+    transport: &'static str,
+    policy: &'static str,
+    back_pressure: bool,
+    workers: u16,
+    /// Measured capacity of the server, in answers per second.
+    capacity_per_s: f64,
+    /// Offered load divided by the capacity.
+    load: f64,
+    offered_per_s: f64,
+    /// Answers in time, per second.
+    goodput_per_s: f64,
+    of_capacity: f64,
+    /// Goodput divided by the best of this policy at any load.
+    of_best: f64,
+    latency: Option<LatencySummary>,
+    refusal: Option<LatencySummary>,
+    offered: u64,
+    good: u64,
+    late: u64,
+    refused: u64,
+    expired: u64,
+    held_back: u64,
+    unsent: u64,
+    wrong: u64,
+    /// Requests executed, from the first call of the figure to the last, and the executed requests that
+    /// ended too late.
+    executed: u64,
+    wasted: u64,
+    /// Mean time that a worker was busy with a request.
+    service_ns: u64,
+    command: String,
+}
+
+/// A server process, and sessions to it.
+struct Pair {
+    _process: Process,
+    caller: Caller,
+    /// A session for questions that must not wait behind calls.
+    side: SessionId,
+}
+
+#[derive(Deserialize)]
+struct Ready {
+    address: SocketAddr,
+}
+
+/// Runs the benchmark and prints its figures.
+pub(super) fn run(args: &BenchOverloadArgs, output: Output) -> Result<Outcome, Failure> {
+    check(args)?;
+    let capacity_per_s = Pair::start(args, Policy::None)?.capacity_per_s(args)?;
+    let mut figures = Vec::new();
+    for &policy in &args.policy {
+        let mut pair = Pair::start(args, policy)?;
+        for back_pressure in [false, true] {
+            let series = pair.series(args, policy, back_pressure, capacity_per_s)?;
+            series.iter().try_for_each(|figure| output.record(figure))?;
+            figures.extend(series);
+        }
+    }
+    show(&figures, args, output)?;
+    let is_flawless = figures.iter().all(|figure| figure.wrong == 0);
+    Ok(if is_flawless { Outcome::Success } else { Outcome::Failure })
+}
+
+fn check(args: &BenchOverloadArgs) -> Result<(), Failure> {
+    let (service, slo) = (args.work.service, args.slo);
+    match service.is_zero() || args.duration.is_zero() || slo <= service {
+        true => {
+            Err(Failure::because("--service and --duration are above zero, and --slo above both"))
+        }
+        false => Ok(()),
+    }
+}
+
+impl Pair {
+    fn start(args: &BenchOverloadArgs, policy: Policy) -> Result<Self, Failure> {
+        let WorkArgs { workers, service, target } = args.work;
+        let (workers, service) = (workers.to_string(), exact_duration(service));
+        let target = exact_duration(target);
+        let transport = args.transport.name();
+        let mut process = Process::start(&[
+            "bench",
+            "overload-server",
+            "--json",
+            "--transport",
+            transport,
+            "--policy",
+            policy.name(),
+            "--workers",
+            &workers,
+            "--service",
+            &service,
+            "--target",
+            &target,
+        ])?;
+        let Ready { address } = parse(&process.line()?)?;
+        let config = EndConfig {
+            // The two ends sleep when they can: the scheduler preempts a polling thread more often on a
+            // busy machine.
+            adjust: |config: &mut EndpointConfig| {
+                config.host.shm.never_sleeps = false;
+                config.idle = IdlePolicy::default();
+            },
+            ..EndConfig::towards(args.transport, address.ip())
+        };
+        let mut caller = Caller::start(address, &config, ())?;
+        caller.open((address, 0), usize::from(args.sessions) + 1, || ())?;
+        let side =
+            caller.sessions.pop().ok_or_else(|| Failure::because("no session was opened"))?;
+        Ok(Self { _process: process, caller, side })
+    }
+
+    fn endpoint(&mut self) -> &mut Endpoint {
+        &mut self.caller.endpoint
+    }
+
+    /// Returns the capacity of permanently busy workers: the maximum of some attempts, because other
+    /// load of the machine only reduces the figure.
+    fn capacity_per_s(&mut self, args: &BenchOverloadArgs) -> Result<f64, Failure> {
+        let calls = args.work.workers.saturating_mul(CALLS_PER_WORKER);
+        let demand = Demand { has_deadlines: false, ..demand(args, Arrivals::Closed { calls }) };
+        let mut most = 0;
+        for _ in 0..CAPACITY_ATTEMPTS {
+            let (outcomes, _) = self.measure(demand)?;
+            most = most.max(outcomes.good + outcomes.late);
+            if outcomes.wrong > 0 {
+                return Err(Failure::because("what the server can do was not seen: wrong answers"));
+            }
+        }
+        match most {
+            0 => Err(Failure::because("the server has answered nothing")),
+            _ => Ok(most as f64 / args.duration.as_secs_f64()),
+        }
+    }
+
+    fn series(
+        &mut self,
+        args: &BenchOverloadArgs,
+        policy: Policy,
+        back_pressure: bool,
+        capacity_per_s: f64,
+    ) -> Result<Vec<Figure>, Failure> {
+        let loads = args.load.iter().map(|&percent| f64::from(percent) / 100.0);
+        let figures = loads.map(|load| {
+            let gap_mean_ns = 1e9 / (capacity_per_s * load);
+            let demand = Demand {
+                has_deadlines: policy.has_deadlines(),
+                has_back_pressure: back_pressure,
+                ..demand(args, Arrivals::Poisson { gap_mean_ns })
+            };
+            let (outcomes, done) = self.measure(demand)?;
+            Ok(figure(args, policy, demand, (load, capacity_per_s), &outcomes, done))
+        });
+        let mut figures = figures.collect::<Result<Vec<_>, Failure>>()?;
+        let best =
+            figures.iter().map(|figure| figure.goodput_per_s).fold(f64::MIN_POSITIVE, f64::max);
+        figures.iter_mut().for_each(|figure| figure.of_best = figure.goodput_per_s / best);
+        Ok(figures)
+    }
+
+    fn measure(&mut self, demand: Demand) -> Result<(Outcomes, Done), Failure> {
+        self.take()?;
+        let outcomes = client::run(&mut self.caller.endpoint, &self.caller.sessions, demand, 1)?;
+        if !outcomes.is_balanced() {
+            return Err(Failure::because("an internal error: calls were lost count of"));
+        }
+        Ok((outcomes, self.take()?))
+    }
+
+    /// Returns the server's counts since the last question.
+    fn take(&mut self) -> Result<Done, Failure> {
+        let side = self.side;
+        let bytes = self.endpoint().call(side, wire::TAKE, &[]).wait()?;
+        Done::from_bytes(&bytes).ok_or_else(|| Failure::because("the server's account is wrong"))
+    }
+}
+
+fn demand(args: &BenchOverloadArgs, arrivals: Arrivals) -> Demand {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    Demand {
+        arrivals,
+        warm_up_ns: ns(args.duration / WARM_UP_SHARE),
+        measured_ns: ns(args.duration),
+        slo_ns: ns(args.slo),
+        has_deadlines: true,
+        has_back_pressure: false,
+    }
+}
+
+fn figure(
+    args: &BenchOverloadArgs,
+    policy: Policy,
+    demand: Demand,
+    (load, capacity_per_s): (f64, f64),
+    outcomes: &Outcomes,
+    done: Done,
+) -> Figure {
+    let per_s = |count: u64| count as f64 / args.duration.as_secs_f64();
+    let goodput_per_s = per_s(outcomes.good);
+    Figure {
+        bench: "overload",
+        transport: args.transport.name(),
+        policy: policy.name(),
+        back_pressure: demand.has_back_pressure,
+        workers: args.work.workers,
+        capacity_per_s,
+        load,
+        offered_per_s: per_s(outcomes.offered),
+        goodput_per_s,
+        of_capacity: goodput_per_s / capacity_per_s,
+        of_best: 1.0,
+        latency: outcomes.latency.summary(),
+        refusal: outcomes.refusal.summary(),
+        offered: outcomes.offered,
+        good: outcomes.good,
+        late: outcomes.late,
+        refused: outcomes.refused,
+        expired: outcomes.expired,
+        held_back: outcomes.held_back,
+        unsent: outcomes.unsent,
+        wrong: outcomes.wrong,
+        executed: done.executed,
+        wasted: done.wasted,
+        service_ns: done.busy_ns / done.executed.max(1),
+        command: command(args),
+    }
+}
+
+fn command(args: &BenchOverloadArgs) -> String {
+    let list = |values: Vec<String>| values.join(",");
+    let BenchOverloadArgs { transport, load, policy, slo, sessions, duration, work } = args;
+    let WorkArgs { workers, service, target } = work;
+    format!(
+        "petrel bench overload --transport {} --load {} --policy {} --slo {} --sessions {sessions} \
+         --duration {} --workers {workers} --service {} --target {}",
+        transport.name(),
+        list(load.iter().map(u16::to_string).collect()),
+        list(policy.iter().map(|policy| policy.name().to_owned()).collect()),
+        exact_duration(*slo),
+        exact_duration(*duration),
+        exact_duration(*service),
+        exact_duration(*target),
+    )
+}
+
+const HEADER: [&str; 16] = [
+    "policy",
+    "back-pressure",
+    "load",
+    "goodput/s",
+    "of best",
+    "of capacity",
+    "p50",
+    "p99",
+    "p99.9",
+    "late",
+    "refused",
+    "refusal p99",
+    "expired",
+    "held back",
+    "executed",
+    "wasted",
+];
+
+fn show(figures: &[Figure], args: &BenchOverloadArgs, output: Output) -> Result<(), Failure> {
+    let mut table = output.table(&HEADER);
+    for figure in figures {
+        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
+        table.add_row(cells(figure).into_iter().map(right));
+    }
+    output.line(table)?;
+    output.line(format!(
+        "{} workers, {} each; answers within {}, all checked. Latency: of the calls that were answered, from \
+         when they were asked for.\nAgain:\n  {}",
+        args.work.workers,
+        exact_duration(args.work.service),
+        exact_duration(args.slo),
+        command(args)
+    ))?;
+    Ok(())
+}
+
+fn cells(figure: &Figure) -> [String; 16] {
+    let latency = |ns: fn(&LatencySummary) -> u64| figure.latency.as_ref().map(ns).map(format_ns);
+    let refusal = figure.refusal.as_ref().map(|summary| format_ns(summary.p99_ns));
+    [
+        figure.policy.to_owned(),
+        if figure.back_pressure { "on" } else { "off" }.to_owned(),
+        format!("{:.1}", figure.load),
+        format!("{:.0}", figure.goodput_per_s),
+        format!("{:.3}", figure.of_best),
+        format!("{:.3}", figure.of_capacity),
+        latency(|summary| summary.p50_ns).unwrap_or_default(),
+        latency(|summary| summary.p99_ns).unwrap_or_default(),
+        latency(|summary| summary.p999_ns).unwrap_or_default(),
+        figure.late.to_string(),
+        figure.refused.to_string(),
+        refusal.unwrap_or_default(),
+        figure.expired.to_string(),
+        figure.held_back.to_string(),
+        figure.executed.to_string(),
+        figure.wasted.to_string(),
+    ]
+}

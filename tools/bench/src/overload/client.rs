@@ -1,0 +1,343 @@
+//! The client's side: calls in an open or a closed loop, and the outcome of each.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use petrel::endpoint::{CallOptions, SessionId};
+use petrel::overload::{ConcurrencyLimit, Permit};
+use petrel::{Context, Endpoint, Error, Execution, MsgBuf, Reply, Status};
+use petrel_command::failure::Failure;
+use petrel_command::output::latency::Latencies;
+use petrel_sim::Rng;
+
+use super::wire;
+
+/// Time for calls to end after the last one was due.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The endpoint's longest sleep: then the loop checks for the end of the run.
+const NAP: Duration = Duration::from_millis(1);
+
+/// The offered load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    pub(super) arrivals: Arrivals,
+    pub(super) warm_up_ns: u64,
+    pub(super) measured_ns: u64,
+    /// Time within which an answer is useful.
+    pub(super) slo_ns: u64,
+    /// Whether calls carry this time as their deadline.
+    pub(super) has_deadlines: bool,
+    pub(super) has_back_pressure: bool,
+}
+
+/// The arrival process of calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arrivals {
+    /// Independent arrivals, with this mean gap.
+    Poisson { gap_mean_ns: f64 },
+    /// A constant number of calls in flight.
+    Closed { calls: u16 },
+}
+
+/// The outcomes of the calls due in the measured time.
+pub(super) struct Outcomes {
+    pub(super) offered: u64,
+    pub(super) good: u64,
+    pub(super) late: u64,
+    pub(super) refused: u64,
+    pub(super) expired: u64,
+    pub(super) held_back: u64,
+    pub(super) unsent: u64,
+    /// Wrong answers, and unexpected failures.
+    pub(super) wrong: u64,
+    /// Latencies of answered calls, from their due time.
+    pub(super) latency: Latencies,
+    /// Latencies of calls that the server refused.
+    pub(super) refusal: Latencies,
+}
+
+/// The calls of one figure.
+pub(super) struct Load {
+    demand: Demand,
+    sessions: Vec<SessionId>,
+    state: RefCell<State>,
+}
+
+struct State {
+    rng: Rng,
+    begin_ns: u64,
+    /// The time that the next call is due.
+    next_ns: f64,
+    number: u64,
+    pending: usize,
+    /// One limit per session.
+    limits: Vec<ConcurrencyLimit>,
+    outcomes: Outcomes,
+    spare: Vec<(MsgBuf, MsgBuf)>,
+}
+
+struct Call {
+    asked_ns: u64,
+    counts: bool,
+    expected: [u8; wire::REPLY_BYTES],
+    permit: Option<(usize, Permit)>,
+}
+
+/// The report on a call's end to the limit.
+type Says = fn(&mut ConcurrencyLimit, Permit, u64);
+
+/// Makes the calls of a figure, and waits until all have ended.
+pub(super) fn run(
+    endpoint: &mut Endpoint,
+    sessions: &[SessionId],
+    demand: Demand,
+    seed: u64,
+) -> Result<Outcomes, Failure> {
+    let load = Rc::new(Load::new(demand, sessions.to_vec(), seed, endpoint.context().now_ns()));
+    load.begin(&mut endpoint.context());
+    let end = Instant::now() + load.whole() + PATIENCE;
+    let turn = |_: &mut (), cx: &mut Context<'_>| {
+        load.act(cx);
+        load.is_over(cx.now_ns())
+    };
+    loop {
+        // The event loop turns at least once, however short the nap is.
+        endpoint.run_once();
+        let nap = load.nap(endpoint.context().now_ns());
+        if endpoint.run_for(nap, turn) {
+            break;
+        }
+        if Instant::now() > end {
+            let text = format!("{} calls have not ended within {PATIENCE:?}", load.pending());
+            return Err(Failure::because(text));
+        }
+    }
+    Rc::into_inner(load)
+        .map(|load| load.state.into_inner().outcomes)
+        .ok_or_else(|| Failure::because("a call that has ended is still there"))
+}
+
+impl Load {
+    fn new(demand: Demand, sessions: Vec<SessionId>, seed: u64, now_ns: u64) -> Self {
+        let limits = sessions.iter().map(|_| ConcurrencyLimit::new(Default::default())).collect();
+        let state = State {
+            rng: Rng::new(seed),
+            begin_ns: now_ns,
+            next_ns: now_ns as f64,
+            number: 0,
+            pending: 0,
+            limits,
+            outcomes: Outcomes::new(),
+            spare: Vec::new(),
+        };
+        Self { demand, sessions, state: RefCell::new(state) }
+    }
+
+    fn begin(self: &Rc<Self>, cx: &mut Context<'_>) {
+        match self.demand.arrivals {
+            Arrivals::Poisson { gap_mean_ns } => self.state.borrow_mut().schedule_next(gap_mean_ns),
+            Arrivals::Closed { calls } => (0..calls).for_each(|_| self.call(cx, cx.now_ns())),
+        }
+    }
+
+    /// Makes the due calls.
+    fn act(self: &Rc<Self>, cx: &mut Context<'_>) {
+        let Arrivals::Poisson { gap_mean_ns } = self.demand.arrivals else { return };
+        while let Some(asked_ns) = self.next_due(cx.now_ns(), gap_mean_ns) {
+            self.call(cx, asked_ns);
+        }
+    }
+
+    fn next_due(&self, now_ns: u64, gap_mean_ns: f64) -> Option<u64> {
+        let mut state = self.state.borrow_mut();
+        let asked_ns = state.next_ns as u64;
+        if asked_ns > now_ns || asked_ns >= self.end_ns(&state) {
+            return None;
+        }
+        state.schedule_next(gap_mean_ns);
+        Some(asked_ns)
+    }
+
+    fn whole(&self) -> Duration {
+        Duration::from_nanos(self.demand.warm_up_ns + self.demand.measured_ns)
+    }
+
+    /// Returns how long the endpoint may sleep: until the next call is due, unless a packet arrives
+    /// earlier.
+    fn nap(&self, now_ns: u64) -> Duration {
+        let state = self.state.borrow();
+        let next_ns = state.next_ns as u64;
+        match self.demand.arrivals {
+            Arrivals::Poisson { .. } if next_ns < self.end_ns(&state) => {
+                NAP.min(Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+            }
+            _ => NAP,
+        }
+    }
+
+    fn end_ns(&self, state: &State) -> u64 {
+        state.begin_ns + self.demand.warm_up_ns + self.demand.measured_ns
+    }
+
+    fn is_over(&self, now_ns: u64) -> bool {
+        let state = self.state.borrow();
+        now_ns >= self.end_ns(&state) && state.pending == 0
+    }
+
+    fn pending(&self) -> usize {
+        self.state.borrow().pending
+    }
+
+    fn call(self: &Rc<Self>, cx: &mut Context<'_>, asked_ns: u64) {
+        let counts = asked_ns >= self.state.borrow().begin_ns + self.demand.warm_up_ns;
+        self.count(counts, |outcomes| outcomes.offered += 1);
+        let place = self.state.borrow_mut().rng.below(self.sessions.len() as u64) as usize;
+        let Ok(permit) = self.permit(place, cx.now_ns()) else {
+            return self.count(counts, |outcomes| outcomes.held_back += 1);
+        };
+        let Some((mut request, response)) = self.take_buffers(cx) else {
+            return self.count(counts, |outcomes| outcomes.unsent += 1);
+        };
+        let expected = self.write(&mut request, asked_ns, cx.now_ns());
+        let call = Call { asked_ns, counts, expected, permit };
+        self.state.borrow_mut().pending += 1;
+        let load = Rc::clone(self);
+        let end = move |cx: &mut Context<'_>, reply| load.end(cx, reply, call);
+        let (session, options) = (self.sessions[place], self.options(asked_ns));
+        if let Err(rejected) = cx
+            .call(session, wire::WORK, request)
+            .into_buffer(response)
+            .options(options)
+            .then(move |_, cx, reply| end(cx, reply))
+        {
+            self.unsent(counts, &rejected.error);
+        }
+    }
+
+    fn options(&self, asked_ns: u64) -> CallOptions {
+        match self.demand.has_deadlines {
+            true => CallOptions::new().deadline_ns(asked_ns + self.demand.slo_ns),
+            false => CallOptions::new(),
+        }
+    }
+
+    /// Returns a permit if back-pressure demands one; an error if the limit refuses.
+    fn permit(&self, place: usize, now_ns: u64) -> Result<Option<(usize, Permit)>, ()> {
+        if !self.demand.has_back_pressure {
+            return Ok(None);
+        }
+        let permit = self.state.borrow_mut().limits[place].try_start(now_ns);
+        permit.map(|permit| Some((place, permit))).ok_or(())
+    }
+
+    fn take_buffers(&self, cx: &Context<'_>) -> Option<(MsgBuf, MsgBuf)> {
+        if let Some(spare) = self.state.borrow_mut().spare.pop() {
+            return Some(spare);
+        }
+        let mut request = cx.alloc(wire::REQUEST_BYTES).ok()?;
+        request.set_len(wire::REQUEST_BYTES);
+        Some((request, cx.alloc(wire::REPLY_BYTES).ok()?))
+    }
+
+    fn write(&self, request: &mut [u8], asked_ns: u64, now_ns: u64) -> [u8; wire::REPLY_BYTES] {
+        let mut state = self.state.borrow_mut();
+        state.number += 1;
+        // The time on the clock that the two processes share.
+        let worthless_ns = wire::now_ns() + self.demand.slo_ns - now_ns.saturating_sub(asked_ns);
+        wire::write_request(request, worthless_ns, state.number);
+        wire::reply_to(request)
+    }
+
+    fn unsent(&self, counts: bool, error: &Error) {
+        self.state.borrow_mut().pending -= 1;
+        self.count(counts, |outcomes| match error.status {
+            // The session's queue is full.
+            Status::ResourceExhausted => outcomes.unsent += 1,
+            _ => outcomes.wrong += 1,
+        });
+    }
+
+    fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: Call) {
+        let now_ns = cx.now_ns();
+        let taken_ns = now_ns.saturating_sub(call.asked_ns);
+        let says = match reply.message() {
+            Ok(answer) => self.answered(answer, &call, taken_ns),
+            Err(failure) => self.failed(failure, &call, taken_ns),
+        };
+        let mut state = self.state.borrow_mut();
+        state.pending -= 1;
+        state.spare.push((reply.request, reply.response));
+        if let Some((place, permit)) = call.permit {
+            says(&mut state.limits[place], permit, now_ns);
+        }
+        let goes_on = now_ns < self.end_ns(&state);
+        drop(state);
+        if goes_on && matches!(self.demand.arrivals, Arrivals::Closed { .. }) {
+            self.call(cx, now_ns);
+        }
+    }
+
+    fn answered(&self, answer: &[u8], call: &Call, taken_ns: u64) -> Says {
+        self.count(call.counts, |outcomes| {
+            if answer != call.expected {
+                outcomes.wrong += 1;
+                return;
+            }
+            let is_good = taken_ns <= self.demand.slo_ns;
+            *if is_good { &mut outcomes.good } else { &mut outcomes.late } += 1;
+            outcomes.latency.record(taken_ns);
+        });
+        ConcurrencyLimit::succeeded
+    }
+
+    fn failed(&self, failure: &petrel::Error, call: &Call, taken_ns: u64) -> Says {
+        self.count(call.counts, |outcomes| {
+            if failure.execution == Execution::Refused {
+                outcomes.refusal.record(taken_ns);
+            }
+            match failure.status {
+                Status::ResourceExhausted => outcomes.refused += 1,
+                Status::DeadlineExceeded => outcomes.expired += 1,
+                _ => outcomes.wrong += 1,
+            }
+        });
+        match failure.execution {
+            // A call that expired unsent carries no information about the server.
+            Execution::NotSent => ConcurrencyLimit::ended,
+            Execution::MayHaveExecuted => ConcurrencyLimit::timed_out,
+            _ => ConcurrencyLimit::refused,
+        }
+    }
+
+    fn count(&self, counts: bool, add: impl FnOnce(&mut Outcomes)) {
+        if counts {
+            add(&mut self.state.borrow_mut().outcomes);
+        }
+    }
+}
+
+impl State {
+    fn schedule_next(&mut self, gap_mean_ns: f64) {
+        const STEPS: f64 = (1u64 << 53) as f64;
+        // A random number above zero and at most one.
+        let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / STEPS;
+        self.next_ns -= gap_mean_ns * uniform.ln();
+    }
+}
+
+impl Outcomes {
+    fn new() -> Self {
+        let (latency, refusal) = (Latencies::default(), Latencies::default());
+        let (offered, good, late, refused, expired) = Default::default();
+        let (held_back, unsent, wrong) = Default::default();
+        Self { offered, good, late, refused, expired, held_back, unsent, wrong, latency, refusal }
+    }
+
+    /// Returns true if every offered call has exactly one outcome.
+    pub(super) fn is_balanced(&self) -> bool {
+        let ends = [self.good, self.late, self.refused, self.expired, self.held_back];
+        self.offered == ends.iter().sum::<u64>() + self.unsent + self.wrong
+    }
+}

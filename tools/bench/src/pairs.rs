@@ -1,0 +1,239 @@
+//! Two sides in alternating windows, and the evaluation of the pairs of windows.
+//!
+//! The order is A B A B: a disturbance of a second slows both sides. Every pair yields a ratio; the
+//! median of the ratios is the result, so a few disturbed pairs do not count. Before, between and after
+//! the windows of a pair the CPUs' distance is probed: a pair with a changed distance is dropped.
+
+use std::thread;
+use std::time::Duration;
+
+use petrel_command::failure::Failure;
+use petrel_command::units::exact_duration;
+
+use super::ends::Side;
+use super::probe::{Distance, Look, Probe};
+use super::window::Window;
+
+/// Longest warm-up of a side: caches, tables and clocks have settled by then.
+const WARM_UP_MAX: Duration = Duration::from_millis(200);
+
+/// Fewest pairs from which a median is taken.
+const PAIRS_MIN: u32 = 3;
+
+/// If pairs are dropped, more are made, up to this multiple of the wanted number.
+const EXTENSION_MAX: u32 = 2;
+
+/// The length and number of windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Schedule {
+    /// Length of every window.
+    pub(super) window: Duration,
+    /// Wanted pairs of windows.
+    pub(super) pairs: u32,
+    /// Pause after every pair, for other threads.
+    pub(super) rest: Duration,
+}
+
+/// The duration of a measurement, and its windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// Duration of all windows together.
+    pub(crate) duration: Duration,
+    /// Longest window.
+    pub(crate) window: Duration,
+    /// Whether both threads have real-time priority in windows.
+    pub(crate) is_realtime: bool,
+}
+
+impl Pace {
+    /// Returns the flags that set this pace.
+    pub(super) fn flags(&self) -> String {
+        let realtime = if self.is_realtime { " --realtime" } else { "" };
+        let [duration, window] = [self.duration, self.window].map(exact_duration);
+        format!(" --duration {duration} --window {window}{realtime}")
+    }
+}
+
+impl Schedule {
+    /// Plans windows of at most the pace's length, and the number of pairs that fit into the duration,
+    /// but at least three.
+    pub(super) fn new(pace: Pace) -> Self {
+        let Pace { duration: total, window, is_realtime } = pace;
+        let window = window.min(total / (2 * PAIRS_MIN)).max(Duration::from_millis(1));
+        let fitting = total.as_nanos() / (2 * window.as_nanos());
+        let pairs = u32::try_from(fitting).unwrap_or(u32::MAX).max(PAIRS_MIN);
+        // A tenth of the time for other threads, which real-time priority kept waiting.
+        let rest = if is_realtime { window / 5 } else { Duration::ZERO };
+        Self { window, pairs, rest }
+    }
+}
+
+/// The windows of one pair. Without a baseline there is no second window.
+pub(super) struct Pair {
+    pub(super) library: Window,
+    pub(super) bare: Option<Window>,
+    /// Distance of the CPUs; `None` if the ends share a CPU or without a probe.
+    pub(super) distance: Option<Distance>,
+    /// Time of a cache line's round trip between the CPUs.
+    pub(super) line_ns: Option<u64>,
+}
+
+/// All windows of a measurement.
+#[derive(Default)]
+pub(super) struct Pairs {
+    pub(super) kept: Vec<Pair>,
+    pub(super) dropped: Vec<Pair>,
+}
+
+/// Runs the windows. `watch` gets the number of finished pairs.
+pub(super) fn alternate(
+    schedule: Schedule,
+    library: &mut dyn Side,
+    mut bare: Option<&mut (dyn Side + '_)>,
+    probe: Option<&Probe>,
+    mut watch: impl FnMut(u32),
+) -> Result<Pairs, Failure> {
+    let warm_up = schedule.window.min(WARM_UP_MAX);
+    let first = library.window(warm_up)?;
+    if let Some(bare) = &mut bare {
+        bare.window(warm_up)?;
+    }
+    let mut pairs = Pairs::default();
+    if !is_flawless(&first) {
+        // The failure is known already; more windows would only repeat it.
+        pairs.kept.push(Pair { library: first, bare: None, distance: None, line_ns: None });
+        return Ok(pairs);
+    }
+    let look = || probe.map(Probe::look).transpose();
+    let mut before = look()?;
+    for done in 1..=schedule.pairs.saturating_mul(EXTENSION_MAX) {
+        let library = library.window(schedule.window)?;
+        let between = look()?;
+        let bare = bare.as_mut().map(|bare| bare.window(schedule.window)).transpose()?;
+        let after = look()?;
+        let is_flawed = !is_flawless(&library);
+        let looks = [before, between, after].map(|look| look.map(|look| look.distance));
+        let (distance, line_ns) = (looks[1], between.and_then(|look: Look| look.round_trip_ns));
+        pairs.add(Pair { library, bare, distance, line_ns }, is_steady(looks));
+        before = after;
+        watch(done.min(schedule.pairs));
+        thread::sleep(schedule.rest);
+        if is_flawed || pairs.kept.len() as u32 >= schedule.pairs {
+            break;
+        }
+    }
+    pairs.fall_back();
+    Ok(pairs)
+}
+
+fn is_flawless(window: &Window) -> bool {
+    window.mismatched == 0 && window.failures.is_empty()
+}
+
+/// Returns true if all three probes found the same, known distance.
+fn is_steady(looks: [Option<Distance>; 3]) -> bool {
+    looks.iter().all(|look| *look == looks[0] && *look != Some(Distance::Unknown))
+}
+
+impl Pairs {
+    fn add(&mut self, pair: Pair, is_steady: bool) {
+        let list = if is_steady { &mut self.kept } else { &mut self.dropped };
+        list.push(pair);
+    }
+
+    /// If the distance changed in every pair, keeps all pairs, with an unknown distance: better than no
+    /// figure.
+    fn fall_back(&mut self) {
+        if self.kept.is_empty() {
+            self.kept = std::mem::take(&mut self.dropped);
+            self.kept.iter_mut().for_each(|pair| pair.distance = Some(Distance::Unknown));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEAR: Option<Distance> = Some(Distance::Near);
+    const FAR: Option<Distance> = Some(Distance::Far);
+    const UNKNOWN: Option<Distance> = Some(Distance::Unknown);
+
+    fn schedule(total_ms: u64, window_ms: u64) -> Schedule {
+        let [duration, window] = [total_ms, window_ms].map(Duration::from_millis);
+        Schedule::new(Pace { duration, window, is_realtime: false })
+    }
+
+    #[test]
+    fn schedule__fits_the_windows_into_the_time() {
+        let of = |window_ms, pairs| Schedule {
+            window: Duration::from_millis(window_ms),
+            pairs,
+            rest: Duration::ZERO,
+        };
+        assert_eq!(schedule(6_000, 300), of(300, 10));
+        assert_eq!(schedule(600, 300), of(100, 3));
+        assert_eq!(schedule(60, 5), of(5, 6));
+        assert_eq!(schedule(0, 0), of(1, 3));
+    }
+
+    #[test]
+    fn is_steady__only_where_all_looks_agree() {
+        for steady in [[NEAR; 3], [FAR; 3], [None; 3]] {
+            assert!(is_steady(steady));
+        }
+        for unsteady in [[NEAR, FAR, FAR], [NEAR, FAR, NEAR], [NEAR, NEAR, UNKNOWN], [UNKNOWN; 3]] {
+            assert!(!is_steady(unsteady));
+        }
+    }
+
+    #[test]
+    fn fall_back__keeps_what_there_is_when_nothing_was_steady() {
+        let pair =
+            || Pair { library: Window::new(None), bare: None, distance: NEAR, line_ns: None };
+        let mut pairs = Pairs::default();
+        pairs.add(pair(), false);
+        pairs.fall_back();
+        assert_eq!((pairs.kept.len(), pairs.dropped.len()), (1, 0));
+        assert_eq!(pairs.kept[0].distance, UNKNOWN);
+        pairs.add(pair(), false);
+        pairs.fall_back();
+        assert_eq!((pairs.kept.len(), pairs.dropped.len()), (1, 1));
+    }
+
+    /// Answers one call per window; the answer of window number `wrong` is wrong.
+    struct Script {
+        windows: u32,
+        wrong: u32,
+    }
+
+    impl Side for Script {
+        fn window(&mut self, _: Duration) -> Result<Window, Failure> {
+            self.windows += 1;
+            let mut window = Window::new(None);
+            window.checked = 1;
+            window.mismatched = u64::from(self.windows == self.wrong);
+            Ok(window)
+        }
+    }
+
+    #[test]
+    fn alternate__makes_as_many_pairs_as_wanted() {
+        let (mut library, mut bare) =
+            (Script { windows: 0, wrong: 0 }, Script { windows: 0, wrong: 0 });
+        let pairs =
+            alternate(schedule(60, 5), &mut library, Some(&mut bare), None, |_| ()).unwrap();
+        assert_eq!((pairs.kept.len(), pairs.dropped.len()), (6, 0));
+        assert_eq!((library.windows, bare.windows), (7, 7), "and a warm-up each");
+    }
+
+    #[test]
+    fn alternate__ends_with_the_first_wrong_answer() {
+        for wrong in [1, 3] {
+            let mut library = Script { windows: 0, wrong };
+            let pairs = alternate(schedule(60, 5), &mut library, None, None, |_| ()).unwrap();
+            assert_eq!(library.windows, wrong);
+            assert_eq!(pairs.kept.iter().map(|pair| pair.library.mismatched).sum::<u64>(), 1);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The distance of the two CPUs: the time of a cache line's round trip.
+//!
+//! On a virtual machine two CPUs may be neighbours on a core complex for some time and far apart later,
+//! for seconds or minutes. Data between the CPUs then takes five times as long, in the library and in
+//! the bare medium alike. If the distance changes during a window, the comparison is invalid.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use petrel_command::cores::Seat;
+use petrel_command::failure::Failure;
+use petrel_transport::clock;
+use serde::Serialize;
+
+use super::ends::Serve;
+use super::far::{Far, Place};
+
+/// Duration of one probe.
+const PROBE_NS: u64 = 5_000_000;
+
+/// Round trips between two readings of the clock, so the readings weigh little.
+const ROUNDS_PER_READING: u64 = 16;
+
+/// Round trips below this time are near: the geometric mean of the observed 105 ns and 500 ns.
+const NEAR_NS_MAX: u64 = 230;
+
+/// Polls of the line between two readings of the clock.
+const POLLS_PER_LOOK: u32 = 1 << 10;
+
+/// The distance of the two CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Distance {
+    /// A cache line's round trip takes some 105 ns.
+    Near,
+    /// A round trip takes some 500 ns.
+    Far,
+    /// The other thread did not answer: another program ran on its CPU.
+    Unknown,
+}
+
+/// The result of one probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) distance: Distance,
+    /// Time of the line's round trip; `None` without an answer.
+    pub(super) round_trip_ns: Option<u64>,
+}
+
+/// The travelling cache line, alone on a pair of lines, because processors fetch lines in pairs.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// The measuring side.
+pub(super) struct Probe {
+    line: Arc<Line>,
+    far: Rc<Far>,
+    place: Place,
+    seats: [Seat; 2],
+    samples: RefCell<Vec<u64>>,
+}
+
+/// The answering side: an odd number is a question, the next even number is the answer.
+struct Echo(Arc<Line>);
+
+impl Probe {
+    /// Creates a probe between the calling and the second thread, on their seats.
+    pub(super) fn new(far: Rc<Far>, seats: [Seat; 2]) -> Result<Self, Failure> {
+        let line = Arc::new(Line(AtomicU64::new(0)));
+        let echo = Echo(Arc::clone(&line));
+        let place = far.install(move || Ok(echo))?;
+        Ok(Self { line, far, place, seats, samples: RefCell::default() })
+    }
+
+    /// Measures the distance once.
+    pub(super) fn look(&self) -> Result<Look, Failure> {
+        let [near, far] = self.seats;
+        let _seated = near.take()?;
+        let run = self.far.run(self.place, far)?;
+        let mut samples = self.samples.borrow_mut();
+        samples.clear();
+        self.sample(&mut samples);
+        run.halt()?;
+        Ok(Look::of(&mut samples))
+    }
+
+    fn sample(&self, samples: &mut Vec<u64>) {
+        let line = &self.line.0;
+        let mut next = line.load(Ordering::Relaxed) | 1;
+        let mut before_ns = clock::now_ns();
+        let end_ns = before_ns + PROBE_NS;
+        while before_ns < end_ns {
+            for _ in 0..ROUNDS_PER_READING {
+                line.store(next, Ordering::Release);
+                if !answered(line, next + 1, end_ns) {
+                    return;
+                }
+                next += 2;
+            }
+            let now_ns = clock::now_ns();
+            samples.push((now_ns - before_ns) / ROUNDS_PER_READING);
+            before_ns = now_ns;
+        }
+    }
+}
+
+/// Waits for an answer; returns false when the time is over.
+#[inline]
+fn answered(line: &AtomicU64, answer: u64, end_ns: u64) -> bool {
+    loop {
+        for _ in 0..POLLS_PER_LOOK {
+            if line.load(Ordering::Acquire) == answer {
+                return true;
+            }
+        }
+        if clock::now_ns() >= end_ns {
+            return false;
+        }
+    }
+}
+
+impl Look {
+    /// Uses the median: a few round trips are longer whenever either thread is interrupted.
+    fn of(samples: &mut [u64]) -> Self {
+        samples.sort_unstable();
+        let round_trip_ns = samples.get(samples.len() / 2).copied();
+        let distance = match round_trip_ns {
+            None => Distance::Unknown,
+            Some(ns) if ns < NEAR_NS_MAX => Distance::Near,
+            Some(_) => Distance::Far,
+        };
+        Self { distance, round_trip_ns }
+    }
+}
+
+impl Serve for Echo {
+    #[inline]
+    fn turn(&mut self) {
+        let seen = self.0.0.load(Ordering::Acquire);
+        if seen % 2 == 1 {
+            self.0.0.store(seen + 1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn look__goes_by_the_median() {
+        for (samples, distance, round_trip_ns) in [
+            (&mut [][..], Distance::Unknown, None),
+            (&mut [105, 100, 9_000], Distance::Near, Some(105)),
+            (&mut [500, 105, 510], Distance::Far, Some(500)),
+        ] {
+            assert_eq!(Look::of(samples), Look { distance, round_trip_ns });
+        }
+    }
+
+    #[test]
+    fn look__finds_the_distance_between_two_threads() {
+        let far = Rc::new(Far::start().unwrap());
+        let probe = Probe::new(far, [Seat::default(); 2]).unwrap();
+        // On a loaded machine the answer may come too late; then the next probe must still work.
+        for _ in 0..3 {
+            probe.look().unwrap();
+            assert!(probe.line.0.load(Ordering::Relaxed) < u64::MAX / 2);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Calls from a thread other than the endpoint's.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use petrel::client::Call;
+use petrel::client::ClientConfig;
+use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::{Client, Endpoint, Nexus};
+use petrel_command::failure::Failure;
+use petrel_transport::clock::now_ns;
+
+use super::{Calls, Tally, WORK};
+
+/// A client handle, and its endpoint's thread, until the handle is dropped.
+pub(super) struct RemoteCaller {
+    client: Client,
+    next: u64,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RemoteCaller {
+    pub(super) fn start(config: &EndpointConfig, server: SocketAddr) -> Result<Self, Failure> {
+        let (ready, started) = mpsc::channel();
+        let config = config.clone();
+        let thread = thread::spawn(move || match connect(config, server) {
+            Ok((mut endpoint, client)) => {
+                let stop = endpoint.stop_handle();
+                // If the receiver is gone, the measurement is over.
+                let _ = ready.send(Ok((client, stop.clone())));
+                endpoint.run(&stop);
+            }
+            Err(failure) => drop(ready.send(Err(failure))),
+        });
+        let (client, stop) = started.recv().map_err(Failure::because)??;
+        Ok(Self { client, next: 0, stop, thread: Some(thread) })
+    }
+
+    fn call(&mut self) -> Flying {
+        let number = self.next;
+        self.next += 1;
+        let started_ns = now_ns();
+        let call = self.client.call(WORK, number.to_le_bytes()).started();
+        Flying { number, started_ns, call }
+    }
+}
+
+/// An outstanding call.
+struct Flying {
+    number: u64,
+    started_ns: u64,
+    call: Call,
+}
+
+fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Client), Failure> {
+    let endpoint = Nexus::builder().start()?.endpoint(config);
+    let mut endpoint = endpoint.map_err(Failure::because)?;
+    let mut config = ClientConfig::default();
+    // The measurement alone limits the number of calls.
+    config.concurrency = None;
+    let client = endpoint.client([server], config);
+    endpoint.run_until(|_, _| client.stats().servers_ready > 0);
+    Ok((endpoint, client))
+}
+
+impl Calls for RemoteCaller {
+    /// Waits for the oldest call: later calls count when their turn comes.
+    fn window(
+        &mut self,
+        in_flight: usize,
+        length: Duration,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        let mut flying: VecDeque<_> = (0..in_flight).map(|_| self.call()).collect();
+        let (begin, mut done) = (Instant::now(), 0);
+        while let Some(Flying { number, started_ns, call }) = flying.pop_front() {
+            let outcome = call.wait();
+            tally.count(number, now_ns() - started_ns, outcome.as_deref().ok());
+            done += 1;
+            if begin.elapsed() < length {
+                flying.push_back(self.call());
+            }
+        }
+        tally.rates.push(f64::from(done) / begin.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+impl Drop for RemoteCaller {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has printed its message.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Waits for Ctrl-C and SIGTERM instead of handling them.
+//!
+//! The signals are blocked, and a thread that can end orderly polls for signals. No code runs under the
+//! restrictions of a signal handler.
+//!
+//! All unsafe code here passes local values, signal sets and timeouts, to calls that access the values
+//! before returning and keep no pointer. A signal mask belongs to its thread; threads inherit the mask
+//! when they start. Therefore a program must catch the signals before starting threads.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use libc::{SIGINT, SIGTERM, sigset_t};
+
+/// While this guard lives, SIGINT and SIGTERM are pending until polled. Afterwards they kill again.
+pub struct Interrupt {
+    previous: sigset_t,
+}
+
+impl Interrupt {
+    /// Catches the two signals in this thread and in later child threads.
+    pub fn catch() -> io::Result<Self> {
+        let mut previous = MaybeUninit::uninit();
+        let ours = signals();
+        // SAFETY: both pointers lead to local memory for one signal set.
+        let error = unsafe {
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const ours, previous.as_mut_ptr())
+        };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        // SAFETY: a successful call has written the former mask.
+        Ok(Self { previous: unsafe { previous.assume_init() } })
+    }
+
+    /// Waits for one of the signals up to `limit`; returns true if a signal came.
+    pub fn came_within(&self, limit: Duration) -> bool {
+        let ours = signals();
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        // SAFETY: the set and the timeout are local; the null pointer declines information about the
+        // signal.
+        let signal =
+            unsafe { libc::sigtimedwait(&raw const ours, std::ptr::null_mut(), &raw const limit) };
+        signal > 0
+    }
+
+    /// Returns true if one of the signals has come, without waiting.
+    pub fn came(&self) -> bool {
+        self.came_within(Duration::ZERO)
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        // SAFETY: the system has written the set `previous`; the null pointer declines the former mask.
+        // The call fails only for an unknown first argument.
+        unsafe {
+            libc::pthread_sigmask(
+                libc::SIG_SETMASK,
+                &raw const self.previous,
+                std::ptr::null_mut(),
+            );
+        }
+    }
+}
+
+fn signals() -> sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: `sigemptyset` initialises the set before `sigaddset` changes it. Both calls fail only for
+    // unknown signals.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), SIGINT);
+        libc::sigaddset(set.as_mut_ptr(), SIGTERM);
+        set.assume_init()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn came__once_for_each_signal() {
+        let interrupt = Interrupt::catch().unwrap();
+        assert!(!interrupt.came());
+        // SAFETY: the signal goes to this thread, which blocks it.
+        unsafe { libc::raise(SIGINT) };
+        assert!(interrupt.came_within(Duration::from_secs(10)));
+        assert!(!interrupt.came());
+    }
+}
