@@ -41,7 +41,7 @@ pub(crate) struct EventQueue<E> {
     /// The current slot number: time divided by the slot width.
     hand: u64,
     /// Empty lists that keep their memory for reuse by slots.
-    spare: Vec<Vec<Entry<E>>>,
+    free_list: Vec<Vec<Entry<E>>>,
     scheduled_count: u64,
     popped_count: u64,
 }
@@ -64,7 +64,7 @@ impl<E> EventQueue<E> {
             occupied: Bitmap::default(),
             far: BinaryHeap::new(),
             hand: 0,
-            spare: Vec::new(),
+            free_list: Vec::new(),
             scheduled_count: 0,
             popped_count: 0,
         }
@@ -137,7 +137,7 @@ impl<E> EventQueue<E> {
             if list.is_empty() {
                 self.occupied.set(slot_index(slot));
                 if list.capacity() == 0 {
-                    *list = self.spare.pop().unwrap_or_default();
+                    *list = self.free_list.pop().unwrap_or_default();
                 }
             }
             list.push(entry);
@@ -166,7 +166,7 @@ impl<E> EventQueue<E> {
         self.occupied.clear(index);
         let used = std::mem::replace(&mut self.run, std::mem::take(&mut self.slots[index]));
         if used.capacity() > 0 {
-            self.spare.push(used);
+            self.free_list.push(used);
         }
         self.run.sort_unstable_by_key(|entry| Reverse(entry.key()));
     }

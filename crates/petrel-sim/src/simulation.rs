@@ -155,7 +155,7 @@ impl<A: Actor> Simulation<A> {
     pub fn run_while(&mut self, limit_ns: u64, mut goes_on: impl FnMut(&A) -> bool) -> Stop<A> {
         let limit = Time::from_ns(limit_ns);
         // A waker may have been used since the last run.
-        self.fabric.heed_wakers();
+        self.fabric.process_wakers();
         loop {
             let step = self.fabric.borrow_mut().advance(limit);
             match step {
@@ -164,7 +164,9 @@ impl<A: Actor> Simulation<A> {
                         return Stop::Satisfied;
                     }
                 }
-                Step::Crashed(host) => return Stop::Crashed { host, dead: self.bury(host) },
+                Step::Crashed(host) => {
+                    return Stop::Crashed { host, dead: self.remove_crashed(host) };
+                }
                 Step::Restarted(host) => return Stop::Restarted { host },
                 Step::Limit => return Stop::Limit,
                 Step::Idle => return self.idle(),
@@ -178,11 +180,11 @@ impl<A: Actor> Simulation<A> {
         let deadline = actor.poll(now_ns).map_or(Time::NEVER, Time::from_ns);
         let goes_on = goes_on(actor);
         self.fabric.borrow_mut().finish_poll(id, deadline);
-        self.fabric.heed_wakers();
+        self.fabric.process_wakers();
         goes_on
     }
 
-    fn bury(&mut self, host: HostId) -> Vec<(ActorId, A)> {
+    fn remove_crashed(&mut self, host: HostId) -> Vec<(ActorId, A)> {
         let fabric = self.fabric.borrow_mut();
         let all = (0u32..).map(ActorId).zip(&mut self.actors);
         let on_host = all.filter(|&(id, _)| fabric.host_of(id) == host);

@@ -13,7 +13,7 @@ use petrel_transport::{
 };
 
 use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
-use crate::lent::Lent;
+use crate::push_check::PushedFrames;
 use crate::ring::{DataLink, Rings};
 use crate::udp::Udp;
 
@@ -90,7 +90,7 @@ pub struct SimTransport {
     /// The packet that accepts more frames.
     open: Option<Open>,
     /// The frames of this burst.
-    lent: Lent,
+    pushed: PushedFrames,
     /// Whether the NIC has refused a frame of this burst.
     is_full: bool,
 }
@@ -129,7 +129,7 @@ impl SimTransport {
             received_ecn: Ecn::NotEct,
             rx_marked: 0,
             open: None,
-            lent: Lent::default(),
+            pushed: PushedFrames::default(),
             is_full: false,
         })
     }
@@ -177,9 +177,9 @@ impl SimTransport {
     }
 
     /// Corrupts the shared memory like a crashing process.
-    pub(crate) fn deface(&self) {
+    pub(crate) fn corrupt_rings(&self) {
         if let Some(rings) = &mut *self.rings.borrow_mut() {
-            rings.deface();
+            rings.corrupt();
         }
     }
 
@@ -424,7 +424,7 @@ impl Transport for SimTransport {
             let is_taken = rings.push(peer, head, body);
             if is_taken {
                 self.fabric.borrow_mut().note_step();
-                self.lent.note(head, body);
+                self.pushed.note(head, body);
             }
             return is_taken;
         }
@@ -433,7 +433,7 @@ impl Transport for SimTransport {
             let is_taken = unsafe { udp.push(peer, head, body) };
             if is_taken {
                 self.fabric.borrow_mut().note_step();
-                self.lent.note(head, body);
+                self.pushed.note(head, body);
             }
             return is_taken;
         }
@@ -452,7 +452,7 @@ impl Transport for SimTransport {
         self.fabric.borrow_mut().note_step();
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += frame.len() as u64;
-        self.lent.note(head, body);
+        self.pushed.note(head, body);
         true
     }
 
@@ -460,7 +460,7 @@ impl Transport for SimTransport {
     fn flush(&mut self) {
         self.is_full = false;
         // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
-        unsafe { self.lent.check(self.binding.at) };
+        unsafe { self.pushed.check(self.binding.at) };
         if let Some(rings) = self.rings.get_mut() {
             rings.flush();
         }
@@ -504,8 +504,8 @@ impl Transport for SimTransport {
         let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
         let timeout_ns = if has_ready { Some(0) } else { timeout_ns };
         let now_ns = self.fabric.now_ns();
-        let look_ns = self.rest().map(|at_ns| at_ns.saturating_sub(now_ns));
-        let timeout_ns = [timeout_ns, look_ns].into_iter().flatten().min();
+        let rest_ns = self.rest().map(|at_ns| at_ns.saturating_sub(now_ns));
+        let timeout_ns = [timeout_ns, rest_ns].into_iter().flatten().min();
         let mut fabric = self.fabric.borrow_mut();
         if fabric.is_bound(self.binding) {
             fabric.note_port_wait(self.binding.at, timeout_ns);

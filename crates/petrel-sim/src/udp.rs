@@ -31,13 +31,13 @@ const TRAIN_DATAGRAMS_MAX: usize = 64;
 const CALLS_PER_REFUSAL: u64 = 400;
 
 /// Average number of neighbouring datagrams of a flow per end of a merge.
-const JOINED_OF: u64 = 4;
+const DATAGRAMS_PER_MERGE_END: u64 = 4;
 
 /// The transport of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Udp {
     detached: Detached,
-    cable: Cable,
+    socket: FabricSocket,
     max_frame_bytes: usize,
     /// Number of kept frames counted so far.
     kept_before: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Udp {
 
 /// The fabric's side of the transport.
 #[derive(Debug)]
-struct Cable {
+struct FabricSocket {
     fabric: FabricHandle,
     binding: Binding,
     is_ecn_capable: bool,
@@ -67,7 +67,7 @@ struct Incoming {
     frames: VecDeque<Received>,
     /// Frames that may have been dropped, and were matched with a delivered frame. A copy of each may be
     /// left.
-    mistakable: Vec<Vec<u8>>,
+    ambiguous: Vec<Vec<u8>>,
     /// Addresses of the peers, and the number of links to each.
     links: BTreeMap<SimAddr, u32>,
     /// The sender behind each peer number: any host may send a copy of a frame, which is dropped.
@@ -79,7 +79,7 @@ struct Received {
     from: SimAddr,
     frame: Vec<u8>,
     /// Whether there was no link to the sender on arrival or later: the frame may then be dropped.
-    is_strange: bool,
+    has_no_link: bool,
 }
 
 /// A received packet.
@@ -100,7 +100,7 @@ impl Udp {
     ) -> io::Result<Self> {
         let mut rng = Rng::new(seed);
         let has_gso = rng.below(4) > 0;
-        let cable = Cable {
+        let socket = FabricSocket {
             fabric: fabric.clone(),
             binding,
             is_ecn_capable,
@@ -112,12 +112,12 @@ impl Udp {
             frames: Frames::default(),
         };
         let detached = Detached::new(if has_gso { TRAIN_BYTES_MAX } else { 0 })?;
-        Ok(Self { detached, cable, max_frame_bytes, kept_before: 0 })
+        Ok(Self { detached, socket, max_frame_bytes, kept_before: 0 })
     }
 
     pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
         let peer = self.detached.add_peer(address_of(at), self.max_frame_bytes)?;
-        let mut incoming = self.cable.incoming.borrow_mut();
+        let mut incoming = self.socket.incoming.borrow_mut();
         *incoming.links.entry(at).or_default() += 1;
         incoming.senders.insert(self.detached.source_of(peer), at);
         Ok(peer)
@@ -125,7 +125,7 @@ impl Udp {
 
     pub(crate) fn remove_peer(&mut self, peer: PeerId) {
         if let Some(address) = self.detached.addr(peer) {
-            self.cable.incoming.borrow_mut().remove_link(seat_of(address));
+            self.socket.incoming.borrow_mut().remove_link(sim_addr_of(address));
         }
         self.detached.remove_peer(peer);
     }
@@ -147,34 +147,34 @@ impl Udp {
             self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
         // Before the push, which may send this frame together with planned frames.
         if let Some(address) = address {
-            self.cable.pushed.entry(address).or_default().push_back([head, body].concat());
+            self.socket.pushed.entry(address).or_default().push_back([head, body].concat());
         }
         // SAFETY: by this function's contract.
-        let is_taken = unsafe { self.detached.push(&mut self.cable, peer, head, body) };
+        let is_taken = unsafe { self.detached.push(&mut self.socket, peer, head, body) };
         if let Some(address) = address {
             match is_taken {
-                true => self.cable.show_pushed(seat_of(address), head, body),
-                false => _ = self.cable.pushed.entry(address).or_default().pop_back(),
+                true => self.socket.show_pushed(sim_addr_of(address), head, body),
+                false => _ = self.socket.pushed.entry(address).or_default().pop_back(),
             }
         }
         is_taken
     }
 
     pub(crate) fn flush(&mut self) {
-        self.detached.flush(&mut self.cable);
+        self.detached.flush(&mut self.socket);
         let kept = self.detached.stats().tx_kept;
         let before = std::mem::replace(&mut self.kept_before, kept);
-        self.cable.fabric.borrow_mut().stats.frames_kept += kept - before;
+        self.socket.fabric.borrow_mut().stats.frames_kept += kept - before;
         self.check_nothing_left();
     }
 
     pub(crate) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
-        let incoming = Rc::clone(&self.cable.incoming);
-        let (fabric, at) = (self.cable.fabric.clone(), self.cable.binding.at);
+        let incoming = Rc::clone(&self.socket.incoming);
+        let (fabric, at) = (self.socket.fabric.clone(), self.socket.binding.at);
         let checked = Checked { handler, fabric, at, incoming };
-        let count = self.detached.rx_burst_to(&mut self.cable, budget, checked);
+        let count = self.detached.rx_burst_to(&mut self.socket, budget, checked);
         if !self.detached.has_ready() {
-            self.cable.incoming.borrow_mut().check_all_delivered(at);
+            self.socket.incoming.borrow_mut().check_all_delivered(at);
         }
         self.check_nothing_left();
         count
@@ -182,7 +182,7 @@ impl Udp {
 
     /// Returns true if frames are available without another packet.
     pub(crate) fn has_ready(&self) -> bool {
-        self.detached.has_ready() || self.cable.next.is_some()
+        self.detached.has_ready() || self.socket.next.is_some()
     }
 
     pub(crate) fn has_backlog(&self) -> bool {
@@ -194,13 +194,13 @@ impl Udp {
     }
 
     fn check_nothing_left(&self) {
-        let left: usize = self.cable.pushed.values().map(VecDeque::len).sum();
-        let at = self.cable.binding.at;
+        let left: usize = self.socket.pushed.values().map(VecDeque::len).sum();
+        let at = self.socket.binding.at;
         assert!(left == 0 || self.has_backlog(), "{at}: {left} frames are gone without a word");
     }
 }
 
-impl Cable {
+impl FabricSocket {
     fn show_pushed(&self, to: SimAddr, head: &[u8], body: &[u8]) {
         let frame = [head, body].concat();
         self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, &frame);
@@ -222,7 +222,7 @@ impl Cable {
     fn send_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
         self.check_leaving(to, datagram);
         let mut fabric = self.fabric.borrow_mut();
-        let packet = fabric.packets.create(self.binding.at, seat_of(to));
+        let packet = fabric.packets.create(self.binding.at, sim_addr_of(to));
         if self.is_ecn_capable {
             fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
         }
@@ -263,14 +263,14 @@ impl Cable {
     /// Records the frames of a datagram.
     fn note(&self, datagram: &Datagram) {
         let (incoming, from) = (&mut self.incoming.borrow_mut(), datagram.from);
-        let is_strange = !incoming.links.contains_key(&from);
+        let has_no_link = !incoming.links.contains_key(&from);
         let frames = bundle::frames(&datagram.bytes).into_iter().flatten();
-        let received = frames.map(|frame| Received { from, frame: frame.to_vec(), is_strange });
+        let received = frames.map(|frame| Received { from, frame: frame.to_vec(), has_no_link });
         incoming.frames.extend(received);
     }
 }
 
-impl Wire for Cable {
+impl Wire for FabricSocket {
     fn send(
         &mut self,
         to: SocketAddr,
@@ -302,7 +302,10 @@ impl Wire for Cable {
         self.note(&first);
         datagrams.extend_from_slice(&first.bytes);
         let mut count = 1;
-        while self.joins && count < TRAIN_DATAGRAMS_MAX && self.rng.below(JOINED_OF) > 0 {
+        while self.joins
+            && count < TRAIN_DATAGRAMS_MAX
+            && self.rng.below(DATAGRAMS_PER_MERGE_END) > 0
+        {
             let Some(next) = self.take() else { break };
             let bytes = next.bytes.len();
             let fits = (next.from, next.is_marked) == (from, is_marked)
@@ -331,7 +334,7 @@ impl Incoming {
         if *links == 0 {
             self.links.remove(&to);
             let of_it = self.frames.iter_mut().filter(|received| received.from == to);
-            of_it.for_each(|received| received.is_strange = true);
+            of_it.for_each(|received| received.has_no_link = true);
         }
     }
 
@@ -339,23 +342,23 @@ impl Incoming {
     fn deliver(&mut self, at: SimAddr, peer: PeerId, frame: &[u8]) -> SimAddr {
         let sender = self.senders.get(&peer).copied();
         while let Some(next) = self.frames.pop_front() {
-            let Received { from, frame: expected, is_strange } = next;
+            let Received { from, frame: expected, has_no_link } = next;
             if expected == frame && sender == Some(from) {
-                self.mistakable.extend(is_strange.then_some(expected));
+                self.ambiguous.extend(has_no_link.then_some(expected));
                 return from;
             }
-            let may_be_dropped = is_strange || self.mistakable.contains(&expected);
+            let may_be_dropped = has_no_link || self.ambiguous.contains(&expected);
             assert!(may_be_dropped, "{at} is given another frame than the next, of {from}");
         }
         panic!("{at} is given a frame that did not come from {sender:?}: {frame:?}");
     }
 
     fn check_all_delivered(&mut self, at: SimAddr) {
-        for Received { from, frame, is_strange } in self.frames.drain(..) {
-            let may_be_dropped = is_strange || self.mistakable.contains(&frame);
+        for Received { from, frame, has_no_link } in self.frames.drain(..) {
+            let may_be_dropped = has_no_link || self.ambiguous.contains(&frame);
             assert!(may_be_dropped, "{at} was not given a frame of {from}");
         }
-        self.mistakable.clear();
+        self.ambiguous.clear();
     }
 }
 
@@ -414,7 +417,7 @@ fn address_of(at: SimAddr) -> SocketAddr {
     (Ipv4Addr::new(10, 0, high, low), at.port).into()
 }
 
-fn seat_of(address: SocketAddr) -> SimAddr {
+fn sim_addr_of(address: SocketAddr) -> SimAddr {
     let IpAddr::V4(ip) = address.ip() else { panic!("{address} is of no host") };
     let [_, _, high, low] = ip.octets();
     SimAddr::new(HostId(u16::from_be_bytes([high, low])), address.port())

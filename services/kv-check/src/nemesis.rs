@@ -1,6 +1,6 @@
 //! The nemesis: the plan of faults.
 
-use petrel_sim::control::Death;
+use petrel_sim::control::CrashKind;
 use petrel_sim::fabric::{Action, FaultPlan, HostId, LinkSet};
 use petrel_sim::{Probability, Rng};
 
@@ -19,7 +19,7 @@ pub(crate) enum Deed {
     /// A node goes down, and returns with or without its disk.
     Crash {
         whom: Whom,
-        death: Death,
+        death: CrashKind,
         down_ns: u64,
         is_wiped: bool,
     },
@@ -89,7 +89,7 @@ fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(
         0..5 => add_partition(scenario, rng, at_ns, for_ns, deeds),
         5..7 => deeds.push((at_ns, Deed::Pause { whom: draw_whom(scenario, rng), for_ns })),
         7..12 => {
-            let death = if rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
+            let death = if rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
             let (whom, is_wiped) = (draw_whom(scenario, rng), rng.below(4) == 0);
             deeds.push((at_ns, Deed::Crash { whom, death, down_ns: for_ns, is_wiped }));
         }

@@ -11,7 +11,7 @@ use petrel::endpoint::EndpointId;
 use petrel_kv::api::{MemberKind, Role, Status};
 use petrel_kv::persist::{LogStore, Volatile};
 use petrel_kv::{Replica, ReplicaConfig};
-use petrel_sim::control::{ControlNetwork, Death};
+use petrel_sim::control::{ControlNetwork, CrashKind};
 use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
 use petrel_sim::{Rng, SimTransport, SimTransportConfig, Simulation, Stop, Trace};
 
@@ -43,7 +43,7 @@ pub(crate) struct World {
     disks: BTreeMap<HostId, SimDisk>,
     /// Hosts that return without their disks, and the kinds of the current deaths.
     wiped: BTreeSet<HostId>,
-    deaths: BTreeMap<HostId, Death>,
+    deaths: BTreeMap<HostId, CrashKind>,
     /// Hosts that should be nodes of the cluster.
     expected: BTreeSet<HostId>,
     lives: u32,
@@ -163,7 +163,7 @@ impl World {
                     let hosts: Vec<HostId> = self.replicas().map(|node| node.host).collect();
                     hosts
                         .into_iter()
-                        .for_each(|host| self.crash(host, Death::PowerLoss, down_ns, false));
+                        .for_each(|host| self.crash(host, CrashKind::PowerLoss, down_ns, false));
                 }
             }
             Deed::Isolate { for_ns } => self.isolate(for_ns),
@@ -205,7 +205,7 @@ impl World {
     /// Crashes a host. A node without its former disk returns as a new replica; the old replica is gone for good. A
     /// majority of the voters has to remain at each step of a membership change. A disk is therefore lost only while
     /// the cluster is whole.
-    fn crash(&mut self, host: HostId, death: Death, down_ns: u64, is_wiped: bool) {
+    fn crash(&mut self, host: HostId, death: CrashKind, down_ns: u64, is_wiped: bool) {
         // Without a stored name, the replica does not return either.
         let is_wiped = is_wiped || !self.disks.get(&host).is_some_and(SimDisk::has_name);
         if !self.common.fabric.is_up(host) || (is_wiped && !self.is_whole()) {
@@ -288,7 +288,7 @@ impl World {
         let found = self.actor_of(host);
         if let Some(id) = found {
             self.simulation.remove(id);
-            self.common.control.stop_process(host, Death::Killed);
+            self.common.control.stop_process(host, CrashKind::Killed);
         }
     }
 
@@ -428,7 +428,7 @@ impl World {
     }
 
     fn bury(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
-        let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
+        let death = self.deaths.remove(&host).unwrap_or(CrashKind::Killed);
         self.common.fabric.note(format_args!("DEATH of {host}: {death:?}"));
         self.common.control.stop_process(host, death);
         drop(dead);

@@ -126,7 +126,7 @@ pub(super) enum Watch {
     No,
     /// The handler asked, at this endpoint.
     Waits(u32),
-    Told,
+    Notified,
     Answered,
 }
 

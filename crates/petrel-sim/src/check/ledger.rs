@@ -15,7 +15,7 @@ use super::call::{Call, End, Expected, Method, Spec, Watch, answer_seed};
 use super::client_call::{self, ClientCall};
 use super::fault_window::FaultWindows;
 use super::pattern;
-use crate::fabric::{FabricHandle, HostId, PassClock, SimAddr};
+use crate::fabric::{FabricHandle, HostId, SimAddr, TurnClock};
 
 /// All calls of a run, across crashes.
 #[derive(Debug, Default)]
@@ -30,13 +30,13 @@ pub(super) struct Ledger {
     closed_here: BTreeSet<(u32, SessionId)>,
     pub(super) fault_windows: FaultWindows,
     /// Whether servers may run out of memory.
-    pub(super) memory_is_tight: bool,
+    pub(super) has_little_memory: bool,
     /// Whether clients time out early enough for loss alone to justify failures.
-    pub(super) is_impatient: bool,
+    pub(super) has_short_timeouts: bool,
     /// Whether worker pools execute deferred requests; pools may be overloaded.
     pub(super) has_worker_pools: bool,
     /// Whether servers may refuse sessions.
-    pub(super) is_crowded: bool,
+    pub(super) has_few_sessions: bool,
     /// How long after its deadline a call may end if its endpoint is not stopped.
     pub(super) late_ns_max: u64,
     /// The largest message that endpoints accept.
@@ -44,7 +44,7 @@ pub(super) struct Ledger {
     /// The clock as the running node has seen it last.
     pub(super) now_ns: u64,
     /// How long the node's turn had been stopped by then.
-    pub(super) held_up_ns: u64,
+    pub(super) stopped_ns: u64,
     /// The clock reading at the beginning of the node's turn.
     pub(super) turn_ns: u64,
     pub(super) violation: Option<String>,
@@ -67,8 +67,8 @@ pub(super) struct Sent {
 /// first packet left.
 pub(super) fn check_left(
     deadline_ns: Option<u64>,
-    told_us: Option<u32>,
-    PassClock { read_ns, .. }: PassClock,
+    wire_us: Option<u32>,
+    TurnClock { read_ns, .. }: TurnClock,
     first_ns: &mut Option<u64>,
 ) -> Result<(), String> {
     let left_us = |(deadline_ns, read_ns): (u64, u64)| {
@@ -78,12 +78,12 @@ pub(super) fn check_left(
     *first_ns = first_ns.or(read_ns);
     // Without a reading, only a request without a deadline can be right.
     let is_right = match deadline_ns {
-        None => told_us.is_none(),
-        Some(_) => told_us.is_some() && told_us == deadline_ns.zip(read_ns).map(left_us),
+        None => wire_us.is_none(),
+        Some(_) => wire_us.is_some() && wire_us == deadline_ns.zip(read_ns).map(left_us),
     };
     match is_right {
         true => Ok(()),
-        false => Err(format!("{told_us:?} us until {deadline_ns:?} ns, at {read_ns:?} ns")),
+        false => Err(format!("{wire_us:?} us until {deadline_ns:?} ns, at {read_ns:?} ns")),
     }
 }
 
@@ -124,16 +124,16 @@ pub(super) struct Counts {
     /// Cancelled by the callers.
     pub(super) cancelled: u64,
     /// Requests with handlers notified of the end of their caller's wait.
-    pub(super) told: u64,
+    pub(super) notified: u64,
     /// Succeeded, with a message of the largest size.
     pub(super) largest: u64,
 }
 
 impl Ledger {
     /// Updates the clock, and collects stopped hosts.
-    pub(super) fn heed(&mut self, fabric: &FabricHandle) {
-        let clock = fabric.pass_clock();
-        (self.now_ns, self.held_up_ns) = (clock.last_ns, clock.held_up_ns());
+    pub(super) fn update_clock(&mut self, fabric: &FabricHandle) {
+        let clock = fabric.turn_clock();
+        (self.now_ns, self.stopped_ns) = (clock.last_ns, clock.stopped_ns());
         fabric.take_stopped().into_iter().for_each(|stop| self.fault_windows.add_stop(stop));
     }
 
@@ -158,7 +158,7 @@ impl Ledger {
         let text = &error.message[..];
         let is_right = match error.status {
             Status::Unavailable if text.starts_with("the session has ended") => {
-                self.is_crowded
+                self.has_few_sessions
                     || self.is_closed_here(&call)
                     || self.is_justified(&call)
                     || self.drains(&call)
@@ -168,16 +168,16 @@ impl Ledger {
                 self.is_too_large(&call)
             }
             Status::ResourceExhausted if text.contains("already waiting on this session") => {
-                self.is_crowded
+                self.has_few_sessions
             }
             // The pool words this error differently.
-            Status::ResourceExhausted => self.memory_is_tight,
+            Status::ResourceExhausted => self.has_little_memory,
             _ => false,
         };
         if !is_right || call.executions > 0 {
             self.break_rule(id, "was rejected without a reason", error);
         }
-        self.unmake(id);
+        self.forget_request(id);
     }
 
     fn is_closed_here(&self, call: &Call) -> bool {
@@ -243,7 +243,7 @@ impl Ledger {
     fn check_seen(&mut self, id: u32, seen_ns: Option<u64>) {
         let call = &self.calls[id as usize];
         let sent = Sent { deadline_ns: call.deadline_ns, left_ns: call.left_ns };
-        if !self.is_seen_rightly(sent, call.server.host, call.issued_ns, seen_ns) {
+        if !self.is_deadline_right(sent, call.server.host, call.issued_ns, seen_ns) {
             self.break_rule(id, "was executed with another deadline", &seen_ns);
         }
     }
@@ -252,7 +252,7 @@ impl Ledger {
     /// remaining time on the wire to the beginning of the turn that receives the frame. So the deadline
     /// grows by the time in flight. The deadline shrinks by rounding, and by a stop of the receiving turn:
     /// a frame that arrives during the stop counts as if it had arrived before.
-    pub(super) fn is_seen_rightly(
+    pub(super) fn is_deadline_right(
         &self,
         Sent { deadline_ns, left_ns }: Sent,
         server: HostId,
@@ -277,7 +277,7 @@ impl Ledger {
         &mut self,
         id: u32,
         left_us: Option<u32>,
-        clock: PassClock,
+        clock: TurnClock,
     ) -> Result<(), String> {
         let call = &mut self.calls[id as usize];
         check_left(call.deadline_ns, left_us, clock, &mut call.left_ns)
@@ -304,17 +304,17 @@ impl Ledger {
         self.calls[id as usize].session
     }
 
-    /// Records a handler's wish for a notification when the caller stops waiting.
+    /// Records a handler's request for a notification when the caller stops waiting.
     pub(super) fn watch(&mut self, id: u32, endpoint_number: u32) {
         self.calls[id as usize].watch = Watch::Waits(endpoint_number);
     }
 
     /// Records the notification.
-    pub(super) fn tell(&mut self, id: u32) {
-        let before = std::mem::replace(&mut self.calls[id as usize].watch, Watch::Told);
-        self.counts.told += 1;
+    pub(super) fn notify(&mut self, id: u32) {
+        let before = std::mem::replace(&mut self.calls[id as usize].watch, Watch::Notified);
+        self.counts.notified += 1;
         if !matches!(before, Watch::Waits(_)) {
-            self.break_rule(id, "was told of without need", &before);
+            self.break_rule(id, "was notified without need", &before);
         }
     }
 
@@ -341,7 +341,7 @@ impl Ledger {
 
     /// Returns an upper bound of probes for all calls, if pauses double from 20 us on. Client and group
     /// calls have no bound on their duration.
-    pub(super) fn doublings(&self) -> u64 {
+    pub(super) fn probe_bound(&self) -> u64 {
         const FIRST_NS: u64 = 20_000;
         const CLIENT_CALL: u64 = 16;
         let took_ns = self.calls.iter().filter_map(|call| Some(call.ended_ns? - call.issued_ns));
@@ -460,7 +460,7 @@ impl Ledger {
             }
             Execution::Refused => {
                 self.counts.refused += 1;
-                self.unmake(id);
+                self.forget_request(id);
                 if call.executions > 0 {
                     self.break_rule(id, "was executed, and said to be refused", failure);
                 }
@@ -472,7 +472,7 @@ impl Ledger {
             }
             Execution::NotSent => {
                 self.counts.not_sent += 1;
-                self.unmake(id);
+                self.forget_request(id);
                 if call.executions > 0 {
                     self.break_rule(id, "was executed, and said not to be sent", failure);
                 }
@@ -483,7 +483,7 @@ impl Ledger {
 
     /// Checks that a failure from the server is the expected error.
     fn check_answer(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
-        if self.memory_is_tight && failure.status == Status::ResourceExhausted {
+        if self.has_little_memory && failure.status == Status::ResourceExhausted {
             return;
         }
         let is_refused = failure.execution == Execution::Refused;
@@ -501,8 +501,8 @@ impl Ledger {
         }
         let is_right = match call.expected(id) {
             Expected::Error(status, text) => {
-                let is_said = |text: Vec<u8>| is_cut_of(failure.message.as_bytes(), &text);
-                status == failure.status && (self.memory_is_tight || text.is_none_or(is_said))
+                let is_text_of = |text: Vec<u8>| is_cut_of(failure.message.as_bytes(), &text);
+                status == failure.status && (self.has_little_memory || text.is_none_or(is_text_of))
             }
             _ => false,
         };
@@ -523,7 +523,9 @@ impl Ledger {
         let is_long = self.now_ns.saturating_sub(call.issued_ns) >= HELD_IDLE_NS;
         let is_once = call.executions == 1 || call.spec.method.is_tiny();
         match (failure.status, failure.execution) {
-            (Status::DataLoss, Execution::Answered) => is_once && (self.memory_is_tight || is_long),
+            (Status::DataLoss, Execution::Answered) => {
+                is_once && (self.has_little_memory || is_long)
+            }
             (Status::Unavailable, Execution::Refused) => is_long,
             _ => false,
         }
@@ -546,7 +548,7 @@ impl Ledger {
         let has_failed = |call: &Call| {
             call.parent == Some(id) && matches!(call.end, End::Failed(..) | End::Rejected)
         };
-        if self.memory_is_tight || self.is_crowded {
+        if self.has_little_memory || self.has_few_sessions {
             return;
         }
         if !self.calls.iter().any(has_failed) && !self.is_justified(&self.calls[id as usize]) {
@@ -559,12 +561,12 @@ impl Ledger {
         let is_right = match failure.status {
             Status::Unavailable => {
                 let is_left = failure.execution == Execution::NotSent && self.drains(call);
-                self.is_impatient || self.is_justified(call) || is_left
+                self.has_short_timeouts || self.is_justified(call) || is_left
             }
             Status::Cancelled => call.is_cancelled || self.is_closed_here(call),
             Status::DeadlineExceeded => return self.check_deadline(id, call, failure),
             Status::ResourceExhausted => {
-                let is_refused = self.is_crowded || self.is_too_large(call);
+                let is_refused = self.has_few_sessions || self.is_too_large(call);
                 failure.execution == Execution::NotSent && is_refused
             }
             _ => false,
@@ -592,7 +594,7 @@ impl Ledger {
     }
 
     /// Returns how long before a deadline a server may refuse a request sent at `sent_ns` or later: see
-    /// [`Ledger::is_seen_rightly`].
+    /// [`Ledger::is_deadline_right`].
     pub(super) fn early_ns_max(&self, server: HostId, sent_ns: u64) -> u64 {
         ROUNDED_NS + self.fault_windows.longest_stop_ns(server, sent_ns, self.now_ns)
     }
@@ -615,7 +617,7 @@ impl Ledger {
     }
 
     /// Records the crash of a client with its calls.
-    pub(super) fn bury(&mut self, client: u32) {
+    pub(super) fn record_crash(&mut self, client: u32) {
         self.lose_client_calls(client);
         for call in &mut self.calls {
             if call.client == client && call.end == End::Pending {
@@ -636,7 +638,7 @@ impl Ledger {
                 self.break_rule(id, "never ended", &"");
             }
             if let Watch::Waits(_) = self.calls[id as usize].watch {
-                self.break_rule(id, "was neither answered nor told of", &"");
+                self.break_rule(id, "was neither answered nor notified", &"");
             }
         }
         for (key, tiny) in std::mem::take(&mut self.tiny) {
@@ -673,7 +675,7 @@ impl Ledger {
     }
 
     /// Removes a request that was never sent; a later execution is an error.
-    fn unmake(&mut self, id: u32) {
+    fn forget_request(&mut self, id: u32) {
         let call = self.calls[id as usize].clone();
         if call.spec.method.is_tiny() {
             self.tiny_of(&call, id).made -= 1;

@@ -52,7 +52,7 @@ const SHARES_MAX: u64 = 5;
 const HELD_BACK_NS_MAX: u64 = 1_000_000_000;
 
 /// Maximum probes of a client while it waits: the pauses double, starting at some microseconds.
-const LOOKS_MAX: u64 = 12;
+const PROBES_MAX: u64 = 12;
 
 /// The horizon of the timer wheel for releases of paced sessions: sessions that wait longer wake in
 /// between.
@@ -62,7 +62,7 @@ const RELEASE_NS: u64 = 450_000;
 const TICK_NS: u64 = 1 << 16;
 
 /// Maximum turns of an idle node while a call waits: the remaining entries of its timer wheel expire.
-const IDLE_PASSES_MAX: u64 = 12;
+const IDLE_TURNS_MAX: u64 = 12;
 
 /// Time for a session to become idle.
 const SETTLE_NS: u64 = 500_000;
@@ -70,9 +70,9 @@ const SETTLE_NS: u64 = 500_000;
 /// Counters of a world.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
-    client_passes: u64,
-    server_passes: u64,
-    other_passes: u64,
+    client_turns: u64,
+    server_turns: u64,
+    other_turns: u64,
     packets: u64,
     dropped: u64,
     counters: Counters,
@@ -82,13 +82,13 @@ struct Reading {
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     took_ns: u64,
-    client_passes: u64,
-    server_passes: u64,
-    other_passes: u64,
+    client_turns: u64,
+    server_turns: u64,
+    other_turns: u64,
     packets: u64,
     /// Packets dropped by full queues.
     dropped: u64,
-    looks: u64,
+    probes: u64,
     repeated: u64,
 }
 
@@ -98,7 +98,7 @@ impl World {
     pub(super) fn measure(&mut self, seed: u64) -> Result<(), String> {
         // In these worlds, calls may be refused, or time out before the links could have carried them.
         let scenario = &self.common.scenario;
-        if scenario.memory_is_tight || scenario.is_crowded || scenario.is_impatient {
+        if scenario.has_little_memory || scenario.has_few_sessions || scenario.has_short_timeouts {
             return Ok(());
         }
         let moves_much = Rng::stream(seed, u32::MAX, 3).chance(Probability::percent(50));
@@ -161,7 +161,7 @@ impl World {
     /// shorter than the path.
     fn measure_small(&mut self, pair: Pair) -> Result<(), String> {
         let spec = alone(Method::Echo, SMALL_BYTES, 0);
-        let (mut fewest, mut looks) = ([u64::MAX; 3], 0);
+        let (mut fewest, mut probes) = ([u64::MAX; 3], 0);
         let path = self.common.scenario.path;
         let bytes = u64::from(SMALL_BYTES) + HEADERS_BYTES;
         let shares_memory = self.shares_memory(pair);
@@ -170,11 +170,11 @@ impl World {
         let mut fastest_ns = u64::MAX;
         for _ in 0..SMALL_CALLS {
             let taken = self.measure_call(pair, spec)?;
-            fewest[0] = fewest[0].min(taken.client_passes);
-            fewest[1] = fewest[1].min(taken.server_passes);
+            fewest[0] = fewest[0].min(taken.client_turns);
+            fewest[1] = fewest[1].min(taken.server_turns);
             fastest_ns = fastest_ns.min(taken.took_ns);
             fewest[2] = fewest[2].min(taken.packets);
-            looks += taken.looks;
+            probes += taken.probes;
         }
         // A probe timer that expires on a long path wakes the client.
         let ticks = 2 * trip_ns / TICK_NS;
@@ -183,10 +183,10 @@ impl World {
         if fewest[0] > 4 + 2 * ticks + spins
             || fewest[1] > 2 + spins
             || fewest[2] > packets
-            || looks > 3
+            || probes > 3
         {
-            let what = "passes of client and server, and packets";
-            return Err(format!("a small call alone takes {fewest:?} {what}, and {looks} looks"));
+            let what = "turns of client and server, and packets";
+            return Err(format!("a small call alone takes {fewest:?} {what}, and {probes} probes"));
         }
         if fastest_ns > bound_ns {
             return Err(format!("a small call alone takes {fastest_ns} ns, and not {bound_ns}"));
@@ -198,19 +198,19 @@ impl World {
     /// sleep, too.
     fn measure_waiting(&mut self, pair: Pair) -> Result<(), String> {
         let taken = self.measure_call(pair, alone(Method::Deferred, SMALL_BYTES, WAIT_NS))?;
-        let Taken { looks, packets, client_passes, server_passes, other_passes, .. } = taken;
+        let Taken { probes, packets, client_turns, server_turns, other_turns, .. } = taken;
         let nodes = self.simulation.actors().count() as u64;
-        let spins = if self.shares_memory(pair) { SPINS_MAX * (looks + 1) } else { 0 };
+        let spins = if self.shares_memory(pair) { SPINS_MAX * (probes + 1) } else { 0 };
         // Pacing may hold back the request and its probes until the pause after the previous packet ends.
         // This takes some releases, and the slot's timer expires meanwhile.
         let pause_ns = self.pause_ns(pair);
-        let releases = (looks + 1) * (pause_ns.div_ceil(RELEASE_NS) + u64::from(pause_ns > 0));
-        let is_right = looks <= LOOKS_MAX
+        let releases = (probes + 1) * (pause_ns.div_ceil(RELEASE_NS) + u64::from(pause_ns > 0));
+        let is_right = probes <= PROBES_MAX
             && taken.repeated <= 3
-            && packets <= 2 + 2 * looks
-            && client_passes <= 8 + 6 * looks + spins + releases
-            && server_passes <= 8 + 3 * looks + spins
-            && other_passes <= IDLE_PASSES_MAX * nodes
+            && packets <= 2 + 2 * probes
+            && client_turns <= 8 + 6 * probes + spins + releases
+            && server_turns <= 8 + 3 * probes + spins
+            && other_turns <= IDLE_TURNS_MAX * nodes
             && taken.took_ns <= WAIT_NS + WAIT_NS / 2 + pause_ns;
         if is_right {
             return Ok(());
@@ -247,12 +247,12 @@ impl World {
         let taken = self.measure_call(pair, spec)?;
         // Queues too short for a burst drop some of it, and a dropped datagram may be a bundle of all
         // frames.
-        let harm = (10 + packets) * taken.dropped;
+        let fault_count = (10 + packets) * taken.dropped;
         let goes_back_n = self.common.scenario.goes_back_n();
-        let is_right = (taken.took_ns <= bound_ns || harm > 0)
-            && taken.looks <= LOOKS_MAX + packets / 4 + harm + rounds_in_ring
-            && (taken.repeated <= 2 * taken.looks + harm || goes_back_n)
-            && taken.packets <= 4 * packets + 4 * (taken.repeated + taken.looks) + 4;
+        let is_right = (taken.took_ns <= bound_ns || fault_count > 0)
+            && taken.probes <= PROBES_MAX + packets / 4 + fault_count + rounds_in_ring
+            && (taken.repeated <= 2 * taken.probes + fault_count || goes_back_n)
+            && taken.packets <= 4 * packets + 4 * (taken.repeated + taken.probes) + 4;
         if is_right {
             return Ok(());
         }
@@ -314,9 +314,9 @@ impl World {
     }
 
     /// Returns the maximum CPU cost of a number of turns with a number of frames.
-    fn cpu_ns(&self, passes: u64, frames: u64) -> u64 {
+    fn cpu_ns(&self, turns: u64, frames: u64) -> u64 {
         let CpuConfig { poll_ns, poll_jitter_ns, frame_ns } = self.common.scenario.fabric.cpu;
-        passes * (poll_ns + poll_jitter_ns) + frames * frame_ns
+        turns * (poll_ns + poll_jitter_ns) + frames * frame_ns
     }
 
     /// Makes a call, waits for the end, and returns the cost.
@@ -337,12 +337,12 @@ impl World {
         let counted = |count: fn(&Reading) -> u64| count(&after) - count(&before);
         Ok(Taken {
             took_ns,
-            client_passes: counted(|reading| reading.client_passes),
-            server_passes: counted(|reading| reading.server_passes),
-            other_passes: counted(|reading| reading.other_passes),
+            client_turns: counted(|reading| reading.client_turns),
+            server_turns: counted(|reading| reading.server_turns),
+            other_turns: counted(|reading| reading.other_turns),
             packets: counted(|reading| reading.packets),
             dropped: counted(|reading| reading.dropped),
-            looks: counted(|reading| reading.counters.timeouts + reading.counters.probes),
+            probes: counted(|reading| reading.counters.timeouts + reading.counters.probes),
             repeated: counted(|reading| reading.counters.packets_retransmitted),
         })
     }
@@ -365,12 +365,12 @@ impl World {
         let mut reading = Reading { packets, dropped, ..Reading::default() };
         for (id, node) in self.simulation.actors() {
             reading.counters += *node.endpoint.core().counters();
-            let passes = match id {
-                _ if id == pair.client => &mut reading.client_passes,
-                _ if id == pair.server => &mut reading.server_passes,
-                _ => &mut reading.other_passes,
+            let turns = match id {
+                _ if id == pair.client => &mut reading.client_turns,
+                _ if id == pair.server => &mut reading.server_turns,
+                _ => &mut reading.other_turns,
             };
-            *passes += node.passes;
+            *turns += node.turns;
         }
         reading
     }

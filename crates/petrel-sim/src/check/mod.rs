@@ -59,6 +59,7 @@
 mod call;
 mod client_call;
 mod fault_window;
+mod free_list;
 mod ledger;
 mod measure;
 mod nemesis;
@@ -68,7 +69,6 @@ mod report;
 mod runner;
 mod scenario;
 mod service;
-mod spare;
 mod swarm;
 mod timeout_policy;
 mod to_make;

@@ -2,7 +2,7 @@
 
 use super::node::{Common, data_port};
 use super::scenario::{FaultLevel, Scenario};
-use crate::control::Death;
+use crate::control::CrashKind;
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet, Recorded, SimAddr};
 use crate::rng::{Probability, Rng};
 
@@ -14,7 +14,7 @@ pub(super) enum FaultAction {
     /// The next turn of a host's threads stops in the middle. Opens a fault window when the stop begins.
     Stall { host: HostId, after: u64, for_ns: u64 },
     /// A host crashes.
-    Crash { host: HostId, death: Death, down_ns: u64 },
+    Crash { host: HostId, kind: CrashKind, down_ns: u64 },
     /// An endpoint ends in a running process and is replaced.
     Replace { at: SimAddr },
     /// An endpoint drains for this time.
@@ -120,9 +120,9 @@ fn add_fault_window(
         }
         4..6 => actions.push((at_ns, window(Action::Pause { host, for_ns }, vec![host]))),
         6..10 => {
-            let death = if rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
+            let kind = if rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
             let down_ns = if rng.below(15) == 0 { u64::MAX } else { for_ns };
-            actions.push((at_ns, FaultAction::Crash { host, death, down_ns }));
+            actions.push((at_ns, FaultAction::Crash { host, kind, down_ns }));
         }
         _ => {
             let plan = heavy_loss(rng);

@@ -11,11 +11,11 @@ use petrel::{Context, Endpoint, MsgBuf, Reply};
 
 use super::call::{Call, End, Spec, Watch};
 use super::client_call::SimulatedCaller;
+use super::free_list::FreeList;
 use super::ledger::Ledger;
-use super::pattern::{self, SCRIBBLE_BYTE};
+use super::pattern::{self, OVERWRITE_BYTE};
 use super::scenario::Scenario;
 use super::service;
-use super::spare::Spare;
 use super::timeout_policy::ToCancel;
 use super::to_make::ToMake;
 use super::watch::WireChecker;
@@ -65,7 +65,7 @@ pub(super) struct Shared {
     pub(super) rng: RefCell<Rng>,
     pub(super) deferred: RefCell<Vec<Deferred>>,
     /// Sessions for nested calls only, to prevent cycles of waiting calls.
-    pub(super) leaves: RefCell<Vec<Leaf>>,
+    pub(super) nested_sessions: RefCell<Vec<NestedSession>>,
     /// Sessions on which requests arrived.
     pub(super) served: RefCell<BTreeSet<SessionId>>,
     /// Calls that have not ended.
@@ -73,14 +73,14 @@ pub(super) struct Shared {
     /// Calls to be cancelled later.
     pub(super) to_cancel: RefCell<Vec<ToCancel>>,
     /// Request buffers that came back, for the next calls.
-    pub(super) spare: RefCell<Spare>,
+    pub(super) free_list: RefCell<FreeList>,
     /// The worker pool.
     pub(super) worker_pool: RefCell<WorkerPool>,
 }
 
 /// A session for nested calls.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leaf {
+pub(super) struct NestedSession {
     pub(super) session: SessionId,
     pub(super) server: SimAddr,
 }
@@ -122,7 +122,7 @@ pub(super) fn data_port(host: HostId, endpoint: u16) -> SimAddr {
 pub(super) struct Open {
     pub(super) session: SessionId,
     pub(super) target: Target,
-    pub(super) is_leaf: bool,
+    pub(super) is_nested: bool,
 }
 
 /// Limits of an endpoint.
@@ -157,7 +157,7 @@ pub(super) struct Node {
     pub(super) is_controlled: bool,
     pub(super) limits: Limits,
     /// Turns of its event loop so far.
-    pub(super) passes: u64,
+    pub(super) turns: u64,
     pub(super) next_work_ns: u64,
     /// The pause before the next check after all calls were made.
     pub(super) retry_ns: u64,
@@ -173,7 +173,7 @@ pub(super) struct Node {
 impl Shared {
     pub(super) fn ledger(&self) -> std::cell::RefMut<'_, Ledger> {
         let mut ledger = self.common.ledger.borrow_mut();
-        ledger.heed(&self.common.fabric);
+        ledger.update_clock(&self.common.fabric);
         ledger
     }
 
@@ -187,11 +187,11 @@ impl Shared {
         on_end: impl FnOnce(&mut Context<'_>, Option<MsgBuf>) + 'static,
     ) {
         let room = (i64::from(spec.response_len) + spec.slack).max(0) as usize;
-        let spare = self.spare.borrow_mut().take(spec.request_len as usize);
-        let request = spare.map_or_else(|| cx.alloc(spec.request_len as usize), Ok);
+        let free_buffer = self.free_list.borrow_mut().take(spec.request_len as usize);
+        let request = free_buffer.map_or_else(|| cx.alloc(spec.request_len as usize), Ok);
         let (Ok(mut request), Ok(response)) = (request, cx.alloc(room)) else {
             // The kept buffers may hold the missing memory.
-            self.spare.borrow_mut().clear();
+            self.free_list.borrow_mut().clear();
             return on_end(cx, None);
         };
         // Taken by the continuation, or by the rejection.
@@ -237,7 +237,7 @@ impl Shared {
                 let wire_checker = &mut shared.common.wire_checker.borrow_mut();
                 wire_checker.lose_count(shared.at, reply.session.index);
             }
-            shared.get_back(reply.request);
+            shared.reuse_buffer(reply.request);
             if let Some(on_end) = on_end.take() {
                 on_end(cx, succeeded.then_some(reply.response));
             }
@@ -251,7 +251,7 @@ impl Shared {
         if let Err((error, request)) = made {
             self.pending.set(self.pending.get() - 1);
             self.ledger().reject(id, &error);
-            self.get_back(request);
+            self.reuse_buffer(request);
             if let Some(on_end) = on_rejection.take() {
                 on_end(cx, None);
             }
@@ -262,10 +262,10 @@ impl Shared {
 impl Shared {
     /// Treats a returned request buffer as an application may: overwrites it at once, and reuses it for
     /// another call.
-    fn get_back(&self, mut request: MsgBuf) {
-        request.storage_mut().fill(SCRIBBLE_BYTE);
+    fn reuse_buffer(&self, mut request: MsgBuf) {
+        request.storage_mut().fill(OVERWRITE_BYTE);
         if self.common.phase.get() == Phase::Active {
-            self.spare.borrow_mut().put(request);
+            self.free_list.borrow_mut().put(request);
         }
     }
 }
@@ -273,8 +273,8 @@ impl Shared {
 impl Actor for Node {
     fn poll(&mut self, _: u64) -> Option<u64> {
         // Before a stop, the turn does not know of it.
-        let now_ns = self.shared.common.fabric.pass_clock().last_ns;
-        self.passes += 1;
+        let now_ns = self.shared.common.fabric.turn_clock().last_ns;
+        self.turns += 1;
         self.shared.ledger().turn_ns = now_ns;
         service::answer_due(&self.shared, &mut self.endpoint, now_ns);
         worker_pool::run(&self.shared, &mut self.endpoint);
@@ -289,8 +289,8 @@ impl Actor for Node {
         if is_busy && !is_blocked {
             return Some(now_ns);
         }
-        let look_ns = self.endpoint.transport().rest();
-        [self.deadline(), look_ns].into_iter().flatten().min()
+        let rest_ns = self.endpoint.transport().rest();
+        [self.deadline(), rest_ns].into_iter().flatten().min()
     }
 
     fn outstanding(&self) -> usize {
@@ -361,19 +361,19 @@ impl Node {
     }
 
     /// Opens a session.
-    pub(super) fn connect(&mut self, target: Target, is_leaf: bool) -> Option<SessionId> {
+    pub(super) fn connect(&mut self, target: Target, is_nested: bool) -> Option<SessionId> {
         if self.shared.common.scenario.numbers_collide {
             // The token is random, the first request number is not.
             let first = [0, 64, (1 << 47) - 64][self.shared.rng.borrow_mut().below(3) as usize];
             *self.scripted.borrow_mut() = [None, Some(first)].into();
         }
         let session = self.endpoint.connect_to(target.remote, target.endpoint).ok()?;
-        self.open.push(Open { session, target, is_leaf });
-        if is_leaf {
-            let leaf = Leaf { session, server: target.at };
-            let mut leaves = self.shared.leaves.borrow_mut();
-            leaves.retain(|leaf| leaf.server != target.at);
-            leaves.push(leaf);
+        self.open.push(Open { session, target, is_nested });
+        if is_nested {
+            let nested = NestedSession { session, server: target.at };
+            let mut nested_sessions = self.shared.nested_sessions.borrow_mut();
+            nested_sessions.retain(|nested| nested.server != target.at);
+            nested_sessions.push(nested);
         }
         Some(session)
     }

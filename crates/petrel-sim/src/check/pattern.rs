@@ -4,7 +4,7 @@
 pub(super) const ID_BYTES: usize = 4;
 
 /// The byte with which applications overwrite returned buffers. Not an ASCII byte.
-pub(super) const SCRIBBLE_BYTE: u8 = 0xC7;
+pub(super) const OVERWRITE_BYTE: u8 = 0xC7;
 
 /// Writes the request of call `id`. A request too short for the number is filled with its low byte.
 pub(super) fn fill_request(id: u32, request: &mut [u8]) {

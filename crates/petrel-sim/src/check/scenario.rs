@@ -67,11 +67,11 @@ pub(super) struct Scenario {
     /// Whether all sessions begin with the same few request numbers.
     pub(super) numbers_collide: bool,
     /// Whether clients time out early enough for ordinary loss to make calls fail.
-    pub(super) is_impatient: bool,
+    pub(super) has_short_timeouts: bool,
     /// Whether the sessions of endpoints are too few, and some are refused.
-    pub(super) is_crowded: bool,
+    pub(super) has_few_sessions: bool,
     /// Whether pools are small enough to run out.
-    pub(super) memory_is_tight: bool,
+    pub(super) has_little_memory: bool,
     /// Whether some messages have the maximum size.
     pub(super) has_large: bool,
     /// Whether some endpoints use the simulated UDP medium.
@@ -108,17 +108,17 @@ impl Scenario {
             _ => FaultLevel::Full,
         };
         // A few worlds move messages of the largest size, and are small so as to be quick.
-        let is_giant = rng.below(100) == 0;
-        let hosts = if is_giant { 2 } else { rng.between(2, 5) as u16 };
-        let endpoints_per_host = if is_giant { 1 } else { rng.between(1, 2) as u16 };
+        let has_largest_messages = rng.below(100) == 0;
+        let hosts = if has_largest_messages { 2 } else { rng.between(2, 5) as u16 };
+        let endpoints_per_host = if has_largest_messages { 1 } else { rng.between(1, 2) as u16 };
         let endpoints = u64::from(hosts) * u64::from(endpoints_per_host);
         let message_bytes_max = match rng.below(4) {
-            _ if is_giant => 8 << 20,
+            _ if has_largest_messages => 8 << 20,
             0 => rng.between(64 << 10, 512 << 10) as u32,
             _ => 8 << 20,
         };
         let (topology, path) = draw_topology(rng, hosts, fault_level);
-        let bytes_all = if is_giant { 80 << 20 } else { 200_000 << rng.below(6) };
+        let bytes_all = if has_largest_messages { 80 << 20 } else { 200_000 << rng.below(6) };
         Self {
             fault_level,
             swarm: Swarm::default(),
@@ -135,7 +135,8 @@ impl Scenario {
             },
             is_attacked: fault_level != FaultLevel::None && rng.below(3) == 0,
             active_ns: rng.between(2_000_000, 150_000_000),
-            calls: (rng.between(50, if is_giant { 100 } else { 600 }) / endpoints).max(4) as u32,
+            calls: (rng.between(50, if has_largest_messages { 100 } else { 600 }) / endpoints)
+                .max(4) as u32,
             bytes: bytes_all / endpoints,
             burst_max: 1 << rng.below(7),
             targets_max: rng.between(1, 4),
@@ -144,17 +145,17 @@ impl Scenario {
             deferred_ns_max: 1 << rng.between(10, 26),
             closes_sessions: fault_level == FaultLevel::Full && rng.below(2) == 0,
             numbers_collide: rng.below(2) == 0,
-            is_impatient: fault_level == FaultLevel::Full && rng.below(4) == 0,
-            is_crowded: rng.below(20) == 0,
-            memory_is_tight: rng.below(20) == 0,
-            has_large: is_giant,
+            has_short_timeouts: fault_level == FaultLevel::Full && rng.below(4) == 0,
+            has_few_sessions: rng.below(20) == 0,
+            has_little_memory: rng.below(20) == 0,
+            has_large: has_largest_messages,
             has_udp: false,
             has_rings: false,
         }
     }
 
     /// Makes this a large world: many hosts and some ten thousand calls, most of them small.
-    pub(super) fn enlarge(&mut self, rng: &mut Rng) {
+    pub(super) fn make_large(&mut self, rng: &mut Rng) {
         const CALLS: u64 = 10_000;
         const BYTES: u64 = 20 << 20;
         self.hosts = rng.between(20, HOSTS_MAX) as u16;
@@ -170,7 +171,7 @@ impl Scenario {
     }
 
     /// Limits the messages of a world with the largest messages to ordinary sizes.
-    pub(super) fn lighten(&mut self) {
+    pub(super) fn limit_messages(&mut self) {
         (self.has_large, self.bytes) = (false, 1 << 20);
     }
 
@@ -190,7 +191,7 @@ impl Scenario {
         } as u16;
         config.sessions.message_bytes_max = self.message_bytes_max;
         config.protocol.rto = draw_rto(rng);
-        let retries = if self.is_impatient { rng.between(1, 9) } else { rng.between(10, 14) };
+        let retries = if self.has_short_timeouts { rng.between(1, 9) } else { rng.between(10, 14) };
         config.protocol.retries_max = retries as u8;
         // A quarter of the endpoints take the general path for all frames, because both paths must keep the
         // rules. Derived without a draw: seeds on the regression list keep their meaning.
@@ -203,11 +204,11 @@ impl Scenario {
         if self.goes_back_n() {
             config.protocol.recovery = Recovery::GoBackN;
         }
-        if self.is_crowded {
+        if self.has_few_sessions {
             config.protocol.sessions_max = rng.between(4, 30) as u32;
             config.protocol.backlog_max = rng.between(1, 20) as usize;
         }
-        if self.memory_is_tight {
+        if self.has_little_memory {
             let max_bytes = rng.between(512 << 10, 3 << 20) as usize;
             config.memory.max_bytes = max_bytes;
         }

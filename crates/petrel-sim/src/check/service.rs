@@ -6,7 +6,7 @@ use petrel::endpoint::{Handled, Responder};
 use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{GROWN_BYTES, Method, Spec, answer_seed, fail_status};
-use super::client_call::{Order, Work};
+use super::client_call::{Instructions, Work};
 use super::node::{Answer, Deferred, Shared, SimEndpoint};
 use super::pattern;
 use super::worker_pool::{self, Task};
@@ -34,8 +34,9 @@ fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Wo
         return request.refuse(cx, Status::FailedPrecondition, "not here");
     }
     let deadline_ns = request.deadline_ns(cx);
-    let order = shared.ledger().execute_client_call(shared.at, work, request.data(), deadline_ns);
-    let Some(Order { id, seed, len, delay_ns }) = order else {
+    let instructions =
+        shared.ledger().execute_client_call(shared.at, work, request.data(), deadline_ns);
+    let Some(Instructions { id, seed, len, delay_ns }) = instructions else {
         return request.fail(cx, Status::Internal, "no such client call");
     };
     if work == Work::AtOnce {
@@ -149,8 +150,8 @@ pub(super) fn answer_by(responder: Responder, cx: &mut Context<'_>, seed: u64, l
 fn watch(shared: &Rc<Shared>, cx: &mut Context<'_>, responder: &Responder, id: u32) {
     if id % 4 < 2 {
         shared.ledger().watch(id, shared.endpoint_number);
-        let told = Rc::clone(shared);
-        cx.on_cancel(responder, move |_, _| told.ledger().tell(id));
+        let notified = Rc::clone(shared);
+        cx.on_cancel(responder, move |_, _| notified.ledger().notify(id));
     }
 }
 
@@ -208,12 +209,12 @@ fn nest(
 ) -> Handled {
     let len = spec.response_len as usize;
     let (responder, handled) = request.defer(cx);
-    let leaf = {
-        let leaves = shared.leaves.borrow();
-        let index = shared.rng.borrow_mut().below(leaves.len() as u64) as usize;
-        leaves.get(index).copied()
+    let nested = {
+        let nested_sessions = shared.nested_sessions.borrow();
+        let index = shared.rng.borrow_mut().below(nested_sessions.len() as u64) as usize;
+        nested_sessions.get(index).copied()
     };
-    let Some(leaf) = leaf else {
+    let Some(nested) = nested else {
         responder.fail(cx, Status::Aborted, "nobody to ask");
         return handled;
     };
@@ -233,7 +234,7 @@ fn nest(
             None => responder.fail(cx, Status::Aborted, "the nested call failed"),
         }
     };
-    shared.call(cx, (leaf.session, leaf.server), inner, Some(id), on_end);
+    shared.call(cx, (nested.session, nested.server), inner, Some(id), on_end);
     handled
 }
 

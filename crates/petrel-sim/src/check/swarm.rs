@@ -106,7 +106,7 @@ impl Swarm {
 impl Scenario {
     /// Removes the omitted features. Half of the calls and bytes are enough for one world: the saved time
     /// is better spent on another world.
-    pub(super) fn thin_out(&mut self, swarm: Swarm) {
+    pub(super) fn omit_features(&mut self, swarm: Swarm) {
         self.swarm = swarm;
         self.calls = (self.calls / 2).max(4);
         self.bytes /= 2;
@@ -126,7 +126,9 @@ impl Scenario {
         self.is_attacked &= swarm.allows(Feature::Forging);
         self.closes_sessions &= swarm.allows(Feature::Closing);
         self.numbers_collide &= swarm.allows(Feature::Collisions);
-        for is_short in [&mut self.is_impatient, &mut self.is_crowded, &mut self.memory_is_tight] {
+        for is_short in
+            [&mut self.has_short_timeouts, &mut self.has_few_sessions, &mut self.has_little_memory]
+        {
             *is_short &= swarm.allows(Feature::Shortage);
         }
     }

@@ -63,7 +63,7 @@ impl World {
                 return Err(format!("{} has {count} {what} at the end", node.shared.at));
             }
             self.counters += *node.endpoint.core().counters();
-            self.buffers_reused += node.shared.spare.borrow().reused;
+            self.buffers_reused += node.shared.free_list.borrow().reused;
         }
         let stats = self.common.fabric.stats();
         if !stats.is_balanced() {
@@ -125,14 +125,19 @@ impl World {
             return Ok(());
         }
         let (fabric, counters) = (self.common.fabric.stats(), &self.counters);
-        let harm = fabric.dropped_total() + fabric.duplicated + fabric.reordered + fabric.injected;
-        let harm = harm + 20 * (fabric.spikes + fabric.wakes_late + fabric.wakes_refused);
-        let looks = counters.timeouts + counters.probes;
-        let looks_max = 4 * (ledger.doublings() + harm) + 200;
-        if looks > looks_max {
-            return Err(format!("{looks} looks for what seemed lost, and not {looks_max}"));
+        let fault_count =
+            fabric.dropped_total() + fabric.duplicated + fabric.reordered + fabric.injected;
+        let fault_count =
+            fault_count + 20 * (fabric.spikes + fabric.wakes_late + fabric.wakes_refused);
+        let probes = counters.timeouts + counters.probes;
+        let probes_max = 4 * (ledger.probe_bound() + fault_count) + 200;
+        if probes > probes_max {
+            return Err(format!(
+                "{probes} probes for packets that seemed lost, and not {probes_max}"
+            ));
         }
-        let (repeated, repeated_max) = (counters.packets_retransmitted, 4 * (looks + harm) + 200);
+        let (repeated, repeated_max) =
+            (counters.packets_retransmitted, 4 * (probes + fault_count) + 200);
         if repeated > repeated_max {
             return Err(format!("{repeated} packets were sent again, and not {repeated_max}"));
         }

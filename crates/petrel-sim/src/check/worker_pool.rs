@@ -11,7 +11,7 @@ use petrel::overload::{Admission, AdmissionConfig, Shed, Shedding, Waiting};
 use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{Method, answer_seed};
-use super::client_call::{Order, Work};
+use super::client_call::{Instructions, Work};
 use super::node::{Shared, SimEndpoint};
 use super::service;
 
@@ -44,7 +44,7 @@ struct Busy {
     began_ns: u64,
     until_ns: u64,
     responder: Responder,
-    order: Order,
+    instructions: Instructions,
 }
 
 impl WorkerPool {
@@ -137,10 +137,10 @@ pub(super) fn enqueue(
 
 /// Runs the workers: answers finished requests, and starts waiting ones.
 pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
-    let now_ns = shared.common.fabric.pass_clock().last_ns;
+    let now_ns = shared.common.fabric.turn_clock().last_ns;
     loop {
         let Some(done) = shared.worker_pool.borrow_mut().take_done(now_ns) else { break };
-        let Busy { responder, order: Order { id, seed, len, .. }, .. } = done;
+        let Busy { responder, instructions: Instructions { id, seed, len, .. }, .. } = done;
         shared.ledger().answer(id);
         service::answer_by(responder, &mut endpoint.context(), seed, len);
     }
@@ -167,18 +167,23 @@ fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job) {
         shared.ledger().client_call_counts.worker_refused += 1;
         return responder.refuse(cx, shed.status(), shed.text());
     }
-    let Some(order) = execute(shared, task, &message, deadline_ns) else { return };
+    let Some(instructions) = execute(shared, task, &message, deadline_ns) else { return };
     shared.ledger().client_call_counts.worker_executed += 1;
-    let until_ns = now_ns + order.delay_ns;
+    let until_ns = now_ns + instructions.delay_ns;
     shared.worker_pool.borrow_mut().busy.push(Busy {
         began_ns: now_ns,
         until_ns,
         responder,
-        order,
+        instructions,
     });
 }
 
-fn execute(shared: &Shared, task: Task, message: &[u8], deadline_ns: Option<u64>) -> Option<Order> {
+fn execute(
+    shared: &Shared,
+    task: Task,
+    message: &[u8],
+    deadline_ns: Option<u64>,
+) -> Option<Instructions> {
     let mut ledger = shared.ledger();
     let method = match task {
         Task::ClientCall(work) => {
@@ -189,5 +194,5 @@ fn execute(shared: &Shared, task: Task, message: &[u8], deadline_ns: Option<u64>
     let id = ledger.execute(shared.at, method, message, deadline_ns)?;
     let (spec, seed) = (ledger.call(id).spec, answer_seed(message));
     ledger.note_seed(id, seed);
-    Some(Order { id, seed, len: spec.response_len as usize, delay_ns: spec.delay_ns })
+    Some(Instructions { id, seed, len: spec.response_len as usize, delay_ns: spec.delay_ns })
 }

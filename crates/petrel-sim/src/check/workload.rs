@@ -37,7 +37,7 @@ impl Node {
         } else if phase == Phase::Draining {
             // Handlers still make calls.
             self.sweep();
-            self.open_leaves();
+            self.open_nested_sessions();
             self.next_work_ns = now_ns + self.retry_ns;
             self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
         }
@@ -47,7 +47,7 @@ impl Node {
         match phase {
             Phase::Active => {}
             Phase::Draining => {
-                self.shared.spare.borrow_mut().clear();
+                self.shared.free_list.borrow_mut().clear();
                 self.retry_ns = RETRY_NS;
             }
             Phase::Probing => self.probe(),
@@ -67,10 +67,10 @@ impl Node {
 
     /// Opens the missing sessions.
     fn open_some(&mut self) {
-        self.open_leaves();
+        self.open_nested_sessions();
         let wanted = self.shared.common.scenario.sessions_per_target;
         for target in self.targets.clone() {
-            let is_same = |open: &&Open| open.target == target && !open.is_leaf;
+            let is_same = |open: &&Open| open.target == target && !open.is_nested;
             let plain = self.open.iter().filter(is_same).count() as u64;
             if plain < wanted && self.shared.rng.borrow_mut().below(1 + 3 * plain) == 0 {
                 self.connect(target, false);
@@ -78,9 +78,9 @@ impl Node {
         }
     }
 
-    fn open_leaves(&mut self) {
+    fn open_nested_sessions(&mut self) {
         for target in self.targets.clone() {
-            if !self.open.iter().any(|open| open.target == target && open.is_leaf) {
+            if !self.open.iter().any(|open| open.target == target && open.is_nested) {
                 self.connect(target, true);
             }
         }
@@ -89,7 +89,7 @@ impl Node {
     fn issue_some(&mut self) {
         let burst_max = self.shared.common.scenario.burst_max;
         let burst = self.shared.rng.borrow_mut().between(0, burst_max) as u32;
-        let plain: Vec<Open> = self.open.iter().filter(|open| !open.is_leaf).copied().collect();
+        let plain: Vec<Open> = self.open.iter().filter(|open| !open.is_nested).copied().collect();
         if plain.is_empty() {
             return;
         }
@@ -138,7 +138,7 @@ impl Node {
             std::array::from_fn(|_| self.shared.rng.borrow_mut().below(20) == 0);
         if as_client && !self.open.is_empty() {
             let victim = self.pick(&self.open);
-            if !victim.is_leaf {
+            if !victim.is_nested {
                 self.close(victim.session);
             }
         }

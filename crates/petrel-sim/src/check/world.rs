@@ -21,7 +21,7 @@ use super::service;
 use super::swarm::{Feature, Swarm};
 use super::watch::WireChecker;
 use super::worker_pool::WorkerPool;
-use crate::control::{ControlNetwork, Death};
+use crate::control::{ControlNetwork, CrashKind};
 use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr, Stopped};
 use crate::ring::WakeFaults;
 use crate::rng::Rng;
@@ -33,8 +33,8 @@ use crate::transport::SimTransport;
 pub(super) const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
 /// The first and the longest interval between checks for the end of a phase.
-const LOOK_NS: u64 = 500_000;
-const LOOK_NS_MAX: u64 = 10_000_000;
+const CHECK_INTERVAL_NS: u64 = 500_000;
+const CHECK_INTERVAL_NS_MAX: u64 = 10_000_000;
 
 /// Time limit for a client to leave a draining server after its last call: twice the client's check
 /// interval.
@@ -44,11 +44,11 @@ const LEAVE_NS: u64 = 400_000;
 const WORLDS_PER_RINGS: u64 = 2;
 
 /// Average number of worlds per large world.
-const LARGE_WORLDS: u64 = 1_000;
+const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 
 /// Number of worlds drawn with messages of the largest size per world that keeps the messages, on average.
 /// A world with such messages costs as much as twenty without.
-const GIANTS: u64 = 4;
+const WORLDS_PER_LARGEST: u64 = 4;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
@@ -66,7 +66,7 @@ pub(super) struct World {
     pub(super) simulation: Simulation<Node>,
     rng: Rng,
     /// The kinds of pending crashes, by host.
-    deaths: BTreeMap<HostId, Death>,
+    pending_crashes: BTreeMap<HostId, CrashKind>,
     endpoints_made: u32,
     /// Counters of all crashed endpoints, and at the end of all endpoints.
     pub(super) counters: Counters,
@@ -79,12 +79,12 @@ impl World {
         let mut scenario = Scenario::draw(&mut Rng::stream(seed, u32::MAX, 0));
         if !options.has_everything {
             let rng = &mut Rng::stream(seed, u32::MAX, 1);
-            scenario.thin_out(Swarm::draw(rng));
-            if rng.below(LARGE_WORLDS) == 0 {
-                scenario.enlarge(rng);
+            scenario.omit_features(Swarm::draw(rng));
+            if rng.below(WORLDS_PER_LARGE_WORLD) == 0 {
+                scenario.make_large(rng);
             }
-            if scenario.has_large && rng.below(GIANTS) != 0 {
-                scenario.lighten();
+            if scenario.has_large && rng.below(WORLDS_PER_LARGEST) != 0 {
+                scenario.limit_messages();
             }
             scenario.has_udp = true;
             scenario.has_rings =
@@ -99,10 +99,10 @@ impl World {
         }
         let mut ledger = Ledger::default();
         ledger.fault_windows.aftermath_ns = scenario.aftermath_ns();
-        ledger.memory_is_tight = scenario.memory_is_tight;
-        ledger.is_impatient = scenario.is_impatient;
+        ledger.has_little_memory = scenario.has_little_memory;
+        ledger.has_short_timeouts = scenario.has_short_timeouts;
         ledger.late_ns_max = scenario.late_ns_max();
-        ledger.is_crowded = scenario.is_crowded;
+        ledger.has_few_sessions = scenario.has_few_sessions;
         ledger.has_worker_pools = scenario.has_client_calls();
         ledger.message_bytes_max = scenario.message_bytes_max;
         let ledger = Rc::new(RefCell::new(ledger));
@@ -115,16 +115,16 @@ impl World {
             wire_checker: Rc::clone(&wire_checker),
             phase: Cell::new(Phase::Active),
         });
-        fabric.watch(move |sight| wire_checker.borrow_mut().see(sight));
+        fabric.watch(move |observation| wire_checker.borrow_mut().see(observation));
         let rng = fabric.rng(STREAM_NEMESIS);
         let simulation = Simulation::new(fabric);
         let counters = Counters::default();
-        let deaths = BTreeMap::new();
+        let pending_crashes = BTreeMap::new();
         let mut world = Self {
             common,
             simulation,
             rng,
-            deaths,
+            pending_crashes,
             endpoints_made: 0,
             counters,
             buffers_reused: 0,
@@ -136,7 +136,7 @@ impl World {
     /// Runs from the first call to the last check.
     pub(super) fn run(mut self, seed: u64) -> Result<Report, String> {
         self.run_faults()?;
-        self.calm()?;
+        self.end_faults()?;
         self.begin(Phase::Draining);
         self.run_until_done()?;
         // Wait until dead links are detected: nodes must not probe over dead links.
@@ -160,7 +160,7 @@ impl World {
         self.set_faults(scenario.faults);
         common.fabric.set_wake_faults(scenario.wake_faults());
         if scenario.is_attacked {
-            common.fabric.tap(nemesis::RECORDED);
+            common.fabric.start_recording(nemesis::RECORDED);
         }
         let mut actions = nemesis::plan(scenario, &mut self.rng);
         if scenario.has_client_calls() {
@@ -194,10 +194,10 @@ impl World {
             FaultAction::Stall { host, after, for_ns } => {
                 common.fabric.apply(Action::Stall { host, after, for_ns });
             }
-            FaultAction::Crash { host, death, down_ns } => {
+            FaultAction::Crash { host, kind, down_ns } => {
                 if common.fabric.is_up(host) {
                     common.ledger.borrow_mut().fault_windows.add([host], now_ns, down_ns);
-                    self.deaths.insert(host, death);
+                    self.pending_crashes.insert(host, kind);
                     common.fabric.apply(Action::Crash { host, down_ns });
                 }
             }
@@ -220,7 +220,7 @@ impl World {
         let Some(id) = self.actor_at(at) else { return Ok(()) };
         self.common.fabric.note(format_args!("REPLACE {at}"));
         if let Some(node) = self.simulation.remove(id) {
-            self.lay_to_rest(node);
+            self.retire_node(node);
         }
         let node = self.make_node(at, EndpointId(at.port - 1))?;
         self.simulation.spawn(at, node);
@@ -269,10 +269,10 @@ impl World {
         self.run_for(LEAVE_NS + self.common.scenario.late_ns_max())?;
         let until_ns = self.common.fabric.now_ns();
         let still = self.sessions_to_leave();
-        let is_held_up = |at: SimAddr| {
+        let is_stopped = |at: SimAddr| {
             self.common.ledger.borrow().fault_windows.justify([at.host; 2], now_ns, until_ns)
         };
-        let found = still.iter().find(|one| staying.contains(one) && !is_held_up(one.1));
+        let found = still.iter().find(|one| staying.contains(one) && !is_stopped(one.1));
         match found {
             Some((_, at, session)) => Err(format!("{at} stays on {session:?}, which drains")),
             None => Ok(()),
@@ -293,11 +293,11 @@ impl World {
         sessions.collect()
     }
 
-    fn lay_to_rest(&mut self, mut node: Node) {
+    fn retire_node(&mut self, mut node: Node) {
         node.retire_clients();
-        self.common.ledger.borrow_mut().bury(node.shared.endpoint_number);
+        self.common.ledger.borrow_mut().record_crash(node.shared.endpoint_number);
         self.counters += *node.endpoint.core().counters();
-        self.buffers_reused += node.shared.spare.borrow().reused;
+        self.buffers_reused += node.shared.free_list.borrow().reused;
     }
 
     fn set_faults(&self, plan: FaultPlan) {
@@ -305,11 +305,11 @@ impl World {
     }
 
     /// Ends all faults. Crashed hosts restart, or stay down.
-    fn calm(&mut self) -> Result<(), String> {
+    fn end_faults(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
         self.common.fabric.set_wake_faults(WakeFaults::default());
         self.common.fabric.apply(Action::HealAll);
-        self.common.control.calm();
+        self.common.control.end_faults();
         self.run_for(0)
     }
 
@@ -322,21 +322,22 @@ impl World {
 
     fn run_until_done(&mut self) -> Result<(), String> {
         let time_limit_ns = self.common.fabric.now_ns() + TIME_LIMIT_NS;
-        let mut look_ns = LOOK_NS;
+        let mut check_interval_ns = CHECK_INTERVAL_NS;
         while !self.is_done() {
             if self.common.fabric.now_ns() > time_limit_ns {
                 return Err(self.describe_stuck());
             }
-            self.run_for(look_ns)?;
+            self.run_for(check_interval_ns)?;
             self.check_tables()?;
-            look_ns = (look_ns + look_ns / 4).min(LOOK_NS_MAX);
+            check_interval_ns =
+                (check_interval_ns + check_interval_ns / 4).min(CHECK_INTERVAL_NS_MAX);
         }
         Ok(())
     }
 
     /// Returns true if all nodes are done, and no host has yet to restart.
     fn is_done(&self) -> bool {
-        self.simulation.actors().all(|(_, node)| node.is_done()) && self.deaths.is_empty()
+        self.simulation.actors().all(|(_, node)| node.is_done()) && self.pending_crashes.is_empty()
     }
 
     fn describe_stuck(&self) -> String {
@@ -381,12 +382,12 @@ impl World {
                     is_over = next_ns == limit_ns;
                 }
                 Stop::Crashed { host, dead } => {
-                    self.bury(host, dead.into_iter().map(|(_, node)| node).collect());
+                    self.record_crash(host, dead.into_iter().map(|(_, node)| node).collect());
                 }
                 Stop::Restarted { host } => self.start_host(host)?,
             }
             common.control.run();
-            common.ledger.borrow_mut().heed(&common.fabric);
+            common.ledger.borrow_mut().update_clock(&common.fabric);
             let agreements = common.control.take_agreements();
             agreements.into_iter().for_each(|new| common.wire_checker.borrow_mut().add(new));
             self.check_now()?;
@@ -405,15 +406,15 @@ impl World {
         }
     }
 
-    fn bury(&mut self, host: HostId, dead: Vec<Node>) {
-        let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
-        self.common.fabric.note(format_args!("DEATH of {host}: {}", death.name()));
-        self.common.control.stop_process(host, death);
+    fn record_crash(&mut self, host: HostId, dead: Vec<Node>) {
+        let kind = self.pending_crashes.remove(&host).unwrap_or(CrashKind::Killed);
+        self.common.fabric.note(format_args!("CRASH of {host}: {}", kind.name()));
+        self.common.control.stop_process(host, kind);
         // Some processes corrupt their memory, and memory shared with peers, when they crash.
         if self.common.scenario.has_rings && self.rng.below(2) == 0 {
-            dead.iter().for_each(|node| node.endpoint.transport().deface());
+            dead.iter().for_each(|node| node.endpoint.transport().corrupt_rings());
         }
-        dead.into_iter().for_each(|node| self.lay_to_rest(node));
+        dead.into_iter().for_each(|node| self.retire_node(node));
     }
 
     /// Starts a process with its endpoints on a host.
@@ -455,11 +456,11 @@ impl World {
             at,
             rng: RefCell::new(rng),
             deferred: RefCell::default(),
-            leaves: RefCell::default(),
+            nested_sessions: RefCell::default(),
             served: RefCell::default(),
             pending: Cell::new(0),
             to_cancel: RefCell::default(),
-            spare: RefCell::default(),
+            free_list: RefCell::default(),
             worker_pool: RefCell::new(WorkerPool::new(endpoint_number)),
         });
         service::serve(&shared, &mut endpoint);
@@ -477,7 +478,7 @@ impl World {
             bytes_left: common.scenario.bytes,
             is_controlled,
             limits: Limits::of(&config),
-            passes: 0,
+            turns: 0,
             next_work_ns: 0,
             retry_ns: 0,
             scripted,

@@ -9,7 +9,7 @@ use petrel_proto::control::{
     Decoder, GroupAccept, GroupRefuse, Hello, Message, PREFACE, VersionRange,
 };
 
-use super::Death;
+use super::CrashKind;
 use super::links::Stage;
 use super::network::{Event, Network, Side, unavailable};
 use crate::fabric::HostId;
@@ -299,7 +299,8 @@ impl Network {
                 && now_ns - end.heard_ns <= 2 * self.config.heartbeat_ns
                 && self.fabric.paused_until_ns(end.host) <= now_ns
         };
-        self.is_calm && self.connections.get(&id).is_some_and(|one| one.ends.iter().all(hears))
+        self.is_fault_free
+            && self.connections.get(&id).is_some_and(|one| one.ends.iter().all(hears))
     }
 
     /// Closes a side of the connection: its links end, and the peer gets a reset.
@@ -371,12 +372,12 @@ impl Network {
     }
 }
 
-impl Death {
+impl CrashKind {
     /// Returns the name for traces.
     pub fn name(self) -> &'static str {
         match self {
-            Death::Killed => "killed",
-            Death::PowerLoss => "power lost",
+            CrashKind::Killed => "killed",
+            CrashKind::PowerLoss => "power lost",
         }
     }
 }

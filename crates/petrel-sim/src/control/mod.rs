@@ -68,7 +68,7 @@ impl Default for ControlConfig {
 
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
+pub enum CrashKind {
     /// The process alone crashes: its kernel resets its connections.
     Killed,
     /// The host loses power: silence.
@@ -102,8 +102,8 @@ impl ControlNetwork {
     }
 
     /// Ends the process of a host.
-    pub fn stop_process(&self, host: HostId, death: Death) {
-        self.with(|network| network.stop_process(host, death));
+    pub fn stop_process(&self, host: HostId, kind: CrashKind) {
+        self.with(|network| network.stop_process(host, kind));
     }
 
     /// Makes every pair of hosts (0 and 1, 2 and 3, and so on) stand for two processes of one machine, with
@@ -115,8 +115,8 @@ impl ControlNetwork {
 
     /// Declares that from now on no process ends, and no network is cut. Connections with two live sides
     /// then need no further heartbeats, which saves most events of quiet times.
-    pub fn calm(&self) {
-        self.network.borrow_mut().is_calm = true;
+    pub fn end_faults(&self) {
+        self.network.borrow_mut().is_fault_free = true;
     }
 
     /// Connects an endpoint to the control plane of the host's process, which must run. `data` is the

@@ -9,7 +9,7 @@ use petrel_proto::control::{SessionAccept, SessionOpen};
 
 use super::connection::{Connection, ConnectionId};
 use super::links::Links;
-use super::{ControlConfig, Death, Inbox};
+use super::{ControlConfig, CrashKind, Inbox};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::queue::EventQueue;
 use crate::ring::DataLink;
@@ -63,8 +63,8 @@ pub(super) struct Network {
     pub(super) stats: ControlStats,
     pub(super) fault: Option<String>,
     pub(super) agreements: Vec<Agreement>,
-    /// Whether all faults have ended; see [`ControlNetwork::calm`](super::ControlNetwork::calm).
-    pub(super) is_calm: bool,
+    /// Whether all faults have ended; see [`ControlNetwork::end_faults`](super::ControlNetwork::end_faults).
+    pub(super) is_fault_free: bool,
     /// Whether neighbours share memory; see [`ControlNetwork::share_memory`](super::ControlNetwork::share_memory).
     pub(super) memory_seed: Option<u64>,
     queue: EventQueue<Event>,
@@ -143,7 +143,7 @@ impl Network {
             stats: ControlStats::default(),
             fault: None,
             agreements: Vec::new(),
-            is_calm: false,
+            is_fault_free: false,
             memory_seed: None,
             queue: EventQueue::new(),
         }
@@ -173,7 +173,7 @@ impl Network {
     }
 
     fn handle(&mut self, event: Event) {
-        if let Some(host) = self.who_runs(&event) {
+        if let Some(host) = self.host_of_event(&event) {
             let paused_until_ns = self.fabric.paused_until_ns(host);
             if paused_until_ns > self.now_ns() {
                 return self.schedule(paused_until_ns, event);
@@ -191,7 +191,7 @@ impl Network {
 
     /// Returns the host of the process that handles an event. The event is delayed while this host is
     /// paused.
-    fn who_runs(&self, event: &Event) -> Option<HostId> {
+    fn host_of_event(&self, event: &Event) -> Option<HostId> {
         match *event {
             Event::Post(from, _) => Some(from.host),
             Event::Dial(_) => None,
@@ -210,8 +210,8 @@ impl Network {
         *self.process(host) = Process { incarnation, ..Process::default() };
     }
 
-    pub(super) fn stop_process(&mut self, host: HostId, death: Death) {
-        let is_silent = death == Death::PowerLoss;
+    pub(super) fn stop_process(&mut self, host: HostId, kind: CrashKind) {
+        let is_silent = kind == CrashKind::PowerLoss;
         *self.process(host) = Process { is_silent, ..Process::default() };
         self.abandon_connections(host, is_silent);
     }

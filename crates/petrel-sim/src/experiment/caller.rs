@@ -101,7 +101,7 @@ struct State {
     due: BinaryHeap<Reverse<(u64, usize)>>,
     /// Unfinished calls of every group.
     pending: Vec<usize>,
-    spare: Vec<Buffers>,
+    free_list: Vec<Buffers>,
 }
 
 /// The memory of a call, kept for the next.
@@ -123,8 +123,8 @@ struct Call {
 impl Caller {
     pub(super) fn new(load: Load, sessions: Vec<SessionId>, phase: Rc<Phase>, rng: Rng) -> Self {
         let due = (0..load.groups).map(|group| Reverse((0, group))).collect();
-        let (pending, spare) = (vec![0; load.groups], Vec::new());
-        let state = RefCell::new(State { rng, tally: Tally::default(), due, pending, spare });
+        let (pending, free_list) = (vec![0; load.groups], Vec::new());
+        let state = RefCell::new(State { rng, tally: Tally::default(), due, pending, free_list });
         Self { load, phase, sessions, state }
     }
 
@@ -178,8 +178,8 @@ impl Caller {
     }
 
     fn take_buffers(&self, cx: &Context<'_>) -> Option<Buffers> {
-        if let Some(spare) = self.state.borrow_mut().spare.pop() {
-            return Some(spare);
+        if let Some(free) = self.state.borrow_mut().free_list.pop() {
+            return Some(free);
         }
         let mut request = cx.alloc(self.load.request_bytes).ok()?;
         request.set_len(self.load.request_bytes);
@@ -196,7 +196,7 @@ impl Caller {
             state.tally.latency.record((now_ns - call.began_ns) * PS_PER_NS);
         }
         let Reply { request, response, .. } = reply;
-        state.spare.push(Buffers { request, response, body: call.body });
+        state.free_list.push(Buffers { request, response, body: call.body });
         state.pending[call.group] -= 1;
         if state.pending[call.group] == 0 {
             let (least_ns, most_ns) = self.load.pause_ns;

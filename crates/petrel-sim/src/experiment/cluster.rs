@@ -21,7 +21,7 @@ use crate::transport::{SimTransport, SimTransportConfig};
 const TIME_LIMIT_NS: u64 = 60_000_000_000;
 
 /// Interval between checks for the end of a phase.
-const LOOK_NS: u64 = 200_000;
+const CHECK_INTERVAL_NS: u64 = 200_000;
 
 /// Maximum memory for messages of one endpoint.
 const MEMORY_BYTES_MAX: usize = 4 << 30;
@@ -248,7 +248,7 @@ impl Cluster {
                     seed: self.settings.seed,
                 });
             }
-            self.run_for(LOOK_NS);
+            self.run_for(CHECK_INTERVAL_NS);
         }
         Ok(())
     }

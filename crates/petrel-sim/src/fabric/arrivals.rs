@@ -52,13 +52,13 @@ impl Arrivals {
 
 /// The pattern with its state.
 #[derive(Debug)]
-pub(super) struct Clockwork {
+pub(super) struct ArrivalProcess {
     arrivals: Arrivals,
     rng: Rng,
     burst_until: Time,
 }
 
-impl Clockwork {
+impl ArrivalProcess {
     pub(super) fn new(arrivals: Arrivals, rng: Rng) -> Self {
         Self { arrivals, rng, burst_until: Time::ZERO }
     }
@@ -160,13 +160,13 @@ mod tests {
     fn on_off__sends_its_share() {
         let arrivals =
             Arrivals::OnOff { every_ps: 1_000, on_mean_ps: 300_000, off_mean_ps: 700_000 };
-        let mut clockwork = Clockwork::new(arrivals, Rng::new(3));
+        let mut process = ArrivalProcess::new(arrivals, Rng::new(3));
         let end = Time::from_ns(2_000_000);
-        let mut at = clockwork.first(Time::ZERO);
+        let mut at = process.first(Time::ZERO);
         let mut count = 0;
         while at < end {
             count += 1;
-            let next = clockwork.next(at);
+            let next = process.next(at);
             assert!(next > at);
             at = next;
         }

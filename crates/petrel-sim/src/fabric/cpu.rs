@@ -47,7 +47,7 @@ struct Stall {
 
 /// The part of the current turn before its stop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Past {
+pub(super) struct BeforeStop {
     began: Time,
     steps_left: u64,
 }
@@ -55,7 +55,7 @@ pub(super) struct Past {
 /// The clock as an actor has seen it in the current turn. Both times are equal unless the turn has been
 /// stopped and resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PassClock {
+pub struct TurnClock {
     /// When the turn began.
     pub first_ns: u64,
     /// The time at its last step. The stop lies between two steps: the actor's code up to the next step
@@ -65,9 +65,9 @@ pub struct PassClock {
     pub read_ns: Option<u64>,
 }
 
-impl PassClock {
+impl TurnClock {
     /// Returns how long the turn has been stopped up to its last step.
-    pub fn held_up_ns(self) -> u64 {
+    pub fn stopped_ns(self) -> u64 {
         self.last_ns - self.first_ns
     }
 }
@@ -163,8 +163,8 @@ impl Fabric {
 
     /// Ends a turn that [`Step::Poll`] began. `deadline` is the time that the actor returned.
     pub(crate) fn finish_poll(&mut self, actor: ActorId, deadline: Time) {
-        (self.past, self.held_up_ns, self.read) = (None, 0, None);
-        let frame_ns = self.config.cpu.frame_ns.saturating_mul(self.frames_in_pass);
+        (self.before_stop, self.stopped_ns, self.read) = (None, 0, None);
+        let frame_ns = self.config.cpu.frame_ns.saturating_mul(self.frames_in_turn);
         let core = &mut self.cores[actor.0 as usize];
         core.busy_until = self.now.plus_ns(frame_ns);
         core.deadline = deadline.min(core.noted_deadline);
@@ -212,11 +212,12 @@ impl Fabric {
                 self.queue.push(until, Event::Poll { actor, token });
                 return None;
             };
-            self.past = (stall.after > 0).then_some(Past { began, steps_left: stall.after });
+            self.before_stop =
+                (stall.after > 0).then_some(BeforeStop { began, steps_left: stall.after });
             core.stall = None;
         }
         (core.deadline, core.noted_deadline) = (Time::NEVER, Time::NEVER);
-        self.frames_in_pass = 0;
+        self.frames_in_turn = 0;
         Some(Step::Poll(actor))
     }
 
@@ -241,13 +242,13 @@ impl Fabric {
     /// Counts a step of the current turn and resumes the clock at the first step after the stop. Returns
     /// the actor's time.
     pub(crate) fn note_step(&mut self) -> Time {
-        let Some(past) = &mut self.past else { return self.now };
-        if let Some(left) = past.steps_left.checked_sub(1) {
-            past.steps_left = left;
-            return past.began;
+        let Some(before_stop) = &mut self.before_stop else { return self.now };
+        if let Some(left) = before_stop.steps_left.checked_sub(1) {
+            before_stop.steps_left = left;
+            return before_stop.began;
         }
-        self.held_up_ns = self.now.ns() - past.began.ns();
-        self.past = None;
+        self.stopped_ns = self.now.ns() - before_stop.began.ns();
+        self.before_stop = None;
         self.now
     }
 
@@ -257,16 +258,16 @@ impl Fabric {
     }
 
     /// Returns the clock as the current actor has seen it. Not a step of its turn.
-    pub(crate) fn pass_clock(&self) -> PassClock {
-        let last_ns = self.past.map_or(self.now, |past| past.began).ns();
+    pub(crate) fn turn_clock(&self) -> TurnClock {
+        let last_ns = self.before_stop.map_or(self.now, |before_stop| before_stop.began).ns();
         let read_ns = self.read.map(Time::ns);
-        PassClock { first_ns: last_ns - self.held_up_ns, last_ns, read_ns }
+        TurnClock { first_ns: last_ns - self.stopped_ns, last_ns, read_ns }
     }
 
     /// Returns the time that the current actor would read from the clock. Not a step of its turn.
     pub(crate) fn next_reading(&self) -> Time {
-        match self.past {
-            Some(Past { began, steps_left: 1.. }) => began,
+        match self.before_stop {
+            Some(BeforeStop { began, steps_left: 1.. }) => began,
             _ => self.now,
         }
     }
@@ -307,7 +308,7 @@ mod tests {
         Fabric::new(&topology, FabricConfig::default(), 1).unwrap()
     }
 
-    fn next_pass(fabric: &mut Fabric, actor: ActorId) {
+    fn next_turn(fabric: &mut Fabric, actor: ActorId) {
         assert_eq!(fabric.advance(Time::NEVER), Step::Poll(actor));
     }
 
@@ -316,7 +317,7 @@ mod tests {
         let mut fabric = fabric();
         let actor = fabric.add_core(HostId(0));
         for _ in 0..10_000 {
-            next_pass(&mut fabric, actor);
+            next_turn(&mut fabric, actor);
             fabric.finish_poll(actor, fabric.now.plus_ns(1_000_000));
             fabric.wake(actor);
             // One turn and one timer.
@@ -328,9 +329,9 @@ mod tests {
     fn deadline__at_once_and_never() {
         let mut fabric = fabric();
         let actor = fabric.add_core(HostId(0));
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         fabric.finish_poll(actor, Time::ZERO);
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         fabric.finish_poll(actor, Time::NEVER);
         assert_eq!(fabric.advance(Time::NEVER), Step::Idle);
     }
@@ -341,12 +342,12 @@ mod tests {
         let actor = fabric.add_core(HostId(0));
         fabric.wake(actor);
         fabric.wake(actor);
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         // Wake-ups during a turn make one more.
         fabric.wake(actor);
         fabric.wake(actor);
         fabric.finish_poll(actor, Time::NEVER);
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         fabric.finish_poll(actor, Time::NEVER);
         assert_eq!(fabric.advance(Time::NEVER), Step::Idle);
     }
@@ -355,26 +356,26 @@ mod tests {
     fn stall__shows_the_pass_its_beginning_until_it_stops() {
         let mut fabric = fabric();
         let actor = fabric.add_core(HostId(0));
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         fabric.finish_poll(actor, Time::NEVER);
         fabric.wake(actor);
         assert!(fabric.stall_cores_of(HostId(0), 2, 1_000_000));
         assert!(!fabric.stall_cores_of(HostId(1), 2, 1_000_000), "nobody is there");
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         let began = fabric.read_clock();
         assert_eq!(began.plus_ns(1_000_000), fabric.now);
         assert_eq!(fabric.next_reading(), began);
         assert_eq!(fabric.read_clock(), began);
-        assert_eq!((fabric.next_reading(), fabric.pass_clock().held_up_ns()), (fabric.now, 0));
+        assert_eq!((fabric.next_reading(), fabric.turn_clock().stopped_ns()), (fabric.now, 0));
         assert_eq!(fabric.read_clock(), fabric.now, "the third step is after the stop");
-        let clock = fabric.pass_clock();
-        assert_eq!((clock.first_ns, clock.held_up_ns()), (began.ns(), 1_000_000));
+        let clock = fabric.turn_clock();
+        assert_eq!((clock.first_ns, clock.stopped_ns()), (began.ns(), 1_000_000));
         assert_eq!(clock.read_ns, Some(clock.last_ns));
         fabric.finish_poll(actor, Time::ZERO);
-        assert_eq!(fabric.pass_clock().held_up_ns(), 0);
+        assert_eq!(fabric.turn_clock().stopped_ns(), 0);
         let stopped = Stopped { host: HostId(0), from_ns: began.ns(), for_ns: 1_000_000 };
         assert_eq!(fabric.stopped, [stopped]);
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         assert_eq!(fabric.read_clock(), fabric.now, "the next pass does not stop");
     }
 
@@ -383,7 +384,7 @@ mod tests {
         let mut fabric = fabric();
         let actor = fabric.add_core(HostId(0));
         fabric.stall_cores_of(HostId(0), 100, 1_000_000);
-        next_pass(&mut fabric, actor);
+        next_turn(&mut fabric, actor);
         assert!(fabric.read_clock() < fabric.now);
         fabric.finish_poll(actor, Time::NEVER);
         assert_eq!(fabric.read_clock(), fabric.now);

@@ -67,7 +67,7 @@ pub(super) struct Fate {
 pub(super) struct FaultState {
     plan: FaultPlan,
     /// Whether the plan has no fault at all, as for most links: checked for every packet.
-    is_calm: bool,
+    is_fault_free: bool,
     rng: Rng,
     last_was_lost: bool,
     held_until: Time,
@@ -76,18 +76,18 @@ pub(super) struct FaultState {
 impl FaultState {
     pub(super) fn new(rng: Rng) -> Self {
         let plan = FaultPlan::NONE;
-        Self { plan, is_calm: true, rng, last_was_lost: false, held_until: Time::ZERO }
+        Self { plan, is_fault_free: true, rng, last_was_lost: false, held_until: Time::ZERO }
     }
 
     pub(super) fn set_plan(&mut self, plan: FaultPlan) {
         self.plan = plan;
-        self.is_calm = plan == FaultPlan::NONE;
+        self.is_fault_free = plan == FaultPlan::NONE;
         self.last_was_lost = false;
     }
 
     /// Decides the fate of a packet that has left the sender at `now`.
     pub(super) fn decide(&mut self, now: Time) -> Fate {
-        if self.is_calm {
+        if self.is_fault_free {
             return Fate { held_until: self.held_until, ..Fate::default() };
         }
         // Six draws for every packet, whatever the plan: plans that differ in one fault class make equal

@@ -12,14 +12,14 @@ use crate::trace::Trace;
 
 use super::act::Action;
 use super::config::FabricConfig;
-use super::cpu::{PassClock, Stopped};
+use super::cpu::{Stopped, TurnClock};
 use super::packet::SimAddr;
 use super::ports::{BindError, Binding};
 use super::source::{SourceConfig, SourceError, SourceId, SourceStats};
 use super::stats::{FabricStats, LinkStats, SwitchStats};
 use super::topology::{HostId, LinkId, NodeId, SwitchId, Topology, TopologyError};
 use super::wakers::Wakers;
-use super::wiretap::{Recorded, Sight};
+use super::wiretap::{Observation, Recorded};
 use super::{Fabric, STREAM_USER, Step};
 
 /// The error of making a fabric.
@@ -70,8 +70,8 @@ impl FabricHandle {
 
     /// Returns the clock as the current actor has seen it. Unlike a reading, this is not a step of its
     /// turn.
-    pub(crate) fn pass_clock(&self) -> PassClock {
-        self.fabric.borrow().pass_clock()
+    pub(crate) fn turn_clock(&self) -> TurnClock {
+        self.fabric.borrow().turn_clock()
     }
 
     /// Returns the time that the current actor would read from the clock now; not a step of its turn
@@ -114,13 +114,13 @@ impl FabricHandle {
 
     /// Shows all frames that endpoints send and receive to `watcher` from now on. `watcher` must not use
     /// the fabric.
-    pub fn watch(&self, watcher: impl FnMut(Sight<'_>) + 'static) {
+    pub fn watch(&self, watcher: impl FnMut(Observation<'_>) + 'static) {
         self.borrow_mut().watch(watcher);
     }
 
     /// Records a sample of `keep` packets from now on: new packets replace random old ones.
-    pub fn tap(&self, keep: usize) {
-        self.borrow_mut().tap(keep);
+    pub fn start_recording(&self, keep: usize) {
+        self.borrow_mut().start_recording(keep);
     }
 
     /// Returns one of the recorded packets. `pick` gets their number and returns an index.
@@ -244,8 +244,8 @@ impl FabricHandle {
     }
 
     /// Sets whether the switch withholds multicast from a host. By default it does not.
-    pub fn set_deaf(&self, host: HostId, is_deaf: bool) {
-        self.borrow_mut().multicast.set_deaf(host, is_deaf);
+    pub fn set_multicast_blocked(&self, host: HostId, is_blocked: bool) {
+        self.borrow_mut().multicast.set_multicast_blocked(host, is_blocked);
     }
 
     /// Returns the number of ports that listen to groups; a port counts once per joined group.
@@ -280,7 +280,7 @@ impl FabricHandle {
     }
 
     /// Makes actors run whose wakers were used.
-    pub(crate) fn heed_wakers(&self) {
+    pub(crate) fn process_wakers(&self) {
         for at in self.wakers.take_woken() {
             self.borrow_mut().wake_owner(at);
         }

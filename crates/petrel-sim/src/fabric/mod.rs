@@ -22,12 +22,12 @@ mod ecn;
 mod fault;
 mod handle;
 mod histogram;
-mod journey;
 mod leaf_spine;
 mod link;
 mod multicast;
 mod nic;
 mod packet;
+mod path;
 mod ports;
 mod rings;
 mod routes;
@@ -50,7 +50,7 @@ pub use config::{
     NicConfig, SwitchConfig,
 };
 pub(crate) use cpu::Stopped;
-pub use cpu::{ActorId, PassClock};
+pub use cpu::{ActorId, TurnClock};
 pub use ecn::Ecn;
 pub use fault::FaultPlan;
 pub use handle::{FabricError, FabricHandle};
@@ -63,13 +63,13 @@ pub use stats::{DropReason, FabricStats, LinkStats, SwitchStats};
 pub use topology::{
     HOSTS_MAX, HostId, LinkId, NodeId, SWITCHES_MAX, SwitchId, Topology, TopologyError,
 };
-pub use wiretap::{Recorded, Sight};
+pub use wiretap::{Observation, Recorded};
 
 pub(crate) use packet::{Frames, PacketRef};
 pub(crate) use ports::Binding;
 
 use act::Partition;
-use cpu::{Core, Past};
+use cpu::{BeforeStop, Core};
 use link::Link;
 use multicast::Multicast;
 use nic::Host;
@@ -81,7 +81,7 @@ use trace_line::Place;
 use wiretap::{Watcher, Wiretap};
 
 use crate::queue::EventQueue;
-use crate::ring::{Halves, Lane};
+use crate::ring::{RingState, WaitingEnds};
 use crate::rng::Rng;
 use crate::time::Time;
 use crate::trace::Trace;
@@ -118,17 +118,17 @@ pub(crate) struct Fabric {
     wiretap: Option<Wiretap>,
     watcher: Option<Watcher>,
     /// Frames that the current actor has sent and received in this turn.
-    frames_in_pass: u64,
+    frames_in_turn: u64,
     /// Set while the current actor is in the part of its turn before a stop.
-    past: Option<Past>,
+    before_stop: Option<BeforeStop>,
     /// The duration of a stop of this turn, once resumed.
-    held_up_ns: u64,
+    stopped_ns: u64,
     /// The actor's latest reading of the clock, if it has neither taken nor flushed a frame since.
     read: Option<Time>,
     /// Stops that have not been fetched yet.
     stopped: Vec<Stopped>,
     /// Rings that wait for their second side, and the faults of wake-ups.
-    pub(crate) rings: Halves,
+    pub(crate) rings: WaitingEnds,
     pub(crate) multicast: Multicast,
 }
 
@@ -154,7 +154,7 @@ enum Event {
     /// A crashed host comes back.
     Restart(HostId),
     /// This number of wake-ups for the consumer of a ring arrives.
-    Ring(Rc<RefCell<Lane>>, u64),
+    Ring(Rc<RefCell<RingState>>, u64),
 }
 
 /// Why [`Fabric::advance`] stopped.
@@ -194,12 +194,12 @@ impl Fabric {
             trace: Trace::off(),
             wiretap: None,
             watcher: None,
-            frames_in_pass: 0,
-            past: None,
-            held_up_ns: 0,
+            frames_in_turn: 0,
+            before_stop: None,
+            stopped_ns: 0,
             read: None,
             stopped: Vec::new(),
-            rings: Halves::default(),
+            rings: WaitingEnds::default(),
             multicast: Multicast::default(),
         })
     }
@@ -237,7 +237,7 @@ impl Fabric {
             Event::Act(action) => return self.act(*action),
             Event::Heal(partition) => self.heal(partition),
             Event::Restart(host) => return self.restart(host),
-            Event::Ring(lane, count) => self.handle_ring(&lane, count),
+            Event::Ring(ring_state, count) => self.handle_ring(&ring_state, count),
         }
         None
     }

@@ -27,7 +27,7 @@ pub(crate) struct Multicast {
     groups: Vec<SocketAddr>,
     listeners: Vec<Listener>,
     /// Hosts to which the switch passes no multicast.
-    deaf: Vec<HostId>,
+    blocked: Vec<HostId>,
 }
 
 /// A listener to a sender; one entry for each join.
@@ -76,9 +76,9 @@ impl Multicast {
     }
 
     /// Sets whether the switch withholds multicast from a host.
-    pub(crate) fn set_deaf(&mut self, host: HostId, is_deaf: bool) {
-        self.deaf.retain(|deaf| *deaf != host);
-        self.deaf.extend(is_deaf.then_some(host));
+    pub(crate) fn set_multicast_blocked(&mut self, host: HostId, is_blocked: bool) {
+        self.blocked.retain(|blocked| *blocked != host);
+        self.blocked.extend(is_blocked.then_some(host));
     }
 
     /// Returns the number of listeners; a port counts once for each join.
@@ -90,7 +90,7 @@ impl Multicast {
     fn receivers(&self, head: &Head) -> Vec<SimAddr> {
         let hears = |listener: &&Listener| {
             (listener.group, listener.from) == (head.to, head.from)
-                && !self.deaf.contains(&listener.at.host)
+                && !self.blocked.contains(&listener.at.host)
         };
         let mut ports: Vec<_> = self.listeners.iter().filter(hears).map(|it| it.at).collect();
         ports.sort_unstable();

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::ring::Lane;
+use crate::ring::RingState;
 
 use super::packet::SimAddr;
 use super::trace_line::mix;
@@ -11,15 +11,15 @@ use super::{Event, Fabric};
 
 impl Fabric {
     /// Sends wake-ups to the consumer of a ring.
-    pub(crate) fn ring(&mut self, lane: &Rc<RefCell<Lane>>, delay_ns: u64, count: u64) {
+    pub(crate) fn ring(&mut self, ring_state: &Rc<RefCell<RingState>>, delay_ns: u64, count: u64) {
         self.stats.wakes += count;
-        lane.borrow_mut().send_wakes(count);
-        self.queue.push(self.now.plus_ns(delay_ns), Event::Ring(Rc::clone(lane), count));
+        ring_state.borrow_mut().send_wakes(count);
+        self.queue.push(self.now.plus_ns(delay_ns), Event::Ring(Rc::clone(ring_state), count));
     }
 
     /// Handles the arrival of wake-ups.
-    pub(super) fn handle_ring(&mut self, lane: &RefCell<Lane>, count: u64) {
-        let to = lane.borrow_mut().receive_wakes(count);
+    pub(super) fn handle_ring(&mut self, ring_state: &RefCell<RingState>, count: u64) {
+        let to = ring_state.borrow_mut().receive_wakes(count);
         self.note(format_args!("WAKE {to} {count} times"));
         self.wake_owner(to);
     }
@@ -32,7 +32,7 @@ impl Fabric {
         frame: &[u8],
         is_sent: bool,
     ) {
-        self.frames_in_pass += 1;
+        self.frames_in_turn += 1;
         let kind = if is_sent { "WRITE" } else { "TAKE" };
         self.note_frame(format_args!("{kind} {from}->{to} {} bytes by a ring", frame.len()), frame);
         self.digest = mix(self.digest, frame.len() as u64);

@@ -7,7 +7,7 @@
 use crate::rng::Rng;
 use crate::time::Time;
 
-use super::arrivals::{Arrivals, Clockwork};
+use super::arrivals::{ArrivalProcess, Arrivals};
 use super::ecn::Ecn;
 use super::histogram::Histogram;
 use super::packet::{PacketRef, SimAddr};
@@ -98,7 +98,7 @@ pub struct SourceStats {
 #[derive(Debug)]
 pub(super) struct Source {
     config: SourceConfig,
-    clockwork: Clockwork,
+    process: ArrivalProcess,
     pub(super) stats: SourceStats,
     /// Packets of a window that are not in flight.
     owed: u32,
@@ -111,14 +111,14 @@ impl Fabric {
         self.check_source(&config)?;
         let id = SourceId(self.sources.len() as u32);
         let rng = Rng::stream(self.seed, STREAM_SOURCE, id.0);
-        let mut clockwork = Clockwork::new(config.arrivals, rng);
-        let first = clockwork.first(self.now.max(Time::from_ns(config.start_ns)));
+        let mut process = ArrivalProcess::new(config.arrivals, rng);
+        let first = process.first(self.now.max(Time::from_ns(config.start_ns)));
         let owed = match config.arrivals {
             Arrivals::Window { packets, .. } => packets,
             _ => 0,
         };
         let stats = SourceStats::default();
-        self.sources.push(Source { config, clockwork, stats, owed, is_waiting: owed > 0 });
+        self.sources.push(Source { config, process, stats, owed, is_waiting: owed > 0 });
         self.queue.push(first, Event::Emit(id));
         Ok(id)
     }
@@ -133,7 +133,7 @@ impl Fabric {
             source.is_waiting = false;
             return self.fill_window(id);
         }
-        let next = source.clockwork.next(self.now);
+        let next = source.process.next(self.now);
         let is_sent = self.emit(id);
         self.sources[id.0 as usize].stats.refused += u64::from(!is_sent);
         self.queue.push(next, Event::Emit(id));
@@ -198,7 +198,7 @@ impl Fabric {
     fn emit(&mut self, id: SourceId) -> bool {
         let source = &mut self.sources[id.0 as usize];
         let (from, payload_bytes) = (source.config.from, source.config.payload_bytes);
-        let target = source.clockwork.pick(source.config.to.len());
+        let target = source.process.pick(source.config.to.len());
         let to = source.config.to[target];
         let is_up = self.hosts[usize::from(from.host.0)].is_up;
         if !is_up || !self.has_tx_room(from.host, payload_bytes as usize) {

@@ -99,7 +99,7 @@ pub struct FabricStats {
     /// Number of times that an endpoint went to sleep with frames waiting for room in a ring.
     pub rings_full: u64,
     /// Rings that crashing processes left corrupted.
-    pub rings_defaced: u64,
+    pub rings_corrupted: u64,
     /// Wake-ups sent to consumers of rings.
     pub wakes: u64,
     /// Wake-ups that came late.

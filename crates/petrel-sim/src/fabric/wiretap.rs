@@ -3,7 +3,7 @@
 use crate::rng::Rng;
 use crate::time::Time;
 
-use super::cpu::PassClock;
+use super::cpu::TurnClock;
 use super::packet::{PacketRef, SimAddr};
 use super::topology::HostId;
 use super::trace_line::Mark;
@@ -11,7 +11,7 @@ use super::{Event, Fabric, Place};
 
 /// An observation of a watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight<'a> {
+pub enum Observation<'a> {
     /// An endpoint sends a frame; the frame is in the transmit queue of its NIC.
     Sent {
         /// The sender.
@@ -21,7 +21,7 @@ pub enum Sight<'a> {
         /// The frame.
         frame: &'a [u8],
         /// The clock as the sender has seen it.
-        clock: PassClock,
+        clock: TurnClock,
     },
     /// An endpoint takes a frame out of its receive queue.
     Taken {
@@ -35,7 +35,7 @@ pub enum Sight<'a> {
 }
 
 /// Sees all frames of endpoints.
-pub(super) struct Watcher(Box<dyn FnMut(Sight<'_>)>);
+pub(super) struct Watcher(Box<dyn FnMut(Observation<'_>)>);
 
 impl std::fmt::Debug for Watcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,7 +64,7 @@ pub(super) struct Wiretap {
 }
 
 /// Average number of packets per packet that enters a full sample.
-const ENTERS_ONE_IN: u64 = 8;
+const PACKETS_PER_SAMPLE: u64 = 8;
 
 impl Wiretap {
     pub(super) fn new(keep: usize, rng: Rng) -> Self {
@@ -76,45 +76,45 @@ impl Wiretap {
         if self.recorded.len() < self.keep {
             return Some(self.recorded.len());
         }
-        let enters = self.rng.below(ENTERS_ONE_IN) == 0 && self.keep > 0;
+        let enters = self.rng.below(PACKETS_PER_SAMPLE) == 0 && self.keep > 0;
         enters.then(|| self.rng.below(self.keep as u64) as usize)
     }
 }
 
 impl Fabric {
     /// Records a sample of `keep` packets from now on.
-    pub(super) fn tap(&mut self, keep: usize) {
+    pub(super) fn start_recording(&mut self, keep: usize) {
         let rng = Rng::stream(self.seed, super::STREAM_WIRETAP, 0);
         self.wiretap = Some(Wiretap::new(keep, rng));
     }
 
     /// Shows everything to `watcher` from now on.
-    pub(super) fn watch(&mut self, watcher: impl FnMut(Sight<'_>) + 'static) {
+    pub(super) fn watch(&mut self, watcher: impl FnMut(Observation<'_>) + 'static) {
         self.watcher = Some(Watcher(Box::new(watcher)));
     }
 
     /// Shows the frames of a packet to a watcher.
     pub(super) fn show_sent(&mut self, packet: &PacketRef) {
-        let clock = self.pass_clock();
+        let clock = self.turn_clock();
         let Some(Watcher(watcher)) = &mut self.watcher else { return };
         let head = self.packets.head(packet);
         for frame in self.packets.frames(packet).iter() {
-            watcher(Sight::Sent { from: head.from, to: head.to, frame, clock });
+            watcher(Observation::Sent { from: head.from, to: head.to, frame, clock });
         }
     }
 
     /// Like `show_sent`, for a frame without a packet yet.
     pub(crate) fn show_frame_sent(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
-        let clock = self.pass_clock();
+        let clock = self.turn_clock();
         if let Some(Watcher(watcher)) = &mut self.watcher {
-            watcher(Sight::Sent { from, to, frame, clock });
+            watcher(Observation::Sent { from, to, frame, clock });
         }
     }
 
     /// Like `show_frame_sent`, for a received frame.
     pub(crate) fn show_frame_taken(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
         if let Some(Watcher(watcher)) = &mut self.watcher {
-            watcher(Sight::Taken { from, to, frame });
+            watcher(Observation::Taken { from, to, frame });
         }
     }
 
@@ -124,7 +124,7 @@ impl Fabric {
     }
 
     /// Records a packet that is being sent.
-    pub(super) fn overhear(&mut self, packet: &PacketRef) {
+    pub(super) fn record_sample(&mut self, packet: &PacketRef) {
         let Some(wiretap) = &mut self.wiretap else { return };
         let Some(place) = wiretap.place() else { return };
         let head = self.packets.head(packet);

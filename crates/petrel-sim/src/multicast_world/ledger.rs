@@ -32,7 +32,7 @@ struct Call {
     is_over: bool,
     executions: BTreeMap<HostId, u32>,
     /// Members that are known not to have executed the call.
-    barred: Vec<HostId>,
+    must_not_execute: Vec<HostId>,
 }
 
 /// A fault window in which calls to a member may fail.
@@ -71,7 +71,7 @@ impl Ledger {
             issued_ns: self.now_ns,
             is_over: false,
             executions: BTreeMap::new(),
-            barred: Vec::new(),
+            must_not_execute: Vec::new(),
         });
         self.calls.len() as u32 - 1
     }
@@ -95,10 +95,10 @@ impl Ledger {
         *count += 1;
         let (is_again, is_member) =
             (*count > 1, call.members.iter().any(|&(_, member)| member == host));
-        let is_barred = call.barred.contains(&host);
-        if is_again || !is_member || is_barred {
+        let is_excluded = call.must_not_execute.contains(&host);
+        if is_again || !is_member || is_excluded {
             self.violate(format!(
-                "{host} runs call {id}: again: {is_again}, member: {is_member}, said not to: {is_barred}"
+                "{host} runs call {id}: again: {is_again}, member: {is_member}, said not to: {is_excluded}"
             ));
         }
         Some(answer_seed(id, host))
@@ -154,7 +154,7 @@ impl Ledger {
                     if is_sure && executed > 0 {
                         return Err(format!("was executed by {host}, which is said not to have"));
                     }
-                    call.barred.extend(is_sure.then_some(host));
+                    call.must_not_execute.extend(is_sure.then_some(host));
                     let is_late = call.has_deadline && failure.status == Status::DeadlineExceeded;
                     let is_in_window = fault_windows.iter().any(|window| {
                         window.host == host

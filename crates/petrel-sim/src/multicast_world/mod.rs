@@ -46,7 +46,7 @@ pub struct Report {
     /// Packets that the client retransmitted.
     pub repeated: u64,
     /// Members that crashed.
-    pub deaths: u64,
+    pub crashes: u64,
     /// Members that refused to join, or could not.
     pub refused: u64,
 }
@@ -63,7 +63,7 @@ impl Report {
             ("multicast_requests_missed", self.missed),
             ("multicast_packets_replicated", self.replicated),
             ("multicast_packets_repeated", self.repeated),
-            ("multicast_members_crashed", self.deaths),
+            ("multicast_members_crashed", self.crashes),
             ("multicast_members_refused", self.refused),
         ]
         .into_iter()

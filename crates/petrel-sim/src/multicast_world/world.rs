@@ -18,10 +18,10 @@ use petrel_proto::recovery::rtt::RtoBounds;
 use super::Report;
 use super::ledger::{Ledger, request_of};
 use super::node::{METHOD, Node};
-use crate::control::{ControlConfig, ControlNetwork, Death};
+use crate::control::{ControlConfig, ControlNetwork, CrashKind};
 use crate::fabric::{
     Action, ActorId, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig, LinkSet, NicConfig,
-    Sight, SimAddr, SwitchConfig, Topology,
+    Observation, SimAddr, SwitchConfig, Topology,
 };
 use crate::rng::{Probability, Rng};
 use crate::simulation::{Simulation, Stop};
@@ -31,7 +31,7 @@ use crate::transport::{SimTransport, SimTransportConfig};
 const TIME_LIMIT_NS: u64 = 30_000_000_000;
 
 /// The first and the longest interval between checks for the end of a phase.
-const LOOK_NS: (u64, u64) = (100_000, 5_000_000);
+const CHECK_INTERVAL_NS: (u64, u64) = (100_000, 5_000_000);
 
 /// How long after a fault calls may fail because of it: silences, timeouts of links and sessions, and the
 /// slowest retries.
@@ -91,7 +91,7 @@ struct World {
     /// Outstanding calls at the moment when their group's multicast was stopped.
     cut_short: u64,
     /// Hosts that are about to crash.
-    dying: BTreeMap<HostId, Death>,
+    pending_crashes: BTreeMap<HostId, CrashKind>,
     counters: Counters,
     report: Report,
 }
@@ -114,9 +114,9 @@ impl World {
             ControlNetwork::new(&fabric, ControlConfig::default(), fabric.rng(STREAM_CONTROL));
         let traffic: Rc<RefCell<BTreeMap<SimAddr, (u64, u64)>>> = Rc::default();
         let seen = Rc::clone(&traffic);
-        fabric.watch(move |sight| match sight {
-            Sight::Taken { to, .. } => seen.borrow_mut().entry(to).or_default().0 += 1,
-            Sight::Sent { from, .. } => seen.borrow_mut().entry(from).or_default().1 += 1,
+        fabric.watch(move |observation| match observation {
+            Observation::Taken { to, .. } => seen.borrow_mut().entry(to).or_default().0 += 1,
+            Observation::Sent { from, .. } => seen.borrow_mut().entry(from).or_default().1 += 1,
         });
         let mut world = Self {
             simulation: Simulation::new(fabric.clone()),
@@ -134,7 +134,7 @@ impl World {
             groups_made: 0,
             nodes_made: 0,
             cut_short: 0,
-            dying: BTreeMap::new(),
+            pending_crashes: BTreeMap::new(),
             counters: Counters::default(),
             report: Report::default(),
         };
@@ -159,7 +159,7 @@ impl World {
             let pause_ns = self.rng.below(1 << pause);
             self.run_for(pause_ns)?;
         }
-        self.calm()?;
+        self.end_faults()?;
         self.check_last_call()?;
         self.close()?;
         self.check_end()
@@ -171,7 +171,7 @@ impl World {
         match self.rng.below(16) {
             0 if has_all_faults => self.kill(),
             1 if has_all_faults => self.pause(),
-            2 if has_all_faults => self.deafen(),
+            2 if has_all_faults => self.block_multicast(),
             3 if has_all_faults => return self.close_one(),
             action @ 4..6 => {
                 if self.fault_level == FaultLevel::None {
@@ -202,14 +202,14 @@ impl World {
 
     fn kill(&mut self) {
         let host = self.draw_member();
-        if !self.fabric.is_up(host) || self.dying.contains_key(&host) {
+        if !self.fabric.is_up(host) || self.pending_crashes.contains_key(&host) {
             return;
         }
-        let death = if self.rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
+        let kind = if self.rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
         let down_ns = self.rng.below(1 << 25);
         self.add_fault_window(host, down_ns);
-        self.dying.insert(host, death);
-        self.report.deaths += 1;
+        self.pending_crashes.insert(host, kind);
+        self.report.crashes += 1;
         self.fabric.apply(Action::Crash { host, down_ns });
     }
 
@@ -221,9 +221,9 @@ impl World {
     }
 
     /// Makes a switch port block multicast, or stop blocking it. No call may fail because of this.
-    fn deafen(&mut self) {
-        let (host, is_deaf) = (self.draw_member(), self.rng.below(2) == 0);
-        self.fabric.set_deaf(host, is_deaf);
+    fn block_multicast(&mut self) {
+        let (host, is_blocked) = (self.draw_member(), self.rng.below(2) == 0);
+        self.fabric.set_multicast_blocked(host, is_blocked);
     }
 
     fn close_one(&mut self) -> Result<(), String> {
@@ -366,11 +366,11 @@ impl World {
     }
 
     /// Ends all faults, and waits until outstanding calls have ended.
-    fn calm(&mut self) -> Result<(), String> {
+    fn end_faults(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
-        self.members.iter().for_each(|at| self.fabric.set_deaf(at.host, false));
+        self.members.iter().for_each(|at| self.fabric.set_multicast_blocked(at.host, false));
         self.run_until("the last calls", |world| {
-            world.ledger.borrow().pending() == 0 && world.dying.is_empty()
+            world.ledger.borrow().pending() == 0 && world.pending_crashes.is_empty()
         })?;
         // Broken links are detected.
         if self.ledger.borrow().has_fault_windows() {
@@ -466,10 +466,11 @@ impl World {
         if ledger.has_fault_windows() || self.fault_level == FaultLevel::Full {
             return Ok(());
         }
-        let harm = stats.dropped_total() + stats.duplicated + stats.reordered + 20 * stats.spikes;
-        let looks = client.timeouts + client.probes;
+        let fault_count =
+            stats.dropped_total() + stats.duplicated + stats.reordered + 20 * stats.spikes;
+        let probes = client.timeouts + client.probes;
         let cut_short = self.cut_short * PACKETS_MAX;
-        let most = 4 * (self.members.len() as u64 * (harm + cut_short) + looks) + 200;
+        let most = 4 * (self.members.len() as u64 * (fault_count + cut_short) + probes) + 200;
         match repeated > most {
             true => Err(format!("{repeated} packets were sent again, and not {most}")),
             false => Ok(()),
@@ -501,15 +502,16 @@ impl World {
     }
 
     fn run_until(&mut self, what: &str, is_over: impl Fn(&Self) -> bool) -> Result<(), String> {
-        let (time_limit_ns, look_ns) = (self.fabric.now_ns() + TIME_LIMIT_NS, Cell::new(LOOK_NS.0));
+        let (time_limit_ns, check_interval_ns) =
+            (self.fabric.now_ns() + TIME_LIMIT_NS, Cell::new(CHECK_INTERVAL_NS.0));
         while !is_over(self) {
             if self.fabric.now_ns() > time_limit_ns {
                 let nodes = self.simulation.actors().map(|(_, node)| (node.at, node.left_at_end()));
                 let left: Vec<_> = nodes.collect();
                 return Err(format!("{what} takes for ever: {left:?}"));
             }
-            self.run_for(look_ns.get())?;
-            look_ns.set((look_ns.get() * 2).min(LOOK_NS.1));
+            self.run_for(check_interval_ns.get())?;
+            check_interval_ns.set((check_interval_ns.get() * 2).min(CHECK_INTERVAL_NS.1));
         }
         Ok(())
     }
@@ -532,7 +534,7 @@ impl World {
                     self.fabric.advance(next_ns.saturating_sub(self.fabric.now_ns()));
                     is_over = next_ns == limit_ns;
                 }
-                Stop::Crashed { host, dead } => self.bury(host, dead),
+                Stop::Crashed { host, dead } => self.handle_crash(host, dead),
                 Stop::Restarted { host } => self.start_host(host)?,
             }
             control.run();
@@ -547,9 +549,9 @@ impl World {
         }
     }
 
-    fn bury(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
-        let death = self.dying.remove(&host).unwrap_or(Death::Killed);
-        self.control.stop_process(host, death);
+    fn handle_crash(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
+        let kind = self.pending_crashes.remove(&host).unwrap_or(CrashKind::Killed);
+        self.control.stop_process(host, kind);
         for (_, node) in dead {
             self.counters += *node.endpoint.core().counters();
         }

@@ -91,7 +91,7 @@ pub(super) struct Session {
 
 /// Numbers of messages from the nexus to endpoints.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct MessageCounts {
     pub(super) links_up: u64,
     pub(super) links_shm: u64,
     pub(super) links_failed: u64,
@@ -119,7 +119,7 @@ pub(super) struct Actor {
     pub(super) sessions: BTreeMap<u32, Session>,
     next_session: u32,
     offers: BTreeSet<(LinkId, u32)>,
-    pub(super) told: Told,
+    pub(super) counts: MessageCounts,
 }
 
 impl Actor {
@@ -138,7 +138,7 @@ impl Actor {
             sessions: BTreeMap::new(),
             next_session: 0,
             offers: BTreeSet::new(),
-            told: Told::default(),
+            counts: MessageCounts::default(),
         }
     }
 
@@ -343,13 +343,13 @@ impl Actor {
             FromNexus::LinkDown { link, .. } => self.on_link_down(link),
             FromNexus::PathMeasured { link, rtt_ns } => {
                 let is_opener = self.view(link, "PathMeasured")?.is_opener;
-                self.told.paths_measured += 1;
+                self.counts.paths_measured += 1;
                 must(is_opener && rtt_ns > 0, || format!("the path of {link:?} is measured"))
             }
             FromNexus::SessionProposed { link, open } => self.on_proposed(link, open, cx),
             FromNexus::SessionOpened { link, accept } => self.on_opened(link, &accept),
             FromNexus::SessionRefused { link, request, .. } => {
-                self.told.sessions_refused += 1;
+                self.counts.sessions_refused += 1;
                 let asked = self.proposals.remove(&(link, request));
                 must(asked.is_some(), || format!("{link:?}: {request} is refused and not asked"))
             }
@@ -363,7 +363,7 @@ impl Actor {
                 must(view.is_opener, || format!("a server on {link:?} is drained"))?;
                 let is_it = |session: &&Session| session.token == token && session.is_client;
                 if self.sessions.get(&session).filter(is_it).is_some() {
-                    self.told.sessions_drained += 1;
+                    self.counts.sessions_drained += 1;
                     let after_ns = cx.rng.below(cx.think_ns_max);
                     cx.later.push((after_ns, DelayedAction::Close { session }));
                 }
@@ -379,14 +379,14 @@ impl Actor {
             }
             FromNexus::GroupAnswered { link, request, .. } => {
                 self.view(link, "GroupAnswered")?;
-                self.told.groups_answered += 1;
+                self.counts.groups_answered += 1;
                 // Foreign peers may send unrequested answers; honest peers answer once.
                 self.offers.remove(&(link, request));
                 Ok(())
             }
             FromNexus::GroupLeft { link, .. } => self.view(link, "GroupLeft").map(|_| ()),
             FromNexus::StatsRequested { request } => {
-                self.told.stats_asked += 1;
+                self.counts.stats_asked += 1;
                 if !(cx.hangs && cx.rng.below(3) == 0) {
                     let after_ns = cx.rng.below(cx.think_ns_max);
                     cx.later.push((after_ns, DelayedAction::Stats { request }));
@@ -409,8 +409,8 @@ impl Actor {
         incarnation: u64,
     ) -> Result<(), String> {
         must(self.seen_links.insert(link), || format!("{link:?} is up for the second time"))?;
-        self.told.links_up += 1;
-        self.told.links_shm += u64::from(matches!(transport, SimLink::Shm { .. }));
+        self.counts.links_up += 1;
+        self.counts.links_shm += u64::from(matches!(transport, SimLink::Shm { .. }));
         if let Some(number) = request {
             let asked = self.requests.remove(&number).is_some();
             must(asked, || format!("link {number} is up and was not asked for"))?;
@@ -431,7 +431,7 @@ impl Actor {
     }
 
     fn on_link_failed(&mut self, number: u64, reason: &Reason) -> Result<(), String> {
-        self.told.links_failed += 1;
+        self.counts.links_failed += 1;
         let request = self.requests.remove(&number);
         let request =
             request.ok_or_else(|| format!("link {number} failed and was not asked for"))?;
@@ -442,7 +442,7 @@ impl Actor {
     }
 
     fn on_link_down(&mut self, link: LinkId) -> Result<(), String> {
-        self.told.links_down += 1;
+        self.counts.links_down += 1;
         let view = self.links.remove(&link);
         let view = view.ok_or_else(|| format!("{link:?} is down and was not up"))?;
         drop(view.transport);
@@ -476,7 +476,7 @@ impl Actor {
     }
 
     fn on_opened(&mut self, link: LinkId, accept: &SessionAccept) -> Result<(), String> {
-        self.told.sessions_opened += 1;
+        self.counts.sessions_opened += 1;
         let proposal = self.proposals.remove(&(link, accept.request));
         let Proposal { open, .. } =
             proposal.ok_or_else(|| format!("{link:?}: session not asked for"))?;
@@ -493,7 +493,7 @@ impl Actor {
             session.link == link && session.token == token && session.is_client != from_client
         });
         if let Some(session) = found.copied() {
-            self.told.sessions_closed += 1;
+            self.counts.sessions_closed += 1;
             self.sessions.remove(&index);
             self.give_back(&session);
         }

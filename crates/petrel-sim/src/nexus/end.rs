@@ -10,7 +10,7 @@ use super::world::{Event, World};
 const MS: u64 = 1_000_000;
 
 /// The first interval between checks for the end of a phase.
-const LOOK_NS: u64 = 2 * MS;
+const CHECK_INTERVAL_NS: u64 = 2 * MS;
 /// How long connections without links may stay (§9), including the time to close them.
 const IDLE_NS: u64 = 65_000 * MS;
 /// Longest of the time limits that do not depend on settings: HELLO, message, write, linger, early link,
@@ -20,7 +20,7 @@ const REST_NS: u64 = 12_000 * MS;
 impl World {
     /// Runs from the last fault to the last check.
     pub(super) fn finish(&mut self) -> Result<(), String> {
-        self.calm();
+        self.end_faults();
         let time_limit_ns = self.time_limit_ns();
         self.run_until_done(time_limit_ns, "everything is answered and agreed", World::is_settled)?;
         self.check_counters()?;
@@ -34,11 +34,11 @@ impl World {
     }
 
     /// Ends all faults and the workload.
-    fn calm(&mut self) {
-        self.is_calm = true;
-        self.note(format_args!("CALM"));
+    fn end_faults(&mut self) {
+        self.is_fault_free = true;
+        self.note(format_args!("FAULTS END"));
         self.net.borrow_mut().heal_all();
-        self.net.borrow_mut().calm();
+        self.net.borrow_mut().end_faults();
         self.cut_since.clear();
         let now_ns = self.now_ns();
         self.healed_ns = now_ns;
@@ -77,7 +77,7 @@ impl World {
         is_done: fn(&World) -> Result<(), String>,
     ) -> Result<(), String> {
         let end_ns = self.now_ns() + time_limit_ns;
-        let mut pause_ns = LOOK_NS;
+        let mut pause_ns = CHECK_INTERVAL_NS;
         loop {
             self.run_until(self.now_ns() + pause_ns)?;
             self.check_questions()?;
@@ -180,8 +180,8 @@ impl World {
             let (stats, census, net) = (nexus.stats(), nexus.census(), self.net.borrow());
             let actors = || self.actors.values().filter(|actor| actor.process == *id);
             let up: usize = actors().map(|actor| actor.links.len()).sum();
-            let sum = |count: fn(&super::actor::Told) -> u64| {
-                actors().map(|actor| count(&actor.told)).sum::<u64>() + count(&process.told)
+            let sum = |count: fn(&super::actor::MessageCounts) -> u64| {
+                actors().map(|actor| count(&actor.counts)).sum::<u64>() + count(&process.counts)
             };
             let sockets = net.sockets_of(*id).count() as u64;
             let entry = &net.processes[*id];
@@ -203,15 +203,22 @@ impl World {
             let is_honest = !features.foreign_peers && !features.stats_clients;
             let broken = broken.into_iter().filter(|_| is_honest);
             // Removed endpoints have received only some of the messages.
-            let told = [
-                ("links_opened", stats.links_opened, sum(|told| told.links_up)),
-                ("links_opened_shm", stats.links_opened_shm, sum(|told| told.links_shm)),
-                ("links_failed", stats.links_failed, sum(|told| told.links_failed)),
-                ("links down", stats.links_opened - stats.links_up, sum(|told| told.links_down)),
+            let counts = [
+                ("links_opened", stats.links_opened, sum(|counts| counts.links_up)),
+                ("links_opened_shm", stats.links_opened_shm, sum(|counts| counts.links_shm)),
+                ("links_failed", stats.links_failed, sum(|counts| counts.links_failed)),
+                (
+                    "links down",
+                    stats.links_opened - stats.links_up,
+                    sum(|counts| counts.links_down),
+                ),
             ];
-            let told = told.into_iter().filter(|_| !process.has_lost_endpoints);
-            let wrong =
-                always.into_iter().chain(broken).chain(told).find(|(_, counted, is)| counted != is);
+            let counts = counts.into_iter().filter(|_| !process.has_lost_endpoints);
+            let wrong = always
+                .into_iter()
+                .chain(broken)
+                .chain(counts)
+                .find(|(_, counted, is)| counted != is);
             if let Some((name, counted, is)) = wrong {
                 return Err(format!("p{id} counts {counted} {name}, and there were {is}"));
             }

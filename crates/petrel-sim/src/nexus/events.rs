@@ -21,7 +21,7 @@ impl World {
         }
         let features = self.scenario.features;
         let faults =
-            [features.cuts, features.deaths, features.stalls, features.hangs, features.changes];
+            [features.cuts, features.crashes, features.stalls, features.hangs, features.changes];
         let kinds = faults.into_iter().filter(|is_on| *is_on).count() as u64;
         for _ in 0..self.rng.below(3 * kinds + 1) {
             let at_ns = self.rng.below(active_ns);
@@ -40,7 +40,7 @@ impl World {
         for host in [hosts, hosts + 1, 0] {
             // If connection slots are scarce, a foreign peer would use up the share of honest processes at
             // its address.
-            if host == 0 && self.scenario.is_crowded && self.scenario.is_fair {
+            if host == 0 && self.scenario.has_few_connections && self.scenario.is_fair {
                 continue;
             }
             let foreign_peer = self.add_foreign_peer(host, heartbeat_ms);
@@ -71,7 +71,7 @@ impl World {
     }
 
     fn draw_behaviour(&mut self) -> Behaviour {
-        let keeps_sessions = !(self.scenario.is_crowded && self.scenario.is_fair);
+        let keeps_sessions = !(self.scenario.has_few_connections && self.scenario.is_fair);
         match self.draw_any_behaviour() {
             // A connection with a session is never evicted: greedy peers may fill a server.
             behaviour if behaviour.is_greedy() && !keeps_sessions => Behaviour::Keeper,
@@ -104,10 +104,10 @@ impl World {
 
     pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::Connect(foreign_peer, target, behaviour) if !self.is_calm => {
+            Event::Connect(foreign_peer, target, behaviour) if !self.is_fault_free => {
                 self.connect(foreign_peer, target, behaviour);
             }
-            Event::ConnectRendezvous(foreign_peer, target) if !self.is_calm => {
+            Event::ConnectRendezvous(foreign_peer, target) if !self.is_fault_free => {
                 let net = Rc::clone(&self.net);
                 self.foreign_peers[foreign_peer].connect_rendezvous(
                     &mut net.borrow_mut(),
@@ -128,8 +128,8 @@ impl World {
             }
             Event::Start(index) => return self.start(index),
             Event::Revive(id) => self.fetch_news(id),
-            Event::Ask if !self.is_calm => self.ask(),
-            Event::Fault if !self.is_calm => return self.inject_fault(),
+            Event::Ask if !self.is_fault_free => self.ask(),
+            Event::Fault if !self.is_fault_free => return self.inject_fault(),
             _ => {}
         }
         Ok(())
@@ -174,8 +174,8 @@ impl World {
         let (mut address, endpoints) =
             (self.scenario.plans[plan].address, self.scenario.plans[plan].endpoints);
         let is_there = self.rng.below(6) != 0;
-        let spare = if is_there { 0 } else { 2 };
-        let endpoint = EndpointId(self.rng.below(u64::from(endpoints + spare)) as u16);
+        let extra = if is_there { 0 } else { 2 };
+        let endpoint = EndpointId(self.rng.below(u64::from(endpoints + extra)) as u16);
         if at_foreign_peer {
             let host = self.scenario.hosts + self.rng.below(2) as usize;
             address = (self.scenario.conditions.family.address(host), 666).into();
@@ -217,14 +217,14 @@ impl World {
         let features = self.scenario.features;
         let heartbeat_ns = self.scenario.heartbeat_ns_max();
         match self.rng.below(6) {
-            5 if features.deaths && self.rng.below(2) == 0 => {
+            5 if features.crashes && self.rng.below(2) == 0 => {
                 let Some(id) = self.some_process() else { return Ok(()) };
                 self.net.borrow_mut().processes[id].poll_fails = true;
                 // The thread finds out at its next poll.
                 self.net.borrow_mut().notify(id, WAKER);
             }
             0 if features.cuts => self.cut(heartbeat_ns),
-            1 if features.deaths => self.kill_process(heartbeat_ns),
+            1 if features.crashes => self.kill_process(heartbeat_ns),
             2 if features.stalls => {
                 let Some(id) = self.some_process() else { return Ok(()) };
                 let until_ns = self.now_ns() + self.rng.below(6 * heartbeat_ns);

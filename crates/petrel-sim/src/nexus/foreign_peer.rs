@@ -84,7 +84,7 @@ struct Connection {
     is_over: bool,
     decoder: Decoder,
     /// Bytes of HELLO sent by a slow peer.
-    said: usize,
+    sent_bytes: usize,
     /// Parts received by a statistics client, and whether the answer is complete.
     parts: u16,
     is_answered: bool,
@@ -152,7 +152,7 @@ impl ForeignPeer {
             has_begun: false,
             is_over: false,
             decoder: Decoder::new(),
-            said: 0,
+            sent_bytes: 0,
             parts: 0,
             is_answered: false,
             asked_ns: net.now_ns(),
@@ -277,8 +277,8 @@ impl Connection {
         match self.behaviour {
             Behaviour::Slow => {
                 let hello = hello(&mut Rng::new(1), heartbeat_ms);
-                let next = hello.get(self.said..=self.said).unwrap_or_default();
-                self.said += next.len();
+                let next = hello.get(self.sent_bytes..=self.sent_bytes).unwrap_or_default();
+                self.sent_bytes += next.len();
                 bytes.extend_from_slice(next);
             }
             Behaviour::NeverReads => (0..100).for_each(|nonce| put(&mut bytes, Ping { nonce })),

@@ -2,7 +2,7 @@
 
 use petrel::nexus::NexusStats;
 
-use super::actor::Told;
+use super::actor::MessageCounts;
 
 /// The results of a seed that kept all rules.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,40 +19,40 @@ pub struct Report {
     /// Turns that began late.
     pub late_turns: u64,
     /// Killed processes, and hosts that lost power.
-    pub deaths: u64,
+    pub crashes: u64,
     /// Separated pairs of hosts.
     pub cuts: u64,
     /// Connections of foreign peers.
     pub foreign_connections: u64,
     /// Statistics clients that got an answer.
     pub stats_clients_answered: u64,
-    pub(super) told: Told,
+    pub(super) counts: MessageCounts,
     pub(super) stats: NexusStats,
 }
 
 impl Report {
     /// Returns names and values of the main counters, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let (told, stats) = (&self.told, &self.stats);
+        let (counts, stats) = (&self.counts, &self.stats);
         [
             ("nexus_turns", self.turns),
             ("nexus_turns_late", self.late_turns),
-            ("nexus_crashes", self.deaths),
+            ("nexus_crashes", self.crashes),
             ("nexus_cuts", self.cuts),
             ("nexus_foreign_connections", self.foreign_connections),
             ("nexus_stats_clients_answered", self.stats_clients_answered),
-            ("nexus_links_up", told.links_up),
-            ("nexus_links_shm", told.links_shm),
-            ("nexus_links_failed", told.links_failed),
-            ("nexus_links_down", told.links_down),
+            ("nexus_links_up", counts.links_up),
+            ("nexus_links_shm", counts.links_shm),
+            ("nexus_links_failed", counts.links_failed),
+            ("nexus_links_down", counts.links_down),
             ("nexus_links_early", stats.links_early),
             ("nexus_links_refused", stats.links_refused),
-            ("nexus_sessions_opened", told.sessions_opened),
-            ("nexus_sessions_refused", told.sessions_refused),
-            ("nexus_sessions_closed", told.sessions_closed),
-            ("nexus_sessions_drained", told.sessions_drained),
+            ("nexus_sessions_opened", counts.sessions_opened),
+            ("nexus_sessions_refused", counts.sessions_refused),
+            ("nexus_sessions_closed", counts.sessions_closed),
+            ("nexus_sessions_drained", counts.sessions_drained),
             ("nexus_sessions_unanswered", stats.sessions_unanswered),
-            ("nexus_groups_answered", told.groups_answered),
+            ("nexus_groups_answered", counts.groups_answered),
             ("nexus_stats_answered", stats.stats_answered),
             ("nexus_stats_refused", stats.stats_refused),
             ("nexus_dials", stats.connections_dialed),
@@ -82,7 +82,7 @@ impl Report {
     }
 }
 
-impl Told {
+impl MessageCounts {
     pub(super) fn add(&mut self, other: Self) {
         self.links_up += other.links_up;
         self.links_shm += other.links_shm;

@@ -114,7 +114,7 @@ impl World {
         self.check_the_dead()?;
         self.check_signs()?;
         self.check_stats_clients()?;
-        if !self.is_calm {
+        if !self.is_fault_free {
             let heartbeat_ns = self.scenario.heartbeat_ns_max();
             self.after(heartbeat_ns / 2 + 1, Event::Tick);
         }
@@ -221,7 +221,7 @@ impl World {
             }
             let slack_ns = 2 * process.tick_ns() + 10 * MS;
             for socket in net.sockets_of(*id) {
-                let said = net.said(socket);
+                let sent = net.sent(socket);
                 let (Some(greeted_ns), Some(room_ns)) =
                     (net.greeted_ns(socket), net.room_ns(socket))
                 else {
@@ -230,22 +230,22 @@ impl World {
                 let peer = net.peer_process(socket);
                 if !peer.is_some_and(|peer| self.processes.contains_key(&peer))
                     || net.is_broken(socket)
-                    || said.goodbyes > 0
+                    || sent.goodbyes > 0
                     || !net.is_writable(socket)
                 {
                     continue;
                 }
                 let (sign_ns, intervals) = match net.is_opener(socket) {
-                    true => (said.ping_ns, 1),
-                    false => (said.sign_ns, 2),
+                    true => (sent.ping_ns, 1),
+                    false => (sent.sign_ns, 2),
                 };
                 // A connection that had to wait for a descriptor sends HELLO when accepted.
-                let greeted_ns = greeted_ns.max(said.hello_ns);
+                let greeted_ns = greeted_ns.max(sent.hello_ns);
                 let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
                 if now_ns > since_ns + intervals * process.plan.heartbeat_ns + slack_ns {
                     return Err(format!(
-                        "p{id} gives no sign of life on connection {socket} to {peer:?} for {} ms: it said \
-                         {said:?}, was greeted at {greeted_ns} and excused until {}",
+                        "p{id} gives no sign of life on connection {socket} to {peer:?} for {} ms: it sent \
+                         {sent:?}, was greeted at {greeted_ns} and excused until {}",
                         (now_ns - since_ns) / MS,
                         process.excused_ns
                     ));

@@ -26,7 +26,7 @@ pub(super) struct Features {
     pub(super) changes: bool,
     pub(super) foreign_peers: bool,
     pub(super) cuts: bool,
-    pub(super) deaths: bool,
+    pub(super) crashes: bool,
     /// Threads of nexuses stop, or run late.
     pub(super) stalls: bool,
     /// Endpoints that stop, or do not answer.
@@ -45,7 +45,7 @@ impl Features {
             changes: flip(),
             foreign_peers: flip(),
             cuts: flip(),
-            deaths: flip(),
+            crashes: flip(),
             stalls: flip(),
             hangs: flip(),
             shm: flip(),
@@ -54,12 +54,12 @@ impl Features {
 }
 
 impl Features {
-    /// Removes the faults of honest processes if `is_calm` is set.
-    fn tamed(self, is_calm: bool) -> Self {
-        match is_calm {
+    /// Removes the faults of honest processes if `is_fault_free` is set.
+    fn tamed(self, is_fault_free: bool) -> Self {
+        match is_fault_free {
             true => Self {
                 cuts: false,
-                deaths: false,
+                crashes: false,
                 stalls: false,
                 hangs: false,
                 changes: false,
@@ -140,7 +140,7 @@ pub(super) struct Scenario {
     /// they request.
     pub(super) is_fair: bool,
     /// Whether connection slots are scarce.
-    pub(super) is_crowded: bool,
+    pub(super) has_few_connections: bool,
     /// Whether idle connections time out at the end, which takes a minute.
     pub(super) waits_for_idle: bool,
 }
@@ -148,24 +148,24 @@ pub(super) struct Scenario {
 impl Scenario {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         // In a sixth of the worlds only foreign peers misbehave, to check the promises to honest processes.
-        let is_calm = rng.below(6) == 0;
-        let features = Features::draw(rng).tamed(is_calm);
+        let is_fault_free = rng.below(6) == 0;
+        let features = Features::draw(rng).tamed(is_fault_free);
         let heartbeat_ns = [5, 20, 50, 100, 250, 1_000][rng.below(6) as usize] * MS;
         let is_rough = rng.below(2) == 0;
-        let is_scarce = rng.below(4) == 0 && !is_calm;
+        let is_scarce = rng.below(4) == 0 && !is_fault_free;
         let conditions = draw_conditions(rng, heartbeat_ns, is_rough, is_scarce);
         let count = if rng.below(8) == 0 { rng.between(5, 12) } else { rng.between(2, 4) } as usize;
         let hosts = rng.between(1, count as u64) as usize;
-        let is_crowded = rng.below(4) == 0;
+        let has_few_connections = rng.below(4) == 0;
         // Descriptors run out before the connection slots do.
-        let is_poor = is_crowded && rng.below(2) == 0 && !is_calm;
+        let is_poor = has_few_connections && rng.below(2) == 0 && !is_fault_free;
         let draw = |index: usize, rng: &mut Rng| {
-            let room = (is_crowded, is_poor);
+            let room = (has_few_connections, is_poor);
             draw_plan(rng, index, hosts, (features, conditions.family), heartbeat_ns, room)
         };
         let plans = (0..count).map(|index| draw(index, rng)).collect();
-        let Features { cuts, deaths, stalls, hangs, changes, .. } = features;
-        let is_fair = !(cuts || deaths || stalls || hangs || changes || is_scarce || is_poor);
+        let Features { cuts, crashes, stalls, hangs, changes, .. } = features;
+        let is_fair = !(cuts || crashes || stalls || hangs || changes || is_scarce || is_poor);
         Self {
             features,
             conditions,
@@ -174,7 +174,7 @@ impl Scenario {
             active_ns: heartbeat_ns * rng.between(8, 30),
             requests: rng.between(10, 50),
             is_fair,
-            is_crowded,
+            has_few_connections,
             waits_for_idle: heartbeat_ns >= 250 * MS && rng.below(2) == 0,
         }
     }
@@ -213,7 +213,7 @@ fn draw_plan(
     hosts: usize,
     (features, family): (Features, Family),
     heartbeat_ns: u64,
-    (is_crowded, is_poor): (bool, bool),
+    (has_few_connections, is_poor): (bool, bool),
 ) -> Plan {
     let host = index % hosts;
     let port = CONTROL_PORT + (index / hosts) as u16;
@@ -224,7 +224,7 @@ fn draw_plan(
     let allows_udp = rng.below(16) != 0 || !has_shm;
     let port = DataPort::draw(rng);
     let transports = AllowedTransports { udp: allows_udp, shm: has_shm };
-    let descriptors_max = if is_crowded { rng.between(20, 60) } else { 4_096 };
+    let descriptors_max = if has_few_connections { rng.between(20, 60) } else { 4_096 };
     let settings = Nexus::builder()
         .listen(address)
         .transports(transports)
@@ -269,10 +269,10 @@ mod tests {
         assert!(all.iter().all(|scenario| scenario.plans.len() >= 2));
         let count = |is: fn(&Scenario) -> bool| all.iter().filter(|scenario| is(scenario)).count();
         assert!(count(|scenario| scenario.is_fair) >= 20);
-        assert!(count(|scenario| scenario.is_fair && scenario.is_crowded) >= 3);
+        assert!(count(|scenario| scenario.is_fair && scenario.has_few_connections) >= 3);
         assert!(count(|scenario| scenario.waits_for_idle) > 20);
         assert!(count(|scenario| scenario.plans.len() > 4) > 10);
-        assert!(count(|scenario| scenario.features.cuts && scenario.features.deaths) > 30);
+        assert!(count(|scenario| scenario.features.cuts && scenario.features.crashes) > 30);
         assert!(count(|scenario| scenario.conditions.family == Family::V6) > 30);
     }
 }

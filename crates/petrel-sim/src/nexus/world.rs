@@ -12,7 +12,7 @@ use petrel_transport::shm::ShmConfig;
 use petrel_transport::udp::Mtu;
 use petrel_transport::wake::Waker;
 
-use super::actor::{Actor, ActorContext, DelayedAction, Told};
+use super::actor::{Actor, ActorContext, DelayedAction, MessageCounts};
 use super::foreign_peer::{Behaviour, ForeignPeer};
 use super::net::{HostId, Net, NetRef, ProcessId, SimNetwork};
 use super::report::Report;
@@ -70,7 +70,7 @@ pub(super) struct Process {
     pub(super) excused_ns: u64,
     pub(super) ended_ns: Option<u64>,
     /// Message counts of removed endpoints.
-    pub(super) told: Told,
+    pub(super) counts: MessageCounts,
     /// Whether removed endpoints may have missed messages.
     pub(super) has_lost_endpoints: bool,
 }
@@ -78,8 +78,8 @@ pub(super) struct Process {
 impl Process {
     /// Returns true if its thread runs or sleeps without delay.
     pub(super) fn is_prompt(&self, now_ns: u64) -> bool {
-        let is_held_up = matches!(self.state, Running::Awake(since_ns) if since_ns < now_ns);
-        self.nexus.is_some() && now_ns >= self.paused_until_ns && !is_held_up
+        let is_delayed = matches!(self.state, Running::Awake(since_ns) if since_ns < now_ns);
+        self.nexus.is_some() && now_ns >= self.paused_until_ns && !is_delayed
     }
 }
 
@@ -110,7 +110,7 @@ pub(super) struct World {
     next_token: u32,
     waker: Option<Waker>,
     /// Whether faults and workload have ended.
-    pub(super) is_calm: bool,
+    pub(super) is_fault_free: bool,
     /// When the last cut was healed or the last host came back.
     pub(super) healed_ns: u64,
     /// Cut pairs of hosts, and the times of the cuts.
@@ -140,7 +140,7 @@ impl World {
             foreign_peers: Vec::new(),
             next_token: 0,
             waker: None,
-            is_calm: false,
+            is_fault_free: false,
             healed_ns: 0,
             cut_since: BTreeMap::new(),
             report: Report { seed, ..Report::default() },
@@ -194,7 +194,7 @@ impl World {
 
     pub(super) fn run_until(&mut self, until_ns: u64) -> Result<(), String> {
         loop {
-            self.heed_signals();
+            self.process_signals();
             let event_ns = self.events.peek().map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns);
             let arrival_ns = self.net.borrow().next_ns();
             let next_ns = event_ns.min(arrival_ns);
@@ -213,7 +213,7 @@ impl World {
     }
 
     /// Wakes the threads and foreign peers with ready tokens.
-    fn heed_signals(&mut self) {
+    fn process_signals(&mut self) {
         let signals = self.net.borrow_mut().take_signals();
         for id in signals {
             let latency_ns = self.rng.between(WAKE_NS.0, WAKE_NS.1);
@@ -286,7 +286,7 @@ impl World {
         let before = nexus.stats();
         let silent = self.silent_peers(id, now_ns);
         let Ok(goes_on) = nexus.turn() else {
-            self.on_thread_death(id, &nexus);
+            self.on_thread_end(id, &nexus);
             return Ok(());
         };
         let after = nexus.stats();
@@ -341,7 +341,7 @@ impl World {
     }
 
     /// Handles a thread that ended with an error. Its endpoints live on, and are notified of everything.
-    fn on_thread_death(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
+    fn on_thread_end(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
         self.note(format_args!("p{id} has no thread any more"));
         let stats = nexus.stats();
         self.on_ended(id, &stats);
@@ -350,7 +350,7 @@ impl World {
     }
 
     /// Without a thread the answers are available at once.
-    fn hear_of_no_thread(&mut self, id: ProcessId) {
+    fn fetch_if_no_thread(&mut self, id: ProcessId) {
         if self.processes.get(&id).is_some_and(|process| process.nexus.is_none()) {
             self.fetch_news(id);
         }
@@ -375,7 +375,7 @@ impl World {
     pub(super) fn run_action(&mut self, id: ActorId, action: DelayedAction) -> Result<(), String> {
         let now_ns = self.now_ns();
         let think_ns_max = self.think_ns();
-        let hangs = self.scenario.features.hangs && !self.is_calm;
+        let hangs = self.scenario.features.hangs && !self.is_fault_free;
         let slow_ns_max = 3 * self.scenario.step_ns_max();
         let Some(actor) = self.actors.get_mut(&id) else { return Ok(()) };
         if now_ns < actor.hangs_until_ns {
@@ -398,7 +398,7 @@ impl World {
         let process = actor.process;
         self.note(format_args!("p{process} e{id} {action:?}"));
         later.into_iter().for_each(|(ns, action)| self.after(ns, Event::DelayedAction(id, action)));
-        self.hear_of_no_thread(process);
+        self.fetch_if_no_thread(process);
         Ok(())
     }
 
@@ -426,13 +426,16 @@ impl World {
         act(actor, &mut cx, lateness_ns);
         let process = actor.process;
         later.into_iter().for_each(|(ns, action)| self.after(ns, Event::DelayedAction(id, action)));
-        self.hear_of_no_thread(process);
+        self.fetch_if_no_thread(process);
     }
 
     /// Starts the process of a plan, with its endpoints.
     pub(super) fn start(&mut self, index: usize) -> Result<(), String> {
         let plan = self.scenario.plans[index].clone();
-        if self.is_calm || self.current[index].is_some() || !self.net.borrow().is_up(plan.host) {
+        if self.is_fault_free
+            || self.current[index].is_some()
+            || !self.net.borrow().is_up(plan.host)
+        {
             return Ok(());
         }
         let id = self
@@ -457,7 +460,7 @@ impl World {
             lateness_ns: 0,
             excused_ns: 0,
             ended_ns: None,
-            told: Told::default(),
+            counts: MessageCounts::default(),
             has_lost_endpoints: false,
         };
         self.processes.insert(id, process);
@@ -483,28 +486,28 @@ impl World {
     /// Removes an endpoint.
     pub(super) fn detach(&mut self, id: ActorId) {
         let Some(actor) = self.actors.remove(&id) else { return };
-        self.report.told.add(actor.told);
+        self.report.counts.add(actor.counts);
         self.note(format_args!("{} GONE", actor.name()));
         if let Some(process) = self.processes.get_mut(&actor.process) {
-            process.told.add(actor.told);
+            process.counts.add(actor.counts);
             process.has_lost_endpoints = true;
         }
     }
 
     /// Kills a process; its kernel may notify the peers.
-    pub(super) fn kill(&mut self, id: ProcessId, says_so: bool) {
+    pub(super) fn kill(&mut self, id: ProcessId, notifies_peers: bool) {
         let now_ns = self.now_ns();
         let Some(process) = self.processes.get_mut(&id) else { return };
         let Some(nexus) = process.nexus.take() else { return };
         process.ended_ns = Some(now_ns);
         let index = process.index;
         self.current[index] = None;
-        self.report.deaths += 1;
+        self.report.crashes += 1;
         let stats = nexus.stats();
         self.add_stats(&stats);
-        self.note(format_args!("p{id} KILLED, {says_so}"));
+        self.note(format_args!("p{id} KILLED, {notifies_peers}"));
         // First, because later drops must find no process.
-        self.net.borrow_mut().forget_process(id, says_so);
+        self.net.borrow_mut().forget_process(id, notifies_peers);
         let dead: Vec<_> =
             self.actors.iter().filter(|(_, a)| a.process == id).map(|(id, _)| *id).collect();
         dead.into_iter().for_each(|actor| self.detach(actor));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use petrel_transport::shm::ShmError;
 use petrel_transport::shm::detached::{RingEnd, pair};
 
-use super::lane::Lane;
+use super::ring_state::RingState;
 use crate::fabric::SimAddr;
 use crate::rng::{Probability, Rng};
 
@@ -80,31 +80,36 @@ pub struct WakeFaults {
 
 /// One side's half of a pair.
 #[derive(Debug)]
-pub(crate) struct Half {
+pub(crate) struct RingPairEnd {
     pub(super) end: RingEnd,
-    pub(super) outgoing: Rc<RefCell<Lane>>,
-    pub(super) incoming: Rc<RefCell<Lane>>,
+    pub(super) outgoing: Rc<RefCell<RingState>>,
+    pub(super) incoming: Rc<RefCell<RingState>>,
 }
 
 /// Pairs with one side taken, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Halves {
-    waiting: BTreeMap<u64, Half>,
+pub(crate) struct WaitingEnds {
+    waiting: BTreeMap<u64, RingPairEnd>,
     pub(crate) faults: WakeFaults,
 }
 
-impl Halves {
+impl WaitingEnds {
     /// Takes the half of the pair that belongs to `here`. The first half taken allocates the memory.
-    pub(super) fn take_half(&mut self, here: SimAddr, link: RingLink) -> Result<Half, ShmError> {
+    pub(super) fn take_end(
+        &mut self,
+        here: SimAddr,
+        link: RingLink,
+    ) -> Result<RingPairEnd, ShmError> {
         let RingLink { peer, number, ring_bytes, max_frame_bytes } = link;
-        if let Some(half) = self.waiting.remove(&number) {
-            return Ok(half);
+        if let Some(pair_end) = self.waiting.remove(&number) {
+            return Ok(pair_end);
         }
         let [near, far] = pair(ring_bytes, max_frame_bytes)?;
-        let [there, back] = [peer, here].map(|to| Rc::new(RefCell::new(Lane::new(to))));
-        let half = Half { end: far, outgoing: Rc::clone(&back), incoming: Rc::clone(&there) };
-        self.waiting.insert(number, half);
-        Ok(Half { end: near, outgoing: there, incoming: back })
+        let [there, back] = [peer, here].map(|to| Rc::new(RefCell::new(RingState::new(to))));
+        let pair_end =
+            RingPairEnd { end: far, outgoing: Rc::clone(&back), incoming: Rc::clone(&there) };
+        self.waiting.insert(number, pair_end);
+        Ok(RingPairEnd { end: near, outgoing: there, incoming: back })
     }
 
     /// Drops a half without a peer, because a side has left.

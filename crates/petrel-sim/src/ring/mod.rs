@@ -7,8 +7,8 @@
 //! in order. No consumer may sleep over published frames, unless a wake-up is in flight. Rings are
 //! abandoned if the peer broke a rule, and in no other case.
 
-mod lane;
 mod link;
+mod ring_state;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,9 +16,9 @@ use std::rc::Rc;
 use petrel_transport::shm::detached::{Cord, Detached, Eye, Misdeed};
 use petrel_transport::{FrameHandler, LinkError, PeerId, TransportStats};
 
-pub(crate) use lane::Lane;
 pub use link::{DataLink, RingLink, WakeFaults};
-pub(crate) use link::{Half, Halves};
+pub(crate) use link::{RingPairEnd, WaitingEnds};
+pub(crate) use ring_state::RingState;
 
 use crate::fabric::{FabricHandle, SimAddr};
 use crate::rng::Rng;
@@ -40,12 +40,12 @@ const SPIN_NS: u64 = 1_000;
 const RESTS_MAX: u32 = 64;
 
 /// Average number of crashing peers per peer that leaves its rings intact.
-const DEATHS_PER_CLEAN_ONE: u64 = 3;
+const CRASHES_PER_INTACT_RING: u64 = 3;
 
 /// The rings of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    detached: Detached<SimCord>,
+    detached: Detached<SimBell>,
     fabric: FabricHandle,
     at: SimAddr,
     /// By peer.
@@ -64,8 +64,8 @@ pub(crate) struct Rings {
 struct Pair {
     peer: SimAddr,
     number: u64,
-    outgoing: Rc<RefCell<Lane>>,
-    incoming: Rc<RefCell<Lane>>,
+    outgoing: Rc<RefCell<RingState>>,
+    incoming: Rc<RefCell<RingState>>,
 }
 
 impl Rings {
@@ -86,16 +86,16 @@ impl Rings {
 
     pub(crate) fn add_peer(&mut self, link: RingLink) -> Result<PeerId, LinkError> {
         self.wake_up();
-        let half = self.fabric.borrow_mut().rings.take_half(self.at, link);
-        let Half { end, outgoing, incoming } =
-            half.map_err(|error| LinkError::Unsupported(error.to_string()))?;
-        let cord = SimCord {
+        let pair_end = self.fabric.borrow_mut().rings.take_end(self.at, link);
+        let RingPairEnd { end, outgoing, incoming } =
+            pair_end.map_err(|error| LinkError::Unsupported(error.to_string()))?;
+        let bell = SimBell {
             fabric: self.fabric.clone(),
             outgoing: Rc::clone(&outgoing),
             incoming: Rc::clone(&incoming),
             rng: Rng::new(self.rng.next_u64()),
         };
-        let peer = self.detached.add_peer(end, cord);
+        let peer = self.detached.add_peer(end, bell);
         let pair = Pair { peer: link.peer, number: link.number, outgoing, incoming };
         let index = peer.0 as usize;
         if self.pairs.len() <= index {
@@ -125,7 +125,7 @@ impl Rings {
         let is_possible = (1..=self.max_frame_bytes(peer)).contains(&bytes);
         // Frames for an abandoned ring are discarded.
         if is_taken && is_possible && !self.detached.is_given_up(peer) {
-            self.eye().written(peer, [head, body].concat());
+            self.observer().written(peer, [head, body].concat());
         }
         is_taken
     }
@@ -147,8 +147,8 @@ impl Rings {
         if has_later {
             return 0;
         }
-        let mut eye = Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at };
-        let count = self.detached.rx_burst_to(budget, handler, &mut eye);
+        let mut observer = Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at };
+        let count = self.detached.rx_burst_to(budget, handler, &mut observer);
         if count > 0 && self.rng.below(BURSTS_PER_SPIN) == 0 {
             self.spins = self.rng.between(1, SPINS_MAX);
         }
@@ -174,8 +174,9 @@ impl Rings {
             return Some(now_ns);
         }
         // Earlier wake-ups take effect at once.
-        let has_rung = self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().has_rung());
-        if has_rung {
+        let has_arrived_wakes =
+            self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().has_arrived_wakes());
+        if has_arrived_wakes {
             self.wake_up();
             return Some(now_ns);
         }
@@ -192,11 +193,11 @@ impl Rings {
     }
 
     /// Corrupts the rings like a crashing process.
-    pub(crate) fn deface(&mut self) {
+    pub(crate) fn corrupt(&mut self) {
         let Self { detached, fabric, pairs, rng, .. } = self;
         for (pair, peer) in pairs.iter().zip(0u32..) {
             let Some(pair) = pair else { continue };
-            let misdeed = match rng.below(8) {
+            let violation = match rng.below(8) {
                 0 => Misdeed::HeadOffTheLines,
                 1 => Misdeed::HeadBeyond,
                 2 => Misdeed::HeaderOfElsewhere,
@@ -205,26 +206,26 @@ impl Rings {
                 5 => Misdeed::HeaderBeyondTheEnd,
                 6 => Misdeed::HalfRecord,
                 _ => {
-                    pair.outgoing.borrow_mut().note_misdeed(None);
+                    pair.outgoing.borrow_mut().note_violation(None);
                     let too_many = pair.outgoing.borrow().sleeps() + 1;
                     fabric.borrow_mut().ring(&pair.outgoing, WAKE_NS.1, too_many);
-                    fabric.borrow_mut().stats.rings_defaced += 1;
+                    fabric.borrow_mut().stats.rings_corrupted += 1;
                     continue;
                 }
             };
-            let is_clean = rng.below(DEATHS_PER_CLEAN_ONE) == 0;
-            if is_clean || !detached.misbehave(PeerId(peer), misdeed) {
+            let is_intact = rng.below(CRASHES_PER_INTACT_RING) == 0;
+            if is_intact || !detached.misbehave(PeerId(peer), violation) {
                 continue;
             }
-            fabric.borrow_mut().stats.rings_defaced += 1;
-            match misdeed {
+            fabric.borrow_mut().stats.rings_corrupted += 1;
+            match violation {
                 // No reader ever sees this record.
                 Misdeed::HalfRecord => {}
                 Misdeed::HeadOffTheLines | Misdeed::HeadBeyond => {
-                    pair.incoming.borrow_mut().note_misdeed(None);
+                    pair.incoming.borrow_mut().note_violation(None);
                 }
                 _ => {
-                    pair.outgoing.borrow_mut().note_misdeed(Some(misdeed));
+                    pair.outgoing.borrow_mut().note_violation(Some(violation));
                     fabric.borrow_mut().ring(&pair.outgoing, WAKE_NS.1, 1);
                 }
             }
@@ -236,7 +237,7 @@ impl Rings {
         self.rng = Rng::new(seed);
     }
 
-    fn eye(&self) -> Watching<'_> {
+    fn observer(&self) -> Watching<'_> {
         Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at }
     }
 
@@ -300,7 +301,7 @@ impl Rings {
         for (pair, peer) in self.pairs.iter().zip(0u32..) {
             let Some(pair) = pair else { continue };
             let has_reason =
-                pair.incoming.borrow().is_defaced() || pair.outgoing.borrow().is_defaced();
+                pair.incoming.borrow().is_corrupted() || pair.outgoing.borrow().is_corrupted();
             assert!(
                 has_reason || !self.detached.is_given_up(PeerId(peer)),
                 "{} gives up its rings to {}, which has kept the rules",
@@ -364,14 +365,14 @@ impl Eye for Watching<'_> {
 
 /// The wake-up channel between an endpoint and its peer.
 #[derive(Debug)]
-struct SimCord {
+struct SimBell {
     fabric: FabricHandle,
-    outgoing: Rc<RefCell<Lane>>,
-    incoming: Rc<RefCell<Lane>>,
+    outgoing: Rc<RefCell<RingState>>,
+    incoming: Rc<RefCell<RingState>>,
     rng: Rng,
 }
 
-impl Cord for SimCord {
+impl Cord for SimBell {
     fn ring(&mut self) -> bool {
         let mut fabric = self.fabric.borrow_mut();
         let WakeFaults { late, late_within_ns, refused } = fabric.rings.faults;
@@ -390,7 +391,7 @@ impl Cord for SimCord {
     }
 
     fn take_rung(&mut self) -> u64 {
-        self.incoming.borrow_mut().take_rung()
+        self.incoming.borrow_mut().take_arrived_wakes()
     }
 }
 

@@ -133,7 +133,7 @@ fn rest__is_not_granted_over_a_frame() {
 /// Whatever a crashing process does to its rings, the peer detects the damage or is not harmed. Earlier
 /// frames arrive.
 #[test]
-fn deface__ends_the_link_and_nothing_else() {
+fn corrupt__ends_the_link_and_nothing_else() {
     let (mut given_up, mut kept) = (0, 0);
     for seed in 0..200 {
         let mut two = Two::new();
@@ -145,7 +145,7 @@ fn deface__ends_the_link_and_nothing_else() {
         two.sleep(1);
         assert_eq!(two.send(0, &[b"last words"]), 1);
         two.ends[0].reseed_rings(seed);
-        two.ends[0].deface();
+        two.ends[0].corrupt_rings();
         two.fabric.advance(10 * WAKE_NS.1);
         assert!(two.receive(1) == [b"last words"] || two.broken_rings(1) == 1);
         // Full, so that the head is read.

@@ -4,7 +4,7 @@ use petrel::Status;
 use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::unstable::control::{ControlPlane, FromNexus, LinkId, ToNexus};
 use petrel_proto::control::{SessionAccept, SessionOpen};
-use petrel_sim::control::{ControlConfig, ControlNetwork, Death, SimControl};
+use petrel_sim::control::{ControlConfig, ControlNetwork, CrashKind, SimControl};
 use petrel_sim::fabric::{Action, FabricConfig, FabricHandle, HostId, SimAddr, Topology};
 use petrel_sim::{DataLink, Rng};
 
@@ -185,7 +185,7 @@ fn session__nobody_answers() {
 #[test]
 fn link__process_killed_is_noticed_at_once() {
     let (mut pair, [here, _]) = Pair::linked();
-    pair.network.stop_process(H1, Death::Killed);
+    pair.network.stop_process(H1, CrashKind::Killed);
     pair.run(1_000_000);
     pair.assert_link_down(0, here);
     pair.open_link();
@@ -197,7 +197,7 @@ fn link__process_killed_is_noticed_at_once() {
 fn link__power_loss_is_noticed_by_silence() {
     let (mut pair, [here, _]) = Pair::linked();
     pair.fabric.apply(Action::Crash { host: H1, down_ns: u64::MAX });
-    pair.network.stop_process(H1, Death::PowerLoss);
+    pair.network.stop_process(H1, CrashKind::PowerLoss);
     // The last heartbeat may have arrived just before, or almost a heartbeat ago.
     pair.run(HEARTBEAT_NS);
     assert!(pair.next(0).is_none());
@@ -214,7 +214,7 @@ fn link__power_loss_is_noticed_by_silence() {
 #[test]
 fn link__restarted_process_resets_and_takes_new_links() {
     let (mut pair, [here, _]) = Pair::linked();
-    pair.network.stop_process(H1, Death::PowerLoss);
+    pair.network.stop_process(H1, CrashKind::PowerLoss);
     pair.network.start_process(H1);
     pair.ends[1] = attach(&pair.network, H1);
     pair.run(2 * HEARTBEAT_NS);

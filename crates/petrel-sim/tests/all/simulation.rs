@@ -209,8 +209,8 @@ fn waker__wakes_from_outside() {
     let fabric = pair(NicConfig::default());
     let transport = bind(&fabric, H0);
     let waker = transport.waker();
-    let passes = Rc::new(RefCell::new(0));
-    let counted = passes.clone();
+    let turns = Rc::new(RefCell::new(0));
+    let counted = turns.clone();
     let mut simulation = Simulation::new(fabric);
     simulation.spawn(
         addr(H0),
@@ -221,10 +221,10 @@ fn waker__wakes_from_outside() {
         }),
     );
     assert!(matches!(simulation.run_until(1_000), Stop::Idle));
-    assert_eq!(*passes.borrow(), 1);
+    assert_eq!(*turns.borrow(), 1);
     waker.wake();
     assert!(matches!(simulation.run_until(2_000), Stop::Idle));
-    assert_eq!(*passes.borrow(), 2);
+    assert_eq!(*turns.borrow(), 2);
 }
 
 #[test]
@@ -232,8 +232,8 @@ fn waker__lets_one_actor_wake_another() {
     let fabric = pair(NicConfig::default());
     let transport = bind(&fabric, H0);
     let waker = transport.waker();
-    let passes = Rc::new(RefCell::new(0));
-    let counted = passes.clone();
+    let turns = Rc::new(RefCell::new(0));
+    let counted = turns.clone();
     let mut simulation: Simulation<Box<dyn Actor>> = Simulation::new(fabric);
     simulation.spawn(
         addr(H0),
@@ -252,7 +252,7 @@ fn waker__lets_one_actor_wake_another() {
         })),
     );
     assert!(matches!(simulation.run_until(1_000_000), Stop::Idle));
-    assert_eq!(*passes.borrow(), 2);
+    assert_eq!(*turns.borrow(), 2);
 }
 
 #[test]
@@ -282,8 +282,8 @@ fn cpu__frames_keep_the_core_busy() {
     let fabric = FabricHandle::new(&topology, config, 1).unwrap();
     let (mut sender, mut receiver) = (bind(&fabric, H0), bind(&fabric, H1));
     send(&mut sender, H1, 0, 20, LENGTH);
-    let passes = Rc::new(RefCell::new(Vec::new()));
-    let seen = passes.clone();
+    let turns = Rc::new(RefCell::new(Vec::new()));
+    let seen = turns.clone();
     let mut simulation = Simulation::new(fabric);
     simulation.spawn(
         addr(H1),
@@ -296,10 +296,10 @@ fn cpu__frames_keep_the_core_busy() {
     assert!(matches!(simulation.run_until(1_000_000), Stop::Idle));
     // A packet arrives every 80 ns. The first turn takes one packet, and needs a microsecond for it;
     // meanwhile twelve more arrive, and so on.
-    let passes = passes.borrow();
-    assert_eq!(passes.iter().map(|&(_, count)| count).sum::<usize>(), 20);
-    for pair in passes.windows(2) {
-        assert!(pair[1].0 >= pair[0].0 + pair[0].1 as u64 * 1_000 + 100, "{passes:?}");
+    let turns = turns.borrow();
+    assert_eq!(turns.iter().map(|&(_, count)| count).sum::<usize>(), 20);
+    for pair in turns.windows(2) {
+        assert!(pair[1].0 >= pair[0].0 + pair[0].1 as u64 * 1_000 + 100, "{turns:?}");
     }
 }
 

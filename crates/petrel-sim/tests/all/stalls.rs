@@ -16,7 +16,9 @@ use petrel::group::{Group, Late, Need};
 use petrel::task::Handle;
 use petrel_proto::wire::Frame;
 use petrel_sim::control::{ControlConfig, ControlNetwork, SimControl};
-use petrel_sim::fabric::{Action, FabricHandle, HostId, LinkConfig, NicConfig, Sight, SimAddr};
+use petrel_sim::fabric::{
+    Action, FabricHandle, HostId, LinkConfig, NicConfig, Observation, SimAddr,
+};
 use petrel_sim::{Actor, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
 use petrel_transport::Transport;
 
@@ -126,16 +128,16 @@ const TIMEOUT_NS: u64 = TIMEOUT.as_nanos() as u64;
 struct Stopping {
     endpoint: Endpoint<(), SimTransport, SimControl>,
     fabric: FabricHandle,
-    passes_before: Option<u64>,
+    turns_before: Option<u64>,
     after: u64,
 }
 
 impl Actor for Stopping {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if self.passes_before == Some(0) {
+        if self.turns_before == Some(0) {
             self.fabric.apply(Action::Stall { host: H0, after: self.after, for_ns: 20 * MS });
         }
-        self.passes_before = self.passes_before.and_then(|passes| passes.checked_sub(1));
+        self.turns_before = self.turns_before.and_then(|turns| turns.checked_sub(1));
         if self.endpoint.run_once() { Some(now_ns) } else { self.endpoint.next_due_ns() }
     }
 }
@@ -144,15 +146,15 @@ impl Actor for Stopping {
 /// left: the remaining time on the wire, added to the clock read for it. The client stops after this number
 /// of turns, and this number of steps of the next turn.
 fn with_a_stop<F: Future<Output = ()> + 'static>(
-    (passes, after): (u64, u64),
+    (turns, after): (u64, u64),
     task: impl FnOnce(Handle) -> F,
 ) -> Vec<u64> {
     let fabric = pair_with(NicConfig::default(), LinkConfig::default(), 1);
     let control = ControlNetwork::new(&fabric, ControlConfig::default(), Rng::new(1));
     let ends_ns = Rc::new(RefCell::new(Vec::new()));
     let ends = Rc::clone(&ends_ns);
-    fabric.watch(move |sight| {
-        let Sight::Sent { frame, clock, .. } = sight else { return };
+    fabric.watch(move |observation| {
+        let Observation::Sent { frame, clock, .. } = observation else { return };
         if let Some(left_us) = Frame::parse(frame).unwrap().extensions.deadline_us {
             let read_ns = clock.read_ns.expect("the clock is read for what says what is left");
             ends.borrow_mut().push(read_ns + u64::from(left_us) * 1_000);
@@ -173,8 +175,8 @@ fn with_a_stop<F: Future<Output = ()> + 'static>(
             handled
         });
         handles.push(endpoint.handle());
-        let passes_before = (host == H0).then_some(passes);
-        let actor = Stopping { endpoint, fabric: fabric.clone(), passes_before, after };
+        let turns_before = (host == H0).then_some(turns);
+        let actor = Stopping { endpoint, fabric: fabric.clone(), turns_before, after };
         simulation.spawn(addr(host), actor);
     }
     let _runs_on = handles[0].spawn(task(handles[0].clone()));
@@ -192,7 +194,7 @@ fn with_a_stop<F: Future<Output = ()> + 'static>(
 
 /// Every step of every early turn.
 fn stops() -> impl Iterator<Item = (u64, u64)> {
-    (0..12).flat_map(|passes| (1..9).map(move |after| (passes, after)))
+    (0..12).flat_map(|turns| (1..9).map(move |after| (turns, after)))
 }
 
 /// Checks that at least one request left, and that all deadlines are within the call's timeout.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use petrel::endpoint::{CallOptions, SharedMsg};
 use petrel::group::{Group, GroupCall, GroupReply, Late, Need};
 
-use super::{ClientCall, SimulatedCaller, Spread};
+use super::{ClientCall, Destinations, SimulatedCaller};
 use crate::check::node::{Node, Shared};
 use crate::rng::Rng;
 
@@ -29,7 +29,8 @@ impl Node {
         let needed = need.of(members.len()).unwrap_or(1);
         let cancels = rng.below(2) == 0;
         let servers = members.iter().map(|open| open.target.at).collect();
-        let client_call = self.draw_client_call(rng, Spread::Group { needed, cancels }, servers);
+        let client_call =
+            self.draw_client_call(rng, Destinations::Group { needed, cancels }, servers);
         let timeout_ns = (rng.below(2) == 0).then(|| 1 << rng.between(16, 27));
         let is_future = rng.below(2) == 0;
         let call = group_call(&client_call, need, timeout_ns, cancels);

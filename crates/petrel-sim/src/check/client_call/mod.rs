@@ -31,15 +31,16 @@ pub(super) enum Work {
     /// A worker answers.
     WorkerPool,
     /// Some servers answer after a delay; others always refuse.
-    Picky,
+    Selective,
 }
 
 impl Work {
-    pub(super) const ALL: [Work; 4] = [Work::AtOnce, Work::Later, Work::WorkerPool, Work::Picky];
+    pub(super) const ALL: [Work; 4] =
+        [Work::AtOnce, Work::Later, Work::WorkerPool, Work::Selective];
 
     /// Returns true if a server refuses this call.
     pub(super) fn is_refused(self, id: u32, server: SimAddr) -> bool {
-        self == Work::Picky && (id ^ u32::from(server.host.0)) % 2 == 1
+        self == Work::Selective && (id ^ u32::from(server.host.0)) % 2 == 1
     }
 
     /// Returns the number of the method.
@@ -54,7 +55,7 @@ impl Work {
 
 /// The servers to which a client call's requests may go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Spread {
+pub(super) enum Destinations {
     /// A client tries the servers one after another.
     Client {
         attempts_max: u32,
@@ -69,7 +70,7 @@ pub(super) enum Spread {
 #[derive(Clone, Debug)]
 pub(super) struct ClientCall {
     pub(super) work: Work,
-    pub(super) spread: Spread,
+    pub(super) destinations: Destinations,
     /// The calling endpoint in one incarnation.
     pub(super) client: u32,
     pub(super) client_at: SimAddr,
@@ -95,14 +96,14 @@ pub(super) struct ClientCall {
     pub(super) latest: Option<SimAddr>,
     pub(super) executions: BTreeMap<SimAddr, u32>,
     /// Servers that have reported no execution.
-    pub(super) barred: BTreeSet<SimAddr>,
+    pub(super) must_not_execute: BTreeSet<SimAddr>,
     pub(super) is_cancelled: bool,
-    pub(super) fate: Fate,
+    pub(super) outcome: Outcome,
 }
 
 /// The state of a client call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Outcome {
     Pending,
     /// The caller dropped the future.
     Dropped,
@@ -116,7 +117,7 @@ pub(super) enum Fate {
 
 /// A server's instructions for a client call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Order {
+pub(super) struct Instructions {
     pub(super) id: u32,
     pub(super) seed: u64,
     pub(super) len: usize,
@@ -196,7 +197,8 @@ impl ClientCall {
 
     /// Returns true if requests may leave although the call has ended: the rest of a group call's requests.
     fn goes_on(&self) -> bool {
-        matches!(self.spread, Spread::Group { cancels: false, .. }) && self.fate != Fate::Lost
+        matches!(self.destinations, Destinations::Group { cancels: false, .. })
+            && self.outcome != Outcome::Lost
     }
 }
 

@@ -17,11 +17,11 @@ use petrel::endpoint::SessionId;
 use petrel::group::{Member, MemberOutcome};
 use petrel::{Execution, MsgBuf, Status};
 
-use super::{ClientCall, Fate, Order, Spread, Work, id_at, place_of};
+use super::{ClientCall, Destinations, Instructions, Outcome, Work, id_at, place_of};
 use crate::check::call::answer_seed;
 use crate::check::ledger::{Ledger, Sent, check_left};
 use crate::check::pattern;
-use crate::fabric::{PassClock, SimAddr};
+use crate::fabric::{SimAddr, TurnClock};
 
 impl Ledger {
     /// Records a new call; returns number and request.
@@ -32,9 +32,9 @@ impl Ledger {
         let id = id_at(self.client_calls.len());
         let mut request = vec![0; client_call.request_len as usize];
         pattern::fill_request(id, &mut request);
-        match client_call.spread {
-            Spread::Client { .. } => self.client_call_counts.by_client += 1,
-            Spread::Group { .. } => self.client_call_counts.by_group += 1,
+        match client_call.destinations {
+            Destinations::Client { .. } => self.client_call_counts.by_client += 1,
+            Destinations::Group { .. } => self.client_call_counts.by_group += 1,
         }
         self.client_calls.push(ClientCall { seed: answer_seed(&request), ..client_call });
         (id, request)
@@ -53,7 +53,7 @@ impl Ledger {
         id: u32,
         server: SimAddr,
         left_us: Option<u32>,
-        clock: PassClock,
+        clock: TurnClock,
     ) -> Result<(), String> {
         let Some(client_call) = self.client_call_mut(id) else {
             return Err("an unknown client call".to_owned());
@@ -105,9 +105,9 @@ impl Ledger {
         let is_new = client_call.sessions.insert(session);
         *client_call.attempts.entry(to).or_default() += 1;
         client_call.latest = Some(to);
-        let is_allowed = match client_call.spread {
-            Spread::Group { .. } => is_new,
-            Spread::Client { attempts_max, is_idempotent } => {
+        let is_allowed = match client_call.destinations {
+            Destinations::Group { .. } => is_new,
+            Destinations::Client { attempts_max, is_idempotent } => {
                 client_call.attempted() <= attempts_max
                     && (is_idempotent || client_call.executed() == 0)
             }
@@ -121,7 +121,9 @@ impl Ledger {
     /// Checks a departing packet of a request.
     pub(in crate::check) fn check_leaving(&self, id: u32) -> Result<(), String> {
         match self.client_call(id) {
-            Some(client_call) if client_call.fate == Fate::Pending || client_call.goes_on() => {
+            Some(client_call)
+                if client_call.outcome == Outcome::Pending || client_call.goes_on() =>
+            {
                 Ok(())
             }
             client_call => {
@@ -137,7 +139,7 @@ impl Ledger {
         work: Work,
         request: &[u8],
         seen_ns: Option<u64>,
-    ) -> Option<Order> {
+    ) -> Option<Instructions> {
         let id = pattern::id_of(request).unwrap_or_default();
         let Some(client_call) = self.client_call_mut(id) else {
             self.violate(format!("{server} executed {} bytes that nobody sent", request.len()));
@@ -158,11 +160,12 @@ impl Ledger {
         if client_call.executions.get(&server) > client_call.attempts.get(&server) {
             self.break_client_call(id, "was executed more often than it was sent to", &server);
         }
-        let is_single = matches!(client_call.spread, Spread::Client { is_idempotent: false, .. });
+        let is_single =
+            matches!(client_call.destinations, Destinations::Client { is_idempotent: false, .. });
         if is_single && (client_call.executed() > 1 || client_call.latest != Some(server)) {
             self.break_client_call(id, "was tried again, and then executed at", &server);
         }
-        if client_call.barred.contains(&server) {
+        if client_call.must_not_execute.contains(&server) {
             self.break_client_call(
                 id,
                 "was executed although it was said that it would not be",
@@ -171,29 +174,29 @@ impl Ledger {
         }
         let left_ns = client_call.left_ns.get(&server).copied();
         let sent = Sent { deadline_ns: client_call.deadline_ns, left_ns };
-        if !self.is_seen_rightly(sent, server.host, client_call.issued_ns, seen_ns) {
+        if !self.is_deadline_right(sent, server.host, client_call.issued_ns, seen_ns) {
             self.break_client_call(id, "was executed with another deadline", &seen_ns);
         }
         let ClientCall { seed, response_len, delay_ns, .. } = client_call;
-        Some(Order { id, seed, len: response_len as usize, delay_ns })
+        Some(Instructions { id, seed, len: response_len as usize, delay_ns })
     }
 
     /// Records the end of a client's call.
     pub(in crate::check) fn end_client_call(
         &mut self,
         id: u32,
-        outcome: Result<&[u8], &petrel::Error>,
+        reply: Result<&[u8], &petrel::Error>,
     ) {
         let Some(client_call) = self.client_call(id).cloned() else { return };
-        if client_call.is_cancelled && outcome.is_ok() {
+        if client_call.is_cancelled && reply.is_ok() {
             self.break_client_call(id, "was cancelled, and succeeded", &"");
         }
-        let fate = match outcome {
-            Ok(_) => Fate::Succeeded,
-            Err(failure) => Fate::Failed(failure.status, failure.execution),
+        let outcome = match reply {
+            Ok(_) => Outcome::Succeeded,
+            Err(failure) => Outcome::Failed(failure.status, failure.execution),
         };
-        self.conclude(id, fate);
-        match outcome {
+        self.conclude(id, outcome);
+        match reply {
             Ok(answer) => {
                 self.client_call_counts.succeeded += 1;
                 if client_call.executed() == 0 {
@@ -202,8 +205,8 @@ impl Ledger {
                 self.check_client_call_answer(id, &client_call, answer);
             }
             Err(failure) => {
-                let barred = client_call.servers.clone();
-                self.check_not_executed(id, failure, barred);
+                let must_not_execute = client_call.servers.clone();
+                self.check_not_executed(id, failure, must_not_execute);
                 self.check_client_call_failure(id, failure, &client_call.servers, None);
                 if client_call.must_succeed {
                     self.check_need_to_fail(id, &client_call, failure);
@@ -218,7 +221,7 @@ impl Ledger {
         let is_gone = |server: &SimAddr| {
             self.fault_windows.justify([client, server.host], client_call.issued_ns, self.now_ns)
         };
-        let is_hard = self.is_crowded || self.memory_is_tight || self.is_impatient;
+        let is_hard = self.has_few_sessions || self.has_little_memory || self.has_short_timeouts;
         if !is_hard && !client_call.servers.iter().all(is_gone) {
             self.break_client_call(id, "failed after the faults", failure);
         }
@@ -232,8 +235,8 @@ impl Ledger {
         members: &[Member<MsgBuf>],
     ) {
         let Some(client_call) = self.client_call(id).cloned() else { return };
-        let Spread::Group { needed, .. } = client_call.spread else { return };
-        self.conclude(id, if succeeded { Fate::Succeeded } else { Fate::FewAnswered });
+        let Destinations::Group { needed, .. } = client_call.destinations else { return };
+        self.conclude(id, if succeeded { Outcome::Succeeded } else { Outcome::FewAnswered });
         let answered = members.iter().filter(|member| member.outcome.answer().is_some()).count();
         let failed = members.iter().filter(|member| member.outcome.failure().is_some()).count();
         let is_right = match succeeded {
@@ -274,28 +277,28 @@ impl Ledger {
             MemberOutcome::Failed(failure) => {
                 // A second session may go to this server.
                 let same = client_call.servers.iter().filter(|&&other| other == server).count();
-                let barred = if same == 1 { vec![server] } else { Vec::new() };
-                self.check_not_executed(id, failure, barred);
+                let must_not_execute = if same == 1 { vec![server] } else { Vec::new() };
+                self.check_not_executed(id, failure, must_not_execute);
                 self.check_client_call_failure(id, failure, &[server], Some(member.id));
             }
         }
     }
 
     /// Records the end of a call, which must not have ended before.
-    fn conclude(&mut self, id: u32, fate: Fate) {
+    fn conclude(&mut self, id: u32, outcome: Outcome) {
         self.note_client_call(id, 3);
         let Some(client_call) = self.client_call_mut(id) else { return };
-        let before = std::mem::replace(&mut client_call.fate, fate);
+        let before = std::mem::replace(&mut client_call.outcome, outcome);
         let client_call = client_call.clone();
-        if before != Fate::Pending {
+        if before != Outcome::Pending {
             self.break_client_call(id, "has ended before", &before);
         }
         let Some(deadline_ns) = client_call.deadline_ns else { return };
         if self.is_late(client_call.client_at.host, deadline_ns.max(client_call.issued_ns)) {
-            self.break_client_call(id, "ended long after its deadline", &fate);
+            self.break_client_call(id, "ended long after its deadline", &outcome);
         }
         // An answer that arrived in time may find its caller's turn stopped.
-        if fate == Fate::Succeeded && deadline_ns + self.held_up_ns <= self.now_ns {
+        if outcome == Outcome::Succeeded && deadline_ns + self.stopped_ns <= self.now_ns {
             self.break_client_call(id, "succeeded after its deadline", &"");
         }
     }
@@ -310,7 +313,7 @@ impl Ledger {
         self.client_call_counts.failed_not_executed += 1;
         let Some(client_call) = self.client_call_mut(id) else { return };
         let has_executed = servers.iter().any(|server| client_call.executions.contains_key(server));
-        client_call.barred.extend(servers);
+        client_call.must_not_execute.extend(servers);
         if has_executed {
             self.break_client_call(id, "was executed, and said not to be", failure);
         }
@@ -346,8 +349,8 @@ impl Ledger {
             session.is_some_and(|session| self.is_closed_by(client_call.client, session));
         let is_right = match failure.status {
             Status::Unavailable => {
-                self.is_impatient
-                    || self.is_crowded
+                self.has_short_timeouts
+                    || self.has_few_sessions
                     || is_justified
                     || is_closed_here
                     || drains && did_not
@@ -357,8 +360,10 @@ impl Ledger {
                 let early_ns =
                     |server: &SimAddr| self.early_ns_max(server.host, client_call.issued_ns);
                 // An attempt may be refused while the outcome of earlier attempts is unknown.
-                let is_retried =
-                    matches!(client_call.spread, Spread::Client { attempts_max: 2.., .. });
+                let is_retried = matches!(
+                    client_call.destinations,
+                    Destinations::Client { attempts_max: 2.., .. }
+                );
                 let may_be_refused = match failure.execution {
                     Execution::Refused => true,
                     Execution::MayHaveExecuted => is_retried,
@@ -370,11 +375,13 @@ impl Ledger {
             }
             // Whatever the outcome of earlier attempts, the last was refused or not sent.
             Status::ResourceExhausted if failure.execution != Execution::Answered => {
-                client_call.work == Work::WorkerPool || self.memory_is_tight || self.is_crowded
+                client_call.work == Work::WorkerPool
+                    || self.has_little_memory
+                    || self.has_few_sessions
             }
-            Status::ResourceExhausted => self.memory_is_tight,
+            Status::ResourceExhausted => self.has_little_memory,
             // The server discarded the answer before a repeated pull.
-            Status::DataLoss => failure.execution == Execution::Answered && self.memory_is_tight,
+            Status::DataLoss => failure.execution == Execution::Answered && self.has_little_memory,
             Status::FailedPrecondition => {
                 let refuses = |&server: &SimAddr| client_call.work.is_refused(id, server);
                 failure.execution != Execution::Answered && servers.iter().any(refuses)
@@ -390,15 +397,15 @@ impl Ledger {
     pub(in crate::check) fn drop_client_call(&mut self, id: u32) {
         self.client_call_counts.dropped += 1;
         if let Some(client_call) = self.client_call_mut(id) {
-            client_call.fate = Fate::Dropped;
+            client_call.outcome = Outcome::Dropped;
         }
     }
 
     /// Records the crash of a client with its calls.
     pub(in crate::check) fn lose_client_calls(&mut self, client: u32) {
         for client_call in &mut self.client_calls {
-            if client_call.client == client && client_call.fate == Fate::Pending {
-                client_call.fate = Fate::Lost;
+            if client_call.client == client && client_call.outcome == Outcome::Pending {
+                client_call.outcome = Outcome::Lost;
                 self.client_call_counts.lost += 1;
             }
         }
@@ -406,7 +413,7 @@ impl Ledger {
 
     /// Checks that all calls have ended.
     pub(in crate::check) fn close_client_calls(&mut self) {
-        let pending = |client_call: &ClientCall| client_call.fate == Fate::Pending;
+        let pending = |client_call: &ClientCall| client_call.outcome == Outcome::Pending;
         if let Some(place) = self.client_calls.iter().position(pending) {
             self.break_client_call(id_at(place), "never ended", &"");
         }
@@ -429,6 +436,6 @@ impl Ledger {
 
 impl ClientCall {
     fn is_group(&self) -> bool {
-        matches!(self.spread, Spread::Group { .. })
+        matches!(self.destinations, Destinations::Group { .. })
     }
 }

@@ -12,7 +12,7 @@ use petrel::endpoint::{CallKey, CallOptions, SessionState};
 use petrel::overload::BackoffConfig;
 use petrel::task::Task;
 
-use super::{ClientCall, Fate, Spread, Work};
+use super::{ClientCall, Destinations, Outcome, Work};
 use crate::check::node::{Node, Open, Phase, Shared, Target};
 use crate::check::pattern::ID_BYTES;
 use crate::fabric::SimAddr;
@@ -29,19 +29,19 @@ const PROBE_NS: u64 = 20_000_000_000;
 
 /// Timeout where servers have no room for sessions: the call may fail, and clients ask for sessions
 /// meanwhile.
-const CROWDED_PROBE_NS: u64 = 1_000_000_000;
+const FEW_SESSIONS_PROBE_NS: u64 = 1_000_000_000;
 
 /// The simulated caller of a node.
 pub(in crate::check) struct SimulatedCaller {
     pub(super) rng: Rng,
-    clients: Vec<Kept>,
+    clients: Vec<ClientState>,
     running: Vec<Running>,
     left: u32,
     next_number: u32,
 }
 
 /// A client with the checker's state.
-struct Kept {
+struct ClientState {
     number: u32,
     client: Client,
     servers: Vec<SimAddr>,
@@ -55,11 +55,11 @@ struct Running {
     id: u32,
     /// The number of the client.
     client: u32,
-    hold: Hold,
+    handle: CallHandle,
 }
 
 /// The caller's handle to a call.
-enum Hold {
+enum CallHandle {
     Task(Task<()>),
     /// The call has a continuation, and may be cancelled.
     Key(CallKey),
@@ -67,15 +67,15 @@ enum Hold {
     Nothing,
 }
 
-impl Hold {
+impl CallHandle {
     fn may_give_up(&self) -> bool {
-        !matches!(self, Hold::Nothing)
+        !matches!(self, CallHandle::Nothing)
     }
 }
 
 /// The options of a client call.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct CallSettings {
     options: CallOptions,
     timeout_ns: u64,
     is_idempotent: bool,
@@ -87,8 +87,8 @@ impl SimulatedCaller {
     }
 
     /// Adds up the statistics of a client before the client is dropped.
-    fn retire(kept: &Kept, shared: &Shared) {
-        let stats = kept.client.stats();
+    fn retire(state: &ClientState, shared: &Shared) {
+        let stats = state.client.stats();
         let counts = &mut shared.ledger().client_call_counts;
         counts.retries += stats.retries;
         counts.hedges += stats.hedges;
@@ -99,13 +99,13 @@ impl SimulatedCaller {
 
     /// Drops the clients: their sessions are closed when the last call has ended.
     pub(in crate::check) fn retire_all(&mut self, shared: &Shared) {
-        self.clients.iter().for_each(|kept| Self::retire(kept, shared));
+        self.clients.iter().for_each(|state| Self::retire(state, shared));
         self.clients.clear();
     }
 
     /// Describes the clients' servers and waiting calls.
     pub(in crate::check) fn describe(&self) -> String {
-        let clients = self.clients.iter().map(|kept| format!("{:?}", kept.client));
+        let clients = self.clients.iter().map(|state| format!("{:?}", state.client));
         clients.collect::<Vec<_>>().join(", ")
     }
 }
@@ -119,7 +119,7 @@ impl Node {
             ledger
                 .borrow()
                 .client_call(id)
-                .is_some_and(|client_call| client_call.fate == Fate::Pending)
+                .is_some_and(|client_call| client_call.outcome == Outcome::Pending)
         };
         caller.running.retain(|running| is_pending(running.id));
         self.renew_clients(&mut caller);
@@ -134,33 +134,33 @@ impl Node {
         }
         if !caller.running.is_empty() && caller.rng.below(6) == 0 {
             let place = caller.rng.below(caller.running.len() as u64) as usize;
-            if caller.running[place].hold.may_give_up() {
-                let Running { id, hold, .. } = caller.running.swap_remove(place);
-                self.give_up(id, hold);
+            if caller.running[place].handle.may_give_up() {
+                let Running { id, handle, .. } = caller.running.swap_remove(place);
+                self.give_up(id, handle);
             }
         }
         self.caller = Some(caller);
     }
 
     /// Drops or cancels a call on behalf of its caller.
-    fn give_up(&mut self, id: u32, hold: Hold) {
-        let is_pending = |client_call: &ClientCall| client_call.fate == Fate::Pending;
+    fn give_up(&mut self, id: u32, handle: CallHandle) {
+        let is_pending = |client_call: &ClientCall| client_call.outcome == Outcome::Pending;
         if !self.shared.ledger().client_call(id).is_some_and(is_pending) {
             return;
         }
-        match hold {
-            Hold::Task(task) => {
+        match handle {
+            CallHandle::Task(task) => {
                 self.shared.ledger().drop_client_call(id);
                 self.shared.pending.set(self.shared.pending.get() - 1);
                 task.abort();
             }
             // The continuation runs: with CANCELLED, or with the outcome that the call already has.
-            Hold::Key(key) => {
+            CallHandle::Key(key) => {
                 if self.endpoint.context().cancel(key) {
                     self.shared.ledger().cancel_client_call(id);
                 }
             }
-            Hold::Nothing => {}
+            CallHandle::Nothing => {}
         }
     }
 
@@ -186,7 +186,7 @@ impl Node {
             let client = self.endpoint.client(addresses(&targets), config);
             let number = caller.next_number;
             caller.next_number += 1;
-            caller.clients.push(Kept {
+            caller.clients.push(ClientState {
                 number,
                 client,
                 servers,
@@ -200,15 +200,15 @@ impl Node {
     fn change_targets(&mut self, caller: &mut SimulatedCaller) {
         let place = caller.rng.below(caller.clients.len() as u64) as usize;
         let targets = draw_targets(&mut caller.rng, &self.targets);
-        let kept = &mut caller.clients[place];
+        let state = &mut caller.clients[place];
         let servers = targets.iter().map(|target| target.at).collect();
-        kept.former.borrow_mut().extend(mem::replace(&mut kept.servers, servers));
-        kept.client.set_targets(addresses(&targets));
-        for running in caller.running.iter().filter(|running| running.client == kept.number) {
-            self.shared.ledger().add_servers(running.id, &kept.servers);
+        state.former.borrow_mut().extend(mem::replace(&mut state.servers, servers));
+        state.client.set_targets(addresses(&targets));
+        for running in caller.running.iter().filter(|running| running.client == state.number) {
+            self.shared.ledger().add_servers(running.id, &state.servers);
         }
         // Tasks run after the event loop has processed its mailbox.
-        let former = Rc::clone(&kept.former);
+        let former = Rc::clone(&state.former);
         self.endpoint.handle().spawn(async move { former.borrow_mut().clear() });
         self.shared.ledger().client_call_counts.target_changes += 1;
     }
@@ -219,19 +219,25 @@ impl Node {
             return;
         }
         let place = probed.unwrap_or_else(|| caller.rng.below(count) as usize);
-        let is_crowded = self.shared.common.scenario.is_crowded;
-        let wish = match probed {
-            Some(_) => Wish::within(if is_crowded { CROWDED_PROBE_NS } else { PROBE_NS }),
-            None => Wish::draw(&mut caller.rng),
+        let has_few_sessions = self.shared.common.scenario.has_few_sessions;
+        let settings = match probed {
+            Some(_) => CallSettings::within(if has_few_sessions {
+                FEW_SESSIONS_PROBE_NS
+            } else {
+                PROBE_NS
+            }),
+            None => CallSettings::draw(&mut caller.rng),
         };
-        let Kept { number, client, servers, former, attempts_max } = &caller.clients[place];
-        let spread =
-            Spread::Client { attempts_max: *attempts_max, is_idempotent: wish.is_idempotent };
+        let ClientState { number, client, servers, former, attempts_max } = &caller.clients[place];
+        let destinations = Destinations::Client {
+            attempts_max: *attempts_max,
+            is_idempotent: settings.is_idempotent,
+        };
         let client_call = ClientCall {
             must_succeed: probed.is_some(),
             ..self.draw_client_call(
                 &mut caller.rng,
-                spread,
+                destinations,
                 [&servers[..], &former.borrow()].concat(),
             )
         };
@@ -243,47 +249,47 @@ impl Node {
         let (client, number, work) = (client.clone(), *number, client_call.work);
         let (id, request) = self.shared.ledger().issue_client_call(client_call);
         self.shared.pending.set(self.shared.pending.get() + 1);
-        let way = caller.rng.below(3);
-        let hold = self.call_in_a_way(way, &client, (id, work), &request, wish);
-        caller.running.push(Running { id, client: number, hold });
+        let style = caller.rng.below(3);
+        let handle = self.call_in_style(style, &client, (id, work), &request, settings);
+        caller.running.push(Running { id, client: number, handle });
     }
 
     /// Makes a client call: awaited in a task, or with a continuation.
-    fn call_in_a_way(
+    fn call_in_style(
         &mut self,
-        way: u64,
+        style: u64,
         client: &Client,
         (id, work): (u32, Work),
         request: &[u8],
-        wish: Wish,
-    ) -> Hold {
+        settings: CallSettings,
+    ) -> CallHandle {
         let shared = Rc::clone(&self.shared);
-        if way == 0 {
+        if style == 0 {
             let (client, request) = (client.clone(), request.to_vec());
-            return Hold::Task(self.endpoint.handle().spawn(async move {
-                shared.begin_client_call(id, Some(wish.timeout_ns));
-                let outcome = client.call(work.number(), request).options(wish.options).await;
+            return CallHandle::Task(self.endpoint.handle().spawn(async move {
+                shared.begin_client_call(id, Some(settings.timeout_ns));
+                let outcome = client.call(work.number(), request).options(settings.options).await;
                 shared.client_ends(id, outcome.as_deref());
             }));
         }
         let ended = Rc::clone(&shared);
         let mut cx = self.endpoint.context();
-        shared.begin_client_call(id, Some(wish.timeout_ns));
-        let call = cx.call(client, work.number(), request).options(wish.options);
-        let made = match way {
+        shared.begin_client_call(id, Some(settings.timeout_ns));
+        let call = cx.call(client, work.number(), request).options(settings.options);
+        let made = match style {
             1 => {
                 let made = call
                     .then_cancellable(move |_, _, reply| ended.client_ends(id, reply.message()));
-                made.map(Hold::Key)
+                made.map(CallHandle::Key)
             }
             _ => {
                 let made = call.then(move |_, _, reply| ended.client_ends(id, reply.message()));
-                made.map(|()| Hold::Nothing)
+                made.map(|()| CallHandle::Nothing)
             }
         };
         made.unwrap_or_else(|rejected| {
             shared.client_ends(id, Err(&rejected.into()));
-            Hold::Nothing
+            CallHandle::Nothing
         })
     }
 
@@ -291,13 +297,13 @@ impl Node {
     pub(super) fn draw_client_call(
         &self,
         rng: &mut Rng,
-        spread: Spread,
+        destinations: Destinations,
         servers: Vec<SimAddr>,
     ) -> ClientCall {
         let delay_ns = rng.between(0, self.shared.common.scenario.deferred_ns_max);
         ClientCall {
             work: Work::ALL[rng.below(4) as usize],
-            spread,
+            destinations,
             client: self.shared.endpoint_number,
             client_at: self.shared.at,
             servers,
@@ -313,9 +319,9 @@ impl Node {
             sessions: Default::default(),
             latest: None,
             executions: Default::default(),
-            barred: Default::default(),
+            must_not_execute: Default::default(),
             is_cancelled: false,
-            fate: Fate::Pending,
+            outcome: Outcome::Pending,
         }
     }
 
@@ -339,7 +345,7 @@ impl Node {
     pub(super) fn draw_members(&self, rng: &mut Rng) -> Vec<Open> {
         debug_assert!(self.shared.common.phase.get() == Phase::Active);
         let is_open = |open: &Open| {
-            !open.is_leaf && self.endpoint.session_state(open.session) == SessionState::Open
+            !open.is_nested && self.endpoint.session_state(open.session) == SessionState::Open
         };
         let mut members: Vec<Open> = self.open.iter().copied().filter(is_open).collect();
         let count = rng.between(1, 5) as usize;
@@ -380,7 +386,7 @@ fn addresses(targets: &[Target]) -> Vec<petrel::client::Target> {
     targets.iter().map(|target| (target.remote, target.endpoint).into()).collect()
 }
 
-impl Wish {
+impl CallSettings {
     fn draw(rng: &mut Rng) -> Self {
         let timeout_ns = match rng.below(4) {
             0 => rng.between(20_000, 2_000_000),

@@ -15,12 +15,12 @@ const SERVER: SimAddr = SimAddr::new(HostId(1), 1);
 const SESSION: SessionId = SessionId { index: 1, generation: 0 };
 
 /// A ledger with one call, and an endpoint that allocates buffers.
-struct Desk {
+struct Fixture {
     ledger: Ledger,
     endpoint: Endpoint<(), SimTransport, SimControl>,
 }
 
-impl Desk {
+impl Fixture {
     fn new(method: Method) -> Self {
         let topology = Topology::pair(Default::default(), Default::default());
         let fabric = FabricHandle::new(&topology, Default::default(), 1).unwrap();
@@ -57,10 +57,10 @@ impl Desk {
 
     /// Makes a call with a deadline.
     fn until(deadline_ns: u64) -> Self {
-        let mut desk = Self::new(Method::Echo);
-        desk.ledger.calls[0].deadline_ns = Some(deadline_ns);
-        desk.ledger.late_ns_max = 100;
-        desk
+        let mut fixture = Self::new(Method::Echo);
+        fixture.ledger.calls[0].deadline_ns = Some(deadline_ns);
+        fixture.ledger.late_ns_max = 100;
+        fixture
     }
 
     fn request(&self) -> MsgBuf {
@@ -106,109 +106,109 @@ impl Desk {
 
 #[test]
 fn call__that_is_executed_once_and_answered_is_right() {
-    let mut desk = Desk::new(Method::Echo);
-    assert_eq!(desk.execute(), Some(0));
-    desk.succeed();
-    desk.ledger.close();
-    assert_eq!(desk.ledger.violation, None);
+    let mut fixture = Fixture::new(Method::Echo);
+    assert_eq!(fixture.execute(), Some(0));
+    fixture.succeed();
+    fixture.ledger.close();
+    assert_eq!(fixture.ledger.violation, None);
 }
 
 #[test]
 fn execute__twice() {
-    let mut desk = Desk::new(Method::Echo);
-    desk.execute();
-    desk.succeed();
-    desk.execute();
-    desk.assert_broken("executed more than once");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.execute();
+    fixture.succeed();
+    fixture.execute();
+    fixture.assert_broken("executed more than once");
 }
 
 #[test]
 fn execute__other_bytes_server_or_method() {
-    let mut desk = Desk::new(Method::Echo);
-    let mut request = desk.request();
+    let mut fixture = Fixture::new(Method::Echo);
+    let mut request = fixture.request();
     request[50] ^= 1;
-    desk.ledger.execute(SERVER, Method::Echo, &request, None);
-    desk.assert_broken("other bytes");
-    let mut desk = Desk::new(Method::Echo);
-    let request = desk.request();
-    desk.ledger.execute(CLIENT, Method::Echo, &request, None);
-    desk.assert_broken("wrong server");
-    let mut desk = Desk::new(Method::Transform);
-    desk.execute();
-    desk.assert_broken("wrong server or method");
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.execute(SERVER, Method::Echo, &[9; 100], None);
-    desk.assert_broken("nobody sent");
+    fixture.ledger.execute(SERVER, Method::Echo, &request, None);
+    fixture.assert_broken("other bytes");
+    let mut fixture = Fixture::new(Method::Echo);
+    let request = fixture.request();
+    fixture.ledger.execute(CLIENT, Method::Echo, &request, None);
+    fixture.assert_broken("wrong server");
+    let mut fixture = Fixture::new(Method::Transform);
+    fixture.execute();
+    fixture.assert_broken("wrong server or method");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.execute(SERVER, Method::Echo, &[9; 100], None);
+    fixture.assert_broken("nobody sent");
 }
 
 #[test]
 fn execute__after_not_sent() {
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.fault_windows.add([SERVER.host], 450, 10);
-    desk.fail(Status::Unavailable, Execution::NotSent);
-    assert_eq!(desk.ledger.violation, None);
-    desk.execute();
-    desk.assert_broken("said that it would not be");
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.memory_is_tight = true;
-    desk.fail(Status::ResourceExhausted, Execution::Refused);
-    assert_eq!(desk.ledger.violation, None);
-    desk.execute();
-    desk.assert_broken("said that it would not be");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.fault_windows.add([SERVER.host], 450, 10);
+    fixture.fail(Status::Unavailable, Execution::NotSent);
+    assert_eq!(fixture.ledger.violation, None);
+    fixture.execute();
+    fixture.assert_broken("said that it would not be");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.has_little_memory = true;
+    fixture.fail(Status::ResourceExhausted, Execution::Refused);
+    assert_eq!(fixture.ledger.violation, None);
+    fixture.execute();
+    fixture.assert_broken("said that it would not be");
 }
 
 #[test]
 fn end__twice_or_never() {
-    let mut desk = Desk::new(Method::Echo);
-    desk.execute();
-    desk.succeed();
-    desk.succeed();
-    desk.assert_broken("ended twice");
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.close();
-    desk.assert_broken("never ended");
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.bury(0);
-    desk.ledger.close();
-    assert_eq!(desk.ledger.violation, None, "its client died");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.execute();
+    fixture.succeed();
+    fixture.succeed();
+    fixture.assert_broken("ended twice");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.close();
+    fixture.assert_broken("never ended");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.record_crash(0);
+    fixture.ledger.close();
+    assert_eq!(fixture.ledger.violation, None, "its client died");
 }
 
 #[test]
 fn end__well_without_execution_or_with_a_wrong_answer() {
-    let mut desk = Desk::new(Method::Echo);
-    desk.succeed();
-    desk.assert_broken("this many executions");
-    let mut desk = Desk::new(Method::Echo);
-    desk.execute();
-    desk.end(Ok(()), &[0; 100]);
-    desk.assert_broken("wrong answer");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.succeed();
+    fixture.assert_broken("this many executions");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.execute();
+    fixture.end(Ok(()), &[0; 100]);
+    fixture.assert_broken("wrong answer");
 }
 
 #[test]
 fn end__badly_needs_a_reason() {
-    let mut desk = Desk::new(Method::Echo);
-    desk.fail(Status::Unavailable, Execution::MayHaveExecuted);
-    desk.assert_broken("without a reason");
-    let mut desk = Desk::new(Method::Echo);
-    desk.fail(Status::Cancelled, Execution::MayHaveExecuted);
-    desk.assert_broken("without a reason");
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.close_here(0, SESSION);
-    desk.fail(Status::Cancelled, Execution::MayHaveExecuted);
-    assert_eq!(desk.ledger.violation, None);
-    let mut desk = Desk::new(Method::Echo);
-    desk.execute();
-    desk.fail(Status::Internal, Execution::Answered);
-    desk.assert_broken("wrong error");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.fail(Status::Unavailable, Execution::MayHaveExecuted);
+    fixture.assert_broken("without a reason");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.fail(Status::Cancelled, Execution::MayHaveExecuted);
+    fixture.assert_broken("without a reason");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.close_here(0, SESSION);
+    fixture.fail(Status::Cancelled, Execution::MayHaveExecuted);
+    assert_eq!(fixture.ledger.violation, None);
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.execute();
+    fixture.fail(Status::Internal, Execution::Answered);
+    fixture.assert_broken("wrong error");
 }
 
 #[test]
-fn deadline__is_kept_and_told() {
+fn deadline__is_kept_and_on_the_wire() {
     let fails_at = |now_ns, execution| {
-        let mut desk = Desk::until(2_000);
-        desk.ledger.now_ns = now_ns;
-        desk.fail(Status::DeadlineExceeded, execution);
-        desk
+        let mut fixture = Fixture::until(2_000);
+        fixture.ledger.now_ns = now_ns;
+        fixture.fail(Status::DeadlineExceeded, execution);
+        fixture
     };
     for (now_ns, execution) in [
         (2_000, Execution::NotSent),
@@ -220,41 +220,41 @@ fn deadline__is_kept_and_told() {
     fails_at(1_999, Execution::MayHaveExecuted).assert_broken("before its deadline");
     fails_at(999, Execution::Refused).assert_broken("before its deadline");
     fails_at(2_101, Execution::NotSent).assert_broken("long after its deadline");
-    let mut desk = Desk::new(Method::Echo);
-    desk.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
-    desk.assert_broken("has no deadline");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
+    fixture.assert_broken("has no deadline");
     for (seen_ns, is_right) in [(None, false), (Some(999), false), (Some(1_000), true)] {
-        assert_eq!(is_seen_rightly(&mut Desk::until(2_000), seen_ns), is_right, "{seen_ns:?}");
+        assert_eq!(is_deadline_right(&mut Fixture::until(2_000), seen_ns), is_right, "{seen_ns:?}");
     }
 }
 
-fn is_seen_rightly(desk: &mut Desk, seen_ns: Option<u64>) -> bool {
-    let request = desk.request();
-    desk.ledger.execute(SERVER, Method::Echo, &request, seen_ns);
-    desk.ledger.violation.is_none()
+fn is_deadline_right(fixture: &mut Fixture, seen_ns: Option<u64>) -> bool {
+    let request = fixture.request();
+    fixture.ledger.execute(SERVER, Method::Echo, &request, seen_ns);
+    fixture.ledger.violation.is_none()
 }
 
 #[test]
 fn deadline__grows_by_the_way_and_shrinks_by_a_stop_of_the_server() {
     // In flight for 100 ns before the turn began.
     for (seen_ns, is_right) in [(2_100, true), (2_101, false)] {
-        let mut desk = Desk::until(2_000);
-        desk.ledger.calls[0].left_ns = Some(450);
-        desk.ledger.turn_ns = 550;
-        desk.ledger.now_ns = 600;
-        assert_eq!(is_seen_rightly(&mut desk, Some(seen_ns)), is_right, "{seen_ns}");
+        let mut fixture = Fixture::until(2_000);
+        fixture.ledger.calls[0].left_ns = Some(450);
+        fixture.ledger.turn_ns = 550;
+        fixture.ledger.now_ns = 600;
+        assert_eq!(is_deadline_right(&mut fixture, Some(seen_ns)), is_right, "{seen_ns}");
     }
     for (host, seen_ns, is_right) in
         [(SERVER.host, 800, true), (SERVER.host, 799, false), (CLIENT.host, 800, false)]
     {
-        let mut desk = Desk::until(2_000);
-        desk.ledger.fault_windows.add_stop(Stopped { host, from_ns: 300, for_ns: 200 });
-        assert_eq!(is_seen_rightly(&mut desk, Some(seen_ns)), is_right, "{seen_ns}");
+        let mut fixture = Fixture::until(2_000);
+        fixture.ledger.fault_windows.add_stop(Stopped { host, from_ns: 300, for_ns: 200 });
+        assert_eq!(is_deadline_right(&mut fixture, Some(seen_ns)), is_right, "{seen_ns}");
     }
     // The deadline has passed.
-    let mut desk = Desk::until(2_000);
-    (desk.ledger.now_ns, desk.ledger.turn_ns) = (2_000, 2_000);
-    assert!(!is_seen_rightly(&mut desk, Some(2_000)));
+    let mut fixture = Fixture::until(2_000);
+    (fixture.ledger.now_ns, fixture.ledger.turn_ns) = (2_000, 2_000);
+    assert!(!is_deadline_right(&mut fixture, Some(2_000)));
 }
 
 #[test]
@@ -262,35 +262,40 @@ fn deadline__is_overrun_by_no_more_than_a_stop_of_the_client() {
     for (host, now_ns, is_right) in
         [(CLIENT.host, 2_150, true), (CLIENT.host, 2_151, false), (SERVER.host, 2_150, false)]
     {
-        let mut desk = Desk::until(2_000);
-        desk.ledger.fault_windows.add_stop(Stopped { host, from_ns: 1_900, for_ns: 150 });
-        desk.ledger.now_ns = now_ns;
-        desk.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
-        assert_eq!(desk.ledger.violation.is_none(), is_right, "{now_ns}");
+        let mut fixture = Fixture::until(2_000);
+        fixture.ledger.fault_windows.add_stop(Stopped { host, from_ns: 1_900, for_ns: 150 });
+        fixture.ledger.now_ns = now_ns;
+        fixture.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
+        assert_eq!(fixture.ledger.violation.is_none(), is_right, "{now_ns}");
     }
 }
 
 #[test]
 fn deadline__nothing_succeeds_after_it() {
     for (now_ns, is_right) in [(1_999, true), (2_000, false)] {
-        let mut desk = Desk::until(2_000);
-        assert!(is_seen_rightly(&mut desk, Some(1_500)));
-        desk.ledger.now_ns = now_ns;
-        desk.succeed();
-        assert_eq!(desk.ledger.violation.is_none(), is_right, "{now_ns}");
+        let mut fixture = Fixture::until(2_000);
+        assert!(is_deadline_right(&mut fixture, Some(1_500)));
+        fixture.ledger.now_ns = now_ns;
+        fixture.succeed();
+        assert_eq!(fixture.ledger.violation.is_none(), is_right, "{now_ns}");
     }
 }
 
 #[test]
 fn leave__tells_what_is_left_by_a_clock_that_was_read_for_it() {
-    let clock = |read_ns| PassClock { first_ns: 0, last_ns: 9_000, read_ns };
-    let told = |deadline_ns, told_us, read_ns| {
-        check_left(deadline_ns, told_us, clock(read_ns), &mut None).is_ok()
+    let clock = |read_ns| TurnClock { first_ns: 0, last_ns: 9_000, read_ns };
+    let notified = |deadline_ns, wire_us, read_ns| {
+        check_left(deadline_ns, wire_us, clock(read_ns), &mut None).is_ok()
     };
-    assert!(told(Some(7_999), Some(3), Some(4_000)) && told(Some(3_000), Some(0), Some(4_000)));
-    assert!(!told(Some(7_999), Some(4), Some(4_000)) && !told(Some(7_999), Some(2), Some(4_000)));
-    assert!(!told(Some(7_999), Some(3), None) && !told(Some(7_999), None, None));
-    assert!(told(None, None, None) && !told(None, Some(3), Some(4_000)));
+    assert!(
+        notified(Some(7_999), Some(3), Some(4_000)) && notified(Some(3_000), Some(0), Some(4_000))
+    );
+    assert!(
+        !notified(Some(7_999), Some(4), Some(4_000))
+            && !notified(Some(7_999), Some(2), Some(4_000))
+    );
+    assert!(!notified(Some(7_999), Some(3), None) && !notified(Some(7_999), None, None));
+    assert!(notified(None, None, None) && !notified(None, Some(3), Some(4_000)));
     let mut first_ns = None;
     for read_ns in [5_000, 6_000] {
         check_left(None, None, clock(Some(read_ns)), &mut first_ns).unwrap();
@@ -301,64 +306,64 @@ fn leave__tells_what_is_left_by_a_clock_that_was_read_for_it() {
 #[test]
 fn inherit__what_the_handler_saw() {
     for (inherited_ns, is_right) in [(Some(2_050), true), (Some(2_051), false), (None, false)] {
-        let mut desk = Desk::until(2_000);
-        let request = desk.request();
-        desk.ledger.execute(SERVER, Method::Echo, &request, Some(2_050));
-        desk.ledger.check_inherited(Some(0), inherited_ns);
-        assert_eq!(desk.ledger.violation.is_none(), is_right, "{inherited_ns:?}");
+        let mut fixture = Fixture::until(2_000);
+        let request = fixture.request();
+        fixture.ledger.execute(SERVER, Method::Echo, &request, Some(2_050));
+        fixture.ledger.check_inherited(Some(0), inherited_ns);
+        assert_eq!(fixture.ledger.violation.is_none(), is_right, "{inherited_ns:?}");
     }
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.check_inherited(None, Some(3_000));
-    desk.assert_broken("is inherited");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.check_inherited(None, Some(3_000));
+    fixture.assert_broken("is inherited");
 }
 
 #[test]
 fn cancel__ends_a_call_that_is_there() {
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.cancel(0, true);
-    desk.fail(Status::Cancelled, Execution::MayHaveExecuted);
-    desk.ledger.cancel(0, false);
-    assert_eq!(desk.ledger.violation, None);
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.cancel(0, true);
-    desk.execute();
-    desk.succeed();
-    desk.assert_broken("ended otherwise");
-    let mut desk = Desk::new(Method::Echo);
-    desk.ledger.cancel(0, false);
-    desk.assert_broken("was cancelled, and was there");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.cancel(0, true);
+    fixture.fail(Status::Cancelled, Execution::MayHaveExecuted);
+    fixture.ledger.cancel(0, false);
+    assert_eq!(fixture.ledger.violation, None);
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.cancel(0, true);
+    fixture.execute();
+    fixture.succeed();
+    fixture.assert_broken("ended otherwise");
+    let mut fixture = Fixture::new(Method::Echo);
+    fixture.ledger.cancel(0, false);
+    fixture.assert_broken("was cancelled, and was there");
 }
 
 #[test]
-fn watch__is_answered_or_told_of_once() {
+fn watch__is_answered_or_notified_once() {
     let watched = || {
-        let mut desk = Desk::new(Method::Echo);
-        desk.execute();
-        desk.ledger.watch(0, 9);
-        desk.succeed();
-        desk
+        let mut fixture = Fixture::new(Method::Echo);
+        fixture.execute();
+        fixture.ledger.watch(0, 9);
+        fixture.succeed();
+        fixture
     };
-    let mut desk = watched();
-    desk.ledger.close();
-    desk.assert_broken("neither answered nor told");
+    let mut fixture = watched();
+    fixture.ledger.close();
+    fixture.assert_broken("neither answered nor notified");
     let settled: [fn(&mut Ledger); 3] =
-        [|ledger| ledger.tell(0), |ledger| ledger.answer(0), |ledger| ledger.bury(9)];
+        [|ledger| ledger.notify(0), |ledger| ledger.answer(0), |ledger| ledger.record_crash(9)];
     for settle in settled {
-        let mut desk = watched();
-        settle(&mut desk.ledger);
-        desk.ledger.close();
-        assert_eq!(desk.ledger.violation, None);
-        desk.ledger.tell(0);
-        desk.assert_broken("without need");
+        let mut fixture = watched();
+        settle(&mut fixture.ledger);
+        fixture.ledger.close();
+        assert_eq!(fixture.ledger.violation, None);
+        fixture.ledger.notify(0);
+        fixture.assert_broken("without need");
     }
 }
 
 #[test]
 fn reject__needs_a_reason() {
-    let mut desk = Desk::new(Method::Echo);
+    let mut fixture = Fixture::new(Method::Echo);
     let closed = CallError::SessionClosed;
-    desk.ledger.reject(0, &Error::new(closed.status(), closed.to_string()));
-    desk.assert_broken("rejected without a reason");
+    fixture.ledger.reject(0, &Error::new(closed.status(), closed.to_string()));
+    fixture.assert_broken("rejected without a reason");
 }
 
 #[test]
@@ -370,7 +375,7 @@ fn tiny__is_executed_no_more_often_than_called() {
 
 #[test]
 fn held_back_ns__is_for_the_packets_of_the_session_meanwhile_and_of_nested_calls() {
-    let mut ledger = Desk::new(Method::Echo).ledger;
+    let mut ledger = Fixture::new(Method::Echo).ledger;
     let first = ledger.calls[0].clone();
     let mut add = |client, index, (issued_ns, ended_ns), parent, end| {
         let session = SessionId { index, ..SESSION };

@@ -24,10 +24,10 @@ use petrel_transport::buf::POISON_BYTE;
 
 use super::part_of;
 use crate::check::call::{Content, End, Method};
-use crate::check::client_call::{Fate, Work};
+use crate::check::client_call::{Outcome, Work};
 use crate::check::ledger::Ledger;
-use crate::check::pattern::{self, SCRIBBLE_BYTE};
-use crate::fabric::{PassClock, SimAddr};
+use crate::check::pattern::{self, OVERWRITE_BYTE};
+use crate::fabric::{SimAddr, TurnClock};
 
 /// A repetition of this length is no accident.
 const RUN_BYTES: usize = 4;
@@ -64,7 +64,7 @@ enum Message {
 
 /// The path of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct FramePath {
     /// The session's index in the wire checker.
     pub(super) session: usize,
     pub(super) from: SimAddr,
@@ -72,7 +72,7 @@ pub(super) struct Way {
     /// Payload of every packet except the last.
     pub(super) packet_bytes: u32,
     /// The sender's clock.
-    pub(super) clock: PassClock,
+    pub(super) clock: TurnClock,
 }
 
 impl Contents {
@@ -85,29 +85,29 @@ impl Contents {
     }
 
     /// Checks a departing frame.
-    pub(super) fn look(&mut self, way: Way, frame: &Frame<'_>) -> Result<(), String> {
-        let name = (way.session, frame.header.request);
-        let offset = part_of(frame).packet as usize * way.packet_bytes as usize;
+    pub(super) fn check(&mut self, path: FramePath, frame: &Frame<'_>) -> Result<(), String> {
+        let name = (path.session, frame.header.request);
+        let offset = part_of(frame).packet as usize * path.packet_bytes as usize;
         let known = self.requests.get(&name).copied();
         let is_stale = match frame.header.kind {
             Kind::Request | Kind::RequestPart => {
                 let message = match known {
                     Some(message) => message,
                     None => {
-                        let message = self.first_seen(way, frame)?;
+                        let message = self.first_seen(path, frame)?;
                         *self.requests.entry(name).or_insert(message)
                     }
                 };
-                self.look_at_request(message, offset, frame)?;
+                self.check_request(message, offset, frame)?;
                 if part_of(frame).packet == 0 {
-                    self.look_at_deadline(message, way, frame)?;
+                    self.check_deadline(message, path, frame)?;
                 }
                 false
             }
             Kind::Response | Kind::ResponsePart => {
                 // Forged frames may be answered, too.
                 let Some(message) = known else { return Ok(()) };
-                self.look_at_answer(message, offset, frame)?;
+                self.check_answer(message, offset, frame)?;
                 self.is_over(message)
             }
             _ => return Ok(()),
@@ -119,37 +119,37 @@ impl Contents {
     }
 
     /// Returns the request behind a new request number, according to its first packet.
-    fn first_seen(&self, way: Way, frame: &Frame<'_>) -> Result<Message, String> {
+    fn first_seen(&self, path: FramePath, frame: &Frame<'_>) -> Result<Message, String> {
         let ledger = self.ledger.borrow();
         let (payload, method) = (frame.payload, frame.header.aux);
         if let Some(method) = Method::tiny(method) {
             let byte = payload.first().copied();
             let message = Message::Tiny { method, byte };
-            let is_made = payload.len() <= 1 && ledger.has_tiny(way.to, method, byte);
+            let is_made = payload.len() <= 1 && ledger.has_tiny(path.to, method, byte);
             return is_made.then_some(message).ok_or_else(|| wrong("a tiny request", payload));
         }
         if Work::of(method).is_some() {
             drop(ledger);
-            return self.attempt_seen(way, frame);
+            return self.attempt_seen(path, frame);
         }
         let id = pattern::id_of(payload).filter(|&id| (id as usize) < ledger.call_count());
         let Some(id) = id else { return Err(wrong("the first packet of a request", payload)) };
         let call = ledger.call(id);
-        let is_meant = (call.client_at, call.server) == (way.from, way.to)
+        let is_meant = (call.client_at, call.server) == (path.from, path.to)
             && (call.spec.method.number(), call.spec.request_len) == (method, part_of(frame).size);
         is_meant.then_some(Message::Call(id)).ok_or_else(|| wrong("a request", payload))
     }
 
     /// Checks the first packet of an attempt.
-    fn attempt_seen(&self, way: Way, frame: &Frame<'_>) -> Result<Message, String> {
+    fn attempt_seen(&self, path: FramePath, frame: &Frame<'_>) -> Result<Message, String> {
         let id = pattern::id_of(frame.payload).unwrap_or_default();
         let asked = (frame.header.aux, part_of(frame).size);
-        let ends = (way.from, way.to);
-        self.ledger.borrow_mut().attempt(id, way.session, ends, asked)?;
+        let ends = (path.from, path.to);
+        self.ledger.borrow_mut().attempt(id, path.session, ends, asked)?;
         Ok(Message::ClientCall(id))
     }
 
-    fn look_at_request(
+    fn check_request(
         &self,
         message: Message,
         offset: usize,
@@ -161,7 +161,7 @@ impl Contents {
             let is_right = pattern::is_part_of_request(id, offset, payload);
             return is_right.then_some(()).ok_or_else(|| wrong("a client call's request", payload));
         }
-        let Message::Call(id) = message else { return self.look_at_tiny(message, payload) };
+        let Message::Call(id) = message else { return self.check_tiny(message, payload) };
         if !pattern::is_part_of_request(id, offset, payload) {
             return Err(wrong(&format!("the request of call {id}"), payload));
         }
@@ -173,10 +173,10 @@ impl Contents {
     }
 
     /// Checks the deadline on the first packet.
-    fn look_at_deadline(
+    fn check_deadline(
         &self,
         message: Message,
-        Way { to, clock, .. }: Way,
+        FramePath { to, clock, .. }: FramePath,
         frame: &Frame<'_>,
     ) -> Result<(), String> {
         let left_us = frame.extensions.deadline_us;
@@ -189,13 +189,13 @@ impl Contents {
         }
     }
 
-    fn look_at_tiny(&self, message: Message, payload: &[u8]) -> Result<(), String> {
+    fn check_tiny(&self, message: Message, payload: &[u8]) -> Result<(), String> {
         let Message::Tiny { byte, .. } = message else { return Ok(()) };
         let is_right = payload == byte.as_slice();
         is_right.then_some(()).ok_or_else(|| wrong("a tiny request", payload))
     }
 
-    fn look_at_answer(
+    fn check_answer(
         &self,
         message: Message,
         offset: usize,
@@ -230,7 +230,7 @@ impl Contents {
         match message {
             Message::Call(id) => ledger.call(id).end != End::Pending,
             Message::ClientCall(id) => {
-                ledger.client_call(id).is_some_and(|at| at.fate != Fate::Pending)
+                ledger.client_call(id).is_some_and(|at| at.outcome != Outcome::Pending)
             }
             Message::Tiny { .. } => false,
         }
@@ -239,7 +239,7 @@ impl Contents {
 
 fn wrong(what: &str, payload: &[u8]) -> String {
     let shows = |byte| payload.windows(RUN_BYTES).any(|run| run == [byte; RUN_BYTES]);
-    let other = match (shows(POISON_BYTE), shows(SCRIBBLE_BYTE)) {
+    let other = match (shows(POISON_BYTE), shows(OVERWRITE_BYTE)) {
         (true, _) => "memory that its pool had got back",
         (false, true) => "memory that the application had got back",
         (false, false) => "other bytes than its own",

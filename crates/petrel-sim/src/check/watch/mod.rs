@@ -34,9 +34,9 @@ use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 use super::client_call::Work;
 use super::ledger::Ledger;
 use crate::control::Agreement;
-use crate::fabric::{PassClock, Sight, SimAddr};
+use crate::fabric::{Observation, SimAddr, TurnClock};
 pub(super) use contents::ContentCounts;
-use contents::{Contents, Way};
+use contents::{Contents, FramePath};
 use request::{InOrder, Request};
 
 /// The wire checker.
@@ -132,15 +132,17 @@ impl WireChecker {
     }
 
     /// Processes an observation.
-    pub(super) fn see(&mut self, sight: Sight<'_>) {
-        match sight {
-            Sight::Sent { from, to, frame, clock } => self.look(Some(clock), from, to, frame),
-            Sight::Taken { from, to, frame } => self.look(None, from, to, frame),
+    pub(super) fn see(&mut self, observation: Observation<'_>) {
+        match observation {
+            Observation::Sent { from, to, frame, clock } => {
+                self.check(Some(clock), from, to, frame)
+            }
+            Observation::Taken { from, to, frame } => self.check(None, from, to, frame),
         }
     }
 
     /// Checks a frame. `sent` is the sender's clock, or `None` for a received frame.
-    fn look(&mut self, sent: Option<PassClock>, from: SimAddr, to: SimAddr, bytes: &[u8]) {
+    fn check(&mut self, sent: Option<TurnClock>, from: SimAddr, to: SimAddr, bytes: &[u8]) {
         let is_sent = sent.is_some();
         let Ok(frame) = Frame::parse(bytes) else { return };
         let name = (to, frame.header.session, frame.header.token);
@@ -163,9 +165,9 @@ impl WireChecker {
         }
         let packet_bytes = session.packet_bytes;
         if let Some(clock) = sent
-            && let way = (Way { session: index, from, to, packet_bytes, clock })
+            && let path = (FramePath { session: index, from, to, packet_bytes, clock })
             && let Some(contents) = &mut self.contents
-            && let Err(wrong) = contents.look(way, &frame)
+            && let Err(wrong) = contents.check(path, &frame)
         {
             self.violation.get_or_insert_with(|| format!("{from} sends {frame}: {wrong}"));
         }

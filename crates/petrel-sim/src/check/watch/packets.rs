@@ -39,20 +39,20 @@ impl Packets {
     /// Adds the packets that a frame reports.
     pub(super) fn add(&mut self, cumulative: u32, words: &Words) {
         (self.cumulative..cumulative).for_each(|packet| self.insert(packet));
-        told(words).for_each(|ahead| self.insert(cumulative + ahead));
+        reported(words).for_each(|ahead| self.insert(cumulative + ahead));
     }
 
     /// Returns true if a frame reports exactly this set.
-    pub(super) fn is_told_by(&self, cumulative: u32, words: &Words) -> bool {
-        let ahead = told(words).count() as u32;
+    pub(super) fn is_reported_by(&self, cumulative: u32, words: &Words) -> bool {
+        let ahead = reported(words).count() as u32;
         cumulative == self.cumulative
             && cumulative + ahead == self.count
-            && told(words).all(|ahead| self.contains(cumulative + ahead))
+            && reported(words).all(|ahead| self.contains(cumulative + ahead))
     }
 }
 
 /// Returns the positions of set bits.
-fn told(words: &Words) -> impl Iterator<Item = u32> {
+fn reported(words: &Words) -> impl Iterator<Item = u32> {
     // Almost all words are empty.
     let filled = (0..).step_by(64).zip(words).filter(|&(_, &word)| word != 0);
     let bits = |word: u64| (0..64).filter(move |bit| word >> bit & 1 == 1);
@@ -80,9 +80,9 @@ mod tests {
         let mut packets = Packets::default();
         packets.add(2, &[1 << 2 | 1 << 3, 1, 0, 0]);
         assert_eq!((packets.cumulative(), packets.count()), (2, 5));
-        assert!(packets.is_told_by(2, &[1 << 2 | 1 << 3, 1, 0, 0]));
-        assert!(!packets.is_told_by(2, &[1 << 2, 1, 0, 0]));
-        assert!(!packets.is_told_by(2, &[1 << 2 | 1 << 4, 1, 0, 0]));
+        assert!(packets.is_reported_by(2, &[1 << 2 | 1 << 3, 1, 0, 0]));
+        assert!(!packets.is_reported_by(2, &[1 << 2, 1, 0, 0]));
+        assert!(!packets.is_reported_by(2, &[1 << 2 | 1 << 4, 1, 0, 0]));
         packets.insert(3);
         packets.insert(2);
         assert_eq!(format!("{packets:?}"), "6+66");

@@ -58,7 +58,7 @@ struct Server {
     limit: u32,
     sent: u32,
     /// Packets at the client, according to its latest PULL.
-    told: Packets,
+    reported: Packets,
     /// A CANCEL has arrived.
     is_cancelled: bool,
 }
@@ -143,7 +143,7 @@ impl Request {
         if client.is_over {
             return Err("a PULL after the last packet (§5.1)");
         }
-        if !client.received.is_told_by(pull.cumulative, &pull.bitmap) {
+        if !client.received.is_reported_by(pull.cumulative, &pull.bitmap) {
             return Err("the PULL does not tell what was received (§3.1)");
         }
         if client.response.is_none() {
@@ -183,13 +183,13 @@ impl Request {
             server.last = (part.packet, frame.header.flags.repeats());
             return server.arrived.insert(part.packet);
         };
-        if pull.cumulative < server.told.cumulative() {
+        if pull.cumulative < server.reported.cumulative() {
             // Overtaken by a later PULL.
             return;
         }
         server.limit = server.limit.max(pull.limit.min(pull.cumulative + WINDOW_PACKETS));
-        server.told = Packets::default();
-        server.told.add(pull.cumulative, &pull.bitmap);
+        server.reported = Packets::default();
+        server.reported.add(pull.cumulative, &pull.bitmap);
     }
 
     pub(super) fn server_sends(&mut self, frame: &Frame<'_>) -> Result<(), Broken> {
@@ -219,7 +219,7 @@ impl Request {
 
     fn server_acknowledges(&mut self, credit: &Credit, repeats: bool) -> Result<(), Broken> {
         let arrived = &self.server.arrived;
-        if !arrived.is_told_by(credit.cumulative, &credit.bitmap) {
+        if !arrived.is_reported_by(credit.cumulative, &credit.bitmap) {
             return Err("the CREDIT does not tell what has arrived (§3.1)");
         }
         if self.server.last != (credit.echo, repeats) {
@@ -236,7 +236,7 @@ impl Request {
         if part.packet > server.sent {
             return Err("packets are first sent in order (§6.3)");
         }
-        if server.told.contains(part.packet) {
+        if server.reported.contains(part.packet) {
             return Err("a packet is sent again that the client is known to have (§6.3)");
         }
         server.sent = server.sent.max(part.packet + 1);

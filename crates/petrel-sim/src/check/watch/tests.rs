@@ -81,11 +81,11 @@ impl WireChecker {
     fn sent(&mut self, frame: &[u8]) {
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-        self.see(Sight::Sent {
+        self.see(Observation::Sent {
             from,
             to,
             frame,
-            clock: PassClock { first_ns: 0, last_ns: 0, read_ns: None },
+            clock: TurnClock { first_ns: 0, last_ns: 0, read_ns: None },
         });
     }
 
@@ -94,7 +94,7 @@ impl WireChecker {
         self.sent(frame);
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-        self.see(Sight::Taken { from, to, frame });
+        self.see(Observation::Taken { from, to, frame });
     }
 
     #[track_caller]
@@ -174,7 +174,7 @@ fn client__exceeds_its_credits() {
 fn client__sends_what_is_acknowledged() {
     let mut wire_checker = wire_checker();
     (0..3).for_each(|packet| wire_checker.sent(&request(packet)));
-    wire_checker.see(Sight::Taken { from: CLIENT, to: SERVER, frame: &request(1) });
+    wire_checker.see(Observation::Taken { from: CLIENT, to: SERVER, frame: &request(1) });
     wire_checker.carried(&credit(0, 1, 0b10));
     wire_checker.sent(&request(0));
     assert_eq!(wire_checker.violation, None);
@@ -195,22 +195,22 @@ fn client__sends_out_of_order_or_an_old_number() {
 
 #[test]
 fn client__pulls_wrongly() {
-    let told = |cumulative, limit, word| {
+    let reported = |cumulative, limit, word| {
         let mut wire_checker = WireChecker::with_request();
         wire_checker.carried(&response(0));
         wire_checker.sent(&pull(cumulative, limit, word));
         wire_checker
     };
-    assert_eq!(told(1, 2, 0).violation, None);
-    told(0, 2, 0).assert_broken("does not tell");
-    told(1, 2, 0b10).assert_broken("does not tell");
-    told(1, 0, 0).assert_broken("goes back");
-    told(1, 11, 0).assert_broken("does not have");
+    assert_eq!(reported(1, 2, 0).violation, None);
+    reported(0, 2, 0).assert_broken("does not tell");
+    reported(1, 2, 0b10).assert_broken("does not tell");
+    reported(1, 0, 0).assert_broken("goes back");
+    reported(1, 11, 0).assert_broken("does not have");
 }
 
 #[test]
 fn server__acknowledges_wrongly() {
-    let told = |cumulative, echo, word| {
+    let reported = |cumulative, echo, word| {
         let mut wire_checker = wire_checker();
         wire_checker.carried(&request(0));
         wire_checker.sent(&request(1));
@@ -218,10 +218,10 @@ fn server__acknowledges_wrongly() {
         wire_checker.sent(&credit(cumulative, echo, word));
         wire_checker
     };
-    assert_eq!(told(1, 2, 0b10).violation, None);
-    told(1, 2, 0).assert_broken("does not tell");
-    told(3, 2, 0).assert_broken("does not tell");
-    told(1, 1, 0b10).assert_broken("echo");
+    assert_eq!(reported(1, 2, 0b10).violation, None);
+    reported(1, 2, 0).assert_broken("does not tell");
+    reported(3, 2, 0).assert_broken("does not tell");
+    reported(1, 1, 0b10).assert_broken("echo");
 }
 
 #[test]

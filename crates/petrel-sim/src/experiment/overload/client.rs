@@ -88,7 +88,7 @@ struct State {
     outcomes: Outcomes,
     /// The first wrong answer or unexplained failure.
     wrong: Option<String>,
-    spare: Vec<(MsgBuf, MsgBuf, Body)>,
+    free_list: Vec<(MsgBuf, MsgBuf, Body)>,
 }
 
 /// The method of the limit to call at the end of a call.
@@ -118,7 +118,7 @@ impl Client {
             limit,
             outcomes: Outcomes::default(),
             wrong: None,
-            spare: Vec::new(),
+            free_list: Vec::new(),
         };
         Self { demand, session, phase, pending: Cell::new(0), state: RefCell::new(state) }
     }
@@ -171,8 +171,8 @@ impl Client {
     }
 
     fn take_buffers(&self, cx: &Context<'_>) -> Option<(MsgBuf, MsgBuf, Body)> {
-        if let Some(spare) = self.state.borrow_mut().spare.pop() {
-            return Some(spare);
+        if let Some(free) = self.state.borrow_mut().free_list.pop() {
+            return Some(free);
         }
         let mut request = cx.alloc(MESSAGE_BYTES).ok()?;
         request.set_len(MESSAGE_BYTES);
@@ -189,7 +189,7 @@ impl Client {
             Err(failure) => self.failed(failure, &call, taken_ns),
         };
         let mut state = self.state.borrow_mut();
-        state.spare.push((reply.request, reply.response, call.body));
+        state.free_list.push((reply.request, reply.response, call.body));
         if let (Some(limit), Some(permit)) = (&mut state.limit, call.permit) {
             says(limit, permit, now_ns);
         }

@@ -259,7 +259,7 @@ impl Net {
     }
 
     /// Ends all shortages.
-    pub(super) fn calm(&mut self) {
+    pub(super) fn end_faults(&mut self) {
         let conditions = &mut self.conditions;
         (conditions.scarce, conditions.scarce_shm) = (Probability::NEVER, Probability::NEVER);
         self.processes.iter_mut().for_each(|process| process.closes_hang = false);
@@ -330,14 +330,14 @@ impl Net {
     }
 
     /// Ends a process; the kernel closes its sockets, and notifies the peers unless power is lost.
-    pub(super) fn forget_process(&mut self, process: ProcessId, says_so: bool) {
+    pub(super) fn forget_process(&mut self, process: ProcessId, notifies_peers: bool) {
         if !std::mem::replace(&mut self.processes[process].is_alive, false) {
             return;
         }
         self.listeners.retain(|_, listening| listening.process != process);
         for id in 0..self.sockets.len() {
             if self.sockets[id].process == process {
-                if says_so { self.close(id) } else { self.sockets[id].vanish() }
+                if notifies_peers { self.close(id) } else { self.sockets[id].vanish() }
             }
         }
         self.close_guests_of(process);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-use super::wire::{Reader, Said};
+use super::wire::{Reader, SentMessages};
 use super::{Arrival, HostId, Net, ProcessId};
 
 /// Names an end of a connection; never reused.
@@ -587,14 +587,14 @@ impl Net {
     }
 
     /// Returns the messages that its owner has written.
-    pub(in crate::nexus) fn said(&self, id: SocketId) -> Said {
-        self.sockets[id].reader.said
+    pub(in crate::nexus) fn sent(&self, id: SocketId) -> SentMessages {
+        self.sockets[id].reader.sent
     }
 
     /// Returns when the peer's HELLO arrived, if it has.
     pub(in crate::nexus) fn greeted_ns(&self, id: SocketId) -> Option<u64> {
-        let said = self.sockets[id].listener.said;
-        (said.hellos > 0).then_some(said.hello_ns)
+        let sent = self.sockets[id].listener.sent;
+        (sent.hellos > 0).then_some(sent.hello_ns)
     }
 
     pub(in crate::nexus) fn is_opener(&self, id: SocketId) -> bool {

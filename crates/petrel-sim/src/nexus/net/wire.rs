@@ -12,7 +12,7 @@ const GOODBYE: u16 = 14;
 
 /// The messages so far in one direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::nexus) struct Said {
+pub(in crate::nexus) struct SentMessages {
     pub(in crate::nexus) hellos: u64,
     pub(in crate::nexus) pings: u64,
     pub(in crate::nexus) pongs: u64,
@@ -34,7 +34,7 @@ pub(super) struct Reader {
     header: [u8; HEADER_BYTES],
     header_bytes: usize,
     body_left: usize,
-    pub(super) said: Said,
+    pub(super) sent: SentMessages,
 }
 
 impl Reader {
@@ -64,21 +64,21 @@ impl Reader {
         self.header_bytes = 0;
         let [a, b, c, d, low, high, ..] = self.header;
         self.body_left = u32::from_le_bytes([a, b, c, d]) as usize;
-        self.said.messages += 1;
+        self.sent.messages += 1;
         match u16::from_le_bytes([low, high]) {
             HELLO => {
-                self.said.hellos += 1;
-                self.said.hello_ns = now_ns;
+                self.sent.hellos += 1;
+                self.sent.hello_ns = now_ns;
             }
             PING => {
-                self.said.pings += 1;
-                (self.said.sign_ns, self.said.ping_ns) = (now_ns, now_ns);
+                self.sent.pings += 1;
+                (self.sent.sign_ns, self.sent.ping_ns) = (now_ns, now_ns);
             }
             PONG => {
-                self.said.pongs += 1;
-                self.said.sign_ns = now_ns;
+                self.sent.pongs += 1;
+                self.sent.sign_ns = now_ns;
             }
-            GOODBYE => self.said.goodbyes += 1,
+            GOODBYE => self.sent.goodbyes += 1,
             _ => {}
         }
     }
@@ -103,7 +103,7 @@ mod tests {
         for piece in 1..bytes.len() {
             let mut reader = Reader::default();
             bytes.chunks(piece).for_each(|bytes| reader.read(bytes, 9));
-            let Said { pings, pongs, messages, sign_ns, .. } = reader.said;
+            let SentMessages { pings, pongs, messages, sign_ns, .. } = reader.sent;
             assert_eq!((pings, pongs, messages, sign_ns), (1, 1, 3, 9), "pieces of {piece}");
         }
     }

@@ -12,9 +12,11 @@ const SERVER: SimAddr = SimAddr::new(HostId(1), 1);
 const P: u32 = 1_208;
 const LEN: u32 = 3 * P + 100;
 
-const CLOCK: PassClock = PassClock { first_ns: 0, last_ns: 0, read_ns: None };
-const TO_SERVER: Way = Way { session: 5, from: CLIENT, to: SERVER, packet_bytes: P, clock: CLOCK };
-const TO_CLIENT: Way = Way { session: 5, from: SERVER, to: CLIENT, packet_bytes: P, clock: CLOCK };
+const CLOCK: TurnClock = TurnClock { first_ns: 0, last_ns: 0, read_ns: None };
+const TO_SERVER: FramePath =
+    FramePath { session: 5, from: CLIENT, to: SERVER, packet_bytes: P, clock: CLOCK };
+const TO_CLIENT: FramePath =
+    FramePath { session: 5, from: SERVER, to: CLIENT, packet_bytes: P, clock: CLOCK };
 
 fn call_of(method: Method, request_len: u32) -> Call {
     Call {
@@ -62,8 +64,8 @@ fn part(kind: Kind, aux: u16, message: &[u8], packet: u32) -> Vec<u8> {
     [&part.encode(header.words())[..], &message[from..to]].concat()
 }
 
-fn look(rule: &mut Contents, way: Way, frame: &[u8]) -> Result<(), String> {
-    rule.look(way, &Frame::parse(frame).unwrap())
+fn check(rule: &mut Contents, path: FramePath, frame: &[u8]) -> Result<(), String> {
+    rule.check(path, &Frame::parse(frame).unwrap())
 }
 
 fn request(message: &[u8], packet: u32) -> Vec<u8> {
@@ -75,86 +77,86 @@ fn response(message: &[u8], packet: u32) -> Vec<u8> {
 }
 
 #[test]
-fn look__at_messages_as_they_should_be() {
+fn check__accepts_messages_as_they_should_be() {
     let mut rule = rule(&[Method::Transform]);
     let message = request_of(0);
     for packet in [0, 1, 2, 1, 3, 0] {
-        look(&mut rule, TO_SERVER, &request(&message, packet)).unwrap();
+        check(&mut rule, TO_SERVER, &request(&message, packet)).unwrap();
     }
     let seed = answer_seed(&message);
     rule.ledger.borrow_mut().note_seed(0, seed);
     let mut answer = vec![0; LEN as usize];
     pattern::fill(seed, &mut answer);
-    (0..4).for_each(|packet| look(&mut rule, TO_CLIENT, &response(&answer, packet)).unwrap());
-    rule.ledger.borrow_mut().bury(0);
-    look(&mut rule, TO_CLIENT, &response(&answer, 2)).unwrap();
+    (0..4).for_each(|packet| check(&mut rule, TO_CLIENT, &response(&answer, packet)).unwrap());
+    rule.ledger.borrow_mut().record_crash(0);
+    check(&mut rule, TO_CLIENT, &response(&answer, 2)).unwrap();
     assert_eq!(rule.counts(), ContentCounts { all: 11, repeated: 0, stale: 1 });
 }
 
 #[test]
-fn look__at_requests_from_memory_that_was_given_back() {
+fn check__finds_requests_from_released_memory() {
     let cases = [
         (POISON_BYTE, "memory that its pool"),
-        (SCRIBBLE_BYTE, "memory that the application"),
+        (OVERWRITE_BYTE, "memory that the application"),
         (0x11, "other bytes"),
     ];
     for (byte, what) in cases {
         let mut rule = rule(&[Method::Transform]);
         let mut message = request_of(0);
-        look(&mut rule, TO_SERVER, &request(&message, 0)).unwrap();
+        check(&mut rule, TO_SERVER, &request(&message, 0)).unwrap();
         message[2 * P as usize..].fill(byte);
-        look(&mut rule, TO_SERVER, &request(&message, 1)).unwrap();
-        let wrong = look(&mut rule, TO_SERVER, &request(&message, 2)).unwrap_err();
+        check(&mut rule, TO_SERVER, &request(&message, 1)).unwrap();
+        let wrong = check(&mut rule, TO_SERVER, &request(&message, 2)).unwrap_err();
         assert!(wrong.contains("call 0") && wrong.contains(what), "{wrong}");
     }
 }
 
 #[test]
-fn look__at_a_request_in_memory_of_another_call() {
+fn check__finds_a_request_in_memory_of_another_call() {
     let mut rule = rule(&[Method::Transform, Method::Transform]);
-    look(&mut rule, TO_SERVER, &request(&request_of(0), 0)).unwrap();
-    assert!(look(&mut rule, TO_SERVER, &request(&request_of(1), 1)).is_err());
+    check(&mut rule, TO_SERVER, &request(&request_of(0), 0)).unwrap();
+    assert!(check(&mut rule, TO_SERVER, &request(&request_of(1), 1)).is_err());
     // Also under the right number, from the wrong client.
-    let wrong_server = Way { session: 6, from: SERVER, ..TO_SERVER };
-    assert!(look(&mut rule, wrong_server, &request(&request_of(1), 0)).is_err());
+    let wrong_server = FramePath { session: 6, from: SERVER, ..TO_SERVER };
+    assert!(check(&mut rule, wrong_server, &request(&request_of(1), 0)).is_err());
 }
 
 #[test]
-fn look__at_a_request_of_a_call_that_has_ended() {
+fn check__finds_a_request_of_an_ended_call() {
     let mut rule = rule(&[Method::Transform]);
     let message = request_of(0);
-    look(&mut rule, TO_SERVER, &request(&message, 0)).unwrap();
-    rule.ledger.borrow_mut().bury(0);
-    let wrong = look(&mut rule, TO_SERVER, &request(&message, 0)).unwrap_err();
+    check(&mut rule, TO_SERVER, &request(&message, 0)).unwrap();
+    rule.ledger.borrow_mut().record_crash(0);
+    let wrong = check(&mut rule, TO_SERVER, &request(&message, 0)).unwrap_err();
     assert!(wrong.contains("has ended"), "{wrong}");
 }
 
 #[test]
-fn look__at_answers_from_memory_that_was_given_back() {
+fn check__finds_answers_from_released_memory() {
     let mut rule = rule(&[Method::Echo]);
     let echo = |packet| part(Kind::RequestPart, Method::Echo.number(), &request_of(0), packet);
-    look(&mut rule, TO_SERVER, &echo(0)).unwrap();
+    check(&mut rule, TO_SERVER, &echo(0)).unwrap();
     let mut answer = request_of(0);
-    look(&mut rule, TO_CLIENT, &response(&answer, 1)).unwrap();
+    check(&mut rule, TO_CLIENT, &response(&answer, 1)).unwrap();
     answer[P as usize + 40..][..8].fill(POISON_BYTE);
-    let wrong = look(&mut rule, TO_CLIENT, &response(&answer, 1)).unwrap_err();
+    let wrong = check(&mut rule, TO_CLIENT, &response(&answer, 1)).unwrap_err();
     assert!(wrong.contains("its pool"), "{wrong}");
 }
 
 #[test]
-fn look__at_errors_and_tiny_messages() {
+fn check__covers_errors_and_tiny_messages() {
     let mut rule = rule(&[Method::TinyEcho]);
     let method = Method::TinyEcho.number();
     let tiny = |kind, aux, bytes: &[u8]| {
         let header = Header { kind, flags: Flags::NONE, session: 4, token: 44, aux, request: 64 };
         [&header.encode()[..], bytes].concat()
     };
-    let unknown = Way { session: 6, ..TO_SERVER };
-    assert!(look(&mut rule, unknown, &tiny(Kind::Request, method, &[POISON_BYTE])).is_err());
-    look(&mut rule, TO_SERVER, &tiny(Kind::Request, method, &[0])).unwrap();
-    assert!(look(&mut rule, TO_SERVER, &tiny(Kind::Request, method, &[POISON_BYTE])).is_err());
-    look(&mut rule, TO_CLIENT, &tiny(Kind::Response, 0, &[0])).unwrap();
-    assert!(look(&mut rule, TO_CLIENT, &tiny(Kind::Response, 0, &[POISON_BYTE])).is_err());
-    look(&mut rule, TO_CLIENT, &tiny(Kind::Response, 13, b"no luck")).unwrap();
-    assert!(look(&mut rule, TO_CLIENT, &tiny(Kind::Response, 13, &[POISON_BYTE; 5])).is_err());
+    let unknown = FramePath { session: 6, ..TO_SERVER };
+    assert!(check(&mut rule, unknown, &tiny(Kind::Request, method, &[POISON_BYTE])).is_err());
+    check(&mut rule, TO_SERVER, &tiny(Kind::Request, method, &[0])).unwrap();
+    assert!(check(&mut rule, TO_SERVER, &tiny(Kind::Request, method, &[POISON_BYTE])).is_err());
+    check(&mut rule, TO_CLIENT, &tiny(Kind::Response, 0, &[0])).unwrap();
+    assert!(check(&mut rule, TO_CLIENT, &tiny(Kind::Response, 0, &[POISON_BYTE])).is_err());
+    check(&mut rule, TO_CLIENT, &tiny(Kind::Response, 13, b"no luck")).unwrap();
+    assert!(check(&mut rule, TO_CLIENT, &tiny(Kind::Response, 13, &[POISON_BYTE; 5])).is_err());
 }

@@ -13,23 +13,23 @@ use crate::fabric::SimAddr;
 
 /// Frames that were pushed and are not flushed yet.
 #[derive(Debug, Default)]
-pub(crate) struct Lent {
-    frames: Vec<LentFrame>,
+pub(crate) struct PushedFrames {
+    frames: Vec<PushedFrame>,
     /// The bytes of these frames at the time of the push, frame by frame.
     copies: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct LentFrame {
+struct PushedFrame {
     head: *const [u8],
     body: *const [u8],
 }
 
-impl Lent {
+impl PushedFrames {
     /// Records the address and the content of a frame.
     #[inline]
     pub(crate) fn note(&mut self, head: &[u8], body: &[u8]) {
-        self.frames.push(LentFrame { head, body });
+        self.frames.push(PushedFrame { head, body });
         self.copies.extend_from_slice(head);
         self.copies.extend_from_slice(body);
     }
@@ -74,34 +74,34 @@ mod tests {
 
     const SENDER: SimAddr = SimAddr::new(HostId(0), 1);
 
-    fn check(lent: &mut Lent) -> bool {
+    fn check(pushed: &mut PushedFrames) -> bool {
         // SAFETY: the tests keep all noted frames until the check.
-        let check = || unsafe { lent.check(SENDER) };
+        let check = || unsafe { pushed.check(SENDER) };
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok()
     }
 
     #[test]
     fn check__of_frames_that_stay() {
-        let mut lent = Lent::default();
+        let mut pushed = PushedFrames::default();
         let (head, body) = (vec![1; 24], vec![2; 100]);
-        lent.note(&head, &body);
-        lent.note(&body, &[]);
-        assert!(check(&mut lent));
+        pushed.note(&head, &body);
+        pushed.note(&body, &[]);
+        assert!(check(&mut pushed));
         // The burst is over: the buffers may be freed.
         drop((head, body));
-        assert!(check(&mut lent));
+        assert!(check(&mut pushed));
     }
 
     #[test]
     fn check__of_a_frame_that_changes() {
         for (in_body, place) in [(false, 0), (false, 23), (true, 0), (true, 99)] {
-            let mut lent = Lent::default();
+            let mut pushed = PushedFrames::default();
             let (mut head, mut body) = (vec![1; 24], vec![2; 100]);
-            lent.note(&[7; 16], &[]);
-            lent.note(&head, &body);
+            pushed.note(&[7; 16], &[]);
+            pushed.note(&head, &body);
             let changed = if in_body { &mut body } else { &mut head };
             changed[place] ^= 1;
-            assert!(!check(&mut lent), "byte {place}");
+            assert!(!check(&mut pushed), "byte {place}");
         }
     }
 }

@@ -62,8 +62,8 @@ impl Fabric {
         let frames = self.packets.frames(&packet);
         let (count, bytes) = (frames.count(), frames.bytes.len());
         self.packets.head_mut(&packet).payload_bytes = bytes as u32;
-        self.frames_in_pass += count as u64;
-        self.overhear(&packet);
+        self.frames_in_turn += count as u64;
+        self.record_sample(&packet);
         self.dispatch(packet);
     }
 
@@ -131,7 +131,7 @@ impl Fabric {
         self.record(&packet, Mark::Take, Place::Host(at.host));
         self.stats.delivered += 1;
         let head = self.packets.take(packet, frames);
-        self.frames_in_pass += frames.count() as u64;
+        self.frames_in_turn += frames.count() as u64;
         Some(head)
     }
 

@@ -9,7 +9,7 @@ use crate::time::Time;
 
 /// One direction of a pair of endpoints.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct RingState {
     /// The consumer.
     to: SimAddr,
     /// Frames that were written and not taken.
@@ -21,17 +21,17 @@ pub(crate) struct Lane {
     is_asleep: bool,
     /// The number of times that the consumer has announced sleep.
     sleeps: u64,
-    wakes_on_way: u64,
-    rung: u64,
+    wakes_in_flight: u64,
+    wakes_arrived: u64,
     /// Whether the system refused the wake-up for this sleep.
     was_refused: bool,
     /// Whether producer or consumer has broken a rule here.
-    is_defaced: bool,
+    is_corrupted: bool,
     has_bad_header: bool,
     rests: u32,
 }
 
-impl Lane {
+impl RingState {
     pub(super) fn new(to: SimAddr) -> Self {
         Self {
             to,
@@ -40,10 +40,10 @@ impl Lane {
             newest: Time::ZERO,
             is_asleep: false,
             sleeps: 0,
-            wakes_on_way: 0,
-            rung: 0,
+            wakes_in_flight: 0,
+            wakes_arrived: 0,
             was_refused: false,
-            is_defaced: false,
+            is_corrupted: false,
             has_bad_header: false,
             rests: 0,
         }
@@ -63,8 +63,8 @@ impl Lane {
         self.newest = now;
         // Each refusal covers one burst.
         let was_refused = std::mem::take(&mut self.was_refused);
-        let is_told = self.wakes_on_way + self.rung > 0 || was_refused;
-        assert!(!self.is_asleep || is_told, "{} sleeps on, and nobody wakes it", self.to);
+        let is_notified = self.wakes_in_flight + self.wakes_arrived > 0 || was_refused;
+        assert!(!self.is_asleep || is_notified, "{} sleeps on, and nobody wakes it", self.to);
     }
 
     /// Checks a frame that is delivered to the consumer.
@@ -104,32 +104,32 @@ impl Lane {
 
     /// Records departing wake-ups.
     pub(crate) fn send_wakes(&mut self, count: u64) {
-        self.wakes_on_way += count;
+        self.wakes_in_flight += count;
     }
 
     /// Records arriving wake-ups. Returns the consumer's address.
     pub(crate) fn receive_wakes(&mut self, count: u64) -> SimAddr {
-        self.wakes_on_way -= count;
-        self.rung += count;
+        self.wakes_in_flight -= count;
+        self.wakes_arrived += count;
         self.to
     }
 
-    pub(super) fn has_rung(&self) -> bool {
-        self.rung > 0
+    pub(super) fn has_arrived_wakes(&self) -> bool {
+        self.wakes_arrived > 0
     }
 
-    pub(super) fn take_rung(&mut self) -> u64 {
-        std::mem::take(&mut self.rung)
+    pub(super) fn take_arrived_wakes(&mut self) -> u64 {
+        std::mem::take(&mut self.wakes_arrived)
     }
 
     /// Records that a side breaks a rule. With a bad header, the consumer is sure to find out.
-    pub(super) fn note_misdeed(&mut self, header: Option<Misdeed>) {
-        self.is_defaced = true;
+    pub(super) fn note_violation(&mut self, header: Option<Misdeed>) {
+        self.is_corrupted = true;
         self.has_bad_header |= header.is_some();
     }
 
-    pub(super) fn is_defaced(&self) -> bool {
-        self.is_defaced
+    pub(super) fn is_corrupted(&self) -> bool {
+        self.is_corrupted
     }
 
     /// Counts and returns the consumer's rests with nothing but an impossible header left to read.

@@ -8,13 +8,13 @@ const BUFFERS_MAX: usize = 4;
 
 /// Free buffers.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct FreeList {
     buffers: Vec<MsgBuf>,
     /// How often a buffer was reused.
     pub(super) reused: u64,
 }
 
-impl Spare {
+impl FreeList {
     /// Takes the most recent buffer that is large enough.
     pub(super) fn take(&mut self, len: usize) -> Option<MsgBuf> {
         let place = self.buffers.iter().rposition(|buffer| buffer.capacity() >= len)?;
