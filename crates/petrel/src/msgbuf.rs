@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use petrel_proto::buffer::{Buffer, BufferPool};
 use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
-use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
+use petrel_transport::buf::{BufPool, Growth, PacketBuf, PoolExhausted, SharedBuf};
 
 /// A message in memory that transports can send from, with room for packet headers around it (eRPC §4.2.1).
 ///
@@ -104,6 +104,12 @@ impl MsgBuf {
     #[inline]
     pub fn set_growth(&mut self, bytes_max: usize) {
         self.0.set_growth(bytes_max);
+    }
+
+    /// [`MsgBuf::set_growth`] with a prepared value.
+    #[inline]
+    pub(crate) fn store_growth(&mut self, growth: Growth) {
+        self.0.store_growth(growth);
     }
 
     /// Returns all bytes of the buffer, including those beyond the message.

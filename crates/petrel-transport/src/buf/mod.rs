@@ -59,7 +59,9 @@ mod spare;
 mod tests;
 
 pub use class::LARGEST_BLOCK_BYTES;
-pub use packet::{FIRST_HEADER_BYTES, HEAD_ROOM_BYTES, POISON_BYTE, PacketBuf, TAIL_HEADER_BYTES};
+pub use packet::{
+    FIRST_HEADER_BYTES, Growth, HEAD_ROOM_BYTES, POISON_BYTE, PacketBuf, TAIL_HEADER_BYTES,
+};
 pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
 pub use region::Region;
 pub use shared::SharedBuf;

@@ -173,6 +173,22 @@ pub struct PacketBuf {
     pub(super) block: NonNull<Meta>,
 }
 
+/// How large a replacement of a buffer may be: the value of [`PacketBuf::growth`], ready to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth(u32);
+
+impl Growth {
+    /// Returns the growth up to `bytes_max`, or to the next power of two above; 0 allows none.
+    #[inline]
+    pub fn up_to(bytes_max: usize) -> Self {
+        let log2 = match bytes_max {
+            0 => 0,
+            _ => bytes_max.min(1 << 31).next_power_of_two().trailing_zeros().max(1),
+        };
+        Self(log2 << PACKET_COUNT_BITS)
+    }
+}
+
 /// Returns the size of a block for these needs, or `None` if no block is large enough.
 #[inline]
 pub(super) fn block_bytes(capacity: usize, packet_count: usize) -> Option<usize> {
@@ -296,11 +312,13 @@ impl PacketBuf {
     /// above.
     #[inline]
     pub fn set_growth(&mut self, bytes_max: usize) {
-        let log2 = match bytes_max {
-            0 => 0,
-            _ => bytes_max.min(1 << 31).next_power_of_two().trailing_zeros().max(1),
-        };
-        let noted = self.packet_count() as u32 | log2 << PACKET_COUNT_BITS;
+        self.store_growth(Growth::up_to(bytes_max));
+    }
+
+    /// Sets the value for [`growth`](PacketBuf::growth) to a prepared one.
+    #[inline]
+    pub fn store_growth(&mut self, growth: Growth) {
+        let noted = self.packet_count() as u32 | growth.0;
         // SAFETY: the block belongs to `self`, and begins with a `Meta`.
         unsafe { (*self.block.as_ptr()).noted_packet_count = noted };
     }

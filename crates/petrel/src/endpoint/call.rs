@@ -48,6 +48,7 @@ impl Reply {
     ///
     /// # Errors
     /// The call's failure.
+    #[inline]
     pub fn into_response(self) -> Result<MsgBuf, Error> {
         self.outcome.map(|()| self.response)
     }

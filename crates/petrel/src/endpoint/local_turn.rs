@@ -137,20 +137,32 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
 impl Local {
     /// Makes a call of a future.
+    #[inline(always)]
     pub(crate) fn make_call(&mut self, start: Start) {
-        let Start { key, session, method, request, response, options } = start;
+        let Start { key, session, method, request, response, deadline_ns } = start;
+        let is_plain = deadline_ns.is_none() && !request.is_reference();
         let tag = Continuation::function(complete, key);
         let call = PendingCall { method, tag, request, response };
-        let (timeout, deadline_ns) = (options.timeout, options.deadline_ns);
-        let started = Context::<()>::new(self).start_with(session, call, timeout, deadline_ns);
-        if let Err(NotTaken { error, .. }) = started {
-            let text = self.sessions.explain(session, &error);
-            self.hub.finish(key, Err(Error::not_sent(error.status(), text)));
+        let mut cx = Context::<()>::new(self);
+        let started = match is_plain {
+            true => cx.start(session, call),
+            false => cx.start_with(session, call, None, deadline_ns),
+        };
+        match started {
+            Ok(()) => {}
+            Err(rejected) => self.refuse_call(key, session, rejected),
         }
+    }
+
+    #[cold]
+    fn refuse_call(&mut self, key: u64, session: SessionId, rejected: NotTaken) {
+        let error = rejected.error;
+        let text = self.sessions.explain(session, &error);
+        self.hub.finish(key, Err(Error::not_sent(error.status(), text)));
     }
 }
 
 /// The continuation of all calls that are futures.
 fn complete(_state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: u64) {
-    cx.local.hub.finish(key, reply.into_response());
+    cx.local.hub.finish_awaited(key, reply.into_response());
 }

@@ -1,6 +1,7 @@
 //! Calls as futures.
 
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker, ready};
@@ -10,7 +11,6 @@ use petrel_proto::SessionId;
 use super::hub::Hub;
 use super::parallel::Gathering;
 use super::slab::{Key, Slab};
-use crate::endpoint::CallOptions;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
@@ -85,26 +85,35 @@ pub(crate) struct Start {
     pub(crate) method: u16,
     pub(crate) request: MsgBuf,
     pub(crate) response: MsgBuf,
-    pub(crate) options: CallOptions,
+    pub(crate) deadline_ns: Option<u64>,
 }
 
-/// Who wants to know of a call's end.
+/// How far a call has come, and who wants to know of its end.
 #[derive(Debug)]
-pub(super) enum Interest {
+pub(super) enum Progress {
     /// Nobody has asked yet.
-    None,
-    Task(Waker),
-    /// A task of the endpoint, without a detour by its waker.
-    Own(Key),
-    Gathering(Rc<Gathering>, u64),
+    Begun,
+    AwaitedBy(Waker),
+    /// By a task of the endpoint, without a detour by its waker.
+    AwaitedByOwn(Key),
+    Gathered(Rc<Gathering>, u64),
+    Ended(Outcome),
+}
+
+impl Progress {
+    /// Puts `next` in the place of one that owns nothing: no instruction is spent on dropping it.
+    #[inline(always)]
+    pub(super) fn set(&mut self, next: Self) {
+        debug_assert!(matches!(self, Progress::Begun | Progress::AwaitedByOwn(_)));
+        mem::forget(mem::replace(self, next));
+    }
 }
 
 /// A call that has not ended, or whose outcome was not taken.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) session: SessionId,
-    pub(super) interest: Interest,
-    pub(super) outcome: Option<Outcome>,
+    pub(super) progress: Progress,
 }
 
 /// The calls of an endpoint's futures.
@@ -112,6 +121,30 @@ pub(super) type Calls = Slab<Pending>;
 
 impl Pending {
     pub(super) fn new(session: SessionId) -> Self {
-        Self { session, interest: Interest::None, outcome: None }
+        Self { session, progress: Progress::Begun }
+    }
+
+    /// Notes who wants to know of its end: a task of the endpoint, or another that this waker wakes.
+    #[inline(never)]
+    pub(super) fn await_by(&mut self, own: Option<Key>, waker: &Waker) {
+        match (own, &mut self.progress) {
+            (Some(task), progress) => *progress = Progress::AwaitedByOwn(task),
+            (None, Progress::AwaitedBy(before)) => before.clone_from(waker),
+            (None, progress) => *progress = Progress::AwaitedBy(waker.clone()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.progress, Progress::Ended(_))
+    }
+}
+
+/// Takes a call out that has ended.
+#[inline(always)]
+pub(super) fn take_ended(calls: &mut Calls, key: Key) -> Option<Outcome> {
+    match calls.remove(key)?.progress {
+        Progress::Ended(outcome) => Some(outcome),
+        _ => None,
     }
 }

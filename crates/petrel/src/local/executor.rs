@@ -39,6 +39,12 @@ pub(super) struct Polled {
     waker: (*const (), &'static RawWakerVTable),
 }
 
+/// What holds outside of the tasks that are polled.
+struct Outer {
+    polled: Option<Polled>,
+    inherited_ns: Option<u64>,
+}
+
 impl Polled {
     fn new(task: Key, waker: &Waker) -> Self {
         Self { task, waker: (waker.data(), waker.vtable()) }
@@ -112,25 +118,26 @@ impl Hub {
         round.append(&mut self.woken.borrow_mut());
         self.ready.take(&mut round);
         let any = !round.is_empty();
+        let outer = Outer { polled: self.polled.get(), inherited_ns: self.inherited_ns.get() };
         for key in round.drain(..) {
-            self.poll_task(key);
+            self.poll_task(key, &outer);
         }
+        self.set_outer(&outer);
         self.tasks.borrow_mut().round = round;
         any
     }
 
-    fn poll_task(&self, key: Key) {
+    /// What a poll has set is set back after the last of a round.
+    fn poll_task(&self, key: Key, outer: &Outer) {
         let mut tasks = self.tasks.borrow_mut();
         let Some(entry) = tasks.entries.get_mut(key) else { return };
         let Some((mut future, waker)) = entry.future.take() else { return };
-        let before = self.inherited_ns.replace(entry.deadline_ns);
+        self.inherited_ns.set(entry.deadline_ns);
         // Before the poll: who wakes it from now on wants another.
         entry.task.queued.store(false, Ordering::Release);
         drop(tasks);
-        let outer = self.polled.replace(Some(Polled::new(key, &waker)));
+        self.polled.set(Some(Polled::new(key, &waker)));
         let polled = future.as_mut().poll(&mut TaskContext::from_waker(&waker));
-        self.polled.set(outer);
-        self.inherited_ns.set(before);
         let mut tasks = self.tasks.borrow_mut();
         if polled.is_ready() {
             tasks.entries.remove(key);
@@ -140,7 +147,13 @@ impl Hub {
         }
         // It may have ended, or aborted itself; what it owned may use the hub when it is dropped.
         drop(tasks);
+        self.set_outer(outer);
         drop(future);
+    }
+
+    fn set_outer(&self, outer: &Outer) {
+        self.polled.set(outer.polled);
+        self.inherited_ns.set(outer.inherited_ns);
     }
 
     fn abort(&self, key: Key) {

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use petrel_proto::{SessionId, Status};
-use petrel_transport::buf::{BufPool, PoolExhausted};
+use petrel_transport::buf::{BufPool, Growth, PoolExhausted};
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker as EndpointWaker;
 
-use super::calls::{Call, Calls, Interest, Outcome, Pending, Start};
+use super::calls::{Call, Calls, Outcome, Pending, Progress, Start, take_ended};
 use super::connect::ConnectAnswer;
 use super::executor::{Polled, Tasks};
 use super::parallel::Gathering;
@@ -57,8 +57,8 @@ crate::sync::thread_local! {
 /// One per endpoint.
 pub(crate) struct Hub {
     pool: BufPool,
-    /// Largest response that a buffer may grow to.
-    message_bytes_max: u32,
+    /// Lets a response's buffer grow to the longest response.
+    growth: Growth,
     /// Time of the last turn that looked here.
     now_ns: Cell<u64>,
     clock: Clock,
@@ -100,7 +100,7 @@ impl Hub {
     ) -> Rc<Self> {
         Rc::new(Self {
             pool,
-            message_bytes_max,
+            growth: Growth::up_to(message_bytes_max as usize),
             now_ns: Cell::new(clock.now_ns()),
             clock,
             ready: Arc::new(Ready::new(attention.clone(), waker)),
@@ -226,23 +226,37 @@ impl Hub {
         let key = Key::from_bits(key);
         let mut calls = self.calls.borrow_mut();
         let Some(pending) = calls.get_mut(key) else { return };
-        match std::mem::replace(&mut pending.interest, Interest::None) {
-            Interest::None => pending.outcome = Some(outcome),
-            Interest::Task(waker) => {
-                pending.outcome = Some(outcome);
-                drop(calls);
-                waker.wake();
-            }
-            Interest::Own(task) => {
-                pending.outcome = Some(outcome);
+        match mem::replace(&mut pending.progress, Progress::Ended(outcome)) {
+            Progress::Begun | Progress::Ended(_) => {}
+            Progress::AwaitedByOwn(task) => {
                 drop(calls);
                 self.wake(task);
             }
-            Interest::Gathering(gathering, label) => {
-                calls.remove(key);
+            Progress::AwaitedBy(waker) => {
                 drop(calls);
-                gathering.put(key, label, outcome);
+                waker.wake();
             }
+            Progress::Gathered(gathering, label) => {
+                let outcome = take_ended(&mut calls, key);
+                drop(calls);
+                gathering.put(key, label, outcome.expect("it has ended"));
+            }
+        }
+    }
+
+    /// The same, short for a call that a task of the endpoint awaits, as most are.
+    #[inline(always)]
+    pub(crate) fn finish_awaited(&self, key: u64, outcome: Result<MsgBuf, Error>) {
+        let mut calls = self.calls.borrow_mut();
+        if let Some(pending) = calls.get_mut(Key::from_bits(key))
+            && let Progress::AwaitedByOwn(task) = pending.progress
+        {
+            pending.progress.set(Progress::Ended(outcome));
+            drop(calls);
+            self.wake(task);
+        } else {
+            drop(calls);
+            self.finish(key, outcome);
         }
     }
 
@@ -336,8 +350,12 @@ impl Hub {
 
     /// Room for a response, which grows if a longer one comes.
     pub(crate) fn alloc_response(&self, bytes: Option<usize>) -> Result<MsgBuf, PoolExhausted> {
-        let mut response = self.alloc(bytes.unwrap_or(RESPONSE_BYTES))?;
-        response.set_growth(self.message_bytes_max as usize);
+        let mut response = match bytes {
+            // On its own, so that the compiler works out the size's class.
+            None => MsgBuf::from_pool(&self.pool, RESPONSE_BYTES)?,
+            Some(bytes) => self.alloc(bytes)?,
+        };
+        response.store_growth(self.growth);
         Ok(response)
     }
 
@@ -368,6 +386,8 @@ impl Hub {
     }
 
     /// Starts a call, whose options have [begun](CallOptions::begun). One that cannot be made has ended already.
+    // Inline, as all that leads here from a call that is awaited: nothing is left of options that were not set.
+    #[inline(always)]
     pub(super) fn start(
         self: &Rc<Self>,
         session: SessionId,
@@ -375,35 +395,49 @@ impl Hub {
         request: impl IntoMessage,
         options: CallOptions,
     ) -> Call {
-        let key = self.calls.borrow_mut().insert(Pending::new(session));
-        let request = request.into_message(&self.pool).map_err(Error::from);
-        let response = self.alloc_response(options.response_bytes).map_err(Error::from);
-        let made = match (request, response) {
-            _ if self.is_closed.get() => Err(endpoint_gone()),
-            _ if options.needs_servers() => Err(Error::needs_servers()),
-            (Err(failure), _) | (_, Err(failure)) => Err(failure),
-            (Ok(request), Ok(response)) => Ok((request, response)),
+        let request = match options.needs_servers() {
+            true => Err(Error::needs_servers()),
+            false => request.into_message(&self.pool).map_err(Error::from),
         };
-        match made {
-            Err(failure) => self.finish(key.to_bits(), Err(failure)),
-            Ok((request, response)) => {
+        let CallOptions { deadline_ns, response_bytes, .. } = options;
+        self.start_message(session, method, request, response_bytes, deadline_ns)
+    }
+
+    fn start_message(
+        self: &Rc<Self>,
+        session: SessionId,
+        method: u16,
+        request: Result<MsgBuf, Error>,
+        response_bytes: Option<usize>,
+        deadline_ns: Option<u64>,
+    ) -> Call {
+        let key = self.calls.borrow_mut().insert(Pending::new(session));
+        let response = self.alloc_response(response_bytes).map_err(Error::from);
+        let failure = match (request, response) {
+            _ if self.is_closed.get() => Some(endpoint_gone()),
+            (Err(failure), _) | (_, Err(failure)) => Some(failure),
+            (Ok(request), Ok(response)) => {
                 let key = key.to_bits();
-                let start = Start { key, session, method, request, response, options };
+                let start = Start { key, session, method, request, response, deadline_ns };
                 if self.local.get().is_some() {
                     self.with_local(|local| local.make_call(start));
                 } else {
                     self.starts.borrow_mut().push_back(start);
                     self.attention.ask();
                 }
+                None
             }
+        };
+        if let Some(failure) = failure {
+            self.finish(key.to_bits(), Err(failure));
         }
         Call::new(Rc::clone(self), key)
     }
 
     pub(super) fn take_outcome(&self, key: Key) -> Option<Outcome> {
         let mut calls = self.calls.borrow_mut();
-        calls.get_mut(key)?.outcome.as_ref()?;
-        calls.remove(key)?.outcome
+        calls.get_mut(key).filter(|pending| pending.has_ended())?;
+        take_ended(&mut calls, key)
     }
 
     /// The outcome if it is there; else the waker's task is woken when it is.
@@ -411,15 +445,15 @@ impl Hub {
     pub(super) fn poll_call(&self, key: Key, waker: &Waker) -> Poll<Outcome> {
         let mut calls = self.calls.borrow_mut();
         let Some(pending) = calls.get_mut(key) else { return Poll::Pending };
-        if pending.outcome.is_some() {
-            let outcome = calls.remove(key).and_then(|pending| pending.outcome);
-            return Poll::Ready(outcome.expect("it is there"));
+        if pending.has_ended() {
+            return Poll::Ready(take_ended(&mut calls, key).expect("it has ended"));
         }
         let own = self.polled.get().and_then(|polled| polled.task_of(waker));
-        match (own, &mut pending.interest) {
-            (Some(task), interest) => *interest = Interest::Own(task),
-            (None, Interest::Task(before)) => before.clone_from(waker),
-            (None, interest) => *interest = Interest::Task(waker.clone()),
+        match (&pending.progress, own) {
+            (Progress::Begun | Progress::AwaitedByOwn(_), Some(task)) => {
+                pending.progress.set(Progress::AwaitedByOwn(task));
+            }
+            _ => pending.await_by(own, waker),
         }
         Poll::Pending
     }
@@ -428,7 +462,7 @@ impl Hub {
         if let Some(outcome) = self.take_outcome(key) {
             to.put(key, label, outcome);
         } else if let Some(pending) = self.calls.borrow_mut().get_mut(key) {
-            pending.interest = Interest::Gathering(Rc::clone(to), label);
+            pending.progress = Progress::Gathered(Rc::clone(to), label);
             to.expect(key);
         }
     }
@@ -436,7 +470,7 @@ impl Hub {
     /// Nobody wants the outcome any more: cancels the call if it has not ended.
     pub(super) fn abandon(&self, key: Key) {
         let Some(pending) = self.calls.borrow_mut().remove(key) else { return };
-        if pending.outcome.is_some() {
+        if pending.has_ended() {
             return;
         }
         let key = key.to_bits();

@@ -86,6 +86,7 @@ impl Session {
 
     /// Begins a call of `method`: awaited, or [started](SessionCall::started), its request leaves in the event loop's next
     /// turn. One that cannot be made ends with the reason, like any other call.
+    #[inline(always)]
     pub fn call<M: IntoMessage>(&self, method: u16, request: M) -> SessionCall<'_, M> {
         SessionCall { session: self, method, request, options: CallOptions::default() }
     }
@@ -202,6 +203,7 @@ impl<M: IntoMessage> SessionCall<'_, M> {
     }
 
     /// Makes the call now, and gives the future of its response.
+    #[inline(always)]
     pub fn started(self) -> Call {
         let Self { session: Session { hub, watched }, method, request, options } = self;
         hub.start(watched.id, method, request, hub.begun(options))
@@ -212,6 +214,7 @@ impl<M: IntoMessage> IntoFuture for SessionCall<'_, M> {
     type Output = Result<MsgBuf, Error>;
     type IntoFuture = Call;
 
+    #[inline(always)]
     fn into_future(self) -> Call {
         self.started()
     }
