@@ -54,7 +54,8 @@ use crate::msgbuf::MsgBuf;
 /// ```
 #[derive(Debug)]
 pub struct Request<'a> {
-    pub(super) handle: RequestHandle,
+    /// Lent: a request moves through memory, which this makes less.
+    pub(super) handle: &'a RequestHandle,
     pub(super) method: u16,
     pub(super) payload: Payload<'a>,
     /// A buffer for the answer that needs no allocation, if it is large enough.
@@ -139,7 +140,7 @@ impl Request<'_> {
             message.set_len(len);
             return Handled(Some(message));
         }
-        reply_allocated(cx.untyped(), &handle, &payload, capacity, fill)
+        reply_allocated(cx.untyped(), handle, payload.data(), capacity, fill)
     }
 
     /// Answers with a buffer that the handler has filled.
@@ -159,7 +160,7 @@ impl Request<'_> {
         message: &str,
     ) -> Handled {
         assert!(status != Status::Ok, "a failure has a status other than OK");
-        cx.respond_error(self.handle, status, message);
+        cx.respond_error(*self.handle, status, message);
         Handled(None)
     }
 
@@ -171,7 +172,7 @@ impl Request<'_> {
         status: Status,
         message: &'static str,
     ) -> Handled {
-        cx.refuse(self.handle, status, message);
+        cx.refuse(*self.handle, status, message);
         Handled(None)
     }
 
@@ -179,7 +180,7 @@ impl Request<'_> {
     /// of its own. Read [`Request::data`] before, or take the message by [`Request::defer_message`].
     pub fn defer<S: 'static>(self, cx: &mut Context<'_, S>) -> (Responder, Handled) {
         let dropped = Rc::clone(&cx.local.dropped);
-        (Responder { handle: Some(self.handle), dropped }, Handled(None))
+        (Responder { handle: Some(*self.handle), dropped }, Handled(None))
     }
 
     /// Leaves the answer for later and keeps the message: as it is if it came in several packets,
@@ -208,14 +209,14 @@ impl Request<'_> {
     }
 }
 
-/// [`Request::reply_with`] where the slot has no buffer for it. The handle is lent: by value the compiler
-/// copies it for every request, four instructions.
+/// [`Request::reply_with`] where the slot has no buffer for it. Nothing of the request is lent as a whole: the compiler
+/// would copy it into memory of its own, whether this is called or not.
 #[cold]
 #[inline(never)]
 fn reply_allocated(
     cx: &mut Context<'_>,
     handle: &RequestHandle,
-    payload: &Payload<'_>,
+    request: &[u8],
     capacity: usize,
     fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
 ) -> Handled {
@@ -227,7 +228,7 @@ fn reply_allocated(
         cx.respond_error(*handle, Status::ResourceExhausted, "the server has no memory left");
         return Handled(None);
     };
-    let len = fill(payload.data(), &mut message.storage_mut()[..capacity]);
+    let len = fill(request, &mut message.storage_mut()[..capacity]);
     message.set_len(len);
     Handled(Some(message))
 }
@@ -325,7 +326,18 @@ impl fmt::Debug for Dropped {
 /// into one packet, so that it stays in the slot for the next answer.
 const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 
-type BoxedHandler = Box<dyn FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled>;
+/// A handler, as it is kept. A trait of its own, as a closure in a box gets its arguments in a tuple, for which the
+/// request is copied once more.
+pub(super) trait Handle {
+    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled;
+}
+
+impl<F: FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled> Handle for F {
+    #[inline]
+    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        self(state, cx, request)
+    }
+}
 
 /// Says where in memory the handler of a request will look first.
 type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
@@ -333,7 +345,7 @@ type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
 /// The handlers by method, and the state that they share.
 pub(super) struct Handlers {
     pub(super) state: Box<dyn Any>,
-    by_method: Vec<Option<BoxedHandler>>,
+    by_method: Vec<Option<Box<dyn Handle>>>,
     /// By method too; empty where no method has one.
     locators: Vec<Option<Locator>>,
     /// Those that read in place.
@@ -357,7 +369,7 @@ impl Handlers {
         }
     }
 
-    pub(super) fn set(&mut self, method: u16, handler: BoxedHandler) {
+    pub(super) fn set(&mut self, method: u16, handler: Box<dyn Handle>) {
         let place = usize::from(method);
         if self.by_method.len() <= place {
             self.by_method.resize_with(place + 1, || None);
@@ -423,13 +435,8 @@ impl Handlers {
         if spare.is_none() && !cx.local.pool.has_room_for_small() {
             return self.run_in_last_room(cx, handle, method, payload);
         }
-        // Each part on its own: the compiler would copy the whole by way of memory.
-        let RequestHandle { session: SessionId { index, generation }, number } = handle;
-        let handle = RequestHandle { session: SessionId { index, generation }, number };
-        if let Handled(Some(message)) =
-            handler(State::of(&mut *self.state), cx, Request { handle, method, payload, spare })
-        {
-            let handle = RequestHandle { session: SessionId { index, generation }, number };
+        let request = Request { handle: &handle, method, payload, spare };
+        if let Handled(Some(message)) = handler.handle(State::of(&mut *self.state), cx, request) {
             cx.respond_at_once(handle, message);
         }
     }

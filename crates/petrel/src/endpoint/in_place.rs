@@ -134,7 +134,7 @@ impl Handlers {
         let same = Rc::clone(&handler);
         self.set(
             method,
-            Box::new(move |state, cx, request| {
+            Box::new(move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
                 let request = InPlaceRequest { request, shared: None };
                 (same.borrow_mut())(state, cx, request)
             }),
@@ -158,7 +158,7 @@ impl Handlers {
         let Some(Some(handler)) = self.in_place.by_method.get(usize::from(method)) else {
             unreachable!("the method's handler reads in place");
         };
-        let request = Request { handle, method, payload: Payload::Borrowed(&[]), spare };
+        let request = Request { handle: &handle, method, payload: Payload::Borrowed(&[]), spare };
         let request = InPlaceRequest { request, shared: Some(message) };
         if let Handled(Some(message)) =
             (handler.borrow_mut())(State::of(&mut *self.state), cx, request)
@@ -185,8 +185,9 @@ mod tests {
         }
         assert_eq!(wanted(&handlers), [2, 5]);
         assert!(!handlers.in_place.is_wanted(None), "no request");
-        handlers.set(5, Box::new(|_, _, _| Handled(None)));
-        handlers.set(3, Box::new(|_, _, _| Handled(None)));
+        let copied = |_: State<'_>, _: &mut Context<'_>, _: Request<'_>| Handled(None);
+        handlers.set(5, Box::new(copied));
+        handlers.set(3, Box::new(copied));
         handlers.in_place.forget(u16::MAX);
         assert_eq!(wanted(&handlers), [2]);
     }

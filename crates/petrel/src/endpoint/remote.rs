@@ -249,7 +249,7 @@ impl Request<'_> {
     /// Nothing limits the requests that are on their way to an answer but the sessions' slots: a bounded channel, or a
     /// semaphore, is for the handler to use. For threads of a pool there is [`Endpoint::on_worker`].
     pub fn detach<S: 'static>(self, cx: &mut Context<'_, S>) -> (WorkerRequest, Handled) {
-        let Request { handle, method, payload, .. } = self;
+        let Request { handle: &handle, method, payload, .. } = self;
         let deadline_ns = cx.deadline_ns();
         let Local { core, remote, sessions, .. } = &mut *cx.local;
         let poster = remote.postbox().inbox.poster();
