@@ -181,27 +181,37 @@ impl<B: Buffer, T> Core<B, T> {
             return Some(PendingCall { method, tag, request, response });
         };
         let PlainPlace { peer, to, credits, others_wait, trips, is_limited, slot, state } = place;
-        state.begin(PendingCall { method, tag, request, response }, 1);
-        if TIMED {
-            state.expire_at(deadline_ns);
-        }
+        state.hold(SlotCall { tag, request, response });
         self.shared.counters.calls_started += 1;
+        let way_out = if TIMED { WayOut::Timed } else { WayOut::Plain };
+        let note_begun = |state: &mut ClientSlot<B, T>| {
+            state.note_begun(method, 1);
+            if TIMED {
+                state.expire_at(deadline_ns);
+            }
+        };
+        if others_wait {
+            note_begun(state);
+            state.note_unsent(way_out);
+            self.stall_slot(session, slot);
+            return None;
+        }
         if sink.reaches(peer)
             && credits.available() > 0
             && !is_limited
-            && !others_wait
             && let Some(SlotCall { request, .. }) = &mut state.call
         {
             let taken = if TIMED {
-                let header = to.words(Kind::Request, Flags::EXTENDED, state.method, state.number);
+                let header = to.words(Kind::Request, Flags::EXTENDED, method, state.number);
                 let left_us = left_us(sink.now_ns(now_ns), deadline_ns);
                 send_timed(request, header, left_us, peer, sink)
             } else {
-                let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
+                let header = to.words(Kind::Request, Flags::NONE, method, state.number);
                 sink.send(peer, request.frame(header), &[])
             };
             if taken {
                 credits.lend_first(&mut state.held);
+                note_begun(state);
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
                 if trips.backoff == 0 && state.wakes_soon {
@@ -212,11 +222,8 @@ impl<B: Buffer, T> Core<B, T> {
                 return None;
             }
         }
-        state.note_unsent(if TIMED { WayOut::Timed } else { WayOut::Plain });
-        if others_wait {
-            self.stall_slot(session, slot);
-            return None;
-        }
+        note_begun(state);
+        state.note_unsent(way_out);
         // Also if the queue has an entry of the slot's former call, usable for the new call: a check would
         // wait for the slot's memory.
         state.queued = true;

@@ -604,6 +604,20 @@ impl<B, T> ClientSlot<B, T> {
     /// at once by [`ClientSlot::note_plain_sent`] or [`ClientSlot::note_unsent`].
     #[inline(always)]
     pub(crate) fn begin(&mut self, call: PendingCall<B, T>, packets: u32) {
+        let PendingCall { method, tag, request, response } = call;
+        self.hold(SlotCall { tag, request, response });
+        self.note_begun(method, packets);
+    }
+
+    /// The first part of [`ClientSlot::begin`]: takes the call in.
+    #[inline(always)]
+    pub(crate) fn hold(&mut self, call: SlotCall<B, T>) {
+        fill(&mut self.call, call);
+    }
+
+    /// The other part. Next to what follows the sending, the compiler sets most fields together.
+    #[inline(always)]
+    pub(crate) fn note_begun(&mut self, method: u16, packets: u32) {
         self.state = ClientState::Sending;
         self.pull_due = false;
         self.backoff = 0;
@@ -611,10 +625,8 @@ impl<B, T> ClientSlot<B, T> {
         self.probed = false;
         self.grant = 1;
         self.expires = Expires::Unsaid;
-        self.method = call.method;
+        self.method = method;
         self.request_packets = packets;
-        let PendingCall { tag, request, response, .. } = call;
-        fill(&mut self.call, SlotCall { tag, request, response });
     }
 
     /// Returns the buffer of the response, while the slot is in use.
