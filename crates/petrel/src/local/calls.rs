@@ -88,7 +88,7 @@ pub(crate) struct Start {
     pub(crate) deadline_ns: Option<u64>,
 }
 
-/// How far a call has come, and who wants to know of its end.
+/// The progress of a call, with the task that awaits its end.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// Nobody has asked yet.
@@ -124,7 +124,7 @@ impl Pending {
         Self { session, progress: Progress::Begun }
     }
 
-    /// Notes who wants to know of its end: a task of the endpoint, or another that this waker wakes.
+    /// Records the awaiting task: one of the endpoint, or another, by its waker.
     #[inline(never)]
     pub(super) fn await_by(&mut self, own: Option<Key>, waker: &Waker) {
         match (own, &mut self.progress) {
