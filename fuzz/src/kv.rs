@@ -103,10 +103,13 @@ fn serve(input: &mut Input<'_>) {
             _ => command(input),
         };
         let mut reply = Vec::new();
-        let foreseen = store.foresee(index, &command);
+        let precomputed = store.precompute(index, &command);
         store.apply(index, &command, &mut reply);
         WriteReply::decode(&reply).expect("a store answers with a reply");
-        assert!(foreseen.is_none_or(|foreseen| foreseen == reply), "it was foreseen otherwise");
+        assert!(
+            precomputed.is_none_or(|precomputed| precomputed == reply),
+            "another reply was precomputed"
+        );
         assert_eq!(store.applied(), index);
         let is_write = matches!(Command::decode(&command), Ok(Command::Write { .. }));
         let is_applied = matches!(WriteReply::decode(&reply), Ok(WriteReply::Applied(_)));

@@ -32,7 +32,7 @@ pub(super) fn run(args: &KvChaosArgs, output: Output) -> Result<Outcome, Failure
             output.record(&Skipped { skipped })?;
             true
         }
-        ChaosOutcome::Elsewhere(is_fine) => is_fine,
+        ChaosOutcome::DoneByChild(is_fine) => is_fine,
         ChaosOutcome::Done(summary) => {
             output.line(&summary)?;
             output.record(&summary)?;

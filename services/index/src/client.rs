@@ -14,7 +14,7 @@ use crate::error::ClientError;
 use crate::limits::SCAN_PAIRS_MAX;
 use crate::wire::{
     BytesPair, DeleteBytes, DeleteWord, GetBytes, GetWord, Method, Page, PutBytes, PutWord,
-    ScanBytes, ScanWords, Span, Status, Sum, SumWords,
+    ScanBytes, ScanRange, ScanWords, Status, Sum, SumWords,
 };
 
 /// Calls the service, from any thread and in any executor. Clones share a client, which outlives sessions and servers.
@@ -81,7 +81,7 @@ impl Client {
             let mut all = Vec::new();
             loop {
                 let wanted = page_limit(limit - all.len());
-                let page = client.call::<ScanWords>(&Span { from, limit: wanted }).await?;
+                let page = client.call::<ScanWords>(&ScanRange { from, limit: wanted }).await?;
                 let is_last = is_last(&page, wanted);
                 all.extend(page.pairs);
                 match all.last() {
@@ -122,7 +122,7 @@ impl Client {
                 let first = first.as_ref().map(Vec::as_slice);
                 let from = all.last().map_or(first, |(key, _)| Bound::Excluded(&key[..]));
                 let wanted = page_limit(limit - all.len());
-                let page = client.call::<ScanBytes>(&Span { from, limit: wanted }).await?;
+                let page = client.call::<ScanBytes>(&ScanRange { from, limit: wanted }).await?;
                 let is_last = is_last(&page, wanted) || page.pairs.is_empty();
                 all.extend(page.pairs);
                 if is_last || all.len() >= limit {

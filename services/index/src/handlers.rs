@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::wire::{
     BytesPair, DeleteBytes, DeleteWord, Echo, GetBytes, GetWord, Method, PAIR_HEAD_BYTES, Page,
-    PutBytes, PutWord, ScanBytes, ScanWords, Span, Status, Sum, SumWords, word_key,
+    PutBytes, PutWord, ScanBytes, ScanRange, ScanWords, Status, Sum, SumWords, word_key,
 };
 
 /// The place where scans run.
@@ -198,28 +198,28 @@ fn sum_words(shared: &Shared, (after, count): (u64, u32)) -> Result<Sum, Refusal
     Ok(Sum { found: found as u32, sum })
 }
 
-fn scan_words(shared: &Shared, span: Span<u64>) -> Result<Page<(u64, u64)>, Refusal> {
-    check_limit("pairs are answered", span.limit, SCAN_PAIRS_MAX)?;
+fn scan_words(shared: &Shared, range: ScanRange<u64>) -> Result<Page<(u64, u64)>, Refusal> {
+    check_limit("pairs are answered", range.limit, SCAN_PAIRS_MAX)?;
     let mut pairs = Vec::new();
     let visit = |key, value| pairs.push((key, value));
-    shared.store.words.scan(span.from, span.limit as usize, visit);
+    shared.store.words.scan(range.from, range.limit as usize, visit);
     Ok(Page { pairs, is_cut: false })
 }
 
-fn scan_bytes(shared: &Shared, span: Span<&[u8]>) -> Result<Page<BytesPair>, Refusal> {
-    check_limit("pairs are answered", span.limit, SCAN_PAIRS_MAX)?;
+fn scan_bytes(shared: &Shared, range: ScanRange<&[u8]>) -> Result<Page<BytesPair>, Refusal> {
+    check_limit("pairs are answered", range.limit, SCAN_PAIRS_MAX)?;
     let (mut page, mut bytes) = (Page::default(), 0);
-    if span.limit == 0 {
+    if range.limit == 0 {
         return Ok(page);
     }
-    shared.store.bytes.scan(span.from, |key, value| {
+    shared.store.bytes.scan(range.from, |key, value| {
         bytes += PAIR_HEAD_BYTES + key.len() + value.len();
         if bytes > SCAN_BYTES_MAX {
             page.is_cut = true;
             return ControlFlow::Break(());
         }
         page.pairs.push((key.to_vec(), value.to_vec()));
-        match page.pairs.len() < span.limit as usize {
+        match page.pairs.len() < range.limit as usize {
             true => ControlFlow::Continue(()),
             false => ControlFlow::Break(()),
         }

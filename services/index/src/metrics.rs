@@ -60,7 +60,7 @@ impl Metrics {
         let mut report = vec![
             ("word_keys".to_owned(), store.words.len()),
             ("word_home_bytes".to_owned(), store.words.points().home_bytes()),
-            ("word_lines_borrowed".to_owned(), store.words.points().lines_borrowed()),
+            ("word_lines_borrowed".to_owned(), store.words.points().overflow_lines()),
             ("bytes_keys".to_owned(), store.bytes.len()),
             ("bytes_used".to_owned(), store.bytes.bytes()),
             ("requests_refused".to_owned(), sum(&|part| &part.refused)),

@@ -14,8 +14,8 @@
 //! | 1 | number of pairs, 0 to 3, and the number of the chain's next line, if any |
 //! | 2 to 7 | three keys, then their three values |
 //!
-//! A key's *home* is the line selected by its hash. Further pairs go to lines that the home borrows from a common
-//! arena. With as many homes as keys, 2 % of the homes have another line.
+//! A key's *home* is the line selected by its hash. Further pairs go to *overflow lines* from a common
+//! arena. With as many homes as keys, 2 % of the homes have an overflow line.
 //!
 //! **Readers** take no lock: every home has a sequence lock. A reader notes the version, searches the chain, and starts
 //! again if the version is odd or has changed. Lines are never freed, only moved to other chains, and all their words
@@ -46,21 +46,21 @@ const FIRST_SEGMENT_LINES: usize = 1024;
 const SEGMENTS: usize = 23;
 
 /// Retries on an odd version before the reader yields: the writer may have been preempted.
-const LOOKS_BEFORE_YIELD: u32 = 100;
+const RETRIES_BEFORE_YIELD: u32 = 100;
 
 #[derive(Default)]
 #[repr(align(64))]
 struct Line {
     version: AtomicU64,
     /// Number of pairs in the low 8 bits; the next line's number plus one in the upper 32.
-    shape: AtomicU64,
+    header: AtomicU64,
     keys: [AtomicU64; PAIRS],
     values: [AtomicU64; PAIRS],
 }
 
-/// The decoded `shape` of a line.
+/// The decoded `header` of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct LineHeader {
     pairs: usize,
     next: Option<u32>,
 }
@@ -105,16 +105,16 @@ impl Points {
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
         let home = &self.homes[self.home_index(key)];
-        let mut looks = 0;
+        let mut retries = 0;
         loop {
             let version = home.version.load(Ordering::Acquire);
             if version.is_multiple_of(2)
-                && let Some(found) = self.look(home, version, key)
+                && let Some(found) = self.search(home, version, key)
             {
                 return found;
             }
-            looks += 1;
-            wait(looks);
+            retries += 1;
+            wait(retries);
         }
     }
 
@@ -140,8 +140,8 @@ impl Points {
     }
 
     /// Lines of chains beyond the homes.
-    pub fn lines_borrowed(&self) -> u64 {
-        self.arena.lent()
+    pub fn overflow_lines(&self) -> u64 {
+        self.arena.in_use()
     }
 
     /// Memory of the homes, in bytes.
@@ -160,17 +160,17 @@ impl Points {
 
     /// Searches a chain. `None` if the chain was changed meanwhile.
     #[inline]
-    fn look(&self, home: &Line, version: u64, key: u64) -> Option<Option<u64>> {
+    fn search(&self, home: &Line, version: u64, key: u64) -> Option<Option<u64>> {
         let mut line = home;
         loop {
-            let shape = line.shape();
-            let found = line.find(key, shape.pairs).map(|place| line.value(place));
+            let header = line.header();
+            let found = line.find(key, header.pairs).map(|place| line.value(place));
             // Pairs with the release fence in `Writer::change`: the reads above precede this fence.
             fence(Ordering::Acquire);
             if home.version.load(Ordering::Relaxed) != version {
                 return None;
             }
-            match (found, shape.next) {
+            match (found, header.next) {
                 (Some(value), _) => return Some(Some(value)),
                 (None, None) => return Some(None),
                 (None, Some(next)) => line = self.arena.line(next),
@@ -201,19 +201,19 @@ impl Writer<'_> {
     pub fn insert(&self, value: u64) {
         assert!(self.find().is_none(), "a key is in the table once");
         let last = self.last();
-        let Shape { pairs, .. } = last.shape();
+        let LineHeader { pairs, .. } = last.header();
         if pairs < PAIRS {
             return self.change(|| {
                 last.put(pairs, (self.key, value));
-                last.set_shape(Shape { pairs: pairs + 1, next: None });
+                last.set_header(LineHeader { pairs: pairs + 1, next: None });
             });
         }
         let number = self.points.arena.take();
         let line = self.points.arena.line(number);
         self.change(|| {
             line.put(0, (self.key, value));
-            line.set_shape(Shape { pairs: 1, next: None });
-            last.set_shape(Shape { pairs, next: Some(number) });
+            line.set_header(LineHeader { pairs: 1, next: None });
+            last.set_header(LineHeader { pairs, next: Some(number) });
         });
     }
 
@@ -222,18 +222,18 @@ impl Writer<'_> {
         let (line, place) = self.find()?;
         let value = line.value(place);
         let before_last = self.before_last();
-        let last_number = before_last.and_then(|before| before.shape().next);
+        let last_number = before_last.and_then(|before| before.header().next);
         let last = self.last();
-        let pairs = last.shape().pairs - 1;
+        let pairs = last.header().pairs - 1;
         self.change(|| {
             line.put(place, (last.keys[pairs].load(Ordering::Relaxed), last.value(pairs)));
-            last.set_shape(Shape { pairs, next: None });
+            last.set_header(LineHeader { pairs, next: None });
             if let (0, Some(before)) = (pairs, before_last) {
-                before.set_shape(Shape { next: None, ..before.shape() });
+                before.set_header(LineHeader { next: None, ..before.header() });
             }
         });
         if let (0, Some(number)) = (pairs, last_number) {
-            self.points.arena.give_back(number);
+            self.points.arena.release(number);
         }
         Some(value)
     }
@@ -242,7 +242,7 @@ impl Writer<'_> {
     fn change(&self, change: impl FnOnce()) {
         let version = self.home.version.load(Ordering::Relaxed);
         self.home.version.store(version + 1, Ordering::Relaxed);
-        // Pairs with the acquire fence in `Points::look`: a reader that sees a changed word also sees the odd version.
+        // Pairs with the acquire fence in `Points::search`: a reader that sees a changed word sees the odd version, too.
         fence(Ordering::Release);
         change();
         // Pairs with the acquire load in `Points::get`.
@@ -250,7 +250,7 @@ impl Writer<'_> {
     }
 
     fn find(&self) -> Option<(&Line, usize)> {
-        self.chain().find_map(|line| Some((line, line.find(self.key, line.shape().pairs)?)))
+        self.chain().find_map(|line| Some((line, line.find(self.key, line.header().pairs)?)))
     }
 
     fn last(&self) -> &Line {
@@ -263,22 +263,22 @@ impl Writer<'_> {
     }
 
     fn chain(&self) -> impl Iterator<Item = &Line> {
-        let next = |line: &&Line| Some(self.points.arena.line(line.shape().next?));
+        let next = |line: &&Line| Some(self.points.arena.line(line.header().next?));
         std::iter::successors(Some(self.home), next)
     }
 }
 
 impl Line {
     #[inline]
-    fn shape(&self) -> Shape {
-        let word = self.shape.load(Ordering::Relaxed);
+    fn header(&self) -> LineHeader {
+        let word = self.header.load(Ordering::Relaxed);
         let next = (word >> 32) as u32;
-        Shape { pairs: (word & 0xFF) as usize, next: next.checked_sub(1) }
+        LineHeader { pairs: (word & 0xFF) as usize, next: next.checked_sub(1) }
     }
 
-    fn set_shape(&self, shape: Shape) {
-        let next = shape.next.map_or(0, |number| u64::from(number) + 1);
-        self.shape.store(next << 32 | shape.pairs as u64, Ordering::Relaxed);
+    fn set_header(&self, header: LineHeader) {
+        let next = header.next.map_or(0, |number| u64::from(number) + 1);
+        self.header.store(next << 32 | header.pairs as u64, Ordering::Relaxed);
     }
 
     /// The key's place. Without branches on the place, which the processor could not predict.
@@ -310,23 +310,23 @@ struct Arena {
 
 #[derive(Default)]
 struct Free {
-    given_back: Vec<u32>,
-    /// Lines that were ever lent.
+    released: Vec<u32>,
+    /// Lines that were ever in use.
     count: u32,
 }
 
 impl Arena {
-    /// A line that was lent before.
+    /// A line that was in use before.
     #[inline]
     fn line(&self, number: u32) -> &Line {
         let (segment, offset) = place(number);
-        let segment = self.segments[segment].get().expect("numbers are of lines that were lent");
+        let segment = self.segments[segment].get().expect("numbers are of lines that were in use");
         &segment[offset]
     }
 
     fn take(&self) -> u32 {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(number) = free.given_back.pop() {
+        if let Some(number) = free.released.pop() {
             return number;
         }
         let number = free.count;
@@ -337,13 +337,13 @@ impl Arena {
         number
     }
 
-    fn give_back(&self, number: u32) {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).given_back.push(number);
+    fn release(&self, number: u32) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).released.push(number);
     }
 
-    fn lent(&self) -> u64 {
+    fn in_use(&self) -> u64 {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        u64::from(free.count) - free.given_back.len() as u64
+        u64::from(free.count) - free.released.len() as u64
     }
 }
 
@@ -356,8 +356,8 @@ fn place(number: u32) -> (usize, usize) {
 }
 
 #[cold]
-fn wait(looks: u32) {
-    match looks % LOOKS_BEFORE_YIELD {
+fn wait(retries: u32) {
+    match retries % RETRIES_BEFORE_YIELD {
         0 => std::thread::yield_now(),
         _ => std::hint::spin_loop(),
     }
@@ -370,7 +370,7 @@ fn random_seed() -> u64 {
 
 impl fmt::Debug for Points {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Points({} homes, {} lines more)", self.homes.len(), self.lines_borrowed())
+        write!(f, "Points({} homes, {} overflow lines)", self.homes.len(), self.overflow_lines())
     }
 }
 

@@ -34,7 +34,7 @@ fn put(points: &Points, key: u64, value: u64) -> Option<u64> {
 }
 
 /// A table with the fewest possible homes.
-fn crowded() -> Points {
+fn fewest_homes() -> Points {
     Points::for_keys(1)
 }
 
@@ -43,7 +43,7 @@ proptest! {
 
     #[test]
     fn points__are_a_map(steps in steps()) {
-        let (points, mut model) = (crowded(), BTreeMap::new());
+        let (points, mut model) = (fewest_homes(), BTreeMap::new());
         for step in steps {
             match step {
                 Step::Put(key, value) => prop_assert_eq!(put(&points, key, value), model.insert(key, value)),
@@ -59,17 +59,17 @@ proptest! {
 }
 
 #[test]
-fn remove__gives_all_borrowed_lines_back() {
-    let points = crowded();
+fn remove__releases_all_overflow_lines() {
+    let points = fewest_homes();
     for key in 0..10_000 {
         assert_eq!(put(&points, key, !key), None);
     }
     // 256 homes have room for 768.
-    assert!(points.lines_borrowed() >= (10_000 - 768) / 3);
+    assert!(points.overflow_lines() >= (10_000 - 768) / 3);
     for key in 0..10_000 {
         assert_eq!(points.writer(key).remove(), Some(!key));
     }
-    assert_eq!(points.lines_borrowed(), 0);
+    assert_eq!(points.overflow_lines(), 0);
     assert!((0..10_000).all(|key| points.get(key).is_none()));
 }
 
@@ -92,7 +92,7 @@ fn place__covers_the_segments_without_gaps() {
 fn get__under_churn_finds_what_stays_and_nothing_else() {
     const STABLE: u64 = 600;
     const CHURNED: u64 = 6_000;
-    let points = crowded();
+    let points = fewest_homes();
     let value = |key: u64, round: u64| key << 32 | round;
     for key in 0..STABLE {
         put(&points, key, value(key, 0));

@@ -53,7 +53,7 @@ pub struct ServerConfig {
     /// The limits of the store.
     pub store: StoreConfig,
     /// Whether the endpoints prefetch memory for lookups. Switch it off to measure its benefit.
-    pub fetches_ahead: bool,
+    pub prefetches: bool,
     /// Runs first in each thread.
     pub placement: Option<Placement>,
 }
@@ -73,15 +73,15 @@ pub struct Server {
 struct Dispatcher {
     stop: Stop,
     drain: Sender<Duration>,
-    thread: JoinHandle<Result<Ended, ServerError>>,
+    thread: JoinHandle<Result<DispatchResult, ServerError>>,
 }
 
 /// The result of a dispatch thread.
 #[derive(Debug)]
-struct Ended {
+struct DispatchResult {
     stats: EndpointStats,
     /// Closed sessions, perhaps with outstanding calls.
-    sent_away: usize,
+    sessions_cut: usize,
 }
 
 /// The final report of a stopped server.
@@ -107,7 +107,7 @@ impl ServerConfig {
             worker_idle: None,
             idle: IdlePolicy::default(),
             store: StoreConfig::default(),
-            fetches_ahead: true,
+            prefetches: true,
             placement: None,
         }
     }
@@ -207,7 +207,7 @@ impl Server {
         }
         let ended = self.dispatchers.into_iter().map(|dispatcher| join(dispatcher.thread));
         let ended = ended.collect::<Result<Vec<_>, _>>()?;
-        let cut = |ended: &Ended| ended.sent_away;
+        let cut = |ended: &DispatchResult| ended.sessions_cut;
         Ok(Stopped {
             sessions_cut: ended.iter().map(cut).sum(),
             endpoints: ended.into_iter().map(|ended| ended.stats).collect(),
@@ -231,7 +231,7 @@ impl Server {
             let mut endpoint = nexus.endpoint(config.endpoint(number))?;
             let scans = workers.as_deref().map_or(Scans::Dispatch, Scans::Workers);
             register(&mut endpoint, &store, &metrics, number, scans);
-            if config.fetches_ahead {
+            if config.prefetches {
                 fetch_ahead(&mut endpoint, &store);
             }
             let stop = endpoint.stop_handle();
@@ -249,12 +249,14 @@ impl Server {
     }
 }
 
-fn end(mut endpoint: Endpoint, limit: Duration) -> Ended {
-    let sent_away = endpoint.drain(limit);
-    Ended { stats: endpoint.stats(), sent_away }
+fn end(mut endpoint: Endpoint, limit: Duration) -> DispatchResult {
+    let sessions_cut = endpoint.drain(limit);
+    DispatchResult { stats: endpoint.stats(), sessions_cut }
 }
 
-fn join(thread: JoinHandle<Result<Ended, ServerError>>) -> Result<Ended, ServerError> {
+fn join(
+    thread: JoinHandle<Result<DispatchResult, ServerError>>,
+) -> Result<DispatchResult, ServerError> {
     thread.join().unwrap_or(Err(ServerError::Ended))
 }
 

@@ -56,7 +56,7 @@ pub struct Page<P> {
 
 /// The start of a scan, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span<K> {
+pub struct ScanRange<K> {
     /// The first key, or the key before the first.
     pub from: Bound<K>,
     /// Most pairs in the answer.
@@ -232,23 +232,23 @@ impl Method for SumWords {
 }
 
 impl Method for ScanWords {
-    type Request<'a> = Span<u64>;
+    type Request<'a> = ScanRange<u64>;
     type Response = Page<(u64, u64)>;
     const NUMBER: u16 = 5;
     const NAME: &'static str = "scan_words";
     const RESPONSE_BYTES_MAX: usize = SCAN_BYTES_MAX + PAGE_HEAD_BYTES;
 
-    fn encode_request(span: &Span<u64>) -> Vec<u8> {
-        let (tag, key) = tagged(span.from);
+    fn encode_request(range: &ScanRange<u64>) -> Vec<u8> {
+        let (tag, key) = tagged(range.from);
         let key = key.map_or([0; 8], u64::to_be_bytes);
-        [&[tag][..], &span.limit.to_le_bytes(), &key].concat()
+        [&[tag][..], &range.limit.to_le_bytes(), &key].concat()
     }
 
-    fn decode_request(bytes: &[u8]) -> Result<Span<u64>, Malformed> {
+    fn decode_request(bytes: &[u8]) -> Result<ScanRange<u64>, Malformed> {
         let mut reader = Reader::new("where to begin, a limit of 4 bytes, a key of 8", bytes);
         let (tag, limit, key) = (reader.u8()?, reader.u32()?, reader.word_key()?);
         reader.end()?;
-        Ok(Span { from: reader.bound(tag, key)?, limit })
+        Ok(ScanRange { from: reader.bound(tag, key)?, limit })
     }
 
     fn encode_response(page: &Page<(u64, u64)>) -> Vec<u8> {
@@ -353,22 +353,22 @@ impl Method for DeleteBytes {
 }
 
 impl Method for ScanBytes {
-    type Request<'a> = Span<&'a [u8]>;
+    type Request<'a> = ScanRange<&'a [u8]>;
     type Response = Page<BytesPair>;
     const NUMBER: u16 = 9;
     const NAME: &'static str = "scan_bytes";
     const RESPONSE_BYTES_MAX: usize = SCAN_BYTES_MAX + PAGE_HEAD_BYTES;
 
-    fn encode_request(span: &Span<&[u8]>) -> Vec<u8> {
-        let (tag, key) = tagged(span.from);
-        [&[tag][..], &span.limit.to_le_bytes(), key.unwrap_or_default()].concat()
+    fn encode_request(range: &ScanRange<&[u8]>) -> Vec<u8> {
+        let (tag, key) = tagged(range.from);
+        [&[tag][..], &range.limit.to_le_bytes(), key.unwrap_or_default()].concat()
     }
 
-    fn decode_request(bytes: &[u8]) -> Result<Span<&[u8]>, Malformed> {
+    fn decode_request(bytes: &[u8]) -> Result<ScanRange<&[u8]>, Malformed> {
         let mut reader = Reader::new("where to begin, a limit of 4 bytes, a key", bytes);
         let (tag, limit) = (reader.u8()?, reader.u32()?);
         let key = reader.rest();
-        Ok(Span { from: reader.bound(tag, key)?, limit })
+        Ok(ScanRange { from: reader.bound(tag, key)?, limit })
     }
 
     fn encode_response(page: &Page<BytesPair>) -> Vec<u8> {

@@ -17,7 +17,7 @@ use crate::map::{OrderedMap, Tree};
 use crate::points::Points;
 
 /// Number of keys whose values are looked up together, with overlapping cache misses.
-const TOGETHER: usize = 128;
+const PREFETCH_BATCH: usize = 128;
 
 /// A map from numbers to numbers, in order.
 #[derive(Debug)]
@@ -83,14 +83,14 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
     /// Visits up to `limit` pairs from `from` on, in ascending order. Pairs put or deleted meanwhile by other threads
     /// may be visited or not; unchanged pairs always are.
     pub fn scan(&self, from: Bound<u64>, limit: usize, mut visit: impl FnMut(u64, u64)) {
-        let mut batch = Batch { keys: [0; TOGETHER], len: 0 };
+        let mut batch = Batch { keys: [0; PREFETCH_BATCH], len: 0 };
         let mut left = limit;
         if left == 0 {
             return;
         }
         self.keys.scan(from.as_ref(), |key, ()| {
             batch.push(*key);
-            if batch.len < left.min(TOGETHER) {
+            if batch.len < left.min(PREFETCH_BATCH) {
                 return ControlFlow::Continue(());
             }
             left -= batch.take(&self.points, &mut visit);
@@ -127,7 +127,7 @@ impl<M: OrderedMap<u64, ()>> Words<M> {
 
 /// Keys found in order, whose values are looked up next.
 struct Batch {
-    keys: [u64; TOGETHER],
+    keys: [u64; PREFETCH_BATCH],
     len: usize,
 }
 

@@ -23,31 +23,31 @@ type history struct {
 }
 
 type operation struct {
-	Client int    `json:"client"`
-	Call   int64  `json:"call"`
-	End    *int64 `json:"end"`
-	Ask    ask    `json:"ask"`
-	Told   *told  `json:"told"`
+	Client     int        `json:"client"`
+	Call       int64      `json:"call"`
+	End        *int64     `json:"end"`
+	Invocation invocation `json:"invocation"`
+	Response   *response  `json:"response"`
 }
 
-type ask struct {
-	Kind     string          `json:"kind"`
-	Key      int             `json:"key"`
-	Tag      string          `json:"tag"`
-	Expected json.RawMessage `json:"expected"`
-	From     int             `json:"from"`
-	Until    int             `json:"until"`
-	Max      int             `json:"max"`
-	expects  expects
+type invocation struct {
+	Kind        string          `json:"kind"`
+	Key         int             `json:"key"`
+	Tag         string          `json:"tag"`
+	Expected    json.RawMessage `json:"expected"`
+	From        int             `json:"from"`
+	Until       int             `json:"until"`
+	Max         int             `json:"max"`
+	expectation expectation
 }
 
-type expects struct {
+type expectation struct {
 	Absent   bool
 	Revision *uint64 `json:"revision"`
 	Tag      *string `json:"tag"`
 }
 
-type told struct {
+type response struct {
 	Found   *[]found `json:"found"`
 	Changed *struct {
 		Index    uint64 `json:"index"`
@@ -72,7 +72,7 @@ type cell struct {
 	revision uint64
 }
 
-// All keys, and the last index that a write was told. Comparable, as the checker wants it.
+// All keys, and the last index in a response to a write. Comparable, as the checker wants it.
 type state struct {
 	cells [keysMax]cell
 	last  uint64
@@ -117,12 +117,12 @@ func check(line []byte, limit time.Duration) (string, error) {
 	}
 	operations := make([]porcupine.Operation, 0, len(all.Operations))
 	for _, one := range all.Operations {
-		asked := one.Ask
-		if err := asked.parse(); err != nil {
+		invoked := one.Invocation
+		if err := invoked.parse(); err != nil {
 			return "", err
 		}
-		isRead := asked.Kind == "get" || asked.Kind == "scan"
-		if one.Told == nil && isRead {
+		isRead := invoked.Kind == "get" || invoked.Kind == "scan"
+		if one.Response == nil && isRead {
 			continue
 		}
 		// What has no end may take effect at any time after its call, or never: at the very end is as good.
@@ -131,7 +131,7 @@ func check(line []byte, limit time.Duration) (string, error) {
 			end = *one.End
 		}
 		operations = append(operations, porcupine.Operation{
-			ClientId: one.Client, Input: asked, Call: one.Call, Output: one.Told, Return: end,
+			ClientId: one.Client, Input: invoked, Call: one.Call, Output: one.Response, Return: end,
 		})
 	}
 	switch porcupine.CheckOperationsTimeout(model(!all.HasScans), operations, limit) {
@@ -143,7 +143,7 @@ func check(line []byte, limit time.Duration) (string, error) {
 	return "unknown", nil
 }
 
-func (a *ask) parse() error {
+func (a *invocation) parse() error {
 	if a.Key < 0 || a.Key >= keysMax || a.From < 0 || a.Until > keysMax {
 		return fmt.Errorf("keys are 0 to %d", keysMax-1)
 	}
@@ -151,17 +151,17 @@ func (a *ask) parse() error {
 		return nil
 	}
 	if string(a.Expected) == `"absent"` {
-		a.expects.Absent = true
+		a.expectation.Absent = true
 		return nil
 	}
-	return json.Unmarshal(a.Expected, &a.expects)
+	return json.Unmarshal(a.Expected, &a.expectation)
 }
 
 func model(byKey bool) porcupine.Model {
 	made := porcupine.Model{
 		Init: func() interface{} { return state{} },
 		Step: func(before, input, output interface{}) (bool, interface{}) {
-			return step(before.(state), input.(ask), output.(*told))
+			return step(before.(state), input.(invocation), output.(*response))
 		},
 	}
 	if byKey {
@@ -173,7 +173,7 @@ func model(byKey bool) porcupine.Model {
 func partition(all []porcupine.Operation) [][]porcupine.Operation {
 	parts := make([][]porcupine.Operation, keysMax)
 	for _, one := range all {
-		key := one.Input.(ask).Key
+		key := one.Input.(invocation).Key
 		parts[key] = append(parts[key], one)
 	}
 	used := parts[:0]
@@ -185,17 +185,17 @@ func partition(all []porcupine.Operation) [][]porcupine.Operation {
 	return used
 }
 
-func step(at state, asked ask, answer *told) (bool, interface{}) {
-	switch asked.Kind {
+func step(at state, invoked invocation, answer *response) (bool, interface{}) {
+	switch invoked.Kind {
 	case "get":
-		return read(at, asked.Key, asked.Key+1, 1, *answer.Found)
+		return read(at, invoked.Key, invoked.Key+1, 1, *answer.Found)
 	case "scan":
-		return read(at, asked.From, asked.Until, asked.Max, *answer.Found)
+		return read(at, invoked.From, invoked.Until, invoked.Max, *answer.Found)
 	}
 	if answer == nil {
-		return true, openWrite(at, asked)
+		return true, openWrite(at, invoked)
 	}
-	return write(at, asked, answer)
+	return write(at, invoked, answer)
 }
 
 // The keys of a range are as they were read, up to so many.
@@ -219,19 +219,19 @@ func read(at state, from, until, most int, read []found) (bool, interface{}) {
 }
 
 // A write without an answer: whether it took effect depends on what it found.
-func openWrite(at state, asked ask) state {
-	cell := &at.cells[asked.Key]
-	if matches(*cell, asked) {
-		change(cell, asked, 0)
+func openWrite(at state, invoked invocation) state {
+	cell := &at.cells[invoked.Key]
+	if matches(*cell, invoked) {
+		change(cell, invoked, 0)
 	}
 	return at
 }
 
-func write(at state, asked ask, answer *told) (bool, interface{}) {
-	cell := &at.cells[asked.Key]
+func write(at state, invoked invocation, answer *response) (bool, interface{}) {
+	cell := &at.cells[invoked.Key]
 	if answer.Mismatch != nil {
 		missed := *answer.Mismatch
-		if missed.Index <= at.last || matches(*cell, asked) || cell.exists != (missed.Revision != 0) {
+		if missed.Index <= at.last || matches(*cell, invoked) || cell.exists != (missed.Revision != 0) {
 			return false, at
 		}
 		if cell.revision != 0 && cell.revision != missed.Revision {
@@ -241,32 +241,32 @@ func write(at state, asked ask, answer *told) (bool, interface{}) {
 		return true, at
 	}
 	changed := *answer.Changed
-	if changed.Index <= at.last || !matches(*cell, asked) || cell.exists != changed.WasThere {
+	if changed.Index <= at.last || !matches(*cell, invoked) || cell.exists != changed.WasThere {
 		return false, at
 	}
-	change(cell, asked, changed.Index)
+	change(cell, invoked, changed.Index)
 	at.last = changed.Index
 	return true, at
 }
 
 // Whoever expects a revision has read it, so that by then it is known here.
-func matches(at cell, asked ask) bool {
+func matches(at cell, invoked invocation) bool {
 	switch {
-	case asked.Kind != "cas" && asked.Kind != "cas_delete":
+	case invoked.Kind != "cas" && invoked.Kind != "cas_delete":
 		return true
-	case asked.expects.Absent:
+	case invoked.expectation.Absent:
 		return !at.exists
-	case asked.expects.Revision != nil:
-		return at.exists && at.revision == *asked.expects.Revision
+	case invoked.expectation.Revision != nil:
+		return at.exists && at.revision == *invoked.expectation.Revision
 	default:
-		return at.exists && at.tag == *asked.expects.Tag
+		return at.exists && at.tag == *invoked.expectation.Tag
 	}
 }
 
-func change(at *cell, asked ask, index uint64) {
-	if asked.Kind == "delete" || asked.Kind == "cas_delete" {
+func change(at *cell, invoked invocation, index uint64) {
+	if invoked.Kind == "delete" || invoked.Kind == "cas_delete" {
 		*at = cell{}
 		return
 	}
-	*at = cell{exists: true, tag: asked.Tag, revision: index}
+	*at = cell{exists: true, tag: invoked.Tag, revision: index}
 }

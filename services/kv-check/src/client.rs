@@ -9,66 +9,69 @@ use petrel_kv::api::{
 };
 use petrel_kv::command::{Command, Expected, Op};
 
-use crate::history::{Ask, Expects, Found, Told};
-use crate::line::{Line, Next};
+use crate::connection::{AfterRefusal, Connection};
+use crate::history::{Expectation, Found, Invocation, Response};
 use crate::value::{key_of, number_of, tag_of, value_of};
 
 pub(crate) struct Client {
-    line: Line,
+    connection: Connection,
     number: u32,
     /// The session, and the number of the last write.
     session: u64,
     sequence: u64,
-    give_ups: u64,
+    /// Writes that the client may still abandon.
+    abandons_left: u64,
     /// The last known tag and revision of keys: for conditions.
     known: BTreeMap<u8, (String, u64)>,
 }
 
 /// The outcome of an operation.
 enum Answer {
-    Told(Told),
+    Response(Response),
     /// The client has abandoned the operation.
-    GivenUp,
+    Abandoned,
     /// A rule was broken.
     Wrong,
 }
 
 impl Client {
-    pub(crate) fn new(line: Line, number: u32) -> Self {
-        let give_ups = line.common.scenario.load.give_ups;
-        Self { line, number, session: 0, sequence: 0, give_ups, known: BTreeMap::new() }
+    pub(crate) fn new(connection: Connection, number: u32) -> Self {
+        let abandons_left = connection.common.scenario.load.abandon_max;
+        Self { connection, number, session: 0, sequence: 0, abandons_left, known: BTreeMap::new() }
     }
 
     /// All operations during the fault window.
     pub(crate) async fn run(mut self) {
-        let load = self.line.common.scenario.load;
+        let load = self.connection.common.scenario.load;
         if self.open().await.is_some() {
-            let rounds = if self.line.common.scenario.has_scouts() { 3 } else { 1 };
+            let rounds = if self.connection.common.scenario.reads_stale_leaders() { 3 } else { 1 };
             for _ in 0..rounds * load.ops {
-                let ask = self.draw();
-                if self.perform(ask).await.is_none() {
+                let invocation = self.draw();
+                if self.perform(invocation).await.is_none() {
                     break;
                 }
-                // Scouts pause less, to read while an inconsistency would be visible.
-                let is_scout = self.line.common.scenario.has_scouts();
-                self.line.pause(load.pause_ns_max >> if is_scout { 2 } else { 0 }).await;
+                // Stale readers pause less, to read while an inconsistency would be visible.
+                let is_stale_reader = self.connection.common.scenario.reads_stale_leaders();
+                self.connection
+                    .pause(load.pause_ns_max >> if is_stale_reader { 2 } else { 0 })
+                    .await;
             }
         }
-        self.leave();
+        self.finish();
     }
 
     /// Reads every key, for the final check.
     pub(crate) async fn read_all(mut self) {
-        for key in 0..self.line.common.scenario.load.keys {
-            if self.perform(Ask::Get { key }).await.is_none() {
+        for key in 0..self.connection.common.scenario.load.keys {
+            if self.perform(Invocation::Get { key }).await.is_none() {
                 break;
             }
         }
-        self.leave();
+        self.finish();
     }
 
-    fn leave(&self) {
-        let busy = &self.line.common.clients_busy;
+    fn finish(&self) {
+        let busy = &self.connection.common.clients_busy;
         busy.set(busy.get() - 1);
     }
 
@@ -84,60 +87,60 @@ impl Client {
         Some(())
     }
 
-    fn draw(&mut self) -> Ask {
-        let load = self.line.common.scenario.load;
-        let rng = &mut self.line.rng;
+    fn draw(&mut self) -> Invocation {
+        let load = self.connection.common.scenario.load;
+        let rng = &mut self.connection.rng;
         let key = rng.below(u64::from(load.keys)) as u8;
         let kind = rng.below(10);
         if load.has_scans && kind == 9 {
             let from = rng.below(u64::from(load.keys)) as u8;
             let until = rng.between(u64::from(from), u64::from(load.keys)) as u8;
-            return Ask::Scan { from, until, max: rng.between(1, 6) as u32 };
+            return Invocation::Scan { from, until, max: rng.between(1, 6) as u32 };
         }
         let padding = rng.below(load.value_bytes_max + 1);
         // The tag's write has the next number.
         let tag = format!("{}.{}.{padding}", self.number, self.sequence + 1);
         match kind {
-            0..4 => Ask::Put { key, tag },
-            4 => Ask::Delete { key },
-            5 => Ask::Cas { key, expected: self.draw_expected(key), tag },
-            6 => Ask::CasDelete { key, expected: self.draw_expected(key) },
-            _ => Ask::Get { key },
+            0..4 => Invocation::Put { key, tag },
+            4 => Invocation::Delete { key },
+            5 => Invocation::Cas { key, expected: self.draw_expected(key), tag },
+            6 => Invocation::CasDelete { key, expected: self.draw_expected(key) },
+            _ => Invocation::Get { key },
         }
     }
 
-    fn draw_expected(&mut self, key: u8) -> Expects {
+    fn draw_expected(&mut self, key: u8) -> Expectation {
         let known = self.known.get(&key);
-        match (self.line.rng.below(4), known) {
-            (0, _) | (_, None) => Expects::Absent,
-            (1, Some((tag, _))) => Expects::Tag(tag.clone()),
-            (_, Some((_, revision))) => Expects::Revision(*revision),
+        match (self.connection.rng.below(4), known) {
+            (0, _) | (_, None) => Expectation::Absent,
+            (1, Some((tag, _))) => Expectation::Tag(tag.clone()),
+            (_, Some((_, revision))) => Expectation::Revision(*revision),
         }
     }
 
     /// Performs an operation, and records call and end in the history.
-    async fn perform(&mut self, ask: Ask) -> Option<()> {
-        let common = self.line.common.clone();
-        self.line.begin();
-        let id = common.history.borrow_mut().begin(self.number, ask.clone());
-        common.fabric.note(format_args!("CLIENT {} #{id} asks {ask:?}", self.number));
-        let answer = match &ask {
-            Ask::Get { key } => self.get(*key).await,
-            Ask::Scan { from, until, max } => self.scan(*from, *until, *max).await,
-            _ => self.change(&ask).await,
+    async fn perform(&mut self, invocation: Invocation) -> Option<()> {
+        let common = self.connection.common.clone();
+        self.connection.begin();
+        let id = common.history.borrow_mut().begin(self.number, invocation.clone());
+        common.fabric.note(format_args!("CLIENT {} #{id} invokes {invocation:?}", self.number));
+        let answer = match &invocation {
+            Invocation::Get { key } => self.get(*key).await,
+            Invocation::Scan { from, until, max } => self.scan(*from, *until, *max).await,
+            _ => self.change(&invocation).await,
         };
-        let told = match answer {
-            Answer::Told(told) => told,
-            Answer::GivenUp => {
-                common.fabric.note(format_args!("CLIENT {} #{id} gives up", self.number));
-                common.tally.borrow_mut().given_up += 1;
+        let response = match answer {
+            Answer::Response(response) => response,
+            Answer::Abandoned => {
+                common.fabric.note(format_args!("CLIENT {} #{id} abandons it", self.number));
+                common.counters.borrow_mut().abandoned += 1;
                 return Some(());
             }
             Answer::Wrong => return None,
         };
-        common.fabric.note(format_args!("CLIENT {} #{id} is told {told:?}", self.number));
-        self.remember(&ask, &told);
-        match common.history.borrow_mut().end(id, told) {
+        common.fabric.note(format_args!("CLIENT {} #{id} receives {response:?}", self.number));
+        self.remember(&invocation, &response);
+        match common.history.borrow_mut().end(id, response) {
             Err(what) if !common.histories_only => {
                 self.fail(what);
                 None
@@ -146,14 +149,17 @@ impl Client {
         }
     }
 
-    fn remember(&mut self, ask: &Ask, told: &Told) {
-        match (ask, told) {
-            (_, Told::Found(found)) => {
+    fn remember(&mut self, invocation: &Invocation, response: &Response) {
+        match (invocation, response) {
+            (_, Response::Found(found)) => {
                 for Found { key, tag, revision } in found {
                     self.known.insert(*key, (tag.clone(), *revision));
                 }
             }
-            (Ask::Put { key, tag } | Ask::Cas { key, tag, .. }, Told::Changed { index, .. }) => {
+            (
+                Invocation::Put { key, tag } | Invocation::Cas { key, tag, .. },
+                Response::Changed { index, .. },
+            ) => {
                 self.known.insert(*key, (tag.clone(), *index));
             }
             _ => {}
@@ -165,22 +171,27 @@ impl Client {
         let mut request = Vec::new();
         GetRequest { consistency: Consistency::Linearizable, key: &name }.encode(&mut request);
         loop {
-            if self.line.rng.below(16) == 0 {
+            if self.connection.rng.below(16) == 0 {
                 self.get_stale(key).await;
             }
-            if self.line.common.scenario.has_scouts() && self.line.rng.below(2) == 0 {
-                self.line.look_elsewhere();
+            if self.connection.common.scenario.reads_stale_leaders()
+                && self.connection.rng.below(2) == 0
+            {
+                self.connection.choose_other();
             }
-            let Some(reply) = self.line.attempt(methods::GET, &request).await else { continue };
+            let Some(reply) = self.connection.attempt(methods::GET, &request).await else {
+                continue;
+            };
             match GetReply::decode(&reply) {
-                Ok(GetReply::NotFound) => return Answer::Told(Told::Found(vec![])),
+                Ok(GetReply::NotFound) => return Answer::Response(Response::Found(vec![])),
                 Ok(GetReply::Found { revision, value }) => {
                     let found = self.found(key, value, revision);
-                    return found
-                        .map_or(Answer::Wrong, |found| Answer::Told(Told::Found(vec![found])));
+                    return found.map_or(Answer::Wrong, |found| {
+                        Answer::Response(Response::Found(vec![found]))
+                    });
                 }
                 Ok(GetReply::Refused(refusal)) => {
-                    if self.line.heed(&refusal).await == Next::Wrong {
+                    if self.connection.handle_refusal(&refusal).await == AfterRefusal::Wrong {
                         return self.wrong(format!("a read was refused: {refusal}"));
                     }
                 }
@@ -192,17 +203,17 @@ impl Client {
     /// Reads the value of any replica. The read is not part of the history, but the value must have been written at its
     /// revision.
     async fn get_stale(&mut self, key: u8) {
-        self.line.look_elsewhere();
+        self.connection.choose_other();
         let name = key_of(key);
         let mut request = Vec::new();
         GetRequest { consistency: Consistency::Stale, key: &name }.encode(&mut request);
-        let Some(reply) = self.line.attempt(methods::GET, &request).await else { return };
+        let Some(reply) = self.connection.attempt(methods::GET, &request).await else { return };
         if let Ok(GetReply::Found { revision, value }) = GetReply::decode(&reply)
             && let Some(Found { tag, .. }) = self.found(key, value, revision)
         {
-            self.line.common.tally.borrow_mut().stale_reads += 1;
-            let noted = self.line.common.history.borrow_mut().note_write(key, &tag, revision);
-            if let (Err(what), false) = (noted, self.line.common.histories_only) {
+            self.connection.common.counters.borrow_mut().stale_reads += 1;
+            let noted = self.connection.common.history.borrow_mut().note_write(key, &tag, revision);
+            if let (Err(what), false) = (noted, self.connection.common.histories_only) {
                 self.fail(what);
             }
         }
@@ -220,17 +231,20 @@ impl Client {
         }
         .encode(&mut request);
         loop {
-            let Some(reply) = self.line.attempt(methods::SCAN, &request).await else { continue };
+            let Some(reply) = self.connection.attempt(methods::SCAN, &request).await else {
+                continue;
+            };
             match ScanReply::decode(&reply) {
                 Ok(ScanReply::Pairs { pairs, .. }) => {
                     let found = pairs
                         .iter()
                         .map(|pair| self.found(number_of(pair.key)?, pair.value, pair.revision));
                     let found: Option<Vec<Found>> = found.collect();
-                    return found.map_or(Answer::Wrong, |found| Answer::Told(Told::Found(found)));
+                    return found
+                        .map_or(Answer::Wrong, |found| Answer::Response(Response::Found(found)));
                 }
                 Ok(ScanReply::Refused(refusal)) => {
-                    if self.line.heed(&refusal).await == Next::Wrong {
+                    if self.connection.handle_refusal(&refusal).await == AfterRefusal::Wrong {
                         return self.wrong(format!("a scan was refused: {refusal}"));
                     }
                 }
@@ -248,33 +262,33 @@ impl Client {
         tag.map(|tag| Found { key, tag, revision })
     }
 
-    async fn change(&mut self, ask: &Ask) -> Answer {
+    async fn change(&mut self, invocation: &Invocation) -> Answer {
         self.sequence += 1;
         let first_pending = self.draw_first_pending();
-        let command = self.command(ask, first_pending);
-        let may_give_up = self.give_ups > 0;
-        let applied = match self.write(&command, may_give_up).await {
+        let command = self.command(invocation, first_pending);
+        let may_abandon = self.abandons_left > 0;
+        let applied = match self.write(&command, may_abandon).await {
             Err(()) => return Answer::Wrong,
             Ok(None) => {
-                self.give_ups -= 1;
-                return Answer::GivenUp;
+                self.abandons_left -= 1;
+                return Answer::Abandoned;
             }
             Ok(Some(applied)) => applied,
         };
-        if self.line.rng.below(8) == 0 && !self.is_repeated(&command, applied).await {
+        if self.connection.rng.below(8) == 0 && !self.is_repeated(&command, applied).await {
             return Answer::Wrong;
         }
-        match Told::of(applied) {
-            Some(told) => Answer::Told(told),
+        match Response::of(applied) {
+            Some(response) => Answer::Response(response),
             None => self.wrong(format!("a write of one key, and {applied:?} came")),
         }
     }
 
     /// Sends a write again, and checks for an equal result.
     async fn is_repeated(&mut self, command: &[u8], applied: Applied) -> bool {
-        self.line.common.tally.borrow_mut().repeats += 1;
+        self.connection.common.counters.borrow_mut().repeats += 1;
         match self.write(command, false).await {
-            Ok(Some(again)) if again == applied || self.line.common.histories_only => true,
+            Ok(Some(again)) if again == applied || self.connection.common.histories_only => true,
             Ok(again) => {
                 self.fail(format!("a write has the results {applied:?} and {again:?}"));
                 false
@@ -285,31 +299,33 @@ impl Client {
 
     /// The first write whose result the session has to keep.
     fn draw_first_pending(&mut self) -> u64 {
-        let pending_max = self.line.common.scenario.pending_max;
-        let kept = if pending_max > 1 { self.line.rng.below(pending_max) } else { 0 };
+        let pending_max = self.connection.common.scenario.pending_max;
+        let kept = if pending_max > 1 { self.connection.rng.below(pending_max) } else { 0 };
         self.sequence.saturating_sub(kept).max(1)
     }
 
-    fn command(&self, ask: &Ask, first_pending: u64) -> Vec<u8> {
-        let (key, tag, expects) = match ask {
-            Ask::Put { key, tag } => (*key, tag.as_str(), &Expects::Absent),
-            Ask::Delete { key } => (*key, "", &Expects::Absent),
-            Ask::Cas { key, expected, tag } => (*key, tag.as_str(), expected),
-            Ask::CasDelete { key, expected } => (*key, "", expected),
-            Ask::Get { .. } | Ask::Scan { .. } => unreachable!("reads are no commands"),
+    fn command(&self, invocation: &Invocation, first_pending: u64) -> Vec<u8> {
+        let (key, tag, expectation) = match invocation {
+            Invocation::Put { key, tag } => (*key, tag.as_str(), &Expectation::Absent),
+            Invocation::Delete { key } => (*key, "", &Expectation::Absent),
+            Invocation::Cas { key, expected, tag } => (*key, tag.as_str(), expected),
+            Invocation::CasDelete { key, expected } => (*key, "", expected),
+            Invocation::Get { .. } | Invocation::Scan { .. } => {
+                unreachable!("reads are no commands")
+            }
         };
         let (name, new) = (key_of(key), value_of(tag));
-        let old = if let Expects::Tag(tag) = expects { value_of(tag) } else { Vec::new() };
+        let old = if let Expectation::Tag(tag) = expectation { value_of(tag) } else { Vec::new() };
         let (key, value) = (&name[..], &new[..]);
-        let expected = match expects {
-            Expects::Absent => Expected::Absent,
-            Expects::Revision(revision) => Expected::Revision(*revision),
-            Expects::Tag(_) => Expected::Value(&old),
+        let expected = match expectation {
+            Expectation::Absent => Expected::Absent,
+            Expectation::Revision(revision) => Expected::Revision(*revision),
+            Expectation::Tag(_) => Expected::Value(&old),
         };
-        let op = match ask {
-            Ask::Put { .. } => Op::Put { key, value },
-            Ask::Cas { .. } => Op::Cas { key, expected, value },
-            Ask::CasDelete { .. } => Op::CasDelete { key, expected },
+        let op = match invocation {
+            Invocation::Put { .. } => Op::Put { key, value },
+            Invocation::Cas { .. } => Op::Cas { key, expected, value },
+            Invocation::CasDelete { .. } => Op::CasDelete { key, expected },
             _ => Op::Delete { key },
         };
         let (session, sequence) = (self.session, self.sequence);
@@ -319,10 +335,10 @@ impl Client {
     }
 
     /// Sends a command until a result arrives, or the client abandons the write: `Ok(None)`.
-    async fn write(&mut self, command: &[u8], may_give_up: bool) -> Result<Option<Applied>, ()> {
+    async fn write(&mut self, command: &[u8], may_abandon: bool) -> Result<Option<Applied>, ()> {
         loop {
-            let Some(reply) = self.line.attempt(methods::WRITE, command).await else {
-                if may_give_up && self.line.rng.below(3) == 0 {
+            let Some(reply) = self.connection.attempt(methods::WRITE, command).await else {
+                if may_abandon && self.connection.rng.below(3) == 0 {
                     return Ok(None);
                 }
                 continue;
@@ -330,7 +346,7 @@ impl Client {
             match WriteReply::decode(&reply) {
                 Ok(WriteReply::Applied(applied)) => return Ok(Some(applied)),
                 Ok(WriteReply::Refused(refusal)) => {
-                    if self.line.heed(&refusal).await == Next::Wrong {
+                    if self.connection.handle_refusal(&refusal).await == AfterRefusal::Wrong {
                         self.fail(format!("a write was refused: {refusal}"));
                         return Err(());
                     }
@@ -349,6 +365,6 @@ impl Client {
     }
 
     fn fail(&self, what: String) {
-        self.line.common.fail(format!("client {}: {what}", self.number));
+        self.connection.common.fail(format!("client {}: {what}", self.number));
     }
 }

@@ -22,21 +22,21 @@ pub(crate) struct Common {
     pub(crate) violation: RefCell<Option<String>>,
     /// Clients with operations left.
     pub(crate) clients_busy: Cell<u32>,
-    pub(crate) tally: RefCell<Tally>,
+    pub(crate) counters: RefCell<Counters>,
 }
 
 /// Counters for the report.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     pub(crate) attempts: u64,
     pub(crate) attempts_failed: u64,
     pub(crate) refusals: u64,
     pub(crate) repeats: u64,
     pub(crate) stale_reads: u64,
-    pub(crate) given_up: u64,
+    pub(crate) abandoned: u64,
     /// Operations of the store's own client.
-    pub(crate) product_operations: u64,
-    pub(crate) wipes: u64,
+    pub(crate) kv_client_operations: u64,
+    pub(crate) disks_lost: u64,
     pub(crate) transfers: u64,
     pub(crate) nodes_added: u64,
     pub(crate) nodes_removed: u64,

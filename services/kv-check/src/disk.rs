@@ -82,7 +82,7 @@ impl SimDisk {
     }
 
     /// Ends stalls: from now on every sync takes the usual time.
-    pub(crate) fn calm(&self) {
+    pub(crate) fn end_stalls(&self) {
         self.0.borrow_mut().config.stall = Probability::NEVER;
     }
 
@@ -155,7 +155,7 @@ impl Disk {
                 self.durable = batch.number;
                 self.kept.write(batch);
             }
-            Work::Checkpoint(checkpoint) => self.kept.shorten(checkpoint),
+            Work::Checkpoint(checkpoint) => self.kept.apply_checkpoint(checkpoint),
         }
     }
 
@@ -187,7 +187,7 @@ impl Kept {
         }
     }
 
-    fn shorten(&mut self, checkpoint: Checkpoint) {
+    fn apply_checkpoint(&mut self, checkpoint: Checkpoint) {
         self.entries.retain(|entry| entry.index > checkpoint.index);
         self.checkpoint = Some(checkpoint);
     }

@@ -10,19 +10,19 @@ use serde::Serialize;
 /// An operation, as requested. Keys are numbers, values are represented by their tags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum Ask {
+pub(crate) enum Invocation {
     Get { key: u8 },
     Put { key: u8, tag: String },
     Delete { key: u8 },
-    Cas { key: u8, expected: Expects, tag: String },
-    CasDelete { key: u8, expected: Expects },
+    Cas { key: u8, expected: Expectation, tag: String },
+    CasDelete { key: u8, expected: Expectation },
     Scan { from: u8, until: u8, max: u32 },
 }
 
 /// The expectation of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Expects {
+pub(crate) enum Expectation {
     Absent,
     Revision(u64),
     Tag(String),
@@ -39,7 +39,7 @@ pub(crate) struct Found {
 /// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Told {
+pub(crate) enum Response {
     /// The existing keys among the requested ones.
     Found(Vec<Found>),
     /// The write took effect at this index; `was_there` if the key existed before.
@@ -51,7 +51,7 @@ pub(crate) enum Told {
 /// The end of an operation of the store's own client, which may fail.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
-    Told(Told),
+    Answered(Response),
     /// The operation certainly had no effect, and will not have one.
     Failed,
     /// The operation may have taken effect, or may do so later.
@@ -66,8 +66,8 @@ pub(crate) struct Operation {
     pub(crate) call: u64,
     /// The number of its end event. Without an end, the operation may take effect at any time after the call, or never.
     pub(crate) end: Option<u64>,
-    pub(crate) ask: Ask,
-    pub(crate) told: Option<Told>,
+    pub(crate) invocation: Invocation,
+    pub(crate) response: Option<Response>,
 }
 
 /// All operations of a run.
@@ -76,25 +76,25 @@ pub(crate) struct History {
     pub(crate) operations: Vec<Operation>,
     events: u64,
     /// Tags of requested writes, with their keys.
-    asked: BTreeMap<String, u8>,
+    requested: BTreeMap<String, u8>,
     /// The write of each index: key and tag.
     writers: BTreeMap<u64, (u8, String)>,
     indices: BTreeMap<String, u64>,
     /// The highest index in an answer; and the highest written or read index of every key.
-    told_max: u64,
-    floors: BTreeMap<u8, u64>,
-    /// The values of `told_max` and `floors` at the call of each open operation.
+    answered_max: u64,
+    least_revisions: BTreeMap<u8, u64>,
+    /// The values of `answered_max` and `least_revisions` at the call of each open operation.
     begun: BTreeMap<usize, (u64, BTreeMap<u8, u64>)>,
     /// Operations that certainly had no effect, and the tags of their writes.
     failed: BTreeSet<usize>,
     failed_tags: BTreeSet<String>,
 }
 
-impl Ask {
+impl Invocation {
     /// The key that the operation sets, and the tag of the value.
     fn sets(&self) -> Option<(u8, &str)> {
         match self {
-            Ask::Put { key, tag } | Ask::Cas { key, tag, .. } => Some((*key, tag)),
+            Invocation::Put { key, tag } | Invocation::Cas { key, tag, .. } => Some((*key, tag)),
             _ => None,
         }
     }
@@ -102,16 +102,16 @@ impl Ask {
 
 impl End {
     /// Converts a result of the store's own client.
-    pub(crate) fn of(result: Result<Told, KvError>) -> Self {
+    pub(crate) fn of(result: Result<Response, KvError>) -> Self {
         match result {
-            Ok(told) => End::Told(told),
+            Ok(response) => End::Answered(response),
             Err(error) if error.certainty() == Certainty::NotApplied => End::Failed,
             Err(_) => End::Unknown,
         }
     }
 }
 
-impl Told {
+impl Response {
     /// Converts the result of a write; `None` for results of batches and session openings.
     pub(crate) fn of(applied: Applied) -> Option<Self> {
         let index = applied.index;
@@ -129,14 +129,14 @@ impl Told {
 
 impl History {
     /// Records the call of an operation.
-    pub(crate) fn begin(&mut self, client: u32, ask: Ask) -> usize {
+    pub(crate) fn begin(&mut self, client: u32, invocation: Invocation) -> usize {
         let call = self.next_event();
-        if let Some((key, tag)) = ask.sets() {
-            self.asked.insert(tag.to_owned(), key);
+        if let Some((key, tag)) = invocation.sets() {
+            self.requested.insert(tag.to_owned(), key);
         }
-        self.operations.push(Operation { client, call, end: None, ask, told: None });
+        self.operations.push(Operation { client, call, end: None, invocation, response: None });
         let id = self.operations.len() - 1;
-        self.begun.insert(id, (self.told_max, self.floors.clone()));
+        self.begun.insert(id, (self.answered_max, self.least_revisions.clone()));
         id
     }
 
@@ -144,24 +144,24 @@ impl History {
     ///
     /// # Errors
     /// The contradiction between the answer and earlier answers.
-    pub(crate) fn end(&mut self, id: usize, told: Told) -> Result<(), String> {
+    pub(crate) fn end(&mut self, id: usize, response: Response) -> Result<(), String> {
         let end = self.next_event();
-        let (told_max, floors) = self.begun.remove(&id).expect("it has begun");
+        let (answered_max, least_revisions) = self.begun.remove(&id).expect("it has begun");
         let operation = &mut self.operations[id];
         operation.end = Some(end);
-        operation.told = Some(told.clone());
-        let ask = operation.ask.clone();
-        match &told {
-            Told::Found(found) => self.check_found(found, &floors)?,
-            Told::Changed { index, .. } | Told::Mismatch { index, .. } => {
-                if *index <= told_max {
+        operation.response = Some(response.clone());
+        let invocation = operation.invocation.clone();
+        match &response {
+            Response::Found(found) => self.check_found(found, &least_revisions)?,
+            Response::Changed { index, .. } | Response::Mismatch { index, .. } => {
+                if *index <= answered_max {
                     return Err(format!(
-                        "{ask:?} took effect at {index}, after {told_max} had been answered"
+                        "{invocation:?} took effect at {index}, after {answered_max} had been answered"
                     ));
                 }
             }
         }
-        self.learn(&ask, &told)
+        self.learn(&invocation, &response)
     }
 
     /// Records the end of an operation that certainly had no effect.
@@ -171,7 +171,7 @@ impl History {
     pub(crate) fn fail(&mut self, id: usize) -> Result<(), String> {
         self.begun.remove(&id);
         self.failed.insert(id);
-        let Some((_, tag)) = self.operations[id].ask.sets() else { return Ok(()) };
+        let Some((_, tag)) = self.operations[id].invocation.sets() else { return Ok(()) };
         if let Some(index) = self.indices.get(tag) {
             return Err(format!("{tag} is said not to be written, and is, at {index}"));
         }
@@ -199,38 +199,45 @@ impl History {
         all.filter(|(id, _)| !self.failed.contains(id)).map(|(_, operation)| operation).collect()
     }
 
-    fn check_found(&self, found: &[Found], floors: &BTreeMap<u8, u64>) -> Result<(), String> {
+    fn check_found(
+        &self,
+        found: &[Found],
+        least_revisions: &BTreeMap<u8, u64>,
+    ) -> Result<(), String> {
         for Found { key, revision, .. } in found {
-            let floor = floors.get(key).copied().unwrap_or(0);
-            if *revision < floor {
+            let least = least_revisions.get(key).copied().unwrap_or(0);
+            if *revision < least {
                 return Err(format!(
-                    "key {key} was read at revision {revision}, after {floor} had been answered"
+                    "key {key} was read at revision {revision}, after {least} had been answered"
                 ));
             }
         }
         Ok(())
     }
 
-    fn learn(&mut self, ask: &Ask, told: &Told) -> Result<(), String> {
-        match (ask, told) {
-            (_, Told::Found(found)) => {
+    fn learn(&mut self, invocation: &Invocation, response: &Response) -> Result<(), String> {
+        match (invocation, response) {
+            (_, Response::Found(found)) => {
                 for Found { key, tag, revision } in found {
                     self.note_write(*key, tag, *revision)?;
                 }
             }
-            (Ask::Put { key, tag } | Ask::Cas { key, tag, .. }, Told::Changed { index, .. }) => {
+            (
+                Invocation::Put { key, tag } | Invocation::Cas { key, tag, .. },
+                Response::Changed { index, .. },
+            ) => {
                 self.note_write(*key, tag, *index)?;
             }
             (
-                Ask::Delete { key } | Ask::CasDelete { key, .. },
-                Told::Changed { index, was_there: true },
+                Invocation::Delete { key } | Invocation::CasDelete { key, .. },
+                Response::Changed { index, was_there: true },
             ) => {
-                self.raise_floor(*key, *index);
+                self.raise_least_revision(*key, *index);
             }
             _ => {}
         }
-        if let Told::Changed { index, .. } | Told::Mismatch { index, .. } = told {
-            self.told_max = self.told_max.max(*index);
+        if let Response::Changed { index, .. } | Response::Mismatch { index, .. } = response {
+            self.answered_max = self.answered_max.max(*index);
         }
         Ok(())
     }
@@ -249,16 +256,16 @@ impl History {
         if known != index {
             return Err(format!("{tag} was applied twice: at {known} and at {index}"));
         }
-        if self.asked.get(tag) != Some(&key) {
+        if self.requested.get(tag) != Some(&key) {
             return Err(format!("key {key} has a value that nobody wrote: {tag}"));
         }
-        self.raise_floor(key, index);
+        self.raise_least_revision(key, index);
         Ok(())
     }
 
-    fn raise_floor(&mut self, key: u8, index: u64) {
-        let floor = self.floors.entry(key).or_default();
-        *floor = index.max(*floor);
+    fn raise_least_revision(&mut self, key: u8, index: u64) {
+        let least = self.least_revisions.entry(key).or_default();
+        *least = index.max(*least);
     }
 
     fn next_event(&mut self) -> u64 {
@@ -271,16 +278,16 @@ impl History {
 mod tests {
     use super::*;
 
-    fn put(tag: &str) -> Ask {
-        Ask::Put { key: 1, tag: tag.to_owned() }
+    fn put(tag: &str) -> Invocation {
+        Invocation::Put { key: 1, tag: tag.to_owned() }
     }
 
-    fn changed(index: u64) -> Told {
-        Told::Changed { index, was_there: false }
+    fn changed(index: u64) -> Response {
+        Response::Changed { index, was_there: false }
     }
 
-    fn found(tag: &str, revision: u64) -> Told {
-        Told::Found(vec![Found { key: 1, tag: tag.to_owned(), revision }])
+    fn found(tag: &str, revision: u64) -> Response {
+        Response::Found(vec![Found { key: 1, tag: tag.to_owned(), revision }])
     }
 
     #[test]
@@ -288,10 +295,10 @@ mod tests {
         let mut history = History::default();
         let first = history.begin(1, put("a"));
         history.end(first, changed(5)).unwrap();
-        let early = history.begin(2, Ask::Get { key: 1 });
+        let early = history.begin(2, Invocation::Get { key: 1 });
         let second = history.begin(1, put("b"));
         history.end(second, changed(6)).unwrap();
-        let late = history.begin(2, Ask::Get { key: 1 });
+        let late = history.begin(2, Invocation::Get { key: 1 });
         assert_eq!(history.end(early, found("a", 5)), Ok(()));
         assert!(history.end(late, found("a", 5)).unwrap_err().contains("after 6"));
     }
@@ -310,8 +317,10 @@ mod tests {
         for is_seen_before in [true, false] {
             let mut history = History::default();
             let write = history.begin(1, put("a"));
-            let (early, late) =
-                (history.begin(2, Ask::Get { key: 1 }), history.begin(3, Ask::Get { key: 1 }));
+            let (early, late) = (
+                history.begin(2, Invocation::Get { key: 1 }),
+                history.begin(3, Invocation::Get { key: 1 }),
+            );
             if is_seen_before {
                 history.end(early, found("a", 5)).unwrap();
                 assert!(history.fail(write).unwrap_err().contains("at 5"));
@@ -325,15 +334,15 @@ mod tests {
     #[test]
     fn end__a_value_that_nobody_wrote_to_the_key_is_found() {
         let mut history = History::default();
-        let write = history.begin(1, Ask::Put { key: 2, tag: "a".to_owned() });
-        let reads = [1, 2, 3].map(|client| history.begin(client, Ask::Get { key: 1 }));
+        let write = history.begin(1, Invocation::Put { key: 2, tag: "a".to_owned() });
+        let reads = [1, 2, 3].map(|client| history.begin(client, Invocation::Get { key: 1 }));
         assert!(history.end(reads[0], found("a", 5)).unwrap_err().contains("nobody"));
         assert!(history.end(reads[1], found("b", 6)).unwrap_err().contains("nobody"));
         assert_eq!(
             history.end(write, changed(7)),
             Err("a was applied twice: at 5 and at 7".into())
         );
-        assert_eq!(history.end(reads[2], Told::Found(vec![])), Ok(()));
+        assert_eq!(history.end(reads[2], Response::Found(vec![])), Ok(()));
     }
 
     #[test]
@@ -352,9 +361,9 @@ mod tests {
         let mut history = History::default();
         let first = history.begin(1, put("a"));
         history.end(first, changed(5)).unwrap();
-        let read = history.begin(2, Ask::Get { key: 1 });
+        let read = history.begin(2, Invocation::Get { key: 1 });
         assert!(history.end(read, found("a", 7)).unwrap_err().contains("twice"));
-        let read = history.begin(2, Ask::Get { key: 1 });
+        let read = history.begin(2, Invocation::Get { key: 1 });
         assert!(history.end(read, found("b", 5)).unwrap_err().contains("index 5"));
     }
 }

@@ -19,8 +19,8 @@
 //! | `scenario`, `nemesis` | the parameters of a seed, and the plan of faults |
 //! | `world`, `node` | the nodes, and the run from the first operation to the last check |
 //! | `disk` | a log store that loses unsynced data |
-//! | `client`, `line`, `operator` | callers of the store's methods |
-//! | `product`, `operation`, `script` | users of the store's own client, here and in `chaos` |
+//! | `client`, `connection`, `operator` | callers of the store's methods |
+//! | `kv_client`, `operation`, `script` | users of the store's own client, here and in `chaos` |
 //! | `history`, `observer` | rules for answers to clients, and for replicas |
 //! | `linearizable` | the interface to porcupine |
 //! | `runner` | seeds, one or many |
@@ -32,10 +32,11 @@
 mod chaos;
 mod client;
 mod common;
+mod connection;
 mod disk;
 mod history;
+mod kv_client;
 mod latency;
-mod line;
 mod linearizable;
 mod logger;
 mod nemesis;
@@ -43,7 +44,6 @@ mod node;
 mod observer;
 mod operation;
 mod operator;
-mod product;
 mod runner;
 mod scenario;
 mod script;

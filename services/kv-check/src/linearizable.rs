@@ -118,32 +118,32 @@ impl Drop for Checker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Ask, Expects, Found, Told};
+    use crate::history::{Expectation, Found, Invocation, Response};
 
-    fn put(tag: &str) -> Ask {
-        Ask::Put { key: 1, tag: tag.to_owned() }
+    fn put(tag: &str) -> Invocation {
+        Invocation::Put { key: 1, tag: tag.to_owned() }
     }
 
-    fn changed(index: u64, was_there: bool) -> Told {
-        Told::Changed { index, was_there }
+    fn changed(index: u64, was_there: bool) -> Response {
+        Response::Changed { index, was_there }
     }
 
-    fn found(tag: &str, revision: u64) -> Told {
-        Told::Found(vec![Found { key: 1, tag: tag.to_owned(), revision }])
+    fn found(tag: &str, revision: u64) -> Response {
+        Response::Found(vec![Found { key: 1, tag: tag.to_owned(), revision }])
     }
 
     /// The verdicts on consecutive operations, without and with scans; operations without a result stay open.
-    fn verdict(operations: &[(Ask, Option<Told>)]) -> Option<[Verdict; 2]> {
+    fn verdict(operations: &[(Invocation, Option<Response>)]) -> Option<[Verdict; 2]> {
         let Some(mut checker) = Checker::start() else {
             petrel_skip::skip(petrel_skip::Need::Go, program().as_ref().unwrap_err());
             return None;
         };
         let mut history = History::default();
-        for (client, (ask, told)) in (1..).zip(operations) {
-            let id = history.begin(client, ask.clone());
-            if let Some(told) = told {
+        for (client, (invocation, response)) in (1..).zip(operations) {
+            let id = history.begin(client, invocation.clone());
+            if let Some(response) = response {
                 // Other tests cover these rules.
-                let _ = history.end(id, told.clone());
+                let _ = history.end(id, response.clone());
             }
         }
         Some([false, true].map(|has_scans| checker.check(&history, has_scans).unwrap()))
@@ -151,19 +151,19 @@ mod tests {
 
     #[test]
     fn check__a_history_in_order_is_fine() {
-        let cas = |revision| Ask::Cas {
+        let cas = |revision| Invocation::Cas {
             key: 1,
-            expected: Expects::Revision(revision),
+            expected: Expectation::Revision(revision),
             tag: "b".to_owned(),
         };
         let verdict = verdict(&[
-            (Ask::Get { key: 1 }, Some(Told::Found(vec![]))),
+            (Invocation::Get { key: 1 }, Some(Response::Found(vec![]))),
             (put("a"), Some(changed(5, false))),
-            (cas(4), Some(Told::Mismatch { index: 6, revision: 5 })),
+            (cas(4), Some(Response::Mismatch { index: 6, revision: 5 })),
             (cas(5), Some(changed(7, true))),
-            (Ask::Get { key: 1 }, Some(found("b", 7))),
-            (Ask::Delete { key: 1 }, Some(changed(8, true))),
-            (Ask::Get { key: 1 }, Some(Told::Found(vec![]))),
+            (Invocation::Get { key: 1 }, Some(found("b", 7))),
+            (Invocation::Delete { key: 1 }, Some(changed(8, true))),
+            (Invocation::Get { key: 1 }, Some(Response::Found(vec![]))),
         ]);
         assert!(verdict.is_none_or(|verdict| verdict == [Verdict::Ok; 2]));
     }
@@ -173,16 +173,16 @@ mod tests {
         let open = (put("a"), None);
         let later = [
             open.clone(),
-            (Ask::Get { key: 1 }, Some(Told::Found(vec![]))),
+            (Invocation::Get { key: 1 }, Some(Response::Found(vec![]))),
             (put("b"), Some(changed(5, false))),
-            (Ask::Get { key: 1 }, Some(found("a", 9))),
+            (Invocation::Get { key: 1 }, Some(found("a", 9))),
         ];
         assert!(verdict(&later).is_none_or(|verdict| verdict == [Verdict::Ok; 2]));
         let twice = [
             open,
-            (Ask::Get { key: 1 }, Some(found("a", 4))),
+            (Invocation::Get { key: 1 }, Some(found("a", 4))),
             (put("b"), Some(changed(5, true))),
-            (Ask::Get { key: 1 }, Some(found("a", 9))),
+            (Invocation::Get { key: 1 }, Some(found("a", 9))),
         ];
         assert!(verdict(&twice).is_none_or(|verdict| verdict == [Verdict::Illegal; 2]));
     }
@@ -192,11 +192,13 @@ mod tests {
         let old = [
             (put("a"), Some(changed(5, false))),
             (put("b"), Some(changed(6, true))),
-            (Ask::Get { key: 1 }, Some(found("a", 5))),
+            (Invocation::Get { key: 1 }, Some(found("a", 5))),
         ];
         assert!(verdict(&old).is_none_or(|verdict| verdict == [Verdict::Illegal; 2]));
-        let lost =
-            [(put("a"), Some(changed(5, false))), (Ask::Get { key: 1 }, Some(Told::Found(vec![])))];
+        let lost = [
+            (put("a"), Some(changed(5, false))),
+            (Invocation::Get { key: 1 }, Some(Response::Found(vec![]))),
+        ];
         assert!(verdict(&lost).is_none_or(|verdict| verdict == [Verdict::Illegal; 2]));
     }
 
@@ -204,12 +206,14 @@ mod tests {
     fn check__a_scan_is_of_one_moment() {
         let put = |key: u8, index| {
             let tag = format!("{key}.{index}");
-            let ask = Ask::Put { key, tag: tag.clone() };
-            ((ask, Some(changed(index, false))), Found { key, tag, revision: index })
+            let invocation = Invocation::Put { key, tag: tag.clone() };
+            ((invocation, Some(changed(index, false))), Found { key, tag, revision: index })
         };
         let ((first, one), (second, two)) = (put(1, 5), put(2, 6));
-        let scan = |found| (Ask::Scan { from: 0, until: 5, max: 9 }, Some(Told::Found(found)));
-        let check = |operations: &[(Ask, Option<Told>)]| verdict(operations).map(|[_, all]| all);
+        let scan =
+            |found| (Invocation::Scan { from: 0, until: 5, max: 9 }, Some(Response::Found(found)));
+        let check =
+            |operations: &[(Invocation, Option<Response>)]| verdict(operations).map(|[_, all]| all);
         let whole = [first.clone(), second.clone(), scan(vec![one.clone(), two.clone()])];
         assert!(check(&whole).is_none_or(|verdict| verdict == Verdict::Ok));
         let torn = [first, second, scan(vec![two])];

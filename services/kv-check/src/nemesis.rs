@@ -8,23 +8,23 @@ use crate::scenario::Scenario;
 
 /// A fault action.
 #[derive(Clone, Debug)]
-pub(crate) enum Deed {
+pub(crate) enum FaultAction {
     Network(Action),
     /// Restores the usual link faults.
     Restore,
     Pause {
-        whom: Whom,
+        target: FaultTarget,
         for_ns: u64,
     },
     /// A node goes down, and returns with or without its disk.
     Crash {
-        whom: Whom,
-        death: CrashKind,
+        target: FaultTarget,
+        crash_kind: CrashKind,
         down_ns: u64,
-        is_wiped: bool,
+        loses_disk: bool,
     },
     /// All nodes go down at once, and return with their disks.
-    Blackout {
+    PowerLossOfAll {
         down_ns: u64,
     },
     /// The leader is cut off from all other nodes, but not from clients, for a time.
@@ -33,12 +33,12 @@ pub(crate) enum Deed {
     },
     /// The threads of a node stall within their next turn.
     Stall {
-        whom: Whom,
+        target: FaultTarget,
         after: u64,
         for_ns: u64,
     },
     /// The leader is cut off as by `Isolate`, and stalls some time later.
-    Ambush {
+    IsolateAndStall {
         cut_ns: u64,
         stall_in_ns: u64,
         after: u64,
@@ -53,7 +53,7 @@ pub(crate) enum Deed {
 
 /// The target of a fault.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Whom {
+pub(crate) enum FaultTarget {
     Leader,
     Host(HostId),
 }
@@ -63,71 +63,81 @@ const STEPS_MAX: u64 = 24;
 
 /// The fault actions, in order of time. Stalls have their own random numbers, which leaves worlds without stalls
 /// unchanged.
-pub(crate) fn plan(scenario: &Scenario, rng: &mut Rng, stalls: &mut Rng) -> Vec<(u64, Deed)> {
-    let mut deeds = Vec::new();
-    for _ in 0..scenario.troubles {
+pub(crate) fn plan(
+    scenario: &Scenario,
+    rng: &mut Rng,
+    stalls: &mut Rng,
+) -> Vec<(u64, FaultAction)> {
+    let mut faults = Vec::new();
+    for _ in 0..scenario.fault_count {
         let at_ns = rng.below(scenario.active_ns);
-        add_trouble(scenario, rng, at_ns, &mut deeds);
+        add_fault(scenario, rng, at_ns, &mut faults);
     }
     for _ in 0..scenario.stalls.count {
-        deeds.push((stalls.below(scenario.active_ns), draw_stall(scenario, stalls)));
+        faults.push((stalls.below(scenario.active_ns), draw_stall(scenario, stalls)));
     }
-    deeds.sort_by_key(|(at_ns, _)| *at_ns);
-    deeds
+    faults.sort_by_key(|(at_ns, _)| *at_ns);
+    faults
 }
 
-fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(u64, Deed)>) {
+fn add_fault(scenario: &Scenario, rng: &mut Rng, at_ns: u64, faults: &mut Vec<(u64, FaultAction)>) {
     // From a fraction of an election timeout to several of them.
     let for_ns = (scenario.election_ns() >> rng.below(5)) * rng.between(1, 6);
     let kind = rng.below(20);
-    if scenario.has_scouts() && kind < 5 {
+    if scenario.reads_stale_leaders() && kind < 5 {
         let for_ns = scenario.election_ns() * rng.between(2, 5);
-        deeds.push((at_ns, Deed::Isolate { for_ns }));
+        faults.push((at_ns, FaultAction::Isolate { for_ns }));
         return;
     }
     match kind {
-        0..5 => add_partition(scenario, rng, at_ns, for_ns, deeds),
-        5..7 => deeds.push((at_ns, Deed::Pause { whom: draw_whom(scenario, rng), for_ns })),
-        7..12 => {
-            let death = if rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
-            let (whom, is_wiped) = (draw_whom(scenario, rng), rng.below(4) == 0);
-            deeds.push((at_ns, Deed::Crash { whom, death, down_ns: for_ns, is_wiped }));
+        0..5 => add_partition(scenario, rng, at_ns, for_ns, faults),
+        5..7 => {
+            faults.push((at_ns, FaultAction::Pause { target: draw_target(scenario, rng), for_ns }))
         }
-        12 => deeds.push((at_ns, Deed::Blackout { down_ns: for_ns })),
-        13..15 => deeds.push((at_ns, Deed::Transfer)),
-        15..17 => deeds.push((at_ns, Deed::Grow)),
-        17 => deeds.push((at_ns, Deed::Shrink)),
+        7..12 => {
+            let crash_kind =
+                if rng.below(2) == 0 { CrashKind::Killed } else { CrashKind::PowerLoss };
+            let (target, loses_disk) = (draw_target(scenario, rng), rng.below(4) == 0);
+            faults.push((
+                at_ns,
+                FaultAction::Crash { target, crash_kind, down_ns: for_ns, loses_disk },
+            ));
+        }
+        12 => faults.push((at_ns, FaultAction::PowerLossOfAll { down_ns: for_ns })),
+        13..15 => faults.push((at_ns, FaultAction::Transfer)),
+        15..17 => faults.push((at_ns, FaultAction::Grow)),
+        17 => faults.push((at_ns, FaultAction::Shrink)),
         _ => {
             let host = HostId(rng.below(u64::from(scenario.hosts())) as u16);
             let links = if rng.below(2) == 0 { LinkSet::All } else { LinkSet::Host(host) };
             let plan = heavy_loss(rng);
-            deeds.push((at_ns, Deed::Network(Action::Faults { links, plan })));
-            deeds.push((at_ns + for_ns, Deed::Restore));
+            faults.push((at_ns, FaultAction::Network(Action::Faults { links, plan })));
+            faults.push((at_ns + for_ns, FaultAction::Restore));
         }
     }
 }
 
 /// Draws a stall, from a microsecond to some election timeouts. Every second stall comes directly after the reading of
 /// the clock.
-fn draw_stall(scenario: &Scenario, rng: &mut Rng) -> Deed {
+fn draw_stall(scenario: &Scenario, rng: &mut Rng) -> FaultAction {
     let election_ns = scenario.election_ns();
     let after = if rng.below(2) == 0 { 1 } else { rng.between(2, STEPS_MAX) };
-    if scenario.stalls.hunts_leaders && rng.below(2) == 0 {
+    if scenario.stalls.targets_leaders && rng.below(2) == 0 {
         let stall_in_ns = rng.below(election_ns);
         let stall_ns = rng.between(election_ns, 6 * election_ns);
         let cut_ns = stall_in_ns + stall_ns + rng.below(election_ns);
-        return Deed::Ambush { cut_ns, stall_in_ns, after, stall_ns };
+        return FaultAction::IsolateAndStall { cut_ns, stall_in_ns, after, stall_ns };
     }
     let most = rng.between(10, u64::from((4 * election_ns).ilog2()));
     let for_ns = rng.between(1_000, 1 << most);
-    Deed::Stall { whom: draw_whom(scenario, rng), after, for_ns }
+    FaultAction::Stall { target: draw_target(scenario, rng), after, for_ns }
 }
 
-fn draw_whom(scenario: &Scenario, rng: &mut Rng) -> Whom {
+fn draw_target(scenario: &Scenario, rng: &mut Rng) -> FaultTarget {
     if rng.below(2) == 0 {
-        return Whom::Leader;
+        return FaultTarget::Leader;
     }
-    Whom::Host(HostId(rng.below(u64::from(scenario.replica_hosts())) as u16))
+    FaultTarget::Host(HostId(rng.below(u64::from(scenario.replica_hosts())) as u16))
 }
 
 /// Adds a partition into two sides, symmetric or one-way. With a bridge, a host on neither side reaches both.
@@ -136,7 +146,7 @@ fn add_partition(
     rng: &mut Rng,
     at_ns: u64,
     for_ns: u64,
-    deeds: &mut Vec<(u64, Deed)>,
+    faults: &mut Vec<(u64, FaultAction)>,
 ) {
     let alone = rng.below(u64::from(scenario.replica_hosts())) as u16;
     let bridge = (rng.below(4) == 0)
@@ -153,7 +163,7 @@ fn add_partition(
         std::mem::swap(&mut from, &mut to);
     }
     let one_way = rng.below(3) == 0;
-    deeds.push((at_ns, Deed::Network(Action::Partition { from, to, one_way, for_ns })));
+    faults.push((at_ns, FaultAction::Network(Action::Partition { from, to, one_way, for_ns })));
 }
 
 fn heavy_loss(rng: &mut Rng) -> FaultPlan {

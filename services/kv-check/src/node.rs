@@ -83,9 +83,9 @@ impl ReplicaNode {
             return;
         }
         let mut observer = self.common.observer.borrow_mut();
-        let looked = observer.look(&mut self.seen, &self.status, &self.replica);
+        let observed = observer.observe(&mut self.seen, &self.status, &self.replica);
         drop(observer);
-        looked.unwrap_or_else(|what| self.common.fail(what));
+        observed.unwrap_or_else(|what| self.common.fail(what));
     }
 }
 

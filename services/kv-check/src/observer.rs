@@ -28,7 +28,7 @@ impl Observer {
     ///
     /// # Errors
     /// The broken rule.
-    pub(crate) fn look(
+    pub(crate) fn observe(
         &mut self,
         seen: &mut Seen,
         status: &Status,

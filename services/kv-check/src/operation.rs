@@ -5,7 +5,7 @@ use petrel_kv::client::Value;
 use petrel_kv::command::{Expected, Op};
 use petrel_kv::{KvClient, KvError};
 
-use crate::history::{Ask, Expects, Found, Told};
+use crate::history::{Expectation, Found, Invocation, Response};
 use crate::value::{tag_of, value_of};
 
 /// Maps a key's number to its name. The last byte of a name is the number's digit.
@@ -14,14 +14,14 @@ pub(crate) type KeyOf<'a> = &'a dyn Fn(u8) -> Vec<u8>;
 pub(crate) async fn perform(
     client: &KvClient,
     key_of: KeyOf<'_>,
-    ask: &Ask,
-) -> Result<Told, KvError> {
-    match ask {
-        Ask::Get { key } => {
+    invocation: &Invocation,
+) -> Result<Response, KvError> {
+    match invocation {
+        Invocation::Get { key } => {
             let found = get(client, key_of, *key, Consistency::Linearizable).await?;
-            Ok(Told::Found(found.into_iter().collect()))
+            Ok(Response::Found(found.into_iter().collect()))
         }
-        Ask::Scan { from, until, max } => scan(client, key_of, *from, *until, *max).await,
+        Invocation::Scan { from, until, max } => scan(client, key_of, *from, *until, *max).await,
         write => change(client, key_of, write).await,
     }
 }
@@ -50,7 +50,7 @@ async fn scan(
     from: u8,
     until: u8,
     max: u32,
-) -> Result<Told, KvError> {
+) -> Result<Response, KvError> {
     let until = key_of(until);
     let scan = client.scan(&key_of(from), Some(&until));
     let page = scan.limit(u64::from(max)).next_page().await?;
@@ -60,27 +60,31 @@ async fn scan(
         tag: tag_or_garbled(pair.value),
         revision: pair.revision,
     });
-    Ok(Told::Found(found.collect()))
+    Ok(Response::Found(found.collect()))
 }
 
-async fn change(client: &KvClient, key_of: KeyOf<'_>, ask: &Ask) -> Result<Told, KvError> {
-    let (key, tag, expects) = match ask {
-        Ask::Put { key, tag } => (key, Some(tag), None),
-        Ask::Delete { key } => (key, None, None),
-        Ask::Cas { key, expected, tag } => (key, Some(tag), Some(expected)),
-        Ask::CasDelete { key, expected } => (key, None, Some(expected)),
-        Ask::Get { .. } | Ask::Scan { .. } => unreachable!("reads change nothing"),
+async fn change(
+    client: &KvClient,
+    key_of: KeyOf<'_>,
+    invocation: &Invocation,
+) -> Result<Response, KvError> {
+    let (key, tag, expectation) = match invocation {
+        Invocation::Put { key, tag } => (key, Some(tag), None),
+        Invocation::Delete { key } => (key, None, None),
+        Invocation::Cas { key, expected, tag } => (key, Some(tag), Some(expected)),
+        Invocation::CasDelete { key, expected } => (key, None, Some(expected)),
+        Invocation::Get { .. } | Invocation::Scan { .. } => unreachable!("reads change nothing"),
     };
     let key = &key_of(*key)[..];
     let value = tag.map(|tag| value_of(tag)).unwrap_or_default();
-    let wanted = match expects {
-        Some(Expects::Tag(tag)) => value_of(tag),
+    let wanted = match expectation {
+        Some(Expectation::Tag(tag)) => value_of(tag),
         _ => Vec::new(),
     };
-    let expected = expects.map(|expects| match expects {
-        Expects::Absent => Expected::Absent,
-        Expects::Revision(revision) => Expected::Revision(*revision),
-        Expects::Tag(_) => Expected::Value(&wanted),
+    let expected = expectation.map(|expectation| match expectation {
+        Expectation::Absent => Expected::Absent,
+        Expectation::Revision(revision) => Expected::Revision(*revision),
+        Expectation::Tag(_) => Expected::Value(&wanted),
     });
     let value = &value[..];
     let op = match (tag.is_some(), expected) {
@@ -90,5 +94,5 @@ async fn change(client: &KvClient, key_of: KeyOf<'_>, ask: &Ask) -> Result<Told,
         (false, Some(expected)) => Op::CasDelete { key, expected },
     };
     let applied = client.write(&op).await?;
-    Told::of(applied).ok_or(KvError::Unknown { last: format!("{applied:?}") })
+    Response::of(applied).ok_or(KvError::Unknown { last: format!("{applied:?}") })
 }

@@ -8,11 +8,11 @@ use petrel_kv::api::{AdminReply, MemberChange, MemberRequest, Refusal, TransferR
 use petrel_sim::fabric::HostId;
 
 use crate::common::{address_of, node_of};
-use crate::line::Line;
+use crate::connection::Connection;
 
 /// An operator's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum OperatorRequest {
     Add(HostId),
     Remove(HostId),
     /// Tried once.
@@ -21,13 +21,13 @@ pub(crate) enum Wish {
 
 /// Requests that are waiting, running or done.
 #[derive(Debug, Default)]
-pub(crate) struct Desk {
-    pub(crate) wanted: VecDeque<Wish>,
+pub(crate) struct OperatorQueue {
+    pub(crate) wanted: VecDeque<OperatorRequest>,
     pub(crate) is_busy: bool,
-    pub(crate) done: Vec<Wish>,
+    pub(crate) done: Vec<OperatorRequest>,
 }
 
-impl Desk {
+impl OperatorQueue {
     /// Returns true if no request is waiting, running or done.
     pub(crate) fn is_clear(&self) -> bool {
         self.wanted.is_empty() && !self.is_busy && self.done.is_empty()
@@ -35,62 +35,66 @@ impl Desk {
 }
 
 /// Executes the requests in order, for ever.
-pub(crate) async fn operate(mut line: Line, desk: Rc<RefCell<Desk>>) {
+pub(crate) async fn operate(mut connection: Connection, queue: Rc<RefCell<OperatorQueue>>) {
     loop {
-        line.pause(2 * line.common.scenario.tick_ns).await;
-        let Some(wish) = desk.borrow_mut().wanted.pop_front() else { continue };
-        desk.borrow_mut().is_busy = true;
-        line.begin();
-        line.common.fabric.note(format_args!("OPERATOR wants {wish:?}"));
-        match wish {
-            Wish::Add(host) => ask_until_done(&mut line, MemberChange::Add, host).await,
-            Wish::Remove(host) => ask_until_done(&mut line, MemberChange::Remove, host).await,
-            Wish::Transfer(host) => {
-                transfer(&mut line, host).await;
+        connection.pause(2 * connection.common.scenario.tick_ns).await;
+        let Some(request) = queue.borrow_mut().wanted.pop_front() else { continue };
+        queue.borrow_mut().is_busy = true;
+        connection.begin();
+        connection.common.fabric.note(format_args!("OPERATOR wants {request:?}"));
+        match request {
+            OperatorRequest::Add(host) => {
+                ask_until_done(&mut connection, MemberChange::Add, host).await
+            }
+            OperatorRequest::Remove(host) => {
+                ask_until_done(&mut connection, MemberChange::Remove, host).await
+            }
+            OperatorRequest::Transfer(host) => {
+                transfer(&mut connection, host).await;
             }
         }
-        line.common.fabric.note(format_args!("OPERATOR has {wish:?}"));
-        let mut desk = desk.borrow_mut();
-        desk.is_busy = false;
-        desk.done.push(wish);
+        connection.common.fabric.note(format_args!("OPERATOR has {request:?}"));
+        let mut queue = queue.borrow_mut();
+        queue.is_busy = false;
+        queue.done.push(request);
     }
 }
 
-async fn ask_until_done(line: &mut Line, change: MemberChange, host: HostId) {
+async fn ask_until_done(connection: &mut Connection, change: MemberChange, host: HostId) {
     let address = address_of(host).to_string();
     let mut request = Vec::new();
     MemberRequest { change, node: node_of(host), address: &address }.encode(&mut request);
-    while !is_done(line, methods::MEMBER, &request).await {
+    while !is_done(connection, methods::MEMBER, &request).await {
         // A leader does not remove itself.
-        if change == MemberChange::Remove && line.rng.below(3) == 0 {
-            let others = u64::from(line.common.scenario.replica_hosts());
-            let other = HostId(line.rng.below(others) as u16);
+        if change == MemberChange::Remove && connection.rng.below(3) == 0 {
+            let others = u64::from(connection.common.scenario.replica_hosts());
+            let other = HostId(connection.rng.below(others) as u16);
             if other != host {
-                transfer(line, other).await;
+                transfer(connection, other).await;
             }
         }
     }
 }
 
-async fn transfer(line: &mut Line, host: HostId) -> bool {
+async fn transfer(connection: &mut Connection, host: HostId) -> bool {
     let mut request = Vec::new();
     TransferRequest { node: node_of(host) }.encode(&mut request);
-    is_done(line, methods::TRANSFER, &request).await
+    is_done(connection, methods::TRANSFER, &request).await
 }
 
-async fn is_done(line: &mut Line, method: u16, request: &[u8]) -> bool {
-    let Some(reply) = line.attempt(method, request).await else { return false };
+async fn is_done(connection: &mut Connection, method: u16, request: &[u8]) -> bool {
+    let Some(reply) = connection.attempt(method, request).await else { return false };
     match AdminReply::decode(&reply) {
         Ok(AdminReply::Done | AdminReply::NoMember) => true,
         Ok(AdminReply::Refused(refusal)) => {
             if let Refusal::Malformed(what) = refusal {
-                line.common.fail(format!("the operator's request is malformed: {what}"));
+                connection.common.fail(format!("the operator's request is malformed: {what}"));
             }
-            line.heed(&refusal).await;
+            connection.handle_refusal(&refusal).await;
             false
         }
         Err(error) => {
-            line.common.fail(error.to_string());
+            connection.common.fail(error.to_string());
             false
         }
     }

@@ -75,30 +75,30 @@ impl Runner {
 
 fn counts(world: &World) -> Vec<(&'static str, u64)> {
     let common = &world.common;
-    let (tally, fabric) = (*common.tally.borrow(), common.fabric.stats());
+    let (counters, fabric) = (*common.counters.borrow(), common.fabric.stats());
     let history = common.history.borrow();
     vec![
         ("operations", history.operations.len() as u64),
         ("operations_without_an_end", history.open() as u64),
         ("operations_failed", history.failed() as u64),
-        ("operations_of_the_product", tally.product_operations),
-        ("attempts", tally.attempts),
-        ("attempts_failed", tally.attempts_failed),
-        ("refusals", tally.refusals),
-        ("writes_repeated", tally.repeats),
-        ("writes_given_up", tally.given_up),
-        ("stale_reads", tally.stale_reads),
+        ("operations_of_kv_client", counters.kv_client_operations),
+        ("attempts", counters.attempts),
+        ("attempts_failed", counters.attempts_failed),
+        ("refusals", counters.refusals),
+        ("writes_repeated", counters.repeats),
+        ("writes_abandoned", counters.abandoned),
+        ("stale_reads", counters.stale_reads),
         ("crashes", fabric.crashes),
-        ("disks_lost", tally.wipes),
+        ("disks_lost", counters.disks_lost),
         ("partitions", fabric.partitions),
         ("pauses", fabric.pauses),
         ("stalls", fabric.stalls),
-        ("transfers", tally.transfers),
-        ("nodes_added", tally.nodes_added),
-        ("nodes_removed", tally.nodes_removed),
+        ("transfers", counters.transfers),
+        ("nodes_added", counters.nodes_added),
+        ("nodes_removed", counters.nodes_removed),
         ("terms_with_a_leader", common.observer.borrow().terms()),
-        ("images", tally.images),
-        ("snapshots_fetched", tally.snapshots_fetched),
+        ("images", counters.images),
+        ("snapshots_fetched", counters.snapshots_fetched),
         ("packets", fabric.sent),
         ("virtual_ms", common.fabric.now_ns() / 1_000_000),
     ]

@@ -22,7 +22,7 @@ pub(crate) struct Scenario {
     /// Number of nodes that bootstrap the cluster: hosts from 0, nodes from 1.
     pub(crate) nodes: u16,
     /// Number of hosts for further nodes.
-    pub(crate) spares: u16,
+    pub(crate) extra_hosts: u16,
     /// Number of hosts with clients, numbered after those of replicas.
     pub(crate) client_hosts: u16,
     /// Whether logs and states are only in memory: a crash loses them.
@@ -38,14 +38,14 @@ pub(crate) struct Scenario {
     pub(crate) log_bytes_max: usize,
     pub(crate) disk: DiskConfig,
     pub(crate) load: Load,
-    pub(crate) product: Product,
+    pub(crate) kv_client: KvClientLoad,
     pub(crate) fabric: FabricConfig,
     pub(crate) control: ControlConfig,
     pub(crate) faults: FaultPlan,
     /// Length of the fault window.
     pub(crate) active_ns: u64,
     /// Number of faults.
-    pub(crate) troubles: u64,
+    pub(crate) fault_count: u64,
     pub(crate) stalls: Stalls,
     /// Most results that a client leaves with a session, as with this number of pending writes.
     pub(crate) pending_max: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Stalls {
     /// Number of stalls.
     pub(crate) count: u64,
     /// Whether some stalls hit a leader during a cut, with clients that look for former leaders.
-    pub(crate) hunts_leaders: bool,
+    pub(crate) targets_leaders: bool,
 }
 
 /// The load of the clients.
@@ -76,12 +76,12 @@ pub(crate) struct Load {
     /// A client's timeout for one attempt.
     pub(crate) timeout_ns: u64,
     /// Most writes that a client may abandon.
-    pub(crate) give_ups: u64,
+    pub(crate) abandon_max: u64,
 }
 
 /// Clients that use the store's own client, and their settings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Product {
+pub(crate) struct KvClientLoad {
     /// A bit for each client, by its number from 1.
     clients: u64,
     /// Whether the clients of a host share a `KvClient` and its session.
@@ -96,7 +96,7 @@ pub(crate) struct Product {
 /// unchanged.
 const STREAM_SCENARIO: u32 = 0;
 /// With this number, the older regression seeds have none of the store's own clients.
-const STREAM_PRODUCT: u32 = 8_136;
+const STREAM_KV_CLIENT: u32 = 8_136;
 /// With this number, the seeds of the regression list and of the documents have no stalls.
 const STREAM_STALLS: u32 = 106_230;
 
@@ -106,15 +106,15 @@ const STREAM_PENDING: u32 = 178_313;
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
         let rng = |stream| Rng::stream(seed, u32::MAX, stream);
-        let drawn = Self::draw(&mut rng(STREAM_SCENARIO), &mut rng(STREAM_PRODUCT));
+        let drawn = Self::draw(&mut rng(STREAM_SCENARIO), &mut rng(STREAM_KV_CLIENT));
         let pending_max = draw_pending_max(&mut rng(STREAM_PENDING));
         Self { pending_max, ..drawn.with(Stalls::draw(&mut rng(STREAM_STALLS))) }
     }
 
-    /// Leaders that are hunted by stalls have leases, and few keys are written all the time. A read that a former
+    /// Leaders that are targets of stalls have leases, and few keys are written all the time. A read that a former
     /// leader answers has then missed a write.
     fn with(self, stalls: Stalls) -> Self {
-        if !stalls.hunts_leaders {
+        if !stalls.targets_leaders {
             return Self { stalls, ..self };
         }
         let keys = self.load.keys.min(2);
@@ -122,14 +122,14 @@ impl Scenario {
         Self { stalls, load, reads: ReadMode::Lease, ..self }
     }
 
-    fn draw(rng: &mut Rng, product: &mut Rng) -> Self {
+    fn draw(rng: &mut Rng, kv_client: &mut Rng) -> Self {
         let nodes = if rng.below(10) < 3 { 5 } else { 3 };
         let tick_ns = 500_000 << rng.below(3);
         let election_ticks = rng.between(8, 24);
         let log_entries_max = (4 << rng.below(7)) as usize;
         Self {
             nodes,
-            spares: rng.below(3) as u16,
+            extra_hosts: rng.below(3) as u16,
             client_hosts: rng.between(1, 2) as u16,
             is_volatile: rng.below(5) < 2,
             reads: if rng.below(2) == 0 { ReadMode::ReadIndex } else { ReadMode::Lease },
@@ -141,12 +141,12 @@ impl Scenario {
             log_bytes_max: if rng.below(4) == 0 { 4 << 10 } else { 64 << 20 },
             disk: DiskConfig::draw(rng, tick_ns * election_ticks),
             load: Load::draw(rng, tick_ns * election_ticks),
-            product: Product::draw(product, tick_ns * election_ticks),
+            kv_client: KvClientLoad::draw(kv_client, tick_ns * election_ticks),
             fabric: draw_fabric(rng),
             control: draw_control(rng),
             faults: draw_faults(rng),
             active_ns: rng.between(20, 90) * tick_ns * election_ticks / 4,
-            troubles: if rng.below(10) == 0 { 0 } else { rng.between(1, 14) },
+            fault_count: if rng.below(10) == 0 { 0 } else { rng.between(1, 14) },
             stalls: Stalls::default(),
             pending_max: 1,
             link: LinkConfig {
@@ -158,12 +158,12 @@ impl Scenario {
 
     /// Returns true if clients send many reads to any replica, to find a former leader. Derived from existing
     /// parameters, to keep the regression seeds unchanged.
-    pub(crate) fn has_scouts(&self) -> bool {
-        self.stalls.hunts_leaders || matches!(self.fabric.cpu.poll_ns % 7, 0 | 6)
+    pub(crate) fn reads_stale_leaders(&self) -> bool {
+        self.stalls.targets_leaders || matches!(self.fabric.cpu.poll_ns % 7, 0 | 6)
     }
 
     pub(crate) fn replica_hosts(&self) -> u16 {
-        self.nodes + self.spares
+        self.nodes + self.extra_hosts
     }
 
     pub(crate) fn hosts(&self) -> u16 {
@@ -210,11 +210,11 @@ impl Stalls {
         if rng.below(2) == 0 {
             return Self::default();
         }
-        Self { count: rng.between(1, 16), hunts_leaders: rng.below(2) == 0 }
+        Self { count: rng.between(1, 16), targets_leaders: rng.below(2) == 0 }
     }
 }
 
-impl Product {
+impl KvClientLoad {
     /// Draws some clients of every other seed.
     fn draw(rng: &mut Rng, election_ns: u64) -> Self {
         let clients = if rng.below(2) == 0 { 0 } else { rng.between(1, (1 << CLIENTS_MAX) - 1) };
@@ -242,7 +242,7 @@ impl Load {
             value_bytes_max: [0, 20, 3_000][rng.below(3) as usize],
             pause_ns_max: election_ns << rng.below(3) >> 2,
             timeout_ns: election_ns << rng.below(3),
-            give_ups: rng.below(3),
+            abandon_max: rng.below(3),
         }
     }
 }
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn of__half_of_the_seeds_have_the_stores_own_clients_and_those_that_found_something_do_not() {
         let has_some =
-            |seed: &u64| (1..=CLIENTS_MAX).any(|number| Scenario::of(*seed).product.has(number));
+            |seed: &u64| (1..=CLIENTS_MAX).any(|number| Scenario::of(*seed).kv_client.has(number));
         // Seeds named by the documents, or on the regression list since before the store's own clients.
         let old = [0, 50, 779, 1525, 1562, 3832, 4173, 5196, 7, 37, 109, 240];
         assert_eq!(old.into_iter().find(has_some), None);

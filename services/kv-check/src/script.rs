@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use petrel_sim::Rng;
 
-use crate::history::{Ask, Expects, Told};
+use crate::history::{Expectation, Invocation, Response};
 
 pub(crate) struct Script {
     number: u32,
@@ -27,19 +27,19 @@ impl Script {
         self.known.clear();
     }
 
-    pub(crate) fn draw(&mut self, has_scans: bool) -> Ask {
+    pub(crate) fn draw(&mut self, has_scans: bool) -> Invocation {
         let key = self.rng.below(u64::from(self.keys)) as u8;
         let kind = self.rng.below(if has_scans { 24 } else { 20 });
         let tag = self.next_tag();
         match kind {
-            0..7 => Ask::Get { key },
-            7..13 => Ask::Put { key, tag },
-            13..15 => Ask::Delete { key },
-            15..19 => Ask::Cas { key, expected: self.expected(key), tag },
-            19 => Ask::CasDelete { key, expected: self.expected(key) },
+            0..7 => Invocation::Get { key },
+            7..13 => Invocation::Put { key, tag },
+            13..15 => Invocation::Delete { key },
+            15..19 => Invocation::Cas { key, expected: self.expected(key), tag },
+            19 => Invocation::CasDelete { key, expected: self.expected(key) },
             _ => {
                 let until = self.rng.between(u64::from(key) + 1, u64::from(self.keys)) as u8;
-                Ask::Scan { from: key, until, max: self.rng.between(1, 8) as u32 }
+                Invocation::Scan { from: key, until, max: self.rng.between(1, 8) as u32 }
             }
         }
     }
@@ -51,23 +51,26 @@ impl Script {
         format!("{}.{}.{padding}", self.number, self.writes)
     }
 
-    fn expected(&mut self, key: u8) -> Expects {
+    fn expected(&mut self, key: u8) -> Expectation {
         match (self.rng.below(4), self.known.get(&key)) {
-            (0, _) | (_, None) => Expects::Absent,
-            (1, Some((tag, _))) => Expects::Tag(tag.clone()),
-            (_, Some((_, revision))) => Expects::Revision(*revision),
+            (0, _) | (_, None) => Expectation::Absent,
+            (1, Some((tag, _))) => Expectation::Tag(tag.clone()),
+            (_, Some((_, revision))) => Expectation::Revision(*revision),
         }
     }
 
-    pub(crate) fn remember(&mut self, ask: &Ask, told: &Told) {
-        match (ask, told) {
-            (_, Told::Found(found)) => found.iter().for_each(|found| {
+    pub(crate) fn remember(&mut self, invocation: &Invocation, response: &Response) {
+        match (invocation, response) {
+            (_, Response::Found(found)) => found.iter().for_each(|found| {
                 self.known.insert(found.key, (found.tag.clone(), found.revision));
             }),
-            (Ask::Put { key, tag } | Ask::Cas { key, tag, .. }, Told::Changed { index, .. }) => {
+            (
+                Invocation::Put { key, tag } | Invocation::Cas { key, tag, .. },
+                Response::Changed { index, .. },
+            ) => {
                 self.known.insert(*key, (tag.clone(), *index));
             }
-            (Ask::Delete { key } | Ask::CasDelete { key, .. }, _) => {
+            (Invocation::Delete { key } | Invocation::CasDelete { key, .. }, _) => {
                 self.known.remove(key);
             }
             _ => {}

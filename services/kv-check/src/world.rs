@@ -15,19 +15,19 @@ use petrel_sim::control::{ControlNetwork, CrashKind};
 use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
 use petrel_sim::{Rng, SimTransport, SimTransportConfig, Simulation, Stop, Trace};
 
-use crate::common::{Common, Tally, address_of, node_of};
+use crate::common::{Common, Counters, address_of, node_of};
 use crate::disk::SimDisk;
 use crate::history::History;
 use crate::logger;
-use crate::nemesis::{self, Deed, Whom};
+use crate::nemesis::{self, FaultAction, FaultTarget};
 use crate::node::{ClientNode, Node, ReplicaNode, SimEndpoint};
 use crate::observer::{Observer, Seen};
-use crate::operator::{Desk, Wish, operate};
+use crate::operator::{OperatorQueue, OperatorRequest, operate};
 use crate::scenario::Scenario;
 
 /// Timeout for recovery, in virtual time after the last fault: a number of election timeouts, and a minimum.
-const PATIENCE_ELECTIONS: u64 = 300;
-const PATIENCE_NS_MIN: u64 = 30_000_000_000;
+const RECOVERY_TIMEOUT_ELECTIONS: u64 = 300;
+const RECOVERY_TIMEOUT_NS_MIN: u64 = 30_000_000_000;
 
 /// Random streams of a world; see `FabricHandle::rng`.
 const STREAM_CONTROL: u32 = 0;
@@ -39,11 +39,11 @@ pub(crate) struct World {
     pub(crate) common: Rc<Common>,
     simulation: Simulation<Node>,
     rng: Rng,
-    desk: Rc<RefCell<Desk>>,
+    operator: Rc<RefCell<OperatorQueue>>,
     disks: BTreeMap<HostId, SimDisk>,
-    /// Hosts that return without their disks, and the kinds of the current deaths.
-    wiped: BTreeSet<HostId>,
-    deaths: BTreeMap<HostId, CrashKind>,
+    /// Hosts that return without their disks, and the kinds of the current crashes.
+    disks_lost: BTreeSet<HostId>,
+    crash_kinds: BTreeMap<HostId, CrashKind>,
     /// Hosts that should be nodes of the cluster.
     expected: BTreeSet<HostId>,
     lives: u32,
@@ -69,16 +69,16 @@ impl World {
             histories_only,
             violation: RefCell::new(None),
             clients_busy: Cell::new(0),
-            tally: RefCell::new(Tally::default()),
+            counters: RefCell::new(Counters::default()),
         });
         let mut world = Self {
             common,
             simulation,
             rng,
-            desk: Rc::default(),
+            operator: Rc::default(),
             disks: BTreeMap::new(),
-            wiped: BTreeSet::new(),
-            deaths: BTreeMap::new(),
+            disks_lost: BTreeSet::new(),
+            crash_kinds: BTreeMap::new(),
             expected,
             lives: 0,
             clients: 0,
@@ -94,9 +94,9 @@ impl World {
             common.control.start_process(host);
             let mut endpoint = self.endpoint(host)?;
             self.start_clients(&mut endpoint)?;
-            let line = self.line(&endpoint);
+            let connection = self.connection(&endpoint);
             if host.0 == common.scenario.replica_hosts() {
-                endpoint.handle().spawn(operate(line, Rc::clone(&self.desk)));
+                endpoint.handle().spawn(operate(connection, Rc::clone(&self.operator)));
             }
             self.simulation.spawn(data_port(host), Node::Client(Box::new(ClientNode { endpoint })));
         }
@@ -105,13 +105,13 @@ impl World {
 
     /// Runs from the first operation to the last check.
     pub(crate) fn run(&mut self) -> Result<(), String> {
-        self.run_storm()?;
-        self.calm()?;
+        self.run_fault_window()?;
+        self.end_faults()?;
         self.run_until_well("the clients' operations", |world| {
-            world.common.clients_busy.get() == 0 && world.desk.borrow().is_clear()
+            world.common.clients_busy.get() == 0 && world.operator.borrow().is_clear()
         })?;
         if !self.common.histories_only {
-            self.run_until_well("the replicas", Self::is_whole_and_equal)?;
+            self.run_until_well("the replicas", Self::is_recovered_and_equal)?;
         }
         self.read_all();
         self.run_until_well("the last reads", |world| world.common.clients_busy.get() == 0)?;
@@ -119,23 +119,23 @@ impl World {
         Ok(())
     }
 
-    fn run_storm(&mut self) -> Result<(), String> {
+    fn run_fault_window(&mut self) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         self.set_faults(common.scenario.faults);
         let stalls = &mut common.fabric.rng(STREAM_STALLS);
-        for (at_ns, deed) in nemesis::plan(&common.scenario, &mut self.rng, stalls) {
+        for (at_ns, fault) in nemesis::plan(&common.scenario, &mut self.rng, stalls) {
             self.run_to(at_ns)?;
-            self.perform(deed)?;
+            self.perform(fault)?;
         }
         self.run_to(common.scenario.active_ns)
     }
 
     /// Ends all faults. Hosts that are down come back.
-    fn calm(&mut self) -> Result<(), String> {
+    fn end_faults(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
         self.common.fabric.apply(Action::HealAll);
-        self.disks.values().for_each(SimDisk::calm);
-        self.common.fabric.note(format_args!("CALM"));
+        self.disks.values().for_each(SimDisk::end_stalls);
+        self.common.fabric.note(format_args!("FAULTS END"));
         self.check()
     }
 
@@ -143,22 +143,22 @@ impl World {
         self.common.fabric.apply(Action::Faults { links: LinkSet::All, plan });
     }
 
-    fn perform(&mut self, deed: Deed) -> Result<(), String> {
-        self.common.fabric.note(format_args!("DEED {deed:?}"));
-        match deed {
-            Deed::Network(action) => self.common.fabric.apply(action),
-            Deed::Restore => self.set_faults(self.common.scenario.faults),
-            Deed::Pause { whom, for_ns } => {
-                if let Some(host) = self.resolve(whom) {
+    fn perform(&mut self, fault: FaultAction) -> Result<(), String> {
+        self.common.fabric.note(format_args!("FAULT {fault:?}"));
+        match fault {
+            FaultAction::Network(action) => self.common.fabric.apply(action),
+            FaultAction::Restore => self.set_faults(self.common.scenario.faults),
+            FaultAction::Pause { target, for_ns } => {
+                if let Some(host) = self.resolve(target) {
                     self.common.fabric.apply(Action::Pause { host, for_ns });
                 }
             }
-            Deed::Crash { whom, death, down_ns, is_wiped } => {
-                if let Some(host) = self.resolve(whom) {
-                    self.crash(host, death, down_ns, is_wiped);
+            FaultAction::Crash { target, crash_kind, down_ns, loses_disk } => {
+                if let Some(host) = self.resolve(target) {
+                    self.crash(host, crash_kind, down_ns, loses_disk);
                 }
             }
-            Deed::Blackout { down_ns } => {
+            FaultAction::PowerLossOfAll { down_ns } => {
                 if !self.common.scenario.is_volatile {
                     let hosts: Vec<HostId> = self.replicas().map(|node| node.host).collect();
                     hosts
@@ -166,22 +166,22 @@ impl World {
                         .for_each(|host| self.crash(host, CrashKind::PowerLoss, down_ns, false));
                 }
             }
-            Deed::Isolate { for_ns } => self.isolate(for_ns),
-            Deed::Stall { whom, after, for_ns } => {
-                if let Some(host) = self.resolve(whom) {
+            FaultAction::Isolate { for_ns } => self.isolate(for_ns),
+            FaultAction::Stall { target, after, for_ns } => {
+                if let Some(host) = self.resolve(target) {
                     self.common.fabric.apply(Action::Stall { host, after, for_ns });
                 }
             }
-            Deed::Ambush { cut_ns, stall_in_ns, after, stall_ns } => {
+            FaultAction::IsolateAndStall { cut_ns, stall_in_ns, after, stall_ns } => {
                 let Some(host) = self.leader().map(|node| node.host) else { return Ok(()) };
                 self.isolate(cut_ns);
                 let at_ns = self.common.fabric.now_ns() + stall_in_ns;
                 let stall = Action::Stall { host, after, for_ns: stall_ns };
                 self.common.fabric.schedule(at_ns, stall);
             }
-            Deed::Transfer => self.wish_transfer(),
-            Deed::Grow => return self.grow(),
-            Deed::Shrink => self.shrink(),
+            FaultAction::Transfer => self.request_transfer(),
+            FaultAction::Grow => return self.grow(),
+            FaultAction::Shrink => self.shrink(),
         }
         Ok(())
     }
@@ -194,36 +194,36 @@ impl World {
         self.common.fabric.apply(cut);
     }
 
-    fn resolve(&self, whom: Whom) -> Option<HostId> {
+    fn resolve(&self, target: FaultTarget) -> Option<HostId> {
         let running: Vec<HostId> = self.replicas().map(|node| node.host).collect();
-        match whom {
-            Whom::Leader => self.leader().map(|node| node.host).or(running.first().copied()),
-            Whom::Host(host) => Some(host).filter(|host| running.contains(host)),
+        match target {
+            FaultTarget::Leader => self.leader().map(|node| node.host).or(running.first().copied()),
+            FaultTarget::Host(host) => Some(host).filter(|host| running.contains(host)),
         }
     }
 
     /// Crashes a host. A node without its former disk returns as a new replica; the old replica is gone for good. A
     /// majority of the voters has to remain at each step of a membership change. A disk is therefore lost only while
-    /// the cluster is whole.
-    fn crash(&mut self, host: HostId, death: CrashKind, down_ns: u64, is_wiped: bool) {
+    /// the cluster is complete.
+    fn crash(&mut self, host: HostId, crash_kind: CrashKind, down_ns: u64, loses_disk: bool) {
         // Without a stored name, the replica does not return either.
-        let is_wiped = is_wiped || !self.disks.get(&host).is_some_and(SimDisk::has_name);
-        if !self.common.fabric.is_up(host) || (is_wiped && !self.is_whole()) {
+        let loses_disk = loses_disk || !self.disks.get(&host).is_some_and(SimDisk::has_name);
+        if !self.common.fabric.is_up(host) || (loses_disk && !self.is_recovered()) {
             return;
         }
-        if is_wiped {
-            self.common.tally.borrow_mut().wipes += 1;
-            self.wiped.insert(host);
+        if loses_disk {
+            self.common.counters.borrow_mut().disks_lost += 1;
+            self.disks_lost.insert(host);
         }
-        self.deaths.insert(host, death);
+        self.crash_kinds.insert(host, crash_kind);
         self.common.fabric.apply(Action::Crash { host, down_ns });
     }
 
-    fn wish_transfer(&mut self) {
+    fn request_transfer(&mut self) {
         let hosts: Vec<HostId> = self.expected.iter().copied().collect();
         let host = hosts[self.rng.below(hosts.len() as u64) as usize];
-        self.common.tally.borrow_mut().transfers += 1;
-        self.desk.borrow_mut().wanted.push_back(Wish::Transfer(host));
+        self.common.counters.borrow_mut().transfers += 1;
+        self.operator.borrow_mut().wanted.push_back(OperatorRequest::Transfer(host));
     }
 
     fn grow(&mut self) -> Result<(), String> {
@@ -234,37 +234,37 @@ impl World {
             is_idle && self.common.fabric.is_up(*host)
         };
         let free: Vec<HostId> = all.filter(is_free).collect();
-        if free.is_empty() || !self.is_whole() {
+        if free.is_empty() || !self.is_recovered() {
             return Ok(());
         }
         let host = free[self.rng.below(free.len() as u64) as usize];
         self.expected.insert(host);
-        self.desk.borrow_mut().wanted.push_back(Wish::Add(host));
+        self.operator.borrow_mut().wanted.push_back(OperatorRequest::Add(host));
         self.start_replica(host)
     }
 
     fn shrink(&mut self) {
-        if self.expected.len() <= 3 || !self.is_whole() {
+        if self.expected.len() <= 3 || !self.is_recovered() {
             return;
         }
         let hosts: Vec<HostId> = self.expected.iter().copied().collect();
         let host = hosts[self.rng.below(hosts.len() as u64) as usize];
         self.expected.remove(&host);
-        self.desk.borrow_mut().wanted.push_back(Wish::Remove(host));
+        self.operator.borrow_mut().wanted.push_back(OperatorRequest::Remove(host));
     }
 
     /// Handles the consequences of completed requests.
-    fn look_at_desk(&mut self) {
-        let done = std::mem::take(&mut self.desk.borrow_mut().done);
-        for wish in done {
-            match wish {
-                Wish::Add(_) => self.common.tally.borrow_mut().nodes_added += 1,
-                Wish::Remove(host) => {
-                    self.common.tally.borrow_mut().nodes_removed += 1;
+    fn handle_completed(&mut self) {
+        let done = std::mem::take(&mut self.operator.borrow_mut().done);
+        for request in done {
+            match request {
+                OperatorRequest::Add(_) => self.common.counters.borrow_mut().nodes_added += 1,
+                OperatorRequest::Remove(host) => {
+                    self.common.counters.borrow_mut().nodes_removed += 1;
                     self.check_removed(host);
                     self.stop_replica(host);
                 }
-                Wish::Transfer(_) => {}
+                OperatorRequest::Transfer(_) => {}
             }
         }
     }
@@ -284,7 +284,7 @@ impl World {
     /// Switches off a superfluous node, and removes the disk.
     fn stop_replica(&mut self, host: HostId) {
         self.disks.remove(&host);
-        self.wiped.remove(&host);
+        self.disks_lost.remove(&host);
         let found = self.actor_of(host);
         if let Some(id) = found {
             self.simulation.remove(id);
@@ -314,13 +314,13 @@ impl World {
     }
 
     /// Returns true if all expected nodes run, and every node's members are exactly these, as voters.
-    fn is_whole(&self) -> bool {
+    fn is_recovered(&self) -> bool {
         let names: BTreeSet<u64> = self
             .replicas()
             .filter(|node| self.expected.contains(&node.host))
             .map(|node| node.status.raft_id)
             .collect();
-        let is_clear = self.desk.borrow().is_clear() && self.wiped.is_empty();
+        let is_clear = self.operator.borrow().is_clear() && self.disks_lost.is_empty();
         let nodes: Vec<&ReplicaNode> =
             self.replicas().filter(|node| self.expected.contains(&node.host)).collect();
         is_clear
@@ -328,23 +328,23 @@ impl World {
             && nodes.iter().all(|node| voters(&node.status).as_ref() == Some(&names))
     }
 
-    fn is_whole_and_equal(&self) -> bool {
+    fn is_recovered_and_equal(&self) -> bool {
         let mut applied = self.replicas().map(|node| node.replica.digest());
         let first = applied.next().flatten();
-        self.is_whole()
+        self.is_recovered()
             && self.leader().is_some()
             && first.is_some()
             && applied.all(|other| other == first)
     }
 
     fn add_up(&self) {
-        let tally = &mut *self.common.tally.borrow_mut();
+        let counters = &mut *self.common.counters.borrow_mut();
         for node in self.replicas() {
             for (name, value) in &node.status.counters {
                 match name.as_ref() {
-                    "images" => tally.images += value,
-                    "snapshots_fetched" => tally.snapshots_fetched += value,
-                    "elections_won" => tally.elections += value,
+                    "images" => counters.images += value,
+                    "snapshots_fetched" => counters.snapshots_fetched += value,
+                    "elections_won" => counters.elections += value,
                     _ => {}
                 }
             }
@@ -357,8 +357,8 @@ impl World {
         is_well: impl Fn(&Self) -> bool,
     ) -> Result<(), String> {
         let election_ns = self.common.scenario.election_ns();
-        let patience_ns = (PATIENCE_ELECTIONS * election_ns).max(PATIENCE_NS_MIN);
-        let limit_ns = self.common.fabric.now_ns() + patience_ns;
+        let timeout_ns = (RECOVERY_TIMEOUT_ELECTIONS * election_ns).max(RECOVERY_TIMEOUT_NS_MIN);
+        let limit_ns = self.common.fabric.now_ns() + timeout_ns;
         loop {
             if is_well(self) {
                 return Ok(());
@@ -390,8 +390,8 @@ impl World {
             )
         };
         let nodes: Vec<String> = self.replicas().map(describe).collect();
-        let (busy, desk) = (self.common.clients_busy.get(), self.desk.borrow());
-        format!("{busy} clients; {desk:?}; expected {:?}; {}", self.expected, nodes.join("; "))
+        let (busy, operator) = (self.common.clients_busy.get(), self.operator.borrow());
+        format!("{busy} clients; {operator:?}; expected {:?}; {}", self.expected, nodes.join("; "))
     }
 
     /// Runs actors and control planes until a time.
@@ -400,8 +400,9 @@ impl World {
         loop {
             let mut is_over = false;
             let next_ns = common.control.next_ns().min(limit_ns);
-            let goes_on = |_: &Node| common.control.next_ns() >= next_ns && !common.has_failed();
-            match self.simulation.run_while(next_ns, goes_on) {
+            let keeps_running =
+                |_: &Node| common.control.next_ns() >= next_ns && !common.has_failed();
+            match self.simulation.run_while(next_ns, keeps_running) {
                 Stop::Satisfied => {}
                 Stop::Limit => is_over = next_ns == limit_ns,
                 // The control plane may still have a message to deliver.
@@ -410,13 +411,13 @@ impl World {
                     common.fabric.advance(next_ns.saturating_sub(now_ns));
                     is_over = next_ns == limit_ns;
                 }
-                Stop::Crashed { host, dead } => self.bury(host, dead),
+                Stop::Crashed { host, dead } => self.stop_crashed(host, dead),
                 Stop::Restarted { host } => self.restart(host)?,
             }
             common.control.run();
             self.check()?;
             if is_over && common.control.next_ns() > limit_ns {
-                self.look_at_desk();
+                self.handle_completed();
                 return self.check();
             }
         }
@@ -427,10 +428,10 @@ impl World {
         broken.or_else(|| self.common.control.fault()).map_or(Ok(()), Err)
     }
 
-    fn bury(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
-        let death = self.deaths.remove(&host).unwrap_or(CrashKind::Killed);
-        self.common.fabric.note(format_args!("DEATH of {host}: {death:?}"));
-        self.common.control.stop_process(host, death);
+    fn stop_crashed(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
+        let crash_kind = self.crash_kinds.remove(&host).unwrap_or(CrashKind::Killed);
+        self.common.fabric.note(format_args!("CRASH of {host}: {crash_kind:?}"));
+        self.common.control.stop_process(host, crash_kind);
         drop(dead);
         if let Some(disk) = self.disks.get(&host) {
             disk.crash();
@@ -438,7 +439,7 @@ impl World {
     }
 
     fn restart(&mut self, host: HostId) -> Result<(), String> {
-        if self.wiped.remove(&host) {
+        if self.disks_lost.remove(&host) {
             self.disks.remove(&host);
         }
         // A removed node stays away.

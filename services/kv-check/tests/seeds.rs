@@ -33,8 +33,8 @@ fn seeds__some_more_keep_all_rules_and_much_goes_wrong_in_them() {
         counts.filter(|(other, _)| *other == name).map(|(_, count)| count).sum()
     };
     let names = ["crashes", "disks_lost", "partitions", "snapshots_fetched", "writes_repeated"];
-    let of_the_product = ["operations_of_the_product", "operations_failed"];
-    for name in names.into_iter().chain(of_the_product) {
+    let of_kv_client = ["operations_of_kv_client", "operations_failed"];
+    for name in names.into_iter().chain(of_kv_client) {
         assert!(total(name) > 0, "nothing of {name}");
     }
     assert!(total("operations") > 1_000);

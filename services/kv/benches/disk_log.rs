@@ -34,7 +34,7 @@ fn main() {
         for entries in ENTRIES {
             let path = path.join(format!("{round}-{entries}"));
             std::fs::create_dir_all(&path).unwrap();
-            bare(&path, batches, entries);
+            baseline(&path, batches, entries);
             disk_log(&path.join("one"), batches, entries, 1);
             disk_log(&path.join("many"), batches, entries, OUTSTANDING);
         }
@@ -42,8 +42,8 @@ fn main() {
     std::fs::remove_dir_all(&path).unwrap();
 }
 
-fn bare(path: &Path, batches: u64, entries: u64) {
-    let mut file = File::create(path.join("bare")).unwrap();
+fn baseline(path: &Path, batches: u64, entries: u64) {
+    let mut file = File::create(path.join("baseline")).unwrap();
     let bytes = vec![7; ENTRY_BYTES * entries as usize];
     let mut times = Vec::new();
     let start = Instant::now();
@@ -88,8 +88,13 @@ fn begin(path: &Path) -> DiskLog {
     assert!(recovered.is_none());
     log.set_waker(Waker::from(Arc::new(Unpark(std::thread::current()))));
     let image = Store::new().image();
-    let checkpoint =
-        Checkpoint { index: 0, term: 0, conf_state: ConfState::default(), book: vec![], image };
+    let checkpoint = Checkpoint {
+        index: 0,
+        term: 0,
+        conf_state: ConfState::default(),
+        membership: vec![],
+        image,
+    };
     log.write(Batch {
         identity: Some(Identity { cluster: 1, replica: 1 << 48 }),
         checkpoint: Some(checkpoint),

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use petrel_kv::api::{Outcome, WriteReply};
 use petrel_kv::command::{Command, Op};
-use petrel_kv::store::{Builder, Cursor, Image, Store, WARMED_MAX};
+use petrel_kv::store::{Builder, Cursor, Image, PREFETCH_MAX, Store};
 
 const SESSIONS: u64 = 64;
 const ROUNDS: u64 = 40;
@@ -39,7 +39,7 @@ fn measure(replica: &mut Replica) {
     let resident = resident_bytes().saturating_sub(resident_before);
     println!("  {:26} {:8.1} B", "memory per key", resident as f64 / keys as f64);
     report("put, key there", ROUNDS, ROUND, |count| replica.put_at_random(count));
-    report("the same, warmed in groups", ROUNDS, ROUND, |count| replica.put_in_groups(count));
+    report("the same, prefetched in groups", ROUNDS, ROUND, |count| replica.put_in_groups(count));
     report("get", ROUNDS, ROUND, |count| replica.get_at_random(count));
     report("scan, per pair", 4, keys, |_| {
         let mut count = 0;
@@ -114,14 +114,14 @@ impl Replica {
 
     /// Applies commands in groups, like a follower with the entries of an append.
     fn put_in_groups(&mut self, count: u64) {
-        let mut group: Vec<Vec<u8>> = vec![Vec::new(); WARMED_MAX];
-        for _ in 0..count / WARMED_MAX as u64 {
+        let mut group: Vec<Vec<u8>> = vec![Vec::new(); PREFETCH_MAX];
+        for _ in 0..count / PREFETCH_MAX as u64 {
             for (index, command) in (self.index..).zip(&mut group) {
                 let key = self.below(self.keys);
                 command.clear();
                 self.write(index, key, command);
             }
-            self.store.warm(group.iter().map(Vec::as_slice));
+            self.store.prefetch(group.iter().map(Vec::as_slice));
             for command in &mut group {
                 std::mem::swap(command, &mut self.command);
                 self.apply();

@@ -29,7 +29,7 @@ pub struct Checkpoint {
     /// The configuration at this index.
     pub conf_state: ConfState,
     /// The encoded membership table: the members' addresses.
-    pub book: Vec<u8>,
+    pub membership: Vec<u8>,
     /// The keys.
     pub image: Image,
 }

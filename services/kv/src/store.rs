@@ -41,8 +41,8 @@ mod sessions;
 
 pub use build::{BuildError, Builder};
 pub use image::{Chunk, Cursor, Image};
-pub(crate) use map::WARMED_MIN;
-pub use map::{Range, WARMED_MAX};
+pub(crate) use map::PREFETCH_MIN;
+pub use map::{PREFETCH_MAX, Range};
 
 use crate::api::{Applied, Outcome, Refusal, WriteReply};
 use crate::command::{Command, Op};
@@ -109,7 +109,7 @@ impl Store {
 
     /// The reply of [`Store::apply`] to this command, computed without applying. Possible for a new write of a single
     /// key. Changes nothing.
-    pub fn foresee(&self, index: u64, command: &[u8]) -> Option<Vec<u8>> {
+    pub fn precompute(&self, index: u64, command: &[u8]) -> Option<Vec<u8>> {
         let Ok(Command::Write { session, sequence, first_pending, op }) = Command::decode(command)
         else {
             return None;
@@ -117,24 +117,24 @@ impl Store {
         if !self.sessions.get(session)?.would_admit(sequence, first_pending) {
             return None;
         }
-        let outcome = execute::foresee(&self.map, &op)?;
+        let outcome = execute::precompute(&self.map, &op)?;
         let mut reply = Vec::with_capacity(size_of::<Applied>());
         WriteReply::Applied(Applied { index, outcome }).encode(&mut reply);
         Some(reply)
     }
 
     /// Prefetches memory for [`Store::apply`] of these commands, with overlapping cache misses. Serves up to
-    /// [`WARMED_MAX`] commands, to be applied directly afterwards. Changes nothing.
-    pub fn warm<'c>(&self, commands: impl Iterator<Item = &'c [u8]>) {
-        self.map.warm(commands.filter_map(|command| match Command::decode(command) {
+    /// [`PREFETCH_MAX`] commands, to be applied directly afterwards. Changes nothing.
+    pub fn prefetch<'c>(&self, commands: impl Iterator<Item = &'c [u8]>) {
+        self.map.prefetch(commands.filter_map(|command| match Command::decode(command) {
             Ok(Command::Write { op, .. }) => op.first_key(),
             _ => None,
         }));
     }
 
-    /// Prefetches the memory for [`Store::get`] of these keys, up to [`WARMED_MAX`].
-    pub fn warm_keys<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
-        self.map.warm(keys);
+    /// Prefetches the memory for [`Store::get`] of these keys, up to [`PREFETCH_MAX`].
+    pub fn prefetch_keys<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        self.map.prefetch(keys);
     }
 
     /// Returns the value and revision of a key.

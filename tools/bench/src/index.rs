@@ -173,9 +173,9 @@ impl Apart {
         transport: BenchTransport,
         cpus: Option<[usize; 2]>,
         keys: &Rc<Keys>,
-        fetches_ahead: bool,
+        prefetches: bool,
     ) -> Result<Self, Failure> {
-        let arguments = arguments(args, transport, cpus, fetches_ahead);
+        let arguments = arguments(args, transport, cpus, prefetches);
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         // The process inherits this thread's scheduling.
         let seated = Seat { cpu: None, is_realtime: true }.take();
@@ -276,7 +276,7 @@ fn arguments(
     args: &IndexBenchArgs,
     transport: BenchTransport,
     cpus: Option<[usize; 2]>,
-    fetches_ahead: bool,
+    prefetches: bool,
 ) -> Vec<String> {
     let mut arguments: Vec<String> = ["index", "serve", "--json", "--listen", "127.0.0.1:0"]
         .into_iter()
@@ -290,7 +290,7 @@ fn arguments(
         set("--cpus", server.to_string());
         set("--worker-cpu", client.to_string());
     }
-    if !fetches_ahead {
+    if !prefetches {
         arguments.push("--no-fetch-ahead".to_owned());
     }
     arguments

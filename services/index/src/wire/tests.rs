@@ -15,7 +15,7 @@ fn bounds<K: Clone + Debug>(
     ]
 }
 
-fn comes_back<M: Method>(response: &M::Response) {
+fn round_trips<M: Method>(response: &M::Response) {
     assert_eq!(
         M::decode_response(&M::encode_response(response)).as_ref(),
         Ok(response),
@@ -25,13 +25,13 @@ fn comes_back<M: Method>(response: &M::Response) {
 }
 
 /// Decoding never panics, and a decoded message encodes to bytes with the same meaning.
-fn takes_anything<M: Method>(bytes: &[u8]) {
+fn decodes_any_bytes<M: Method>(bytes: &[u8]) {
     if let Ok(request) = M::decode_request(bytes) {
         let again = M::encode_request(&request);
         assert!(M::decode_request(&again).is_ok(), "{}", M::NAME);
     }
     if let Ok(response) = M::decode_response(bytes) {
-        comes_back::<M>(&response);
+        round_trips::<M>(&response);
     }
 }
 
@@ -46,14 +46,14 @@ proptest! {
         prop_assert_eq!(GetWord::decode_request(&GetWord::encode_request(&key)), Ok(key));
         prop_assert_eq!(PutWord::decode_request(&PutWord::encode_request(&(key, value))), Ok((key, value)));
         prop_assert_eq!(SumWords::decode_request(&SumWords::encode_request(&(key, number))), Ok((key, number)));
-        let span = Span { from, limit: number };
-        prop_assert_eq!(ScanWords::decode_request(&ScanWords::encode_request(&span)), Ok(span));
+        let range = ScanRange { from, limit: number };
+        prop_assert_eq!(ScanWords::decode_request(&ScanWords::encode_request(&range)), Ok(range));
         let pair = (&name[..], &text[..]);
         let message = PutBytes::encode_request(&pair);
         prop_assert_eq!(PutBytes::decode_request(&message), Ok(pair));
-        let span = Span { from: start.as_ref().map(Vec::as_slice), limit: number };
-        let message = ScanBytes::encode_request(&span);
-        prop_assert_eq!(ScanBytes::decode_request(&message), Ok(span));
+        let range = ScanRange { from: start.as_ref().map(Vec::as_slice), limit: number };
+        let message = ScanBytes::encode_request(&range);
+        prop_assert_eq!(ScanBytes::decode_request(&message), Ok(range));
     }
 
     #[test]
@@ -65,28 +65,28 @@ proptest! {
         pairs in vec((vec(any::<u8>(), 0..20), vec(any::<u8>(), 0..20)), 0..20),
         counters in vec(("[a-z_]{1,20}", any::<u64>()), 0..20),
     ) {
-        comes_back::<GetWord>(&value);
-        comes_back::<GetBytes>(&text);
-        comes_back::<SumWords>(&Sum { found, sum });
-        comes_back::<PutBytes>(&flag);
-        comes_back::<ScanWords>(&Page { pairs: words, is_cut: flag });
-        comes_back::<ScanBytes>(&Page { pairs, is_cut: flag });
-        comes_back::<Status>(&counters);
+        round_trips::<GetWord>(&value);
+        round_trips::<GetBytes>(&text);
+        round_trips::<SumWords>(&Sum { found, sum });
+        round_trips::<PutBytes>(&flag);
+        round_trips::<ScanWords>(&Page { pairs: words, is_cut: flag });
+        round_trips::<ScanBytes>(&Page { pairs, is_cut: flag });
+        round_trips::<Status>(&counters);
     }
 
     #[test]
     fn decode__takes_anything(bytes in vec(prop_oneof![0..4u8, any::<u8>()], 0..80)) {
-        takes_anything::<GetWord>(&bytes);
-        takes_anything::<PutWord>(&bytes);
-        takes_anything::<DeleteWord>(&bytes);
-        takes_anything::<SumWords>(&bytes);
-        takes_anything::<ScanWords>(&bytes);
-        takes_anything::<GetBytes>(&bytes);
-        takes_anything::<PutBytes>(&bytes);
-        takes_anything::<DeleteBytes>(&bytes);
-        takes_anything::<ScanBytes>(&bytes);
-        takes_anything::<Status>(&bytes);
-        takes_anything::<Echo>(&bytes);
+        decodes_any_bytes::<GetWord>(&bytes);
+        decodes_any_bytes::<PutWord>(&bytes);
+        decodes_any_bytes::<DeleteWord>(&bytes);
+        decodes_any_bytes::<SumWords>(&bytes);
+        decodes_any_bytes::<ScanWords>(&bytes);
+        decodes_any_bytes::<GetBytes>(&bytes);
+        decodes_any_bytes::<PutBytes>(&bytes);
+        decodes_any_bytes::<DeleteBytes>(&bytes);
+        decodes_any_bytes::<ScanBytes>(&bytes);
+        decodes_any_bytes::<Status>(&bytes);
+        decodes_any_bytes::<Echo>(&bytes);
     }
 }
 
@@ -96,8 +96,8 @@ fn messages__are_those_of_the_specification() {
     assert_eq!(GetWord::encode_response(&Some(0x0102)), [2, 1, 0, 0, 0, 0, 0, 0]);
     assert_eq!(GetWord::encode_response(&None), []);
     assert_eq!(SumWords::encode_request(&(1, 128)), [0, 0, 0, 0, 0, 0, 0, 1, 128, 0, 0, 0]);
-    let span = Span { from: Bound::Excluded(&b"ab"[..]), limit: 3 };
-    assert_eq!(ScanBytes::encode_request(&span), [2, 3, 0, 0, 0, b'a', b'b']);
+    let range = ScanRange { from: Bound::Excluded(&b"ab"[..]), limit: 3 };
+    assert_eq!(ScanBytes::encode_request(&range), [2, 3, 0, 0, 0, b'a', b'b']);
     assert_eq!(PutBytes::encode_request(&(b"ab", b"c")), [2, 0, b'a', b'b', b'c']);
     let page = Page { pairs: vec![(b"a".to_vec(), b"xy".to_vec())], is_cut: true };
     assert_eq!(

@@ -29,8 +29,8 @@ fn churned_keys(thread: u64) -> impl Iterator<Item = u64> {
     (0..STABLE).map(move |number| 4 * number + 1 + thread)
 }
 
-/// Two threads put and delete all the time, while `look` runs.
-fn under_churn(change: impl Fn(u64, u64, bool) + Sync, look: impl FnOnce()) {
+/// Two threads put and delete all the time, while `reader` runs.
+fn under_churn(change: impl Fn(u64, u64, bool) + Sync, reader: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -50,7 +50,7 @@ fn under_churn(change: impl Fn(u64, u64, bool) + Sync, look: impl FnOnce()) {
         while rounds.load(Ordering::Relaxed) < 2 {
             thread::yield_now();
         }
-        look();
+        reader();
         drop(over);
     });
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use petrel::Status;
 use petrel::client::Background;
 use petrel::endpoint::{EndpointConfig, EndpointId};
-use petrel_index::wire::{GetWord, Method, ScanBytes, Span};
+use petrel_index::wire::{GetWord, Method, ScanBytes, ScanRange};
 use petrel_index::{Client, ClientError, Server, ServerConfig, StoreConfig};
 
 /// Timeout of the tests, long enough for any machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn server(workers: u16) -> Server {
     let config = ServerConfig { dispatch: 2, workers, ..ServerConfig::at(loopback()) };
@@ -30,7 +30,7 @@ fn client(server: &Server, endpoint: u16) -> Client {
 
 fn connect(server: &Server, endpoint: u16, background: &Background) -> Client {
     let mut config = petrel::client::ClientConfig::default();
-    config.timeout = PATIENCE;
+    config.timeout = TEST_TIMEOUT;
     let client = petrel::Client::builder().config(config).background(background);
     client.connect_wait((server.address(), EndpointId(endpoint))).unwrap().into()
 }
@@ -85,7 +85,7 @@ fn service__with_workers_and_without() {
     for workers in [2, 0] {
         let server = server(workers);
         exercise(&server, &client(&server, 0));
-        server.stop(PATIENCE).unwrap();
+        server.stop(TEST_TIMEOUT).unwrap();
     }
 }
 
@@ -96,7 +96,7 @@ fn service__over_udp_is_the_same() {
     config.transports = "udp".parse().unwrap();
     let background = Background::builder().endpoint(config).start().unwrap();
     exercise(&server, &connect(&server, 0, &background));
-    server.stop(PATIENCE).unwrap();
+    server.stop(TEST_TIMEOUT).unwrap();
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn endpoints__share_the_store() {
     assert_eq!(first.sum_words(0, 128).wait().unwrap().sum, 30);
     assert_eq!(server.store().words.get(2), Some(20));
     drop((first, second));
-    let stopped = server.stop(PATIENCE).unwrap();
+    let stopped = server.stop(TEST_TIMEOUT).unwrap();
     assert_eq!((stopped.endpoints.len(), stopped.sessions_cut), (2, 0));
     assert!(stopped.endpoints.iter().all(|stats| stats.protocol.requests_received >= 2));
 }
@@ -123,7 +123,7 @@ fn scan_bytes__goes_on_where_an_answer_was_cut() {
         client.put_bytes(&[number], &value).wait().unwrap();
     }
     let page =
-        client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 20 }).wait().unwrap();
+        client.call::<ScanBytes>(&ScanRange { from: Bound::Unbounded, limit: 20 }).wait().unwrap();
     assert!(page.is_cut && page.pairs.len() == 3, "{}", page.pairs.len());
     let pairs = client.scan_bytes(Bound::Unbounded, 18).wait().unwrap();
     assert_eq!(pairs.len(), 18);
@@ -169,7 +169,7 @@ fn bad_requests__are_told_why() {
         let result = client.sum_words(0, 5_000).wait();
         assert_refused(result, Status::InvalidArgument, "5000 were asked for; at most 4096 keys");
         let result =
-            client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 5_000 }).wait();
+            client.call::<ScanBytes>(&ScanRange { from: Bound::Unbounded, limit: 5_000 }).wait();
         assert_refused(result, Status::InvalidArgument, "at most 4096 pairs");
         let result = client.call::<Wrong>(&()).wait();
         assert_refused(result, Status::InvalidArgument, "a key of 8 bytes expected, 3 bytes came");
@@ -251,7 +251,7 @@ fn client__loses_no_call_when_the_server_stops() {
     };
     first.recv().unwrap();
     assert!(client.get_word(0).wait().unwrap().is_some());
-    let stopped = server.stop(PATIENCE).unwrap();
+    let stopped = server.stop(TEST_TIMEOUT).unwrap();
     let puts = caller.join().unwrap();
     assert_eq!(counter(&stopped.counters, "word_keys"), puts, "each answered PUT, and no other");
     assert_eq!(stopped.sessions_cut, 0);

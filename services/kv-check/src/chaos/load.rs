@@ -13,7 +13,7 @@ use petrel_sim::Rng;
 
 use super::network::{CLIENTS, address_of};
 use super::recorder::{KEYS, Recorder};
-use crate::history::{Ask, End};
+use crate::history::{End, Invocation};
 use crate::operation;
 use crate::script::Script;
 
@@ -23,8 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(6);
 /// Timeout of an attempt: short, to repeat writes often.
 const ATTEMPT: Duration = Duration::from_millis(700);
 
-/// On average, an operation in `HURRIES` may have a much shorter timeout, and often an unknown effect.
-const HURRIES: u64 = 4;
+/// On average, one operation in this number may have a much shorter timeout, and often an unknown effect.
+const SHORT_TIMEOUT_ONE_IN: u64 = 4;
 
 const PADDING_MAX: u64 = 64;
 
@@ -90,17 +90,17 @@ impl Client {
                 }
                 script.draw(has_scans)
             };
-            let (group, id, ask) = self.recorder.begin(self.number, draw);
-            let end = perform(&client, self.phase, group, &ask).await;
-            if let End::Told(told) = &end {
-                self.script.remember(&ask, told);
+            let (group, id, invocation) = self.recorder.begin(self.number, draw);
+            let end = perform(&client, self.phase, group, &invocation).await;
+            if let End::Answered(response) = &end {
+                self.script.remember(&invocation, response);
             }
             self.recorder.end(group, id, end);
         }
     }
 
     fn draw_timeout(&mut self) -> Duration {
-        if self.script.rng.below(HURRIES) > 0 {
+        if self.script.rng.below(SHORT_TIMEOUT_ONE_IN) > 0 {
             return TIMEOUT;
         }
         Duration::from_millis(self.script.rng.between(1, 200))
@@ -108,7 +108,12 @@ impl Client {
 }
 
 /// Performs one operation.
-pub(super) async fn perform(client: &KvClient, phase: u64, group: usize, ask: &Ask) -> End {
+pub(super) async fn perform(
+    client: &KvClient,
+    phase: u64,
+    group: usize,
+    invocation: &Invocation,
+) -> End {
     let key_of = |key: u8| format!("{phase}/{group}/{key}").into_bytes();
-    End::of(operation::perform(client, &key_of, ask).await)
+    End::of(operation::perform(client, &key_of, invocation).await)
 }

@@ -2,28 +2,28 @@
 //!
 //! Replicas are processes in network namespaces, joined by a bridge; clients are on the bridge. Replicas are killed,
 //! stopped and replaced, links go down, and nftables rules cut off and drop packets. Then all faults end, and the
-//! cluster has to serve again and to become whole. The answers to clients are checked. `docs/kv-correctness.md` lists
+//! cluster has to serve again and to recover. The answers to clients are checked. `docs/kv-correctness.md` lists
 //! the parameters and the rules.
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `way_in`, `network` | the namespaces, the bridge between them, and its rules |
+//! | `namespaces`, `network` | the namespaces, the bridge between them, and its rules |
 //! | `replica`, `cluster` | the replicas' processes, from inside and from outside |
 //! | `load`, `recorder` | clients, and the record of their operations |
 //! | `nemesis` | faults |
-//! | `phase`, `whole`, `report` | from an empty cluster to the last check, and the results |
+//! | `phase`, `recovery`, `report` | from an empty cluster to the last check, and the results |
 
 mod cluster;
 mod load;
+mod namespaces;
 mod nemesis;
 mod network;
 mod options;
 mod phase;
 mod recorder;
+mod recovery;
 mod replica;
 mod report;
-mod way_in;
-mod whole;
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ pub enum ChaosOutcome {
     /// The run is not possible on this machine, with the reason.
     Skipped(String),
     /// A child process with the same arguments has done the run and printed everything. True if all rules were kept.
-    Elsewhere(bool),
+    DoneByChild(bool),
     /// The run is done.
     Done(ChaosSummary),
 }
@@ -78,10 +78,10 @@ pub fn run_chaos(
     replica: &[&str],
     mut tell: impl FnMut(&ChaosReport),
 ) -> Result<ChaosOutcome, ChaosError> {
-    if !way_in::is_inside() {
-        return Ok(way_in::enter()?);
+    if !namespaces::is_inside() {
+        return Ok(namespaces::enter()?);
     }
-    way_in::end_with_parent(&options.directory);
+    namespaces::end_with_parent(&options.directory);
     let begin = Instant::now();
     let network = Network::make(network::HOSTS)?;
     let mut summary = ChaosSummary::default();

@@ -12,13 +12,13 @@ use rustix::process::Signal;
 use super::cluster::Cluster;
 use super::network::{CLIENTS, Rule, address_of};
 use super::recorder::Recorder;
-use super::whole;
+use super::recovery;
 
 /// Interval of checks for due actions.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Interval of checks whether lost nodes vote again.
-const LOOK_AT_MEMBERS: Duration = Duration::from_millis(500);
+/// Interval of checks whether nodes that lost their state vote again.
+const MEMBER_POLL: Duration = Duration::from_millis(500);
 
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -34,8 +34,8 @@ pub(super) struct Nemesis<'a, 'n> {
     active: Vec<(Instant, Fault)>,
     /// Nodes with a replica that has lost its state, and has not been seen to vote again. Never half of the nodes,
     /// because acknowledged writes would be lost.
-    lost: BTreeSet<u16>,
-    looked: Instant,
+    state_lost: BTreeSet<u16>,
+    last_check: Instant,
     pub(super) counts: BTreeMap<&'static str, u64>,
 }
 
@@ -66,23 +66,23 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         recorder: &'a Recorder,
         rng: Rng,
     ) -> Self {
-        let (active, lost, counts) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
-        let looked = Instant::now();
-        Self { cluster, client, handle, recorder, rng, active, lost, looked, counts }
+        let (active, state_lost, counts) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        let last_check = Instant::now();
+        Self { cluster, client, handle, recorder, rng, active, state_lost, last_check, counts }
     }
 
     /// Injects faults until a time.
-    pub(super) async fn rage(&mut self, until: Instant) -> Result<(), String> {
+    pub(super) async fn inject_faults(&mut self, until: Instant) -> Result<(), String> {
         let mut next = Instant::now();
         while Instant::now() < until {
-            self.handle.sleep(LOOK).await;
+            self.handle.sleep(POLL_INTERVAL).await;
             if let Some(what) = self.cluster.ended() {
                 return Err(what);
             }
-            self.end_those_that_are_over(Instant::now()).await?;
-            self.look_for_the_lost().await;
+            self.end_expired(Instant::now()).await?;
+            self.check_rejoined().await;
             if Instant::now() >= next && self.active.len() < FAULTS_MAX {
-                self.begin_one().await?;
+                self.begin_fault().await?;
                 next = Instant::now() + Duration::from_millis(self.rng.between(100, 2_500));
             }
         }
@@ -92,7 +92,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
     /// Ends all faults.
     pub(super) async fn heal(&mut self) -> Result<(), String> {
         let last = self.active.iter().map(|(end, _)| *end).max();
-        self.end_those_that_are_over(last.unwrap_or_else(Instant::now)).await
+        self.end_expired(last.unwrap_or_else(Instant::now)).await
     }
 
     /// Ends all faults, and retries to add nodes until each is added.
@@ -103,7 +103,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
                 return Err(format!("nodes cannot be added {time:?} after: {:?}", self.active));
             }
             self.heal().await?;
-            self.handle.sleep(LOOK).await;
+            self.handle.sleep(POLL_INTERVAL).await;
         }
         self.add_all(begin + time).await
     }
@@ -116,13 +116,13 @@ impl<'a, 'n> Nemesis<'a, 'n> {
                 if Instant::now() > end {
                     return Err(format!("node {node} cannot be added: {error}"));
                 }
-                self.handle.sleep(LOOK).await;
+                self.handle.sleep(POLL_INTERVAL).await;
             }
         }
         Ok(())
     }
 
-    async fn end_those_that_are_over(&mut self, now: Instant) -> Result<(), String> {
+    async fn end_expired(&mut self, now: Instant) -> Result<(), String> {
         let is_over = |(end, _): &mut (Instant, Fault)| *end <= now;
         let over: Vec<_> = self.active.extract_if(.., is_over).collect();
         if over.iter().any(|(_, fault)| matches!(fault, Fault::Rule(_))) {
@@ -158,7 +158,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         self.active.push((Instant::now() + duration, fault));
     }
 
-    async fn begin_one(&mut self) -> Result<(), String> {
+    async fn begin_fault(&mut self) -> Result<(), String> {
         let node = self.draw_node().await;
         let is_free = !self.active.iter().any(|(_, fault)| fault.node() == Some(node));
         match self.rng.below(19) {
@@ -186,8 +186,8 @@ impl<'a, 'n> Nemesis<'a, 'n> {
             }
             12..14 => self.transfer(node).await,
             14 if is_free && self.may_lose() => self.replace(node).await,
-            16..19 => self.ambush().await?,
-            15 if self.cluster.is_on_disk && self.rng.below(2) == 0 => self.black_out(),
+            16..19 => self.isolate_and_stop().await?,
+            15 if self.cluster.is_on_disk && self.rng.below(2) == 0 => self.crash_all(),
             _ => {}
         }
         Ok(())
@@ -195,8 +195,8 @@ impl<'a, 'n> Nemesis<'a, 'n> {
 
     /// Cuts the leader off from the other nodes, but not from clients. Then stops the leader while the lease may hold,
     /// until another replica leads.
-    async fn ambush(&mut self) -> Result<(), String> {
-        let Some(node) = whole::leader(&self.statuses().await).map(|status| status.node) else {
+    async fn isolate_and_stop(&mut self) -> Result<(), String> {
+        let Some(node) = recovery::leader(&self.statuses().await).map(|status| status.node) else {
             return Ok(());
         };
         let is_free = !self.active.iter().any(|(_, fault)| fault.node() == Some(node));
@@ -209,8 +209,9 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         let rest = Duration::from_millis(self.rng.below(election_ms));
         let others = (1..=self.cluster.settings.nodes).filter(|other| *other != node);
         let cut = Fault::Rule(Rule::Cut { from: vec![node], to: others.collect(), one_way: false });
-        *self.counts.entry("ambushes").or_default() += 1;
-        self.recorder.note(&format!("ambush of {node}: a stop in {stop_in:?} for {pause:?}"));
+        *self.counts.entry("isolations_with_stop").or_default() += 1;
+        self.recorder
+            .note(&format!("isolation of {node}, and a stop in {stop_in:?} for {pause:?}"));
         self.active.push((Instant::now() + stop_in + pause + rest, cut));
         self.set_rules()?;
         self.handle.sleep(stop_in).await;
@@ -226,12 +227,12 @@ impl<'a, 'n> Nemesis<'a, 'n> {
             return drawn;
         }
         let statuses = self.statuses().await;
-        whole::leader(&statuses).map_or(drawn, |status| status.node)
+        recovery::leader(&statuses).map_or(drawn, |status| status.node)
     }
 
     /// The statuses of the nodes that answer.
     async fn statuses(&self) -> Vec<Status> {
-        whole::statuses(self.client, self.cluster).await
+        recovery::statuses(self.client, self.cluster).await
     }
 
     fn may_kill(&self) -> bool {
@@ -239,23 +240,23 @@ impl<'a, 'n> Nemesis<'a, 'n> {
     }
 
     fn may_lose(&self) -> bool {
-        (self.lost.len() + 1) * 2 < usize::from(self.cluster.settings.nodes)
+        (self.state_lost.len() + 1) * 2 < usize::from(self.cluster.settings.nodes)
     }
 
     fn kill(&mut self, node: u16) {
         self.cluster.kill(node);
         if !self.cluster.is_on_disk {
-            self.lost.insert(node);
+            self.state_lost.insert(node);
         }
     }
 
-    fn black_out(&mut self) {
-        *self.counts.entry("blackouts").or_default() += 1;
-        self.recorder.note("blackout");
+    fn crash_all(&mut self) {
+        *self.counts.entry("crashes_of_all").or_default() += 1;
+        self.recorder.note("crash of all");
         let duration = Duration::from_millis(self.rng.between(10, 2_000));
         for node in 1..=self.cluster.settings.nodes {
-            let goes_on = self.active.iter().any(|(_, fault)| fault.node() == Some(node));
-            if !goes_on && self.cluster.is_running(node) {
+            let has_fault = self.active.iter().any(|(_, fault)| fault.node() == Some(node));
+            if !has_fault && self.cluster.is_running(node) {
                 self.cluster.kill(node);
                 self.active.push((Instant::now() + duration, Fault::Killed(node)));
             }
@@ -292,12 +293,12 @@ impl<'a, 'n> Nemesis<'a, 'n> {
     /// Removes a node; the node later returns without state.
     async fn replace(&mut self, node: u16) {
         // From now on its vote may be lost, whatever the answer.
-        let was_lost = !self.lost.insert(node);
+        let was_lost = !self.state_lost.insert(node);
         let removed = self.client.within(ADMIN_TIMEOUT).remove_member(node).await;
         self.recorder.note(&format!("removal of {node}: {removed:?}"));
         if matches!(removed, Err(KvError::Refused(_) | KvError::Timeout { .. })) {
             if !was_lost {
-                self.lost.remove(&node);
+                self.state_lost.remove(&node);
             }
             return;
         }
@@ -319,13 +320,14 @@ impl<'a, 'n> Nemesis<'a, 'n> {
         self.cluster.start(node)
     }
 
-    async fn look_for_the_lost(&mut self) {
-        if self.lost.is_empty() || self.looked.elapsed() < LOOK_AT_MEMBERS {
+    async fn check_rejoined(&mut self) {
+        if self.state_lost.is_empty() || self.last_check.elapsed() < MEMBER_POLL {
             return;
         }
-        self.looked = Instant::now();
+        self.last_check = Instant::now();
         let statuses = self.statuses().await;
         let cluster = &*self.cluster;
-        self.lost.retain(|node| !(cluster.is_running(*node) && whole::votes(&statuses, *node)));
+        self.state_lost
+            .retain(|node| !(cluster.is_running(*node) && recovery::votes(&statuses, *node)));
     }
 }

@@ -164,7 +164,7 @@ mod tests {
     use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     use super::*;
-    use crate::chaos::way_in;
+    use crate::chaos::namespaces;
 
     /// Few enough for a socket's buffer.
     const DATAGRAMS: usize = 100;
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn set_rules__cut_what_they_name_and_nothing_else() {
-        if !way_in::is_inside() {
-            return match way_in::test_inside(TEST) {
+        if !namespaces::is_inside() {
+            return match namespaces::test_inside(TEST) {
                 Ok(said) => assert!(said.contains("1 passed"), "{said}"),
                 Err(why) => petrel_skip::skip(petrel_skip::Need::Namespaces, why),
             };

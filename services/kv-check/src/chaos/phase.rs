@@ -17,9 +17,9 @@ use super::nemesis::Nemesis;
 use super::network::Network;
 use super::options::ChaosOptions;
 use super::recorder::{KEYS, Recorder};
+use super::recovery::{RECOVERY_MAX, wait_until_it_serves, wait_until_recovered};
 use super::replica::Settings;
 use super::report::{ChaosReport, Counts};
-use super::whole::{RECOVERY_MAX, wait_until_it_serves, wait_until_whole};
 use crate::linearizable::{Checker, Verdict};
 
 /// Domains of random numbers.
@@ -106,7 +106,7 @@ impl Phase {
             clients: self.clients,
             counts: Counts::default(),
             serves_after_s: 0.0,
-            whole_after_s: 0.0,
+            recovered_after_s: 0.0,
             violations: Vec::new(),
         }
     }
@@ -115,12 +115,12 @@ impl Phase {
     async fn drive(&self, stage: Stage<'_, '_>, report: &mut ChaosReport) -> Result<(), String> {
         let Stage { cluster, client, handle, recorder } = stage;
         (1..=self.settings.nodes).try_for_each(|node| cluster.start(node))?;
-        wait_until_whole(cluster, client, handle).await?;
+        wait_until_recovered(cluster, client, handle).await?;
         let stop = Arc::new(AtomicBool::new(false));
         let threads = self.start_clients(recorder, &stop);
         let rng = self.rng.clone();
         let mut nemesis = Nemesis::new(cluster, client, handle, recorder, rng);
-        let raged = nemesis.rage(Instant::now() + self.time).await;
+        let injected = nemesis.inject_faults(Instant::now() + self.time).await;
         let healed = Instant::now();
         nemesis.heal().await?;
         let served = wait_until_it_serves(client).await;
@@ -129,11 +129,11 @@ impl Phase {
         report.counts.faults = std::mem::take(&mut nemesis.counts);
         stop.store(true, Ordering::Relaxed);
         join(threads)?;
-        raged.and(served).and(back)?;
+        injected.and(served).and(back)?;
         self.read_all(client, recorder).await;
-        let whole = wait_until_whole(cluster, client, handle).await;
-        report.whole_after_s = healed.elapsed().as_secs_f64();
-        whole
+        let recovered = wait_until_recovered(cluster, client, handle).await;
+        report.recovered_after_s = healed.elapsed().as_secs_f64();
+        recovered
     }
 
     fn start_clients(
@@ -154,8 +154,8 @@ impl Phase {
     async fn read_all(&self, client: &KvClient, recorder: &Recorder) {
         let groups = recorder.lock().groups.len();
         for (group, key) in (0..groups).flat_map(|group| (0..KEYS).map(move |key| (group, key))) {
-            let (id, ask) = recorder.begin_read(group, self.clients, key);
-            let end = load::perform(client, self.number, group, &ask).await;
+            let (id, invocation) = recorder.begin_read(group, self.clients, key);
+            let end = load::perform(client, self.number, group, &invocation).await;
             recorder.end(group, id, end);
         }
     }

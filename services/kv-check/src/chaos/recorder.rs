@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::history::{Ask, End, History, Operation, Told};
+use crate::history::{End, History, Invocation, Operation, Response};
 
 /// Keys of a group, the most that the checker accepts.
 pub(super) const KEYS: u8 = 8;
@@ -71,24 +71,30 @@ impl Recorder {
     pub(super) fn begin(
         &self,
         client: u32,
-        draw: impl FnOnce(usize, bool) -> Ask,
-    ) -> (usize, usize, Ask) {
+        draw: impl FnOnce(usize, bool) -> Invocation,
+    ) -> (usize, usize, Invocation) {
         let mut state = self.lock();
         let group = state.current();
-        let ask = draw(group, state.groups[group].has_scans);
-        (group, self.begin_in(&mut state, group, client, &ask), ask)
+        let invocation = draw(group, state.groups[group].has_scans);
+        (group, self.begin_in(&mut state, group, client, &invocation), invocation)
     }
 
     /// Records the call of a read of a key in any group.
-    pub(super) fn begin_read(&self, group: usize, client: u32, key: u8) -> (usize, Ask) {
-        let ask = Ask::Get { key };
-        (self.begin_in(&mut self.lock(), group, client, &ask), ask)
+    pub(super) fn begin_read(&self, group: usize, client: u32, key: u8) -> (usize, Invocation) {
+        let invocation = Invocation::Get { key };
+        (self.begin_in(&mut self.lock(), group, client, &invocation), invocation)
     }
 
-    fn begin_in(&self, state: &mut State, group: usize, client: u32, ask: &Ask) -> usize {
+    fn begin_in(
+        &self,
+        state: &mut State,
+        group: usize,
+        client: u32,
+        invocation: &Invocation,
+    ) -> usize {
         let group = &mut state.groups[group];
         group.times.push((self.now_ns(), None));
-        group.history.begin(client, ask.clone())
+        group.history.begin(client, invocation.clone())
     }
 
     /// Records the end of an operation.
@@ -97,7 +103,7 @@ impl Recorder {
         let mut state = self.lock();
         state.groups[group].times[id].1 = Some(now_ns);
         match end {
-            End::Told(told) => state.end(group, id, told),
+            End::Answered(response) => state.end(group, id, response),
             End::Failed => state.fail(group, id),
             End::Unknown => state.unknown += 1,
         }
@@ -119,9 +125,9 @@ impl State {
         self.groups.len() - 1
     }
 
-    fn end(&mut self, group: usize, id: usize, told: Told) {
+    fn end(&mut self, group: usize, id: usize, response: Response) {
         self.done += 1;
-        let ended = self.groups[group].history.end(id, told);
+        let ended = self.groups[group].history.end(id, response);
         self.note(group, ended);
     }
 
@@ -160,15 +166,15 @@ mod tests {
     use super::*;
 
     fn put(recorder: &Recorder, tag: &str, end: End) {
-        let ask = Ask::Put { key: 1, tag: tag.to_owned() };
-        let (group, id, _) = recorder.begin(1, |_, _| ask);
+        let invocation = Invocation::Put { key: 1, tag: tag.to_owned() };
+        let (group, id, _) = recorder.begin(1, |_, _| invocation);
         recorder.end(group, id, end);
     }
 
     #[test]
     fn end__each_kind_is_counted_and_all_are_kept() {
         let recorder = Recorder::new();
-        put(&recorder, "a", End::Told(Told::Changed { index: 5, was_there: false }));
+        put(&recorder, "a", End::Answered(Response::Changed { index: 5, was_there: false }));
         put(&recorder, "b", End::Failed);
         put(&recorder, "c", End::Unknown);
         let state = recorder.lock();
@@ -181,8 +187,8 @@ mod tests {
     #[test]
     fn end__an_answer_that_contradicts_another_is_a_violation() {
         let recorder = Recorder::new();
-        put(&recorder, "a", End::Told(Told::Changed { index: 5, was_there: false }));
-        put(&recorder, "b", End::Told(Told::Changed { index: 5, was_there: true }));
+        put(&recorder, "a", End::Answered(Response::Changed { index: 5, was_there: false }));
+        put(&recorder, "b", End::Answered(Response::Changed { index: 5, was_there: true }));
         assert_eq!(recorder.lock().violations.len(), 1);
     }
 
@@ -193,7 +199,7 @@ mod tests {
         for _ in 0..3 * OPERATIONS + OPERATIONS_WITH_SCANS + 1 {
             let (_, id, _) = recorder.begin(1, |group, has_scans| {
                 scans.resize(group + 1, has_scans);
-                Ask::Get { key: 0 }
+                Invocation::Get { key: 0 }
             });
             assert!(id < OPERATIONS);
         }

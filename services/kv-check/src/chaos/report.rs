@@ -24,7 +24,7 @@ pub struct ChaosReport {
     /// Time from the end of all faults until a write is answered.
     pub(super) serves_after_s: f64,
     /// Time until all replicas vote and have the same state.
-    pub(super) whole_after_s: f64,
+    pub(super) recovered_after_s: f64,
     pub(super) violations: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub struct ChaosSummary {
     #[serde(flatten)]
     counts: Counts,
     serves_after_max_s: f64,
-    whole_after_max_s: f64,
+    recovered_after_max_s: f64,
     violations: usize,
 }
 
@@ -70,7 +70,7 @@ impl ChaosSummary {
         self.phases += 1;
         self.counts.add(&report.counts);
         self.serves_after_max_s = self.serves_after_max_s.max(report.serves_after_s);
-        self.whole_after_max_s = self.whole_after_max_s.max(report.whole_after_s);
+        self.recovered_after_max_s = self.recovered_after_max_s.max(report.recovered_after_s);
         self.violations += report.violations.len();
     }
 }
@@ -108,7 +108,7 @@ impl fmt::Display for ChaosReport {
         write!(f, "phase {} of seed {}: {nodes} nodes, {place}, {reads}, ", self.phase, self.seed)?;
         write!(f, "election {election_ms} ms, log of {log_entries_max}; {}", self.counts)?;
         write!(f, "serves after {:.2} s, ", self.serves_after_s)?;
-        write!(f, "whole after {:.2} s: ", self.whole_after_s)?;
+        write!(f, "recovered after {:.2} s: ", self.recovered_after_s)?;
         match &self.violations[..] {
             [] => f.write_str("ok"),
             violations => {
@@ -123,7 +123,7 @@ impl fmt::Display for ChaosSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} phases in {:.0} s: {}", self.phases, self.seconds, self.counts)?;
         write!(f, "serves after {:.2} s at most, ", self.serves_after_max_s)?;
-        write!(f, "whole after {:.2} s at most; ", self.whole_after_max_s)?;
+        write!(f, "recovered after {:.2} s at most; ", self.recovered_after_max_s)?;
         write!(f, "{} violations", self.violations)
     }
 }

@@ -49,7 +49,7 @@ const FIRST_DELAY_NS: u64 = 300;
 const APART_NS: u64 = 300;
 
 /// Virtual time within which a cluster has certainly started.
-const PATIENCE_NS: u64 = 60_000_000_000;
+const WAIT_TIMEOUT_NS: u64 = 60_000_000_000;
 
 /// The cost of replicas' work beyond an echo, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -190,9 +190,11 @@ impl World {
         let client = self.client(ClientNode::take_times);
         let mut nodes = Vec::new();
         self.servers(|server| nodes.push(server.take_times()));
-        let misjudged: usize = nodes.iter().map(|times| times.misjudged).sum();
-        if misjudged > puts / 100 {
-            return Err(format!("{misjudged} passes of {puts} puts were charged for other work"));
+        let mispredicted: usize = nodes.iter().map(|times| times.mispredicted).sum();
+        if mispredicted > puts / 100 {
+            return Err(format!(
+                "{mispredicted} passes of {puts} puts were charged for other work"
+            ));
         }
         let costs = node::costs_of(&nodes)?;
         let leader = nodes.iter().find_map(|times| times.leader.clone());
@@ -206,15 +208,15 @@ impl World {
     }
 
     fn wait_for(&mut self, what: &str, is_so: impl Fn(&ClientNode) -> bool) -> Result<(), String> {
-        let end_ns = self.fabric.now_ns() + PATIENCE_NS;
+        let end_ns = self.fabric.now_ns() + WAIT_TIMEOUT_NS;
         loop {
             let next_ns = self.control.next_ns().min(end_ns);
             let control = &self.control;
-            let goes_on = |node: &LatencyNode| {
+            let keeps_running = |node: &LatencyNode| {
                 control.next_ns() >= next_ns
                     && !matches!(node, LatencyNode::Client(client) if is_so(client))
             };
-            self.simulation.run_while(next_ns, goes_on);
+            self.simulation.run_while(next_ns, keeps_running);
             self.control.run();
             if self.client_is(&is_so) {
                 return Ok(());

@@ -59,7 +59,7 @@ pub(super) struct ServerTimes {
     commit: Vec<(u64, u64)>,
     late: Vec<(u64, u64)>,
     /// Passes charged for the wrong kind of work.
-    pub(super) misjudged: usize,
+    pub(super) mispredicted: usize,
     /// On the leader, in virtual time: from the arrival of a put until its answer leaves.
     pub(super) leader: Option<Vec<u64>>,
 }
@@ -121,7 +121,7 @@ impl ServerNode {
 
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
         if !self.endpoint.transport().has_received() {
-            return self.look(now_ns);
+            return self.run_pass(now_ns);
         }
         let before_ns = match self.expected() {
             Work::Commit => self.costs.commit_ns,
@@ -136,7 +136,7 @@ impl ServerNode {
         if now_ns < due_ns {
             return Some(due_ns);
         }
-        self.look(now_ns)
+        self.run_pass(now_ns)
     }
 
     /// The probable kind of the received message, since a single client makes single calls.
@@ -152,7 +152,7 @@ impl ServerNode {
     }
 
     /// Runs a pass like a process: the endpoint's turn, the replica's turn, the turn that sends, and the rest.
-    fn look(&mut self, now_ns: u64) -> Option<u64> {
+    fn run_pass(&mut self, now_ns: u64) -> Option<u64> {
         let (arrived_ns, expected) = (self.due_ns.take(), self.expected());
         let before = (self.replica.stats(), *self.echoes.borrow());
         let begin = Instant::now();
@@ -186,7 +186,7 @@ impl ServerNode {
             let spent = if work == Work::Propose { sent } else { replied };
             let (spent_ns, rest_ns) = (nanos(spent), nanos(done.saturating_sub(spent)));
             let is_charged = arrived_ns.is_some() && self.costs != Costs::default();
-            self.times.misjudged += usize::from(is_charged && work != expected);
+            self.times.mispredicted += usize::from(is_charged && work != expected);
             let messages = after.0.messages - before.0.messages;
             self.note_answers(work, messages);
             self.note(work, now_ns, arrived_ns, spent_ns, rest_ns);
@@ -433,13 +433,13 @@ fn call(
         let is_put = state.borrow().method == methods::WRITE;
         let is_applied = matches!(WriteReply::decode(answer), Ok(WriteReply::Applied(_)));
         assert!(is_applied || !is_put, "a put was refused");
-        let goes_on = {
+        let has_more = {
             let own = &mut *state.borrow_mut();
             own.times.push(cx.now_ns() - own.begun_ns);
             own.left -= 1;
             own.left > 0
         };
-        if goes_on {
+        if has_more {
             call(cx, &state, reply.request, reply.response);
         }
     };

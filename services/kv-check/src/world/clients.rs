@@ -9,9 +9,9 @@ use petrel_kv::{KvClient, KvClientConfig};
 use super::World;
 use crate::client::Client;
 use crate::common::address_of;
-use crate::line::Line;
+use crate::connection::Connection;
+use crate::kv_client::KvClientUser;
 use crate::node::{Node, SimEndpoint};
-use crate::product::ProductClient;
 use petrel_sim::fabric::HostId;
 
 impl World {
@@ -22,25 +22,25 @@ impl World {
         for _ in 0..scenario.load.clients {
             let (rng, number) = (self.next_rng(), self.next_number());
             let common = Rc::clone(&self.common);
-            if !scenario.product.has(number) {
-                let line = Line::new(common, handle.clone(), rng);
-                handle.spawn(Client::new(line, number).run());
+            if !scenario.kv_client.has(number) {
+                let connection = Connection::new(common, handle.clone(), rng);
+                handle.spawn(Client::new(connection, number).run());
                 continue;
             }
             let client = match &shared {
                 Some(client) => client.clone(),
-                None => self.product(endpoint)?,
+                None => self.kv_client(endpoint)?,
             };
-            if scenario.product.is_shared {
+            if scenario.kv_client.is_shared {
                 shared = Some(client.clone());
             }
-            handle.spawn(ProductClient::new(common, handle.clone(), client, number, rng).run());
+            handle.spawn(KvClientUser::new(common, handle.clone(), client, number, rng).run());
         }
         Ok(())
     }
 
     /// The store's own client, with timeouts that fit the world's elections.
-    fn product(&self, endpoint: &mut SimEndpoint) -> Result<KvClient, String> {
+    fn kv_client(&self, endpoint: &mut SimEndpoint) -> Result<KvClient, String> {
         let scenario = &self.common.scenario;
         let pauses = BackoffConfig {
             first: Duration::from_nanos(scenario.tick_ns),
@@ -49,9 +49,9 @@ impl World {
         };
         let mut config = KvClientConfig::default();
         config.attempt_timeout = Duration::from_nanos(scenario.load.timeout_ns);
-        config.timeout = config.attempt_timeout * scenario.product.attempts;
+        config.timeout = config.attempt_timeout * scenario.kv_client.attempts;
         (config.backoff, config.connect_backoff) = (pauses, pauses);
-        config.refresh = Duration::from_nanos(scenario.product.refresh_ns);
+        config.refresh = Duration::from_nanos(scenario.kv_client.refresh_ns);
         // The client discovers later members itself.
         let addresses = (0..scenario.nodes).map(|host| address_of(HostId(host)));
         let client =
@@ -66,14 +66,14 @@ impl World {
         let last = actors.filter(|(_, node)| matches!(node, Node::Client(_))).last();
         let Some((id, Node::Client(node))) = last else { unreachable!("{host} has clients") };
         let (handle, common) = (node.endpoint.handle(), Rc::clone(&self.common));
-        let line = Line::new(common, handle.clone(), self.next_rng());
-        let client = Client::new(line, self.next_number());
+        let connection = Connection::new(common, handle.clone(), self.next_rng());
+        let client = Client::new(connection, self.next_number());
         handle.spawn(client.read_all());
         self.simulation.wake(id);
     }
 
-    pub(super) fn line(&mut self, endpoint: &SimEndpoint) -> Line {
-        Line::new(Rc::clone(&self.common), endpoint.handle(), self.next_rng())
+    pub(super) fn connection(&mut self, endpoint: &SimEndpoint) -> Connection {
+        Connection::new(Rc::clone(&self.common), endpoint.handle(), self.next_rng())
     }
 
     /// The number of another client, which is counted as busy.

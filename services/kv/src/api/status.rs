@@ -207,7 +207,7 @@ impl Role {
 impl Member {
     /// The node's number: the upper 16 bits of the replica's number.
     pub fn node(&self) -> u16 {
-        crate::replica::book::node_of(self.raft_id)
+        crate::replica::membership::node_of(self.raft_id)
     }
 
     fn write(&self, out: &mut Vec<u8>) {

@@ -16,10 +16,10 @@ use crate::limits::ADDRESS_BYTES_MAX;
 
 /// Interval of the checks whether a handover of leadership succeeded. A handover takes a round trip or two once the new
 /// leader has the whole log.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Number of checks after which the leader is asked again, because a leader gives up after an election timeout.
-const LOOKS_MAX: usize = 200;
+const POLLS_MAX: usize = 200;
 
 impl KvClient {
     /// Returns the state of the replica at an address, whether or not it is a member.
@@ -83,7 +83,7 @@ impl KvClient {
             let request = TransferRequest { node };
             let left = self.within(operation.time_left());
             admin(Operation::new(&left), methods::TRANSFER, |out| request.encode(out)).await?;
-            for _ in 0..LOOKS_MAX {
+            for _ in 0..POLLS_MAX {
                 if self.within(operation.time_left()).leads(node).await {
                     return Ok(());
                 }
@@ -91,7 +91,7 @@ impl KvClient {
                     let last = format!("node {node} was asked to lead, and does not yet");
                     return Err(KvError::Unknown { last });
                 }
-                let _ = client.spawn(async move |handle| handle.sleep(LOOK).await).await;
+                let _ = client.spawn(async move |handle| handle.sleep(POLL_INTERVAL).await).await;
             }
         }
     }
@@ -121,14 +121,14 @@ async fn admin(
     match AdminReply::decode(&answer) {
         Ok(AdminReply::Done) => Ok(true),
         // An earlier copy of the request may have removed the node.
-        Ok(AdminReply::NoMember) => Ok(operation.is_doubtful()),
+        Ok(AdminReply::NoMember) => Ok(operation.may_have_executed()),
         Ok(AdminReply::Refused(Refusal::Unavailable {
             certainty: Certainty::NotApplied,
             reason,
         })) => {
             let last = reason.to_owned();
             // The obstacle may be an earlier copy of the request.
-            Err(match operation.is_doubtful() {
+            Err(match operation.may_have_executed() {
                 true => KvError::Unknown { last },
                 false => KvError::Refused(last),
             })

@@ -11,7 +11,7 @@ use super::{KvClient, KvError};
 use crate::api::{Consistency, DecodeError, Refusal};
 
 /// Most doublings of an attempt's timeout: a thousandfold reaches the operation's own deadline in practice.
-const LATE_MAX: u32 = 10;
+const DOUBLINGS_MAX: u32 = 10;
 
 /// Initial room for a request, enough for most requests.
 const REQUEST_BYTES: usize = 256;
@@ -19,7 +19,7 @@ const REQUEST_BYTES: usize = 256;
 /// One operation.
 ///
 /// The calls themselves follow redirects, and repeat attempts that certainly had no effect. A call that may have had an
-/// effect ends here; the operation notes the doubt, and makes the call again.
+/// effect ends here; the operation notes the uncertainty, and makes the call again.
 pub(super) struct Operation<'a> {
     client: &'a KvClient,
     deadline_ns: u64,
@@ -28,16 +28,23 @@ pub(super) struct Operation<'a> {
     /// Whether it matters if a request executes without an answer.
     has_effects: bool,
     /// Whether a request may have executed without an answer.
-    is_doubtful: bool,
+    may_have_executed: bool,
     /// Timed-out attempts; every one doubles the next attempt's time.
-    late: u32,
+    timeouts: u32,
 }
 
 impl<'a> Operation<'a> {
     pub(super) fn new(client: &'a KvClient) -> Self {
         let timeout_ns = u64::try_from(client.timeout.as_nanos()).unwrap_or(u64::MAX);
         let deadline_ns = client.shared.client.now_ns().saturating_add(timeout_ns);
-        Self { client, deadline_ns, stale: None, has_effects: false, is_doubtful: false, late: 0 }
+        Self {
+            client,
+            deadline_ns,
+            stale: None,
+            has_effects: false,
+            may_have_executed: false,
+            timeouts: 0,
+        }
     }
 
     /// A read. Stale reads may go to any replica; reads of a key always go to the same replica.
@@ -51,8 +58,8 @@ impl<'a> Operation<'a> {
     }
 
     /// Returns true if an earlier copy of the request may have been executed, or may be yet.
-    pub(super) fn is_doubtful(&self) -> bool {
-        self.is_doubtful
+    pub(super) fn may_have_executed(&self) -> bool {
+        self.may_have_executed
     }
 
     pub(super) fn time_left(&self) -> Duration {
@@ -68,7 +75,7 @@ impl<'a> Operation<'a> {
         loop {
             // Longer attempts keep the client from asking a slow cluster ever more often.
             let attempt = self.client.shared.config.attempt_timeout;
-            let attempt = attempt.saturating_mul(1 << self.late.min(LATE_MAX));
+            let attempt = attempt.saturating_mul(1 << self.timeouts.min(DOUBLINGS_MAX));
             let mut options =
                 CallOptions::new().deadline_ns(self.deadline_ns).timeout(attempt).wait_for_ready();
             if let Some(key) = self.stale {
@@ -87,16 +94,16 @@ impl<'a> Operation<'a> {
     fn note(&mut self, failure: &Error) -> Result<(), KvError> {
         let may_have_run =
             matches!(failure.execution, Execution::MayHaveExecuted | Execution::Answered);
-        self.is_doubtful |= may_have_run && self.has_effects && !planted("kv_client_is_sure");
+        self.may_have_executed |= may_have_run && self.has_effects && !planted("kv_client_is_sure");
         let is_late = failure.status == Status::DeadlineExceeded;
-        self.late += u32::from(is_late);
+        self.timeouts += u32::from(is_late);
         let is_lost = failure.status == Status::Unavailable && may_have_run;
         if (is_late || is_lost) && !self.time_left().is_zero() {
             return Ok(());
         }
         let last = failure.message.clone();
         Err(match failure.execution {
-            _ if self.is_doubtful => KvError::Unknown { last },
+            _ if self.may_have_executed => KvError::Unknown { last },
             Execution::Answered => KvError::Protocol(last),
             _ => KvError::Timeout { last },
         })
@@ -109,11 +116,11 @@ impl<'a> Operation<'a> {
 
     /// The error for an answer that cannot be decoded.
     pub(super) fn not_understood(&mut self, error: &DecodeError) -> KvError {
-        self.is_doubtful |= self.has_effects;
+        self.may_have_executed |= self.has_effects;
         self.misunderstood(format!("the answer is none of this service: {error}"))
     }
 
     fn misunderstood(&self, last: String) -> KvError {
-        if self.is_doubtful { KvError::Unknown { last } } else { KvError::Protocol(last) }
+        if self.may_have_executed { KvError::Unknown { last } } else { KvError::Protocol(last) }
     }
 }

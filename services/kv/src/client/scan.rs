@@ -142,7 +142,7 @@ impl KvClient {
         let reply = operation.ask(methods::SCAN, |out| request.encode(out)).await?;
         match ScanReply::decode(&reply) {
             // A page with more pairs than requested, or without progress, is malformed.
-            Ok(ScanReply::Pairs { pairs, next }) if goes_on(request, &pairs, next) => {
+            Ok(ScanReply::Pairs { pairs, next }) if makes_progress(request, &pairs, next) => {
                 let next = next.map(<[u8]>::to_vec);
                 Ok(Page { reply, next })
             }
@@ -157,7 +157,7 @@ impl KvClient {
 }
 
 /// Returns true if a page has at most the requested pairs, and a scan that continues from it makes progress.
-fn goes_on(request: &ScanRequest<'_>, pairs: &Pairs<'_>, next: Option<&[u8]>) -> bool {
+fn makes_progress(request: &ScanRequest<'_>, pairs: &Pairs<'_>, next: Option<&[u8]>) -> bool {
     pairs.len() <= request.pairs_max as usize
         && next.is_none_or(|next| !pairs.is_empty() && next > request.from)
 }

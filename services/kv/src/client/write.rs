@@ -178,7 +178,7 @@ async fn write_numbered(
             if is_session_gone {
                 numbered.end_session();
             }
-            match is_session_gone && !operation.is_doubtful() {
+            match is_session_gone && !operation.may_have_executed() {
                 true => Ok(None),
                 false => Err(operation.refused(refusal)),
             }

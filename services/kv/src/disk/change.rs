@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn change__comes_back_in_full_and_in_parts() {
+    fn change__round_trips_in_full_and_in_parts() {
         let parts = [
             full(),
             Change::default(),

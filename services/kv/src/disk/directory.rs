@@ -132,7 +132,7 @@ impl Directory {
     }
 
     /// Removes the leftovers of a crash: checkpoints that the log does not name, and unfinished files.
-    pub(super) fn tidy(&self, base: Option<u64>) -> Result<(), DiskError> {
+    pub(super) fn remove_leftovers(&self, base: Option<u64>) -> Result<(), DiskError> {
         let mut last = base.unwrap_or(0);
         for name in names(&self.path)? {
             let number = name.strip_prefix(CHECKPOINT).and_then(|number| number.parse().ok());

@@ -3,8 +3,8 @@
 use codeq::{Decode, Encode};
 
 use super::change::Change;
+use super::checkpoint_file;
 use super::head::Head;
-use super::image_file;
 use super::mark::Mark;
 use super::record::Record;
 use crate::store::Store;
@@ -62,17 +62,17 @@ fn head(bytes: &[u8]) {
 /// Decodes bytes as the frames of a checkpoint's file, and as the head of one.
 fn checkpoint(bytes: &[u8]) {
     let mut input = bytes;
-    while let Ok(frame) = image_file::read_frame(&mut input) {
+    while let Ok(frame) = checkpoint_file::read_frame(&mut input) {
         assert!(frame.len() <= bytes.len());
-        let _ = image_file::parse_head(&frame, &Store::new());
+        let _ = checkpoint_file::parse_head(&frame, &Store::new());
     }
-    if let Ok(checkpoint) = image_file::parse_head(bytes, &Store::new()) {
-        let again = image_file::head(&checkpoint);
-        let again =
-            image_file::parse_head(&again, &Store::new()).expect("what is written can be read");
+    if let Ok(checkpoint) = checkpoint_file::parse_head(bytes, &Store::new()) {
+        let again = checkpoint_file::head(&checkpoint);
+        let again = checkpoint_file::parse_head(&again, &Store::new())
+            .expect("what is written can be read");
         assert_eq!(
-            (again.index, again.term, again.book),
-            (checkpoint.index, checkpoint.term, checkpoint.book)
+            (again.index, again.term, again.membership),
+            (checkpoint.index, checkpoint.term, checkpoint.membership)
         );
         assert_eq!(again.conf_state, checkpoint.conf_state);
     }

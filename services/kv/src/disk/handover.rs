@@ -34,7 +34,7 @@ pub(super) struct Handover {
     failure: OnceLock<LogFailure>,
     waker: Mutex<Option<Waker>>,
     /// The replica has ended: a checkpoint need not be finished.
-    is_leaving: AtomicBool,
+    is_closing: AtomicBool,
     pub(super) counts: Counts,
 }
 
@@ -81,22 +81,22 @@ impl Handover {
 
     /// Removes and returns the waiting checkpoint; blocks until one arrives. Returns none once the replica has ended.
     pub(super) fn take_checkpoint(&self) -> Option<Checkpoint> {
-        let idle = |waiting: &mut Waiting| waiting.checkpoint.is_none() && !self.is_leaving();
+        let idle = |waiting: &mut Waiting| waiting.checkpoint.is_none() && !self.is_closing();
         let waiting = self.has_checkpoint.wait_while(self.waiting(), idle);
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-        waiting.checkpoint.take().filter(|_| !self.is_leaving())
+        waiting.checkpoint.take().filter(|_| !self.is_closing())
     }
 
-    pub(super) fn is_leaving(&self) -> bool {
-        self.is_leaving.load(Ordering::Relaxed)
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
     }
 
     /// Ends the writing of checkpoints, because the replica has ended.
-    pub(super) fn leave(&self) {
+    pub(super) fn close_checkpoints(&self) {
         // Under the lock: otherwise the other thread could check the flag before the store and sleep after the
         // notification.
         let waiting = self.waiting();
-        self.is_leaving.store(true, Ordering::Relaxed);
+        self.is_closing.store(true, Ordering::Relaxed);
         self.has_checkpoint.notify_one();
         drop(waiting);
     }
@@ -124,7 +124,7 @@ impl Handover {
     pub(super) fn fail(&self, failure: LogFailure) {
         let _ = self.failure.set(failure);
         self.waiting().jobs.clear();
-        self.leave();
+        self.close_checkpoints();
         self.wake();
     }
 
@@ -149,9 +149,9 @@ impl Handover {
 }
 
 /// Turns a thread's panic into a failure, to keep other threads from waiting.
-pub(super) struct EndsWell<'a>(pub(super) &'a Handover);
+pub(super) struct FailOnPanic<'a>(pub(super) &'a Handover);
 
-impl Drop for EndsWell<'_> {
+impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail(LogFailure("a thread of the log has panicked".to_owned()));

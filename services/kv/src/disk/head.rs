@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn head__comes_back() {
+    fn head__round_trips() {
         let base = Base { file: 1, index: 2, term: 3 };
         let identity = Identity { cluster: 4, replica: 5 };
         for (identity, base) in [(None, None), (Some(identity), Some(base))] {

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mark__comes_back_and_no_other_bytes_are_one() {
+    fn mark__round_trips_and_no_other_bytes_decode() {
         for mark in [Mark { node: 1, log_end: 0 }, Mark { node: u16::MAX, log_end: u64::MAX }] {
             let bytes = mark.encode().into_bytes();
             assert_eq!(Mark::decode(&bytes), Some(mark));

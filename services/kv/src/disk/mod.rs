@@ -96,14 +96,14 @@ use chunked_wal::{ChunkedWal, Config};
 use raft::eraftpb::HardState;
 
 mod change;
+mod checkpoint_file;
+mod checkpoint_writer;
 mod directory;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod handover;
 mod head;
-mod image_file;
-mod imager;
 mod mark;
 mod record;
 mod replay;
@@ -112,10 +112,10 @@ mod writer;
 pub use error::DiskError;
 
 use crate::persist::{Batch, Checkpoint, LogFailure, LogStore, Recovered};
+use checkpoint_writer::CheckpointWriter;
 use directory::Directory;
 use error::During;
 use handover::{Handover, Job};
-use imager::Imager;
 use replay::{Replay, Wal};
 use writer::Writer;
 
@@ -182,7 +182,7 @@ pub struct DiskLog {
     /// Term and vote of the last batch.
     voted: (u64, u64),
     writer: Option<JoinHandle<()>>,
-    imager: Option<JoinHandle<()>>,
+    checkpoint_writer: Option<JoinHandle<()>>,
 }
 
 impl DiskLog {
@@ -215,7 +215,7 @@ impl DiskLog {
         // Zeros at the end do not belong to the log, and have been removed.
         directory.check_end(known_end)?;
         let recovered = replay.finish(&directory)?;
-        directory.tidy(head.base.map(|base| base.file))?;
+        directory.remove_leftovers(head.base.map(|base| base.file))?;
         let (directory, handover) = (Arc::new(directory), Arc::new(Handover::default()));
         let voted = (head.term, head.vote);
         let mut writer = Writer {
@@ -228,10 +228,10 @@ impl DiskLog {
         };
         writer.sync().during("sync", &segments)?;
         writer.note_end()?;
-        let imager = Imager { directory, handover: handover.clone() };
+        let checkpoint_writer = CheckpointWriter { directory, handover: handover.clone() };
         let log = Self {
             writer: Some(spawn("kv-log", path, || writer.run())?),
-            imager: Some(spawn("kv-checkpoint", path, || imager.run())?),
+            checkpoint_writer: Some(spawn("kv-checkpoint", path, || checkpoint_writer.run())?),
             handover,
             last: 0,
             voted,
@@ -287,8 +287,8 @@ impl LogStore for DiskLog {
 
 impl Drop for DiskLog {
     fn drop(&mut self) {
-        self.handover.leave();
-        join(self.imager.take());
+        self.handover.close_checkpoints();
+        join(self.checkpoint_writer.take());
         self.handover.close();
         join(self.writer.take());
     }

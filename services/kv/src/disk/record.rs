@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn record__comes_back() {
+    fn record__round_trips() {
         let bytes = [encoded(b"first"), encoded(b"")].concat();
         let mut input = &bytes[..];
         assert_eq!(Record::decode(&mut input).unwrap().0, b"first");

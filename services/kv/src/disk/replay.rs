@@ -6,10 +6,10 @@ use chunked_wal::{ChunkId, Segment, StateMachine, WALRecord, WalTypes};
 use raft::eraftpb::{Entry, HardState};
 
 use super::change::Change;
+use super::checkpoint_file;
 use super::directory::Directory;
 use super::error::DiskError;
 use super::head::Head;
-use super::image_file;
 use super::record::Record;
 use super::writer::Done;
 use crate::persist::{Checkpoint, Recovered};
@@ -67,7 +67,7 @@ impl Replay {
         if !has_all || head.commit > head.last {
             return Err(damaged("entries are missing"));
         }
-        let (checkpoint, store) = image_file::read(&directory.checkpoint(base.file))?;
+        let (checkpoint, store) = checkpoint_file::read(&directory.checkpoint(base.file))?;
         if (checkpoint.index, checkpoint.term) != (base.index, base.term) {
             return Err(damaged("its checkpoint is another"));
         }

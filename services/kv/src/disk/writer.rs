@@ -8,11 +8,11 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use chunked_wal::{Callback, ChunkId, ChunkedWal, Segment, StateMachine, WAL, WALRecord};
 
 use super::change::{Base, Change};
+use super::checkpoint_file;
 use super::directory::Directory;
 use super::error::{DiskError, During};
-use super::handover::{EndsWell, Handover, Job};
+use super::handover::{FailOnPanic, Handover, Job};
 use super::head::Head;
-use super::image_file;
 use super::mark::Mark;
 use super::record::Record;
 use super::replay::Wal;
@@ -50,7 +50,7 @@ struct Group {
 impl Writer {
     pub(super) fn run(mut self) {
         let handover = self.handover.clone();
-        let _ends_well = EndsWell(&handover);
+        let _fail_on_panic = FailOnPanic(&handover);
         while let Some(jobs) = handover.take() {
             if let Err(error) = self.handle(jobs) {
                 return handover.fail(LogFailure(error.to_string()));
@@ -98,7 +98,7 @@ impl Writer {
         let Batch { number, identity, checkpoint, entries, hard_state } = batch;
         let checkpoint = checkpoint.expect("it was looked at");
         let file = self.directory.next_file();
-        image_file::write(&self.directory.checkpoint(file), &checkpoint, || true)?;
+        checkpoint_file::write(&self.directory.checkpoint(file), &checkpoint, || true)?;
         let base = Base { file, index: checkpoint.index, term: checkpoint.term };
         let before = self.head.base;
         let reset = Some(base);

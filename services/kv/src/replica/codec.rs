@@ -15,7 +15,7 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
 /// The reason why bytes from a peer are not valid messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Garbled {
+pub(crate) enum CodecError {
     /// The frame ends too early.
     #[error("the message ends within a field")]
     Short,
@@ -53,8 +53,8 @@ pub(super) fn frame_bytes(messages: &[Message]) -> usize {
     FRAME_BYTES + messages.iter().map(message_bytes).sum::<usize>()
 }
 
-/// Returns true if an answer denies following the caller: a frame without messages. An empty answer is no denial.
-pub(super) fn is_denial(answer: &[u8]) -> bool {
+/// Returns true if an answer refuses to follow the caller: a frame without messages. An empty answer is no rejection.
+pub(super) fn is_rejection(answer: &[u8]) -> bool {
     answer.len() == FRAME_BYTES
 }
 
@@ -146,7 +146,7 @@ fn write_entry(entry: &Entry, out: &mut Writer<'_>) {
 }
 
 /// Reads a frame: the cluster, and the messages, addressed to `to`.
-pub(super) fn read_frame(frame: &[u8], to: u64) -> Result<(u64, Vec<Message>), Garbled> {
+pub(super) fn read_frame(frame: &[u8], to: u64) -> Result<(u64, Vec<Message>), CodecError> {
     // Entries are kept for long: the entries of a frame share a copy of the bytes.
     let mut input = Reader::new(frame);
     let cluster = input.u64()?;
@@ -159,12 +159,12 @@ pub(super) fn read_frame(frame: &[u8], to: u64) -> Result<(u64, Vec<Message>), G
     Ok((cluster, messages))
 }
 
-fn read_message(input: &mut Reader<'_>, to: u64) -> Result<Message, Garbled> {
+fn read_message(input: &mut Reader<'_>, to: u64) -> Result<Message, CodecError> {
     let code = input.u8()?;
-    let kind = message_type(code).ok_or(Garbled::Type(code))?;
+    let kind = message_type(code).ok_or(CodecError::Type(code))?;
     let flags = input.u8()?;
     if flags & !FLAGS != 0 {
-        return Err(Garbled::Flags(flags));
+        return Err(CodecError::Flags(flags));
     }
     let mut message = Message { to, reject: flags & REJECT != 0, ..Message::default() };
     message.set_msg_type(kind);
@@ -185,7 +185,7 @@ fn read_message(input: &mut Reader<'_>, to: u64) -> Result<Message, Garbled> {
     if flags & SNAPSHOT != 0 {
         let mut snapshot = Snapshot::default();
         let bytes = input.long()?;
-        snapshot.merge_from_bytes(&bytes).map_err(|_| Garbled::Snapshot)?;
+        snapshot.merge_from_bytes(&bytes).map_err(|_| CodecError::Snapshot)?;
         message.set_snapshot(snapshot);
     }
     if flags & ENTRIES != 0 {
@@ -194,7 +194,7 @@ fn read_message(input: &mut Reader<'_>, to: u64) -> Result<Message, Garbled> {
     Ok(message)
 }
 
-fn read_entries(input: &mut Reader<'_>, before: u64) -> Result<Vec<Entry>, Garbled> {
+fn read_entries(input: &mut Reader<'_>, before: u64) -> Result<Vec<Entry>, CodecError> {
     let count = input.u32()?;
     let mut entries = Vec::with_capacity(count.min(input.rest.len() / ENTRY_BYTES));
     for place in 1..=count as u64 {
@@ -203,7 +203,7 @@ fn read_entries(input: &mut Reader<'_>, before: u64) -> Result<Vec<Entry>, Garbl
             0 => EntryType::EntryNormal,
             1 => EntryType::EntryConfChange,
             2 => EntryType::EntryConfChangeV2,
-            _ => return Err(Garbled::Type(kind)),
+            _ => return Err(CodecError::Type(kind)),
         };
         let term = input.u64()?;
         let (data, context) = (input.u32()?, input.u32()?);
@@ -279,50 +279,50 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
-    pub(super) fn end(&self) -> Result<(), Garbled> {
-        if self.rest.is_empty() { Ok(()) } else { Err(Garbled::Long) }
+    pub(super) fn end(&self) -> Result<(), CodecError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(CodecError::Long) }
     }
 
-    pub(super) fn text(&mut self) -> Result<String, Garbled> {
+    pub(super) fn text(&mut self) -> Result<String, CodecError> {
         let len = self.u32()?;
         let bytes = self.take(len)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| Garbled::Text)
+        String::from_utf8(bytes).map_err(|_| CodecError::Text)
     }
 
-    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], Garbled> {
-        let (head, rest) = self.rest.split_at_checked(len).ok_or(Garbled::Short)?;
+    pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], CodecError> {
+        let (head, rest) = self.rest.split_at_checked(len).ok_or(CodecError::Short)?;
         self.rest = rest;
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Garbled> {
-        let (head, rest) = self.rest.split_first_chunk().ok_or(Garbled::Short)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(CodecError::Short)?;
         self.rest = rest;
         Ok(*head)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, Garbled> {
+    pub(super) fn u8(&mut self) -> Result<u8, CodecError> {
         self.array().map(|[byte]| byte)
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, Garbled> {
+    pub(super) fn u16(&mut self) -> Result<u16, CodecError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Result<usize, Garbled> {
+    pub(super) fn u32(&mut self) -> Result<usize, CodecError> {
         self.array().map(|bytes| u32::from_le_bytes(bytes) as usize)
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, Garbled> {
+    pub(super) fn u64(&mut self) -> Result<u64, CodecError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn long(&mut self) -> Result<Bytes, Garbled> {
+    fn long(&mut self) -> Result<Bytes, CodecError> {
         let len = self.u32()?;
         self.shared(len)
     }
 
-    fn shared(&mut self, len: usize) -> Result<Bytes, Garbled> {
+    fn shared(&mut self, len: usize) -> Result<Bytes, CodecError> {
         if len == 0 {
             return Ok(Bytes::new());
         }
@@ -400,7 +400,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frame__comes_back(messages in proptest::collection::vec(arb_message(), 0..4)) {
+        fn frame__round_trips(messages in proptest::collection::vec(arb_message(), 0..4)) {
             let mut frame = vec![0; frame_bytes(&messages)];
             write_frame(99, &messages, &mut frame);
             let (cluster, read) = read_frame(&frame, 7).unwrap();
@@ -413,7 +413,7 @@ mod tests {
             let mut frame = vec![0; frame_bytes(std::slice::from_ref(&message))];
             write_frame(99, &[message], &mut frame);
             frame.truncate(cut.index(frame.len()));
-            prop_assert_eq!(read_frame(&frame, 7), Err(Garbled::Short));
+            prop_assert_eq!(read_frame(&frame, 7), Err(CodecError::Short));
         }
 
         #[test]
@@ -427,6 +427,6 @@ mod tests {
         let mut frame = vec![0; frame_bytes(&[])];
         write_frame(1, &[], &mut frame);
         frame.push(0);
-        assert_eq!(read_frame(&frame, 7), Err(Garbled::Long));
+        assert_eq!(read_frame(&frame, 7), Err(CodecError::Long));
     }
 }

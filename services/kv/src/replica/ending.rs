@@ -10,7 +10,7 @@ use super::member::Member;
 use super::{Replica, ReplicaError};
 
 /// Interval between checks whether the last client has left.
-const LOOK_NS: u64 = 1_000_000;
+const POLL_INTERVAL_NS: u64 = 1_000_000;
 
 impl Replica {
     /// Ends without losing a call: hands leadership over if this replica leads, asks clients and peers to leave, and
@@ -31,8 +31,8 @@ impl Replica {
         }
         endpoint.begin_drain();
         while endpoint.sessions_served() > 0 && endpoint.context().now_ns() < end_ns {
-            let look_ns = endpoint.context().now_ns() + LOOK_NS;
-            self.run_until(endpoint, |cx| cx.now_ns() >= look_ns)?;
+            let poll_ns = endpoint.context().now_ns() + POLL_INTERVAL_NS;
+            self.run_until(endpoint, |cx| cx.now_ns() >= poll_ns)?;
         }
         Ok(endpoint.drain(Duration::ZERO))
     }
@@ -74,9 +74,9 @@ impl Member {
             let progress = progress.get(voter).filter(|progress| progress.recent_active)?;
             Some((progress.matched, voter))
         });
-        let Some((_, heir)) = active.max() else { return false };
+        let Some((_, successor)) = active.max() else { return false };
         self.no_lease_in = self.raft.raft.term;
-        self.raft.transfer_leader(heir);
+        self.raft.transfer_leader(successor);
         true
     }
 }

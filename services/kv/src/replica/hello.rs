@@ -1,7 +1,7 @@
 //! Introduction of replicas: the first messages on a session.
 
-use super::book::{decode_members, encode_members, encode_text};
-use super::codec::{Garbled, Reader};
+use super::codec::{CodecError, Reader};
+use super::membership::{decode_members, encode_members, encode_text};
 
 /// The version of the messages between replicas. Other versions are refused.
 pub(crate) const VERSION: u16 = 1;
@@ -16,7 +16,7 @@ pub(crate) struct Hello {
     pub(crate) leader: u64,
     /// The replicas that bootstrapped the cluster. A replica named here belongs to the cluster, even before learning of
     /// the bootstrap.
-    pub(crate) founders: Vec<(u64, String)>,
+    pub(crate) initial_members: Vec<(u64, String)>,
     /// The members that the replica knows.
     pub(crate) members: Vec<(u64, String)>,
 }
@@ -35,14 +35,14 @@ impl Hello {
         for number in [self.cluster, self.replica, self.leader] {
             out.extend(number.to_le_bytes());
         }
-        for list in [&self.founders, &self.members] {
+        for list in [&self.initial_members, &self.members] {
             encode_members(list.iter().map(|(replica, address)| (*replica, address)), &mut out);
         }
         out
     }
 
     /// Decodes a hello; `None` if it has another version.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, Garbled> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, CodecError> {
         let mut input = Reader::new(bytes);
         if input.u16()? != VERSION {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Hello {
             cluster: input.u64()?,
             replica: input.u64()?,
             leader: input.u64()?,
-            founders: decode_members(&mut input)?,
+            initial_members: decode_members(&mut input)?,
             members: decode_members(&mut input)?,
         };
         input.end()?;
@@ -67,7 +67,7 @@ impl Join {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         let join = Self { cluster: input.u64()?, replica: input.u64()?, address: input.text()? };
         input.end()?;
@@ -80,23 +80,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hello__comes_back_and_no_part_of_it_does() {
+    fn hello__round_trips_and_no_part_of_it_decodes() {
         let members = vec![(1 << 48 | 5, "a:1".to_owned()), (2 << 48 | 6, "b:2".to_owned())];
-        let hello = Hello { cluster: 1, replica: 2, leader: 3, founders: members.clone(), members };
+        let hello =
+            Hello { cluster: 1, replica: 2, leader: 3, initial_members: members.clone(), members };
         let bytes = hello.encode();
         assert_eq!(Hello::decode(&bytes), Ok(Some(hello)));
         for len in 0..bytes.len() {
-            assert_eq!(Hello::decode(&bytes[..len]), Err(Garbled::Short));
+            assert_eq!(Hello::decode(&bytes[..len]), Err(CodecError::Short));
         }
         assert_eq!(Hello::decode(&[9, 9]), Ok(None));
     }
 
     #[test]
-    fn join__comes_back_and_with_more_is_refused() {
+    fn join__round_trips_and_with_more_bytes_is_refused() {
         let join = Join { cluster: 1, replica: 2, address: "10.0.0.1:7000".to_owned() };
         let mut bytes = join.encode();
         assert_eq!(Join::decode(&bytes), Ok(join));
         bytes.push(0);
-        assert_eq!(Join::decode(&bytes), Err(Garbled::Long));
+        assert_eq!(Join::decode(&bytes), Err(CodecError::Long));
     }
 }

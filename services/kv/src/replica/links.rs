@@ -9,7 +9,7 @@ use petrel::task::Session;
 use petrel::{Context, MsgBuf, Reply};
 use raft::eraftpb::{Message, MessageType};
 
-use super::codec::{entry_bytes, frame_bytes, is_denial, write_frame};
+use super::codec::{entry_bytes, frame_bytes, is_rejection, write_frame};
 use super::methods;
 use super::shared::Shared;
 
@@ -58,13 +58,13 @@ struct Link {
     session: Session,
     calls: u32,
     outbox: Vec<Message>,
-    heard: Heard,
+    acknowledged: Acknowledged,
 }
 
 /// Term and start of the last call with a leader's message that the peer acknowledged. A later term counts more than a
 /// later time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Heard {
+struct Acknowledged {
     term: u64,
     at_ns: u64,
 }
@@ -75,14 +75,20 @@ pub(super) struct Sent {
     pub(super) peer: u64,
     at_ns: u64,
     /// The term of a leader's message in the call; 0 without one.
-    leads_in: u64,
+    leader_term: u64,
     has_snapshot: bool,
 }
 
 impl Links {
     /// Adds the session to a peer.
     pub(super) fn add(&mut self, peer: u64, session: Session) {
-        let link = Link { peer, session, calls: 0, outbox: Vec::new(), heard: Heard::default() };
+        let link = Link {
+            peer,
+            session,
+            calls: 0,
+            outbox: Vec::new(),
+            acknowledged: Acknowledged::default(),
+        };
         match self.place(peer) {
             Ok(place) => self.links[place] = link,
             Err(place) => self.links.insert(place, link),
@@ -125,9 +131,9 @@ impl Links {
     }
 
     /// The start of the last call that the peer acknowledged, with a leader's message of term `term`.
-    pub(super) fn heard_ns(&self, peer: u64, term: u64) -> Option<u64> {
-        let heard = self.links[self.place(peer).ok()?].heard;
-        (heard.term == term).then_some(heard.at_ns)
+    pub(super) fn acknowledged_ns(&self, peer: u64, term: u64) -> Option<u64> {
+        let acknowledged = self.links[self.place(peer).ok()?].acknowledged;
+        (acknowledged.term == term).then_some(acknowledged.at_ns)
     }
 
     /// Queues a message for its addressee.
@@ -169,9 +175,9 @@ impl Links {
             } else {
                 frame = Frame::new(cx, cluster, &messages, &mut self.frame);
             }
-            let leads_in = messages.iter().map(leads_in).max().unwrap_or(0);
+            let leader_term = messages.iter().map(leader_term).max().unwrap_or(0);
             let has_snapshot = messages.iter().any(Message::has_snapshot);
-            let sent = Sent { peer: link.peer, at_ns: cx.now_ns(), leads_in, has_snapshot };
+            let sent = Sent { peer: link.peer, at_ns: cx.now_ns(), leader_term, has_snapshot };
             self.counters.calls += 1;
             if start(cx, link, &frame, sent, shared, &self.frame) {
                 link.calls += 1;
@@ -195,16 +201,17 @@ impl Links {
             return;
         }
         link.calls -= 1;
-        let is_heard = reply.message().is_ok_and(|answer| !is_denial(answer));
-        if is_heard && sent.leads_in != 0 {
-            link.heard = link.heard.max(Heard { term: sent.leads_in, at_ns: sent.at_ns });
+        let is_acknowledged = reply.message().is_ok_and(|answer| !is_rejection(answer));
+        if is_acknowledged && sent.leader_term != 0 {
+            link.acknowledged =
+                link.acknowledged.max(Acknowledged { term: sent.leader_term, at_ns: sent.at_ns });
         }
     }
 }
 
 /// The term of a leader's message, else 0. A peer that processes a leader's message knows the leader, and votes for no
 /// other replica for an election timeout.
-pub(super) fn leads_in(message: &Message) -> u64 {
+pub(super) fn leader_term(message: &Message) -> u64 {
     match message.get_msg_type() {
         MessageType::MsgAppend | MessageType::MsgHeartbeat => message.term,
         _ => 0,
@@ -238,7 +245,7 @@ fn merge(last: &mut Message, mut message: Message) {
 
 /// The identity of an append: two peers with equal values are sent equal frames.
 #[derive(PartialEq, Eq)]
-struct Alike {
+struct FrameKey {
     from: u64,
     term: u64,
     before: (u64, u64),
@@ -246,7 +253,7 @@ struct Alike {
     entries: usize,
 }
 
-impl Alike {
+impl FrameKey {
     fn of(messages: &[Message]) -> Option<Self> {
         let [message] = messages else { return None };
         (message.get_msg_type() == MessageType::MsgAppend).then(|| Self {
@@ -261,8 +268,8 @@ impl Alike {
 
 /// Returns true if `messages` have the same frame as the previous messages, described by `last`. Messages without an
 /// identity replace `last`, too, because their frame overwrites the previous frame.
-fn is_repeated(last: &mut Option<Alike>, messages: &[Message]) -> bool {
-    let this = Alike::of(messages);
+fn is_repeated(last: &mut Option<FrameKey>, messages: &[Message]) -> bool {
+    let this = FrameKey::of(messages);
     let is_same = this.is_some() && this == *last;
     *last = this;
     is_same
@@ -377,10 +384,10 @@ mod tests {
     }
 
     #[test]
-    fn heard__the_later_term_counts() {
-        let heard = |term, at_ns| Heard { term, at_ns };
-        assert_eq!(heard(3, 900).max(heard(4, 800)), heard(4, 800));
-        assert_eq!(heard(4, 900).max(heard(4, 800)), heard(4, 900));
-        assert_eq!(heard(4, 900).max(heard(3, 950)), heard(4, 900));
+    fn acknowledged__the_later_term_counts() {
+        let acknowledged = |term, at_ns| Acknowledged { term, at_ns };
+        assert_eq!(acknowledged(3, 900).max(acknowledged(4, 800)), acknowledged(4, 800));
+        assert_eq!(acknowledged(4, 900).max(acknowledged(4, 800)), acknowledged(4, 900));
+        assert_eq!(acknowledged(4, 900).max(acknowledged(3, 950)), acknowledged(4, 900));
     }
 }

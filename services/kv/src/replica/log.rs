@@ -37,11 +37,11 @@ pub(crate) struct Inner {
     hard_state: HardState,
     conf_state: ConfState,
     /// The snapshot for other replicas: index, term and configuration.
-    image: Option<(u64, u64, ConfState)>,
-    /// The ticket of the image: see [`super::snapshot`].
-    image_ticket: Bytes,
+    snapshot: Option<(u64, u64, ConfState)>,
+    /// The ticket of the snapshot: see [`super::snapshot`].
+    snapshot_ticket: Bytes,
     /// The core has asked for a snapshot that does not exist.
-    wants_image: bool,
+    wants_snapshot: bool,
 }
 
 impl Log {
@@ -53,9 +53,9 @@ impl Log {
             bytes: 0,
             hard_state: base.hard_state,
             conf_state: base.conf_state,
-            image: None,
-            image_ticket: Bytes::new(),
-            wants_image: false,
+            snapshot: None,
+            snapshot_ticket: Bytes::new(),
+            wants_snapshot: false,
         };
         inner.append(&entries);
         Self(Rc::new(RefCell::new(inner)))
@@ -108,7 +108,7 @@ impl Inner {
         self.entries.clear();
         (self.bytes, self.base_index, self.base_term) = (0, index, term);
         self.conf_state = conf_state;
-        self.image = None;
+        self.snapshot = None;
     }
 
     /// Drops entries up to this index.
@@ -133,13 +133,13 @@ impl Inner {
     }
 
     /// Sets the snapshot for other replicas.
-    pub(crate) fn set_image(&mut self, index: u64, term: u64, conf: ConfState, ticket: Bytes) {
-        (self.image, self.image_ticket, self.wants_image) =
+    pub(crate) fn set_snapshot(&mut self, index: u64, term: u64, conf: ConfState, ticket: Bytes) {
+        (self.snapshot, self.snapshot_ticket, self.wants_snapshot) =
             (Some((index, term, conf)), ticket, false);
     }
 
-    pub(crate) fn wants_image(&self) -> bool {
-        self.wants_image
+    pub(crate) fn wants_snapshot(&self) -> bool {
+        self.wants_snapshot
     }
 
     fn snapshot(&mut self, request_index: u64, to: u64) -> Option<Snapshot> {
@@ -149,11 +149,11 @@ impl Inner {
             let is_member = conf.voters.contains(&to) || conf.learners.contains(&to);
             *index >= request_index && *index >= self.base_index && is_member
         };
-        let Some((index, term, conf)) = self.image.as_ref().filter(usable) else {
-            self.wants_image = true;
+        let Some((index, term, conf)) = self.snapshot.as_ref().filter(usable) else {
+            self.wants_snapshot = true;
             return None;
         };
-        let mut snapshot = Snapshot { data: self.image_ticket.clone(), ..Snapshot::default() };
+        let mut snapshot = Snapshot { data: self.snapshot_ticket.clone(), ..Snapshot::default() };
         let metadata = snapshot.mut_metadata();
         (metadata.index, metadata.term) = (*index, *term);
         metadata.set_conf_state(conf.clone());
@@ -272,10 +272,10 @@ mod tests {
     fn snapshot__only_one_from_which_the_log_goes_on() {
         let log = log();
         assert!(log.snapshot(0, 1).is_err());
-        assert!(log.get_mut().wants_image());
+        assert!(log.get_mut().wants_snapshot());
         let conf = ConfState::from((vec![1], vec![]));
-        log.get_mut().set_image(12, 3, conf, Bytes::from_static(b"ticket"));
-        assert!(!log.get_mut().wants_image());
+        log.get_mut().set_snapshot(12, 3, conf, Bytes::from_static(b"ticket"));
+        assert!(!log.get_mut().wants_snapshot());
         assert!(log.snapshot(12, 2).is_err(), "2 was no member then");
         assert_eq!(log.snapshot(12, 1).unwrap().get_metadata().index, 12);
         assert!(log.snapshot(13, 1).is_err());

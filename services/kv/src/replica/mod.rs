@@ -4,20 +4,20 @@
 //! event loop, [`Replica::turn`] proposes the clients' writes as one piece, sends, persists, applies and answers.
 //! Batches therefore form by themselves, and no write waits for a batch to fill.
 
-pub(crate) mod book;
+mod bootstrap;
 mod codec;
 mod config;
 mod ending;
-mod founding;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod hello;
 mod links;
 mod log;
 mod member;
-mod members;
+pub(crate) mod membership;
 mod methods;
 mod reads;
+mod reconfiguration;
 pub(crate) mod rng;
 mod shared;
 mod snapshot;
@@ -75,7 +75,7 @@ pub struct ReplicaStats {
     /// Elections won by this replica.
     pub elections_won: u64,
     /// Snapshots made.
-    pub images: u64,
+    pub snapshots_made: u64,
     /// Snapshot fetches begun.
     pub snapshots_fetched: u64,
 }
@@ -102,7 +102,8 @@ impl Replica {
         let handle = endpoint.handle();
         let (member, disk) = match recovered {
             Some(recovered) => {
-                let (expected, found) = (config.node, book::node_of(recovered.identity.replica));
+                let (expected, found) =
+                    (config.node, membership::node_of(recovered.identity.replica));
                 if found != expected {
                     return Err(ReplicaError::OtherNode { expected, found });
                 }
@@ -113,11 +114,11 @@ impl Replica {
         let is_member = member.is_some();
         let shared = Shared::new(config, handle.clone(), member, disk);
         register(endpoint, &shared);
-        shared.borrow_mut().dial_members(&shared);
-        shared.borrow_mut().begin_if_founder(&shared);
-        handle.spawn(shared.clone().keep_ticking());
+        shared.borrow_mut().connect_members(&shared);
+        shared.borrow_mut().try_bootstrap(&shared);
+        handle.spawn(shared.clone().run_ticks());
         if is_member {
-            handle.spawn(shared.clone().keep_writing());
+            handle.spawn(shared.clone().wake_on_durable());
         }
         Ok(Self { shared })
     }

@@ -8,7 +8,7 @@ use petrel::endpoint::Responder;
 use petrel_planted::planted;
 
 use crate::api::{Consistency, GetReply, GetRequest, Refusal, ScanRequest, methods};
-use crate::store::{Store, WARMED_MAX, WARMED_MIN};
+use crate::store::{PREFETCH_MAX, PREFETCH_MIN, Store};
 
 /// A read that cannot be answered yet.
 pub(super) struct Read {
@@ -84,7 +84,7 @@ impl<R> Reads<R> {
 
 impl Reads {
     /// Answers all reads because this replica no longer leads; `not_leader` refers the clients to another replica.
-    pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8]) {
+    pub(super) fn fail_all(&mut self, cx: &mut Context<'_>, not_leader: &[u8]) {
         let batches = self.asked.take().into_iter().chain(self.confirmed.drain(..));
         let reads = batches.flat_map(|(_, reads)| reads).chain(self.queued.drain(..));
         for read in reads {
@@ -107,15 +107,15 @@ pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> 
 
 /// Prefetches memory for the first of these reads with overlapping cache misses. Returns their number: at least one,
 /// unless `reads` is empty.
-pub(super) fn fetch_together(store: &Store, reads: &[Read]) -> usize {
-    let together = &reads[..reads.len().min(WARMED_MAX)];
-    if together.len() >= WARMED_MIN {
+pub(super) fn prefetch_reads(store: &Store, reads: &[Read]) -> usize {
+    let together = &reads[..reads.len().min(PREFETCH_MAX)];
+    if together.len() >= PREFETCH_MIN {
         let is_get = |read: &&Read| read.method == methods::GET;
         let keys = together.iter().filter(is_get).filter_map(|read| {
             let request = GetRequest::decode(&read.request);
             request.ok().map(|request| request.key)
         });
-        store.warm_keys(keys);
+        store.prefetch_keys(keys);
     }
     together.len()
 }

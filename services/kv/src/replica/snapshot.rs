@@ -5,21 +5,21 @@
 
 use bytes::Bytes;
 
-use super::codec::{Garbled, Reader};
+use super::codec::{CodecError, Reader};
 use crate::store::{Cursor, Image, Store};
 
 /// Bytes of one chunk, about.
 pub(super) const CHUNK_BYTES: usize = 512 << 10;
 
-/// Images kept: the last, and the previous image, which a replica may still be fetching.
-const IMAGES_MAX: usize = 2;
+/// Snapshots kept: the last, and the previous snapshot, which a replica may still be fetching.
+const SNAPSHOTS_MAX: usize = 2;
 
-/// The images that replicas can fetch.
+/// The snapshots that replicas can fetch.
 #[derive(Debug, Default)]
-pub(super) struct Images {
+pub(super) struct Snapshots {
     held: Vec<Held>,
     /// Chunks requested so far.
-    asked: u64,
+    requested: u64,
 }
 
 #[derive(Debug)]
@@ -35,8 +35,8 @@ struct Held {
 pub(super) struct Ticket {
     pub(super) from: u64,
     pub(super) index: u64,
-    /// Founders and membership table: see `Member::pack`.
-    pub(super) book: Vec<u8>,
+    /// Initial members and membership table: see `Member::pack`.
+    pub(super) membership: Vec<u8>,
 }
 
 /// A snapshot that this replica receives.
@@ -60,27 +60,27 @@ pub(super) struct ChunkReply<'a> {
     pub(super) chunk: &'a [u8],
 }
 
-impl Images {
+impl Snapshots {
     pub(super) fn add(&mut self, index: u64, image: Image) {
-        if self.held.len() == IMAGES_MAX {
+        if self.held.len() == SNAPSHOTS_MAX {
             self.held.remove(0);
         }
         self.held.push(Held { index, image, begins: vec![Cursor::default()] });
     }
 
-    /// The index of the last image; 0 without an image.
+    /// The index of the last snapshot; 0 without one.
     pub(super) fn last_index(&self) -> u64 {
         self.held.last().map_or(0, |held| held.index)
     }
 
     /// Chunks requested so far; a growing number shows a fetch in progress.
-    pub(super) fn asked(&self) -> u64 {
-        self.asked
+    pub(super) fn requested(&self) -> u64 {
+        self.requested
     }
 
     /// Answers a request for a chunk.
     pub(super) fn answer(&mut self, request: ChunkRequest) -> Result<Vec<u8>, &'static str> {
-        self.asked += 1;
+        self.requested += 1;
         let held = self.held.iter_mut().find(|held| held.index == request.index);
         let held = held.ok_or("that snapshot is not here any more")?;
         let place = request.chunk as usize;
@@ -106,13 +106,13 @@ impl Ticket {
     pub(super) fn encode(&self) -> Bytes {
         let mut out = self.from.to_le_bytes().to_vec();
         out.extend(self.index.to_le_bytes());
-        out.extend(&self.book);
+        out.extend(&self.membership);
         out.into()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
-        Ok(Self { from: input.u64()?, index: input.u64()?, book: input.rest().to_vec() })
+        Ok(Self { from: input.u64()?, index: input.u64()?, membership: input.rest().to_vec() })
     }
 }
 
@@ -124,7 +124,7 @@ impl ChunkRequest {
         out
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         let request = Self { index: input.u64()?, chunk: input.u32()? as u32 };
         input.end()?;
@@ -137,7 +137,7 @@ impl<'a> ChunkReply<'a> {
         [&[u8::from(self.is_last)], self.chunk].concat()
     }
 
-    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Garbled> {
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         Ok(Self { is_last: input.u8()? != 0, chunk: input.rest() })
     }
@@ -148,22 +148,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticket__comes_back() {
-        let ticket = Ticket { from: 1, index: 2, book: vec![3; 5] };
+    fn ticket__round_trips() {
+        let ticket = Ticket { from: 1, index: 2, membership: vec![3; 5] };
         assert_eq!(Ticket::decode(&ticket.encode()), Ok(ticket));
-        assert_eq!(Ticket::decode(&[0; 15]), Err(Garbled::Short));
+        assert_eq!(Ticket::decode(&[0; 15]), Err(CodecError::Short));
     }
 
     #[test]
-    fn images__the_last_two_are_kept_and_can_be_had_in_order() {
-        let mut images = Images::default();
+    fn snapshots__the_last_two_are_kept_and_can_be_had_in_order() {
+        let mut snapshots = Snapshots::default();
         for index in [10, 20, 30] {
-            images.add(index, Store::new().image());
+            snapshots.add(index, Store::new().image());
         }
-        assert_eq!(images.last_index(), 30);
-        assert!(images.answer(ChunkRequest { index: 10, chunk: 0 }).is_err());
-        assert!(images.answer(ChunkRequest { index: 20, chunk: 1 }).is_err());
-        let answer = images.answer(ChunkRequest { index: 20, chunk: 0 }).unwrap();
+        assert_eq!(snapshots.last_index(), 30);
+        assert!(snapshots.answer(ChunkRequest { index: 10, chunk: 0 }).is_err());
+        assert!(snapshots.answer(ChunkRequest { index: 20, chunk: 1 }).is_err());
+        let answer = snapshots.answer(ChunkRequest { index: 20, chunk: 0 }).unwrap();
         assert!(ChunkReply::decode(&answer).unwrap().is_last);
         let request = ChunkRequest { index: 7, chunk: 8 };
         assert_eq!(ChunkRequest::decode(&request.encode()), Ok(request));

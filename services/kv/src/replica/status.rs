@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use raft::StateRole;
 
-use super::book::node_of;
 use super::member::Member;
+use super::membership::node_of;
 use super::shared::State;
 use crate::api::{self, MemberKind, Role, Status};
 
@@ -41,7 +41,7 @@ impl Member {
             ("entries", stats.entries),
             ("applied", stats.applied),
             ("elections_won", stats.elections_won),
-            ("images", stats.images),
+            ("images", stats.snapshots_made),
             ("snapshots_fetched", stats.snapshots_fetched),
             ("log_entries", log_entries as u64),
             ("log_bytes", log_bytes as u64),
@@ -92,6 +92,6 @@ impl Member {
             kind: kind(replica),
             address: address.clone(),
         };
-        self.book.members.iter().map(member).collect()
+        self.membership.members.iter().map(member).collect()
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Write {
     /// None once the write is answered.
     pub(super) responder: Option<Responder>,
     /// The answer, if computed before the write is applied.
-    pub(super) foreseen: Option<Vec<u8>>,
+    pub(super) precomputed: Option<Vec<u8>>,
 }
 
 /// Queued and proposed writes.
@@ -91,7 +91,7 @@ impl Writes {
     }
 
     /// Answers all writes after the end of leadership. The outcome of proposed writes will remain unknown here.
-    pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8], unknown: &[u8]) {
+    pub(super) fn fail_all(&mut self, cx: &mut Context<'_>, not_leader: &[u8], unknown: &[u8]) {
         self.refuse_queued(cx, not_leader);
         for responder in self.proposed.drain(..).filter_map(|(_, write)| write.responder) {
             responder.reply(cx, unknown);

@@ -16,7 +16,7 @@ pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
 }
 
 /// Predicts the outcome of an operation without executing it, if possible.
-pub(super) fn foresee(map: &Map, op: &Op<'_>) -> Option<Outcome> {
+pub(super) fn precompute(map: &Map, op: &Op<'_>) -> Option<Outcome> {
     if let Some(revision) = mismatch(map, op) {
         return Some(Outcome::Mismatch { position: 0, revision });
     }

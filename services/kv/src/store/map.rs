@@ -27,10 +27,10 @@ use fences::{Fences, Probe};
 use page::Page;
 
 /// Keys prefetched together: about the number of cache misses that a core keeps outstanding.
-pub const WARMED_MAX: usize = 16;
+pub const PREFETCH_MAX: usize = 16;
 
 /// Number of commands from which on prefetching pays.
-pub(crate) const WARMED_MIN: usize = 4;
+pub(crate) const PREFETCH_MIN: usize = 4;
 
 /// Keys with values and revisions.
 #[derive(Debug, Clone)]
@@ -66,8 +66,9 @@ impl Map {
 
     /// Prefetches memory for changes of these keys, with overlapping cache misses: every step runs for all keys before
     /// the next, dependent step.
-    pub(super) fn warm<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
-        let mut found: [Option<(&Arc<Page>, Probe<'_>)>; WARMED_MAX] = [const { None }; WARMED_MAX];
+    pub(super) fn prefetch<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        let mut found: [Option<(&Arc<Page>, Probe<'_>)>; PREFETCH_MAX] =
+            [const { None }; PREFETCH_MAX];
         for (place, key) in found.iter_mut().zip(keys) {
             let probe = Probe::new(key);
             let page = self.directories[self.fences.find(&probe)].page(&probe);
@@ -75,10 +76,10 @@ impl Map {
             *place = Some((page, probe));
         }
         for (page, _) in found.iter().flatten() {
-            page.fetch_tables();
+            page.prefetch_tables();
         }
         for (page, probe) in found.iter().flatten() {
-            page.fetch_record(probe);
+            page.prefetch_record(probe);
         }
     }
 
@@ -116,13 +117,13 @@ impl Map {
         let directory = Arc::make_mut(&mut self.directories[at]);
         directory.remove(&probe);
         if directory.is_small() {
-            self.mend(at);
+            self.rebalance(at);
         }
         true
     }
 
     /// Joins a small directory with a neighbour, or drops an empty directory.
-    fn mend(&mut self, at: usize) {
+    fn rebalance(&mut self, at: usize) {
         if self.directories.len() == 1 {
             return;
         }

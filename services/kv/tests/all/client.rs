@@ -20,18 +20,18 @@ use petrel_kv::command::{BatchBuffer, Command, Expected, Op};
 use petrel_kv::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
 
 /// Timeout of the tests, far longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A client with an endpoint.
-struct Bench {
+struct TestClient {
     endpoint: Endpoint,
     client: KvClient,
 }
 
-impl Bench {
+impl TestClient {
     fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
         let mut config = KvClientConfig::default();
-        config.timeout = PATIENCE;
+        config.timeout = TEST_TIMEOUT;
         Self::with_config(addresses, config)
     }
 
@@ -59,8 +59,8 @@ impl Bench {
     /// Runs the event loop until `holds` returns true.
     fn run_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         let begin = Instant::now();
-        self.endpoint.run_until(|_, _| holds() || begin.elapsed() > PATIENCE);
-        assert!(holds(), "{what} in {PATIENCE:?}");
+        self.endpoint.run_until(|_, _| holds() || begin.elapsed() > TEST_TIMEOUT);
+        assert!(holds(), "{what} in {TEST_TIMEOUT:?}");
     }
 }
 
@@ -96,8 +96,8 @@ fn number(value: &[u8]) -> u64 {
 #[test]
 fn client__each_operation() {
     let cluster = Cluster::start(3, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    bench.run(async |client| {
+    let mut test_client = TestClient::new(cluster.addresses());
+    test_client.run(async |client| {
         assert!(client.get(b"key").await.unwrap().is_none());
         let put = client.put(b"key", b"one").await.unwrap();
         assert!(!put.replaced);
@@ -125,8 +125,8 @@ fn client__each_operation() {
 #[test]
 fn client__what_breaks_a_limit_is_not_sent() {
     // No server listens: an operation with a call would wait.
-    let mut bench = Bench::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
-    bench.run(async |client| {
+    let mut test_client = TestClient::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
+    test_client.run(async |client| {
         let long = vec![0; (1 << 20) + 1];
         let errors = [
             client.put(b"", b"").await.unwrap_err(),
@@ -150,17 +150,17 @@ fn client__what_breaks_a_limit_is_not_sent() {
 #[test]
 fn client__scans_page_by_page() {
     let cluster = Cluster::start(1, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    let handle = bench.handle();
+    let mut test_client = TestClient::new(cluster.addresses());
+    let handle = test_client.handle();
     let mut puts = Tally::new();
     for key in 0..3000u32 {
-        let client = bench.client.clone();
+        let client = test_client.client.clone();
         puts.spawn(&handle, async move {
             client.put(&key.to_be_bytes(), &key.to_le_bytes()).await.unwrap();
         });
     }
-    bench.run_until("all is written", || puts.has_ended());
-    bench.run(async |client| {
+    test_client.run_until("all is written", || puts.has_ended());
+    test_client.run(async |client| {
         let key = |number: u32| number.to_be_bytes();
         let mut scan = client.scan(&key(10), Some(&key(2990))).page_pairs(100);
         for expected in 10..2990u32 {
@@ -183,18 +183,18 @@ fn client__scans_page_by_page() {
 #[test]
 fn client__more_writes_than_may_be_pending_wait_for_room() {
     let cluster = Cluster::start(3, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    let handle = bench.handle();
+    let mut test_client = TestClient::new(cluster.addresses());
+    let handle = test_client.handle();
     let mut puts = Tally::new();
     let count = 5 * PENDING_WRITES_MAX as u32;
     for key in 0..count {
-        let client = bench.client.clone();
+        let client = test_client.client.clone();
         puts.spawn(&handle, async move {
             let put = client.put(&key.to_be_bytes(), b"value").await.unwrap();
             assert!(!put.replaced, "it was applied twice");
         });
     }
-    bench.run_until("all is written", || puts.has_ended());
+    test_client.run_until("all is written", || puts.has_ended());
     let status = cluster.view(0).unwrap().status;
     assert_eq!(status.sessions, 1, "they share one session");
 }
@@ -202,8 +202,8 @@ fn client__more_writes_than_may_be_pending_wait_for_room() {
 #[test]
 fn client__a_write_that_is_dropped_holds_nobody_up() {
     let cluster = Cluster::start(1, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    bench.run(async |client| {
+    let mut test_client = TestClient::new(cluster.addresses());
+    test_client.run(async |client| {
         client.put(b"first", b"value").await.unwrap();
         let hasty = client.within(Duration::ZERO);
         for _ in 0..3 * PENDING_WRITES_MAX {
@@ -211,15 +211,15 @@ fn client__a_write_that_is_dropped_holds_nobody_up() {
             assert_eq!(error.certainty(), Certainty::NotApplied, "{error}");
         }
     });
-    let handle = bench.handle();
+    let handle = test_client.handle();
     for _ in 0..3 * PENDING_WRITES_MAX {
-        let client = bench.client.clone();
+        let client = test_client.client.clone();
         // Polled at least once, and then dropped.
         let put = async move { client.put(b"key", b"value").await.map(drop) };
         let given_up = handle.timeout(Duration::ZERO, put);
-        bench.run(async |_| drop(given_up.await));
+        test_client.run(async |_| drop(given_up.await));
     }
-    bench.run(async |client| client.put(b"last", b"value").await.unwrap());
+    test_client.run(async |client| client.put(b"last", b"value").await.unwrap());
 }
 
 /// Keys with numbers of increments.
@@ -238,7 +238,7 @@ struct Writers {
 const WRITERS: u64 = 40;
 
 impl Writers {
-    fn start(bench: &Bench) -> Self {
+    fn start(test_client: &TestClient) -> Self {
         let mut writers = Self {
             acknowledged: Rc::default(),
             stop: Rc::default(),
@@ -246,8 +246,8 @@ impl Writers {
             tally: Tally::new(),
         };
         for writer in 0..WRITERS {
-            let task = writers.write(bench.client.clone(), writer.to_be_bytes());
-            writers.tally.spawn(&bench.handle(), task);
+            let task = writers.write(test_client.client.clone(), writer.to_be_bytes());
+            writers.tally.spawn(&test_client.handle(), task);
         }
         writers
     }
@@ -270,18 +270,18 @@ impl Writers {
         }
     }
 
-    fn run_for(&self, bench: &mut Bench, writes: u64) {
+    fn run_for(&self, test_client: &mut TestClient, writes: u64) {
         let goal = self.acknowledged.get() + writes;
-        bench.run_until("writes go on", || self.acknowledged.get() >= goal);
+        test_client.run_until("writes go on", || self.acknowledged.get() >= goal);
     }
 
     /// Ends the writers, and checks that the store has their counts.
-    fn check(self, bench: &mut Bench) {
+    fn check(self, test_client: &mut TestClient) {
         self.stop.set(true);
-        bench.run_until("all writers end", || self.tally.has_ended());
+        test_client.run_until("all writers end", || self.tally.has_ended());
         let totals = self.totals.take();
         assert_eq!(totals.len() as u64, WRITERS);
-        bench.run(async |client| {
+        test_client.run(async |client| {
             for (key, count) in totals {
                 let value = client.get(&key).await.unwrap().unwrap();
                 assert_eq!(number(&value), count);
@@ -293,17 +293,17 @@ impl Writers {
 #[test]
 fn client__a_leader_that_is_killed_loses_nothing_and_doubles_nothing() {
     let mut cluster = Cluster::start(3, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    let writers = Writers::start(&bench);
+    let mut test_client = TestClient::new(cluster.addresses());
+    let writers = Writers::start(&test_client);
     for _ in 0..3 {
-        writers.run_for(&mut bench, 20 * WRITERS);
+        writers.run_for(&mut test_client, 20 * WRITERS);
         let leader = cluster.wait_for_leader();
         cluster.kill(leader);
-        writers.run_for(&mut bench, 20 * WRITERS);
+        writers.run_for(&mut test_client, 20 * WRITERS);
         cluster.restart(leader);
         cluster.wait_for_voters(3, leader);
     }
-    writers.check(&mut bench);
+    writers.check(&mut test_client);
     cluster.wait_for_equal_digests();
 }
 
@@ -312,20 +312,20 @@ fn client__a_leader_that_is_killed_loses_nothing_and_doubles_nothing() {
 fn client__what_is_sent_again_is_applied_once() {
     let cluster = Cluster::start(3, Options::default());
     let mut config = KvClientConfig::default();
-    config.timeout = PATIENCE;
+    config.timeout = TEST_TIMEOUT;
     config.attempt_timeout = Duration::from_micros(50);
-    let mut bench = Bench::with_config(cluster.addresses(), config);
-    let writers = Writers::start(&bench);
+    let mut test_client = TestClient::with_config(cluster.addresses(), config);
+    let writers = Writers::start(&test_client);
     for round in 0.. {
         assert!(round < 1000, "no write has come twice");
-        writers.run_for(&mut bench, 200);
+        writers.run_for(&mut test_client, 200);
         let entries = cluster.view(cluster.wait_for_leader()).unwrap().status.commit;
         // The entries are the writes, their repetitions, a few of elections, and the session.
         if entries > writers.acknowledged.get() + WRITERS + 200 {
             break;
         }
     }
-    writers.check(&mut bench);
+    writers.check(&mut test_client);
 }
 
 /// A server that leaves the first membership change unanswered, and refuses all later ones.
@@ -357,10 +357,10 @@ fn client__a_change_is_not_refused_for_an_earlier_copy_of_itself() {
     std::thread::scope(|scope| {
         scope.spawn(|| refuse_all_but_the_first(&stop, &tell));
         let mut config = KvClientConfig::default();
-        (config.timeout, config.attempt_timeout) = (PATIENCE, Duration::from_millis(50));
-        let mut bench = Bench::with_config([told.recv().unwrap()], config);
-        let [first, second] =
-            [1, 2].map(|node| bench.run(async move |client| client.remove_member(node).await));
+        (config.timeout, config.attempt_timeout) = (TEST_TIMEOUT, Duration::from_millis(50));
+        let mut test_client = TestClient::with_config([told.recv().unwrap()], config);
+        let [first, second] = [1, 2]
+            .map(|node| test_client.run(async move |client| client.remove_member(node).await));
         stop.store(true, Ordering::Relaxed);
         // The first change still waits for its answer.
         assert!(matches!(first, Err(KvError::Unknown { .. })), "{first:?}");
@@ -371,11 +371,11 @@ fn client__a_change_is_not_refused_for_an_earlier_copy_of_itself() {
 #[test]
 fn client__leadership_is_handed_over_and_followed() {
     let cluster = Cluster::start(3, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let mut test_client = TestClient::new(cluster.addresses());
+    test_client.run(async |client| client.put(b"key", b"value").await.unwrap());
     let leader = cluster.wait_for_leader();
     let next = (leader + 1) % 3;
-    bench.run(async |client| {
+    test_client.run(async |client| {
         client.transfer(next as u16 + 1).await.unwrap();
         let status = client.status(cluster.addresses()[next]).await.unwrap();
         assert_eq!((status.node, status.role), (next as u16 + 1, Role::Leader));
@@ -389,17 +389,17 @@ fn client__leadership_is_handed_over_and_followed() {
 #[test]
 fn client__leadership_goes_to_a_replica_that_has_nothing_but_a_snapshot() {
     let mut cluster = Cluster::start(3, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
-    let heir = (cluster.wait_for_leader() + 1) % 3;
-    cluster.kill(heir);
-    cluster.restart(heir);
-    cluster.wait_for_voters(3, heir);
-    bench.run(async |client| {
-        client.transfer(heir as u16 + 1).await.unwrap();
+    let mut test_client = TestClient::new(cluster.addresses());
+    test_client.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let successor = (cluster.wait_for_leader() + 1) % 3;
+    cluster.kill(successor);
+    cluster.restart(successor);
+    cluster.wait_for_voters(3, successor);
+    test_client.run(async |client| {
+        client.transfer(successor as u16 + 1).await.unwrap();
         client.put(b"key", b"other").await.unwrap();
     });
-    assert_eq!(cluster.wait_for_leader(), heir);
+    assert_eq!(cluster.wait_for_leader(), successor);
 }
 
 #[test]
@@ -407,24 +407,24 @@ fn client__one_address_is_enough_to_learn_of_the_others() {
     let mut cluster = Cluster::start(3, Options::default());
     let leader = cluster.wait_for_leader();
     let follower = (leader + 1) % 3;
-    let mut bench = Bench::new([cluster.addresses()[follower]]);
-    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
-    let client = bench.client.clone();
-    bench.run_until("all are known", || client.addresses().len() == 3);
+    let mut test_client = TestClient::new([cluster.addresses()[follower]]);
+    test_client.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let client = test_client.client.clone();
+    test_client.run_until("all are known", || client.addresses().len() == 3);
     // The others serve when the only named replica is gone.
     cluster.kill(follower);
-    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+    test_client.run(async |client| client.put(b"key", b"value").await.unwrap());
 }
 
 #[test]
 fn client__without_a_majority_the_time_ends() {
     let mut cluster = Cluster::start(3, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let mut test_client = TestClient::new(cluster.addresses());
+    test_client.run(async |client| client.put(b"key", b"value").await.unwrap());
     let leader = cluster.wait_for_leader();
     cluster.kill((leader + 1) % 3);
     cluster.kill((leader + 2) % 3);
-    bench.run(async |client| {
+    test_client.run(async |client| {
         let hasty = client.within(Duration::from_millis(300));
         let write = hasty.put(b"key", b"other").await.unwrap_err();
         assert!(matches!(write, KvError::Timeout { .. } | KvError::Unknown { .. }), "{write}");
@@ -448,11 +448,11 @@ fn client__without_a_majority_the_time_ends() {
 #[test]
 fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
     let cluster = Cluster::start(1, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    let first = bench.run(async |client| client.put(b"key", b"one").await.unwrap());
+    let mut test_client = TestClient::new(cluster.addresses());
+    let first = test_client.run(async |client| client.put(b"key", b"one").await.unwrap());
     // Opens enough sessions to end the client's session.
-    let (handle, address) = (bench.handle(), cluster.addresses()[0]);
-    bench.run(async |_| {
+    let (handle, address) = (test_client.handle(), cluster.addresses()[0]);
+    test_client.run(async |_| {
         let session = handle.connect(address).await.unwrap();
         let mut command = Vec::new();
         Command::OpenSession.encode(&mut command);
@@ -467,7 +467,7 @@ fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
         }
     });
     // No write was outstanding: the client knows that the old session did not apply the second put.
-    let second = bench.run(async |client| client.put(b"key", b"two").await.unwrap());
+    let second = test_client.run(async |client| client.put(b"key", b"two").await.unwrap());
     assert!(second.replaced);
     assert!(second.revision > first.revision + SESSIONS_MAX as u64, "a session was opened for it");
 }
@@ -477,7 +477,7 @@ fn client__any_thread_has_it() {
     let cluster = Cluster::start(3, Options::default());
     let config = KvClientConfig::default();
     let client = wait(KvClient::connect(Client::builder(), cluster.addresses(), config)).unwrap();
-    let client = client.within(PATIENCE);
+    let client = client.within(TEST_TIMEOUT);
     std::thread::scope(|scope| {
         for thread in 1..4 {
             let client = &client;
@@ -499,12 +499,12 @@ fn client__any_thread_has_it() {
 
 #[test]
 fn client__an_endpoint_that_goes_away_ends_its_operations() {
-    let bench = Bench::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
-    let client = bench.client.clone();
+    let test_client = TestClient::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
+    let client = test_client.client.clone();
     let cx = &mut Context::from_waker(Waker::noop());
     let mut before = Box::pin(client.put(b"key", b"value"));
     assert!(before.as_mut().poll(cx).is_pending());
-    drop(bench);
+    drop(test_client);
     for put in [before, Box::pin(client.put(b"key", b"value"))] {
         let error = wait(put).unwrap_err();
         assert!(matches!(error, KvError::Timeout { .. }), "{error}");

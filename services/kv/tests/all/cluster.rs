@@ -12,7 +12,7 @@ use petrel_kv::api::{
 use petrel_kv::command::{Command, Op};
 
 /// Timeout of the tests, far longer than any step takes.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A client that asks the replicas in turn until an answer arrives: the simplest correct client.
 struct Client {
@@ -39,7 +39,7 @@ impl Client {
     fn ask<R>(&mut self, method: u16, request: &[u8], take: impl Fn(&[u8]) -> Option<R>) -> R {
         let begin = Instant::now();
         for place in (0..self.addresses.len()).cycle() {
-            assert!(begin.elapsed() < PATIENCE, "no replica answers");
+            assert!(begin.elapsed() < TEST_TIMEOUT, "no replica answers");
             let connect = || self.endpoint.connect_wait(self.addresses[place]).ok();
             let Some(session) = self.sessions[place].or_else(connect) else { continue };
             self.sessions[place] = Some(session);

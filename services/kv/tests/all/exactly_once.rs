@@ -13,10 +13,10 @@ fn apply(store: &mut Store, command: &Command<'_>) -> Vec<u8> {
     let (mut bytes, mut reply) = (Vec::new(), Vec::new());
     command.encode(&mut bytes);
     let index = store.applied() + 1;
-    let (foreseen, writes) = (store.foresee(index, &bytes), store.counters().writes);
+    let (precomputed, writes) = (store.precompute(index, &bytes), store.counters().writes);
     store.apply(index, &bytes, &mut reply);
     // The answer to a new write is computed in advance, and no other.
-    assert_eq!(foreseen, (store.counters().writes > writes).then(|| reply.clone()));
+    assert_eq!(precomputed, (store.counters().writes > writes).then(|| reply.clone()));
     reply
 }
 

@@ -169,10 +169,11 @@ fn apply(store: &mut Store, command: Command<'_>) -> Vec<u8> {
     let (mut bytes, mut reply) = (Vec::new(), Vec::new());
     command.encode(&mut bytes);
     let index = store.applied() + 1;
-    let is_foreseen = matches!(command, Command::Write { op, .. } if !matches!(op, Op::Batch(_)));
-    let foreseen = store.foresee(index, &bytes);
+    let is_precomputed =
+        matches!(command, Command::Write { op, .. } if !matches!(op, Op::Batch(_)));
+    let precomputed = store.precompute(index, &bytes);
     store.apply(index, &bytes, &mut reply);
-    assert_eq!(foreseen, is_foreseen.then(|| reply.clone()));
+    assert_eq!(precomputed, is_precomputed.then(|| reply.clone()));
     reply
 }
 

@@ -53,14 +53,13 @@ impl Together {
             store.words.put(key, value_of(key)).map_err(Failure::because)?;
         }
         let workers = start_workers(args, cpus)?;
-        let fetches_ahead = !args.no_fetch_ahead;
-        let side = |scans, fetches_ahead| {
-            Side::start(args, transport, keys, &store, (scans, fetches_ahead))
-        };
+        let prefetches = !args.no_fetch_ahead;
+        let side =
+            |scans, prefetches| Side::start(args, transport, keys, &store, (scans, prefetches));
         Ok(Self {
             echo: side(Scans::Dispatch, false)?,
-            with_workers: side(Scans::Workers(&workers), fetches_ahead)?,
-            in_dispatch: side(Scans::Dispatch, fetches_ahead)?,
+            with_workers: side(Scans::Workers(&workers), prefetches)?,
+            in_dispatch: side(Scans::Dispatch, prefetches)?,
             _workers: workers,
         })
     }
@@ -83,14 +82,14 @@ impl Side {
         transport: BenchTransport,
         keys: &Rc<Keys>,
         store: &Arc<Store>,
-        (scans, fetches_ahead): (Scans<'_>, bool),
+        (scans, prefetches): (Scans<'_>, bool),
     ) -> Result<Self, Failure> {
         let listen = ([127, 0, 0, 1], 0).into();
         let nexus = Nexus::builder().listen(listen).transports(transport.only()).start()?;
         let config = endpoint_config(transport, true);
         let mut server = nexus.endpoint(config).map_err(Failure::because)?;
         register(&mut server, store, &Arc::new(Metrics::new(1)), 0, scans);
-        if fetches_ahead {
+        if prefetches {
             fetch_ahead(&mut server, store);
         }
         let mut endpoint = endpoint(transport, keys)?;

@@ -9,25 +9,25 @@ use raft::eraftpb::{ConfChangeV2, ConfState, Entry, EntryType};
 use super::{Configured, Member};
 use crate::api::AdminReply;
 use crate::replica::ReplicaError;
-use crate::replica::book::{BookChange, decode_members};
 use crate::replica::codec::Reader;
-use crate::store::{WARMED_MAX, WARMED_MIN};
+use crate::replica::membership::{MembershipChange, decode_members};
+use crate::store::{PREFETCH_MAX, PREFETCH_MIN};
 
 impl Member {
     pub(super) fn answer_committed(&mut self, cx: &mut Context<'_>) {
         let log = &self.raft.raft.raft_log;
         let is_early = planted("kv_answer_before_commit");
         let certain = if is_early { log.last_index() } else { log.committed.min(log.persisted) };
-        if self.is_next_answered() || self.answer_foreseen(cx, certain) {
+        if self.is_next_answered() || self.answer_precomputed(cx, certain) {
             return;
         }
-        let mut warmed = self.applied.0;
+        let mut prefetched = self.applied.0;
         while self.writes.next_index() == Some(self.applied.0 + 1) && self.applied.0 < certain {
             let left = certain - self.applied.0;
-            if self.applied.0 == warmed && left >= WARMED_MIN as u64 {
-                let count = left.min(WARMED_MAX as u64);
-                self.warm_writes(count as usize);
-                warmed += count;
+            if self.applied.0 == prefetched && left >= PREFETCH_MIN as u64 {
+                let count = left.min(PREFETCH_MAX as u64);
+                self.prefetch_writes(count as usize);
+                prefetched += count;
             }
             self.apply_next(cx, self.raft.raft.term);
         }
@@ -37,27 +37,27 @@ impl Member {
     /// write; prefetches memory for several writes.
     pub(super) fn prepare_writes(&mut self) {
         if !self.writes.is_alone() {
-            return self.warm_writes(WARMED_MAX);
+            return self.prefetch_writes(PREFETCH_MAX);
         }
         let index = self.applied.0 + 1;
         if let Some(write) = self.writes.next_mut(index) {
-            write.foreseen = self.store.foresee(index, &write.command);
+            write.precomputed = self.store.precompute(index, &write.command);
         }
     }
 
     /// Prefetches memory for the next writes.
-    fn warm_writes(&self, count: usize) {
-        self.store.warm(self.writes.next(self.applied.0 + 1).take(count));
+    fn prefetch_writes(&self, count: usize) {
+        self.store.prefetch(self.writes.next(self.applied.0 + 1).take(count));
     }
 
     /// Answers the next write if the write is committed and its answer is already computed. The replica applies the
     /// write after the answer has left.
-    fn answer_foreseen(&mut self, cx: &mut Context<'_>, certain: u64) -> bool {
+    fn answer_precomputed(&mut self, cx: &mut Context<'_>, certain: u64) -> bool {
         let index = self.applied.0 + 1;
         let Some(write) = self.writes.next_mut(index).filter(|_| index <= certain) else {
             return false;
         };
-        let Some(reply) = &write.foreseen else { return false };
+        let Some(reply) = &write.precomputed else { return false };
         let Some(responder) = write.responder.take() else { return false };
         self.write_times.saturating_record(cx.now_ns().saturating_sub(write.at_ns));
         responder.reply(cx, reply);
@@ -88,7 +88,7 @@ impl Member {
         self.applied = (index, term);
         self.stats.applied += 1;
         let Some(responder) = write.responder else {
-            assert_eq!(write.foreseen.as_ref(), Some(&self.reply), "it was answered so");
+            assert_eq!(write.precomputed.as_ref(), Some(&self.reply), "it was answered so");
             return;
         };
         self.write_times.saturating_record(cx.now_ns().saturating_sub(write.at_ns));
@@ -104,9 +104,9 @@ impl Member {
         let through = last.index;
         let applied = self.applied.0;
         let new = entries.partition_point(|entry| entry.index <= applied);
-        for some in entries[new..].chunks(WARMED_MAX) {
-            if some.len() >= WARMED_MIN {
-                self.store.warm(some.iter().map(|entry| &entry.data[..]));
+        for some in entries[new..].chunks(PREFETCH_MAX) {
+            if some.len() >= PREFETCH_MIN {
+                self.store.prefetch(some.iter().map(|entry| &entry.data[..]));
             }
             for entry in some {
                 self.apply(cx, entry)?;
@@ -127,8 +127,8 @@ impl Member {
         if entry.get_entry_type() != EntryType::EntryNormal {
             self.apply_configuration(entry)?;
         } else if !entry.context.is_empty() {
-            if let Ok(change) = BookChange::decode(&entry.context) {
-                self.book.change(change);
+            if let Ok(change) = MembershipChange::decode(&entry.context) {
+                self.membership.change(change);
             }
         } else if !entry.data.is_empty() {
             self.reply.clear();
@@ -150,10 +150,10 @@ impl Member {
             .map_err(|error| ReplicaError::Raft(error.to_string()))?;
         let mut input = Reader::new(&change.context);
         for (replica, address) in decode_members(&mut input).unwrap_or_default() {
-            self.book.add(replica, address);
+            self.membership.add(replica, address);
         }
         let all = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next];
-        self.book.members.retain(|replica, _| all.iter().any(|list| list.contains(replica)));
+        self.membership.members.retain(|replica, _| all.iter().any(|list| list.contains(replica)));
         let (own, term) = (self.identity.replica, self.raft.raft.term);
         if self.leads() && !all.iter().any(|list| list.contains(&own)) {
             // This replica became the leader while its removal was in flight. The core would go on as leader, and
@@ -219,8 +219,8 @@ mod tests {
     use crate::api::MemberKind;
     use crate::command::{Command, Op};
     use crate::persist::{Identity, Volatile};
-    use crate::replica::book::replica_name;
     use crate::replica::config::ReplicaConfig;
+    use crate::replica::membership::replica_name;
     use crate::replica::writes::Write;
 
     #[test]
@@ -228,9 +228,10 @@ mod tests {
         let at = SocketAddr::from(([127, 0, 0, 1], 1));
         let config = ReplicaConfig::new(1, at, vec![(1, at)], 7);
         let identity = Identity { cluster: 3, replica: replica_name(1, 5) };
-        let founders = vec![(identity.replica, at.to_string())];
+        let initial_members = vec![(identity.replica, at.to_string())];
         let mut member =
-            Member::found(&config, identity, founders, Box::<Volatile>::default()).unwrap();
+            Member::bootstrap(&config, identity, initial_members, Box::<Volatile>::default())
+                .unwrap();
         member.raft.raft.become_candidate();
         member.raft.raft.become_leader();
         let (term, last) = (member.raft.raft.term, member.raft.raft.raft_log.last_index());
@@ -243,7 +244,7 @@ mod tests {
         let mut reply = Vec::new();
         crate::store::Store::new().apply(last + 1, &command, &mut reply);
         let write =
-            Write { at_ns: 0, command: command.into(), responder: None, foreseen: Some(reply) };
+            Write { at_ns: 0, command: command.into(), responder: None, precomputed: Some(reply) };
         member.writes.queue(write);
         let mut endpoint =
             Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
@@ -279,7 +280,7 @@ mod tests {
         let mut configured = Configured::of(7, &both);
         assert_eq!((configured.index, &configured.newcomers), (7, &BTreeSet::from([4])));
         configured.note(8, false, &both, &swapped);
-        assert_eq!(configured.newcomers, BTreeSet::from([4]), "nobody has heard of the end");
+        assert_eq!(configured.newcomers, BTreeSet::from([4]), "no follower knows of the end");
         let grown = conf(&[1, 2, 4, 5], &[]);
         configured.note(9, false, &swapped, &grown);
         assert_eq!(configured.newcomers, BTreeSet::from([4, 5]));
@@ -291,16 +292,17 @@ mod tests {
     }
 
     #[test]
-    fn configuration_is_complete__when_a_majority_has_heard_that_the_former_one_is_over() {
+    fn configuration_is_complete__when_a_majority_knows_that_the_former_one_is_over() {
         use MemberKind::{Joining, Leaving, Voter};
         let at = SocketAddr::from(([127, 0, 0, 1], 1));
         let names = [1, 2, 3, 4].map(|node| replica_name(node, 5));
-        let founders = names[..3].iter().map(|name| (*name, at.to_string())).collect();
+        let initial_members = names[..3].iter().map(|name| (*name, at.to_string())).collect();
         let peers = vec![(1, at), (2, at), (3, at)];
         let config = ReplicaConfig::new(1, at, peers, 7);
         let identity = Identity { cluster: 3, replica: names[0] };
         let mut member =
-            Member::found(&config, identity, founders, Box::<Volatile>::default()).unwrap();
+            Member::bootstrap(&config, identity, initial_members, Box::<Volatile>::default())
+                .unwrap();
         member.raft.raft.become_candidate();
         member.raft.raft.become_leader();
         let mut endpoint =
@@ -317,7 +319,7 @@ mod tests {
         let steps =
             [step(ConfChangeType::AddNode, names[3]), step(ConfChangeType::RemoveNode, names[2])];
         swap.set_changes(steps.to_vec().into());
-        member.book.add(names[3], at.to_string());
+        member.membership.add(names[3], at.to_string());
         apply_change(&mut member, cx, &swap);
         assert!(!member.configuration_is_complete());
         let both = [(1, Voter), (2, Voter), (3, Leaving), (4, Joining)];
@@ -331,10 +333,10 @@ mod tests {
         let (term, commit) = (member.raft.raft.term, member.applied.0);
         for commit in [commit - 1, commit] {
             assert!(!member.configuration_is_complete());
-            let mut heard =
+            let mut response =
                 Message { from: names[1], to: names[0], term, commit, ..Message::default() };
-            heard.set_msg_type(MessageType::MsgHeartbeatResponse);
-            member.raft.raft.step(heard).unwrap();
+            response.set_msg_type(MessageType::MsgHeartbeatResponse);
+            member.raft.raft.step(response).unwrap();
         }
         assert!(member.configuration_is_complete());
         assert_eq!(kinds(&member), [(1, Voter), (2, Voter), (4, Voter)]);

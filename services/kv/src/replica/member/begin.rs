@@ -6,15 +6,15 @@ use hdrhistogram::Histogram;
 use raft::RawNode;
 use raft::eraftpb::{ConfState, Entry, HardState};
 
-use super::image::unpack;
+use super::snapshot::unpack;
 use super::{Configured, Member};
 use crate::persist::{Batch, Checkpoint, Identity, LogStore, Recovered};
-use crate::replica::book::Book;
 use crate::replica::config::{ReplicaConfig, TICKS_PER_HEARTBEAT};
 use crate::replica::log::{Base, Log};
+use crate::replica::membership::Membership;
 use crate::replica::reads::Reads;
 use crate::replica::rng::Rng;
-use crate::replica::snapshot::Images;
+use crate::replica::snapshot::Snapshots;
 use crate::replica::writes::Writes;
 use crate::replica::{ReplicaError, ReplicaStats};
 use crate::store::Store;
@@ -42,32 +42,39 @@ struct Begin {
     base: Base,
     entries: Vec<Entry>,
     store: Store,
-    book: Book,
-    founders: Vec<(u64, String)>,
+    membership: Membership,
+    initial_members: Vec<(u64, String)>,
 }
 
 impl Member {
-    /// A founder of a cluster.
-    pub(in crate::replica) fn found(
+    /// An initial member of a new cluster.
+    pub(in crate::replica) fn bootstrap(
         config: &ReplicaConfig,
         identity: Identity,
-        founders: Vec<(u64, String)>,
+        initial_members: Vec<(u64, String)>,
         disk: Box<dyn LogStore>,
     ) -> Result<Self, ReplicaError> {
-        let voters: Vec<u64> = founders.iter().map(|(replica, _)| *replica).collect();
+        let voters: Vec<u64> = initial_members.iter().map(|(replica, _)| *replica).collect();
         let base = Base {
             index: FIRST_BASE,
             term: FIRST_BASE,
             hard_state: HardState { term: FIRST_BASE, commit: FIRST_BASE, ..HardState::default() },
             conf_state: ConfState::from((voters, vec![])),
         };
-        let mut book = Book::default();
-        for (replica, address) in &founders {
-            book.add(*replica, address.clone());
+        let mut membership = Membership::default();
+        for (replica, address) in &initial_members {
+            membership.add(*replica, address.clone());
         }
         Self::begin_anew(
             config,
-            Begin { identity, base, entries: vec![], store: Store::new(), book, founders },
+            Begin {
+                identity,
+                base,
+                entries: vec![],
+                store: Store::new(),
+                membership,
+                initial_members,
+            },
             disk,
         )
     }
@@ -83,8 +90,8 @@ impl Member {
             base: Base::default(),
             entries: vec![],
             store: Store::new(),
-            book: Book::default(),
-            founders: vec![],
+            membership: Membership::default(),
+            initial_members: vec![],
         };
         Self::begin_anew(config, begin, disk)
     }
@@ -97,13 +104,13 @@ impl Member {
         now_ns: u64,
     ) -> Result<Self, ReplicaError> {
         let Recovered { identity, hard_state, checkpoint, store, entries } = recovered;
-        let Checkpoint { index, term, conf_state, book, .. } = checkpoint;
-        let (book, founders) =
-            unpack(&book).map_err(|error| ReplicaError::Log(error.to_string()))?;
+        let Checkpoint { index, term, conf_state, membership, .. } = checkpoint;
+        let (membership, initial_members) =
+            unpack(&membership).map_err(|error| ReplicaError::Log(error.to_string()))?;
         let base = Base { index, term, hard_state, conf_state };
-        let begin = Begin { identity, base, entries, store, book, founders };
+        let begin = Begin { identity, base, entries, store, membership, initial_members };
         let mut member = Self::begin(config, begin, disk)?;
-        member.deaf_until_ns = now_ns + config.election.as_nanos() as u64;
+        member.no_votes_until_ns = now_ns + config.election.as_nanos() as u64;
         Ok(member)
     }
 
@@ -131,7 +138,7 @@ impl Member {
         begin: Begin,
         disk: Box<dyn LogStore>,
     ) -> Result<Self, ReplicaError> {
-        let Begin { identity, base, entries, store, book, founders } = begin;
+        let Begin { identity, base, entries, store, membership, initial_members } = begin;
         let applied = (base.index, base.term);
         let configured = Configured::of(base.index, &base.conf_state);
         let log = Log::new(base, entries);
@@ -144,27 +151,27 @@ impl Member {
             raft,
             log,
             store,
-            book,
-            founders,
+            membership,
+            initial_members,
             applied,
             writes: Writes::default(),
             reads: Reads::default(),
             changes: Vec::new(),
             configured,
-            book_changes: 0,
+            last_membership_change: 0,
             disk,
             held: VecDeque::new(),
             durable: 0,
             installing: None,
-            images: Images::default(),
+            snapshots: Snapshots::default(),
             incoming: None,
             offers: BTreeMap::new(),
             joining: BTreeMap::new(),
             role,
             no_lease_in: 0,
             lease: None,
-            deaf_until_ns: 0,
-            is_put_off: false,
+            no_votes_until_ns: 0,
+            is_deferred: false,
             rng: Rng::new(config.seed ^ identity.replica),
             reply: Vec::new(),
             stats: ReplicaStats::default(),

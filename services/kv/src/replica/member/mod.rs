@@ -8,8 +8,8 @@
 
 mod apply;
 mod begin;
-mod image;
 mod role;
+mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,17 +21,17 @@ use petrel_planted::planted;
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
-pub(super) use image::Fetch;
+pub(super) use snapshot::Fetch;
 
-use super::book::{Book, BookChange};
 use super::codec::message_bytes;
 use super::config::ReplicaConfig;
 use super::links::{ANSWER_BYTES_MAX, Links};
 use super::log::Log;
+use super::membership::{Membership, MembershipChange};
 use super::reads::{self, Reads};
 use super::rng::Rng;
 use super::shared::Shared;
-use super::snapshot::{Images, Incoming};
+use super::snapshot::{Incoming, Snapshots};
 use super::writes::Writes;
 use super::{ReplicaError, ReplicaStats};
 use crate::api::{Certainty, Refusal};
@@ -51,9 +51,9 @@ pub(super) struct Member {
     pub(super) raft: RawNode<Log>,
     pub(super) log: Log,
     pub(super) store: Store,
-    pub(super) book: Book,
+    pub(super) membership: Membership,
     /// The replicas that bootstrapped the cluster, if known.
-    pub(super) founders: Vec<(u64, String)>,
+    pub(super) initial_members: Vec<(u64, String)>,
     /// Index and term of the last entry that the store has applied.
     applied: (u64, u64),
     pub(super) writes: Writes,
@@ -62,14 +62,14 @@ pub(super) struct Member {
     pub(super) changes: Vec<(u64, Responder)>,
     configured: Configured,
     /// Index of the last change to the membership table proposed as the leader.
-    book_changes: u64,
+    last_membership_change: u64,
     disk: Box<dyn LogStore>,
     /// Messages to send once the batch with this number is durable.
     held: VecDeque<(u64, Vec<Message>)>,
     durable: u64,
     /// The number of the batch with a snapshot that is not yet durable, and the snapshot's index.
     installing: Option<(u64, u64)>,
-    pub(super) images: Images,
+    pub(super) snapshots: Snapshots,
     incoming: Option<Incoming>,
     /// Replicas with an offered snapshot: the chunks requested when last looked, and the ticks since then.
     offers: BTreeMap<u64, (u64, usize)>,
@@ -84,8 +84,8 @@ pub(super) struct Member {
     /// configuration changes.
     lease: Option<(u64, u64)>,
     /// Time before which the replica grants no votes. A restart forgets promises to a leader.
-    deaf_until_ns: u64,
-    is_put_off: bool,
+    no_votes_until_ns: u64,
+    is_deferred: bool,
     rng: Rng,
     reply: Vec<u8>,
     pub(super) stats: ReplicaStats,
@@ -115,11 +115,11 @@ impl Member {
         let has_asked = self.ask_for_reads();
         self.take_messages(links);
         links.send(cx, self.identity.cluster, shared);
-        if (has_proposed || has_asked) && !self.is_put_off {
-            self.is_put_off = true;
+        if (has_proposed || has_asked) && !self.is_deferred {
+            self.is_deferred = true;
             return Ok(true);
         }
-        if std::mem::take(&mut self.is_put_off) {
+        if std::mem::take(&mut self.is_deferred) {
             self.prepare_writes();
         }
         while self.raft.has_ready() {
@@ -127,7 +127,7 @@ impl Member {
         }
         self.note_role(cx, config);
         self.answer_reads(cx);
-        self.keep_log_short(config);
+        self.compact_log(config);
         links.send(cx, self.identity.cluster, shared);
         Ok(false)
     }
@@ -140,8 +140,8 @@ impl Member {
         }
         self.renew_election_timeout(config);
         if self.raft.raft.state == StateRole::Leader {
-            self.tend_members();
-            self.tend_offers(config);
+            self.advance_joins();
+            self.retry_snapshot_offers(config);
         }
     }
 
@@ -171,7 +171,7 @@ impl Member {
         let last_index = self.raft.raft.raft_log.last_index();
         let is_wrong = kind == MessageType::MsgHeartbeat && message.commit > last_index;
         let is_early = kind == MessageType::MsgTimeoutNow && self.installing.is_some();
-        if (is_vote && now_ns < self.deaf_until_ns) || is_wrong || is_early {
+        if (is_vote && now_ns < self.no_votes_until_ns) || is_wrong || is_early {
             self.stats.messages_ignored += 1;
             return;
         }
@@ -183,7 +183,7 @@ impl Member {
 
     /// Removes and returns the messages for `to` that may leave now, for the answer to a call.
     pub(super) fn take_answer(&mut self, to: u64) -> Vec<Message> {
-        if !self.may_speak_early() {
+        if !self.may_send_before_sync() {
             return Vec::new();
         }
         let messages = &mut self.raft.raft.msgs;
@@ -209,14 +209,14 @@ impl Member {
     }
 
     /// Returns true if messages need not wait until the log is durable.
-    fn may_speak_early(&self) -> bool {
+    fn may_send_before_sync(&self) -> bool {
         self.disk.is_volatile()
             || self.raft.raft.state == StateRole::Leader
             || planted("kv_speak_before_sync")
     }
 
     fn take_messages(&mut self, links: &mut Links) {
-        if self.may_speak_early() {
+        if self.may_send_before_sync() {
             for message in std::mem::take(&mut self.raft.raft.msgs) {
                 links.push(message);
             }
@@ -257,13 +257,13 @@ impl Member {
     }
 
     /// Proposes a change of the membership table; returns its index.
-    pub(super) fn propose_book(&mut self, change: &BookChange) -> Option<u64> {
+    pub(super) fn propose_membership(&mut self, change: &MembershipChange) -> Option<u64> {
         let context = Bytes::from(change.encode());
         let index = self.raft.raft.raft_log.last_index() + 1;
         if !self.propose_entries(vec![Entry { context, ..Entry::default() }]) {
             return None;
         }
-        self.book_changes = index;
+        self.last_membership_change = index;
         Some(index)
     }
 
@@ -273,7 +273,7 @@ impl Member {
         let conf = self.raft.raft.prs().conf().to_conf_state();
         !self.raft.raft.has_pending_conf()
             && conf.voters_outgoing.is_empty()
-            && self.book_changes <= self.applied_index()
+            && self.last_membership_change <= self.applied_index()
     }
 
     /// Returns true if the last configuration alone counts, whichever replica fails next.
@@ -287,10 +287,11 @@ impl Member {
             return false;
         }
         let (own, at) = (self.identity.replica, self.configured.index);
-        let has_heard = |(replica, progress): (&u64, &raft::Progress)| {
+        let has_committed = |(replica, progress): (&u64, &raft::Progress)| {
             (*replica == own || progress.committed_index >= at).then_some(*replica)
         };
-        !self.leads() || raft.prs().has_quorum(&raft.prs().iter().filter_map(has_heard).collect())
+        !self.leads()
+            || raft.prs().has_quorum(&raft.prs().iter().filter_map(has_committed).collect())
     }
 
     /// Returns true if a voter was not a voter before the last change.
@@ -327,7 +328,7 @@ impl Member {
         while let Some(due) = self.reads.take_due(self.applied.0) {
             let mut due = due.into_iter();
             while !due.as_slice().is_empty() {
-                let together = reads::fetch_together(&self.store, due.as_slice());
+                let together = reads::prefetch_reads(&self.store, due.as_slice());
                 for read in due.by_ref().take(together) {
                     self.reply.clear();
                     reads::answer(&self.store, read.method, &read.request, &mut self.reply);

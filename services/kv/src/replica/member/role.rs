@@ -18,8 +18,8 @@ impl Member {
     /// The leader, for clients.
     pub(in crate::replica) fn leader(&self) -> Option<Leader<'_>> {
         let replica = self.raft.raft.leader_id;
-        let address = self.book.members.get(&replica)?;
-        Some(Leader { node: crate::replica::book::node_of(replica), address })
+        let address = self.membership.members.get(&replica)?;
+        Some(Leader { node: crate::replica::membership::node_of(replica), address })
     }
 
     /// Returns true if linearizable reads may be answered now, without asking a majority.
@@ -61,14 +61,16 @@ impl Member {
         let (raft, own) = (&self.raft.raft, self.identity.replica);
         let is_for_ever = planted("kv_lease_without_quorum");
         let lease_ns = if is_for_ever { u64::MAX / 2 } else { config.lease_ns() };
-        let peers = self.book.members.keys().copied().filter(|peer| *peer != own);
-        let mut heard: Vec<(u64, u64)> =
-            peers.filter_map(|peer| Some((links.heard_ns(peer, raft.term)?, peer))).collect();
-        heard.sort_unstable_by(|one, other| other.cmp(one));
-        (0..=heard.len()).find_map(|count| {
-            let counted = &heard[..count];
+        let peers = self.membership.members.keys().copied().filter(|peer| *peer != own);
+        let mut acknowledged: Vec<(u64, u64)> = peers
+            .filter_map(|peer| Some((links.acknowledged_ns(peer, raft.term)?, peer)))
+            .collect();
+        acknowledged.sort_unstable_by(|one, other| other.cmp(one));
+        (0..=acknowledged.len()).find_map(|count| {
+            let counted = &acknowledged[..count];
             let names = std::iter::once(own).chain(counted.iter().map(|(_, peer)| *peer));
-            let until_ns = counted.last().map_or(u64::MAX, |(heard_ns, _)| heard_ns + lease_ns);
+            let until_ns =
+                counted.last().map_or(u64::MAX, |(acknowledged_ns, _)| acknowledged_ns + lease_ns);
             raft.prs().has_quorum(&names.collect()).then_some(until_ns)
         })
     }
@@ -87,17 +89,17 @@ impl Member {
         if before.1 == StateRole::Leader {
             self.joining.clear();
             // The outcome of the change is known to the next leader.
-            self.book_changes = 0;
+            self.last_membership_change = 0;
             let not_leader = encoded(Refusal::NotLeader { leader: self.leader() });
             let reason = "this replica does not lead any more";
             let unknown = encoded(Refusal::Unavailable { certainty: Certainty::Unknown, reason });
-            self.writes.give_up(cx, &not_leader, &unknown);
-            self.reads.give_up(cx, &not_leader);
+            self.writes.fail_all(cx, &not_leader, &unknown);
+            self.reads.fail_all(cx, &not_leader);
             for (_, responder) in self.changes.drain(..) {
                 responder.reply(cx, &unknown);
             }
         } else if role.1 != StateRole::Leader && self.reads.len() > 0 {
-            self.reads.give_up(cx, &encoded(Refusal::NotLeader { leader: None }));
+            self.reads.fail_all(cx, &encoded(Refusal::NotLeader { leader: None }));
         }
     }
 
@@ -132,15 +134,16 @@ mod tests {
 
     use super::*;
     use crate::persist::{Identity, Volatile};
-    use crate::replica::book::replica_name;
+    use crate::replica::membership::replica_name;
 
     /// A leader of three replicas, without an acknowledgement from the others.
     fn leader(config: &ReplicaConfig) -> Member {
         let names = [1, 2, 3].map(|node| replica_name(node, 5));
-        let founders = names.iter().map(|name| (*name, "127.0.0.1:1".to_owned())).collect();
+        let initial_members = names.iter().map(|name| (*name, "127.0.0.1:1".to_owned())).collect();
         let identity = Identity { cluster: 3, replica: names[0] };
         let mut member =
-            Member::found(config, identity, founders, Box::<Volatile>::default()).unwrap();
+            Member::bootstrap(config, identity, initial_members, Box::<Volatile>::default())
+                .unwrap();
         member.raft.raft.become_candidate();
         member.raft.raft.become_leader();
         // As if a majority had the first entry of its term, and the entry had been applied.

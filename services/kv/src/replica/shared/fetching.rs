@@ -4,14 +4,14 @@ use petrel::endpoint::{CallOptions, Handled};
 use petrel::task::Session;
 use petrel::{Context, Request, Status};
 
-use super::{QUESTION, Shared, State};
+use super::{PEER_TIMEOUT, Shared, State};
 use crate::replica::member::Fetch;
 use crate::replica::methods;
 use crate::replica::snapshot::{ChunkReply, ChunkRequest};
 use crate::store::{Builder, Store};
 
 /// Timeout for one chunk of a snapshot.
-const CHUNK: std::time::Duration = std::time::Duration::from_secs(10);
+const CHUNK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Shared {
     /// Fetches a snapshot, and reports a failure to the snapshot's owner. Returns true if the owner can be reached.
@@ -32,7 +32,7 @@ impl Shared {
             let is_taken = end(&mut shared.borrow_mut());
             if !is_taken {
                 let name = shared.borrow().own_name().to_le_bytes();
-                let options = CallOptions::new().timeout(QUESTION);
+                let options = CallOptions::new().timeout(PEER_TIMEOUT);
                 // If this report is lost, the owner notices the absence of requests for chunks.
                 let _ = session.call(methods::SNAPSHOT_FAILED, &name).options(options).await;
             }
@@ -48,7 +48,7 @@ impl Shared {
         let answer = match (ChunkRequest::decode(request.data()), &mut self.borrow_mut().member) {
             (Err(_), _) => Err("the request is none for a chunk"),
             (_, None) => Err("this replica is no member yet"),
-            (Ok(wanted), Some(member)) => member.images.answer(wanted),
+            (Ok(wanted), Some(member)) => member.snapshots.answer(wanted),
         };
         match answer {
             Ok(chunk) => request.reply(cx, &chunk),
@@ -74,7 +74,7 @@ async fn fetch_store(session: &Session, index: u64) -> Option<Store> {
     let mut builder = Builder::new();
     for chunk in 0.. {
         let request = ChunkRequest { index, chunk }.encode();
-        let options = CallOptions::new().timeout(CHUNK);
+        let options = CallOptions::new().timeout(CHUNK_TIMEOUT);
         let answer = session.call(methods::SNAPSHOT, &request).options(options).await.ok()?;
         let ChunkReply { is_last, chunk } = ChunkReply::decode(&answer).ok()?;
         builder.add(chunk).ok()?;

@@ -1,7 +1,7 @@
 //! State shared by a replica's handlers, continuations and tasks, all on the endpoint's thread.
 
+mod discovery;
 mod fetching;
-mod meeting;
 mod serving;
 
 use std::cell::RefCell;
@@ -17,12 +17,12 @@ use petrel::{Context, Reply, Request, Status};
 use petrel_planted::planted;
 
 use super::ReplicaError;
-use super::book::replica_name;
 use super::codec::{frame_bytes, read_frame, write_frame};
 use super::config::ReplicaConfig;
 use super::hello::Hello;
-use super::links::{Links, Sent, leads_in};
+use super::links::{Links, Sent, leader_term};
 use super::member::Member;
+use super::membership::replica_name;
 use super::rng::Rng;
 use crate::persist::{Identity, LogStore};
 
@@ -40,11 +40,11 @@ pub(super) struct State {
     /// The log, until a member owns it.
     disk: Option<Box<dyn LogStore>>,
     /// The last hello of each address.
-    heard: BTreeMap<SocketAddr, Hello>,
+    hellos: BTreeMap<SocketAddr, Hello>,
     /// Without a cluster: for every peer's node, the sender of the last hello.
-    asked: BTreeMap<u16, u64>,
+    hellos_received: BTreeMap<u16, u64>,
     /// Addresses with a task that keeps a session.
-    dialled: BTreeSet<SocketAddr>,
+    session_tasks: BTreeSet<SocketAddr>,
     ticks_due: u32,
     /// The reason why the replica has to stop.
     failure: Option<ReplicaError>,
@@ -53,7 +53,7 @@ pub(super) struct State {
 }
 
 /// Timeout for a question to another replica.
-const QUESTION: std::time::Duration = std::time::Duration::from_secs(2);
+const PEER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Most ticks of the Raft core to catch up on after a pause of the process; further ticks are dropped, as if time had
 /// stood still, too. An election caused by a replica's own pause would be useless.
@@ -79,9 +79,9 @@ impl Shared {
             links: Links::default(),
             member,
             disk,
-            heard: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            dialled: BTreeSet::new(),
+            hellos: BTreeMap::new(),
+            hellos_received: BTreeMap::new(),
+            session_tasks: BTreeSet::new(),
             ticks_due: 0,
             failure: None,
             rng,
@@ -120,7 +120,7 @@ impl Shared {
     }
 
     /// Counts the ticks that are due for the Raft core.
-    pub(super) async fn keep_ticking(self) {
+    pub(super) async fn run_ticks(self) {
         let (handle, tick) = {
             let state = self.borrow();
             (state.handle.clone(), state.config.tick())
@@ -129,12 +129,12 @@ impl Shared {
             handle.sleep(tick).await;
             let state = &mut *self.borrow_mut();
             state.ticks_due = (state.ticks_due + 1).min(TICKS_DUE_MAX);
-            state.dial_members(&self);
+            state.connect_members(&self);
         }
     }
 
     /// Wakes the event loop when more of the log is durable.
-    pub(super) async fn keep_writing(self) {
+    pub(super) async fn wake_on_durable(self) {
         poll_fn(|cx| {
             let state = &mut *self.borrow_mut();
             if let Some(member) = &mut state.member {
@@ -182,7 +182,7 @@ impl Shared {
             return request.fail(cx, Status::FailedPrecondition, "this is another cluster");
         }
         let from = messages.first().map_or(0, |message| message.from);
-        let told_in = messages.iter().map(leads_in).max().unwrap_or(0);
+        let leader_term = messages.iter().map(leader_term).max().unwrap_or(0);
         let ignored = member.stats.messages_ignored;
         let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
         // A peer may report in a separate request that it knows of a membership change, and then send nothing for long.
@@ -194,9 +194,10 @@ impl Shared {
         let Some(member) = &mut state.member else { unreachable!("it is one for good") };
         // The lease relies on acknowledgements: a follower that acknowledges the leader's message votes for no other
         // replica for a while.
-        let denies = member.stats.messages_ignored != ignored || !member.follows(from, told_in);
-        let answer = if denies { Vec::new() } else { member.take_answer(from) };
-        if answer.is_empty() && !denies {
+        let rejects =
+            member.stats.messages_ignored != ignored || !member.follows(from, leader_term);
+        let answer = if rejects { Vec::new() } else { member.take_answer(from) };
+        if answer.is_empty() && !rejects {
             return request.reply(cx, &[]);
         }
         let bytes = frame_bytes(&answer);

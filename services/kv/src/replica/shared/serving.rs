@@ -39,7 +39,7 @@ impl Shared {
         let (responder, handled) = request.defer(cx);
         if let Some(member) = &mut state.member {
             let (at_ns, responder) = (cx.now_ns(), Some(responder));
-            member.writes.queue(Write { at_ns, command, responder, foreseen: None });
+            member.writes.queue(Write { at_ns, command, responder, precomputed: None });
         }
         handled
     }

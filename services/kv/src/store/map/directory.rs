@@ -73,7 +73,7 @@ impl Directory {
         let page = Arc::make_mut(&mut self.pages[at]);
         page.remove(page.find(probe).expect("the key is there"));
         if page.is_small() {
-            self.mend(at);
+            self.rebalance(at);
         }
     }
 
@@ -129,7 +129,7 @@ impl Directory {
     }
 
     /// Joins a small page with a neighbour, or drops an empty page.
-    fn mend(&mut self, at: usize) {
+    fn rebalance(&mut self, at: usize) {
         if self.pages.len() == 1 {
             return;
         }

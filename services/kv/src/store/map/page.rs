@@ -81,9 +81,9 @@ impl Page {
         self.tags.find(probe.tag, self.len, |entry| self.key(entry) == probe.key)
     }
 
-    /// Prefetches the memory that [`Page::fetch_record`] reads, without waiting.
+    /// Prefetches the memory that [`Page::prefetch_record`] reads, without waiting.
     #[inline]
-    pub(super) fn fetch_tables(&self) {
+    pub(super) fn prefetch_tables(&self) {
         let begin = ptr::from_ref(self).cast::<u8>();
         let last = size_of::<Page>() - 1;
         for offset in (0..last).step_by(LINE_BYTES).chain([last]) {
@@ -93,7 +93,7 @@ impl Page {
 
     /// Prefetches the probable record of a key: the first with the key's tag.
     #[inline]
-    pub(super) fn fetch_record(&self, probe: &Probe<'_>) {
+    pub(super) fn prefetch_record(&self, probe: &Probe<'_>) {
         if let Some(entry) = self.tags.find(probe.tag, self.len, |_| true) {
             let begin = self.heap.as_ptr().wrapping_add(record::offset(self.places[entry]));
             // A record with a small value covers two or three cache lines.

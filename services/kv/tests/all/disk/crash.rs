@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::rig::{Content, Rig, Step, copy, files, open, quick_directory};
+use super::model::{Content, LogModel, Step, copy, files, open, quick_directory};
 
 /// Small, to have many segments.
 const SEGMENT_BYTES: usize = 700;
@@ -46,7 +46,7 @@ proptest! {
         let cut = begin + cut.index((end(&live) - begin) as usize + 1) as u64;
         crash(&kept, &crashed, cut, how);
 
-        let found = Rig::resume(&crashed, SEGMENT_BYTES).content;
+        let found = LogModel::resume(&crashed, SEGMENT_BYTES).content;
         let certain = history.durable.iter().rposition(|(place, _)| *place <= cut);
         let certain = certain.map_or(0, |at| history.durable[at].1);
         let possible = &history.contents[certain..];
@@ -56,13 +56,13 @@ proptest! {
         );
         prop_assert!(found.commit >= found.base.0);
         prop_assert!(possible.iter().any(|content| content.commit >= found.commit));
-        goes_on(&crashed, found);
+        check_continues(&crashed, found);
     }
 }
 
 fn write_before(path: &Path, steps: &[Step]) {
-    let mut rig = Rig::begin(path, SEGMENT_BYTES);
-    steps.iter().for_each(|step| rig.take(step));
+    let mut model = LogModel::begin(path, SEGMENT_BYTES);
+    steps.iter().for_each(|step| model.take(step));
 }
 
 struct History {
@@ -74,23 +74,23 @@ struct History {
 
 /// Keeps all files, including files removed by the log.
 fn write_after(path: &Path, kept: &Path, steps: &[(Step, bool)]) -> History {
-    let mut rig = Rig::resume(path, SEGMENT_BYTES);
-    let mut history = History { contents: vec![rig.content.clone()], durable: vec![] };
+    let mut model = LogModel::resume(path, SEGMENT_BYTES);
+    let mut history = History { contents: vec![model.content.clone()], durable: vec![] };
     for (step, waits) in steps {
         let removes = matches!(step, Step::Reset { .. } | Step::Checkpoint);
         if removes {
-            rig.wait();
+            model.wait();
         }
         keep(path, kept);
-        rig.take(step);
+        model.take(step);
         if *waits || removes {
-            rig.wait();
+            model.wait();
             history.durable.push((end(path), history.contents.len()));
         }
-        history.contents.push(rig.content.clone());
+        history.contents.push(model.content.clone());
         keep(path, kept);
     }
-    drop(rig.log);
+    drop(model.log);
     keep(path, kept);
     history
 }
@@ -157,15 +157,15 @@ fn is_same(one: &Content, other: &Content) -> bool {
 }
 
 /// The recovered content persists, and the log accepts more.
-fn goes_on(path: &Path, found: Content) {
-    let mut rig = Rig::resume(path, SEGMENT_BYTES);
-    assert_eq!(rig.content, found);
-    rig.take(&Step::Append { back: 1, count: 3, bytes: 50 });
-    rig.take(&Step::Vote);
-    rig.wait();
-    let content = rig.content;
-    drop(rig.log);
-    assert_eq!(Rig::resume(path, SEGMENT_BYTES).content, content);
+fn check_continues(path: &Path, found: Content) {
+    let mut model = LogModel::resume(path, SEGMENT_BYTES);
+    assert_eq!(model.content, found);
+    model.take(&Step::Append { back: 1, count: 3, bytes: 50 });
+    model.take(&Step::Vote);
+    model.wait();
+    let content = model.content;
+    drop(model.log);
+    assert_eq!(LogModel::resume(path, SEGMENT_BYTES).content, content);
     assert!(files(path).iter().all(|path| path.extension().is_none_or(|end| end != "new")));
 }
 
@@ -181,7 +181,7 @@ fn open__after_a_crash_at_each_step_of_the_first_start_begins_anew() {
     let content = fs::read(&segment).unwrap();
     let segment = segment.strip_prefix(&live).unwrap().to_owned();
     // Dropping the log waits until everything is written.
-    drop(Rig::begin(&live, SEGMENT_BYTES).log);
+    drop(LogModel::begin(&live, SEGMENT_BYTES).log);
     let checkpoint = fs::read(live.join("checkpoint-1")).unwrap();
     let begun = fs::read(live.join("petrel-kv")).unwrap();
     assert_ne!(mark, begun);
@@ -207,8 +207,8 @@ fn open__after_a_crash_at_each_step_of_the_first_start_begins_anew() {
         let (log, recovered) = open(&crashed);
         assert!(recovered.is_none(), "after {count} steps");
         drop(log);
-        drop(Rig::begin(&crashed, SEGMENT_BYTES));
-        drop(Rig::resume(&crashed, SEGMENT_BYTES));
+        drop(LogModel::begin(&crashed, SEGMENT_BYTES));
+        drop(LogModel::resume(&crashed, SEGMENT_BYTES));
         fs::remove_dir_all(&crashed).unwrap();
     }
 }
@@ -220,9 +220,9 @@ fn open__after_a_crash_before_the_first_batch_has_nothing() {
     drop(open(&live).0);
     let begin = end(&live);
     let mark = fs::read(live.join("petrel-kv")).unwrap();
-    let mut rig = Rig::begin(&live, SEGMENT_BYTES);
-    rig.wait();
-    drop(rig.log);
+    let mut model = LogModel::begin(&live, SEGMENT_BYTES);
+    model.wait();
+    drop(model.log);
     for cut in 0..end(&live) {
         let crashed = dir.path().join(format!("crashed-{cut}"));
         crash(&live, &crashed, cut, [false; 3]);

@@ -5,18 +5,18 @@ use std::path::Path;
 
 use petrel_kv::disk::{DiskError, DiskLog, DiskOptions};
 
-use super::rig::{NODE, Rig, Step, copy, files, quick_directory};
+use super::model::{LogModel, NODE, Step, copy, files, quick_directory};
 
 /// Writes a log of several segments, and a checkpoint.
 fn write_log(path: &Path) {
-    let mut rig = Rig::begin(path, 600);
+    let mut model = LogModel::begin(path, 600);
     for round in 0..4 {
-        rig.take(&Step::Append { back: 0, count: 3, bytes: 60 });
-        rig.take(&Step::Vote);
-        rig.take(&Step::Commit(2));
-        rig.wait();
+        model.take(&Step::Append { back: 0, count: 3, bytes: 60 });
+        model.take(&Step::Vote);
+        model.take(&Step::Commit(2));
+        model.wait();
         if round == 1 {
-            rig.take(&Step::Checkpoint);
+            model.take(&Step::Checkpoint);
         }
     }
 }
@@ -90,11 +90,11 @@ fn open__with_a_cut_file_after_an_orderly_end_is_an_error() {
 fn open__without_a_log_that_was_durable_is_an_error_and_removes_nothing() {
     let dir = quick_directory();
     let [live, crashed] = ["live", "crashed"].map(|name| dir.path().join(name));
-    let mut rig = Rig::begin(&live, 1 << 20);
-    rig.take(&Step::Append { back: 0, count: 1, bytes: 60 });
-    rig.wait();
+    let mut model = LogModel::begin(&live, 1 << 20);
+    model.take(&Step::Append { back: 0, count: 1, bytes: 60 });
+    model.wait();
     copy(&live, &crashed);
-    drop(rig);
+    drop(model);
     let is_segment = |file: &Path| file.extension().is_some_and(|end| end == "wal");
     files(&crashed).iter().filter(|file| is_segment(file)).for_each(|file| {
         fs::remove_file(file).unwrap();
@@ -119,13 +119,13 @@ fn open__without_a_log_that_was_durable_is_an_error_and_removes_nothing() {
 fn open__after_a_crash_without_the_last_segments_is_an_error() {
     let dir = quick_directory();
     let [live, crashed] = ["live", "crashed"].map(|name| dir.path().join(name));
-    let mut rig = Rig::begin(&live, 600);
+    let mut model = LogModel::begin(&live, 600);
     for _ in 0..8 {
-        rig.take(&Step::Append { back: 0, count: 3, bytes: 60 });
-        rig.wait();
+        model.take(&Step::Append { back: 0, count: 3, bytes: 60 });
+        model.wait();
     }
     copy(&live, &crashed);
-    drop(rig);
+    drop(model);
     let mut segments = files(&crashed);
     segments.retain(|file| file.extension().is_some_and(|end| end == "wal"));
     assert!(segments.len() >= 3, "{segments:?}");

@@ -6,7 +6,7 @@ use std::process::Command;
 use petrel_kv::persist::Batch;
 use petrel_skip::{Need, skip};
 
-use super::rig::{Rig, Step, checkpoint, directory, entry, open, wait};
+use super::model::{LogModel, Step, checkpoint, directory, entry, open, wait};
 
 /// Set for the process with its own small file system.
 const INSIDE: &str = "PETREL_KV_TEST_SMALL_DISK";
@@ -14,33 +14,33 @@ const INSIDE: &str = "PETREL_KV_TEST_SMALL_DISK";
 #[test]
 fn write__after_a_failure_is_never_durable() {
     let dir = directory();
-    let mut rig = Rig::begin(dir.path(), 1 << 20);
-    rig.take(&Step::Vote);
-    rig.wait();
+    let mut model = LogModel::begin(dir.path(), 1 << 20);
+    model.take(&Step::Vote);
+    model.wait();
     std::fs::remove_dir_all(dir.path()).unwrap();
-    rig.write(Batch { checkpoint: Some(checkpoint(5, 1)), ..Batch::default() });
-    let failure = wait(&mut rig.log, rig.number).unwrap_err();
+    model.write(Batch { checkpoint: Some(checkpoint(5, 1)), ..Batch::default() });
+    let failure = wait(&mut model.log, model.number).unwrap_err();
     assert!(failure.0.contains("checkpoint-2.new"), "{failure}");
     for step in [Step::Append { back: 0, count: 1, bytes: 10 }, Step::Empty] {
-        rig.take(&step);
-        assert_eq!(wait(&mut rig.log, rig.number).unwrap_err().0, failure.0);
+        model.take(&step);
+        assert_eq!(wait(&mut model.log, model.number).unwrap_err().0, failure.0);
     }
 }
 
 #[test]
 fn write__that_fails_after_its_checkpoint_leaves_what_was_there() {
     let dir = directory();
-    let mut rig = Rig::begin(dir.path(), 1 << 20);
-    rig.take(&Step::Append { back: 0, count: 2, bytes: 10 });
-    rig.wait();
+    let mut model = LogModel::begin(dir.path(), 1 << 20);
+    model.take(&Step::Append { back: 0, count: 2, bytes: 10 });
+    model.wait();
     // The file is written before the record is made.
     let entries = vec![entry(9, 1, 10)];
-    rig.write(Batch { checkpoint: Some(checkpoint(5, 1)), entries, ..Batch::default() });
-    wait(&mut rig.log, rig.number).unwrap_err();
-    let content = rig.content;
-    drop(rig.log);
+    model.write(Batch { checkpoint: Some(checkpoint(5, 1)), entries, ..Batch::default() });
+    wait(&mut model.log, model.number).unwrap_err();
+    let content = model.content;
+    drop(model.log);
     assert!(dir.path().join("checkpoint-2").exists());
-    assert_eq!(Rig::resume(dir.path(), 1 << 20).content, content);
+    assert_eq!(LogModel::resume(dir.path(), 1 << 20).content, content);
     assert!(!dir.path().join("checkpoint-2").exists());
 }
 
@@ -73,18 +73,18 @@ fn write__on_a_full_disk_is_a_failure() {
 
 /// Fills a file system of 1 MiB.
 fn fill(path: &Path) {
-    let mut rig = Rig::begin(path, 100 << 10);
+    let mut model = LogModel::begin(path, 100 << 10);
     let mut last_durable = 1;
     let failure = loop {
-        rig.take(&Step::Append { back: 0, count: 2, bytes: 5000 });
-        match wait(&mut rig.log, rig.number) {
-            Ok(()) => last_durable = rig.content.last(),
+        model.take(&Step::Append { back: 0, count: 2, bytes: 5000 });
+        match wait(&mut model.log, model.number) {
+            Ok(()) => last_durable = model.content.last(),
             Err(failure) => break failure,
         }
     };
     assert!(failure.0.contains("No space left"), "{failure}");
     assert!(last_durable > 100, "{last_durable}");
-    drop(rig.log);
+    drop(model.log);
     // Makes room.
     Command::new("mount").args(["-o", "remount,size=4m"]).arg(path).status().unwrap();
     let (_, recovered) = open(path);

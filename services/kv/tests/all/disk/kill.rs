@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use petrel_kv::persist::LogStore;
 
-use super::rig::{Content, Rig, Step, directory, entry, open_with_segments};
+use super::model::{Content, LogModel, Step, directory, entry, open_with_segments};
 
 /// Set for the process to be killed: its directory.
 const INSIDE: &str = "PETREL_KV_TEST_KILLED";
@@ -56,20 +56,20 @@ fn run_and_kill(path: &Path, lines: usize) -> u64 {
 
 /// Keeps several batches outstanding, and writes a checkpoint from time to time.
 fn write_until_killed(path: &Path) -> ! {
-    let mut rig = match path.join("petrel-kv").exists() {
-        true => Rig::resume(path, SEGMENT_BYTES),
-        false => Rig::begin(path, SEGMENT_BYTES),
+    let mut model = match path.join("petrel-kv").exists() {
+        true => LogModel::resume(path, SEGMENT_BYTES),
+        false => LogModel::begin(path, SEGMENT_BYTES),
     };
-    let mut last = rig.content.last();
+    let mut last = model.content.last();
     let mut told = 0;
     let mut handed = std::collections::VecDeque::new();
     loop {
-        let count = 1 + rig.number % 5;
-        rig.take(&Step::Append { back: 0, count, bytes: ENTRY_BYTES });
+        let count = 1 + model.number % 5;
+        model.take(&Step::Append { back: 0, count, bytes: ENTRY_BYTES });
         last += count;
-        handed.push_back((rig.number, last));
+        handed.push_back((model.number, last));
         while handed.len() > 8 {
-            let durable = rig.log.durable().unwrap();
+            let durable = model.log.durable().unwrap();
             while handed.front().is_some_and(|(number, _)| *number <= durable) {
                 told = handed.pop_front().unwrap().1;
                 println!("durable {told}");
@@ -78,9 +78,9 @@ fn write_until_killed(path: &Path) -> ! {
                 std::thread::park();
             }
         }
-        if rig.number % 64 == 0 && told > rig.content.base.0 {
-            rig.take(&Step::Commit(count * 32));
-            rig.log.checkpoint(super::rig::checkpoint(rig.content.commit, 1));
+        if model.number % 64 == 0 && told > model.content.base.0 {
+            model.take(&Step::Commit(count * 32));
+            model.log.checkpoint(super::model::checkpoint(model.content.commit, 1));
         }
     }
 }

@@ -4,6 +4,6 @@ mod crash;
 mod damage;
 mod failure;
 mod kill;
+mod model;
 mod refusal;
-mod rig;
 mod round_trip;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use petrel_kv::disk::{DiskError, DiskLog, DiskOptions};
 
-use super::rig::{NODE, Rig, directory};
+use super::model::{LogModel, NODE, directory};
 
 fn error_of(path: &Path, node: u16) -> DiskError {
     DiskLog::open(path, &DiskOptions::of_node(node)).map(drop).unwrap_err()
@@ -14,18 +14,18 @@ fn error_of(path: &Path, node: u16) -> DiskError {
 #[test]
 fn open__twice_is_refused_until_the_first_ends() {
     let dir = directory();
-    let rig = Rig::begin(dir.path(), 1 << 20);
+    let model = LogModel::begin(dir.path(), 1 << 20);
     let error = error_of(dir.path(), NODE);
     assert!(matches!(error, DiskError::Locked { .. }), "{error}");
-    let content = rig.content;
-    drop(rig.log);
-    assert_eq!(Rig::resume(dir.path(), 1 << 20).content, content);
+    let content = model.content;
+    drop(model.log);
+    assert_eq!(LogModel::resume(dir.path(), 1 << 20).content, content);
 }
 
 #[test]
 fn open__for_another_node_is_refused() {
     let dir = directory();
-    drop(Rig::begin(dir.path(), 1 << 20));
+    drop(LogModel::begin(dir.path(), 1 << 20));
     let error = error_of(dir.path(), 8);
     assert!(matches!(error, DiskError::Node { found: 7, expected: 8, .. }), "{error}");
 }
@@ -33,7 +33,7 @@ fn open__for_another_node_is_refused() {
 #[test]
 fn open__another_format_is_refused() {
     let dir = directory();
-    drop(Rig::begin(dir.path(), 1 << 20));
+    drop(LogModel::begin(dir.path(), 1 << 20));
     fs::write(dir.path().join("petrel-kv"), "petrel-kv log, format 3\nnode 7\n").unwrap();
     let error = error_of(dir.path(), NODE);
     assert!(matches!(&error, DiskError::Format { found, .. } if found.contains('3')), "{error}");

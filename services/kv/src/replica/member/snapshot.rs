@@ -1,4 +1,4 @@
-//! Images of the state, to keep the log short, and for replicas too far behind for entries.
+//! Snapshots of the state, to compact the log, and for replicas too far behind for entries.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use raft::eraftpb::{Message, Snapshot};
 use super::{Configured, Member};
 use crate::persist::Checkpoint;
 use crate::replica::ReplicaError;
-use crate::replica::book::{Book, decode_members, encode_members};
-use crate::replica::codec::{Garbled, Reader};
+use crate::replica::codec::{CodecError, Reader};
 use crate::replica::config::ReplicaConfig;
-use crate::replica::snapshot::{Images, Incoming, Ticket};
+use crate::replica::membership::{Membership, decode_members, encode_members};
+use crate::replica::snapshot::{Incoming, Snapshots, Ticket};
 use crate::store::Store;
 
 impl Member {
     /// Has the core offer a snapshot again if no chunk of it was requested for a while. The core offers a snapshot
     /// once, and waits until the replica has it or a failure is reported. Both the offer and the report of a failure
     /// may be lost.
-    pub(super) fn tend_offers(&mut self, config: &ReplicaConfig) {
-        let asked = self.images.asked();
+    pub(super) fn retry_snapshot_offers(&mut self, config: &ReplicaConfig) {
+        let requested = self.snapshots.requested();
         let mut offers = BTreeMap::new();
         for (peer, progress) in self.raft.raft.prs().iter() {
             if progress.state == raft::ProgressState::Snapshot {
-                let before = self.offers.get(peer).filter(|(before, _)| *before == asked);
-                offers.insert(*peer, (asked, before.map_or(0, |(_, ticks)| ticks + 1)));
+                let before = self.offers.get(peer).filter(|(before, _)| *before == requested);
+                offers.insert(*peer, (requested, before.map_or(0, |(_, ticks)| ticks + 1)));
             }
         }
         let is_old = |_: &u64, (_, ticks): &mut (u64, usize)| *ticks > 2 * config.election_ticks();
@@ -34,14 +34,14 @@ impl Member {
     }
 
     /// Drops entries that no replica will need, or only few.
-    pub(super) fn keep_log_short(&mut self, config: &ReplicaConfig) {
+    pub(super) fn compact_log(&mut self, config: &ReplicaConfig) {
         let (entries, bytes) = self.log.size();
         let is_long = entries > config.log_entries_max || bytes > config.log_bytes_max;
-        // The log may be too long even right after an image, because the kept entries may hold the bytes.
+        // The log may be too long even right after a snapshot, because the kept entries may hold the bytes.
         let has_new =
-            self.applied.0 > self.images.last_index() + config.log_entries_kept as u64 / 2;
+            self.applied.0 > self.snapshots.last_index() + config.log_entries_kept as u64 / 2;
         if is_long && has_new {
-            self.take_image();
+            self.make_snapshot();
             let checkpoint = self.checkpoint();
             self.disk.checkpoint(checkpoint);
             let kept =
@@ -50,32 +50,33 @@ impl Member {
             let index =
                 (self.applied.0 - kept.min(self.applied.0)).min(self.raft.raft.raft_log.applied);
             self.log.get_mut().compact_to(index);
-        } else if self.log.get_mut().wants_image() {
-            self.take_image();
+        } else if self.log.get_mut().wants_snapshot() {
+            self.make_snapshot();
         }
     }
 
     /// Makes a snapshot of the applied state, for other replicas.
-    fn take_image(&mut self) {
+    fn make_snapshot(&mut self) {
         let (index, term) = self.applied;
-        self.stats.images += 1;
-        self.images.add(index, self.store.image());
-        let ticket = Ticket { from: self.identity.replica, index, book: self.pack() }.encode();
+        self.stats.snapshots_made += 1;
+        self.snapshots.add(index, self.store.image());
+        let ticket =
+            Ticket { from: self.identity.replica, index, membership: self.pack() }.encode();
         let conf = self.log.get_mut().conf_state().clone();
-        self.log.get_mut().set_image(index, term, conf, ticket);
+        self.log.get_mut().set_snapshot(index, term, conf, ticket);
     }
 
     pub(super) fn checkpoint(&self) -> Checkpoint {
         let (index, term) = self.applied;
         let conf_state = self.log.get_mut().conf_state().clone();
-        Checkpoint { index, term, conf_state, book: self.pack(), image: self.store.image() }
+        Checkpoint { index, term, conf_state, membership: self.pack(), image: self.store.image() }
     }
 
-    /// Founders and membership table, in the format of a checkpoint.
+    /// Initial members and membership table, in the format of a checkpoint.
     fn pack(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        encode_members(self.founders.iter().map(|(replica, at)| (*replica, at)), &mut out);
-        out.extend(self.book.encode());
+        encode_members(self.initial_members.iter().map(|(replica, at)| (*replica, at)), &mut out);
+        out.extend(self.membership.encode());
         out
     }
 
@@ -124,13 +125,14 @@ impl Member {
         if fetched != index || ticket.index != index {
             return Err(broken("its content is that of another"));
         }
-        let (book, founders) = unpack(&ticket.book).map_err(|error| broken(&error.to_string()))?;
+        let (membership, initial_members) =
+            unpack(&ticket.membership).map_err(|error| broken(&error.to_string()))?;
         let conf_state = snapshot.get_metadata().get_conf_state().clone();
         self.configured = Configured::of(index, &conf_state);
         self.log.get_mut().restart_at(index, term, conf_state);
-        (self.store, self.book, self.founders) = (*store, book, founders);
+        (self.store, self.membership, self.initial_members) = (*store, membership, initial_members);
         self.applied = (index, term);
-        self.images = Images::default();
+        self.snapshots = Snapshots::default();
         Ok(self.checkpoint())
     }
 }
@@ -142,8 +144,8 @@ pub(in crate::replica) struct Fetch {
     message: Message,
 }
 
-pub(super) fn unpack(bytes: &[u8]) -> Result<(Book, Vec<(u64, String)>), Garbled> {
+pub(super) fn unpack(bytes: &[u8]) -> Result<(Membership, Vec<(u64, String)>), CodecError> {
     let mut input = Reader::new(bytes);
-    let founders = decode_members(&mut input)?;
-    Ok((Book::decode(input.rest())?, founders))
+    let initial_members = decode_members(&mut input)?;
+    Ok((Membership::decode(input.rest())?, initial_members))
 }

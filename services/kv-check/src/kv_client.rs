@@ -10,18 +10,18 @@ use petrel_kv::{KvClient, KvError};
 use petrel_sim::Rng;
 
 use crate::common::Common;
-use crate::history::{Ask, End, Told};
+use crate::history::{End, Invocation, Response};
 use crate::operation;
 use crate::script::Script;
 use crate::value::key_of;
 
-/// On average, an operation in `HURRIES` has a short timeout or is soon dropped, and often has an unknown effect.
-const HURRIES: u64 = 4;
+/// On average, one operation in this number has a short timeout or is soon dropped, and often has an unknown effect.
+const SHORT_TIMEOUT_ONE_IN: u64 = 4;
 
 /// Timeout of the last operation: longer than any wait of a world.
 const FOREVER: Duration = Duration::from_secs(3_600);
 
-pub(crate) struct ProductClient {
+pub(crate) struct KvClientUser {
     common: Rc<Common>,
     handle: Handle,
     client: KvClient,
@@ -31,16 +31,16 @@ pub(crate) struct ProductClient {
 
 /// The timeout policy of an operation.
 #[derive(Clone, Copy, Debug)]
-enum Patience {
+enum TimeoutPolicy {
     /// The client's configured timeout.
-    Usual,
+    Default,
     /// A timeout for this operation.
-    Told(Duration),
+    Timeout(Duration),
     /// The caller drops the operation after this time, in any state.
-    Drops(Duration),
+    DropAfter(Duration),
 }
 
-impl ProductClient {
+impl KvClientUser {
     pub(crate) fn new(
         common: Rc<Common>,
         handle: Handle,
@@ -60,71 +60,81 @@ impl ProductClient {
             if self.script.rng.below(16) == 0 {
                 self.get_stale().await;
             }
-            let ask = self.script.draw(load.has_scans);
-            let patience = self.draw_patience();
-            self.perform(ask, patience).await;
+            let invocation = self.script.draw(load.has_scans);
+            let timeout_policy = self.draw_timeout_policy();
+            self.perform(invocation, timeout_policy).await;
             let pause_ns = self.script.rng.below(load.pause_ns_max + 1);
             self.handle.sleep(Duration::from_nanos(pause_ns)).await;
             if self.common.has_failed() {
                 break;
             }
         }
-        let ask = Ask::Put { key: 0, tag: self.script.next_tag() };
-        match self.perform(ask, Patience::Told(FOREVER)).await {
-            End::Told(_) => {}
+        let invocation = Invocation::Put { key: 0, tag: self.script.next_tag() };
+        match self.perform(invocation, TimeoutPolicy::Timeout(FOREVER)).await {
+            End::Answered(_) => {}
             other => self.fail(&format!("its last write has no result: {other:?}")),
         }
         let busy = &self.common.clients_busy;
         busy.set(busy.get() - 1);
     }
 
-    fn draw_patience(&mut self) -> Patience {
+    fn draw_timeout_policy(&mut self) -> TimeoutPolicy {
         let election_ns = self.common.scenario.election_ns();
-        if self.script.rng.below(HURRIES) > 0 {
-            return Patience::Usual;
+        if self.script.rng.below(SHORT_TIMEOUT_ONE_IN) > 0 {
+            return TimeoutPolicy::Default;
         }
         let time = Duration::from_nanos(self.script.rng.below(election_ns));
-        if self.script.rng.below(2) == 0 { Patience::Told(time) } else { Patience::Drops(time) }
+        if self.script.rng.below(2) == 0 {
+            TimeoutPolicy::Timeout(time)
+        } else {
+            TimeoutPolicy::DropAfter(time)
+        }
     }
 
     /// Performs an operation, and records call and end in the history.
-    async fn perform(&mut self, ask: Ask, patience: Patience) -> End {
+    async fn perform(&mut self, invocation: Invocation, timeout_policy: TimeoutPolicy) -> End {
         let common = Rc::clone(&self.common);
-        common.tally.borrow_mut().product_operations += 1;
-        let id = common.history.borrow_mut().begin(self.number, ask.clone());
+        common.counters.borrow_mut().kv_client_operations += 1;
+        let id = common.history.borrow_mut().begin(self.number, invocation.clone());
         let number = self.number;
-        common.fabric.note(format_args!("CLIENT {number} #{id} asks {ask:?} {patience:?}"));
-        let result = self.ask(&ask, patience).await;
-        common.fabric.note(format_args!("CLIENT {number} #{id} is told {result:?}"));
+        common
+            .fabric
+            .note(format_args!("CLIENT {number} #{id} invokes {invocation:?} {timeout_policy:?}"));
+        let result = self.invoke(&invocation, timeout_policy).await;
+        common.fabric.note(format_args!("CLIENT {number} #{id} receives {result:?}"));
         if let Err(error) = &result
             && !matches!(error, KvError::Timeout { .. } | KvError::Unknown { .. })
         {
-            self.fail(&format!("{ask:?} ends with: {error}"));
+            self.fail(&format!("{invocation:?} ends with: {error}"));
         }
         let end = End::of(result);
         let mut history = common.history.borrow_mut();
         let ended = match &end {
-            End::Told(told) => {
-                self.script.remember(&ask, told);
-                history.end(id, told.clone())
+            End::Answered(response) => {
+                self.script.remember(&invocation, response);
+                history.end(id, response.clone())
             }
             End::Failed => history.fail(id),
             End::Unknown => Ok(()),
         };
         drop(history);
-        self.heed(ended);
+        self.report(ended);
         end
     }
 
-    async fn ask(&self, ask: &Ask, patience: Patience) -> Result<Told, KvError> {
+    async fn invoke(
+        &self,
+        invocation: &Invocation,
+        timeout_policy: TimeoutPolicy,
+    ) -> Result<Response, KvError> {
         let key_of = |key| key_of(key).to_vec();
-        match patience {
-            Patience::Usual => operation::perform(&self.client, &key_of, ask).await,
-            Patience::Told(time) => {
-                operation::perform(&self.client.within(time), &key_of, ask).await
+        match timeout_policy {
+            TimeoutPolicy::Default => operation::perform(&self.client, &key_of, invocation).await,
+            TimeoutPolicy::Timeout(time) => {
+                operation::perform(&self.client.within(time), &key_of, invocation).await
             }
-            Patience::Drops(time) => {
-                let operation = operation::perform(&self.client, &key_of, ask);
+            TimeoutPolicy::DropAfter(time) => {
+                let operation = operation::perform(&self.client, &key_of, invocation);
                 let dropped = |_| KvError::Unknown { last: "it was dropped".to_owned() };
                 self.handle.timeout(time, operation).await.map_err(dropped)?
             }
@@ -138,14 +148,14 @@ impl ProductClient {
         let key_of = |key| key_of(key).to_vec();
         let found = operation::get(&self.client, &key_of, key, Consistency::Stale).await;
         let Ok(Some(found)) = found else { return };
-        self.common.tally.borrow_mut().stale_reads += 1;
+        self.common.counters.borrow_mut().stale_reads += 1;
         let mut history = self.common.history.borrow_mut();
         let noted = history.note_write(found.key, &found.tag, found.revision);
         drop(history);
-        self.heed(noted);
+        self.report(noted);
     }
 
-    fn heed(&self, rule: Result<(), String>) {
+    fn report(&self, rule: Result<(), String>) {
         if let (Err(what), false) = (rule, self.common.histories_only) {
             self.fail(&what);
         }

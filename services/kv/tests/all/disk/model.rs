@@ -64,7 +64,7 @@ pub(crate) struct Content {
     pub(crate) voted: (u64, u64),
     pub(crate) commit: u64,
     pub(crate) base: (u64, u64),
-    pub(crate) book: Vec<u8>,
+    pub(crate) membership: Vec<u8>,
     pub(crate) conf_state: ConfState,
     pub(crate) digest: u64,
     pub(crate) entries: Vec<Entry>,
@@ -79,7 +79,7 @@ impl Content {
             voted: (hard_state.term, hard_state.vote),
             commit: hard_state.commit,
             base: (checkpoint.index, checkpoint.term),
-            book: checkpoint.book.clone(),
+            membership: checkpoint.membership.clone(),
             conf_state: checkpoint.conf_state.clone(),
             digest: store.digest(),
             entries: entries.clone(),
@@ -113,14 +113,14 @@ pub(crate) enum Step {
     Checkpoint,
 }
 
-pub(crate) struct Rig {
+pub(crate) struct LogModel {
     pub(crate) log: DiskLog,
     pub(crate) content: Content,
     pub(crate) number: u64,
     checkpoints: u64,
 }
 
-impl Rig {
+impl LogModel {
     /// Starts with an empty log.
     pub(crate) fn begin(path: &Path, segment_bytes: usize) -> Self {
         let (mut log, recovered) = open_with_segments(path, segment_bytes);
@@ -131,7 +131,7 @@ impl Rig {
             voted: (1, 0),
             commit: 1,
             base: (1, 1),
-            book: checkpoint.book.clone(),
+            membership: checkpoint.membership.clone(),
             conf_state: checkpoint.conf_state.clone(),
             digest: checkpoint.image.digest(),
             entries: vec![],
@@ -219,7 +219,7 @@ impl Rig {
 
     fn note(&mut self, checkpoint: &Checkpoint) {
         self.content.base = (checkpoint.index, checkpoint.term);
-        self.content.book = checkpoint.book.clone();
+        self.content.membership = checkpoint.membership.clone();
         self.content.conf_state = checkpoint.conf_state.clone();
         self.content.digest = checkpoint.image.digest();
     }
@@ -244,7 +244,7 @@ pub(crate) fn entry(index: u64, term: u64, bytes: usize) -> Entry {
 pub(crate) fn checkpoint(index: u64, term: u64) -> Checkpoint {
     let image = store(index, 3).image();
     let conf_state = ConfState::from((vec![1, 2, index], vec![]));
-    Checkpoint { index, term, conf_state, book: index.to_le_bytes().to_vec(), image }
+    Checkpoint { index, term, conf_state, membership: index.to_le_bytes().to_vec(), image }
 }
 
 pub(crate) fn store(index: u64, keys: u64) -> Store {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::codec::{Garbled, Reader};
+use super::codec::{CodecError, Reader};
 
 /// The node in a replica's name.
 pub(crate) const fn node_of(replica: u64) -> u16 {
@@ -17,102 +17,102 @@ pub(crate) const fn replica_name(node: u16, random: u64) -> u64 {
 
 /// Members, and nodes that may join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Book {
+pub(crate) struct Membership {
     /// Addresses by replica: voters and learners.
     pub(crate) members: BTreeMap<u64, String>,
     /// Nodes added by an operator that have not joined yet.
-    pub(crate) invited: BTreeMap<u16, String>,
+    pub(crate) admitted: BTreeMap<u16, String>,
 }
 
 /// A change of only the membership table. The log carries the change as an entry's context.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BookChange {
+pub(crate) enum MembershipChange {
     /// This node may join.
-    Invite(u16, String),
+    Admit(u16, String),
     /// This node may no longer join.
-    Disinvite(u16),
+    Revoke(u16),
 }
 
-const INVITE: u8 = 1;
-const DISINVITE: u8 = 2;
+const ADMIT: u8 = 1;
+const REVOKE: u8 = 2;
 
-impl Book {
+impl Membership {
     /// The names of a node's replicas.
     pub(crate) fn replicas_of(&self, node: u16) -> impl Iterator<Item = u64> {
         self.members.keys().copied().filter(move |replica| node_of(*replica) == node)
     }
 
     /// Returns true if a replica of this node may join.
-    pub(crate) fn knows(&self, node: u16) -> bool {
-        self.invited.contains_key(&node) || self.replicas_of(node).next().is_some()
+    pub(crate) fn may_join(&self, node: u16) -> bool {
+        self.admitted.contains_key(&node) || self.replicas_of(node).next().is_some()
     }
 
-    /// Returns true if another member or invited node has this address.
+    /// Returns true if another member or admitted node has this address.
     pub(crate) fn has_elsewhere(&self, node: u16, address: &str) -> bool {
         let members = self.members.iter().map(|(replica, at)| (node_of(*replica), at));
-        let invited = self.invited.iter().map(|(node, at)| (*node, at));
-        members.chain(invited).any(|(other, at)| other != node && at == address)
+        let admitted = self.admitted.iter().map(|(node, at)| (*node, at));
+        members.chain(admitted).any(|(other, at)| other != node && at == address)
     }
 
     /// Adds a replica as a member.
     pub(crate) fn add(&mut self, replica: u64, address: String) {
-        self.invited.remove(&node_of(replica));
+        self.admitted.remove(&node_of(replica));
         self.members.insert(replica, address);
     }
 
-    pub(crate) fn change(&mut self, change: BookChange) {
+    pub(crate) fn change(&mut self, change: MembershipChange) {
         match change {
-            BookChange::Invite(node, address) => self.invited.insert(node, address),
-            BookChange::Disinvite(node) => self.invited.remove(&node),
+            MembershipChange::Admit(node, address) => self.admitted.insert(node, address),
+            MembershipChange::Revoke(node) => self.admitted.remove(&node),
         };
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         encode_members(self.members.iter().map(|(replica, address)| (*replica, address)), &mut out);
-        out.extend((self.invited.len() as u32).to_le_bytes());
-        for (node, address) in &self.invited {
+        out.extend((self.admitted.len() as u32).to_le_bytes());
+        for (node, address) in &self.admitted {
             out.extend(node.to_le_bytes());
             encode_text(address, &mut out);
         }
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         let members = decode_members(&mut input)?.into_iter().collect();
-        let mut invited = BTreeMap::new();
+        let mut admitted = BTreeMap::new();
         for _ in 0..input.u32()? {
-            invited.insert(input.u16()?, input.text()?);
+            admitted.insert(input.u16()?, input.text()?);
         }
         input.end()?;
-        Ok(Self { members, invited })
+        Ok(Self { members, admitted })
     }
 }
 
-impl BookChange {
+impl MembershipChange {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
-            BookChange::Invite(node, address) => {
-                let mut out = vec![INVITE];
+            MembershipChange::Admit(node, address) => {
+                let mut out = vec![ADMIT];
                 out.extend(node.to_le_bytes());
                 encode_text(address, &mut out);
                 out
             }
-            BookChange::Disinvite(node) => {
-                let mut out = vec![DISINVITE];
+            MembershipChange::Revoke(node) => {
+                let mut out = vec![REVOKE];
                 out.extend(node.to_le_bytes());
                 out
             }
         }
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         let mut input = Reader::new(bytes);
         let change = match input.u8()? {
-            INVITE => BookChange::Invite(input.u16()?, input.text()?),
-            DISINVITE => BookChange::Disinvite(input.u16()?),
-            other => return Err(Garbled::Type(other)),
+            ADMIT => MembershipChange::Admit(input.u16()?, input.text()?),
+            REVOKE => MembershipChange::Revoke(input.u16()?),
+            other => return Err(CodecError::Type(other)),
         };
         input.end()?;
         Ok(change)
@@ -135,7 +135,7 @@ pub(super) fn encode_members<'a>(
     }
 }
 
-pub(super) fn decode_members(input: &mut Reader<'_>) -> Result<Vec<(u64, String)>, Garbled> {
+pub(super) fn decode_members(input: &mut Reader<'_>) -> Result<Vec<(u64, String)>, CodecError> {
     let count = input.u32()?;
     (0..count).map(|_| Ok((input.u64()?, input.text()?))).collect()
 }
@@ -144,34 +144,34 @@ pub(super) fn decode_members(input: &mut Reader<'_>) -> Result<Vec<(u64, String)
 mod tests {
     use super::*;
 
-    fn book() -> Book {
-        let mut book = Book::default();
-        book.add(replica_name(1, 77), "10.0.0.1:7000".to_owned());
-        book.add(replica_name(2, 78), "10.0.0.2:7000".to_owned());
-        book.change(BookChange::Invite(3, "10.0.0.3:7000".to_owned()));
-        book
+    fn membership() -> Membership {
+        let mut membership = Membership::default();
+        membership.add(replica_name(1, 77), "10.0.0.1:7000".to_owned());
+        membership.add(replica_name(2, 78), "10.0.0.2:7000".to_owned());
+        membership.change(MembershipChange::Admit(3, "10.0.0.3:7000".to_owned()));
+        membership
     }
 
     #[test]
-    fn book__comes_back_and_no_part_of_it_does() {
-        let bytes = book().encode();
-        assert_eq!(Book::decode(&bytes), Ok(book()));
+    fn membership__round_trips_and_no_part_of_it_decodes() {
+        let bytes = membership().encode();
+        assert_eq!(Membership::decode(&bytes), Ok(membership()));
         for len in 0..bytes.len() {
-            assert_eq!(Book::decode(&bytes[..len]), Err(Garbled::Short));
+            assert_eq!(Membership::decode(&bytes[..len]), Err(CodecError::Short));
         }
-        for change in [BookChange::Invite(3, "x".to_owned()), BookChange::Disinvite(9)] {
-            assert_eq!(BookChange::decode(&change.encode()), Ok(change));
+        for change in [MembershipChange::Admit(3, "x".to_owned()), MembershipChange::Revoke(9)] {
+            assert_eq!(MembershipChange::decode(&change.encode()), Ok(change));
         }
-        assert_eq!(BookChange::decode(&[7]), Err(Garbled::Type(7)));
+        assert_eq!(MembershipChange::decode(&[7]), Err(CodecError::Type(7)));
     }
 
     #[test]
-    fn book__an_invited_node_becomes_a_member() {
-        let mut book = book();
-        assert!(book.knows(3) && book.replicas_of(3).next().is_none());
-        book.add(replica_name(3, 1), "10.0.0.3:7000".to_owned());
-        assert!(book.knows(3) && book.invited.is_empty());
-        assert!(!book.knows(4));
+    fn membership__an_admitted_node_becomes_a_member() {
+        let mut membership = membership();
+        assert!(membership.may_join(3) && membership.replicas_of(3).next().is_none());
+        membership.add(replica_name(3, 1), "10.0.0.3:7000".to_owned());
+        assert!(membership.may_join(3) && membership.admitted.is_empty());
+        assert!(!membership.may_join(4));
     }
 
     #[test]

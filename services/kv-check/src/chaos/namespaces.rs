@@ -37,7 +37,7 @@ pub(super) fn enter() -> Result<ChaosOutcome, String> {
         return Ok(ChaosOutcome::Skipped(format!("no checker of linearizability: {why}")));
     }
     match find_flags() {
-        Ok(flags) => Ok(ChaosOutcome::Elsewhere(run_inside(flags)?)),
+        Ok(flags) => Ok(ChaosOutcome::DoneByChild(run_inside(flags)?)),
         Err(why) => Ok(ChaosOutcome::Skipped(format!("no network namespaces: {why}"))),
     }
 }

@@ -5,24 +5,24 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 
 use super::change::Base;
+use super::checkpoint_file;
 use super::directory::Directory;
 use super::error::DiskError;
-use super::handover::{EndsWell, Handover, Job};
-use super::image_file;
+use super::handover::{FailOnPanic, Handover, Job};
 use crate::persist::{Checkpoint, LogFailure};
 
-pub(super) struct Imager {
+pub(super) struct CheckpointWriter {
     pub(super) directory: Arc<Directory>,
     pub(super) handover: Arc<Handover>,
 }
 
-impl Imager {
+impl CheckpointWriter {
     pub(super) fn run(self) {
-        let _ends_well = EndsWell(&self.handover);
+        let _fail_on_panic = FailOnPanic(&self.handover);
         while let Some(checkpoint) = self.handover.take_checkpoint() {
             match self.write(&checkpoint) {
                 Ok(()) => {}
-                Err(_) if self.handover.is_leaving() => return,
+                Err(_) if self.handover.is_closing() => return,
                 Err(error) => return self.handover.fail(LogFailure(error.to_string())),
             }
         }
@@ -31,7 +31,7 @@ impl Imager {
     fn write(&self, checkpoint: &Checkpoint) -> Result<(), DiskError> {
         let file = self.directory.next_file();
         let path = self.directory.checkpoint(file);
-        let bytes = image_file::write(&path, checkpoint, || !self.handover.is_leaving())?;
+        let bytes = checkpoint_file::write(&path, checkpoint, || !self.handover.is_closing())?;
         self.handover.counts.checkpoint_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let base = Base { file, index: checkpoint.index, term: checkpoint.term };
         let (answer, stale) = sync_channel(1);

@@ -9,11 +9,11 @@ use petrel_kv::api::{Member, MemberKind, Role, Status};
 use super::cluster::Cluster;
 use super::network::address_of;
 
-/// Timeout for a healed cluster to serve again, and to become whole: generous, for machines with other load.
+/// Timeout for a healed cluster to serve again, and to recover: generous, for machines with other load.
 pub(super) const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 const STATUS_TIMEOUT: Duration = Duration::from_millis(300);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The statuses of the running replicas that answer.
 pub(super) async fn statuses(client: &KvClient, cluster: &Cluster<'_>) -> Vec<Status> {
@@ -47,7 +47,7 @@ pub(super) async fn wait_until_it_serves(client: &KvClient) -> Result<(), String
 }
 
 /// Waits until all replicas vote and have the same state.
-pub(super) async fn wait_until_whole(
+pub(super) async fn wait_until_recovered(
     cluster: &mut Cluster<'_>,
     client: &KvClient,
     handle: &Handle,
@@ -66,10 +66,10 @@ pub(super) async fn wait_until_whole(
         }
         if Instant::now() > end {
             return Err(format!(
-                "it is not whole {RECOVERY_MAX:?} after: {digests:?} {statuses:?}"
+                "it has not recovered {RECOVERY_MAX:?} after: {digests:?} {statuses:?}"
             ));
         }
-        handle.sleep(LOOK).await;
+        handle.sleep(POLL_INTERVAL).await;
     }
 }
 

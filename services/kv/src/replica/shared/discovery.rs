@@ -6,26 +6,26 @@ use petrel::endpoint::{CallOptions, Handled};
 use petrel::task::{Handle, Session};
 use petrel::{Context, Request, Status};
 
-use super::{QUESTION, Shared, State};
+use super::{PEER_TIMEOUT, Shared, State};
 use crate::persist::Identity;
-use crate::replica::book::node_of;
-use crate::replica::founding::{Beginning, find_beginning};
+use crate::replica::bootstrap::{BootstrapStep, next_step};
 use crate::replica::hello::{Hello, Join};
 use crate::replica::member::Member;
+use crate::replica::membership::node_of;
 use crate::replica::methods;
 
 impl Shared {
     /// Keeps a session to an address, and reconnects after the session ends.
-    async fn keep_in_touch(self, address: SocketAddr) {
+    async fn maintain_session(self, address: SocketAddr) {
         let (handle, pause) = {
             let state = self.borrow();
             (state.handle.clone(), state.config.heartbeat)
         };
         loop {
             if let Ok(session) = handle.connect(address).await {
-                self.talk(&handle, address, &session).await;
+                self.exchange_hellos(&handle, address, &session).await;
                 session.close();
-                self.borrow_mut().miss(address);
+                self.borrow_mut().forget(address);
             }
             handle.sleep(pause).await;
         }
@@ -33,18 +33,18 @@ impl Shared {
 
     /// Sends hellos until the peer proves to be a member of this cluster, and then refreshes them until the session
     /// ends.
-    async fn talk(&self, handle: &Handle, address: SocketAddr, session: &Session) {
+    async fn exchange_hellos(&self, handle: &Handle, address: SocketAddr, session: &Session) {
         loop {
             let hello = self.borrow().hello().encode();
-            let options = CallOptions::new().timeout(QUESTION);
+            let options = CallOptions::new().timeout(PEER_TIMEOUT);
             let Ok(answer) = session.call(methods::HELLO, &hello).options(options).await else {
                 return;
             };
             let Ok(Some(hello)) = Hello::decode(&answer) else { return };
             let peer = hello.replica;
-            let is_fellow = self.borrow_mut().meet(self, address, hello, session);
-            if is_fellow {
-                self.keep_listening(handle, address, session).await;
+            let is_same_cluster = self.borrow_mut().record_hello(self, address, hello, session);
+            if is_same_cluster {
+                self.refresh_members(handle, address, session).await;
                 self.borrow_mut().links.remove(peer, session);
                 return;
             }
@@ -55,17 +55,17 @@ impl Shared {
         }
     }
 
-    /// Refreshes the list of members that a fellow member knows, until the session ends. A new member may become the
+    /// Refreshes the list of members that another member knows, until the session ends. A new member may become the
     /// leader of a replica that was away before. The replica must learn the newcomer's address before it gets the log.
-    async fn keep_listening(&self, handle: &Handle, address: SocketAddr, session: &Session) {
-        while handle.timeout(QUESTION, session.left()).await.is_err() {
+    async fn refresh_members(&self, handle: &Handle, address: SocketAddr, session: &Session) {
+        while handle.timeout(PEER_TIMEOUT, session.left()).await.is_err() {
             let hello = self.borrow().hello().encode();
-            let options = CallOptions::new().timeout(QUESTION);
+            let options = CallOptions::new().timeout(PEER_TIMEOUT);
             let Ok(answer) = session.call(methods::HELLO, &hello).options(options).await else {
                 continue;
             };
             if let Ok(Some(hello)) = Hello::decode(&answer) {
-                self.borrow_mut().heard.insert(address, hello);
+                self.borrow_mut().hellos.insert(address, hello);
             }
         }
     }
@@ -79,7 +79,7 @@ impl Shared {
         match Hello::decode(request.data()) {
             Ok(Some(theirs)) => {
                 let state = &mut *self.borrow_mut();
-                state.note_asked(self, &theirs);
+                state.note_hello(self, &theirs);
                 request.reply(cx, &state.hello().encode())
             }
             Ok(None) => {
@@ -110,19 +110,19 @@ impl Shared {
 
 impl State {
     /// Starts the missing tasks for the known addresses of peers and members.
-    pub(in crate::replica) fn dial_members(&mut self, shared: &Shared) {
+    pub(in crate::replica) fn connect_members(&mut self, shared: &Shared) {
         let own = self.config.address;
         let peers = self.config.others().map(|(_, address)| address);
-        let members = self.member.iter().flat_map(|member| member.book.members.values());
-        let heard = self.heard.values().flat_map(|hello| hello.members.iter().map(|(_, at)| at));
-        let others = members.chain(heard).filter_map(|address| address.parse().ok());
+        let members = self.member.iter().flat_map(|member| member.membership.members.values());
+        let known = self.hellos.values().flat_map(|hello| hello.members.iter().map(|(_, at)| at));
+        let others = members.chain(known).filter_map(|address| address.parse().ok());
         let new: Vec<SocketAddr> = peers
             .chain(others)
-            .filter(|address| *address != own && !self.dialled.contains(address))
+            .filter(|address| *address != own && !self.session_tasks.contains(address))
             .collect();
         for address in new {
-            if self.dialled.insert(address) {
-                self.handle.spawn(shared.clone().keep_in_touch(address));
+            if self.session_tasks.insert(address) {
+                self.handle.spawn(shared.clone().maintain_session(address));
             }
         }
     }
@@ -136,67 +136,69 @@ impl State {
             cluster: member.identity.cluster,
             replica: member.identity.replica,
             leader: member.raft.raft.leader_id,
-            founders: member.founders.clone(),
-            members: member.book.members.clone().into_iter().collect(),
+            initial_members: member.initial_members.clone(),
+            members: member.membership.members.clone().into_iter().collect(),
         }
     }
 
     /// Records the replica at an address. Returns true for a member of the same cluster.
-    fn meet(
+    fn record_hello(
         &mut self,
         shared: &Shared,
         address: SocketAddr,
         hello: Hello,
         session: &Session,
     ) -> bool {
-        self.heard.insert(address, hello.clone());
+        self.hellos.insert(address, hello.clone());
         if self.member.is_none() {
-            self.look_for_beginning(shared, session, &hello);
+            self.try_start(shared, session, &hello);
         }
         let Some(member) = &self.member else { return false };
-        let is_fellow = hello.cluster == member.identity.cluster;
-        if is_fellow {
+        let is_same_cluster = hello.cluster == member.identity.cluster;
+        if is_same_cluster {
             self.links.add(hello.replica, session.clone());
         } else if hello.cluster != 0 {
             slog::warn!(self.config.logger, "somebody of another cluster is at a member's address";
                 "address" => %address);
         }
-        is_fellow
+        is_same_cluster
     }
 
     /// Forgets the replica at an address whose session ended, unless the replica belongs to a cluster. A replica
     /// without a cluster returns under a new name.
-    fn miss(&mut self, address: SocketAddr) {
-        self.heard.retain(|other, hello| *other != address || hello.cluster != 0);
+    fn forget(&mut self, address: SocketAddr) {
+        self.hellos.retain(|other, hello| *other != address || hello.cluster != 0);
     }
 
-    /// Notes the hello of a peer. If the bootstrap waited only for this hello, and the peer is among the founders,
+    /// Notes the hello of a peer. If the bootstrap waited only for this hello, and the peer is an initial member,
     /// bootstraps the cluster. The answer then names the peer.
-    fn note_asked(&mut self, shared: &Shared, theirs: &Hello) {
+    fn note_hello(&mut self, shared: &Shared, theirs: &Hello) {
         let node = node_of(theirs.replica);
         if self.member.is_some() || self.config.others().all(|(other, _)| other != node) {
             return;
         }
         if theirs.cluster != 0 {
-            self.asked.remove(&node);
+            self.hellos_received.remove(&node);
             return;
         }
-        self.asked.insert(node, theirs.replica);
-        if self.heard.values().any(|hello| hello.replica == theirs.replica) {
-            self.begin_if_founder(shared);
+        self.hellos_received.insert(node, theirs.replica);
+        if self.hellos.values().any(|hello| hello.replica == theirs.replica) {
+            self.try_bootstrap(shared);
         }
     }
 
     /// Checks whether the replica can become a member of a new or an existing cluster.
-    fn look_for_beginning(&mut self, shared: &Shared, session: &Session, hello: &Hello) {
-        match find_beginning(&self.config, self.name, &self.heard, &self.asked) {
+    fn try_start(&mut self, shared: &Shared, session: &Session, hello: &Hello) {
+        match next_step(&self.config, self.name, &self.hellos, &self.hellos_received) {
             // Bootstrap happens only as the answer to the next hello.
-            Beginning::None | Beginning::Found(_) => {}
-            Beginning::Belong { cluster, founders } => self.begin(shared, cluster, founders),
-            Beginning::Ask { cluster } if hello.leader == hello.replica => {
+            BootstrapStep::Wait | BootstrapStep::Bootstrap(_) => {}
+            BootstrapStep::Start { cluster, initial_members } => {
+                self.begin(shared, cluster, initial_members)
+            }
+            BootstrapStep::RequestJoin { cluster } if hello.leader == hello.replica => {
                 let address = self.config.address.to_string();
                 let join = Join { cluster, replica: self.name, address };
-                let options = CallOptions::new().timeout(QUESTION);
+                let options = CallOptions::new().timeout(PEER_TIMEOUT);
                 let asked = session.call(methods::JOIN, &join.encode()).options(options).started();
                 let logger = self.config.logger.clone();
                 let task = async move {
@@ -207,28 +209,35 @@ impl State {
                 };
                 self.handle.spawn(task);
             }
-            Beginning::Ask { .. } => {}
+            BootstrapStep::RequestJoin { .. } => {}
         }
     }
 
     /// Bootstraps the cluster if the conditions hold. A cluster of a single node needs no hello.
-    pub(in crate::replica) fn begin_if_founder(&mut self, shared: &Shared) {
-        let beginning = find_beginning(&self.config, self.name, &self.heard, &self.asked);
-        if let Beginning::Found(founders) = beginning {
-            self.found(shared, founders);
+    pub(in crate::replica) fn try_bootstrap(&mut self, shared: &Shared) {
+        let step = next_step(&self.config, self.name, &self.hellos, &self.hellos_received);
+        if let BootstrapStep::Bootstrap(initial_members) = step {
+            self.bootstrap(shared, initial_members);
         }
     }
 
-    fn found(&mut self, shared: &Shared, founders: Vec<(u64, String)>) {
+    fn bootstrap(&mut self, shared: &Shared, initial_members: Vec<(u64, String)>) {
         let cluster = self.rng.next().max(1);
-        self.begin(shared, cluster, Some(founders));
+        self.begin(shared, cluster, Some(initial_members));
     }
 
-    fn begin(&mut self, shared: &Shared, cluster: u64, founders: Option<Vec<(u64, String)>>) {
+    fn begin(
+        &mut self,
+        shared: &Shared,
+        cluster: u64,
+        initial_members: Option<Vec<(u64, String)>>,
+    ) {
         let Some(disk) = self.disk.take() else { return };
         let identity = Identity { cluster, replica: self.name };
-        let member = match founders {
-            Some(founders) => Member::found(&self.config, identity, founders, disk),
+        let member = match initial_members {
+            Some(initial_members) => {
+                Member::bootstrap(&self.config, identity, initial_members, disk)
+            }
             None => Member::join(&self.config, identity, disk),
         };
         slog::info!(self.config.logger, "this replica belongs to a cluster";
@@ -237,7 +246,7 @@ impl State {
             Ok(member) => self.member = Some(member),
             Err(error) => self.failure = Some(error),
         }
-        self.handle.spawn(shared.clone().keep_writing());
+        self.handle.spawn(shared.clone().wake_on_durable());
     }
 }
 
@@ -252,11 +261,11 @@ mod tests {
 
     use super::*;
     use crate::persist::Volatile;
-    use crate::replica::book::replica_name;
+    use crate::replica::membership::replica_name;
     use crate::replica::{Replica, ReplicaConfig};
 
     /// Timeout of the tests, far longer than any step takes.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
     /// A test's stand-in for another replica: it answers hellos, and sends a hello on request.
     struct Peer {
@@ -264,7 +273,7 @@ mod tests {
         address: SocketAddr,
         hello: Rc<RefCell<Hello>>,
         /// Number of hellos received.
-        asked: Rc<Cell<u32>>,
+        hellos_received: Rc<Cell<u32>>,
     }
 
     /// The lowest node of three, and stand-ins for the other two.
@@ -284,27 +293,29 @@ mod tests {
     impl Peer {
         fn start() -> Self {
             let (mut endpoint, address) = endpoint();
-            let (hello, asked) = (Rc::<RefCell<Hello>>::default(), Rc::<Cell<u32>>::default());
-            let (says, counts) = (Rc::clone(&hello), Rc::clone(&asked));
+            let (hello, hellos_received) =
+                (Rc::<RefCell<Hello>>::default(), Rc::<Cell<u32>>::default());
+            let (says, counts) = (Rc::clone(&hello), Rc::clone(&hellos_received));
             endpoint.on(methods::HELLO, move |_, cx, request| {
                 counts.set(counts.get() + 1);
                 let answer = says.borrow().encode();
                 request.reply(cx, &answer)
             });
-            Self { endpoint, address, hello, asked }
+            Self { endpoint, address, hello, hellos_received }
         }
 
         /// Sends a replica a hello under the name `replica`.
-        fn ask_as(&self, replica: u64, address: SocketAddr) -> Rc<RefCell<Option<Hello>>> {
-            let (told, handle) = (Rc::<RefCell<Option<Hello>>>::default(), self.endpoint.handle());
-            let question = Hello { replica, ..Hello::default() }.encode();
-            let answer = Rc::clone(&told);
+        fn send_hello_as(&self, replica: u64, address: SocketAddr) -> Rc<RefCell<Option<Hello>>> {
+            let (received, handle) =
+                (Rc::<RefCell<Option<Hello>>>::default(), self.endpoint.handle());
+            let hello = Hello { replica, ..Hello::default() }.encode();
+            let answer = Rc::clone(&received);
             self.endpoint.handle().spawn(async move {
                 let session = handle.connect(address).await.unwrap();
-                let reply = session.call(methods::HELLO, &question).await;
+                let reply = session.call(methods::HELLO, &hello).await;
                 *answer.borrow_mut() = Hello::decode(&reply.unwrap()).unwrap();
             });
-            told
+            received
         }
     }
 
@@ -330,17 +341,17 @@ mod tests {
         fn restart_peers(&mut self, life: u64) {
             for (node, peer) in (2..).zip(&self.peers) {
                 peer.hello.borrow_mut().replica = replica_name(node, life);
-                peer.asked.set(0);
+                peer.hellos_received.set(0);
             }
             // The node sends the next hello only after it has processed the last answer. The first hello may have been
             // in flight before the change.
-            self.run_until(|stage| stage.peers.iter().all(|peer| peer.asked.get() >= 3));
+            self.run_until(|stage| stage.peers.iter().all(|peer| peer.hellos_received.get() >= 3));
         }
 
         fn run_until(&mut self, holds: impl Fn(&Self) -> bool) {
             let begin = Instant::now();
             while !holds(self) {
-                assert!(begin.elapsed() < PATIENCE);
+                assert!(begin.elapsed() < TEST_TIMEOUT);
                 let replica = &self.replica;
                 self.endpoint.run_for(Duration::from_millis(1), |_, cx| {
                     replica.turn(cx).unwrap();
@@ -353,42 +364,51 @@ mod tests {
         }
 
         /// The lowest node's answer to the hello of a peer under the name `replica`.
-        fn ask_as(&mut self, place: usize, replica: u64) -> Hello {
-            let told = self.peers[place].ask_as(replica, self.address);
-            self.run_until(|_| told.borrow().is_some());
-            let hello = told.borrow_mut().take();
+        fn send_hello_as(&mut self, place: usize, replica: u64) -> Hello {
+            let received = self.peers[place].send_hello_as(replica, self.address);
+            self.run_until(|_| received.borrow().is_some());
+            let hello = received.borrow_mut().take();
             hello.expect("it was there")
         }
     }
 
     #[test]
-    fn found__not_before_one_that_it_names_asks_and_is_told() {
+    fn bootstrap__not_before_a_named_peer_sends_a_hello_and_learns_of_it() {
         let mut stage = Stage::start();
         assert_eq!(stage.replica.status().members, []);
         // As if the peers had failed to reach the node and were restarted.
         stage.restart_peers(2);
-        let hello = stage.ask_as(0, replica_name(2, 2));
+        let hello = stage.send_hello_as(0, replica_name(2, 2));
         assert_ne!(hello.cluster, 0);
-        let named: Vec<u64> = hello.founders.iter().map(|(replica, _)| *replica).skip(1).collect();
+        let named: Vec<u64> =
+            hello.initial_members.iter().map(|(replica, _)| *replica).skip(1).collect();
         assert_eq!(named, [replica_name(2, 2), replica_name(3, 2)]);
     }
 
     #[test]
-    fn found__not_as_the_answer_to_one_that_would_not_be_named() {
+    fn bootstrap__not_as_the_answer_to_one_that_would_not_be_named() {
         let mut stage = Stage::silent();
-        assert_eq!(stage.ask_as(1, replica_name(3, 1)).cluster, 0, "nobody has been heard");
+        assert_eq!(
+            stage.send_hello_as(1, replica_name(3, 1)).cluster,
+            0,
+            "no peer has answered a hello"
+        );
         stage.restart_peers(1);
-        assert_eq!(stage.ask_as(0, replica_name(2, 2)).cluster, 0, "another was heard there");
-        assert_ne!(stage.ask_as(1, replica_name(3, 1)).cluster, 0);
+        assert_eq!(
+            stage.send_hello_as(0, replica_name(2, 2)).cluster,
+            0,
+            "another replica answered there"
+        );
+        assert_ne!(stage.send_hello_as(1, replica_name(3, 1)).cluster, 0);
     }
 
     #[test]
-    fn found__not_with_one_that_has_gone() {
+    fn bootstrap__not_with_one_that_has_gone() {
         let mut stage = Stage::start();
         let gone = stage.peers.pop().expect("there are two").address;
-        stage.run_until(|stage| !stage.replica.shared.borrow().heard.contains_key(&gone));
+        stage.run_until(|stage| !stage.replica.shared.borrow().hellos.contains_key(&gone));
         assert_eq!(
-            stage.ask_as(0, replica_name(2, 1)),
+            stage.send_hello_as(0, replica_name(2, 1)),
             Hello { replica: stage.replica.status().raft_id, ..Hello::default() }
         );
     }

@@ -5,9 +5,9 @@ use petrel::{Context, Request};
 use raft::StateRole;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 
-use super::book::{BookChange, encode_members, node_of};
 use super::hello::Join;
 use super::member::Member;
+use super::membership::{MembershipChange, encode_members, node_of};
 use crate::api::{AdminReply, Certainty, MemberChange, MemberRequest, Refusal, TransferRequest};
 
 /// Most entries by which a learner may lag and still become a voter.
@@ -15,9 +15,9 @@ const BEHIND_MAX: u64 = 1_000;
 
 /// The outcome of an operator's request.
 #[derive(Debug, PartialEq, Eq)]
-enum Wish {
+enum ChangeOutcome {
     /// The change has already been made.
-    Fulfilled,
+    AlreadyDone,
     /// The node to remove is not a member.
     NoMember,
     /// The change is made when this index is applied and the configuration is complete.
@@ -28,7 +28,7 @@ enum Wish {
 impl Member {
     /// Handles an operator's request to add, promote or remove a node.
     pub(super) fn handle_member(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        let wish = match MemberRequest::decode(request.data()) {
+        let outcome = match MemberRequest::decode(request.data()) {
             Err(error) => return refuse(cx, request, Refusal::Malformed(&error.to_string())),
             Ok(_) if !self.leads() => {
                 let refusal = Refusal::NotLeader { leader: self.leader() };
@@ -36,15 +36,15 @@ impl Member {
             }
             Ok(wanted) => self.change(&wanted),
         };
-        match wish {
-            Wish::Fulfilled => reply(cx, request, AdminReply::Done),
-            Wish::NoMember => reply(cx, request, AdminReply::NoMember),
-            Wish::Refused(reason) => refuse(
+        match outcome {
+            ChangeOutcome::AlreadyDone => reply(cx, request, AdminReply::Done),
+            ChangeOutcome::NoMember => reply(cx, request, AdminReply::NoMember),
+            ChangeOutcome::Refused(reason) => refuse(
                 cx,
                 request,
                 Refusal::Unavailable { certainty: Certainty::NotApplied, reason },
             ),
-            Wish::At(index) => {
+            ChangeOutcome::At(index) => {
                 let (responder, handled) = request.defer(cx);
                 self.changes.push((index, responder));
                 handled
@@ -52,38 +52,40 @@ impl Member {
         }
     }
 
-    fn change(&mut self, wanted: &MemberRequest<'_>) -> Wish {
+    fn change(&mut self, wanted: &MemberRequest<'_>) -> ChangeOutcome {
         let node = wanted.node;
-        if wanted.change == MemberChange::Add && self.book.has_elsewhere(node, wanted.address) {
-            return Wish::Refused(
+        if wanted.change == MemberChange::Add && self.membership.has_elsewhere(node, wanted.address)
+        {
+            return ChangeOutcome::Refused(
                 "another node has that address: remove it first, or give this one its own",
             );
         }
         match wanted.change {
-            MemberChange::Add if !self.book.knows(node) => {
-                at(self.propose_book(&BookChange::Invite(node, wanted.address.to_owned())))
+            MemberChange::Add if !self.membership.may_join(node) => {
+                at(self
+                    .propose_membership(&MembershipChange::Admit(node, wanted.address.to_owned())))
             }
             // A change in progress outdates the membership table.
             _ if !self.is_settled() => at(None),
-            MemberChange::Add => Wish::Fulfilled,
-            MemberChange::Promote if self.book.replicas_of(node).next().is_some() => {
-                Wish::Fulfilled
+            MemberChange::Add => ChangeOutcome::AlreadyDone,
+            MemberChange::Promote if self.membership.replicas_of(node).next().is_some() => {
+                ChangeOutcome::AlreadyDone
             }
-            MemberChange::Promote => Wish::Refused("that node has not joined yet"),
+            MemberChange::Promote => ChangeOutcome::Refused("that node has not joined yet"),
             MemberChange::Remove => self.remove(node),
         }
     }
 
-    fn remove(&mut self, node: u16) -> Wish {
-        if self.book.invited.contains_key(&node) {
-            return at(self.propose_book(&BookChange::Disinvite(node)));
+    fn remove(&mut self, node: u16) -> ChangeOutcome {
+        if self.membership.admitted.contains_key(&node) {
+            return at(self.propose_membership(&MembershipChange::Revoke(node)));
         }
-        let replicas: Vec<u64> = self.book.replicas_of(node).collect();
+        let replicas: Vec<u64> = self.membership.replicas_of(node).collect();
         if replicas.is_empty() {
-            return Wish::NoMember;
+            return ChangeOutcome::NoMember;
         }
         if node == node_of(self.identity.replica) {
-            return Wish::Refused("that node leads: hand leadership over first");
+            return ChangeOutcome::Refused("that node leads: hand leadership over first");
         }
         self.joining.retain(|replica, _| node_of(*replica) != node);
         let gone = replicas.into_iter().map(|replica| single(ConfChangeType::RemoveNode, replica));
@@ -105,7 +107,8 @@ impl Member {
             Ok(wanted) => wanted,
         };
         let conf = self.raft.raft.prs().conf().to_conf_state();
-        let voter = self.book.replicas_of(wanted.node).find(|peer| conf.voters.contains(peer));
+        let voter =
+            self.membership.replicas_of(wanted.node).find(|peer| conf.voters.contains(peer));
         let Some(to) = voter else {
             let (certainty, reason) = (Certainty::NotApplied, "that node is no voter");
             return refuse(cx, request, Refusal::Unavailable { certainty, reason });
@@ -125,7 +128,7 @@ impl Member {
             return Err("this replica does not lead");
         }
         let node = node_of(join.replica);
-        if !self.book.knows(node) {
+        if !self.membership.may_join(node) {
             return Err("that node is not a member: add it first");
         }
         self.joining.retain(|replica, _| node_of(*replica) != node);
@@ -135,15 +138,16 @@ impl Member {
 
     /// Makes the next step for joining replicas: first they become learners, then voters. The second step also removes
     /// a former replica of the node.
-    pub(super) fn tend_members(&mut self) {
+    pub(super) fn advance_joins(&mut self) {
         if self.raft.raft.state != StateRole::Leader || !self.is_settled() {
             return;
         }
         let conf = self.raft.raft.prs().conf().to_conf_state();
         // A node that asked to join may have been removed since.
-        let (book, voters) = (&self.book, &conf.voters);
-        self.joining
-            .retain(|replica, _| !voters.contains(replica) && book.knows(node_of(*replica)));
+        let (membership, voters) = (&self.membership, &conf.voters);
+        self.joining.retain(|replica, _| {
+            !voters.contains(replica) && membership.may_join(node_of(*replica))
+        });
         let newcomer = self.joining.iter().next().map(|(replica, at)| (*replica, at.clone()));
         let learner = conf.learners.iter().copied().find(|peer| self.has_caught_up(*peer));
         if let Some((replica, address)) = newcomer.filter(|(peer, _)| !conf.learners.contains(peer))
@@ -151,7 +155,8 @@ impl Member {
             let learns = single(ConfChangeType::AddLearnerNode, replica);
             self.propose_configuration(changes(vec![learns], &[(replica, address)]));
         } else if let Some(replica) = learner {
-            let former = self.book.replicas_of(node_of(replica)).filter(|other| *other != replica);
+            let former =
+                self.membership.replicas_of(node_of(replica)).filter(|other| *other != replica);
             let gone = former.map(|other| single(ConfChangeType::RemoveNode, other));
             let all =
                 std::iter::once(single(ConfChangeType::AddNode, replica)).chain(gone).collect();
@@ -172,8 +177,8 @@ impl Member {
     }
 }
 
-fn at(index: Option<u64>) -> Wish {
-    index.map_or(Wish::Refused("another change is under way"), Wish::At)
+fn at(index: Option<u64>) -> ChangeOutcome {
+    index.map_or(ChangeOutcome::Refused("another change is under way"), ChangeOutcome::At)
 }
 
 fn single(kind: ConfChangeType, replica: u64) -> ConfChangeSingle {
@@ -204,8 +209,8 @@ fn refuse(cx: &mut Context<'_>, request: Request<'_>, refusal: Refusal<'_>) -> H
 
 #[cfg(test)]
 mod tests {
-    use super::super::book::replica_name;
     use super::super::config::ReplicaConfig;
+    use super::super::membership::replica_name;
     use super::*;
     use crate::persist::{Identity, Volatile};
 
@@ -214,27 +219,28 @@ mod tests {
         let at = |node: u16| std::net::SocketAddr::from(([127, 0, 0, 1], node));
         let nodes = [1, 2];
         let config = ReplicaConfig::new(1, at(1), nodes.map(|node| (node, at(node))).into(), 7);
-        let founders = nodes.map(|node| (replica_name(node, 5), at(node).to_string()));
-        let identity = Identity { cluster: 3, replica: founders[0].0 };
+        let initial_members = nodes.map(|node| (replica_name(node, 5), at(node).to_string()));
+        let identity = Identity { cluster: 3, replica: initial_members[0].0 };
         let disk = Box::<Volatile>::default();
-        let mut member = Member::found(&config, identity, founders.into(), disk).unwrap();
+        let mut member =
+            Member::bootstrap(&config, identity, initial_members.into(), disk).unwrap();
         member.raft.raft.become_candidate();
         member.raft.raft.become_leader();
         member
     }
 
-    fn change(member: &mut Member, change: MemberChange, node: u16) -> Wish {
+    fn change(member: &mut Member, change: MemberChange, node: u16) -> ChangeOutcome {
         member.change(&MemberRequest { change, node, address: "10.0.0.9:7000" })
     }
 
-    const UNDER_WAY: Wish = Wish::Refused("another change is under way");
+    const UNDER_WAY: ChangeOutcome = ChangeOutcome::Refused("another change is under way");
 
     #[test]
     fn change__a_member_whose_removal_is_on_the_way_is_not_said_to_be_one() {
         let mut leader = leader();
-        assert_eq!(change(&mut leader, MemberChange::Add, 2), Wish::Fulfilled);
+        assert_eq!(change(&mut leader, MemberChange::Add, 2), ChangeOutcome::AlreadyDone);
         let removed = change(&mut leader, MemberChange::Remove, 2);
-        assert!(matches!(removed, Wish::At(_)), "{removed:?}");
+        assert!(matches!(removed, ChangeOutcome::At(_)), "{removed:?}");
         for again in [MemberChange::Add, MemberChange::Promote, MemberChange::Remove] {
             assert_eq!(change(&mut leader, again, 2), UNDER_WAY, "{again:?}");
         }
@@ -246,36 +252,39 @@ mod tests {
         let add = |leader: &mut Member, node, address| {
             leader.change(&MemberRequest { change: MemberChange::Add, node, address })
         };
-        let taken = |wish| matches!(wish, Wish::Refused(why) if why.contains("has that address"));
-        let own = leader.book.members[&leader.identity.replica].clone();
+        let taken = |outcome| matches!(outcome, ChangeOutcome::Refused(why) if why.contains("has that address"));
+        let own = leader.membership.members[&leader.identity.replica].clone();
         assert!(taken(add(&mut leader, 3, &own)), "a member's");
-        assert_eq!(add(&mut leader, 1, &own), Wish::Fulfilled, "its own");
-        leader.book.change(BookChange::Invite(4, "10.0.0.4:7000".to_owned()));
+        assert_eq!(add(&mut leader, 1, &own), ChangeOutcome::AlreadyDone, "its own");
+        leader.membership.change(MembershipChange::Admit(4, "10.0.0.4:7000".to_owned()));
         assert!(taken(add(&mut leader, 5, "10.0.0.4:7000")), "that of a node that may join");
-        assert!(matches!(add(&mut leader, 5, "10.0.0.5:7000"), Wish::At(_)));
+        assert!(matches!(add(&mut leader, 5, "10.0.0.5:7000"), ChangeOutcome::At(_)));
     }
 
     #[test]
     fn change__a_node_whose_addition_is_on_the_way_is_not_said_to_be_gone() {
         let mut leader = leader();
-        assert_eq!(change(&mut leader, MemberChange::Remove, 3), Wish::NoMember);
+        assert_eq!(change(&mut leader, MemberChange::Remove, 3), ChangeOutcome::NoMember);
         let added = change(&mut leader, MemberChange::Add, 3);
-        assert!(matches!(added, Wish::At(_)), "{added:?}");
+        assert!(matches!(added, ChangeOutcome::At(_)), "{added:?}");
         assert_eq!(change(&mut leader, MemberChange::Remove, 3), UNDER_WAY);
         let again = change(&mut leader, MemberChange::Add, 3);
-        assert!(matches!(again, Wish::At(_)), "a request that is repeated waits, too: {again:?}");
+        assert!(
+            matches!(again, ChangeOutcome::At(_)),
+            "a request that is repeated waits, too: {again:?}"
+        );
     }
 
     #[test]
-    fn tend_members__takes_nobody_in_while_the_book_is_about_to_change() {
+    fn advance_joins__proposes_nothing_while_the_membership_is_about_to_change() {
         let mut leader = leader();
-        leader.book.change(BookChange::Invite(3, "10.0.0.9:7000".to_owned()));
+        leader.membership.change(MembershipChange::Admit(3, "10.0.0.9:7000".to_owned()));
         let (cluster, replica) = (leader.identity.cluster, replica_name(3, 1));
         leader.handle_join(Join { cluster, replica, address: "10.0.0.9:7000".to_owned() }).unwrap();
         let removed = change(&mut leader, MemberChange::Remove, 3);
-        assert!(matches!(removed, Wish::At(_)), "{removed:?}");
+        assert!(matches!(removed, ChangeOutcome::At(_)), "{removed:?}");
         let last = leader.raft.raft.raft_log.last_index();
-        leader.tend_members();
+        leader.advance_joins();
         assert_eq!(leader.raft.raft.raft_log.last_index(), last);
     }
 }

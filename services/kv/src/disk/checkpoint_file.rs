@@ -125,7 +125,7 @@ pub(super) fn head(checkpoint: &Checkpoint) -> Vec<u8> {
     let mut out = Vec::new();
     out.put_u64(checkpoint.index);
     out.put_u64(checkpoint.term);
-    for part in [&conf_state, &checkpoint.book] {
+    for part in [&conf_state, &checkpoint.membership] {
         out.put_u32(part.len() as u32);
         out.extend_from_slice(part);
     }
@@ -141,8 +141,8 @@ pub(super) fn parse_head(bytes: &[u8], store: &Store) -> Result<Checkpoint, Stri
         input.take(length, field)
     };
     let conf_state = part("configuration").map_err(|error| error.to_string())?;
-    let book = part("book").map_err(|error| error.to_string())?.to_vec();
+    let membership = part("membership").map_err(|error| error.to_string())?.to_vec();
     input.end().map_err(|error| error.to_string())?;
     let conf_state = ConfState::parse_from_bytes(conf_state).map_err(|error| error.to_string())?;
-    Ok(Checkpoint { index, term, conf_state, book, image: store.image() })
+    Ok(Checkpoint { index, term, conf_state, membership, image: store.image() })
 }
