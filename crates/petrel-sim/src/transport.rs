@@ -631,7 +631,7 @@ mod tests {
     use crate::fabric::HostId;
 
     #[test]
-    fn peers__are_found_by_address_as_long_as_somebody_has_added_them() {
+    fn peers__are_found_by_address_until_every_addition_is_removed() {
         let mut peers = Peers::default();
         let addresses: Vec<SimAddr> = [0, 1, 63, 64, 65_535]
             .into_iter()

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn wake__several_make_one_pass() {
+    fn wake__several_make_one_turn() {
         let mut fabric = fabric();
         let actor = fabric.add_core(HostId(0));
         fabric.wake(actor);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn stall__shows_the_pass_its_beginning_until_it_stops() {
+    fn stall__shows_the_turn_its_beginning_until_it_stops() {
         let mut fabric = fabric();
         let actor = fabric.add_core(HostId(0));
         next_turn(&mut fabric, actor);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn stall__ends_with_its_pass() {
+    fn stall__ends_with_its_turn() {
         let mut fabric = fabric();
         let actor = fabric.add_core(HostId(0));
         fabric.stall_cores_of(HostId(0), 100, 1_000_000);

@@ -263,7 +263,7 @@ impl World {
     fn check_descriptors(&self) -> Result<(), String> {
         let net = self.net.borrow();
         for (id, census) in self.censuses() {
-            let rendezvous = usize::from(net.meeting_of(id).is_some());
+            let rendezvous = usize::from(net.rendezvous_of(id).is_some());
             let open = net.processes[id].descriptors as usize;
             if open != census.connections + rendezvous {
                 return Err(format!(

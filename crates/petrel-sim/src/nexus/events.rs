@@ -102,7 +102,7 @@ impl World {
         self.actors.keys().nth(self.rng.below(self.actors.len() as u64) as usize).copied()
     }
 
-    pub(super) fn handle(&mut self, event: Event) -> Result<(), String> {
+    pub(super) fn handle_event(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Connect(foreign_peer, target, behaviour) if !self.is_fault_free => {
                 self.connect(foreign_peer, target, behaviour);

@@ -126,17 +126,17 @@ impl ForeignPeer {
 
     /// Connects to a rendezvous of its host with a wrong ticket, a truncated ticket, or too much memory.
     pub(super) fn connect_rendezvous(&self, net: &mut Net, target: ProcessId, rng: &mut Rng) {
-        let Some(name) = net.meeting_of(target) else { return };
-        let Ok(guest) = net.meet(self.process, &name) else { return };
+        let Some(name) = net.rendezvous_of(target) else { return };
+        let Ok(unix_connection) = net.connect_rendezvous(self.process, &name) else { return };
         let mut ticket = vec![0; rng.between(1, 20) as usize];
         rng.fill(&mut ticket);
         for byte in ticket.chunks(8) {
             let memory = (rng.below(2) == 0).then_some(Memory::FOREIGN);
             // The target may have closed the connection already.
-            let _ = net.send_to_guest(guest, byte, memory);
+            let _ = net.send_unix(unix_connection, byte, memory);
         }
         if rng.below(2) == 0 {
-            net.close_guest(guest);
+            net.close_unix(unix_connection);
         }
     }
 

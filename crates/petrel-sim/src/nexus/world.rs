@@ -245,7 +245,7 @@ impl World {
             Event::Turn(id) => return self.turn(id),
             Event::DelayedAction(id, action) => return self.run_action(id, action),
             Event::Tick => return self.tick(),
-            other => return self.handle(other),
+            other => return self.handle_event(other),
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ fn push__over_many_laps_arrives_in_order() {
 }
 
 #[test]
-fn push__to_a_consumer_that_does_not_look_ends_with_a_full_ring() {
+fn push__to_a_consumer_that_does_not_poll_ends_with_a_full_ring() {
     let mut two = Two::new();
     let frame = [7; FRAME_BYTES];
     assert_eq!(two.send(0, &[&frame[..]; 10]), 3, "three records of 1280 bytes, and a free line");

@@ -231,7 +231,7 @@ fn ecmp__a_flow_keeps_its_path_and_a_seed_its_choice() {
 }
 
 #[test]
-fn oversubscription__halves_what_leaves_a_leaf() {
+fn oversubscription__halves_the_throughput_out_of_a_leaf() {
     let network = LeafSpine::cx4(20).oversubscribed(2, 1);
     let fabric = FabricHandle::new(&network.topology(), exact_cpu(), 1).unwrap();
     for place in 0..20 {

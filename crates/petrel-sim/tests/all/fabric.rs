@@ -51,7 +51,7 @@ fn switch__stores_and_forwards() {
 }
 
 #[test]
-fn tx_burst__refuses_what_the_queue_cannot_hold() {
+fn tx_burst__refuses_frames_beyond_the_queue() {
     let nic = NicConfig { tx_packets: 10, ..NicConfig::default() };
     let fabric = pair_with(nic, LinkConfig::gbit(8, 0), 1);
     let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
@@ -77,7 +77,7 @@ fn tx_burst__refuses_by_bytes_too() {
 }
 
 #[test]
-fn switch__drops_what_its_buffer_cannot_hold() {
+fn switch__drops_packets_beyond_its_buffer() {
     // Two hosts send to one at full rate: half of the packets must be dropped.
     const COUNT: u32 = 400;
     let buffer = BufferPolicy::PerPort { bytes: 20 * WIRE_BYTES };
@@ -105,7 +105,7 @@ fn switch__drops_what_its_buffer_cannot_hold() {
 }
 
 #[test]
-fn nic__drops_what_its_receive_queue_cannot_hold() {
+fn nic__drops_packets_beyond_its_receive_queue() {
     for nic in [
         NicConfig { rx_packets: 7, ..NicConfig::default() },
         NicConfig { rx_bytes: 7 * WIRE_BYTES, ..NicConfig::default() },

@@ -112,7 +112,7 @@ fn spikes__delay_but_keep_the_order() {
 }
 
 #[test]
-fn faults__befall_only_the_links_they_are_meant_for() {
+fn faults__hit_only_the_links_they_are_meant_for() {
     let plan = FaultPlan { loss: Probability::ALWAYS, ..FaultPlan::NONE };
     for (links, expected) in [
         (LinkSet::All, [0, 0, 0]),

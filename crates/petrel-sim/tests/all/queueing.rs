@@ -281,7 +281,7 @@ fn cut_through__keeps_the_line_rate_and_the_order() {
 }
 
 #[test]
-fn cut_through__a_crash_leaves_what_is_under_way() {
+fn cut_through__a_crash_leaves_packets_in_flight() {
     let cut = SwitchConfig { forwarding: Forwarding::CutThrough, ..Default::default() };
     let fabric = star_with(2, cut, LinkConfig::gbit(8, 100), 1);
     let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));

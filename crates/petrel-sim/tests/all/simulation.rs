@@ -256,7 +256,7 @@ fn waker__lets_one_actor_wake_another() {
 }
 
 #[test]
-fn tx_room__wakes_who_was_refused() {
+fn tx_room__wakes_refused_actors() {
     let nic = NicConfig { tx_packets: 8, ..NicConfig::default() };
     let fabric = pair(nic);
     let (mut sender, mut receiver) = (bind(&fabric, H0), bind(&fabric, H1));

@@ -340,7 +340,7 @@ impl Net {
                 if notifies_peers { self.close(id) } else { self.sockets[id].vanish() }
             }
         }
-        self.close_guests_of(process);
+        self.close_unix_of(process);
         let entry = &mut self.processes[process];
         entry.ready.clear();
         entry.found = None;

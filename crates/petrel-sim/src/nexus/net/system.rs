@@ -11,7 +11,7 @@ use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
 use petrel_transport::udp::UdpLink;
 
 use super::tcp::SocketId;
-use super::unix::{GuestId, Memory};
+use super::unix::{Memory, UnixConnectionId};
 use super::{NetRef, ProcessId};
 
 /// The MTU of every path.
@@ -210,20 +210,20 @@ impl Wake for SimWaker {
 }
 
 /// An end of a connection through a Unix socket.
-pub(in crate::nexus) struct Guest {
+pub(in crate::nexus) struct SimUnixConnection {
     net: NetRef,
-    id: GuestId,
+    id: UnixConnectionId,
 }
 
-impl std::fmt::Debug for Guest {
+impl std::fmt::Debug for SimUnixConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Guest({})", self.id)
+        write!(f, "SimUnixConnection({})", self.id)
     }
 }
 
-impl Drop for Guest {
+impl Drop for SimUnixConnection {
     fn drop(&mut self) {
-        self.net.borrow_mut().close_guest(self.id);
+        self.net.borrow_mut().close_unix(self.id);
     }
 }
 
@@ -235,14 +235,14 @@ pub(in crate::nexus) enum SimLink {
         max_frame_bytes: usize,
         side: Side,
         /// Open as long as the link.
-        _guest: Guest,
+        _connection: SimUnixConnection,
     },
 }
 
 impl SharedMemory for SimNetwork {
     /// The name of the rendezvous.
     type Rendezvous = Vec<u8>;
-    type Guest = Guest;
+    type Guest = SimUnixConnection;
     type Segment = Memory;
     type Fds = SimFds;
     type Link = SimLink;
@@ -260,41 +260,41 @@ impl SharedMemory for SimNetwork {
         rendezvous.clone()
     }
 
-    fn accept_guest(&self, rendezvous: &mut Vec<u8>) -> io::Result<Option<Guest>> {
-        let id = self.net.borrow_mut().accept_guest(self.process, rendezvous)?;
-        Ok(id.map(|id| Guest { net: Rc::clone(&self.net), id }))
+    fn accept_guest(&self, rendezvous: &mut Vec<u8>) -> io::Result<Option<SimUnixConnection>> {
+        let id = self.net.borrow_mut().accept_unix(self.process, rendezvous)?;
+        Ok(id.map(|id| SimUnixConnection { net: Rc::clone(&self.net), id }))
     }
 
-    fn meet(&self, name: &[u8]) -> io::Result<Guest> {
-        let id = self.net.borrow_mut().meet(self.process, name)?;
-        Ok(Guest { net: Rc::clone(&self.net), id })
+    fn meet(&self, name: &[u8]) -> io::Result<SimUnixConnection> {
+        let id = self.net.borrow_mut().connect_rendezvous(self.process, name)?;
+        Ok(SimUnixConnection { net: Rc::clone(&self.net), id })
     }
 
-    fn register_guest(&self, guest: &Guest, token: usize) -> io::Result<()> {
-        self.net.borrow_mut().register_guest(guest.id, token)
+    fn register_guest(&self, connection: &SimUnixConnection, token: usize) -> io::Result<()> {
+        self.net.borrow_mut().register_unix(connection.id, token)
     }
 
-    fn deregister_guest(&self, guest: &Guest) {
-        self.net.borrow_mut().deregister_guest(guest.id);
+    fn deregister_guest(&self, connection: &SimUnixConnection) {
+        self.net.borrow_mut().deregister_unix(connection.id);
     }
 
     fn send_to_guest(
         &self,
-        guest: &Guest,
+        connection: &SimUnixConnection,
         bytes: &[u8],
         segment: Option<&Memory>,
     ) -> io::Result<usize> {
-        self.net.borrow_mut().send_to_guest(guest.id, bytes, segment.copied())
+        self.net.borrow_mut().send_unix(connection.id, bytes, segment.copied())
     }
 
     fn receive_from_guest(
         &self,
-        guest: &Guest,
+        connection: &SimUnixConnection,
         bytes: &mut [u8],
         fds: &mut SimFds,
         fds_max: usize,
     ) -> io::Result<usize> {
-        self.net.borrow_mut().receive_from_guest(guest.id, bytes, &mut fds.0, fds_max)
+        self.net.borrow_mut().receive_unix(connection.id, bytes, &mut fds.0, fds_max)
     }
 
     fn can_close(&self) -> bool {
@@ -318,8 +318,8 @@ impl SharedMemory for SimNetwork {
         segment.max_frame_bytes
     }
 
-    fn shm_link(&self, segment: Memory, side: Side, guest: Guest) -> SimLink {
-        SimLink::Shm { max_frame_bytes: segment.max_frame_bytes, side, _guest: guest }
+    fn shm_link(&self, segment: Memory, side: Side, connection: SimUnixConnection) -> SimLink {
+        SimLink::Shm { max_frame_bytes: segment.max_frame_bytes, side, _connection: connection }
     }
 
     fn udp_link(&self, link: UdpLink) -> SimLink {

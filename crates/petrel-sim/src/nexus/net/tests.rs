@@ -97,7 +97,7 @@ fn cut__holds_everything_back_until_it_heals() {
 }
 
 #[test]
-fn heal__lets_nothing_that_is_under_way_overtake_what_waited() {
+fn heal__keeps_the_order_of_held_and_later_bytes() {
     let Pair { net, near, far, .. } = pair(0);
     let mut net = net.borrow_mut();
     let (mut sent, mut received) = (Vec::new(), Vec::new());
