@@ -1,4 +1,4 @@
-//! Looking ahead in a burst: has the memory fetched that its later frames are about.
+//! Lookahead in a burst: prefetches the memory of later frames.
 
 use petrel_proto::{Core, Upcoming};
 use petrel_transport::RX_BURST_MAX;
@@ -7,16 +7,16 @@ use super::call::Continuation;
 use crate::msgbuf::MsgBuf;
 use crate::prefetch::prefetch;
 
-/// How many frames before its own each step is taken: four small requests take longer than a line
-/// takes to come from memory.
+/// The distance in frames at which each step is taken: four small requests take longer than a cache line takes to
+/// arrive from memory.
 const ANSWER_AHEAD: usize = 4;
 const SLOT_AHEAD: usize = 8;
 const SESSION_AHEAD: usize = 12;
 
-/// Frames that are remembered at most: a transport may show somewhat more than a burst.
+/// Most frames remembered: a transport may show somewhat more than a burst.
 const SHOWN_MAX: usize = 2 * RX_BURST_MAX;
 
-/// The frames of the burst that were shown, and how many of them came.
+/// The shown frames of the burst, and how many of them were received.
 pub(super) struct Ahead {
     shown: Vec<Upcoming>,
     came: usize,
@@ -27,14 +27,14 @@ impl Ahead {
         Self { shown: Vec::new(), came: 0 }
     }
 
-    /// A new burst begins.
+    /// Begins a new burst.
     #[inline]
     pub(super) fn restart(&mut self) {
         self.shown.clear();
         self.came = 0;
     }
 
-    /// A frame that will come in.
+    /// Records a frame that will be received.
     #[inline]
     pub(super) fn show(&mut self, core: &Core<MsgBuf, Continuation>, frame: &[u8]) {
         if self.came == self.shown.len() {
@@ -49,8 +49,8 @@ impl Ahead {
         }
     }
 
-    /// The next of the frames that were shown comes in. Before the first, the steps that the frames
-    /// right behind it have missed are made up for.
+    /// Advances to the next shown frame. Before the first frame, catches up on the steps missed for the frames right
+    /// behind it.
     #[inline]
     pub(super) fn step(&mut self, core: &Core<MsgBuf, Continuation>) {
         let at = self.came;
@@ -88,7 +88,8 @@ fn fetch_answer(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
 mod tests {
     use super::*;
 
-    /// Frames that are shown are as many as came, or fewer: a burst may end early, and may be longer than is remembered.
+    /// The shown frames may be fewer than the received ones: a burst may end early, and may exceed the remembered
+    /// number.
     #[test]
     fn step__follows_what_was_shown_burst_by_burst() {
         let core = Core::new(0, petrel_proto::Config::default());

@@ -1,4 +1,4 @@
-//! Continuations: what runs when a call ends.
+//! Continuations: the code that runs when a call ends.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -13,22 +13,22 @@ use crate::events;
 use crate::local::Key;
 use crate::msgbuf::MsgBuf;
 
-/// The end of a call, as its continuation gets it.
+/// The outcome of a call, passed to its continuation.
 #[derive(Debug)]
 pub struct Reply {
-    /// The session on which the call was made: for the call of a [`Client`](crate::Client) that of its last attempt, and a name
-    /// of no session if no server could be asked.
+    /// The session of the call: for the call of a [`Client`](crate::Client) the session of its last attempt, and an
+    /// invalid id if no server was available.
     pub session: SessionId,
-    /// Whether it succeeded.
+    /// Whether the call succeeded.
     pub outcome: Result<(), Error>,
-    /// The request, as it was given.
+    /// The request, unchanged.
     pub request: MsgBuf,
     /// The response; empty if the call failed.
     pub response: MsgBuf,
 }
 
 impl Reply {
-    /// The response, or why there is none.
+    /// Returns the response, or the failure.
     ///
     /// # Errors
     /// The call's failure.
@@ -39,12 +39,12 @@ impl Reply {
         }
     }
 
-    /// Empties the request's buffer, which only refers to a message that others send too.
+    /// Empties the request's buffer, which only refers to a shared message.
     pub(super) fn release_request(&mut self) {
         self.request.release();
     }
 
-    /// The response's buffer, or why there is none.
+    /// Returns the response's buffer, or the failure.
     ///
     /// # Errors
     /// The call's failure.
@@ -61,17 +61,17 @@ impl From<Completion<MsgBuf, Continuation>> for Reply {
     }
 }
 
-/// What runs when a call ends. It travels with the call, so that it needs no table of its own: a closure of up to
-/// two words as it is, a larger one in a box.
+/// The code to run when a call ends. The call stores it, without a separate table: a closure of up to two words inline,
+/// a larger one in a box.
 pub struct Continuation {
     kind: &'static Kind,
-    /// The closure, or the box that holds it: the kind reads or drops it, once.
+    /// The closure or its box, read or dropped once by the kind.
     words: Words,
     /// A closure stays on its thread.
     not_send: PhantomData<*mut ()>,
 }
 
-/// How continuations of one type run, and how they are dropped.
+/// How to run and how to drop continuations of one type.
 struct Kind {
     run: unsafe fn(Words, State<'_>, &mut Context<'_>, Reply),
     drop: unsafe fn(Words),
@@ -89,17 +89,17 @@ impl Kind {
 /// Room for a closure.
 type Words = [MaybeUninit<usize>; 2];
 
-/// A continuation of the library's own, and a number for it. It leaves the state alone, or knows the type.
+/// A continuation of the library itself, with a number as its argument. It does not use the state, or knows the type.
 pub(super) type Function = fn(State<'_>, &mut Context<'_>, Reply, u64);
 
 type Boxed = Box<dyn FnOnce(State<'_>, &mut Context<'_>, Reply)>;
 
-/// Whether a closure fits into [`Words`].
+/// Returns true if a closure fits into [`Words`].
 const fn fits<F>() -> bool {
     size_of::<F>() <= size_of::<Words>() && align_of::<F>() <= align_of::<Words>()
 }
 
-/// Puts a value that fits into words.
+/// Stores a fitting value in words.
 #[inline(always)]
 fn to_words<F>(value: F) -> Words {
     assert!(fits::<F>(), "the value is larger than two words");
@@ -110,18 +110,18 @@ fn to_words<F>(value: F) -> Words {
 }
 
 /// # Safety
-/// The words are from [`to_words`] of this type, and are used once.
+/// `words` come from [`to_words`] of this type, and are used once.
 #[inline(always)]
 unsafe fn from_words<F>(words: &Words) -> F {
     // SAFETY: by the caller's promise.
     unsafe { words.as_ptr().cast::<F>().read() }
 }
 
-/// Names a call, to cancel it by.
+/// The key of a call, for cancelling it.
 #[derive(Clone, Copy, Debug)]
 pub struct CallKey(pub(super) Named);
 
-/// A call, by its name.
+/// The name of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Named {
     OnSession(OnSession),
@@ -170,8 +170,8 @@ impl Continuation {
         Self { kind, words, not_send: PhantomData }
     }
 
-    /// Whether it is that of the call which the key names. A function is compared by the address that was
-    /// given with the call.
+    /// Returns true if this is the continuation of the call named by the key. A function is compared by the address
+    /// passed with the call.
     pub(super) fn is(&self, key: &OnSession) -> bool {
         self.as_function().is_some_and(|(function, tag)| {
             std::ptr::fn_addr_eq(function, key.function) && tag == key.tag
@@ -180,26 +180,26 @@ impl Continuation {
 
     fn as_function(&self) -> Option<(Function, u64)> {
         let is_function = std::ptr::eq(self.kind, &raw const FUNCTION);
-        // SAFETY: the words are a function and its number, which may be copied.
+        // SAFETY: the words are a function and a number, both `Copy`.
         is_function.then(|| unsafe { from_words(&self.words) })
     }
 
     #[inline(always)]
     pub(super) fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the words are those that came with the kind, and nothing else reads them: `this` is not dropped.
+        // SAFETY: the words belong to the kind, and nothing else reads them: `this` is not dropped.
         unsafe { (this.kind.run)(this.words, state, cx, reply) }
     }
 }
 
 impl Drop for Continuation {
     fn drop(&mut self) {
-        // SAFETY: the words are those that came with the kind. They have not been read: `run` drops nothing.
+        // SAFETY: the words belong to the kind. They were not read: `run` drops nothing.
         unsafe { (self.kind.drop)(self.words) }
     }
 }
 
-/// That of all functions: one place, by which they are known.
+/// The kind of all functions, recognised by the address of this static.
 static FUNCTION: Kind = Kind { run: run_function, drop: drop_words::<(Function, u64)> };
 
 /// # Safety
@@ -232,7 +232,7 @@ unsafe fn drop_words<F>(words: Words) {
     drop(unsafe { from_words::<F>(&words) });
 }
 
-/// Runs the continuation of a call that has ended as most do. It inherited nothing.
+/// Runs the continuation of a call that ended on the fast path, without an inherited deadline.
 #[inline]
 pub(super) fn run_continuation(
     state: State<'_>,
@@ -243,7 +243,7 @@ pub(super) fn run_continuation(
     tag.run(state, cx, Reply { session, outcome: Ok(()), request, response });
 }
 
-/// Runs the continuation of a call that has ended, under the deadline that the call inherited.
+/// Runs the continuation of a call that has ended, under the call's inherited deadline.
 #[inline(never)]
 pub(super) fn run_under_deadline(
     state: State<'_>,
@@ -265,8 +265,8 @@ fn note_failure(local: &mut Local, session: SessionId, failure: &CallFailure) {
     events::call_failed(session, failure);
 }
 
-/// Continuations of calls that can be cancelled, by the number that their calls carry: one that is asked
-/// after a call has ended must not find another.
+/// Continuations of cancellable calls, by the number carried in the call: a late cancellation must not find another
+/// call.
 #[derive(Default)]
 pub(super) struct Keyed {
     waiting: HashMap<u64, Boxed>,
@@ -284,13 +284,13 @@ impl Keyed {
         number
     }
 
-    /// The call with this continuation was not taken.
+    /// Removes the continuation of a rejected call.
     pub(super) fn forget(&mut self, number: u64) {
         self.waiting.remove(&number);
     }
 }
 
-/// The function of calls whose continuation is in [`Keyed`].
+/// The function of calls with their continuation in [`Keyed`].
 pub(super) fn run_keyed(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
     if let Some(continuation) = cx.local.keyed.waiting.remove(&number) {
         continuation(state, cx, reply);

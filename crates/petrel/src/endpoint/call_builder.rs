@@ -1,4 +1,4 @@
-//! How a call is made on its endpoint's own thread: its message, its limits, and what runs at its end.
+//! Builds a call on its endpoint's own thread: message, limits, and continuation.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ use crate::msgbuf::MsgBuf;
 use crate::workers::WorkerRequest;
 use callee::ToSend;
 
-/// The place at which a call is made on the endpoint's own thread: a [`Context`], or the [`Endpoint`] itself.
+/// The origin of a call on the endpoint's own thread: a [`Context`], or the [`Endpoint`] itself.
 pub trait Caller: place::Sealed {}
 
 impl<P: place::Sealed> Caller for P {}
@@ -55,8 +55,8 @@ mod place {
     }
 }
 
-/// Whom a call asks: the server of a session, by its [`SessionId`], or whichever server of a [`Client`]'s service can be asked.
-/// A client makes calls here that is [of this endpoint](Endpoint::client).
+/// The target of a call: the server of a session, by its [`SessionId`], or any available server of a [`Client`]'s
+/// service, if the client is [of this endpoint](Endpoint::client).
 pub trait Callee: callee::Sealed {}
 
 impl<C: callee::Sealed> Callee for C {}
@@ -64,7 +64,7 @@ impl<C: callee::Sealed> Callee for C {}
 mod callee {
     use super::*;
 
-    /// A call that is to be sent.
+    /// A call to be sent.
     pub struct ToSend<M> {
         pub(super) method: u16,
         pub(super) request: M,
@@ -74,7 +74,7 @@ mod callee {
     }
 
     pub trait Sealed: Sized {
-        /// What is known of a call that was sent.
+        /// The identification of a sent call.
         type Sent;
 
         fn send<M: IntoMessage>(
@@ -83,7 +83,7 @@ mod callee {
             to_send: ToSend<M>,
         ) -> Result<Self::Sent, CallRejected>;
 
-        /// Names a call to cancel it by, whose continuation is kept by this number.
+        /// Returns the key to cancel the call with this number as its continuation.
         #[doc(hidden)]
         fn key(sent: Self::Sent, number: u64) -> CallKey;
     }
@@ -132,7 +132,7 @@ mod callee {
             let Some(service) = cx.local.service_of(self) else {
                 return Err(refused(cx.local, request, response, other_endpoint()));
             };
-            // Several attempts may be made of it, and one may be on its way when the call ends.
+            // The message must be copied: several attempts may use it, even after the end of the call.
             let request = request.into_own_message(&cx.local.pool);
             let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
             let message = Message::Buffer(Some(request));
@@ -147,17 +147,17 @@ mod callee {
     }
 }
 
-/// The message of a call: a [`MsgBuf`], which goes out as it is; a [`SharedMsg`], which other calls send too; or bytes, which
-/// are copied into a buffer of the endpoint's.
+/// The message of a call: a [`MsgBuf`], sent without a copy; a [`SharedMsg`], shared with other calls; or bytes, copied
+/// into a buffer of the endpoint.
 pub trait IntoMessage: message::Sealed {
-    /// Whether the buffer that is sent only refers to the message.
+    /// Whether the sent buffer only refers to the message.
     #[doc(hidden)]
     const IS_SHARED: bool = false;
 
     #[doc(hidden)]
     fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>;
 
-    /// The same in a buffer that refers to nothing else.
+    /// Returns the message in a buffer without references.
     #[doc(hidden)]
     fn into_own_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>
     where
@@ -211,7 +211,7 @@ mod message {
     impl Sealed for &SharedMsg {}
 }
 
-/// A call that is about to be made, on its endpoint's thread: [`then`](Self::then) sends it.
+/// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then).
 ///
 /// ```
 /// # use petrel::endpoint::EndpointConfig;
@@ -245,15 +245,16 @@ pub struct CallBuilder<P, M, C = SessionId> {
     options: CallOptions,
 }
 
-/// A call that was not made: nothing was sent, its continuation will not run, and its buffers come back.
+/// A rejected call: nothing was sent, the continuation will not run, and the buffers are returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CallRejected {
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// The request in its buffer. None if there was no memory for one, and for a [`SharedMsg`], which the caller has.
+    /// The request in its buffer. None if there was no memory for the buffer, and for a [`SharedMsg`], which the caller
+    /// has.
     pub request: Option<MsgBuf>,
-    /// The buffer for the response. None if there was no memory for one.
+    /// The buffer for the response. None if there was no memory for it.
     pub response: Option<MsgBuf>,
 }
 
@@ -263,46 +264,45 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         Self { place, callee, method, request, response: None, options: CallOptions::new() }
     }
 
-    /// The call ends with DEADLINE_EXCEEDED when it has taken this long, and its server knows.
+    /// Ends the call with DEADLINE_EXCEEDED after `timeout`; the server learns the deadline too.
     #[inline(always)]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options = self.options.timeout(timeout);
         self
     }
 
-    /// The same with a time on the endpoint's clock, that of [`Context::now_ns`]. With both, the earlier one holds.
+    /// Sets the end as a time on the endpoint's clock ([`Context::now_ns`]). With both, the earlier one holds.
     #[inline(always)]
     pub fn deadline_ns(mut self, at_ns: u64) -> Self {
         self.options = self.options.deadline_ns(at_ns);
         self
     }
 
-    /// The call ends with the deadline of a request, if that has one: for calls that are made for it elsewhere than in its
-    /// handler. Those in its handler do so without being told.
+    /// Ends the call no later than the deadline of a request, if any: for calls made for the request outside its
+    /// handler. Calls in its handler inherit the deadline.
     pub fn within(mut self, request: &WorkerRequest) -> Self {
         self.options = self.options.within(request);
         self
     }
 
-    /// Bytes of the buffer for the response that the endpoint takes where the call brings none; 1 200 by default. A longer
-    /// response gets a larger one when it comes; to know before costs less.
+    /// Sets the size of the endpoint's buffer for the response, used if the call has none; 1 200 bytes by default. A
+    /// longer response gets a larger buffer when it arrives; the right size from the start costs less.
     #[inline(always)]
     pub fn response_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.response_bytes(bytes);
         self
     }
 
-    /// All that is said about the call, in place of what was said before. On a session, a call that is to be hedged or to wait
-    /// for a server is rejected: it has one server.
+    /// Replaces all options of the call. A session has one server and rejects hedging and waiting for a server.
     #[inline(always)]
     pub fn options(mut self, options: CallOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// The response is written to this buffer. One that exceeds its capacity, and its
-    /// [growth](MsgBuf::set_growth), fails the call with RESOURCE_EXHAUSTED. Without this, the response has whatever length
-    /// the server gives it, up to `message_bytes_max` of the endpoint's [`SessionConfig`](crate::endpoint::SessionConfig).
+    /// Writes the response to this buffer. A response beyond the buffer's capacity and [growth](MsgBuf::set_growth)
+    /// fails the call with RESOURCE_EXHAUSTED. Without a buffer, the response may have any length up to
+    /// `message_bytes_max` of the endpoint's [`SessionConfig`](crate::endpoint::SessionConfig).
     #[inline(always)]
     pub fn into_buffer(mut self, response: MsgBuf) -> Self {
         self.response = Some(response);
@@ -310,11 +310,11 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     }
 
     /// Sends the call: `continuation` runs once, with the outcome and both buffers, in a later turn of the event loop.
-    /// One that captures two words or less is kept without an allocation.
+    /// A closure that captures up to two words is stored without an allocation.
     ///
-    /// Calls on one session may end in any order. More calls than the session has slots wait in a queue, and so do calls on
-    /// a session that is still being opened. Calls that a handler makes inherit the deadline of its request: they end when
-    /// it is over, if not before. So do calls that are made when these end.
+    /// Calls on one session may end in any order. Calls beyond the session's slots wait in a queue, and so do calls on
+    /// a session that is being opened. Calls made in a handler, and in the continuations of these calls, inherit the
+    /// deadline of the handler's request: they end no later.
     ///
     /// # Errors
     /// [`CallRejected`], with its buffers, when nothing was sent and `continuation` will not run.
@@ -333,7 +333,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         self.send(Continuation::new(continuation))
     }
 
-    /// The same with a key for [`Context::cancel`].
+    /// Sends the call like [`then`](Self::then), and returns a key for [`Context::cancel`].
     ///
     /// # Errors
     /// As [`then`](Self::then).
@@ -347,7 +347,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         })
     }
 
-    /// The same with a continuation of the library's own.
+    /// The same with a continuation of the library itself.
     pub(crate) fn then_untyped(
         mut self,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
@@ -379,26 +379,26 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
 }
 
 impl<P: Caller, M: IntoMessage> CallBuilder<P, M, &Client> {
-    /// Allows the call to be executed twice: it is tried again where it is not known whether it was executed.
+    /// Declares that the call may be executed twice: it is retried even if an attempt may have been executed.
     pub fn idempotent(mut self) -> Self {
         self.options = self.options.idempotent();
         self
     }
 
-    /// Makes a second attempt, at another server if there is one, when the first has not ended after this time; the first
-    /// answer counts. The call is idempotent by that, and its request is copied for each attempt.
+    /// Makes a second attempt, at another server if there is one, when the first has not ended after `time`; the first
+    /// response counts. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
     pub fn hedge_after(mut self, time: Duration) -> Self {
         self.options = self.options.idempotent().hedge_after(time);
         self
     }
 
-    /// Waits for a server until the call's time is over when none can be reached; else the call fails then.
+    /// Waits for a server until the call's timeout when none can be reached, instead of failing the call.
     pub fn wait_for_ready(mut self) -> Self {
         self.options = self.options.wait_for_ready();
         self
     }
 
-    /// Has the call go to the server that is the one for this key: see [`client::Call::key`](crate::client::Call::key).
+    /// Sends the call to the server that the key maps to: see [`client::Call::key`](crate::client::Call::key).
     pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
         self.options = self.options.key(key.as_ref());
         self
@@ -413,7 +413,7 @@ where
     A: Callee,
 {
     /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
-    /// enough. Gives the response.
+    /// enough. Returns the response.
     ///
     /// # Errors
     /// How the call failed, or why it was not sent.
@@ -433,7 +433,7 @@ where
     }
 }
 
-/// The buffers of a call, with room for a response that grows where the application brings none.
+/// Returns the buffers of a call. Without a buffer of the application, the response's buffer can grow.
 #[inline(always)]
 fn buffers<M: IntoMessage>(
     local: &Local,
@@ -454,7 +454,7 @@ fn buffers<M: IntoMessage>(
     }
 }
 
-/// A call that its callee cannot be asked.
+/// Rejects a call whose options do not suit its callee.
 #[cold]
 fn refused<M: IntoMessage>(
     local: &Local,
@@ -479,7 +479,7 @@ fn rejected<M: IntoMessage>(local: &Local, session: SessionId, call: NotTaken) -
     CallRejected { error, request: own::<M>(request), response: Some(response) }
 }
 
-/// A request that only refers to a message is of no use to the application, which has the message.
+/// Returns the request, unless it only refers to a message of the application.
 fn own<M: IntoMessage>(mut request: MsgBuf) -> Option<MsgBuf> {
     if M::IS_SHARED {
         request.release();

@@ -1,5 +1,4 @@
-//! Cancellation, at both ends: calls that their caller gives up, and requests for whose answer nobody
-//! waits any more.
+//! Cancellation, at both ends: calls cancelled by the caller, and requests whose caller no longer waits.
 
 use std::collections::HashMap;
 
@@ -17,16 +16,16 @@ use crate::control::ControlPlane;
 
 type Watcher = Box<dyn FnOnce(State<'_>, &mut Context<'_>)>;
 
-/// What is to run when nobody waits any more for the answer to a request.
+/// Closures to run when the caller of a request no longer waits.
 #[derive(Default)]
 pub(super) struct Watchers {
     by_request: HashMap<RequestHandle, Watcher>,
-    /// Watchers that were added after their call had ended. They run in the next turn.
+    /// Watchers added after their call had ended. They run in the next turn.
     late: Vec<Watcher>,
 }
 
 impl Watchers {
-    /// The request was answered, or is about to be.
+    /// Removes the watchers of a request that is answered.
     #[inline]
     pub(super) fn forget(&mut self, handle: RequestHandle) {
         if !self.by_request.is_empty() {
@@ -34,7 +33,7 @@ impl Watchers {
         }
     }
 
-    /// Those of one request run in the order in which they came.
+    /// Adds a watcher. The watchers of a request run in order of addition.
     fn add(&mut self, handle: RequestHandle, watcher: Watcher) {
         let watcher = match self.by_request.remove(&handle) {
             None => watcher,
@@ -48,8 +47,8 @@ impl Watchers {
 }
 
 impl<S: 'static> Context<'_, S> {
-    /// Cancels a call: it ends with CANCELLED, its continuation runs in this or the next turn of the
-    /// event loop, and the server is told if it may know of it. False if the call has ended.
+    /// Cancels a call: it ends with CANCELLED, and the continuation runs in the current or the next turn of the event
+    /// loop. The server is notified if it may know of the call. Returns false if the call has ended.
     pub fn cancel(&mut self, key: CallKey) -> bool {
         match key.0 {
             Named::OnSession(key) => {
@@ -59,18 +58,18 @@ impl<S: 'static> Context<'_, S> {
         }
     }
 
-    /// Has `then` run once if nobody waits any more for the answer to a request before it is given: the caller
-    /// cancelled the call, or it expired, or the session has ended. If that is so already, it runs after the handler.
+    /// Runs `then` once if the caller of a request stops waiting before the answer: it cancelled the call, or the call
+    /// expired, or the session has ended. If so already, `then` runs after the handler.
     ///
-    /// It is for handlers with something to stop. The [`Responder`] still is to be used, or dropped; what it
-    /// answers then is discarded.
+    /// It is for handlers with work to stop. The [`Responder`] still has to be used or dropped; its answer is then
+    /// discarded.
     pub fn on_cancel(
         &mut self,
         responder: &Responder,
         then: impl FnOnce(&mut S, &mut Context<'_, S>) + 'static,
     ) {
         let watcher = Box::new(move |state: State<'_>, cx: &mut Context<'_>| {
-            // SAFETY: asked for by an endpoint with this type of state.
+            // SAFETY: registered on an endpoint with this type of state.
             then(unsafe { state.get::<S>() }, cx.typed());
         });
         match responder.handle() {
@@ -87,7 +86,7 @@ impl<S: 'static> Context<'_, S> {
 }
 
 impl Context<'_> {
-    /// Nobody waits any more for the answer to a request that was watched.
+    /// Handles the end of the caller's wait for a watched request.
     pub(super) fn run_watcher(&mut self, state: State<'_>, handle: RequestHandle) {
         self.local.remote.cancel(handle);
         if let Some(watcher) = self.local.watchers.by_request.remove(&handle) {
@@ -97,7 +96,7 @@ impl Context<'_> {
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Runs the watchers that were added after their call had ended.
+    /// Runs the watchers added after their call had ended.
     pub(super) fn run_late_watchers(&mut self) {
         while let Some(watcher) = self.local.watchers.late.pop() {
             watcher(self.handlers.state(), &mut Context::new(&mut self.local));
@@ -106,8 +105,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 }
 
 impl Local {
-    /// Cancels the call with this function and number for a continuation, and gives its end in place of
-    /// running that. `None` if it has ended.
+    /// Cancels the call with this function and number as its continuation, and returns the end of the call instead of
+    /// running the continuation. `None` if the call has ended.
     pub(crate) fn cancel_fn(
         &mut self,
         session: SessionId,
@@ -121,8 +120,8 @@ impl Local {
 }
 
 impl Responder {
-    /// Whether nobody waits for the answer any more: the caller cancelled the call, or it expired, or the
-    /// session has ended. The next turn of the event loop may find out more.
+    /// Returns true if the caller no longer waits: it cancelled the call, or the call expired, or the session has
+    /// ended. The next turn of the event loop may learn of an end.
     pub fn is_cancelled<S>(&self, cx: &Context<'_, S>) -> bool {
         self.handle().is_none_or(|handle| !cx.local.core.is_waited_for(handle))
     }

@@ -1,27 +1,27 @@
-//! What an endpoint holds at a moment, for checkers: at its end it holds nothing.
+//! The current contents of an endpoint, for checkers: empty at the end.
 
 use petrel_transport::Transport;
 
 use super::Endpoint;
 use crate::control::ControlPlane;
 
-/// How much of everything an endpoint holds. Not for applications: the fields follow the code.
+/// The number of objects of every kind in an endpoint. Not for applications: the fields follow the code.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// What the protocol core holds.
+    /// Objects of the protocol core.
     pub core: petrel_proto::Census,
-    /// What the endpoint's futures hold.
+    /// Objects of the endpoint's futures.
     pub local: LocalCensus,
-    /// Sessions that are being opened, in the tables of proposals and of those who wait.
+    /// Sessions being opened: entries in the tables of proposals and of waiting sessions.
     pub opening: usize,
-    /// Sessions that the endpoint knows to be on a link.
+    /// Sessions known to be on a link.
     pub linked: usize,
-    /// Links that are being opened.
+    /// Links being opened.
     pub dialled: usize,
     /// Groups that the endpoint sends to or is a member of.
     pub groups: usize,
-    /// Sessions of clients whose servers asked for no further calls.
+    /// Client sessions whose servers drain.
     pub leaving: usize,
     /// Calls of clients.
     pub posted: usize,
@@ -29,24 +29,24 @@ pub struct Census {
     pub services: usize,
 }
 
-/// How much the futures of an endpoint's thread hold.
+/// The number of objects of the futures on an endpoint's thread.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalCensus {
-    /// Calls whose futures wait.
+    /// Calls with waiting futures.
     pub calls: usize,
-    /// What futures have asked for and the loop has not done: starts, cancels, commands and answers.
+    /// Pending orders of futures to the event loop: starts, cancels, commands and answers.
     pub orders: usize,
-    /// Futures that sleep.
+    /// Sleeping futures.
     pub sleeping: usize,
     /// Tasks that have not ended.
     pub tasks: usize,
-    /// Sessions that handles watch.
+    /// Sessions watched by handles.
     pub watched: usize,
 }
 
 impl Census {
-    /// Whatever must not be there once all sessions are closed and all clients and handles are dropped.
+    /// Returns the first object that must not exist after all sessions are closed and all clients and handles dropped.
     pub fn left_at_end(&self) -> Option<(&'static str, u64)> {
         let all = [
             ("sessions being opened", self.opening),
@@ -69,7 +69,7 @@ impl Census {
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Looks at everything there is: as many steps as there are slots.
+    /// Counts everything: takes as many steps as there are slots.
     #[doc(hidden)]
     pub fn census(&self) -> Census {
         let (opening, linked, dialled) = self.local.sessions.census();

@@ -1,4 +1,4 @@
-//! What can be set about an endpoint.
+//! Settings of an endpoint.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -12,29 +12,29 @@ use super::factors::Factors;
 use crate::control::{AllowedTransports, EndpointId};
 use crate::error::SetupError;
 
-/// Calls of client handles on their way, unless set: far below what one session's queue holds, so that
-/// the limit is met where the request can be given back.
+/// Default limit of outstanding calls of clients: far below the capacity of one session's queue, so the limit applies
+/// where the request can be returned.
 const CLIENT_CALLS_MAX: usize = 4096;
 
-/// What an endpoint does when it has nothing to do.
+/// How an endpoint waits when it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdlePolicy {
-    /// Looks again at once, for ever: the least latency, and one core.
+    /// Polls forever: the least latency, and one core.
     Poll,
-    /// Looks again, but lets others who want the core run first: for several endpoints on one core, whose
-    /// messages to each other then take a switch of threads instead of a wake-up.
+    /// Polls, but yields to other threads: for several endpoints on a core, whose messages to each other then cost a
+    /// switch of threads instead of a wake-up.
     Yield,
-    /// Looks again for this long after the last event, then sleeps until something comes. While it looks it lets
-    /// others who want the core run first, as far as they give it back: beside a thread that computes it sleeps.
+    /// Polls for this long after the last event, then sleeps until the next. While polling it yields to other threads,
+    /// as long as they return the core: beside a computing thread the endpoint sleeps.
     SpinThenBlock(Duration),
     /// Sleeps at once.
     Block,
 }
 
 impl Default for IdlePolicy {
-    /// Looks for 100 µs: one to two wake-ups of a virtual machine. Where a call has further calls behind it, whose
-    /// servers sleep, it takes about as long, and an endpoint that slept by then would keep all of them slow: puts
-    /// of the replicated store have a p99 of 34 µs instead of 63 µs with 20 µs. Others get the core meanwhile.
+    /// Polls for 100 µs: one to two wake-ups of a virtual machine. A call with further calls behind it, to sleeping
+    /// servers, takes about as long; an endpoint asleep by then would keep all of them slow. Puts of the replicated
+    /// store have a p99 of 34 µs instead of 63 µs with 20 µs. Other threads get the core meanwhile.
     fn default() -> Self {
         IdlePolicy::SpinThenBlock(Duration::from_micros(100))
     }
@@ -43,7 +43,7 @@ impl Default for IdlePolicy {
 impl FromStr for IdlePolicy {
     type Err = SetupError;
 
-    /// `poll`, `yield`, `block`, or `spin` for the default.
+    /// Parses `poll`, `yield`, `block`, or `spin` for the default.
     fn from_str(text: &str) -> Result<Self, SetupError> {
         match text {
             "poll" => Ok(Self::Poll),
@@ -58,7 +58,7 @@ impl FromStr for IdlePolicy {
 impl FromStr for AllowedTransports {
     type Err = SetupError;
 
-    /// `udp`, `shm`, or both with a comma between them.
+    /// Parses `udp`, `shm`, or both with a comma between them.
     fn from_str(text: &str) -> Result<Self, SetupError> {
         let mut allowed = Self { udp: false, shm: false };
         for name in text.split(',') {
@@ -72,52 +72,50 @@ impl FromStr for AllowedTransports {
     }
 }
 
-/// What can be set about an endpoint. The defaults suit a laptop and a server alike.
+/// Settings of an endpoint. The defaults suit a laptop and a server alike.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EndpointConfig {
-    /// Number within the process, by which clients name it; `None` takes the lowest free one.
+    /// Number within the process, used by clients to name the endpoint; `None` takes the lowest free number.
     pub id: Option<EndpointId>,
-    /// Address of the data port. `None`: the address that the nexus listens on, else loopback, or
-    /// any IPv4 address if the nexus is `insecure`.
+    /// Address of the data port. `None`: the nexus's listening address, else loopback, or any IPv4 address if the nexus
+    /// is `insecure`.
     pub data_address: Option<IpAddr>,
-    /// Transports that links may use: UDP, and shared memory between processes of one host.
+    /// Transports allowed for links: UDP, and shared memory between processes of one host.
     pub transports: AllowedTransports,
-    /// Settings of the transports; the data port's address is overwritten by `data_address`.
+    /// Settings of the transports; `data_address` overrides the data port's address.
     pub host: HostConfig,
-    /// What to do when there is nothing to do: look for 100 µs, then sleep.
+    /// How to wait when idle: poll for 100 µs, then sleep.
     pub idle: IdlePolicy,
-    /// Settings of the protocol that all sessions share: timeouts, retransmissions, limits.
+    /// Settings of the protocol common to all sessions: timeouts, retransmissions, limits.
     pub protocol: Config,
     /// Settings of the sessions.
     pub sessions: SessionConfig,
-    /// Memory for messages: up to 1 GiB, of which only what is used is mapped.
+    /// Memory for messages: up to 1 GiB, mapped as it is used.
     pub memory: PoolConfig,
-    /// Calls that handles for other threads ([`Client`](crate::Client)) may have on their way, all of
-    /// the endpoint's together: 4 096.
+    /// Limit of outstanding calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint
+    /// together: 4 096.
     pub client_calls_max: usize,
-    /// Optimisations that can be switched off, to measure what they are worth; all are on by default.
+    /// Optimisations that can be switched off, to measure their effect; all are on by default.
     pub factors: Factors,
 }
 
-/// What is proposed and accepted when sessions are opened.
+/// The values proposed and accepted when sessions are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionConfig {
-    /// Requests that a session has on the way at once, those that wait for an event among them; a power of
-    /// two, 1 to 4 096, and 2 048 by default. Further calls wait in a queue. Slots take memory when
-    /// calls have needed as many at once: 128 bytes each at the client, 64 at the server. With 64 and more one is
-    /// kept for requests for the endpoint's health.
+    /// Outstanding requests of a session, including requests that wait for an event; a power of two, 1 to 4 096, and 2
+    /// 048 by default. Further calls wait in a queue. Slots take memory once calls have needed them simultaneously: per
+    /// slot, 128 bytes at the client and 64 at the server. With 64 slots and more, one is reserved for health queries.
     pub slots: u16,
     /// Packets that a session may have unacknowledged, 1 to 4 096; 64 by default.
     pub credits: u16,
-    /// Largest message that this endpoint takes, as request or as response, in bytes; up to
-    /// 1 GiB, and 8 MiB by default.
+    /// Largest request or response accepted by the endpoint, in bytes; up to 1 GiB, and 8 MiB by default.
     pub message_bytes_max: u32,
-    /// Whether others may open sessions to this endpoint; so by default.
+    /// Whether other endpoints may open sessions to the endpoint; true by default.
     pub accept: bool,
-    /// Whether the clients of those may send requests by multicast, too: this endpoint listens at the
-    /// addresses that they name then. So by default.
+    /// Whether clients of the endpoint's sessions may send requests by multicast, too: the endpoint then listens at the
+    /// clients' multicast addresses. True by default.
     pub accept_multicast: bool,
 }
 
@@ -151,14 +149,14 @@ impl Default for EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// The first rule that the settings break.
+    /// Checks the settings; the error is the first violated rule.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         self.sessions.check()?;
         self.protocol.check()
     }
 }
 
-// Every message that can be agreed on has a block, with the headers of the smallest packets.
+// Every possible message has a block, with the headers of the smallest packets.
 const _: () = assert!(
     LARGEST_BLOCK_BYTES
         >= limits::MESSAGE_BYTES_MAX as usize
@@ -168,7 +166,7 @@ const _: () = assert!(
 );
 
 impl SessionConfig {
-    /// The first rule that the settings break.
+    /// Checks the settings; the error is the first violated rule.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if !self.slots.is_power_of_two() || self.slots > limits::SLOTS_MAX {
             Err("the slots of a session are a power of two, 1 to 4096")

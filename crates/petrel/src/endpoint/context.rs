@@ -1,4 +1,4 @@
-//! What handlers, continuations and the application can do with an endpoint.
+//! The operations of handlers, continuations and the application on an endpoint.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -28,34 +28,34 @@ use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
 
-/// The part of an endpoint that does not depend on its transport: what handlers and continuations
-/// work on while the transport is busy delivering.
+/// The transport-independent part of an endpoint: handlers and continuations use it while the transport is busy
+/// delivering.
 pub(crate) struct Local {
     pub(super) core: Core<MsgBuf, Continuation>,
     pub(super) pool: BufPool,
-    /// What the futures of this thread share with the event loop.
+    /// The state shared by this thread's futures and the event loop.
     pub(super) hub: Rc<Hub>,
-    /// Groups that are sent to by multicast.
+    /// Groups to which the endpoint sends by multicast.
     pub(super) groups: Groups,
-    /// Requests whose [`Responder`](super::Responder) was dropped.
+    /// Requests with a dropped [`Responder`](super::Responder).
     pub(super) dropped: Rc<Dropped>,
-    /// What there is for other threads.
+    /// The state for other threads.
     pub(super) remote: Box<Remote>,
     /// Time of the current turn of the event loop, in nanoseconds.
     pub(super) now_ns: u64,
     /// The clock itself, for deadlines: a turn takes time.
     pub(super) clock: Clock,
-    /// Bytes of the frames of this burst, but for those of small calls.
+    /// Bytes of the frames of this burst, except frames of small calls.
     pub(super) part_bytes: usize,
     pub(super) watchers: Watchers,
     pub(super) keyed: Keyed,
     pub(super) sessions: Sessions,
-    /// Those of clients.
+    /// The services of clients.
     pub(super) services: Box<Services>,
 }
 
 impl Local {
-    /// The service of a client, if the client makes its calls by this endpoint.
+    /// Returns the service of a client of this endpoint.
     pub(super) fn service_of(&self, client: &Client) -> Option<Key> {
         let is_own = self.remote.is_of(client.endpoint());
         if is_own { self.services.find(client.key()) } else { None }
@@ -68,9 +68,9 @@ impl Drop for Local {
     }
 }
 
-/// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and
-/// answer requests with it. `S` is the type of the [state](super::Endpoint::state) that the endpoint lends them.
-// In C's order, so that it is the same memory whatever the state's type: see `Context::typed`.
+/// An endpoint, as seen by handlers and continuations: they use it to make calls, take buffers, and answer requests.
+/// `S` is the type of the [state](super::Endpoint::state) that the endpoint lends them.
+// With C's field order, for the same layout with any type of state: see `Context::typed`.
 #[repr(C)]
 pub struct Context<'a, S = ()> {
     pub(super) local: &'a mut Local,
@@ -78,15 +78,14 @@ pub struct Context<'a, S = ()> {
     state: PhantomData<fn(&mut S)>,
 }
 
-/// Where a frame came from, and the way back while it is in hand: what goes to that peer need not
-/// wait in a queue.
+/// The sender of the frame being handled, and the return path to it: frames to that peer bypass the queue.
 pub(super) struct Back<'a> {
     peer: PeerKey,
     path: ReturnPath<'a>,
 }
 
 impl<'a> Back<'a> {
-    /// No frame is in hand.
+    /// No frame is being handled.
     pub(super) const NONE: Back<'static> = Back { peer: PeerKey(0), path: ReturnPath::NONE };
 
     #[inline(always)]
@@ -98,7 +97,7 @@ impl<'a> Back<'a> {
 impl FrameSink for Back<'_> {
     #[inline(always)]
     fn send(&mut self, _peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        // Only messages of one packet go this way, and those are in one piece.
+        // Only messages of one packet use the return path, and their bytes are contiguous.
         body.is_empty() && self.path.push(head)
     }
 
@@ -108,7 +107,7 @@ impl FrameSink for Back<'_> {
     }
 }
 
-/// The way back for a call with a deadline, and when the call was made.
+/// The return path for a call with a deadline, and the time of the call.
 struct Timed<'a, 'b> {
     back: &'a mut Back<'b>,
     clock_ns: u64,
@@ -132,13 +131,13 @@ impl FrameSink for Timed<'_, '_> {
 }
 
 impl<'a, S> Context<'a, S> {
-    /// Outside of handlers and continuations of received frames.
+    /// Creates a context outside of handlers and continuations of received frames.
     #[inline(always)]
     pub(super) fn new(local: &'a mut Local) -> Self {
         Self::with_back(local, Back::NONE)
     }
 
-    /// While a frame is in hand.
+    /// Creates a context while a frame is handled.
     #[inline(always)]
     pub(super) fn with_back(local: &'a mut Local, back: Back<'a>) -> Self {
         Self { local, back, state: PhantomData }
@@ -154,13 +153,13 @@ impl<'a, S> Context<'a, S> {
     /// The same without the type of the state.
     #[inline(always)]
     pub(crate) fn untyped(&mut self) -> &mut Context<'a> {
-        // SAFETY: in C's order the fields of both types lie at the same places, as a `PhantomData` takes none.
+        // SAFETY: in C's order the fields of both types are at the same offsets, as a `PhantomData` has no size.
         unsafe { &mut *ptr::from_mut(self).cast() }
     }
 }
 
 impl<'a> Context<'a> {
-    /// The same with the type of the state: that of the endpoint, for what was registered or called with that type.
+    /// The same with the endpoint's type of state, for closures registered or called with it.
     #[inline(always)]
     pub(crate) fn typed<S>(&mut self) -> &mut Context<'a, S> {
         // SAFETY: as in `untyped`.
@@ -169,7 +168,7 @@ impl<'a> Context<'a> {
 }
 
 impl<'a, S: 'static> Context<'a, S> {
-    /// A buffer for up to `capacity` bytes. Its message is as long as that at first, and its bytes are left from an
+    /// Returns a buffer for up to `capacity` bytes. The message initially has this length, with bytes left from an
     /// earlier use: write them, or set the length.
     ///
     /// # Errors
@@ -179,7 +178,7 @@ impl<'a, S: 'static> Context<'a, S> {
         Ok(MsgBuf::from_pool(&self.local.pool, capacity)?)
     }
 
-    /// A buffer that holds `message`.
+    /// Returns a buffer that holds `message`.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
@@ -188,9 +187,9 @@ impl<'a, S: 'static> Context<'a, S> {
         Ok(MsgBuf::holding(&self.local.pool, message)?)
     }
 
-    /// Begins a call of `method`, on a session or by a client of this endpoint, which [`CallBuilder::then`] sends.
+    /// Begins a call of `method`, on a session or by a client of this endpoint; [`CallBuilder::then`] sends it.
     ///
-    /// The message may be a buffer, which goes out as it is, or bytes, which are copied into one.
+    /// The message may be a buffer, sent without a copy, or bytes, copied into a buffer.
     #[inline(always)]
     pub fn call<C: Callee, M: IntoMessage>(
         &mut self,
@@ -201,29 +200,29 @@ impl<'a, S: 'static> Context<'a, S> {
         CallBuilder::new(self, callee, method, request)
     }
 
-    /// The deadline that calls made here inherit: that of the request that is being handled, or for which
-    /// was called what has ended now.
+    /// Returns the deadline inherited by calls made now: the current request's, or in a continuation the deadline of
+    /// the ended call's request.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.local.core.inherited_ns()
     }
 
-    /// Time of this turn of the event loop, in nanoseconds of the transport's clock.
+    /// Returns the time of this turn of the event loop, in nanoseconds of the transport's clock.
     ///
-    /// It was read before the turn received anything, so it may be older than the frame in hand by as long as
-    /// the thread did not run in between: [`Context::clock_now_ns`] reads the clock at the call.
+    /// The clock was read before the turn received anything. If the thread did not run in between, the time is older
+    /// than the current frame by that pause: [`Context::clock_now_ns`] reads the clock at the call.
     pub fn now_ns(&self) -> u64 {
         self.local.now_ns
     }
 
-    /// The time at this moment, on the clock of [`Context::now_ns`]. Reading it takes some 10 to 20 ns.
+    /// Returns the current time, on the clock of [`Context::now_ns`]. Reading it takes some 10 to 20 ns.
     ///
-    /// For decisions that hold only *now*, such as whether a lease still stands: the time of the turn is that
-    /// of an earlier moment, and a thread that was stopped in between would decide as of then.
+    /// For decisions that hold only *now*, for example whether a lease is valid: the time of the turn is earlier, and a
+    /// thread stopped in between would decide as of then.
     pub fn clock_now_ns(&self) -> u64 {
         self.local.clock.now_ns()
     }
 
-    /// Calls on a client session that have not ended.
+    /// Returns the number of unfinished calls on a client session.
     pub fn pending_calls(&self, session: SessionId) -> usize {
         self.local.core.pending_calls(session)
     }
@@ -250,7 +249,7 @@ impl<'a, S: 'static> Context<'a, S> {
         let has_limits = timeout.is_some() || deadline_ns.is_some();
         let clock_ns = if has_limits { clock.now_ns() } else { *now_ns };
         let limits = limits(timeout, deadline_ns, clock_ns);
-        // What lies elsewhere cannot go the short way.
+        // Referenced messages cannot use the fast path.
         if limits == CallLimits::default() && !call.request.is_reference() {
             return core.call_at_once(*now_ns, session, call, &mut self.back);
         }
@@ -259,7 +258,7 @@ impl<'a, S: 'static> Context<'a, S> {
         core.call_with_at_once(*now_ns, session, call, limits, &mut back)
     }
 
-    /// Runs something whose calls inherit this deadline.
+    /// Runs a closure whose calls inherit `deadline_ns`.
     pub(super) fn under_deadline<R>(
         &mut self,
         deadline_ns: Option<u64>,
@@ -271,7 +270,7 @@ impl<'a, S: 'static> Context<'a, S> {
         result
     }
 
-    /// Answers a request with OK, at once if there is a way back.
+    /// Answers a request with OK, at once if there is a return path.
     #[inline(always)]
     pub(super) fn respond_at_once(&mut self, handle: RequestHandle, message: MsgBuf) {
         let responded = self.local.core.respond_at_once(handle, message, &mut self.back);
@@ -303,7 +302,7 @@ impl<'a, S: 'static> Context<'a, S> {
         self.local.core.respond_error(handle, Status::ResourceExhausted, text);
     }
 
-    /// Gives up messages of others that do not move, for an answer. False if there were none.
+    /// Gives up stalled messages of others, for an answer. Returns false if there were none.
     #[cold]
     pub(super) fn make_room_for_answer(&mut self, bytes: usize) -> bool {
         self.local.core.make_room_for_answer(bytes)
@@ -320,7 +319,7 @@ impl<'a, S: 'static> Context<'a, S> {
     }
 }
 
-/// A call that the core has not taken.
+/// A call rejected by the core.
 pub(super) type NotTaken = petrel_proto::CallRejected<MsgBuf, Continuation>;
 
 #[cfg(test)]
@@ -334,7 +333,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends these frames back at once, every other one as a call with a deadline goes, and notes which were taken.
+    /// Sends these frames back at once, every other frame as a call with a deadline, and records which were accepted.
     struct Echo<'a> {
         frames: &'a [[u8; 40]],
         taken: Vec<bool>,
@@ -368,7 +367,7 @@ mod tests {
 
     #[test]
     fn back__says_true_of_the_frames_that_arrive_and_of_no_other() {
-        // A ring that is full before all have gone.
+        // The ring fills before all have gone.
         let config =
             ShmConfig { ring_bytes: 64 << 10, max_frame_bytes: 2_048, ..Default::default() };
         let frames: Vec<[u8; 40]> = (0..2_000u16)
@@ -383,7 +382,7 @@ mod tests {
         let say = |by: &mut Shm, peer| {
             assert_eq!(by.tx_burst(&[TxFrame { peer, head: b"word", body: b"" }]), 0);
         };
-        // The first frame that goes to a ring finds out how much room there is.
+        // The first frame to a ring detects how much room there is.
         say(&mut far, to_near);
         assert_eq!(near.rx_burst(64, |_, _: &[u8]| {}), 1);
         say(&mut near, to_far);

@@ -1,9 +1,8 @@
-//! Ending without losing a call (`docs/wire-protocol.md` §8.5).
+//! Draining without losing a call (`docs/wire-protocol.md` §8.5).
 //!
-//! A server that drains asks its clients to leave, and goes on serving them until they have. Who
-//! counts what is under way is the client: it knows of requests that are still in a queue or on the
-//! network, of which a server has not heard. So a session is over when its client closes it, and no
-//! call is lost between the two.
+//! A draining server asks its clients to leave, and serves them until they have. The client decides when: it knows of
+//! requests still in a queue or on the network, unknown to the server. A session thus ends when the client closes it,
+//! and no call is lost in between.
 
 use std::time::Duration;
 
@@ -17,16 +16,16 @@ use crate::time::as_ns;
 
 pub(super) const DRAINING: &str = "the server is draining";
 
-/// Nanoseconds between looks whether a session's last call has ended: few enough to be no matter to
-/// somebody who waits for a process to end.
+/// Nanoseconds between checks whether a session's last call has ended: short for an operator who waits for a process to
+/// end.
 const LOOK_NS: u64 = 200_000;
 
-/// What an endpoint knows of draining, as server and as client.
+/// An endpoint's state of draining, as server and as client.
 #[derive(Debug, Default)]
 pub(super) struct Drain {
-    /// Whether this endpoint takes no sessions any more.
+    /// Whether this endpoint no longer accepts sessions.
     is_draining: bool,
-    /// Client sessions whose servers have asked for no further calls.
+    /// Client sessions whose servers drain.
     leaving: Vec<SessionId>,
 }
 
@@ -35,15 +34,15 @@ impl Drain {
         self.is_draining
     }
 
-    /// Client sessions whose servers have asked for no further calls.
+    /// Returns the number of client sessions whose servers drain.
     pub(super) fn leaving_count(&self) -> usize {
         self.leaving.len()
     }
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Begins to drain: asks all clients to make no further calls here, and takes no sessions any
-    /// more. What they have under way is served, while the event loop runs.
+    /// Begins to drain: asks all clients to make no further calls, and accepts no further sessions. Outstanding calls
+    /// are served while the event loop runs.
     pub fn begin_drain(&mut self) {
         self.drain.is_draining = true;
         self.set_health(Health::NotServing);
@@ -58,9 +57,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Drains: runs the event loop until all clients have left. After `limit` those that have not are
-    /// sent away: their sessions are closed with calls perhaps under way, which fail. Gives how many sessions those are, 0 when
-    /// all have left in time. Sessions in which this endpoint is the client stay.
+    /// Drains: runs the event loop until all clients have left. After `limit` the remaining clients are sent away:
+    /// their sessions are closed, and outstanding calls fail. Returns the number of those sessions, 0 when all have
+    /// left in time. Sessions with this endpoint as the client stay.
     ///
     /// ```no_run
     /// # fn serve(mut endpoint: petrel::Endpoint, stop: petrel::endpoint::Stop) {
@@ -85,7 +84,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         left.len()
     }
 
-    /// Sessions that others have to this endpoint.
+    /// Returns the number of other endpoints' sessions to this endpoint.
     pub fn sessions_served(&self) -> usize {
         let links = self.local.sessions.with_links();
         links.filter(|(id, _)| self.local.core.is_server(*id)).count()
@@ -99,18 +98,18 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         served
     }
 
-    /// The server of a session asks this client to leave.
+    /// Handles a server's request to leave the session.
     pub(super) fn on_draining(&mut self, index: u32, token: u32) {
         let Some(id) = self.local.core.find(index, token) else { return };
         self.local.core.begin_drain(id);
-        // The next session at this address may be another process's, whatever the link leads to.
+        // The next session at this address may be with another process, wherever the link leads.
         self.local.sessions.leave_link_of(id);
         self.local.hub.note_session(id, &SessionState::Draining);
         self.drain.leaving.push(id);
         self.attention.ask();
     }
 
-    /// Closes the sessions that are to be left and whose last call has ended.
+    /// Closes the sessions to be left whose last call has ended.
     pub(super) fn close_drained(&mut self, now_ns: u64) {
         if self.drain.leaving.is_empty() {
             return;

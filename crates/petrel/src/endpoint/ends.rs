@@ -1,8 +1,8 @@
-//! Why sessions end and calls fail, as numbers.
+//! Counters of the ends of sessions and of failed calls.
 
 use petrel_proto::{CallFailure, Execution};
 
-/// The way in which a session ended. The [`Reason`](crate::control::Reason) says it in words.
+/// How a session ended. The [`Reason`](crate::control::Reason) explains it in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionEnd {
@@ -14,13 +14,13 @@ pub enum SessionEnd {
     Drained,
     /// The link to the peer went down: its process ended, was restarted, hung, or cannot be reached.
     LinkLost,
-    /// It never opened: there was no link to be had.
+    /// It never opened: no link could be made.
     NotReached,
     /// It never opened: the peer refused it.
     Refused,
     /// Its request numbers are used up, or the server was silent for too many timeouts.
     Exhausted,
-    /// The peer accepted it with values that make no sense, or after it was closed here.
+    /// The peer accepted it with impossible values, or after the local end was closed.
     Invalid,
 }
 
@@ -36,7 +36,7 @@ impl SessionEnd {
         Self::Invalid,
     ];
 
-    /// The name of its counter, less `sessions_ended_`.
+    /// Returns the name of its counter, without `sessions_ended_`.
     pub fn name(self) -> &'static str {
         match self {
             Self::ClosedHere => "closed_here",
@@ -50,7 +50,7 @@ impl SessionEnd {
         }
     }
 
-    /// Whether sessions end so where nothing is wrong.
+    /// Returns true if sessions end this way in normal operation.
     pub fn is_expected(self) -> bool {
         matches!(self, Self::ClosedHere | Self::ClosedByPeer | Self::Drained)
     }
@@ -69,17 +69,17 @@ impl SessionEnd {
     }
 }
 
-/// How many sessions ended in each way, in both roles.
+/// The number of ended sessions by the kind of end, in both roles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionEnds([u64; SessionEnd::ALL.len()]);
 
 impl SessionEnds {
-    /// Sessions that ended in this way.
+    /// Returns the number of sessions with this kind of end.
     pub fn get(&self, end: SessionEnd) -> u64 {
         self.0[end as usize]
     }
 
-    /// Names and values, in order.
+    /// Returns names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = *self;
         SessionEnd::ALL.into_iter().map(move |end| (end.counter(), counts.get(end)))
@@ -90,23 +90,23 @@ impl SessionEnds {
     }
 }
 
-/// How many calls of this endpoint failed, by what is known of their execution. Together they are
-/// `calls_failed` of the protocol's counters.
+/// Failed calls of this endpoint, by the known state of their execution. Their sum is `calls_failed` of the protocol's
+/// counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallFailures {
     /// Nothing of the request was sent.
     pub not_sent: u64,
-    /// The server says that it did not execute it.
+    /// The server reported a refusal without execution.
     pub refused: u64,
-    /// It was sent, and the outcome is unknown.
+    /// The request was sent, and the outcome is unknown.
     pub may_have_executed: u64,
     /// The server answered with the failure.
     pub answered: u64,
 }
 
 impl CallFailures {
-    /// Names and values, in order.
+    /// Returns names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("calls_failed_not_sent", self.not_sent),
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
-    /// Who is told of a session's end need not look further if it was closed, or drained.
+    /// The end of a closed or drained session needs no investigation.
     #[test]
     fn is_expected__of_those_that_were_asked_for() {
         let expected = SessionEnd::ALL.into_iter().filter(|end| end.is_expected());

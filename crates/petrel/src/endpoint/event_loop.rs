@@ -1,4 +1,4 @@
-//! The event loop: what one turn does, and what happens between turns.
+//! The event loop: the steps of a turn, and the wait between turns.
 
 use std::time::Duration;
 
@@ -26,31 +26,31 @@ use crate::prefetch::prefetch;
 use crate::sync::{Arc, AtomicBool, Ordering, hint, thread};
 use crate::time::as_ns;
 
-/// Bursts that one turn sends at most, so that the way in gets its turn.
+/// Most bursts sent in one turn, to let the receive path run.
 const TX_BURSTS_PER_TURN: usize = 8;
 
-/// Bytes of large messages after which a turn sends: credits go back, and the sender goes on, while
-/// the next packets are copied. Half of what the default credits allow over shared memory; 64 and 128 KiB
-/// were as good.
+/// Bytes of large messages after which a turn sends: credits return, and the sender continues, while the next packets
+/// are copied. Half of the default credits over shared memory; 64 and 128 KiB were as good.
 const RX_BURST_BYTES: usize = 256 << 10;
 
-/// A longer frame is probably a packet of a large message: the smallest ones of those are.
+/// A longer frame is probably a packet of a large message, whose packets have at least this size.
 const SMALL_FRAME_BYTES: usize = 1024;
 
-/// Turns in a row with frames after which timers are handled all the same: a flood from one peer must
-/// not keep calls to another from failing.
+/// Consecutive turns with frames after which timers are still handled: a flood from one peer must not keep calls to
+/// another from failing.
 const FULL_TURNS_MAX: u8 = 128;
 
-/// Turns in a row that look at nothing but the clock and the way in, if there is nothing. Timers and the control plane wait for no longer than one frame takes.
+/// Idle iterations in a row that poll only the clock and the receive path. Timers and the control plane wait for no
+/// longer than one frame takes.
 ///
-/// A model checker of threads takes each look for a step; with as many, endpoints would hardly ever come to sleep there.
+/// A model checker of threads counts each poll as a step; with 16, endpoints would hardly ever sleep there.
 const IDLE_TURNS_MAX: u8 = if cfg!(shuttle) { 2 } else { 16 };
 
-/// Looks for frames that one reading of the clock is for: a reading takes ten times as long as a look at
-/// a ring, and what comes in meanwhile waits for its end. The time is that much older when they come.
+/// Polls for frames per reading of the clock: a reading takes ten times as long as polling a ring, and delays arriving
+/// frames. The time may be older by these polls when a frame arrives.
 const IDLE_LOOKS: u8 = if cfg!(shuttle) { 1 } else { 8 };
 
-/// Ends [`Endpoint::run`] from another thread or a signal's.
+/// Ends [`Endpoint::run`] from another thread or a signal handler.
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
@@ -66,16 +66,14 @@ impl Stop {
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// One turn of the event loop: takes what came in, runs handlers and continuations, sends what
-    /// there is to send, and handles timers and what the control plane has to say. Never blocks.
-    /// Tells whether there was anything to do.
+    /// Runs one turn of the event loop: receives frames, runs handlers and continuations, sends, and handles timers and
+    /// messages of the control plane. Never blocks. Returns true if there was any work.
     ///
-    /// Answers leave before anything else is looked at, and most turns that would find nothing look
-    /// at nothing but the way in: between two messages, what a turn does that is not for them is
-    /// latency.
+    /// Answers leave before any other work, and most turns without frames poll only the receive path. Between two
+    /// messages, other work of a turn is latency.
     pub fn run_once(&mut self) -> bool {
-        // Before the look, not after: it takes some 20 ns on a virtual machine, which pass here while
-        // there is nothing to do yet.
+        // Before the poll, not after: reading the clock takes some 20 ns on a virtual machine, which pass here without
+        // any work waiting.
         let now_ns = self.transport.now();
         self.local.now_ns = now_ns;
         if self.idle_turns < IDLE_TURNS_MAX && (0..IDLE_LOOKS).all(|_| self.is_idle()) {
@@ -84,7 +82,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
         self.idle_turns = 0;
         let received = self.receive(now_ns);
-        // After the frames, which end calls, and before what tasks do then is sent.
+        // After the frames, which end calls, and before sending the results of tasks.
         let is_due = now_ns >= self.attention.due_ns();
         if is_due {
             self.run_local(now_ns);
@@ -92,15 +90,15 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.core.release_paced(now_ns);
         let mut sent = self.local.core.has_transmit() && self.send(now_ns);
         if received > 0 && !sent {
-            // What the handlers sent at once.
+            // The answers that handlers sent at once.
             if received > 1 || !planted("endpoint_lone_answer_waits") {
                 self.transport.flush();
             }
             sent = true;
         }
         let controlled = self.handle_control();
-        // While frames come in more may be waiting, and what seems lost may be among it: a transport
-        // may stop before its budget, at the end of a publication or of a datagram.
+        // While frames arrive, more may be queued, including seemingly lost ones. A transport may stop before its
+        // budget, at the end of a publication or of a datagram.
         self.full_turns = if received == 0 { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
         if self.full_turns == 0 {
             self.local.core.handle_timeouts(now_ns);
@@ -108,7 +106,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let happened = self.local.core.has_events() && self.handle_events();
         sent |= self.local.core.has_transmit() && self.send(now_ns);
         if !sent {
-            // The transport may have kept what the kernel did not take the last time.
+            // The transport may hold frames that the kernel did not accept last time.
             self.transport.flush();
         }
         controlled || received > 0 || happened || sent || is_due
@@ -122,8 +120,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             && self.local.now_ns < self.attention.due_ns()
     }
 
-    /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or
-    /// sleeps, as its [`IdlePolicy`](super::IdlePolicy) says.
+    /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or sleeps, by its
+    /// [`IdlePolicy`](super::IdlePolicy).
     pub fn run(&mut self, stop: &Stop) {
         let _running = InLoop::enter();
         while !stop.asked.load(Ordering::Acquire) {
@@ -131,10 +129,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Runs the event loop until `done` says so; it is asked after every turn.
+    /// Runs the event loop until `done` returns true; it is called after every turn.
     ///
-    /// What another thread does wakes a sleeping endpoint only through a [`Stop`], a client or a
-    /// worker: a loop that another thread is to end runs with [`run`](Self::run).
+    /// Another thread wakes a sleeping endpoint only through a [`Stop`], a client or a worker: to end the loop from
+    /// another thread, use [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut(&mut S, &mut Context<'_, S>) -> bool) {
         let _running = InLoop::enter();
         self.refresh_clock();
@@ -143,8 +141,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Runs the event loop for about as long as this, or until `done` says so; tells whether it
-    /// did.
+    /// Runs the event loop for about this long, or until `done` returns true. Returns whether it did.
     pub fn run_for(
         &mut self,
         limit: Duration,
@@ -164,12 +161,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// A handle that ends [`Endpoint::run`].
+    /// Returns a handle that ends [`Endpoint::run`].
     pub fn stop_handle(&self) -> Stop {
         Stop { asked: Arc::default(), waker: self.transport.waker() }
     }
 
-    /// A turn, and what follows it if there was nothing to do.
+    /// Takes a turn, and waits if there was no work.
     pub(super) fn turn(&mut self) {
         self.turn_until(None);
     }
@@ -191,9 +188,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Sleeps, unless there is something to do first.
+    /// Sleeps, unless there is work first.
     fn sleep_until(&mut self, end_ns: Option<u64>) {
-        // Before a sleep comes a turn that has looked everywhere.
+        // Before a sleep comes a turn that has polled everything.
         let stays = self.idle_turns > 0 || self.local.core.has_transmit();
         if stays || !self.local.remote.may_sleep() {
             hint::spin_loop();
@@ -204,15 +201,15 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.remote.is_awake();
     }
 
-    /// When the event loop has to run next if nothing comes in: for who runs [`Endpoint::run_once`] and waits
-    /// in a way of their own. A time that has passed means at once; `None` that there is nothing to wait for.
+    /// Returns when the event loop has to run next without received frames, for callers of [`Endpoint::run_once`] that
+    /// wait by themselves. A past time means at once; `None` means no time.
     pub fn next_due_ns(&self) -> Option<u64> {
         let futures = Some(self.attention.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
         [self.local.core.next_timeout_ns(), futures].into_iter().flatten().min()
     }
 
-    /// On its own, as is `send`: in one function with the rest of a turn, both would keep half of
-    /// what they work with on the stack.
+    /// A separate function, like `send`: inlined into the rest of a turn, both would keep half of their variables on
+    /// the stack.
     #[inline(never)]
     fn receive(&mut self, now_ns: u64) -> usize {
         self.local.part_bytes = 0;
@@ -243,8 +240,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         transport.rx_burst_to(budget, dispatch)
     }
 
-    /// What happened apart from frames: calls that timed out or whose session ended, sessions
-    /// that are used up.
+    /// Handles events other than frames: timed out calls, ended sessions, and exhausted sessions.
     #[inline(never)]
     fn handle_events(&mut self) -> bool {
         let mut any = false;
@@ -297,10 +293,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 }
 
-/// The transport, as the core sends into it. `flush` must come before the core's next method.
+/// The transport as the core's output. `flush` must come before the core's next method.
 pub(super) struct Sink<'a, T> {
     pub(super) transport: &'a mut T,
-    /// One reading for all frames of the burst with a deadline, when the first of them comes.
+    /// A single reading for all frames of the burst with a deadline, taken at the first of them.
     clock_ns: Option<u64>,
 }
 
@@ -313,8 +309,7 @@ impl<'a, T> Sink<'a, T> {
 impl<T: Transport> FrameSink for Sink<'_, T> {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        // SAFETY: the core leaves the bytes as they are until its next method is called, and `send`
-        // flushes before that.
+        // SAFETY: the core does not change the bytes until its next method is called, and `send` flushes before that.
         unsafe { self.transport.push(PeerId(peer.0), head, body) }
     }
 
@@ -325,7 +320,7 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
     }
 }
 
-/// A received frame, and what it leads to.
+/// Handles received frames.
 pub(super) struct Dispatch<'a> {
     pub(super) local: &'a mut Local,
     pub(super) handlers: &'a mut Handlers,
@@ -363,7 +358,7 @@ impl FrameHandler for Dispatch<'_> {
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
 
-    /// A long frame is copied once, to its place in a message, if it is one of the two usual ones.
+    /// Copies a long frame once, to its place in a message, if it belongs to one of the two usual messages.
     #[inline(always)]
     fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: ReturnPath<'_>) {
         let Self { local, .. } = self;
@@ -380,7 +375,7 @@ impl FrameHandler for Dispatch<'_> {
     }
 }
 
-/// A long frame in shared memory that is not the next packet of a request.
+/// Handles a long frame in shared memory that is not the next packet of a request.
 #[inline(never)]
 fn dispatch_shared(
     dispatch: &mut Dispatch<'_>,
@@ -411,7 +406,7 @@ fn dispatch_shared(
     dispatch.handle(peer, frame.into_private(), path);
 }
 
-/// The payload of a frame that its peer can change.
+/// The payload of a frame under the control of its peer.
 struct Shared<'a>(SharedBytes<'a>);
 
 impl petrel_proto::buffer::Payload<MsgBuf> for Shared<'_> {
@@ -425,7 +420,7 @@ impl petrel_proto::buffer::Payload<MsgBuf> for Shared<'_> {
     }
 }
 
-/// The same with many sessions, or with handlers that want memory fetched for them.
+/// Handles received frames with many sessions, or with handlers that prefetch memory.
 struct DispatchAhead<'a> {
     dispatch: Dispatch<'a>,
     /// None with few sessions.
@@ -479,7 +474,7 @@ impl FrameHandler for DispatchAhead<'_> {
     }
 }
 
-/// A small request with a deadline, or else something unusual.
+/// Handles a small request with a deadline, or another unusual frame.
 #[inline(never)]
 fn dispatch_timed(
     local: &mut Local,
@@ -489,7 +484,7 @@ fn dispatch_timed(
     frame: &[u8],
     back: Back<'_>,
 ) {
-    // The turn's time is older by what the frames before this one took.
+    // The turn's time is older by the handling of earlier frames.
     local.core.set_time(local.clock.now_ns());
     let Some((request, deadline_ns)) = local.core.handle_timed_request(now_ns, peer, frame) else {
         return dispatch_other(local, handlers, now_ns, peer, frame, false);
@@ -500,7 +495,7 @@ fn dispatch_timed(
     });
 }
 
-/// All frames but those of small calls without loss; `is_marked` if the frame met congestion.
+/// Handles all frames outside the fast path; `is_marked` if the frame has an ECN mark.
 #[inline(never)]
 pub(super) fn dispatch_other(
     local: &mut Local,

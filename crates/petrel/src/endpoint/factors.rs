@@ -1,5 +1,5 @@
-//! The optimisations of the common case, each with a switch, so that what it is worth can be
-//! measured (eRPC §6.2, table 3). `petrel bench factors` does.
+//! The optimisations of the fast path, each with a switch, to measure their effect (eRPC §6.2, table 3) with `petrel
+//! bench factors`.
 
 use petrel_proto::PeerKey;
 use petrel_transport::clock::now_ns;
@@ -9,28 +9,26 @@ use super::context::{Back, Context, Local};
 use super::event_loop::{Dispatch, Sink, dispatch_other};
 use super::handler::{Handlers, Payload};
 
-/// Which optimisations of the common case are on. All are by default, and nothing but a measurement
-/// has a reason to switch one off. `protocol`, `host` and `sessions` of the configuration have
-/// further ones.
+/// Switches for optimisations of the fast path. All are on by default; only measurements have a reason to switch one
+/// off. `protocol`, `host` and `sessions` of the configuration have further ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Factors {
-    /// One reading of the clock for each turn of the event loop; else one for each frame, both
-    /// ways (eRPC §5.2.2).
+    /// Reads the clock once per turn of the event loop; else once per frame, both ways (eRPC §5.2.2).
     pub clock_once_per_turn: bool,
-    /// The buffer of a slot's former answer serves for the next one; else each answer gets one
-    /// from the pool (eRPC §4.3).
+    /// Reuses the buffer of a slot's former response for the next; else each response gets one from the pool (eRPC
+    /// §4.3).
     pub preallocated_responses: bool,
-    /// Handlers read requests of one packet in the receive buffer, which over shared memory is a private copy of
-    /// the frame; else each is copied to a message buffer before (eRPC §4.2.3).
+    /// Handlers read requests of one packet in the receive buffer, which over shared memory is a private copy of the
+    /// frame. Else each request is copied to a message buffer first (eRPC §4.2.3).
     pub zero_copy_requests: bool,
-    /// Answers and calls to the peer whose frame is in hand go into its ring while its session is at
-    /// hand; else they wait in a queue for the end of the burst. Over UDP they always do.
+    /// Sends responses and calls to the sender of the current frame straight into the sender's ring, while the session
+    /// is in the cache. Else, and over UDP always, they wait in a queue for the end of the burst.
     pub immediate_sends: bool,
-    /// Frames are handed to the medium in bursts; else one by one (eRPC §4.2).
+    /// Passes frames to the medium in bursts; else singly (eRPC §4.2).
     pub bursts: bool,
-    /// An endpoint that polls tells its peers over shared memory that it never sleeps; else they
-    /// issue a memory fence for each burst, to see whether they have to wake it.
+    /// A polling endpoint tells its peers over shared memory that it never sleeps; else they issue a memory fence per
+    /// burst, to check whether to wake it.
     pub fence_free: bool,
 }
 
@@ -47,7 +45,7 @@ impl Default for Factors {
     }
 }
 
-/// What to do with a received frame where some optimisation is off: the general way, with detours.
+/// Handles received frames with some optimisation off: on the general path, with detours.
 pub(super) struct SlowDispatch<'a> {
     pub(super) factors: Factors,
     pub(super) short_ways: bool,
@@ -77,7 +75,7 @@ impl FrameHandler for SlowDispatch<'_> {
             let spare = request.spare.filter(|_| factors.preallocated_responses);
             let payload = match factors.zero_copy_requests {
                 true => Payload::Borrowed(request.payload),
-                // Without memory the handler reads it where it is.
+                // Without memory the handler reads the request in place.
                 false => match Context::<()>::new(local).alloc_message(request.payload) {
                     Ok(copy) => Payload::Owned(copy),
                     Err(_) => Payload::Borrowed(request.payload),
@@ -91,7 +89,7 @@ impl FrameHandler for SlowDispatch<'_> {
     }
 }
 
-/// The way out where some optimisation is off.
+/// Sends frames with some optimisation off.
 pub(super) struct SlowSink<'a, T> {
     pub(super) factors: Factors,
     pub(super) to: Sink<'a, T>,

@@ -1,4 +1,4 @@
-//! Handlers: what runs when a request comes in.
+//! Handlers: the code that runs for a request.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,11 +16,10 @@ use crate::events;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
-/// A request that waits for its answer.
+/// A request to be answered.
 ///
-/// A handler consumes it: it answers at once by [`Request::reply`] or [`Request::fail`], or takes
-/// a [`Responder`] to answer later. Each of these gives the [`Handled`] that a handler must return,
-/// so that no request can be forgotten:
+/// A handler consumes it: it answers at once by [`Request::reply`] or [`Request::fail`], or takes a [`Responder`] to
+/// answer later. All of these return the [`Handled`] that a handler must return, and no request can be forgotten:
 ///
 /// ```compile_fail
 /// # use petrel::endpoint::Handled;
@@ -40,8 +39,8 @@ use crate::msgbuf::MsgBuf;
 /// }
 /// ```
 ///
-/// A request of one packet lies in a receive buffer of the endpoint's, which nobody else can change, and cannot
-/// be kept beyond the handler without a copy:
+/// A request of one packet lies in a private receive buffer of the endpoint, and cannot be kept beyond the handler
+/// without a copy:
 ///
 /// ```compile_fail
 /// # use petrel::endpoint::Handled;
@@ -54,11 +53,11 @@ use crate::msgbuf::MsgBuf;
 /// ```
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Lent: a request moves through memory, which this makes less.
+    /// Borrowed, to make requests smaller: they move through memory.
     pub(super) handle: &'a RequestHandle,
     pub(super) method: u16,
     pub(super) payload: Payload<'a>,
-    /// A buffer for the answer that needs no allocation, if it is large enough.
+    /// A buffer that saves an allocation if the response fits.
     pub(super) spare: Option<MsgBuf>,
 }
 
@@ -78,36 +77,36 @@ impl Payload<'_> {
     }
 }
 
-/// Proof that a request was answered, or that somebody holds its [`Responder`]: its message goes out
-/// when the handler returns it.
+/// Proof of an answer, or of the existence of a [`Responder`]: the response is sent when the handler returns this
+/// proof.
 #[derive(Debug)]
 #[must_use = "a handler returns it"]
 pub struct Handled(pub(super) Option<MsgBuf>);
 
 impl Request<'_> {
-    /// The message.
+    /// Returns the message.
     #[inline]
     pub fn data(&self) -> &[u8] {
         self.payload.data()
     }
 
-    /// The method that was called.
+    /// Returns the called method.
     pub fn method(&self) -> u16 {
         self.method
     }
 
-    /// The session on which the request came.
+    /// Returns the session of the request.
     pub fn session(&self) -> SessionId {
         self.handle.session
     }
 
-    /// When the request's deadline is over, if it has one, in nanoseconds of the endpoint's clock: that of
-    /// [`Context::now_ns`]. Calls that the handler makes end then, if not before.
+    /// Returns the request's deadline, if any, in nanoseconds of the endpoint's clock ([`Context::now_ns`]). Calls made
+    /// by the handler end no later.
     pub fn deadline_ns<S: 'static>(&self, cx: &Context<'_, S>) -> Option<u64> {
         cx.deadline_ns()
     }
 
-    /// What is left until the request's deadline, if it has one.
+    /// Returns the time left until the request's deadline, if any.
     pub fn time_left<S: 'static>(&self, cx: &Context<'_, S>) -> Option<Duration> {
         let clock = &cx.local.clock;
         let left_ns = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(clock.now_ns()));
@@ -123,8 +122,8 @@ impl Request<'_> {
         })
     }
 
-    /// Answers with a message of up to `capacity` bytes that `fill` writes: it gets the request
-    /// and the memory, and tells how many bytes count.
+    /// Answers with a message of up to `capacity` bytes written by `fill`, which gets the request and the memory, and
+    /// returns the message's length.
     #[inline(always)]
     pub fn reply_with<S: 'static>(
         self,
@@ -143,7 +142,7 @@ impl Request<'_> {
         reply_allocated(cx.untyped(), handle, payload.data(), capacity, fill)
     }
 
-    /// Answers with a buffer that the handler has filled.
+    /// Answers with a buffer filled by the handler.
     #[inline]
     pub fn reply_buffer<S>(self, _cx: &mut Context<'_, S>, message: MsgBuf) -> Handled {
         Handled(Some(message))
@@ -164,8 +163,8 @@ impl Request<'_> {
         Handled(None)
     }
 
-    /// Answers that the request was not executed and will not be, and why: the client may make the call
-    /// again, whatever it does ([`Execution::Refused`](crate::Execution::Refused)).
+    /// Answers that the request was not and will not be executed, and why: the client may repeat the call, whatever its
+    /// method ([`Execution::Refused`](crate::Execution::Refused)).
     pub fn refuse<S: 'static>(
         self,
         cx: &mut Context<'_, S>,
@@ -176,16 +175,15 @@ impl Request<'_> {
         Handled(None)
     }
 
-    /// Leaves the answer for later, also beyond the handler: for a handler that first makes calls
-    /// of its own. Read [`Request::data`] before, or take the message by [`Request::defer_message`].
+    /// Defers the answer, beyond the handler if needed: for a handler that first makes calls of its own. Read
+    /// [`Request::data`] before, or take the message by [`Request::defer_message`].
     pub fn defer<S: 'static>(self, cx: &mut Context<'_, S>) -> (Responder, Handled) {
         let dropped = Rc::clone(&cx.local.dropped);
         (Responder { handle: Some(*self.handle), dropped }, Handled(None))
     }
 
-    /// Leaves the answer for later and keeps the message: as it is if it came in several packets,
-    /// else as a copy. `None` when there is no memory for the copy; the request was answered with
-    /// RESOURCE_EXHAUSTED then.
+    /// Defers the answer and keeps the message: in place if it came in several packets, else as a copy. `None` without
+    /// memory for the copy; the request is then answered with RESOURCE_EXHAUSTED.
     pub fn defer_message<S: 'static>(
         self,
         cx: &mut Context<'_, S>,
@@ -209,8 +207,8 @@ impl Request<'_> {
     }
 }
 
-/// [`Request::reply_with`] where the slot has no buffer for it. Nothing of the request is lent as a whole: the compiler
-/// would copy it into memory of its own, whether this is called or not.
+/// [`Request::reply_with`] if the slot has no suitable buffer. Only parts of the request are borrowed: the compiler would
+/// copy the whole to memory, even without a call of this function.
 #[cold]
 #[inline(never)]
 fn reply_allocated(
@@ -242,7 +240,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// The request's name, until it is answered.
+    /// Returns the request's name, until it is answered.
     pub(super) fn handle(&self) -> Option<RequestHandle> {
         self.handle
     }
@@ -274,7 +272,7 @@ impl Responder {
         }
     }
 
-    /// Answers that the request was not executed and will not be, as [`Request::refuse`] does.
+    /// Answers that the request was not and will not be executed, like [`Request::refuse`].
     pub fn refuse<S: 'static>(
         mut self,
         cx: &mut Context<'_, S>,
@@ -295,7 +293,7 @@ impl Drop for Responder {
     }
 }
 
-/// Requests whose responder was dropped.
+/// Requests with a dropped responder.
 pub(super) struct Dropped {
     handles: RefCell<Vec<RequestHandle>>,
     attention: Attention,
@@ -322,12 +320,12 @@ impl fmt::Debug for Dropped {
     }
 }
 
-/// Room for a small answer, where memory is short: a handler that has run and cannot answer is of no use. It fits
-/// into one packet, so that it stays in the slot for the next answer.
+/// Size of a small response, reserved when memory is short: a handler must not run without memory to answer. It fits
+/// into one packet, and the buffer stays in the slot for the next response.
 const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 
-/// A handler, as it is kept. A trait of its own, as a closure in a box gets its arguments in a tuple, for which the
-/// request is copied once more.
+/// A stored handler. A boxed closure would get its arguments in a tuple, for which the request is copied once more;
+/// a method of a separate trait does not.
 pub(super) trait Handle {
     fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled;
 }
@@ -339,16 +337,16 @@ impl<F: FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled> Handle for F
     }
 }
 
-/// Says where in memory the handler of a request will look first.
+/// Returns the address that the handler of a request will access first.
 type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
 
-/// The handlers by method, and the state that they share.
+/// The handlers by method, and their shared state.
 pub(super) struct Handlers {
     pub(super) state: Box<dyn Any>,
     by_method: Vec<Option<Box<dyn Handle>>>,
-    /// By method too; empty where no method has one.
+    /// By method too; empty if no method has one.
     locators: Vec<Option<Locator>>,
-    /// Those that read in place.
+    /// Handlers that read in place.
     pub(super) in_place: InPlace,
     pub(super) healths: Healths,
 }
@@ -386,13 +384,13 @@ impl Handlers {
         self.locators[place] = Some(locator);
     }
 
-    /// Whether a handler wants memory fetched before it runs.
+    /// Returns true if any handler prefetches memory.
     #[inline(always)]
     pub(super) fn locates(&self) -> bool {
         !self.locators.is_empty()
     }
 
-    /// Where the handler of a request that is about to come in will look.
+    /// Returns the address that the handler of a coming request will access.
     #[inline]
     pub(super) fn locate(&self, method: u16, message: &[u8]) -> Option<*const u8> {
         let locator = self.locators.get(usize::from(method))?.as_ref()?;
@@ -419,7 +417,7 @@ impl Handlers {
         cx.local.core.refuse(handle, Status::Unimplemented, text);
     }
 
-    /// Runs the handler of a request, and sends its answer if it has one.
+    /// Runs the handler of a request, and sends the response, if the handler returns one.
     #[inline(always)]
     pub(super) fn run(
         &mut self,
@@ -441,7 +439,7 @@ impl Handlers {
         }
     }
 
-    /// Runs a handler where memory is short, if it can have room for a small answer; refuses the request if not.
+    /// Runs a handler when memory is short, if a small response can be allocated; refuses the request if not.
     #[cold]
     #[inline(never)]
     fn run_in_last_room(

@@ -1,7 +1,7 @@
-//! Whether an endpoint, or one of its methods, can serve: what load balancers and operators ask.
+//! Health queries of load balancers and operators: whether an endpoint, or a method, can serve.
 //!
-//! The endpoint answers itself, from its event loop: so an answer says more than a connection that
-//! stands, or a process that runs. Codes are those of `grpc.health.v1`.
+//! The endpoint answers from its event loop: a health response says more than an open connection, or a running process.
+//! The codes are those of `grpc.health.v1`.
 
 use std::collections::HashMap;
 
@@ -14,26 +14,26 @@ use super::handler::Payload;
 use crate::control::ControlPlane;
 use crate::error::Error;
 
-/// The method by which an endpoint's health is asked for; no handler can have it.
+/// The method of health queries; no handler can be registered for it.
 ///
-/// The request is empty, for the endpoint as a whole, or a method's number as a little-endian `u16`.
-/// The response is one byte, a [`Health`].
+/// The request is empty, for the endpoint as a whole, or a method's number as a little-endian `u16`. The response is
+/// one byte, a [`Health`].
 pub const HEALTH_METHOD: u16 = limits::ENDPOINT_METHOD;
 
-/// Whether something can serve.
+/// Whether an endpoint or method can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Health {
-    /// It can.
+    /// It can serve.
     Serving = 1,
-    /// It is there, and does not want requests: it starts up, drains, or misses something.
+    /// It exists, and wants no requests: during a start, a drain, or for lack of a resource.
     NotServing = 2,
     /// There is no such method.
     Unknown = 3,
 }
 
 impl Health {
-    /// The health of a code on the wire.
+    /// Returns the health with this code on the wire.
     pub fn from_code(code: u8) -> Option<Self> {
         match code {
             1 => Some(Health::Serving),
@@ -43,7 +43,7 @@ impl Health {
         }
     }
 
-    /// The health that a server's answer says.
+    /// Parses a server's response.
     pub(crate) fn from_answer(answer: &[u8]) -> Result<Self, Error> {
         let code = <[u8; 1]>::try_from(answer).ok();
         code.and_then(|[code]| Self::from_code(code))
@@ -51,7 +51,7 @@ impl Health {
     }
 }
 
-/// What was said about the endpoint's health.
+/// The health set by the application.
 #[derive(Debug, Default)]
 pub(super) struct Healths {
     endpoint: Option<Health>,
@@ -101,12 +101,12 @@ pub(super) fn answer(
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Says whether the endpoint can serve. Without a word it can; while it drains it cannot.
+    /// Sets whether the endpoint can serve: by default always, except while draining.
     pub fn set_health(&mut self, health: Health) {
         self.handlers.healths.endpoint = Some(health);
     }
 
-    /// Says whether a method can be served. Without a word it can if it has a handler.
+    /// Sets whether a method can be served: by default if there is a handler.
     pub fn set_method_health(&mut self, method: u16, health: Health) {
         self.handlers.healths.methods.insert(method, health);
     }

@@ -1,51 +1,51 @@
-//! What an endpoint does between turns that find no work: look again, let others run, or sleep.
+//! How an endpoint waits between turns without work: poll again, yield, or sleep.
 //!
-//! A message that is awaited comes within microseconds, and a sleep costs tens of them; so an endpoint looks for a
-//! while before it sleeps. Who looks has a CPU, and the thread that is to send the message may wait for that very
-//! CPU. So the endpoint yields between looks, and learns from the time that a yield takes:
+//! An awaited message arrives within microseconds, and a sleep costs tens of them: an endpoint therefore polls for a
+//! while before it sleeps. But polling occupies a CPU, for which the sender of the message may be waiting. The endpoint
+//! therefore yields between polls, and learns from the duration of a yield:
 //!
-//! | a yield took | then | so |
+//! | duration of a yield | meaning | consequence |
 //! | --- | --- | --- |
-//! | less than a switch of threads | no other thread wants the CPU | the next few microseconds belong to looks alone |
-//! | longer | others want it, and give it back | every look that finds nothing is followed by a yield |
-//! | as long as a slice of time | another thread computes | it sleeps: a thread that wakes is preferred, one that yields is not |
+//! | less than a switch of threads | no other thread wants the CPU | it only polls for the next few microseconds |
+//! | longer | others want it, and return it | a yield follows every poll without result |
+//! | as long as a time slice | another thread computes | it sleeps: the scheduler prefers a waking thread to a yielding one |
 
 use std::time::Duration;
 
 use super::IdlePolicy;
 use crate::time::as_ns;
 
-/// A yield that takes longer has switched threads. Measured on a virtual machine with Linux 6.18: 0.5 µs
-/// when no other thread wants the CPU (99.9 % below 0.9 µs), 2.5 µs for two threads that yield to each other.
+/// A longer yield has switched threads. Measured on a virtual machine with Linux 6.18: 0.5 µs when no other thread
+/// wants the CPU (99.9 % below 0.9 µs), 2.5 µs for two threads that yield to one another.
 const SWITCH_NS: u64 = 1_000;
 
-/// Between two yields while no other thread wants the CPU: a yield is then a tenth of the time, and a thread that
-/// wants the CPU from now on waits this long.
+/// The time between two yields while no other thread wants the CPU: yields then take a tenth of the time, and a new
+/// thread waits this long.
 const ALONE_NS: u64 = 5_000;
 
-/// A yield that takes longer met a thread that computes: Linux gives one 0.7 to 3 ms, and threads that wait for
-/// messages give the CPU back in less than a tenth of that.
+/// A longer yield met a computing thread: Linux runs one for 0.7 to 3 ms, while threads that wait for messages return
+/// the CPU in less than a tenth of that.
 const CROWDED_NS: u64 = 300_000;
 
-/// For how long the endpoint sleeps instead of yielding then: at first, and at most. Each further such yield
-/// doubles it, so that a second has one of them beside a thread that computes without end.
+/// How long the endpoint then sleeps instead of yielding: at first, and at most. Every further long yield doubles the
+/// time: beside a computing thread there is a long yield per second.
 const SLEEPY_NS_MIN: u64 = 10_000_000;
 const SLEEPY_NS_MAX: u64 = 1_000_000_000;
 
 const _: () = assert!(SWITCH_NS < ALONE_NS && ALONE_NS < CROWDED_NS && CROWDED_NS < SLEEPY_NS_MIN);
 
-/// What comes next.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// Look again at once.
+    /// Poll again at once.
     Look,
-    /// Look again when others have run.
+    /// Poll again after a yield.
     Yield,
-    /// Sleep until something comes.
+    /// Sleep until the next event.
     Sleep,
 }
 
-/// What an endpoint has seen of its CPU.
+/// The endpoint's observations of its CPU.
 #[derive(Debug)]
 pub(super) struct Idle {
     policy: IdlePolicy,
@@ -53,11 +53,11 @@ pub(super) struct Idle {
     busy_ns: u64,
     /// When the last yield ended.
     yielded_ns: u64,
-    /// Whether others wanted the CPU then.
+    /// Whether other threads wanted the CPU then.
     is_shared: bool,
     /// Until then it sleeps instead of yielding.
     sleepy_until_ns: u64,
-    /// For how long it does so the next time.
+    /// The length of the next such time.
     sleepy_ns: u64,
 }
 
@@ -73,12 +73,12 @@ impl Idle {
         }
     }
 
-    /// There was work in this turn.
+    /// Records that the turn had work.
     pub(super) fn note_work(&mut self, now_ns: u64) {
         self.busy_ns = now_ns;
     }
 
-    /// There was none.
+    /// Returns the next action after a turn without work.
     pub(super) fn next(&self, now_ns: u64) -> Rest {
         match self.policy {
             IdlePolicy::Poll => Rest::Look,
@@ -100,12 +100,12 @@ impl Idle {
         }
     }
 
-    /// Whether the time that a yield takes matters.
+    /// Returns true if the duration of a yield matters.
     pub(super) fn learns(&self) -> bool {
         matches!(self.policy, IdlePolicy::SpinThenBlock(_))
     }
 
-    /// The thread has yielded.
+    /// Records a yield of the thread.
     pub(super) fn note_yield(&mut self, begin_ns: u64, end_ns: u64) {
         let took_ns = end_ns.saturating_sub(begin_ns);
         self.yielded_ns = end_ns;
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(idle.next(now_ns + sleepy_ns), Rest::Yield);
             now_ns += sleepy_ns;
         }
-        // It has gone: the next one is a new case.
+        // The computing thread has gone: the next one starts anew.
         idle.note_yield(now_ns, now_ns + 2 * SWITCH_NS);
         idle.note_work(now_ns);
         assert_eq!(idle.next(now_ns), Rest::Yield);

@@ -1,16 +1,16 @@
-//! Tables by names that this process gives out.
+//! Tables keyed by names assigned in this process.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A table by sessions or links. Their names are numbers of this process's own, which nobody chooses so that they collide: a
-/// multiplication spreads them, at a tenth of the cost of the standard library's hash.
+/// A table by sessions or links. The keys are numbers assigned by this process, and no attacker can make them collide.
+/// A multiplication spreads them, at a tenth of the cost of the standard library's hash.
 pub(super) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 #[derive(Default)]
 pub(super) struct IdHasher(u64);
 
-/// An odd number whose bits are as good as drawn: the golden ratio's.
+/// An odd number whose bits look random: from the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for IdHasher {
@@ -30,7 +30,7 @@ impl Hasher for IdHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // The table takes its places from the low bits, and the product's best bits are the high ones.
+        // The table uses the low bits, and the product's best bits are the high ones.
         self.0 ^ (self.0 >> 32)
     }
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use crate::control::LinkId;
 
-    /// Numbers that are given out in turn, and used again with another generation, as sessions and links are.
+    /// Numbers assigned in turn, and reused with another generation, as for sessions and links.
     #[test]
     fn hash__spreads_names_over_the_places_of_a_table() {
         let hash = BuildHasherDefault::<IdHasher>::default();
@@ -54,7 +54,7 @@ mod tests {
             let places: HashSet<u64> = hashes.map(place).collect();
             places.len()
         };
-        // Random numbers would take 2 589 of 4 096 places.
+        // Random numbers would hit 2 589 of 4 096 places.
         let sessions = |index| hash.hash_one(SessionId { index, generation: 1 });
         assert!(places(&mut (0..4096).map(sessions)) > 2_400);
         let lives = |generation| hash.hash_one(SessionId { index: 7, generation });

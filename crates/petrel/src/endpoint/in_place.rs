@@ -1,4 +1,4 @@
-//! Requests that their handler reads where they lie, in memory to which the client can write.
+//! Requests read in place by a handler, in memory writable by the client.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,31 +12,30 @@ use super::handler::{Handled, Handlers, Payload, Request, Responder};
 use super::state::State;
 use crate::msgbuf::MsgBuf;
 
-/// A request whose message its handler reads in place: see
-/// [`Endpoint::on_in_place`](crate::Endpoint::on_in_place).
+/// A request whose handler reads the message in place: see [`Endpoint::on_in_place`](crate::Endpoint::on_in_place).
 ///
-/// Over shared memory a message of one frame lies in the ring, and its client may change it at any time. So
-/// there is no `&[u8]` of it: the handler copies what it needs out of [`InPlaceRequest::data`], and looks at the copy.
+/// Over shared memory a message of one frame lies in the ring, and the client may change it at any time. Hence there is
+/// no `&[u8]` of the message: the handler copies the needed bytes out of [`InPlaceRequest::data`], and uses the copy.
 #[derive(Debug)]
 pub struct InPlaceRequest<'a> {
-    /// Without its message if that is in `shared`.
+    /// Without the message if `shared` has it.
     request: Request<'a>,
     shared: Option<SharedBytes<'a>>,
 }
 
 impl InPlaceRequest<'_> {
-    /// The message.
+    /// Returns the message.
     #[inline]
     pub fn data(&self) -> SharedBytes<'_> {
         self.shared.unwrap_or_else(|| SharedBytes::from(self.request.data()))
     }
 
-    /// The method that was called.
+    /// Returns the called method.
     pub fn method(&self) -> u16 {
         self.request.method()
     }
 
-    /// The session on which the request came.
+    /// Returns the session of the request.
     pub fn session(&self) -> SessionId {
         self.request.session()
     }
@@ -108,7 +107,7 @@ impl InPlace {
             .is_some_and(|method| matches!(self.by_method.get(usize::from(method)), Some(Some(_))))
     }
 
-    /// The method has another handler now.
+    /// Removes the handler of a method that has got another.
     pub(super) fn forget(&mut self, method: u16) {
         if let Some(handler) = self.by_method.get_mut(usize::from(method)) {
             *handler = None;
@@ -123,8 +122,8 @@ impl fmt::Debug for InPlace {
 }
 
 impl Handlers {
-    /// Sets the handler of a method that reads in place, for requests of one frame over shared memory, and for all
-    /// others by `set`.
+    /// Sets the handler of a method: in place for requests of one frame over shared memory, and by `set` for all
+    /// others.
     pub(super) fn set_in_place(
         &mut self,
         method: u16,
@@ -146,7 +145,8 @@ impl Handlers {
         self.in_place.by_method[place] = Some(handler);
     }
 
-    /// Runs the handler of a request whose message is in shared memory, and sends its answer if it has one.
+    /// Runs the handler of a request with the message in shared memory, and sends the response, if the handler returns
+    /// one.
     pub(super) fn run_in_place(
         &mut self,
         cx: &mut Context<'_>,

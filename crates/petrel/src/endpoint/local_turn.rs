@@ -1,4 +1,4 @@
-//! What one turn of the event loop does for the futures of its thread.
+//! The part of an event loop's turn for the futures of its thread.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,25 +21,23 @@ use crate::control::{ControlPlane, EndpointId};
 use crate::error::Error;
 use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start};
 
-/// Times that tasks are polled in one turn, so that those which wake each other leave time for
-/// frames.
+/// Most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
 const ROUNDS_MAX: u32 = 8;
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// The endpoint as futures have it: to connect, spawn and sleep. It may be used at any time on
-    /// this thread, and what it is asked for is done while the event loop runs.
+    /// Returns a handle of the endpoint for futures: to connect, spawn and sleep. It may be used at any time on the
+    /// endpoint's thread; operations take place while the event loop runs.
     pub fn handle(&self) -> Handle<S> {
         Handle::new(Rc::clone(&self.local.hub))
     }
 
-    /// A session as futures have it.
+    /// Returns a handle of a session for futures.
     pub fn session(&self, id: SessionId) -> Session {
         let watched = self.local.hub.watch(id, || self.session_state(id));
         Session::new(Rc::clone(&self.local.hub), watched)
     }
 
-    /// Runs the event loop, with all that it does, until a future is ready. No other executor is
-    /// needed.
+    /// Runs the event loop, with all its work, until a future is ready. No other executor is needed.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
         let _running = InLoop::enter();
         let mut future = pin!(future);
@@ -60,7 +58,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Polls tasks, and does what they, other threads and handlers have asked for.
+    /// Polls tasks, and carries out the orders of tasks, other threads and handlers.
     #[inline(never)]
     pub(super) fn run_local(&mut self, now_ns: u64) {
         let hub = Rc::clone(&self.local.hub);
@@ -104,7 +102,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Sends the CANCELs that wait, and nothing else.
+    /// Sends only the pending CANCELs.
     pub(super) fn send_last(&mut self) {
         let hub = Rc::clone(&self.local.hub);
         while let Some((session, key)) = hub.next_cancel() {
@@ -119,7 +117,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// What it ends with interests nobody any more.
+    /// No caller wants the outcome.
     fn cancel_call(&mut self, session: SessionId, key: u64) {
         let _ended = self.local.cancel_fn(session, complete, key);
     }

@@ -1,5 +1,5 @@
-//! The endpoint: one thread's event loop, with its handlers, sessions and calls; and what handlers, continuations and calls
-//! are made of.
+//! The endpoint: one thread's event loop, with its handlers, sessions and calls; and the types used with handlers,
+//! continuations and calls.
 
 mod ahead;
 mod call;
@@ -85,12 +85,12 @@ use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
 use crate::sync::thread;
 
-/// One thread's part in RPCs: it makes calls and serves them, over sessions to other endpoints,
-/// from an event loop that the thread runs.
+/// The RPC endpoint of a thread: makes and serves calls, over sessions to other endpoints, in an event loop run by the
+/// thread.
 ///
-/// Nothing happens unless the loop is run, by [`Endpoint::run_once`], [`Endpoint::run`] or one of
-/// the methods that wait. An endpoint stays on the thread that made it: it is neither `Send` nor
-/// `Sync`, so the compiler refuses what eRPC checks by an assertion:
+/// Nothing happens unless the loop runs, by [`Endpoint::run_once`], [`Endpoint::run`] or one of the methods that wait.
+/// An endpoint stays on the thread of its creation: it is neither `Send` nor `Sync`. The compiler thus rejects
+/// violations that eRPC detects by an assertion:
 ///
 /// ```compile_fail
 /// # fn move_away(mut endpoint: petrel::Endpoint) {
@@ -98,9 +98,9 @@ use crate::sync::thread;
 /// # }
 /// ```
 ///
-/// `S` is the state of the application, which the endpoint owns and lends to each handler and continuation, so that they
-/// share it without locks and cells; a method of the state can be a handler. `T` is the transport, UDP and shared memory by
-/// default, and `C` the control plane, the [`Nexus`](crate::Nexus) by default. A simulator puts its own in both places.
+/// `S` is the state of the application, which the endpoint owns and lends to each handler and continuation. They share
+/// the state without locks and cells, and a method of the state can be a handler. `T` is the transport, UDP and shared
+/// memory by default, and `C` the control plane, the [`Nexus`](crate::Nexus) by default. A simulator replaces both.
 ///
 /// ```
 /// # use petrel::endpoint::{EndpointConfig, Handled};
@@ -132,30 +132,28 @@ pub struct Endpoint<S: 'static = (), T: Transport = Host, C: ControlPlane<T::Lin
     local: Local,
     handlers: Handlers,
     drain: Drain,
-    /// Groups that this endpoint is a member of.
+    /// Groups with the endpoint as a member.
     joined: Vec<Joined>,
     ahead: Ahead,
     idle: Idle,
-    /// What is switched off, and whether the core takes its short ways; `None` where all is on.
+    /// The optimisations, and whether the core uses fast paths; `None` if all are on.
     factors: Option<(Factors, bool)>,
-    /// Frames that the next turn receives at most.
+    /// Most frames received in the next turn.
     rx_budget: usize,
-    /// Turns in a row that found nothing on the way in and looked no further.
+    /// Consecutive turns that received nothing and polled nothing else.
     idle_turns: u8,
-    /// Turns in a row that received frames.
+    /// Consecutive turns that received frames.
     full_turns: u8,
-    /// Raised for what [`Endpoint::run_once`] is to look at: dropped responders, and what other
-    /// threads have posted.
+    /// Raised for other work of [`Endpoint::run_once`]: dropped responders, and messages of other threads.
     attention: Attention,
     /// An endpoint stays on its thread. The state is among the handlers.
     not_send: PhantomData<*mut S>,
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<S, T, C> {
-    /// The servers of calls that were given up hear of it, as far as the medium takes the frames now:
-    /// nothing waits, and nothing is repeated.
+    /// Notifies the servers of cancelled calls, if the medium accepts the frames now: without waiting or repetition.
     fn drop(&mut self) {
-        // A panic may have left anything behind, and the end of the sessions tells the servers, too.
+        // A panic may have left any state behind, and the end of the sessions notifies the servers, too.
         if !thread::panicking() {
             self.send_last();
         }
@@ -163,7 +161,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<S, T,
 }
 
 impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<(), T, C> {
-    /// [`Endpoint::with_state`], without one.
+    /// Creates an endpoint without a state; see [`Endpoint::with_state`].
     ///
     /// # Errors
     /// The rule that the configuration breaks.
@@ -173,8 +171,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<(), T, C> {
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// An endpoint over a transport and a control plane, with a state. Most people want
-    /// [`Nexus::endpoint_with`](crate::Nexus::endpoint_with), which brings both.
+    /// Creates an endpoint over a transport and a control plane, with a state. Most applications use
+    /// [`Nexus::endpoint_with`](crate::Nexus::endpoint_with), which supplies transport and control plane.
     ///
     /// # Errors
     /// The rule that the configuration breaks.
@@ -236,9 +234,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         })
     }
 
-    /// Sets the handler of a method, in place of a former one. It runs in the event loop, so it
-    /// should take microseconds at most; one that needs longer, or the answers of other calls,
-    /// takes a [`Responder`] and answers later.
+    /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
+    /// microseconds at most. A handler that needs longer, or the results of other calls, takes a [`Responder`] and
+    /// answers later.
     ///
     /// # Panics
     /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
@@ -254,7 +252,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.set_handler(method, handler);
     }
 
-    /// The same for a handler of the library's own, which leaves the state alone.
+    /// Sets a handler of the library itself, which does not use the state.
     pub(crate) fn set_handler(
         &mut self,
         method: u16,
@@ -264,9 +262,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.handlers.set(method, Box::new(handler));
     }
 
-    /// Sets the handler of a method that reads requests where they lie. It pays for large requests over shared memory
-    /// with large frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. What it
-    /// gets is memory to which the client can write, as the type says.
+    /// Sets the handler of a method that reads requests in place. It pays for large requests over shared memory with
+    /// large frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. The client can write
+    /// to the handler's memory, as the type says.
     ///
     /// # Panics
     /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
@@ -283,44 +281,43 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.handlers.set_in_place(method, handler);
     }
 
-    /// Has the memory fetched that the handler of a method will read first, while other requests are
-    /// served. For handlers that look up something in a table that is larger than the caches: each
-    /// request waits for its own line of memory otherwise, and here those of a burst come together.
+    /// Prefetches the memory that the handler of a method will read first, while other requests are served. For
+    /// handlers that look up an entry in a table larger than the caches. Otherwise every request waits for a cache
+    /// line; here the lines of a burst arrive together.
     ///
-    /// `locate` gets a small request's message before its handler runs, mostly a burst of them one after
-    /// another, and says at which address the handler will look; one cache line from there is
-    /// fetched. It has to be quick, and to take any bytes: the message comes from the network and nobody
-    /// has looked at it yet, and its handler may never run. The address is not read from, so it may be
-    /// any, null where there is nothing to fetch.
+    /// `locate` gets a small request's message before the handler runs, mostly for a whole burst, and returns the
+    /// address that the handler will access. A cache line there is fetched. The function has to be quick, and to accept
+    /// any bytes: the message comes from the network unchecked, and the handler may never run. The address is not read
+    /// from, and may be any, null for none.
     ///
-    /// What it gains and costs: PERFORMANCE.md, section "The ordered index".
+    /// Gain and cost: PERFORMANCE.md, section "The ordered index".
     pub fn fetch_ahead(&mut self, method: u16, locate: impl Fn(&[u8]) -> *const u8 + 'static) {
         self.handlers.set_locator(method, Box::new(locate));
     }
 
-    /// The state.
+    /// Returns the state.
     pub fn state(&self) -> &S {
         self.handlers.state.downcast_ref().expect("the endpoint has its state when no task runs")
     }
 
-    /// The state, to change it.
+    /// Returns the state, to change it.
     pub fn state_mut(&mut self) -> &mut S {
         self.handlers.state.downcast_mut().expect("the endpoint has its state when no task runs")
     }
 
-    /// Ends the endpoint, and gives its state back.
+    /// Ends the endpoint, and returns its state.
     pub fn into_state(mut self) -> S {
         let state = mem::replace(&mut self.handlers.state, Box::new(()));
         *state.downcast().expect("the endpoint has its state when no task runs")
     }
 
-    /// The endpoint as handlers see it.
+    /// Returns the endpoint as handlers see it.
     pub fn context(&mut self) -> Context<'_, S> {
         self.refresh_clock();
         Context::new(&mut self.local)
     }
 
-    /// Runs something with the state, and the endpoint as handlers see it.
+    /// Runs a closure with the state, and the endpoint as handlers see it.
     pub fn with<R>(&mut self, run: impl FnOnce(&mut S, &mut Context<'_, S>) -> R) -> R {
         self.refresh_clock();
         self.with_in_turn(run)
@@ -333,12 +330,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         run(state, &mut Context::new(&mut self.local))
     }
 
-    /// Since the last turn any time may have passed, and deadlines count from now.
+    /// Any time may have passed since the last turn, and deadlines count from now.
     pub(super) fn refresh_clock(&mut self) {
         self.local.now_ns = self.transport.now();
     }
 
-    /// A buffer for up to `capacity` bytes. Its message is as long as that at first, and its bytes are left from an
+    /// Returns a buffer for up to `capacity` bytes. The message initially has this length, with bytes left from an
     /// earlier use: write them, or set the length.
     ///
     /// # Errors
@@ -348,7 +345,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         Ok(MsgBuf::from_pool(&self.local.pool, capacity)?)
     }
 
-    /// A buffer that holds `message`.
+    /// Returns a buffer that holds `message`.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
@@ -356,8 +353,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         Ok(MsgBuf::holding(&self.local.pool, message)?)
     }
 
-    /// Begins a call of `method`, on a session or by a client of this endpoint, to be sent by [`CallBuilder::then`], or sent and waited for by
-    /// [`CallBuilder::wait`].
+    /// Begins a call of `method`, on a session or by a client of this endpoint, to be sent by [`CallBuilder::then`], or
+    /// sent and waited for by [`CallBuilder::wait`].
     #[inline(always)]
     pub fn call<A: Callee, M: IntoMessage>(
         &mut self,
@@ -368,30 +365,29 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         CallBuilder::new(self, callee, method, request)
     }
 
-    /// The transport.
+    /// Returns the transport.
     pub fn transport(&self) -> &T {
         &self.transport
     }
 
-    /// The control plane.
+    /// Returns the control plane.
     pub fn control(&self) -> &C {
         &self.control
     }
 
-    /// Buffers that are lent out: to the application, to calls on the way, and as answers that
-    /// may have to be sent again.
+    /// Returns the buffers in use: by the application, by outstanding calls, and as responses kept for retransmission.
     pub fn buffers_in_use(&self) -> InUse {
         self.local.pool.in_use()
     }
 
-    /// The protocol core, for tests and checkers: credits, round trips, what was agreed.
+    /// Returns the protocol core, for tests and checkers: credits, round trips, agreed values.
     pub fn core(&self) -> &Core<MsgBuf, Continuation> {
         &self.local.core
     }
 }
 
-/// An endpoint stays on its thread: this does not compile if it is `Send` or `Sync`, because the
-/// trait is then implemented twice and `_` means neither.
+/// An endpoint stays on its thread: the function does not compile for a `Send` or `Sync` endpoint, because the trait is
+/// then implemented twice and `_` is ambiguous.
 const _: fn() = || {
     trait NotSend<A> {
         fn check() {}

@@ -1,5 +1,5 @@
-//! Multicast: groups that this endpoint sends to, and groups that it is a member of
-//! (`docs/wire-protocol.md` §12.2).
+//! Multicast: groups as destinations of the endpoint, and groups with the endpoint as a member (`docs/wire-protocol.md`
+//! §12.2).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -21,47 +21,47 @@ use crate::error::{Error, SetupError};
 use crate::group::{Group, GroupCall};
 use crate::msgbuf::MsgBuf;
 
-/// Groups that one endpoint sends to by multicast: each is an address that its network has to carry.
+/// Groups to which an endpoint sends by multicast: the network has to carry an address for each.
 const GROUPS_MAX: usize = 64;
 
-/// Members who have to hear it for multicast to be used: for one, it is the same packets and an announcement.
+/// The least number of receiving members for multicast: a single member costs the same packets plus an announcement.
 const HEARERS_MIN: usize = 2;
 
-/// Where a group's multicast goes.
+/// The destination of a group's multicast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MulticastConfig {
-    /// A multicast address, best of the source-specific range 232.0.0.0/8 or of the administratively scoped
-    /// 239.0.0.0/8, with a port. Groups may share one; members get the datagrams of all of them then.
+    /// A multicast address, preferably of the source-specific range 232.0.0.0/8 or of the administratively scoped
+    /// 239.0.0.0/8, with a port. Groups may share an address; members then get the datagrams of all of them.
     pub address: SocketAddr,
-    /// Networks that the datagrams may go through: 1 stays on the own one.
+    /// Networks that the datagrams may traverse: 1 stays on the local network.
     pub hops: u32,
-    /// Shorter messages than these many packets are sent to each member alone; at least 2.
+    /// Shorter messages, in packets, are sent by unicast; at least 2.
     ///
-    /// For the processors of client and three members together both ways cost the same at 16 packets (18 us), and
+    /// In processor time of client and three members together, both ways cost the same at 16 packets (18 us), and
     /// multicast 183 us in place of 231 us at 128; with ten members 726 in place of 1 121 us (`group_cost` in the
-    /// examples, on a machine with other work). Short messages lose: an announcement for each member costs more
-    /// than sending the packets again, of which the kernel takes many in one call. But a link gains from two packets on:
-    /// at 10 Gbit/s, eight packets for three members in one take 19 us less of its time. By default 8.
+    /// examples, on a machine with other work). Short messages lose: an announcement for each member costs more than
+    /// sending the packets again, which the kernel accepts in batches. But a link gains from two packets on: at 10
+    /// Gbit/s, sending eight packets once for three members saves 19 us of its time. By default 8.
     pub packets_min: u32,
 }
 
 impl MulticastConfig {
-    /// To this address, on the own network.
+    /// Returns a configuration for this address, on the local network.
     pub const fn new(address: SocketAddr) -> Self {
         Self { address, hops: 1, packets_min: 8 }
     }
 }
 
-/// Whether a member of a group hears its multicast.
+/// Whether a member of a group receives its multicast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hearing {
-    /// It does, as far as it says.
+    /// It does, by its own answer.
     Joined,
-    /// It was asked, and has not answered: its process may not know of groups.
+    /// It was asked, and has not answered: the process may not support groups.
     Asked,
     /// It does not.
     Refused(Reason),
-    /// It was not asked: it is not reached over UDP, with packets as large as the others'.
+    /// It was not asked: it is not reached over UDP, with packets as large as for other members.
     Apart,
 }
 
@@ -79,12 +79,12 @@ struct Sender {
     packet_bytes: u32,
     packets_min: u32,
     next_sequence: u64,
-    /// Members that were asked, with their links: in the order of asking, in which they are told of the end too.
+    /// Members asked to join, with their links: in the order of asking, in which they are also notified of the end.
     asked: BTreeMap<u32, (SessionId, LinkId)>,
     answers: HashMap<SessionId, Result<(), Reason>>,
 }
 
-/// A group that this endpoint is a member of.
+/// A group with the endpoint as a member.
 pub(super) struct Joined {
     link: LinkId,
     group: u32,
@@ -93,7 +93,7 @@ pub(super) struct Joined {
     address: SocketAddr,
 }
 
-/// A message of which a part of the members hears the packets.
+/// A message whose packets some members receive by multicast.
 pub(crate) struct Broadcast {
     frames: GroupFrames,
     message: MsgBuf,
@@ -101,7 +101,7 @@ pub(crate) struct Broadcast {
 }
 
 impl Broadcast {
-    /// Whether this member hears it.
+    /// Returns true if this member receives it.
     pub(crate) fn reaches(&self, session: SessionId) -> bool {
         self.hearers.contains(&session)
     }
@@ -120,7 +120,7 @@ impl Broadcast {
         let Local { core, now_ns, clock, keyed, .. } = &mut *cx.local;
         let number = keyed.add(move |state, cx, mut reply| {
             reply.release_request();
-            // Nothing waits for a flush when a call ends.
+            // All sent frames are flushed when a call ends.
             cx.local.core.release_sent();
             continuation(state, cx, reply);
         });
@@ -133,7 +133,7 @@ impl Broadcast {
 }
 
 impl Context<'_> {
-    /// How a message to a group goes by multicast, if enough members can hear it now.
+    /// Prepares a message to a group for multicast, if enough members can receive it now.
     pub(crate) fn prepare_broadcast(
         &mut self,
         number: u32,
@@ -153,7 +153,7 @@ impl Context<'_> {
         if hearers.len() < HEARERS_MIN {
             return None;
         }
-        // Without memory it goes without multicast.
+        // Without memory it is sent by unicast.
         let message = message.to_reference(&self.local.pool).ok()?;
         let announcement = Announcement { group: number, sequence: sender.next_sequence };
         sender.next_sequence += 1;
@@ -162,20 +162,20 @@ impl Context<'_> {
         Some(Broadcast { frames, message, hearers })
     }
 
-    /// Sends the packets, behind the announcements.
+    /// Sends the packets, after the announcements.
     pub(crate) fn send_broadcast(&mut self, broadcast: Broadcast) {
         self.local.core.send_to_group(broadcast.frames, broadcast.message);
     }
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Has messages to a group go by multicast where that is of use: longer ones than one packet, to members
-    /// that hear them. The members are asked now; who does not answer, or refuses, or turns out not to be
-    /// reached, is sent to alone, as everybody is without this.
+    /// Sends messages to a group by multicast where useful: messages longer than a packet, to receiving members. The
+    /// members are asked now. A member that does not answer, or refuses, or proves unreachable, gets unicast, as
+    /// without this call.
     ///
     /// # Errors
-    /// No member is reached over UDP, the endpoint sends to too many groups, or its transport cannot send to the address:
-    /// the group is as it was, and is called member by member.
+    /// No member is reached over UDP, the endpoint sends to too many groups, or its transport cannot send to the
+    /// address. The group is then unchanged, and is called by unicast.
     pub fn start_multicast(
         &mut self,
         group: &Group,
@@ -217,7 +217,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         Ok(())
     }
 
-    /// The link of an open session over a network, its peer and the session's packets.
+    /// Returns the link of an open session over a network, its peer and the session's packet size.
     fn networked(&self, id: SessionId) -> Option<(SessionId, LinkId, PeerId, u32)> {
         let agreed = self.local.core.agreed(id)?;
         let peer = PeerId(agreed.peer.0);
@@ -251,7 +251,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Ends what [`Endpoint::start_multicast`] began: the group is called member by member.
+    /// Ends multicast to a group: it is called by unicast again.
     pub fn stop_multicast(&mut self, group: &Group) {
         let Some(number) = group.multicast() else { return };
         group.set_multicast(None);
@@ -262,7 +262,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.transport.remove_peer(sender.peer);
     }
 
-    /// Who of a group hears its multicast; empty if it has none.
+    /// Returns which members of a group receive multicast; empty if the group has none.
     pub fn multicast_members(&self, group: &Group) -> Vec<(SessionId, Hearing)> {
         let number = group.multicast();
         let sender = number.and_then(|number| self.local.groups.by_number.get(&number));
@@ -270,7 +270,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         group.members().iter().map(|&id| (id, sender.hearing(id))).collect()
     }
 
-    /// A member's answer.
+    /// Handles a member's answer.
     pub(super) fn on_group_answered(
         &mut self,
         link: LinkId,
@@ -287,7 +287,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// A client would send requests by multicast.
+    /// Handles a client's offer to send requests by multicast.
     pub(super) fn on_group_offered(&mut self, link: LinkId, join: &GroupJoin) {
         let answer = self.join_group(link, join);
         self.control.post(ToNexus::AnswerGroup { link, request: join.request, answer });
@@ -323,12 +323,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         Ok(())
     }
 
-    /// A client does not send to a group any more.
+    /// Handles the end of a client's multicast to a group.
     pub(super) fn leave_group(&mut self, link: LinkId, group: u32) {
         self.leave(|joined| joined.link == link && joined.group == group);
     }
 
-    /// A session has ended, and what it heard with it.
+    /// Leaves the groups of a session that has ended.
     pub(super) fn leave_groups_of(&mut self, session: SessionId) {
         if !self.joined.is_empty() {
             self.leave(|joined| joined.session == session);
@@ -348,7 +348,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 }
 
 impl Groups {
-    /// Those that this endpoint sends to.
+    /// Returns the number of groups to which the endpoint sends.
     pub(super) fn len(&self) -> usize {
         self.by_number.len()
     }

@@ -8,16 +8,16 @@ use crate::error::SetupError;
 use crate::nexus::{Attach, Nexus, ShmAttach, UdpAttach};
 
 impl Nexus {
-    /// An endpoint of this process, for the thread that asks. Clones of the nexus may be taken to
-    /// other threads, to make endpoints there.
+    /// Creates an endpoint of the process, for the calling thread. Clones of the nexus can be moved to other threads,
+    /// to create endpoints there.
     ///
     /// # Errors
-    /// A setting breaks a rule, the transports could not start, or the nexus did not take the endpoint.
+    /// A setting breaks a rule, the transports could not start, or the nexus refused the endpoint.
     pub fn endpoint(&self, config: EndpointConfig) -> Result<Endpoint, SetupError> {
         self.endpoint_with(config, ())
     }
 
-    /// The same with a state of the application, which the endpoint lends to handlers and continuations.
+    /// Creates an endpoint with a state of the application, which the endpoint lends to handlers and continuations.
     ///
     /// # Errors
     /// As [`Nexus::endpoint`].
@@ -32,7 +32,7 @@ impl Nexus {
         }
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
-        // Peers then save the fence with which they look whether they have to wake somebody.
+        // Saves peers the fence for the check whether to wake the endpoint.
         host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield)
             && config.factors.fence_free;
         let transport = Host::new(host.clone()).map_err(SetupError::of_transport)?;

@@ -1,4 +1,4 @@
-//! What can be said about a single call.
+//! Options of a single call.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::client::balance::hash_of;
 use crate::time::as_ns;
 use crate::workers::WorkerRequest;
 
-/// What can be said about a single call. The default says nothing: then
-/// [`petrel_proto::Config::call_timeout_ns`] ends a call that nothing else has ended, after 60 s.
+/// Options of a single call, by default none: then [`petrel_proto::Config::call_timeout_ns`] ends a call without any
+/// other end, after 60 s.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +32,7 @@ pub struct CallOptions {
 }
 
 impl CallOptions {
-    /// Nothing is said.
+    /// Returns empty options.
     pub const fn new() -> Self {
         Self {
             timeout: None,
@@ -45,62 +45,62 @@ impl CallOptions {
         }
     }
 
-    /// The call ends with DEADLINE_EXCEEDED when it has taken this long, and its server knows.
+    /// Ends the call with DEADLINE_EXCEEDED after `timeout`; the server learns the deadline too.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// The same with a time on the endpoint's clock, that of [`Context::now_ns`](crate::Context::now_ns).
-    /// With both, the earlier one holds.
+    /// Sets the end as a time on the endpoint's clock ([`Context::now_ns`](crate::Context::now_ns)). With both, the
+    /// earlier one holds.
     #[must_use]
     pub const fn deadline_ns(mut self, at_ns: u64) -> Self {
         self.deadline_ns = Some(at_ns);
         self
     }
 
-    /// The call ends with the deadline of a request, if that has one: for calls that are made for it
-    /// elsewhere than in its handler.
+    /// Ends the call no later than the deadline of a request, if any: for calls made for the request outside its
+    /// handler.
     #[must_use]
     pub fn within(self, request: &WorkerRequest) -> Self {
         self.no_later_than(request.deadline_ns())
     }
 
-    /// Bytes of the buffer for the response, for calls that are futures. A longer response gets a
-    /// larger buffer when it comes; to know before costs less.
+    /// Sets the size of the buffer for the response, for calls that are futures. A longer response gets a larger buffer
+    /// when it arrives; the right size from the start costs less.
     #[must_use]
     pub const fn response_bytes(mut self, bytes: usize) -> Self {
         self.response_bytes = Some(bytes);
         self
     }
 
-    /// To execute the call twice does no harm: a [`Client`](crate::Client) may try it again where it
-    /// is not known whether it was executed.
+    /// Declares that executing the call twice does no harm: a [`Client`](crate::Client) may retry it even if an attempt
+    /// may have been executed.
     #[must_use]
     pub const fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// A [`Client`](crate::Client) makes a second attempt, at another server if there is one, when
-    /// the first has not answered after this time; the first answer counts. About the time in which 95
-    /// of 100 calls are answered is a good choice. The call has to be [`idempotent`](Self::idempotent).
+    /// Makes a [`Client`](crate::Client) start a second attempt, at another server if there is one, when the first has
+    /// not answered after this time; the first response counts. A good choice is the time within which 95 of 100 calls
+    /// are answered. The call has to be [`idempotent`](Self::idempotent).
     #[must_use]
     pub const fn hedge_after(mut self, time: Duration) -> Self {
         self.hedge_after = Some(time);
         self
     }
 
-    /// A [`Client`](crate::Client) none of whose servers can be reached does not fail the call, but
-    /// waits for one until the call's time is over.
+    /// Makes a [`Client`](crate::Client) without a reachable server wait for one until the call's timeout, instead of
+    /// failing the call.
     #[must_use]
     pub const fn wait_for_ready(mut self) -> Self {
         self.wait_for_ready = true;
         self
     }
 
-    /// The call of a [`Client`](crate::Client) goes to the server that is the one for this key: see
+    /// Sends the call of a [`Client`](crate::Client) to the server that the key maps to: see
     /// [`Call::key`](crate::client::Call::key).
     #[must_use]
     pub fn key(mut self, key: &[u8]) -> Self {
@@ -108,19 +108,19 @@ impl CallOptions {
         self
     }
 
-    /// Whether any of this is about more than one session.
+    /// Returns true if an option concerns more than one session.
     #[inline(always)]
     pub(crate) fn needs_servers(&self) -> bool {
         self.hedge_after.is_some() || self.wait_for_ready || self.key.is_some()
     }
 
-    /// Whether any of this says when a call is over.
+    /// Returns true if an option limits the call's time.
     pub(crate) fn has_limits(&self) -> bool {
         self.timeout.is_some() || self.deadline_ns.is_some()
     }
 
-    /// The options of a call that begins now and may be made, or attempted again, later: how long it may take becomes
-    /// a time, by a clock that is read only if there is something to reckon.
+    /// Returns the options of a call that begins now and may be made, or retried, later. The timeout becomes an
+    /// absolute time, by a clock that is read only if needed.
     #[inline]
     pub(crate) fn begun(mut self, clock_ns: impl FnOnce() -> u64) -> Self {
         if self.timeout.is_some() {
@@ -130,7 +130,7 @@ impl CallOptions {
         self
     }
 
-    /// The options of a call that something else ends at this time.
+    /// Returns the options of a call that ends no later than `at_ns`.
     #[inline]
     pub(crate) fn no_later_than(mut self, at_ns: Option<u64>) -> Self {
         if let Some(at_ns) = at_ns {
@@ -139,13 +139,13 @@ impl CallOptions {
         self
     }
 
-    /// When a call that is made now is over, if any of this says so.
+    /// Returns the end of a call that is made now, if limited.
     pub(crate) fn limits(self, now_ns: u64) -> CallLimits {
         limits(self.timeout, self.deadline_ns, now_ns)
     }
 }
 
-/// When a call that is made now is over: at the earlier of both times.
+/// Returns the end of a call that is made now: the earlier of both times.
 #[inline]
 pub(super) fn limits(
     timeout: Option<Duration>,

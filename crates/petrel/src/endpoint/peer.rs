@@ -9,17 +9,17 @@ use super::context::Context;
 use super::handler::{Request, Responder};
 use crate::control::PeerName;
 
-/// The caller of a handler, or the server of a session, as far as this side knows it.
+/// The caller of a handler, or the server of a session, as known to this side.
 ///
-/// Over UDP none of these fields is proven: any process that can send from an address can be the peer. Over shared memory the
+/// Over UDP the fields are unproven: any process that can send from an address can be the peer. Over shared memory the
 /// kernel vouches for the process and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// The address of the control connection, and the endpoint of the peer's process. The port of a client is one that its system
-    /// chose.
+    /// The address of the control connection, and the endpoint of the peer's process. The port of a client was chosen
+    /// by its system.
     pub name: PeerName,
-    /// Names the life of the peer's process: another one at the same address has another.
+    /// Identifies the incarnation of the peer's process: another process at the same address has another number.
     pub incarnation: u64,
     /// Whether frames go through a network; else through shared memory.
     pub is_networked: bool,
@@ -38,7 +38,7 @@ impl fmt::Display for Peer {
 }
 
 impl Request<'_> {
-    /// Who called. `None` if the session has ended meanwhile.
+    /// Returns the caller's identity. `None` if the session has ended meanwhile.
     pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
         cx.local.sessions.peer_of(self.handle.session).map(Arc::as_ref)
     }
@@ -50,7 +50,7 @@ impl Request<'_> {
 }
 
 impl Responder {
-    /// Who called. `None` if the session has ended meanwhile.
+    /// Returns the caller's identity. `None` if the session has ended meanwhile.
     pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
         cx.local.sessions.peer_of(self.handle()?.session).map(Arc::as_ref)
     }

@@ -1,5 +1,4 @@
-//! The endpoint's side of what other threads do with it: it makes their calls and sends their
-//! answers.
+//! The endpoint's interface to other threads: makes their calls and sends their answers.
 
 use std::collections::HashMap;
 
@@ -23,20 +22,20 @@ use crate::post::{Answer, Post, Refuse, StartCall};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 use crate::workers::{WorkerRequest, Workers};
 
-/// What an endpoint has for other threads. Little, until one is concerned.
+/// State shared with other threads; mostly allocated on first use.
 pub(super) struct Remote {
     attention: Attention,
     waker: Waker,
     client_calls_max: usize,
     postbox: Option<Postbox>,
     running: Running,
-    /// Of all calls of the endpoint: here they take no room among what each call uses.
+    /// Failures of all calls of the endpoint, kept here, away from the state that every call uses.
     pub(super) failures: CallFailures,
-    /// Memory of requests and answers, which goes around.
+    /// Memory of requests and answers, for reuse.
     spare: SpareBytes,
 }
 
-/// Made when the first other thread is concerned.
+/// Created on the first use by another thread.
 struct Postbox {
     inbox: Inbox<Post>,
     clients: Arc<ClientShared>,
@@ -69,13 +68,13 @@ impl Remote {
         })
     }
 
-    /// Whether these clients are this endpoint's.
+    /// Returns true if `clients` belong to the endpoint.
     #[inline]
     pub(super) fn is_of(&self, clients: &Arc<ClientShared>) -> bool {
         self.postbox.as_ref().is_some_and(|postbox| Arc::ptr_eq(&postbox.clients, clients))
     }
 
-    /// The calls of client handles, as numbers.
+    /// Returns the counters of client calls.
     pub(super) fn client_calls(&self, (made, not_made): (u64, u64)) -> ClientCalls {
         let places = self.postbox.as_ref().map(|postbox| &postbox.clients.places);
         ClientCalls {
@@ -86,19 +85,19 @@ impl Remote {
         }
     }
 
-    /// Says that the endpoint is about to sleep; false if it must not.
+    /// Records that the endpoint is about to sleep. Returns false if it must not.
     pub(super) fn may_sleep(&self) -> bool {
         self.postbox.as_ref().is_none_or(|postbox| postbox.inbox.may_sleep())
     }
 
-    /// Nobody waits any more for the answer to a request: whoever has it may know.
+    /// Sets the cancellation flag of a request whose caller no longer waits.
     pub(super) fn cancel(&mut self, handle: RequestHandle) {
         if let Some(cancelled) = self.running.flags.remove(&handle) {
             cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Says that the endpoint is awake.
+    /// Records that the endpoint is awake.
     pub(super) fn is_awake(&self) {
         if let Some(postbox) = &self.postbox {
             postbox.inbox.is_awake();
@@ -108,14 +107,15 @@ impl Remote {
 
 impl Drop for Postbox {
     fn drop(&mut self) {
-        // Those who wait for a place are told. The inbox and the calls end what they hold.
+        // Wakes the callers that wait for a place. The inbox and the calls end their own contents.
         self.clients.places.close();
     }
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// A client of a service at one or several servers, for any thread, whose sessions are this endpoint's. It begins to
-    /// connect when the event loop runs. On this thread its calls may have continuations, too:
+    /// Returns a client of a service on one or several servers, for any thread, with sessions of this endpoint. The
+    /// client begins to connect when the event loop runs. On the endpoint's thread its calls may have continuations,
+    /// too:
     ///
     /// ```
     /// # use petrel::client::ClientConfig;
@@ -153,13 +153,13 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.client(targets.into_iter().map(Into::into).collect(), config)
     }
 
-    /// What clients of this endpoint need of it.
+    /// Returns the state for clients of this endpoint.
     pub(crate) fn client_shared(&mut self) -> Arc<ClientShared> {
         Arc::clone(&self.local.remote.postbox().clients)
     }
 
-    /// Sets the handler of a method, in place of a former one, as one that threads of a pool run:
-    /// for what takes longer than some microseconds, or waits.
+    /// Sets a handler that runs on a worker pool, replacing a former one: for handlers that wait or take longer than
+    /// some microseconds.
     ///
     /// When the pool's queue is full the request is answered with RESOURCE_EXHAUSTED at once.
     pub fn on_worker(
@@ -180,7 +180,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         });
     }
 
-    /// What other threads have posted; tells whether there was something.
+    /// Handles the messages of other threads. Returns true if there were any.
     pub(super) fn handle_posts(&mut self) {
         let Some(postbox) = &mut self.local.remote.postbox else { return };
         let mut posts = postbox.inbox.take();
@@ -211,7 +211,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 }
 
 impl Local {
-    /// A client whose sessions are this endpoint's.
+    /// Creates a client with sessions of this endpoint.
     pub(crate) fn client(&mut self, targets: Vec<Target>, config: ClientConfig) -> Client {
         assert!(!targets.is_empty(), "a client has a target");
         let clients = Arc::clone(&self.remote.postbox().clients);
@@ -220,7 +220,7 @@ impl Local {
         client
     }
 
-    /// Makes a call at once if it is one of these clients and these are the endpoint's.
+    /// Makes a call at once if `clients` belong to this endpoint.
     pub(crate) fn start_own(&mut self, clients: &Arc<ClientShared>, start: &mut Option<StartCall>) {
         if self.remote.is_of(clients)
             && let Some(start) = start.take()
@@ -244,10 +244,10 @@ fn start_call(cx: &mut Context<'_>, start: StartCall) {
 }
 
 impl Request<'_> {
-    /// The request with bytes of its own, for whatever thread or task will answer it.
+    /// Copies the request, for any thread or task to answer.
     ///
-    /// Nothing limits the requests that are on their way to an answer but the sessions' slots: a bounded channel, or a
-    /// semaphore, is for the handler to use. For threads of a pool there is [`Endpoint::on_worker`].
+    /// Only the sessions' slots limit the number of detached requests: a handler should use a bounded channel, or a
+    /// semaphore. For threads of a pool there is [`Endpoint::on_worker`].
     pub fn detach<S: 'static>(self, cx: &mut Context<'_, S>) -> (WorkerRequest, Handled) {
         let Request { handle: &handle, method, payload, .. } = self;
         let deadline_ns = cx.deadline_ns();
@@ -282,14 +282,14 @@ fn refuse(local: &mut Local, handle: RequestHandle, status: Status, text: &'stat
     local.core.refuse(handle, status, text);
 }
 
-/// Requests that other threads have, with the flags that tell them if nobody waits any more.
+/// Requests owned by other threads, with their cancellation flags.
 #[derive(Default)]
 struct Running {
     flags: HashMap<RequestHandle, Arc<AtomicBool>>,
     spare: Vec<Arc<AtomicBool>>,
 }
 
-/// Flags that are kept to be used again.
+/// Most flags kept for reuse.
 const SPARE_FLAGS_MAX: usize = 256;
 
 impl Running {
@@ -299,9 +299,9 @@ impl Running {
         flag
     }
 
-    /// The request is answered; `flag` comes back with the answer.
+    /// Removes an answered request; `flag` comes back with the answer.
     fn remove(&mut self, handle: RequestHandle, flag: Arc<AtomicBool>) {
-        // One that was cancelled is not here any more, and its flag is used up.
+        // A cancelled request is gone already, and its flag is not reused.
         if self.flags.remove(&handle).is_some() && self.spare.len() < SPARE_FLAGS_MAX {
             self.spare.push(flag);
         }
@@ -310,7 +310,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // With the endpoint nobody waits any more.
+        // After the endpoint's end no caller waits.
         self.flags.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
     }
 }
@@ -348,7 +348,7 @@ mod tests {
         assert!(running.flags.is_empty());
     }
 
-    /// Whoever has the request of a flag that is set may look at it for as long as it likes.
+    /// The owner of a cancelled request may read its flag for any length of time.
     #[test]
     fn running__does_not_use_the_flag_of_a_cancelled_request_again() {
         let mut remote = Remote::new(Attention::new(), Waker::new().expect("a waker"), 1);

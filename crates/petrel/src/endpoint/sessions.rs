@@ -1,5 +1,5 @@
-//! Sessions as the endpoint sees them: opening, accepting and ending them, with the control
-//! plane's help (`docs/wire-protocol.md` §8.4 to §8.6).
+//! The endpoint's sessions: opening, accepting and ending them, with the control plane (`docs/wire-protocol.md` §8.4 to
+//! §8.6).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,23 +23,23 @@ use crate::error::Error;
 use crate::events;
 use crate::nexus::shrink;
 
-/// Control messages handled in one turn, so that a storm of connects leaves time for calls.
+/// Control messages handled in one turn: a storm of connects leaves time for calls.
 const CONTROL_PER_TURN: usize = 16;
 
-/// Ended sessions whose reason is remembered.
+/// Ended sessions whose reason is kept.
 const ENDED_MAX: usize = 1024;
 
-/// How a session is doing.
+/// The state of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionState {
     /// The peer has not answered yet. Calls wait.
     Opening,
-    /// Calls go out.
+    /// Calls are sent.
     Open,
-    /// The server is about to end: calls that were made go on, further ones are not taken, and the
-    /// session closes itself after the last.
+    /// The server is about to end: outstanding calls continue, further ones are rejected, and the session closes after
+    /// the last.
     Draining,
-    /// It is over; the reason, if it was not too long ago.
+    /// It has ended; with the reason, if recent.
     Ended(Option<Reason>),
 }
 
@@ -49,16 +49,15 @@ struct Link {
     peer: Arc<Peer>,
     /// The shortest round trip of the control connection, in nanoseconds.
     path_rtt_ns: Option<u32>,
-    /// In order: when the link ends, its sessions do so in an order that a simulation can repeat.
+    /// Ordered, for a simulation to repeat the order of ends when the link ends.
     sessions: BTreeSet<SessionId>,
-    /// Whether it gets no further sessions, and is closed with its last one: its server drains.
+    /// Whether it gets no further sessions, and is closed with the last: its server drains.
     is_left: bool,
 }
 
-/// A link that this endpoint asked for: one for each remote endpoint, whatever the number of
-/// sessions.
+/// A link requested by the endpoint: one per remote endpoint, whatever the number of sessions.
 enum Outgoing {
-    /// Asked for; these sessions wait for it.
+    /// Requested; these sessions wait for it.
     Opening {
         request: u64,
         waiting: Vec<SessionId>,
@@ -68,34 +67,34 @@ enum Outgoing {
 
 type Remote = (SocketAddr, EndpointId);
 
-/// A session on its way to be open.
+/// A session being opened.
 struct Opening {
     first_request: u64,
-    /// Whether a link that it was proposed on has ended. One may have been there already, to a process that
-    /// was gone when the session was asked for, unknown to this side: that says nothing of the process
-    /// that is there now. The next link is asked for after the session, so that its end does.
+    /// Whether a link on which it was proposed has ended. The first link may have led to a process already gone when
+    /// the session was requested, unnoticed locally. The end of the link then says nothing about the current process.
+    /// The next link is requested after the session, and its end counts.
     is_second_try: bool,
 }
 
-/// A session that is over.
+/// An ended session.
 struct Ended {
     id: SessionId,
     end: SessionEnd,
     reason: Reason,
 }
 
-/// What the endpoint knows of its links and sessions, apart from the protocol core.
+/// The endpoint's links and sessions, apart from the protocol core.
 pub(super) struct Sessions {
     config: SessionConfig,
     transports: AllowedTransports,
     links: IdMap<LinkId, Link>,
     outgoing: HashMap<Remote, Outgoing>,
-    /// Link of every session that was proposed or is open.
+    /// Link of every proposed or open session.
     link_of: IdMap<SessionId, LinkId>,
-    /// Sessions proposed to the peer, by the proposal's number. One that is closed here meanwhile
-    /// stays, so that an acceptance can be taken back.
+    /// Sessions proposed to the peer, by the proposal's number. A session closed here meanwhile stays, to let an
+    /// acceptance be revoked.
     proposed: HashMap<u32, (SessionId, LinkId)>,
-    /// Sessions of which this endpoint is the client and that are not open yet.
+    /// Client sessions that are not open yet.
     openings: HashMap<SessionId, Opening>,
     ended: VecDeque<Ended>,
     ends: SessionEnds,
@@ -118,12 +117,12 @@ impl Sessions {
         }
     }
 
-    /// The link of a session that was proposed or is open.
+    /// Returns the link of a proposed or open session.
     pub(super) fn link_of(&self, id: SessionId) -> Option<LinkId> {
         self.link_of.get(&id).copied()
     }
 
-    /// The peer of a session that was proposed or is open.
+    /// Returns the peer of a proposed or open session.
     pub(super) fn peer_of(&self, id: SessionId) -> Option<&Arc<Peer>> {
         Some(&self.links.get(self.link_of.get(&id)?)?.peer)
     }
@@ -132,7 +131,7 @@ impl Sessions {
         self.config.accept_multicast
     }
 
-    /// How many sessions are being opened, are on a link, and how many links are being opened.
+    /// Returns the numbers of sessions being opened, of sessions on a link, and of links being opened.
     pub(super) fn census(&self) -> (usize, usize, usize) {
         let opening = self.proposed.len() + self.openings.len();
         let is_dialled = |outgoing: &&Outgoing| matches!(outgoing, Outgoing::Opening { .. });
@@ -157,7 +156,7 @@ impl Sessions {
         self.ended.iter().rev().find(|ended| ended.id == id)
     }
 
-    /// What a call that was not taken is told: of a session that has ended, why it did.
+    /// Returns the text for a rejected call: for an ended session, the reason of its end.
     pub(super) fn explain(&self, id: SessionId, error: &CallError) -> String {
         match self.end_of(id).filter(|_| matches!(error, CallError::SessionClosed)) {
             Some(ended) => format!("{error}; it ended because: {}", ended.reason.message),
@@ -165,12 +164,12 @@ impl Sessions {
         }
     }
 
-    /// How many sessions ended in each way.
+    /// Returns how many sessions ended in each way.
     pub(super) fn ends(&self) -> SessionEnds {
         self.ends
     }
 
-    /// Has no further sessions opened over the link of this one.
+    /// Stops opening further sessions over the link of session `id`.
     pub(super) fn leave_link_of(&mut self, id: SessionId) {
         let Some(link) = self.link_of(id) else { return };
         if self.take_up(link).is_some()
@@ -180,7 +179,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session that has ended; gives the link that it was on.
+    /// Removes an ended session, and returns its link.
     fn forget(&mut self, id: SessionId) -> Option<LinkId> {
         self.openings.remove(&id);
         let link = self.link_of.remove(&id)?;
@@ -195,8 +194,8 @@ impl Sessions {
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Opens a session to endpoint 0 of the process whose control address is `remote`.
     ///
-    /// Returns at once: the session opens while the event loop runs, and calls made on it until
-    /// then wait. If it cannot be opened they fail, and [`Endpoint::session_state`] tells why.
+    /// Returns at once: the session opens while the event loop runs, and calls wait until then. If the session cannot
+    /// be opened, they fail, and [`Endpoint::session_state`] returns the reason.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED when the endpoint has no room for another session.
@@ -204,8 +203,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.connect_to(remote, EndpointId(0))
     }
 
-    /// Opens a session to an endpoint of the process whose control address is `remote`; see
-    /// [`Endpoint::connect`].
+    /// Opens a session to an endpoint of the process whose control address is `remote`; see [`Endpoint::connect`].
     ///
     /// # Errors
     /// As [`Endpoint::connect`].
@@ -215,7 +213,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         endpoint: EndpointId,
     ) -> Result<SessionId, Error> {
         let token = self.control.random() as u32;
-        // A multiple of any number of slots, so that the server may lower theirs.
+        // A multiple of any number of slots: the server may lower theirs.
         let random = self.control.random() % FIRST_REQUEST_END;
         let first = random - random % u64::from(SLOTS_MAX);
         let id = self.local.core.open(token, first)?;
@@ -228,7 +226,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Opens a session and runs the event loop until it is open.
     ///
     /// # Errors
-    /// The status and the words with which the session ended, in bounded time.
+    /// The status and text with which the session ended, in bounded time.
     pub fn connect_wait(&mut self, remote: SocketAddr) -> Result<SessionId, Error> {
         self.connect_wait_to(remote, EndpointId(0))
     }
@@ -236,7 +234,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Opens a session to an endpoint and runs the event loop until it is open.
     ///
     /// # Errors
-    /// The status and the words with which the session ended, in bounded time.
+    /// The status and text with which the session ended, in bounded time.
     pub fn connect_wait_to(
         &mut self,
         remote: SocketAddr,
@@ -256,7 +254,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// How a session is doing.
+    /// Returns the state of a session.
     pub fn session_state(&self, id: SessionId) -> SessionState {
         if self.local.core.is_draining(id) {
             return SessionState::Draining;
@@ -270,29 +268,29 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         SessionState::Ended(self.local.sessions.end_of(id).map(|ended| ended.reason.clone()))
     }
 
-    /// The process at the other end of an open session.
+    /// Returns the process at the other end of an open session.
     pub fn session_peer(&self, id: SessionId) -> Option<&Peer> {
         self.local.sessions.peer_of(id).map(Arc::as_ref)
     }
 
-    /// The transport's name of the peer of an open session.
+    /// Returns the transport's name of the peer of an open session.
     pub fn session_peer_id(&self, id: SessionId) -> Option<PeerId> {
         Some(self.local.sessions.links.get(self.local.sessions.link_of.get(&id)?)?.id)
     }
 
-    /// Closes a session, in either role. Calls that are pending on it end with CANCELLED.
+    /// Closes a session, in either role. Its pending calls end with CANCELLED.
     pub fn close(&mut self, id: SessionId) {
         let text = "the session was closed here";
         self.end_session(id, SessionEnd::ClosedHere, Status::Cancelled, text);
     }
 
-    /// How and why a session ended, in either role; `None` while it is there, or if it ended long ago:
-    /// the last 1 024 are remembered.
+    /// Returns how and why a session ended, in either role; `None` for an existing session, or after a long time: the
+    /// last 1 024 ends are kept.
     pub fn session_end(&self, id: SessionId) -> Option<(SessionEnd, &Reason)> {
         self.local.sessions.end_of(id).map(|ended| (ended.end, &ended.reason))
     }
 
-    /// Ends a session and tells the peer.
+    /// Ends a session and notifies the peer.
     pub(super) fn end_session(
         &mut self,
         id: SessionId,
@@ -330,7 +328,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.sessions.remember_end(ended);
     }
 
-    /// The peer of a session that is about to end.
+    /// Returns the peer of a session that is about to end.
     fn peer_name_of(&self, id: SessionId) -> Option<PeerName> {
         self.session_peer(id).map(|peer| peer.name)
     }
@@ -357,7 +355,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Closes a link that gets no further sessions, if it has none left.
+    /// Closes a link without sessions that gets no further ones.
     fn close_if_left(&self, link: Option<LinkId>) {
         let entry = link.and_then(|link| self.local.sessions.links.get(&link));
         if let (Some(link), Some(entry)) = (link, entry)
@@ -370,7 +368,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// The control plane keeps account of the sessions that peers have here.
+    /// Reports the end to the control plane, which counts the sessions of peers here.
     fn tell_ended(&self, link: Option<LinkId>, closed: &Closed) {
         // The end of a link ends its sessions for the control plane, too.
         let link = link.filter(|link| self.local.sessions.links.contains_key(link));
@@ -403,7 +401,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         });
     }
 
-    /// Takes what the control plane has to say.
+    /// Handles messages of the control plane.
     #[inline]
     pub(super) fn handle_control(&mut self) -> bool {
         let mut any = false;
@@ -494,7 +492,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Sessions that are not established yet hear of it then.
+    /// Sessions that are not established yet get the path when they are.
     fn on_path_measured(&mut self, link: LinkId, rtt_ns: u32) {
         let Some(entry) = self.local.sessions.links.get_mut(&link) else { return };
         if !self.transport.is_networked(entry.id) {
@@ -591,7 +589,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             }
             Err(error) => error,
         };
-        // Closed here meanwhile, or impossible values: the peer has a session that nobody uses.
+        // Closed here meanwhile, or impossible values: the peer has a session without a client.
         let reason = Reason::new(Status::Internal, error.to_string());
         self.drop_session(id, SessionEnd::Invalid, reason);
         self.control.post(ToNexus::CloseSession {
@@ -603,7 +601,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         });
     }
 
-    /// Takes the frames of a session that is open now, under whatever name they come.
+    /// Accepts the frames of a newly open session, under any name they come with.
     fn hear(&mut self, id: SessionId, peer: PeerId) {
         let source = self.transport.source_of(peer);
         if source != peer {
@@ -623,7 +621,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// Takes a session as its server, or says why not.
+    /// Accepts a session as its server, or returns why not.
     fn accept(&mut self, link: LinkId, open: &SessionOpen) -> Result<SessionAccept, Reason> {
         let config = self.local.sessions.config;
         if self.drain.is_draining() {
@@ -680,7 +678,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 }
 
 impl Sessions {
-    /// Takes an outgoing link that was being opened, by the request that asked for it.
+    /// Removes an outgoing link being opened, by its request.
     fn take_opening(&mut self, wanted: u64) -> Option<(Remote, Vec<SessionId>)> {
         let is_wanted = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Opening { request, .. } if *request == wanted);
         let remote = *self.outgoing.iter().find(|(_, outgoing)| is_wanted(outgoing))?.0;
@@ -690,7 +688,7 @@ impl Sessions {
         }
     }
 
-    /// Takes an outgoing link that was up; gives where it led.
+    /// Removes an outgoing link that was up, and returns the remote endpoint.
     fn take_up(&mut self, link: LinkId) -> Option<Remote> {
         let is_it = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Up(up) if *up == link);
         let remote = *self.outgoing.iter().find(|(_, outgoing)| is_it(outgoing))?.0;
@@ -698,26 +696,26 @@ impl Sessions {
         Some(remote)
     }
 
-    /// Whether a session whose link has ended is to be proposed on another one: once, if the peer has not
-    /// accepted it, so that none of its requests was sent. Takes note of it.
+    /// Returns true, once, if a session is to be proposed on another link after the end of its link: the peer has not
+    /// accepted it, and none of its requests was sent.
     fn take_second_try(&mut self, id: SessionId) -> bool {
         let Some(opening) = self.openings.get_mut(&id) else { return false };
         self.link_of.remove(&id);
         !std::mem::replace(&mut opening.is_second_try, true)
     }
 
-    /// The sessions that were proposed or are open, of both roles, with their links.
+    /// Returns the proposed or open sessions, of both roles, with their links.
     pub(super) fn with_links(&self) -> impl Iterator<Item = (SessionId, LinkId)> {
         self.link_of.iter().map(|(id, link)| (*id, *link))
     }
 
-    /// Links that are up.
+    /// Returns the number of links that are up.
     pub(super) fn link_count(&self) -> usize {
         self.links.len()
     }
 }
 
-/// Payload bytes of a full packet to a peer.
+/// Returns the payload bytes of a full packet to a peer.
 fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
     let max = transport.max_frame_bytes(peer).min(u32::MAX as usize);
     let bytes = max.saturating_sub(PACKET_OVERHEAD_BYTES) as u32;
@@ -745,7 +743,7 @@ mod tests {
         assert_eq!(why(ENDED_MAX + 2), Some((ENDED_MAX + 2).to_string()));
     }
 
-    /// The table of links follows the sessions down to the room that it always has.
+    /// The table of links shrinks with the sessions to its minimum.
     #[test]
     fn forget__gives_the_memory_of_many_sessions_back() {
         let transports = AllowedTransports { udp: true, shm: true };

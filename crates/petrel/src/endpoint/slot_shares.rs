@@ -1,31 +1,31 @@
-//! How many slots a server agrees to (`docs/wire-protocol.md` §8.5).
+//! The number of slots that a server agrees to (`docs/wire-protocol.md` §8.5).
 //!
-//! A slot that a client uses takes memory at the server. What all clients together may use is bounded
-//! here, when sessions are agreed on: a few get what they propose, and the more there are, the fewer each
-//! further one gets. None gets less than a session needs for calls that do not wait.
+//! A slot used by a client takes memory at the server. The total of all clients is bounded here, when sessions are
+//! agreed on. A few sessions get their proposals, and further ones get the fewer, the more there are. None gets less
+//! than a session needs for calls that do not wait.
 
-/// Slots that an endpoint agrees to as a server before it gives each session the least: 32 MiB, at 64
-/// bytes each. With what the nexus counts for a session it leaves a site room for tens of thousands.
+/// Slots that an endpoint agrees to as a server before sessions get only the minimum: 32 MiB, at 64 bytes each. With
+/// the nexus's charge per session it leaves a site room for tens of thousands.
 const SLOTS_IN_ALL_MAX: u64 = 1 << 19;
 
-/// The share of what is left that one session gets at most: the first 128 sessions get the default of
-/// 2 048 slots, the next 128 a half of that, and so on. One process gets less: its connection's share ends sooner (`nexus`).
+/// The largest share of the remainder for a session: the first 128 sessions get the default of 2 048 slots, the next
+/// 128 a half, and so on. A single process gets less: the share of its connection ends sooner (`nexus`).
 const SESSIONS_TO_COME: u64 = 128;
 
-/// What every session gets if it proposes as much: twice what eRPC has.
+/// The minimum for every session that proposes at least as many: twice eRPC's number.
 pub(crate) const SLOTS_MIN: u16 = 16;
 
-/// The slots to agree to where a client proposes some, this endpoint allows some, and its other sessions have
-/// some in all.
+/// Returns the slots to agree to, from the client's proposal, the endpoint's limit, and the total of the other
+/// sessions.
 pub(super) fn slots_for(proposed: u16, allowed: u16, agreed_in_all: u64) -> u16 {
     let left = SLOTS_IN_ALL_MAX.saturating_sub(agreed_in_all);
     proposed.min(allowed).min(slots_of(left))
 }
 
-/// The slots of a session's share when `left` slots are left.
+/// Returns the slots of a session's share when `left` slots are left.
 pub(crate) fn slots_of(left: u64) -> u16 {
     let share = left / SESSIONS_TO_COME;
-    // The power of two that is not above the share, which is 0 or fits.
+    // The largest power of two up to the share, which is 0 or fits.
     let share = share.checked_ilog2().map_or(0, |log2| 1_u16 << log2.min(15));
     share.max(SLOTS_MIN)
 }
@@ -42,7 +42,7 @@ mod tests {
         assert_eq!(slots_for(2048, 1, 0), 1);
     }
 
-    /// Whatever clients propose, and however many they are.
+    /// For any proposals, and any number of clients.
     #[test]
     fn slots_for__all_sessions_together_are_bounded() {
         let sessions = 20_000_u64;

@@ -1,25 +1,24 @@
-//! Memory of messages that cross threads, which goes around: a request's bytes come back with the
-//! answer in them.
+//! Memory of messages between threads, for reuse: a request's bytes come back with the answer in them.
 
-/// Kept at most.
+/// The most vectors kept.
 const KEPT_MAX: usize = 256;
 
-/// Larger ones go back to the allocator: 4 MiB are kept at most.
+/// Larger ones go back to the allocator: at most 4 MiB are kept.
 const KEPT_BYTES_MAX: usize = 16 << 10;
 
-/// Vectors that nobody uses, empty.
+/// A free list of empty vectors.
 #[derive(Default)]
 pub(super) struct SpareBytes {
     kept: Vec<Vec<u8>>,
 }
 
 impl SpareBytes {
-    /// An empty vector.
+    /// Returns an empty vector.
     pub(super) fn take(&mut self) -> Vec<u8> {
         self.kept.pop().unwrap_or_default()
     }
 
-    /// One that nobody uses any more.
+    /// Takes back an unused vector.
     pub(super) fn put_back(&mut self, mut bytes: Vec<u8>) {
         if self.kept.len() < KEPT_MAX && (1..=KEPT_BYTES_MAX).contains(&bytes.capacity()) {
             bytes.clear();

@@ -6,10 +6,10 @@ use std::any::TypeId;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// A state that is lent, as the event loop has it: the loop is compiled once, for all types of states.
+/// A lent state without its type: the event loop is compiled once, for all types of states.
 ///
-/// The type is fixed when the endpoint is made. All that is registered or called through an `Endpoint<S>`, or a
-/// `Context<'_, S>` of its own, expects an `S`; nothing else makes what expects a type.
+/// The type is fixed when the endpoint is made. All closures registered or called through an `Endpoint<S>`, or a
+/// `Context<'_, S>` of its own, expect an `S`. Nothing else makes a closure that expects a type.
 pub(crate) struct State<'a> {
     place: *mut (),
     #[cfg(debug_assertions)]
@@ -38,7 +38,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The state by its type.
+    /// Returns the state by its type.
     ///
     /// # Safety
     /// It is an `S`.

@@ -1,4 +1,4 @@
-//! The counters of an endpoint, also from outside of the process.
+//! The counters of an endpoint, also for callers outside the process.
 
 use std::fmt::Write as _;
 
@@ -10,21 +10,21 @@ use petrel_transport::{Transport, TransportStats};
 use super::{CallFailures, Endpoint, SessionEnds};
 use crate::control::{ControlPlane, EndpointId};
 
-/// Calls of handles for other threads ([`Client`](crate::Client)), all of the endpoint's together.
+/// Counters of calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientCalls {
-    /// Calls that the endpoint made for them.
+    /// Calls that the endpoint made for clients.
     pub made: u64,
     /// Calls that could not be made: the session had ended, its queue was full, or no memory was left.
     pub not_made: u64,
-    /// Places that are taken now: `EndpointConfig::client_calls_max` at most.
+    /// Places taken now: at most `EndpointConfig::client_calls_max`.
     pub under_way: usize,
-    /// Callers that wait for a place now.
+    /// Callers waiting for a place now.
     pub waiting: usize,
 }
 
-/// A reading of an endpoint's counters.
+/// A snapshot of an endpoint's counters.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct EndpointStats {
@@ -34,26 +34,26 @@ pub struct EndpointStats {
     pub sessions: u32,
     /// Links that are up.
     pub links: usize,
-    /// Tasks that were spawned and have not ended.
+    /// Tasks spawned and not ended.
     pub tasks: usize,
-    /// Buffers lent out.
+    /// Buffers in use.
     pub buffers: InUse,
-    /// Sessions that ended, by the way in which they did.
+    /// Ended sessions, by the kind of end.
     pub session_ends: SessionEnds,
-    /// Calls that failed, by what is known of their execution.
+    /// Failed calls, by the known state of their execution.
     pub call_failures: CallFailures,
-    /// Calls that other threads made.
+    /// Calls made by other threads.
     pub client_calls: ClientCalls,
     /// Counters of the protocol.
     pub protocol: Counters,
-    /// What congestion control has heard and done.
+    /// Events and actions of congestion control.
     pub congestion: CongestionCounters,
     /// Counters of the transport.
     pub transport: TransportStats,
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// The counters now.
+    /// Returns the current counters.
     pub fn stats(&self) -> EndpointStats {
         EndpointStats {
             endpoint: self.control.endpoint_id(),
@@ -72,7 +72,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 }
 
 impl EndpointStats {
-    /// All counters as one flat JSON object, without line breaks.
+    /// Returns all counters as one flat JSON object, without line breaks.
     pub fn to_json(self) -> String {
         let mut json = String::with_capacity(2048);
         let head = [

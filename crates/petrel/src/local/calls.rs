@@ -14,17 +14,16 @@ use super::slab::{Key, Slab};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
-/// The response of a call, or why there is none.
+/// The outcome of a call: the response, or the failure.
 pub(super) type Outcome = Result<MsgBuf, Error>;
 
-/// A call that was started: a future of its response.
+/// A started call: a future of its response.
 ///
-/// Await it in a task, or wait for it by [`Endpoint::block_on`](crate::Endpoint::block_on), or ask
-/// from time to time by [`Call::try_take`]. The call goes its way whether somebody looks or not, as
-/// long as the event loop runs.
+/// Await it in a task, wait for it by [`Endpoint::block_on`](crate::Endpoint::block_on), or poll it by
+/// [`Call::try_take`]. The call continues without polls, as long as the event loop runs.
 ///
-/// Dropping it before its end **cancels** the call: if the request has not left it never will, else
-/// the server is told, and its handler can see it. It may have been executed all the same.
+/// Dropping it before the end **cancels** the call. A request that has not left never will; otherwise the server is
+/// notified, and the handler can see the cancellation. The call may still have been executed.
 #[must_use = "dropping a call cancels it"]
 #[derive(Debug)]
 pub struct Call {
@@ -37,14 +36,14 @@ impl Call {
         Self { hub, key: Some(key) }
     }
 
-    /// The outcome, if the call has ended and it was not taken before. Does not wait.
+    /// Returns the outcome, if the call has ended and its outcome was not taken before. Does not wait.
     pub fn try_take(&mut self) -> Option<Result<MsgBuf, Error>> {
         let outcome = self.hub.take_outcome(self.key?)?;
         self.key = None;
         Some(outcome)
     }
 
-    /// Has the outcome given to a gathering of calls instead.
+    /// Sends the outcome to a collection of calls instead.
     pub(super) fn redirect(mut self, to: &Rc<Gathering>, label: u64) {
         if let Some(key) = self.key.take() {
             self.hub.redirect(key, to, label);
@@ -60,7 +59,7 @@ impl Future for Call {
     type Output = Result<MsgBuf, Error>;
 
     /// # Panics
-    /// When it is polled after it has given its outcome.
+    /// When polled after it has returned the outcome.
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let Some(key) = self.key else { panic!("the call's outcome was taken") };
         let outcome = ready!(self.hub.poll_call(key, cx.waker()));
@@ -77,7 +76,7 @@ impl Drop for Call {
     }
 }
 
-/// A call that a future has asked for, and that the event loop has not made yet.
+/// A call started by a future and not yet made by the event loop.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) key: u64,
@@ -91,17 +90,17 @@ pub(crate) struct Start {
 /// The progress of a call, with the task that awaits its end.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// Nobody has asked yet.
+    /// No task awaits it yet.
     Begun,
     AwaitedBy(Waker),
-    /// By a task of the endpoint, without a detour by its waker.
+    /// By a task of the endpoint, woken without its waker.
     AwaitedByOwn(Key),
     Gathered(Rc<Gathering>, u64),
     Ended(Outcome),
 }
 
 impl Progress {
-    /// Puts `next` in the place of one that owns nothing: no instruction is spent on dropping it.
+    /// Replaces a progress that owns nothing by `next`, without instructions to drop it.
     #[inline(always)]
     pub(super) fn set(&mut self, next: Self) {
         debug_assert!(matches!(self, Progress::Begun | Progress::AwaitedByOwn(_)));
@@ -109,7 +108,7 @@ impl Progress {
     }
 }
 
-/// A call that has not ended, or whose outcome was not taken.
+/// A call that has not ended, or with an outcome not taken yet.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) session: SessionId,
@@ -124,7 +123,7 @@ impl Pending {
         Self { session, progress: Progress::Begun }
     }
 
-    /// Records the awaiting task: one of the endpoint, or another, by its waker.
+    /// Records the awaiting task: a task of the endpoint, or another, by its waker.
     #[inline(never)]
     pub(super) fn await_by(&mut self, own: Option<Key>, waker: &Waker) {
         match (own, &mut self.progress) {
@@ -140,7 +139,7 @@ impl Pending {
     }
 }
 
-/// Takes a call out that has ended.
+/// Removes a call that has ended, and returns its outcome.
 #[inline(always)]
 pub(super) fn take_ended(calls: &mut Calls, key: Key) -> Option<Outcome> {
     match calls.remove(key)?.progress {

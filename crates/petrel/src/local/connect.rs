@@ -1,4 +1,4 @@
-//! Sessions that a future opens.
+//! Sessions opened by futures.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use super::hub::{Command, Hub};
 use super::session::{Session, Watched};
 use crate::error::Error;
 
-/// Where the event loop puts the session that a future asked for.
+/// Where the event loop puts the session that a future requested.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectAnswer {
     session: RefCell<Option<Result<Rc<Watched>, Error>>>,
@@ -27,18 +27,17 @@ impl ConnectAnswer {
         }
     }
 
-    /// Whether the future was dropped: then there is no session to open.
+    /// Returns true if the future was dropped: then there is no session to open.
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.get()
     }
 }
 
-/// A session that is being opened. If this is dropped before the session is open, nobody has a handle of
-/// it, and it is closed.
+/// A session being opened. Dropping this before the session is open closes the session, for lack of another handle.
 pub(super) struct Connecting {
     hub: Rc<Hub>,
     answer: Rc<ConnectAnswer>,
-    /// Once the event loop has begun to open it.
+    /// Set once the event loop has begun to open it.
     session: Option<SessionId>,
 }
 
@@ -63,7 +62,7 @@ impl Connecting {
         Ok(session)
     }
 
-    /// Somebody has the session now, or it has ended.
+    /// Keeps the session open: it has an owner now, or has ended.
     pub(super) fn finish(mut self) {
         self.session = None;
     }

@@ -1,4 +1,4 @@
-//! Tasks: futures that the event loop polls when they were woken.
+//! Tasks: futures that the event loop polls when woken.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -16,11 +16,11 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Entry {
-    /// Out while it is polled, with the waker that it is polled with.
+    /// Absent while polled, with the waker for polling.
     future: Option<(BoxedFuture, Waker)>,
-    /// What that waker wakes.
+    /// The target of the waker.
     task: Arc<TaskWaker>,
-    /// What calls that it makes, and tasks that it spawns, inherit.
+    /// The deadline inherited by the task's calls and spawned tasks.
     deadline_ns: Option<u64>,
 }
 
@@ -28,18 +28,18 @@ struct Entry {
 #[derive(Default)]
 pub(super) struct Tasks {
     entries: Slab<Entry>,
-    /// For the tasks of one round, to be used again.
+    /// For the tasks of one round, kept for reuse.
     round: Vec<Key>,
 }
 
-/// The task that is being polled, and how its waker is known.
+/// The task being polled, and the identity of its waker.
 #[derive(Clone, Copy)]
 pub(super) struct Polled {
     task: Key,
     waker: (*const (), &'static RawWakerVTable),
 }
 
-/// What holds outside of the tasks that are polled.
+/// The values in effect outside of the polled tasks.
 struct Outer {
     polled: Option<Polled>,
     inherited_ns: Option<u64>,
@@ -50,7 +50,7 @@ impl Polled {
         Self { task, waker: (waker.data(), waker.vtable()) }
     }
 
-    /// The task, if this is its waker, and not one that a combinator has put in its place.
+    /// Returns the task, if `waker` is its own, not a combinator's.
     #[inline]
     pub(super) fn task_of(&self, waker: &Waker) -> Option<Key> {
         let (data, vtable) = self.waker;
@@ -64,7 +64,7 @@ impl Tasks {
         self.entries.len()
     }
 
-    /// Takes all futures out, to be dropped when nothing is borrowed.
+    /// Takes all futures, to be dropped when nothing is borrowed.
     pub(super) fn take_all(&mut self) -> Vec<BoxedFuture> {
         let futures = self.entries.drain().into_iter().filter_map(|entry| entry.future);
         futures.map(|(future, _)| future).collect()
@@ -72,7 +72,7 @@ impl Tasks {
 }
 
 impl Hub {
-    /// Has the event loop poll a future, whose calls inherit this deadline.
+    /// Spawns a future, whose calls inherit `deadline_ns`.
     pub(super) fn spawn<T: 'static>(
         self: &Rc<Self>,
         deadline_ns: Option<u64>,
@@ -112,7 +112,7 @@ impl Hub {
         }
     }
 
-    /// Polls the tasks that are ready; those that are woken meanwhile have their turn the next time.
+    /// Polls the ready tasks; tasks woken meanwhile wait for the next round.
     pub(crate) fn poll_tasks(&self) -> bool {
         let mut round = std::mem::take(&mut self.tasks.borrow_mut().round);
         round.append(&mut self.woken.borrow_mut());
@@ -127,13 +127,13 @@ impl Hub {
         any
     }
 
-    /// What a poll has set is set back after the last of a round.
+    /// Polls a task. The caller restores the outer values after the last task of a round.
     fn poll_task(&self, key: Key, outer: &Outer) {
         let mut tasks = self.tasks.borrow_mut();
         let Some(entry) = tasks.entries.get_mut(key) else { return };
         let Some((mut future, waker)) = entry.future.take() else { return };
         self.inherited_ns.set(entry.deadline_ns);
-        // Before the poll: who wakes it from now on wants another.
+        // Before the poll: a wake-up from now on requests another.
         entry.task.queued.store(false, Ordering::Release);
         drop(tasks);
         self.polled.set(Some(Polled::new(key, &waker)));
@@ -145,7 +145,7 @@ impl Hub {
             entry.future = Some((future, waker));
             return;
         }
-        // It may have ended, or aborted itself; what it owned may use the hub when it is dropped.
+        // The task may have ended, or aborted itself; dropping its contents may use the hub.
         drop(tasks);
         self.set_outer(outer);
         drop(future);
@@ -162,7 +162,7 @@ impl Hub {
     }
 }
 
-/// Where a task's result waits for who asks.
+/// A task's result, and the waker of its waiter.
 struct TaskResult<T> {
     value: RefCell<Option<T>>,
     waker: RefCell<Option<Waker>>,
@@ -183,9 +183,9 @@ impl<T> TaskResult<T> {
     }
 }
 
-/// A task that was spawned: a future of what it gives. Dropping it leaves the task running.
+/// A spawned task: a future of its result. Dropping it leaves the task running.
 ///
-/// A task that was aborted, or whose endpoint is gone, never gives anything.
+/// An aborted task, or a task whose endpoint is gone, never returns a result.
 pub struct Task<T> {
     hub: Rc<Hub>,
     key: Cell<Option<Key>>,
@@ -193,14 +193,14 @@ pub struct Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Drops the task's future where it stands; the calls that it waits for are cancelled.
+    /// Drops the task's future at its current state, and cancels the calls awaited in it.
     pub fn abort(&self) {
         if let Some(key) = self.key.take() {
             self.hub.abort(key);
         }
     }
 
-    /// What the task gave, if it has ended and nobody took it before.
+    /// Returns the task's result, if the task has ended and its result was not taken before.
     pub fn try_take(&self) -> Option<T> {
         self.result.value.borrow_mut().take()
     }

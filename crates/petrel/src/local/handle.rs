@@ -1,4 +1,4 @@
-//! The endpoint as its futures have it.
+//! The endpoint's handle for futures.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -21,8 +21,8 @@ use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
 
-/// What futures can do with their endpoint: connect, spawn, wait for a time. Clones are the same; it
-/// stays on the endpoint's thread. `S` is the type of the endpoint's [state](crate::Endpoint::state).
+/// A handle of an endpoint for futures: to connect, spawn, wait for a time. Clones are the same handle; a handle stays
+/// on the endpoint's thread. `S` is the type of the endpoint's [state](crate::Endpoint::state).
 #[derive(Debug)]
 pub struct Handle<S = ()> {
     hub: Rc<Hub>,
@@ -36,13 +36,13 @@ impl<S> Clone for Handle<S> {
 }
 
 impl<S: 'static> Handle<S> {
-    /// Runs something with the endpoint's state, in a task of the endpoint. Futures cannot keep a reference to it while
-    /// they wait, as handlers and other tasks use it then.
+    /// Runs a closure with the endpoint's state, in a task of the endpoint. Futures cannot keep a reference to the
+    /// state while waiting, because handlers and other tasks use it then.
     ///
     /// # Panics
     /// Outside of the endpoint's tasks, and within another `with`.
     pub fn with<R>(&self, run: impl FnOnce(&mut S) -> R) -> R {
-        // SAFETY: a handle of an endpoint with this type of state; only those of its own tasks get at it.
+        // SAFETY: a handle of an endpoint with this type of state; only the endpoint's own tasks can use it.
         self.hub.with_state(|state| run(unsafe { state.get::<S>() }))
     }
 }
@@ -56,22 +56,20 @@ impl<S> Handle<S> {
         &self.hub
     }
 
-    /// Does something with the endpoint, in one of its tasks.
+    /// Runs a closure with the endpoint, in one of its tasks.
     pub(crate) fn with_local<R>(&self, run: impl FnOnce(&mut Local) -> R) -> R {
         self.hub.with_local(run)
     }
 
-    /// Opens a session to endpoint 0 of the process whose control address is `remote`, and waits
-    /// until it is open.
+    /// Opens a session to endpoint 0 of the process whose control address is `remote`, and waits until it is open.
     ///
     /// # Errors
-    /// The status and the words with which the session ended, in bounded time.
+    /// The status and text with which the session ended, in bounded time.
     pub async fn connect(&self, remote: SocketAddr) -> Result<Session, Error> {
         self.connect_to(remote, EndpointId(0)).await
     }
 
-    /// Opens a session to an endpoint, and waits until it is open. When the future is dropped before, so is
-    /// the session.
+    /// Opens a session to an endpoint, and waits until it is open. Dropping the future earlier closes the session.
     ///
     /// # Errors
     /// As [`Handle::connect`].
@@ -92,7 +90,8 @@ impl<S> Handle<S> {
         }
     }
 
-    /// A client of a service whose sessions are this endpoint's, as [`Endpoint::client`](crate::Endpoint::client) gives it.
+    /// Returns a client of a service with sessions of this endpoint, like
+    /// [`Endpoint::client`](crate::Endpoint::client).
     ///
     /// # Panics
     /// Without a target, and outside of the endpoint's tasks.
@@ -105,8 +104,7 @@ impl<S> Handle<S> {
         self.hub.with_local(|local| local.client(targets, config))
     }
 
-    /// Starts a call with a message that goes to others too, on a session that is known by its name. Its options
-    /// have [begun](CallOptions::begun).
+    /// Starts a call with a shared message on a session. Its options have [begun](CallOptions::begun).
     pub(crate) fn start_shared(
         &self,
         session: SessionId,
@@ -117,13 +115,13 @@ impl<S> Handle<S> {
         self.hub.start(session, method, request, options)
     }
 
-    /// Has the event loop poll a future until it is ready, beside everything else it does. Spawned by a task that
-    /// runs for a request, it inherits the request's deadline, too.
+    /// Spawns a future: the event loop polls it until ready, beside other work. A future spawned by a task of a request
+    /// inherits the request's deadline, too.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         self.spawn_within(self.hub.inherited_ns(), future)
     }
 
-    /// The same with a deadline that the calls of the future inherit.
+    /// The same with a deadline inherited by the future's calls.
     pub(crate) fn spawn_within<T: 'static>(
         &self,
         deadline_ns: Option<u64>,
@@ -132,39 +130,39 @@ impl<S> Handle<S> {
         self.hub.spawn(deadline_ns, future)
     }
 
-    /// The deadline that calls made here inherit: that of the request for which the task runs.
+    /// Returns the deadline inherited by calls made here: the deadline of the task's request.
     pub(crate) fn inherited_ns(&self) -> Option<u64> {
         self.hub.inherited_ns()
     }
 
-    /// A future that is ready this time after it was first polled.
+    /// Returns a future that is ready `duration` after its first poll.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::new(Rc::clone(&self.hub), as_ns(duration))
     }
 
-    /// Random bits, for jitter.
+    /// Returns random bits, for jitter.
     pub(crate) fn random(&self) -> u64 {
         self.hub.random()
     }
 
-    /// A future with a limit of time. For calls a deadline is better: it goes to the server too.
+    /// Limits the time of a future. For calls a deadline is better: it reaches the server, too.
     pub fn timeout<F: Future>(&self, duration: Duration, future: F) -> Timeout<F> {
         Timeout::new(future, self.sleep(duration))
     }
 
-    /// Time of the turn of the event loop in which tasks were last polled, in nanoseconds of the
+    /// Returns the time of the turn of the event loop in which tasks were last polled, in nanoseconds of the
     /// transport's clock.
     pub fn now_ns(&self) -> u64 {
         self.hub.now_ns()
     }
 
-    /// The time at this moment, on the same clock: for decisions that hold only now
+    /// Returns the current time, on the same clock: for decisions that hold only now
     /// ([`Context::clock_now_ns`](crate::Context::clock_now_ns)).
     pub fn clock_now_ns(&self) -> u64 {
         self.hub.clock_now_ns()
     }
 
-    /// A message that goes to many, built once.
+    /// Returns a message for many receivers, built once.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
@@ -172,7 +170,7 @@ impl<S> Handle<S> {
         Ok(self.hub.alloc_message(message)?.into())
     }
 
-    /// An empty buffer for up to `capacity` bytes.
+    /// Returns an empty buffer for up to `capacity` bytes.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.

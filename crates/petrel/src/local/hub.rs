@@ -1,4 +1,4 @@
-//! What futures and the event loop share.
+//! The state shared by futures and the event loop.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -32,11 +32,11 @@ use crate::error::Error;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
-/// Room for a response where the caller does not say how much. A longer one gets a larger buffer
-/// when it comes. Every medium carries as much in one packet.
+/// Default room for a response. A longer response gets a larger buffer on arrival. Every medium carries this length in
+/// one packet.
 pub(super) const RESPONSE_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 
-/// What the event loop is to do for a future, apart from calls.
+/// An order of a future to the event loop, apart from calls.
 #[derive(Debug)]
 pub(crate) enum Command {
     Connect(SocketAddr, EndpointId, Rc<ConnectAnswer>),
@@ -45,7 +45,7 @@ pub(crate) enum Command {
 
 #[cfg(not(shuttle))]
 thread_local! {
-    /// The hub of the endpoint whose tasks are polled on this thread now.
+    /// The hub of the endpoint whose tasks are being polled on the thread.
     static CURRENT: Cell<Option<NonNull<Hub>>> = const { Cell::new(None) };
 }
 
@@ -59,33 +59,33 @@ pub(crate) struct Hub {
     pool: BufPool,
     /// Lets a response's buffer grow to the longest response.
     growth: Growth,
-    /// Time of the last turn that looked here.
+    /// Time of the last turn that handled the hub.
     now_ns: Cell<u64>,
     clock: Clock,
     pub(super) ready: Arc<Ready>,
     attention: Attention,
     calls: RefCell<Calls>,
     starts: RefCell<VecDeque<Start>>,
-    /// Calls that were dropped after they were made.
+    /// Calls dropped after they were made.
     cancels: RefCell<Vec<(SessionId, u64)>>,
     commands: RefCell<VecDeque<Command>>,
     answers: RefCell<VecDeque<Answer>>,
     timers: RefCell<Timers<Waker>>,
     pub(super) tasks: RefCell<Tasks>,
-    /// Tasks that this thread has woken, in that order.
+    /// Tasks woken by this thread, in order.
     pub(super) woken: RefCell<Vec<Key>>,
-    /// The task that is being polled.
+    /// The task being polled.
     pub(super) polled: Cell<Option<Polled>>,
-    /// Sessions that somebody has a handle of.
+    /// Sessions with a handle.
     watched: RefCell<HashMap<SessionId, Weak<Watched>>>,
     random: Cell<u64>,
-    /// The deadline that calls inherit which are made now: that of the task that is being polled.
+    /// The deadline inherited by calls made now: that of the task being polled.
     pub(super) inherited_ns: Cell<Option<u64>>,
     /// The application's state, while tasks are polled.
     lent: RefCell<Option<Box<dyn Any>>>,
-    /// The endpoint, while tasks are polled and none of them uses it.
+    /// The endpoint, while tasks are polled and not using it.
     local: Cell<Option<NonNull<Local>>>,
-    /// Whether the endpoint is gone: what is asked for from then on fails.
+    /// Whether the endpoint is gone: later operations fail.
     is_closed: Cell<bool>,
 }
 
@@ -123,9 +123,9 @@ impl Hub {
         })
     }
 
-    // What the event loop asks and does.
+    // Operations of the event loop.
 
-    /// Begins a look at the hub: wakes the tasks whose time has come.
+    /// Begins handling the hub: wakes the tasks whose timers are due.
     pub(crate) fn begin(&self, now_ns: u64) {
         self.now_ns.set(now_ns);
         loop {
@@ -141,11 +141,11 @@ impl Hub {
         local: &mut Local,
         poll: impl FnOnce() -> R,
     ) -> R {
-        /// Gives both back also when a task panics.
+        /// Returns both even when a task panics.
         struct Lent<'a> {
             hub: &'a Hub,
             state: &'a mut Box<dyn Any>,
-            /// The endpoint whose tasks run before and after this: one of them may run another endpoint.
+            /// The endpoint whose tasks run before and after this one's: a task may run another endpoint.
             outer: Option<NonNull<Hub>>,
         }
 
@@ -165,16 +165,16 @@ impl Hub {
         poll()
     }
 
-    /// Does something with the hub of the endpoint whose tasks run on this thread now, if there is one.
+    /// Runs a closure with the hub of the endpoint whose tasks run on this thread now, if any.
     pub(crate) fn with_current<R>(run: impl FnOnce(&Hub) -> R) -> Option<R> {
         let current = CURRENT.with(Cell::get)?;
         // SAFETY: `lend` borrows the hub for as long as it is the current one.
         Some(run(unsafe { current.as_ref() }))
     }
 
-    /// Does something with the endpoint, if it is lent and not in use.
+    /// Runs a closure with the endpoint, if it is lent and not in use.
     pub(crate) fn try_with_local<R>(&self, run: impl FnOnce(&mut Local) -> R) -> Option<R> {
-        /// Puts it back also after a panic.
+        /// Puts it back even after a panic.
         struct InUse<'a>(&'a Hub, NonNull<Local>);
 
         impl Drop for InUse<'_> {
@@ -184,23 +184,24 @@ impl Hub {
         }
 
         let mut in_use = InUse(self, self.local.take()?);
-        // SAFETY: `lend` borrows it exclusively for as long as it is there, and it is not there while it is in use here.
+        // SAFETY: `lend` borrows the endpoint exclusively while the pointer is set, and the pointer is unset during
+        // this use.
         Some(run(unsafe { in_use.1.as_mut() }))
     }
 
-    /// The same in a task of the endpoint, which has it lent.
+    /// The same in a task of the endpoint.
     pub(crate) fn with_local<R>(&self, run: impl FnOnce(&mut Local) -> R) -> R {
         self.try_with_local(run).expect("an endpoint is lent to its tasks while they run")
     }
 
-    /// The state that is lent.
+    /// Runs a closure with the lent state.
     pub(super) fn with_state<R>(&self, run: impl FnOnce(State<'_>) -> R) -> R {
         let mut lent = self.lent.try_borrow_mut().expect("the state is used once at a time");
         let lent = lent.as_mut().expect("the state is lent to its endpoint's tasks while they run");
         run(State::of(&mut **lent))
     }
 
-    /// Ends it: asks for the next one, at that time if nothing is due before.
+    /// Ends handling the hub: requests the next time at `at_ns`, or earlier for a timer.
     pub(crate) fn end(&self, at_ns: u64) {
         self.attention.ask_at(at_ns.min(self.timers.borrow_mut().next_ns()));
     }
@@ -221,7 +222,7 @@ impl Hub {
         self.answers.borrow_mut().pop_front()
     }
 
-    /// A call has ended.
+    /// Ends a call.
     pub(crate) fn finish(&self, key: u64, outcome: Result<MsgBuf, Error>) {
         let key = Key::from_bits(key);
         let mut calls = self.calls.borrow_mut();
@@ -244,7 +245,7 @@ impl Hub {
         }
     }
 
-    /// The same, short for a call that a task of the endpoint awaits, as most are.
+    /// Ends a call, on a fast path for calls awaited by a task of the endpoint, as most are.
     #[inline(always)]
     pub(crate) fn finish_awaited(&self, key: u64, outcome: Result<MsgBuf, Error>) {
         let mut calls = self.calls.borrow_mut();
@@ -260,7 +261,7 @@ impl Hub {
         }
     }
 
-    /// Tells whoever has a handle of a session what has become of it.
+    /// Reports a session's state to its handles.
     pub(crate) fn note_session(&self, id: SessionId, state: &SessionState) {
         let watched = self.watched.borrow().get(&id).and_then(Weak::upgrade);
         if let Some(watched) = watched {
@@ -271,7 +272,7 @@ impl Hub {
         }
     }
 
-    /// The endpoint is gone: tasks are dropped, and what is still asked for fails.
+    /// Closes the hub at the endpoint's end: drops tasks, and fails pending operations.
     pub(crate) fn close(&self) {
         self.is_closed.set(true);
         let tasks = self.tasks.borrow_mut().take_all();
@@ -290,7 +291,7 @@ impl Hub {
         }
     }
 
-    /// How much there is of everything.
+    /// Counts the objects of every kind.
     pub(crate) fn census(&self) -> LocalCensus {
         let orders = self.starts.borrow().len()
             + self.cancels.borrow().len()
@@ -313,7 +314,7 @@ impl Hub {
         Arc::clone(&self.ready)
     }
 
-    // What futures ask for.
+    // Operations of futures.
 
     pub(super) fn now_ns(&self) -> u64 {
         self.now_ns.get()
@@ -323,7 +324,7 @@ impl Hub {
         self.clock.now_ns()
     }
 
-    /// The next of a sequence of random numbers, for jitter (splitmix64).
+    /// Returns the next of a sequence of random numbers, for jitter (splitmix64).
     pub(crate) fn random(&self) -> u64 {
         let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
         self.random.set(state);
@@ -348,10 +349,10 @@ impl Hub {
         MsgBuf::holding(&self.pool, message)
     }
 
-    /// Room for a response, which grows if a longer one comes.
+    /// Returns a buffer for a response, which can grow.
     pub(crate) fn alloc_response(&self, bytes: Option<usize>) -> Result<MsgBuf, PoolExhausted> {
         let mut response = match bytes {
-            // On its own, so that the compiler works out the size's class.
+            // A separate call, for the compiler to compute the size class of the constant.
             None => MsgBuf::from_pool(&self.pool, RESPONSE_BYTES)?,
             Some(bytes) => self.alloc(bytes)?,
         };
@@ -359,12 +360,12 @@ impl Hub {
         Ok(response)
     }
 
-    /// Asks the event loop to look here at that time, if not before.
+    /// Asks the event loop to handle the hub at that time, if not before.
     pub(crate) fn ask_at(&self, at_ns: u64) {
         self.attention.ask_at(at_ns);
     }
 
-    /// Asks the event loop to look here in its next turn.
+    /// Asks the event loop to handle the hub in its next turn.
     pub(crate) fn ask(&self) {
         self.attention.ask();
     }
@@ -379,14 +380,14 @@ impl Hub {
         self.attention.ask();
     }
 
-    /// The options of a call that a future starts now, and that the event loop makes later.
+    /// Returns the options of a call that a future starts now, and that the event loop makes later.
     #[inline]
     pub(crate) fn begun(&self, options: CallOptions) -> CallOptions {
         options.begun(|| self.clock.now_ns()).no_later_than(self.inherited_ns.get())
     }
 
-    /// Starts a call, whose options have [begun](CallOptions::begun). One that cannot be made has ended already.
-    // Inline, as all that leads here from a call that is awaited: nothing is left of options that were not set.
+    /// Starts a call, whose options have [begun](CallOptions::begun). An impossible call ends at once.
+    // Inline, like its callers from an awaited call: the compiler removes unset options.
     #[inline(always)]
     pub(super) fn start(
         self: &Rc<Self>,
@@ -440,7 +441,7 @@ impl Hub {
         take_ended(&mut calls, key)
     }
 
-    /// The outcome if it is there; else the waker's task is woken when it is.
+    /// Returns the outcome, if there; otherwise registers the waker.
     #[inline]
     pub(super) fn poll_call(&self, key: Key, waker: &Waker) -> Poll<Outcome> {
         let mut calls = self.calls.borrow_mut();
@@ -467,7 +468,7 @@ impl Hub {
         }
     }
 
-    /// Nobody wants the outcome any more: cancels the call if it has not ended.
+    /// Gives up an outcome: cancels the call if it has not ended.
     pub(super) fn abandon(&self, key: Key) {
         let Some(pending) = self.calls.borrow_mut().remove(key) else { return };
         if pending.has_ended() {
@@ -502,7 +503,7 @@ impl Hub {
         self.timers.borrow_mut().remove(id);
     }
 
-    /// The handle's half of a session, made if nobody has one.
+    /// Returns the state of a session for its handles, created for the first handle.
     pub(crate) fn watch(&self, id: SessionId, state: impl FnOnce() -> SessionState) -> Rc<Watched> {
         let mut all = self.watched.borrow_mut();
         if let Some(watched) = all.get(&id).and_then(Weak::upgrade) {
@@ -546,7 +547,7 @@ mod tests {
         Hub::new(pool, 1 << 20, Clock::of(|| 5), seed, Attention::new(), waker)
     }
 
-    /// Endpoints that were started alike must not retry at the same times.
+    /// Endpoints started alike must not retry at the same times.
     #[test]
     fn random__differs_from_draw_to_draw_and_from_seed_to_seed() {
         let drawn: Vec<u64> = (0..8)
@@ -557,7 +558,7 @@ mod tests {
             .collect();
         let different: std::collections::HashSet<_> = drawn.iter().collect();
         assert_eq!(different.len(), drawn.len());
-        // Each bit is set about as often as not: of 800 draws in 343 to 457, but for one seed in 10 000.
+        // Each bit is set about as often as not: in 343 to 457 of 800 draws, except for one seed in 10 000.
         for bit in 0..64 {
             let ones = drawn.iter().filter(|number| **number >> bit & 1 == 1).count();
             assert!((343..=457).contains(&ones), "bit {bit} is set in {ones} of 800");
@@ -581,7 +582,7 @@ mod tests {
         assert!(hub.attention.is_asked());
         assert_eq!(there_are(), (1, 2));
         assert_eq!(hub.next_cancel(), Some((session, made.key)));
-        // Nobody is told of what has ended.
+        // An ended call notifies nothing.
         let ended = hub.next_start().unwrap();
         hub.finish(ended.key, Ok(ended.response));
         hub.attention.clear();

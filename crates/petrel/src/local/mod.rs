@@ -1,14 +1,13 @@
-//! Futures on an endpoint's own thread: calls that are started now and waited for later
-//! (RAMCloud's `start` and `wait`), and tasks that await them.
+//! Futures on an endpoint's own thread: calls started now and awaited later (RAMCloud's `start` and `wait`), and tasks
+//! that await them.
 //!
-//! There is no runtime to set up: the endpoint's event loop polls the tasks. In each turn it takes
-//! frames in, which completes calls, polls the tasks that wait for those, starts the calls that they
-//! made, and sends. What futures and loop share is the [`Hub`]: futures put what they want into its
-//! queues, and the loop does it, because only the loop has the endpoint. So a future needs no borrow
-//! of the endpoint, can be kept anywhere on the thread, and is `'static`.
+//! There is no runtime to set up: the endpoint's event loop polls the tasks. In each turn it receives frames, which
+//! completes calls, polls the tasks that wait for these, starts their new calls, and sends. Futures and loop share the
+//! [`Hub`]: futures queue their orders there, and the loop carries them out, because only the loop has the endpoint. So
+//! a future needs no borrow of the endpoint, can be kept anywhere on the thread, and is `'static`.
 //!
-//! Calls have their places in a slab, and the continuation of a call is a plain function with the
-//! place's key: starting a call allocates nothing once the slab has grown.
+//! Calls are in a slab, and the continuation of a call is a plain function with the slab's key: starting a call
+//! allocates nothing once the slab has grown.
 
 mod calls;
 mod connect;

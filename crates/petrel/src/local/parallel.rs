@@ -13,13 +13,12 @@ use super::slab::Key;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
-/// Where the outcomes of many calls come together, in the order in which they end: nobody polls
-/// those that have not.
+/// Collects the outcomes of many calls, in the order of their ends: calls that have not ended are not polled.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     ended: RefCell<VecDeque<(u64, Outcome)>>,
     waker: RefCell<Option<Waker>>,
-    /// The calls on the way, to cancel them; in an order that a simulation can repeat.
+    /// The outstanding calls, for cancellation; in an order that a simulation can repeat.
     keys: RefCell<BTreeSet<Key>>,
 }
 
@@ -37,8 +36,8 @@ impl Gathering {
     }
 }
 
-/// Runs many calls, at most so many of them at once. Each gets a label, by which its outcome is
-/// recognised: they end in any order.
+/// Runs many calls, with a limit of simultaneous ones. A label identifies the outcome of a call: calls end in any
+/// order.
 ///
 /// ```
 /// # use petrel::endpoint::EndpointConfig;
@@ -68,7 +67,7 @@ impl Gathering {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Dropping it cancels the calls that are on the way.
+/// Dropping it cancels the outstanding calls.
 pub struct Parallel {
     max_outstanding: usize,
     gathering: Rc<Gathering>,
@@ -81,7 +80,7 @@ impl Parallel {
         Self { max_outstanding: max_outstanding.max(1), gathering: Rc::default(), hub: None }
     }
 
-    /// Waits until fewer calls are on the way than may be.
+    /// Waits until fewer calls are outstanding than the limit.
     pub async fn has_room(&self) {
         poll_fn(|cx| self.poll_until(cx, || self.on_the_way() < self.max_outstanding)).await;
     }
@@ -92,24 +91,24 @@ impl Parallel {
         call.redirect(&self.gathering, label);
     }
 
-    /// The next call that has ended, with its label; `None` when none is on the way.
+    /// Returns the next ended call, with its label; `None` when no call is outstanding.
     pub async fn next(&mut self) -> Option<(u64, Result<MsgBuf, Error>)> {
         let is_over = || self.on_the_way() == 0 || !self.gathering.ended.borrow().is_empty();
         poll_fn(|cx| self.poll_until(cx, is_over)).await;
         self.try_next()
     }
 
-    /// A call that has ended, if there is one. Does not wait.
+    /// Returns an ended call, if any. Does not wait.
     pub fn try_next(&mut self) -> Option<(u64, Result<MsgBuf, Error>)> {
         self.gathering.ended.borrow_mut().pop_front()
     }
 
-    /// Lets the calls that are on the way go on; nobody hears of their ends.
+    /// Lets the outstanding calls continue, without their outcomes.
     pub fn detach(self) {
         self.gathering.keys.borrow_mut().clear();
     }
 
-    /// Calls that have not ended.
+    /// Returns the number of outstanding calls.
     pub fn on_the_way(&self) -> usize {
         self.gathering.keys.borrow().len()
     }

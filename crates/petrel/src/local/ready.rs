@@ -1,5 +1,5 @@
-//! Which tasks are to be polled: the one thing of a [`Hub`](super::Hub) that other threads reach, for
-//! a waker may be used from any of them.
+//! The tasks to be polled: the only part of a [`Hub`](super::Hub) that other threads access, since a waker may be used
+//! from any thread.
 
 use std::task::Wake;
 
@@ -10,11 +10,11 @@ use crate::inbox::Attention;
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
-/// The tasks that were woken, in that order.
+/// The woken tasks, in order.
 #[derive(Debug)]
 pub(crate) struct Ready {
     tasks: Mutex<Vec<Key>>,
-    /// Asked for after a task was put in, and before the endpoint is woken.
+    /// Raised after a task was added, and before the endpoint is woken.
     attention: Attention,
     owner: ThreadId,
     endpoint: EndpointWaker,
@@ -26,7 +26,7 @@ impl Ready {
         Self { tasks: Mutex::default(), attention, owner, endpoint }
     }
 
-    /// Moves the tasks that are ready to `into`.
+    /// Moves the ready tasks to `into`.
     pub(super) fn take(&self, into: &mut Vec<Key>) {
         let mut tasks = lock(&self.tasks);
         into.append(&mut tasks);
@@ -35,13 +35,13 @@ impl Ready {
     pub(super) fn push(&self, task: Key) {
         let mut tasks = lock(&self.tasks);
         tasks.push(task);
-        // Under the lock: who clears it after this finds the task.
+        // Under the lock: a reader that clears the attention afterwards finds the task.
         self.attention.ask();
         drop(tasks);
         self.wake_endpoint();
     }
 
-    /// Ends the endpoint's sleep, unless its own thread asks, which is awake.
+    /// Ends the endpoint's sleep, unless called on its own, awake thread.
     pub(super) fn wake_endpoint(&self) {
         if thread::current().id() != self.owner {
             self.endpoint.wake();
@@ -49,7 +49,7 @@ impl Ready {
     }
 }
 
-/// Wakes a task: puts it among the ready ones, unless it is there.
+/// Wakes a task: adds it to the ready tasks, unless already there.
 #[derive(Debug)]
 pub(super) struct TaskWaker {
     pub(super) task: Key,
@@ -69,7 +69,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// Wakes the future that [`Endpoint::block_on`](crate::Endpoint::block_on) waits for.
+/// Wakes the future of [`Endpoint::block_on`](crate::Endpoint::block_on).
 #[derive(Debug)]
 pub(crate) struct MainWaker {
     woken: AtomicBool,
@@ -77,7 +77,7 @@ pub(crate) struct MainWaker {
 }
 
 impl MainWaker {
-    /// Woken already, as a future is polled without being asked the first time.
+    /// Woken initially: a future is first polled without a wake-up.
     pub(crate) fn new(ready: Arc<Ready>) -> Self {
         Self { woken: AtomicBool::new(true), ready }
     }

@@ -16,7 +16,7 @@ use crate::endpoint::{Context, Endpoint, Handled, Peer, Request, Responder};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
-/// A request that an async handler has for itself.
+/// A request owned by an async handler.
 #[derive(Debug)]
 pub struct OwnRequest {
     message: MsgBuf,
@@ -27,39 +27,39 @@ pub struct OwnRequest {
 }
 
 impl OwnRequest {
-    /// The message.
+    /// Returns the message.
     pub fn data(&self) -> &[u8] {
         &self.message
     }
 
-    /// The message's buffer, to send it on without a copy.
+    /// Returns the message's buffer, to send it on without a copy.
     pub fn into_message(self) -> MsgBuf {
         self.message
     }
 
-    /// The method that was called.
+    /// Returns the called method.
     pub fn method(&self) -> u16 {
         self.method
     }
 
-    /// The session on which the request came.
+    /// Returns the session of the request.
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// Who called. `None` if the session had ended before the handler ran.
+    /// Returns the caller's identity. `None` if the session had ended before the handler ran.
     pub fn peer(&self) -> Option<&Peer> {
         self.peer.as_deref()
     }
 
-    /// When the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]). The handler's own calls
-    /// end then, if not before.
+    /// Returns when the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]). The
+    /// handler's own calls end no later.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
 }
 
-/// An answer that a task has given, and that the event loop has not sent yet.
+/// A task's answer that the event loop has not sent yet.
 pub(crate) struct Answer {
     responder: Responder,
     outcome: Result<MsgBuf, Error>,
@@ -80,19 +80,18 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A handler that fails with OK has failed in two ways.
+/// Replaces the status of a handler that fails with OK.
 fn not_ok(status: Status) -> Status {
     if status == Status::Ok { Status::Unknown } else { status }
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Sets the handler of a method to a future: it may make calls of its own, wait for them and for
-    /// time, while the event loop goes on with everything else. It runs on this thread, as a task for
-    /// each request, which costs some allocations.
+    /// Sets a future as the handler of a method: it may make calls, wait for them and for time, while the event loop
+    /// continues. The future runs on the endpoint's thread, as a task per request, which costs some allocations.
     ///
-    /// When the caller gives up, or its time is over, the future is dropped where it stands, and the calls
-    /// that it waits for are cancelled with it. Its calls inherit the request's deadline. What it fails with, the caller
-    /// gets: `?` passes the error of a call on.
+    /// When the caller gives up, or the deadline passes, the future is dropped at its current state, which cancels the
+    /// awaited calls. Calls of the future inherit the request's deadline. The caller gets the handler's error: `?`
+    /// passes the error of a call on.
     ///
     /// ```
     /// # use petrel::endpoint::EndpointConfig;
@@ -146,7 +145,7 @@ where
     let future =
         handler(handle.clone(), OwnRequest { message, method, session, deadline_ns, peer });
     let hub = handle.hub().clone();
-    // Dropped with the responder inside, it answers with INTERNAL, which nobody waits for then.
+    // Dropping it with the responder inside answers with INTERNAL, for which no caller waits then.
     running.set(Some(handle.spawn_within(deadline_ns, async move {
         let outcome = future.await;
         let outcome =

@@ -1,4 +1,4 @@
-//! A session as futures have it.
+//! The handle of a session for futures.
 
 use std::cell::{Cell, RefCell};
 use std::future::{IntoFuture, poll_fn};
@@ -15,11 +15,11 @@ use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, IntoMessage, SessionSt
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
-/// What has become of a session, for all who have a handle of it.
+/// The state of a session, shared by all its handles.
 #[derive(Debug)]
 pub(crate) struct Watched {
     id: SessionId,
-    /// Whether the state is that calls go out.
+    /// Whether the session is open and sends calls.
     is_open: Cell<bool>,
     state: RefCell<SessionState>,
     wakers: RefCell<Vec<Waker>>,
@@ -43,8 +43,8 @@ impl Watched {
     }
 }
 
-/// A session, to make calls on as futures. Clones are the same session; it stays on its thread, and
-/// dropping it does not close it.
+/// A session, to make calls on as futures. Clones are the same session; a session stays on its thread, and dropping it
+/// does not close it.
 ///
 /// ```
 /// # use petrel::endpoint::EndpointConfig;
@@ -60,7 +60,7 @@ impl Watched {
 /// let handle = endpoint.handle();
 /// let answers = endpoint.block_on(async move {
 ///     let session = handle.connect(address).await?;
-///     // Both are on their way before either is waited for.
+///     // Both are outstanding before either is awaited.
 ///     let first = session.call(1, "one").started();
 ///     let second = session.call(1, "two").started();
 ///     Ok::<_, Box<dyn std::error::Error>>((first.await?, second.await?))
@@ -79,22 +79,22 @@ impl Session {
         Self { hub, watched }
     }
 
-    /// The session's name, for the endpoint's own methods.
+    /// Returns the session's id, for the endpoint's own methods.
     pub fn id(&self) -> SessionId {
         self.watched.id
     }
 
-    /// Begins a call of `method`: awaited, or [started](SessionCall::started), its request leaves in the event loop's next
-    /// turn. One that cannot be made ends with the reason, like any other call.
+    /// Begins a call of `method`: awaited, or [started](SessionCall::started), its request leaves in the event loop's
+    /// next turn. An impossible call ends with the reason, like any other call.
     #[inline(always)]
     pub fn call<M: IntoMessage>(&self, method: u16, request: M) -> SessionCall<'_, M> {
         SessionCall { session: self, method, request, options: CallOptions::default() }
     }
 
-    /// Asks whether the server can serve: as a whole, or one of its methods.
+    /// Asks the server whether it can serve: in general, or one of its methods.
     ///
     /// # Errors
-    /// That of the call; INTERNAL if the answer is none.
+    /// The call's error; INTERNAL if the response is not a health status.
     pub async fn health(&self, method: Option<u16>) -> Result<Health, Error> {
         let request = method.map(u16::to_le_bytes);
         let request = request.as_ref().map_or(&[][..], |bytes| bytes);
@@ -102,12 +102,12 @@ impl Session {
         Health::from_answer(&reply)
     }
 
-    /// How the session is doing.
+    /// Returns the state of the session.
     pub fn state(&self) -> SessionState {
         self.watched.state.borrow().clone()
     }
 
-    /// Whether calls go out.
+    /// Returns true if the session is open and sends calls.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.watched.is_open.get()
@@ -125,14 +125,14 @@ impl Session {
         }
     }
 
-    /// Waits until no further calls are taken: until the server drains, or the session has ended.
+    /// Waits until the session accepts no further calls: until the server drains, or the session has ended.
     pub async fn left(&self) {
         let is_over =
             |state: &SessionState| !matches!(state, SessionState::Opening | SessionState::Open);
         self.wait_for(is_over).await;
     }
 
-    /// Waits until the session has ended, and gives the reason.
+    /// Waits until the session has ended, and returns the reason.
     pub async fn ended(&self) -> Reason {
         let state = self.wait_for(|state| matches!(state, SessionState::Ended(_))).await;
         match state {
@@ -141,19 +141,19 @@ impl Session {
         }
     }
 
-    /// Closes the session. Calls that are pending on it end with CANCELLED.
+    /// Closes the session. Its pending calls end with CANCELLED.
     pub fn close(&self) {
         self.hub.command(Command::Close(self.id()));
     }
 
-    /// Waits until the session's state is one that `is_wanted`.
+    /// Waits until `is_wanted` is true for the session's state.
     pub(crate) async fn wait_for(&self, is_wanted: impl Fn(&SessionState) -> bool) -> SessionState {
         poll_fn(|cx| {
             let state = self.watched.state.borrow();
             if is_wanted(&state) {
                 return Poll::Ready(state.clone());
             }
-            // Whoever waits with a time limit again and again is the same task each time.
+            // A caller that waits with a time limit again and again is always the same task.
             let mut wakers = self.watched.wakers.borrow_mut();
             if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
                 wakers.push(cx.waker().clone());
@@ -164,7 +164,7 @@ impl Session {
     }
 }
 
-/// A call of a [`Session`] that is about to be made, by awaiting it or by [`started`](Self::started).
+/// A call of a [`Session`] to be made, by awaiting it or by [`started`](Self::started).
 #[must_use = "a call is made when it is awaited or started"]
 #[derive(Debug)]
 pub struct SessionCall<'a, M> {
@@ -175,34 +175,34 @@ pub struct SessionCall<'a, M> {
 }
 
 impl<M: IntoMessage> SessionCall<'_, M> {
-    /// The call ends with DEADLINE_EXCEEDED when it has taken this long, and its server knows.
+    /// Ends the call with DEADLINE_EXCEEDED after `timeout`; the server learns the deadline too.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options = self.options.timeout(timeout);
         self
     }
 
-    /// The same with a time on the endpoint's clock, that of [`Handle::now_ns`](crate::task::Handle::now_ns). With both, the
+    /// Sets the end as a time on the endpoint's clock ([`Handle::now_ns`](crate::task::Handle::now_ns)). With both, the
     /// earlier one holds.
     pub fn deadline_ns(mut self, at_ns: u64) -> Self {
         self.options = self.options.deadline_ns(at_ns);
         self
     }
 
-    /// Bytes of the buffer for the response; 1 200 by default. A longer response gets a larger buffer when it comes; to know
-    /// before costs less.
+    /// Sets the size of the buffer for the response; 1 200 bytes by default. A longer response gets a larger buffer
+    /// when it arrives; the right size from the start costs less.
     pub fn response_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.response_bytes(bytes);
         self
     }
 
-    /// All that is said about the call, in place of what was said before. A call that is to be hedged, or to wait for a
-    /// server, fails: a session has one server.
+    /// Replaces all options of the call. Hedging, or waiting for a server, makes the call fail: a session has one
+    /// server.
     pub fn options(mut self, options: CallOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Makes the call now, and gives the future of its response.
+    /// Makes the call now, and returns the future of its response.
     #[inline(always)]
     pub fn started(self) -> Call {
         let Self { session: Session { hub, watched }, method, request, options } = self;

@@ -1,7 +1,6 @@
-//! A table whose places are used again, and whose keys are not: a late word about something that has
-//! ended finds nothing.
+//! A table that reuses places but not keys: a stale key finds nothing.
 
-/// Names an entry: its place, and how often that was used before.
+/// The name of an entry: the place, and the place's number of earlier uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
@@ -18,7 +17,7 @@ impl Key {
         (self.0 >> 32) as u32
     }
 
-    /// As a number that can travel with a call.
+    /// Returns the key as a number that can travel with a call.
     pub(crate) fn to_bits(self) -> u64 {
         self.0
     }
@@ -48,12 +47,12 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Takes a value in.
+    /// Inserts a value.
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.insert_with(|_| value)
     }
 
-    /// Takes a value in that knows its key.
+    /// Inserts a value made from its key.
     pub(crate) fn insert_with(&mut self, value: impl FnOnce(Key) -> T) -> Key {
         if let Some(index) = self.free.pop() {
             let place = &mut self.places[index as usize];
@@ -66,19 +65,19 @@ impl<T> Slab<T> {
         key
     }
 
-    /// The value of a key, unless it was removed.
+    /// Returns the value of a key, unless it was removed.
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let place = self.places.get(key.index())?;
         if place.generation == key.generation() { place.value.as_ref() } else { None }
     }
 
-    /// The value of a key, unless it was removed, to change it.
+    /// Returns the value of a key, unless it was removed, for changes.
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.places.get_mut(key.index())?;
         if place.generation == key.generation() { place.value.as_mut() } else { None }
     }
 
-    /// Takes the value of a key out.
+    /// Removes the value of a key.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let place = self.places.get_mut(key.index())?;
         if place.generation != key.generation() {
@@ -90,12 +89,12 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// The keys of all values.
+    /// Returns the keys of all values.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let key = |(index, place): (usize, &Place<T>)| {
             place.value.is_some().then(|| Key::new(index, place.generation))
@@ -103,7 +102,7 @@ impl<T> Slab<T> {
         self.places.iter().enumerate().filter_map(key).collect()
     }
 
-    /// Takes all values out.
+    /// Removes all values.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         self.free.clear();
         self.places.drain(..).filter_map(|place| place.value).collect()

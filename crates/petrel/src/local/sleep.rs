@@ -9,13 +9,13 @@ use super::hub::Hub;
 use super::timers::TimerId;
 use crate::error::Error;
 
-/// A future that is ready some time after it was first polled: before that the event loop may not have
-/// run for long, and what it takes for now may be over.
+/// A future that is ready some time after its first poll. Earlier the event loop may not have run for long, with an
+/// outdated time.
 #[derive(Debug)]
 pub struct Sleep {
     hub: Rc<Hub>,
     duration_ns: u64,
-    /// When it ends, and by which timer, once it has begun.
+    /// The end and the timer, once begun.
     until: Option<(u64, TimerId)>,
 }
 
@@ -52,11 +52,10 @@ impl Drop for Sleep {
     }
 }
 
-/// A future with a limit of time; what it does not reach until then is dropped. When the time is over it fails with
-/// DEADLINE_EXCEEDED.
+/// A future with a time limit, at which it fails with DEADLINE_EXCEEDED, and the inner future is dropped.
 #[derive(Debug)]
 pub struct Timeout<F> {
-    /// On the heap, so that it stays where it is however this is moved.
+    /// On the heap: it stays in place when the `Timeout` moves.
     future: Pin<Box<F>>,
     sleep: Sleep,
 }

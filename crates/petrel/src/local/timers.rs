@@ -1,25 +1,24 @@
-//! Timers: what waits for a time.
+//! Timers of futures.
 //!
-//! Apart from the core's wheel, which has ticks of 66 µs and knows slots only. A timer that is dropped
-//! before its time leaves its entry behind, which is passed over; when most entries are such, all are
-//! sorted out. So a guard around each of a million calls a second costs a push, and no memory that
-//! grows.
+//! Separate from the core's wheel, which has ticks of 66 µs and handles slots only. A timer dropped before its time
+//! leaves its entry behind, to be skipped; when most entries are left behind, all are removed. A timeout around each of
+//! a million calls a second thus costs a push, and no growing memory.
 
 use super::slab::{Key, Slab};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Entries below which nobody sorts out those left behind.
+/// The number of entries from which entries left behind are removed.
 const TIDY_COUNT: usize = 64;
 
-/// Names a timer.
+/// The name of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerId(Key);
 
-/// Timers, each of which gives a `T` when it is due.
+/// Timers that return a `T` when due.
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
-    /// With a number that keeps those of one time in the order in which they were set.
+    /// With a number that keeps timers of equal time in their order of insertion.
     by_time: BinaryHeap<Reverse<(u64, u64, Key)>>,
     waiting: Slab<T>,
     next_number: u64,
@@ -32,12 +31,12 @@ impl<T> Default for Timers<T> {
 }
 
 impl<T> Timers<T> {
-    /// Those that wait.
+    /// Returns the number of waiting timers.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Gives `due` at `at_ns`, or as soon after as somebody looks.
+    /// Adds a timer that returns `due` at `at_ns`, or at the next check afterwards.
     pub(crate) fn insert(&mut self, at_ns: u64, due: T) -> TimerId {
         self.tidy();
         let key = self.waiting.insert(due);
@@ -46,7 +45,7 @@ impl<T> Timers<T> {
         TimerId(key)
     }
 
-    /// What a timer gives, until it is due.
+    /// Returns the value of a timer that is not due yet.
     pub(super) fn get_mut(&mut self, id: TimerId) -> Option<&mut T> {
         self.waiting.get_mut(id.0)
     }
@@ -55,7 +54,7 @@ impl<T> Timers<T> {
         self.waiting.remove(id.0);
     }
 
-    /// When the next timer is due; [`u64::MAX`] without one.
+    /// Returns when the next timer is due; [`u64::MAX`] without one.
     pub(crate) fn next_ns(&mut self) -> u64 {
         while let Some(Reverse((at_ns, _, key))) = self.by_time.peek() {
             if self.waiting.get_mut(*key).is_some() {
@@ -66,7 +65,7 @@ impl<T> Timers<T> {
         u64::MAX
     }
 
-    /// Takes what is due by now, in the order of the times.
+    /// Takes a timer that is due by now, in the order of their times.
     pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<T> {
         if self.next_ns() > now_ns {
             return None;
@@ -105,7 +104,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the naive model: a list of times.
+        /// Compared with the naive model: a list of times.
         #[test]
         fn each_comes_due_once_and_in_order(
             steps in prop::collection::vec((0u64..100, prop::option::of(any::<prop::sample::Index>()), 0u64..40), 1..200),

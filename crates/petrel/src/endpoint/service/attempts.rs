@@ -1,7 +1,7 @@
-//! What becomes of a service's calls, step by step: a server is chosen, an attempt is made, it ends, and so does the call, or
-//! another attempt follows.
+//! The steps of a service's call: a server is chosen, an attempt is made, it ends, and so does the call, or another
+//! attempt follows.
 //!
-//! Continuations of the application run at one place, [`tell`], and only where the end of an attempt was received: all
+//! Continuations of the application run in one place, [`tell`], and only where the end of an attempt was received. All
 //! other ends are kept for [`run_ended`].
 
 use std::rc::Rc;
@@ -26,17 +26,16 @@ use crate::msgbuf::MsgBuf;
 use crate::overload::RetryBudget;
 use crate::post::OpenService;
 
-/// One address for all first attempts: an attempt is found by it when it is cancelled.
+/// A single address for all first attempts, by which an attempt is found when cancelled.
 const END_FIRST: Function = end_first;
 
 /// The same for hedges.
 const END_HEDGE: Function = end_hedge;
 
-/// Servers that a client keeps sessions to because the answers of others named them, beside those that it was given, are so many
-/// at most in all.
+/// The number of servers of a client, configured or named by responses, from which on no named server is added.
 const SERVERS_NAMED_MAX: usize = 64;
 
-/// The session of a call that was never on one.
+/// The session of a call without any session.
 const NO_SESSION: SessionId = SessionId { index: u32::MAX, generation: u32::MAX };
 
 /// Begins a call of a service.
@@ -81,7 +80,7 @@ pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Ke
     key
 }
 
-/// A server that can be asked now, and the right to do so.
+/// An available server, and the right to make an attempt there.
 pub(super) struct Chosen {
     pub(super) connection: Key,
     pub(super) session: SessionId,
@@ -96,7 +95,7 @@ fn attempt(cx: &mut Context<'_>, key: Key) {
     route(cx, key);
 }
 
-/// Makes the attempt that has begun at a server that can be asked, or has it wait for one.
+/// Makes the begun attempt at an available server, or lets it wait.
 fn route(cx: &mut Context<'_>, key: Key) {
     let now_ns = cx.local.now_ns;
     let services = &mut *cx.local.services;
@@ -114,7 +113,7 @@ fn route(cx: &mut Context<'_>, key: Key) {
     set_step(cx.local, key, Step::InQueue(chosen));
 }
 
-/// No server can be asked now.
+/// Lets a call wait for a server, or fails it.
 fn wait_for_session(cx: &mut Context<'_>, key: Key) {
     let services = &mut *cx.local.services;
     let call = services.calls.get(key).expect("an attempt belongs to a call");
@@ -128,7 +127,7 @@ fn wait_for_session(cx: &mut Context<'_>, key: Key) {
     fail(None, cx, key, NO_SESSION, unreachable(&failures));
 }
 
-/// The first call of a connection's queue is looked at then, if not before.
+/// Sets the time when the first call of a connection's queue is reconsidered, if not before.
 fn wait_at(local: &mut Local, key: Key, at_ns: Option<u64>) {
     let services = &mut *local.services;
     let connection = services.connections.get_mut(key).expect("a call waits at a connection");
@@ -136,7 +135,7 @@ fn wait_at(local: &mut Local, key: Key, at_ns: Option<u64>) {
         services.timers.remove(timer);
     }
     if let Some(at_ns) = at_ns {
-        // Its time may be over already, where another call has to end first: that looks again.
+        // Its time may be over already, if another call has to end first, which serves the queue again.
         let at_ns = at_ns.max(local.now_ns + 1);
         connection.timer = Some(services.timers.insert(at_ns, Due::Connection(key)));
         local.hub.ask_at(at_ns);
@@ -149,7 +148,7 @@ fn set_step(local: &mut Local, key: Key, step: Step) {
     arm(local, key);
 }
 
-/// Has the call looked at when its next step is due.
+/// Arms the timer for the call's next step.
 fn arm(local: &mut Local, key: Key) {
     if let Some(at_ns) = local.services.arm(key) {
         local.hub.ask_at(at_ns);
@@ -170,7 +169,7 @@ fn make(cx: &mut Context<'_>, key: Key, connection: Key, leave: Leave) {
     send_first(cx, key, session);
 }
 
-/// Sends a first attempt, which the call has noted.
+/// Sends a first attempt, recorded in the call.
 fn send_first(cx: &mut Context<'_>, key: Key, session: SessionId) {
     if let Err(outcome) = send(cx, key, session, Continuation::function(END_FIRST, key.to_bits())) {
         let call = cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call");
@@ -179,8 +178,8 @@ fn send_first(cx: &mut Context<'_>, key: Key, session: SessionId) {
     }
 }
 
-/// Makes a further attempt while another is on its way, if a server can be asked at once and the budget allows it. The next one
-/// is due as much later.
+/// Makes a further attempt while another is outstanding, if a server is available at once and the budget allows it. The
+/// next hedge is due after the same time again.
 fn hedge(cx: &mut Context<'_>, key: Key) {
     let now_ns = cx.local.now_ns;
     let services = &mut *cx.local.services;
@@ -212,7 +211,7 @@ fn session_of(local: &Local, connection: Key) -> SessionId {
     connection.and_then(Connection::session).expect("a server is asked on its session").id()
 }
 
-/// How an attempt has ended, with its buffers if it had any.
+/// The end of an attempt, with the attempt's buffers, if any.
 struct Outcome {
     session: SessionId,
     outcome: Result<(), Error>,
@@ -220,7 +219,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Of a call that ends without an attempt.
+    /// Returns the outcome of a call that ends without an attempt.
     fn failed(error: Error) -> Self {
         Self { session: NO_SESSION, outcome: Err(error), buffers: None }
     }
@@ -233,7 +232,7 @@ impl From<Reply> for Outcome {
     }
 }
 
-/// Sends an attempt, or tells why that cannot be.
+/// Sends an attempt, or returns why it cannot be sent.
 fn send(
     cx: &mut Context<'_>,
     key: Key,
@@ -268,7 +267,7 @@ fn send(
 
 /// The continuation of all first attempts.
 fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
-    // One that was cancelled after it had ended belongs to no call any more.
+    // A cancelled attempt that had already ended no longer has a call.
     let key = Key::from_bits(bits);
     let Some(call) = cx.local.services.calls.get_mut(key) else { return };
     let attempt = call.first.take().expect("an attempt that ends was on its way");
@@ -281,7 +280,7 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
     }
 }
 
-/// The only attempt of a call has succeeded.
+/// Ends a call whose only attempt has succeeded.
 fn succeed(state: State<'_>, cx: &mut Context<'_>, attempt: Attempt, reply: Reply) {
     let Attempt { call: key, connection: at, leave, .. } = attempt;
     let Local { services, now_ns, .. } = &mut *cx.local;
@@ -305,7 +304,7 @@ fn succeed(state: State<'_>, cx: &mut Context<'_>, attempt: Attempt, reply: Repl
     }
 }
 
-/// A call of a service has ended.
+/// Records the end of a call of a service.
 fn note_end(local: &mut Local, key: Key, has_succeeded: bool) {
     let service = local.services.list.get_mut(key).expect("a service stays for its calls");
     service.calls -= 1;
@@ -330,7 +329,7 @@ fn end_hedge_with(state: Option<State<'_>>, cx: &mut Context<'_>, hedge: Key, ou
     end_attempt(state, cx, attempt, outcome, true);
 }
 
-/// An attempt has ended, and with it its call, or the call goes on.
+/// Handles the end of an attempt: its call ends, too, or goes on.
 fn end_attempt(
     state: Option<State<'_>>,
     cx: &mut Context<'_>,
@@ -391,7 +390,7 @@ fn put_back(call: &mut Call, buffers: Option<(MsgBuf, MsgBuf)>) {
     }
 }
 
-/// A server has answered as the leader does. Calls that pause because none was known need not wait any more.
+/// Records that a server has answered as the leader. Calls that pause for lack of a leader go on.
 fn confirm_leader(cx: &mut Context<'_>, of: Key, connection: Key) {
     let services = &mut *cx.local.services;
     // The client may be gone, and the server, with this call.
@@ -400,7 +399,7 @@ fn confirm_leader(cx: &mut Context<'_>, of: Key, connection: Key) {
         return;
     }
     for key in services.pausing(of) {
-        // One that begins may have others end.
+        // Beginning one call may end others.
         let call = cx.local.services.calls.get_mut(key);
         if let Some(call) = call.filter(|call| matches!(call.step, Step::Pausing(_))) {
             call.step = Step::Going;
@@ -410,7 +409,7 @@ fn confirm_leader(cx: &mut Context<'_>, of: Key, connection: Key) {
     }
 }
 
-/// An answer names the server that leads.
+/// Records the leader named by a response.
 fn suppose_leader(local: &mut Local, of: Key, target: Target) {
     let Services { list, connections, .. } = &mut *local.services;
     let service = list.get_mut(of).expect("a service stays for its calls");
@@ -426,7 +425,8 @@ fn suppose_leader(local: &mut Local, of: Key, target: Target) {
     service.leader.suppose(connection);
 }
 
-/// The server that was asked does not lead: another is asked at once, or after a pause if as many as there are have said so.
+/// Handles a redirect without a leader: another server is asked at once, or after a pause if as many as there are have
+/// redirected.
 fn redirect(cx: &mut Context<'_>, key: Key) {
     let (now_ns, random) = (cx.local.now_ns, cx.local.hub.random());
     let services = &mut *cx.local.services;
@@ -454,8 +454,8 @@ fn count_failure(service: &Service, failure: &CallFailure) {
     counter.increment();
 }
 
-/// An attempt of a call has failed: at a server, or for want of one, without a session. Others may be on their way; else the
-/// call is tried again, or fails.
+/// Handles the failure of an attempt: at a server, or for lack of one, without a session. Other attempts may be
+/// outstanding; else the call is retried, or fails.
 fn fail(
     state: Option<State<'_>>,
     cx: &mut Context<'_>,
@@ -466,11 +466,11 @@ fn fail(
     let call = cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call");
     call.note(&failure);
     if call.is_tried_otherwise() {
-        // The end of another attempt counts, unless this one decides: hedged calls are idempotent.
+        // The end of another attempt counts, unless this end decides: hedged calls are idempotent.
         if may_retry(&failure, true) {
             return;
         }
-        // One that has ended already is heard first.
+        // An attempt that has ended already is handled first.
         let Some(lost) = cancel_attempts(cx, key, false) else { return };
         cx.local.services.leave_queue(key);
         lost.freed.into_iter().for_each(|connection| serve(cx, connection));
@@ -479,7 +479,8 @@ fn fail(
     let services = &mut *cx.local.services;
     let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
     let was_asked = session != NO_SESSION;
-    // The attempt's own outcome decides: an earlier attempt may have run, but that was known when this one was allowed.
+    // The attempt's own outcome decides: an earlier attempt may have run, but its possible execution was known when
+    // this attempt was allowed.
     let goes_on = if was_asked && never_left(call, &failure) {
         call.take_back();
         true
@@ -498,14 +499,14 @@ fn fail(
     set_step(cx.local, key, Step::Pausing(now_ns.saturating_add(pause_ns)));
 }
 
-/// Attempts that were cancelled.
+/// Cancelled attempts.
 struct Lost {
-    /// The connections on which they were.
+    /// The connections of the attempts.
     freed: Vec<Key>,
 }
 
-/// Cancels the attempts of a call that are on their way. `None` if its first attempt has ended and that is about to be
-/// heard, unless it is to be cancelled in any case.
+/// Cancels the outstanding attempts of a call. `None` if the first attempt has ended and is about to be handled, unless
+/// `in_any_case`.
 fn cancel_attempts(cx: &mut Context<'_>, key: Key, in_any_case: bool) -> Option<Lost> {
     let call = cx.local.services.calls.get_mut(key).expect("attempts belong to a call");
     let mut freed = Vec::new();
@@ -538,7 +539,7 @@ fn cancel_attempts(cx: &mut Context<'_>, key: Key, in_any_case: bool) -> Option<
     Some(Lost { freed })
 }
 
-/// Takes in what an attempt leaves that was cancelled.
+/// Records the outcome of a cancelled attempt, and takes back its buffers.
 fn note_cancelled(call: &mut Call, reply: Reply) {
     let Reply { outcome, request, response, .. } = reply;
     if let Err(failure) = &outcome {
@@ -547,7 +548,7 @@ fn note_cancelled(call: &mut Call, reply: Reply) {
     call.put_back(request, response);
 }
 
-/// Gives back the right to an attempt that has ended, or that nothing is known of.
+/// Returns the permit of an ended attempt, or of an attempt with an unknown end.
 fn release(local: &mut Local, key: Key, leave: Leave, outcome: Option<&Result<(), Error>>) {
     let now_ns = local.now_ns;
     let connection = local.services.connections.get_mut(key);
@@ -569,7 +570,7 @@ fn remove_connection(local: &mut Local, key: Key) {
     connection.close();
 }
 
-/// Begins the calls that wait at a connection, as many as may now.
+/// Begins as many calls waiting at a connection as possible now.
 fn serve(cx: &mut Context<'_>, key: Key) {
     if planted("service_called_place_lost") {
         return;
@@ -593,14 +594,14 @@ fn serve(cx: &mut Context<'_>, key: Key) {
     }
 }
 
-/// Has the calls that wait at a connection look for another.
+/// Moves the calls waiting at a connection to other servers.
 fn empty_queue(cx: &mut Context<'_>, key: Key) {
     let Some(connection) = cx.local.services.connections.get_mut(key) else { return };
     let waiting = connection.queue.take_all();
     go_on(cx, waiting, Step::InQueue(key));
 }
 
-/// Has calls of a queue that is no more look for a server, if they still wait there.
+/// Makes the calls of a removed queue look for a server, if still waiting.
 fn go_on(cx: &mut Context<'_>, waiting: impl IntoIterator<Item = Key>, step: Step) {
     for key in waiting {
         let call = cx.local.services.calls.get_mut(key).filter(|call| call.step == step);
@@ -611,7 +612,7 @@ fn go_on(cx: &mut Context<'_>, waiting: impl IntoIterator<Item = Key>, step: Ste
     }
 }
 
-/// A connection has a session.
+/// Handles the opening of a connection's session.
 pub(super) fn connection_opened(cx: &mut Context<'_>, key: Key) {
     let (_, service) = service_at(cx.local, key);
     service.counters.sessions_opened.increment();
@@ -623,7 +624,7 @@ pub(super) fn connection_opened(cx: &mut Context<'_>, key: Key) {
     go_on(cx, waiting, Step::Waiting);
 }
 
-/// A connection's session takes no further calls.
+/// Handles the end of calls on a connection's session.
 pub(super) fn connection_left(cx: &mut Context<'_>, key: Key) {
     let now_ns = cx.local.now_ns;
     let (of, service) = service_at(cx.local, key);
@@ -634,7 +635,7 @@ pub(super) fn connection_left(cx: &mut Context<'_>, key: Key) {
     fail_waiting(cx, of);
 }
 
-/// A session to a server could not be opened.
+/// Handles a failure to open a session to a server.
 pub(super) fn connection_failed(cx: &mut Context<'_>, key: Key) {
     let now_ns = cx.local.now_ns;
     let (of, service) = service_at(cx.local, key);
@@ -649,7 +650,7 @@ fn service_at(local: &mut Local, connection: Key) -> (Key, &mut Service) {
     (key, list.get_mut(key).expect("a service stays for its servers"))
 }
 
-/// Ends the wait of those who wait in vain, if no server of the service can be reached.
+/// Fails the calls that do not wait for a server, if no server of the service can be reached.
 fn fail_waiting(cx: &mut Context<'_>, key: Key) {
     let services = &mut *cx.local.services;
     if !services.has_failed(key) {
@@ -670,7 +671,7 @@ fn fail_waiting(cx: &mut Context<'_>, key: Key) {
     }
 }
 
-/// Ends a call: tells who waits for it.
+/// Ends a call, and notifies its caller.
 fn finish(state: Option<State<'_>>, cx: &mut Context<'_>, key: Key, outcome: Outcome) {
     let services = &mut *cx.local.services;
     services.leave_queue(key);
@@ -682,7 +683,7 @@ fn finish(state: Option<State<'_>>, cx: &mut Context<'_>, key: Key, outcome: Out
     tell(state, cx, call, outcome);
 }
 
-/// Tells who waits for a call how it has ended.
+/// Notifies the caller of a call's end.
 fn tell(state: Option<State<'_>>, cx: &mut Context<'_>, call: Call, outcome: Outcome) {
     let inherited_ns = call.inherited_ns;
     let Outcome { session, outcome, buffers } = outcome;
@@ -704,14 +705,15 @@ fn tell(state: Option<State<'_>>, cx: &mut Context<'_>, call: Call, outcome: Out
     }
 }
 
-/// The response, in memory that is there.
+/// Returns the response, copied into existing memory.
 fn copied(response: &[u8], mut memory: Vec<u8>) -> Vec<u8> {
     memory.clear();
     memory.extend_from_slice(response);
     memory
 }
 
-/// Cancels a call: it ends with CANCELLED, and the servers of its attempts are told. False if it has ended, or is about to.
+/// Cancels a call: it ends with CANCELLED, and the servers of its attempts are notified. Returns false if the call has
+/// ended, or is about to.
 pub(crate) fn cancel_call(cx: &mut Context<'_>, key: Key) -> bool {
     if cx.local.services.calls.get(key).is_none() {
         return false;
@@ -724,14 +726,14 @@ pub(crate) fn cancel_call(cx: &mut Context<'_>, key: Key) -> bool {
     true
 }
 
-/// Cancels a call that another thread does not wait for any more.
+/// Cancels a call whose thread no longer waits.
 pub(crate) fn cancel_posted(cx: &mut Context<'_>, state: &CallState) {
     if let Some(bits) = state.key() {
         cancel_call(cx, Key::from_bits(bits as u64));
     }
 }
 
-/// Does what timers are due for.
+/// Runs the timers that are due.
 pub(crate) fn run_due(cx: &mut Context<'_>) {
     while let Some(due) = cx.local.services.timers.pop_due(cx.local.now_ns) {
         match due {
@@ -745,13 +747,13 @@ pub(crate) fn run_due(cx: &mut Context<'_>) {
     }
 }
 
-/// The timer of a call was due.
+/// Handles the timer of a call.
 fn run_call(cx: &mut Context<'_>, key: Key) {
     let now_ns = cx.local.now_ns;
     let call = cx.local.services.calls.get_mut(key).expect("a timer ends with its call");
     call.timer = None;
     match call.step {
-        // The deadlines of attempts that are on their way are the core's.
+        // The core handles the deadlines of outstanding attempts.
         Step::Waiting | Step::InQueue(_) | Step::Pausing(_) if call.end_ns <= now_ns => {
             let outcome = Outcome::failed(cx.local.services.too_late(key));
             let freed = cancel_attempts(cx, key, true).map_or_else(Vec::new, |lost| lost.freed);
@@ -771,16 +773,16 @@ fn run_call(cx: &mut Context<'_>, key: Key) {
     }
 }
 
-/// The next of the continuations of calls that have ended where none could run.
+/// Runs the continuations left by calls that ended where none could run.
 pub(crate) fn run_ended(mut state: State<'_>, cx: &mut Context<'_>) {
-    // Calls that these make and that end at once have their turn the next time.
+    // Calls made in these that end at once have their turn the next time.
     for Ended { continuation, reply, inherited_ns } in std::mem::take(&mut cx.local.services.ended)
     {
         cx.under_deadline(inherited_ns, |cx| continuation.run(state.reborrow(), cx, reply));
     }
 }
 
-/// A client connects to its servers.
+/// Opens the service of a new client.
 pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {
     let OpenService { service, targets, look_up, config, opened } = open;
     let Some(client) = service.upgrade() else { return };
@@ -809,7 +811,7 @@ pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {
     change_targets(cx, key, targets);
 }
 
-/// The servers of a client have changed.
+/// Changes the servers of a client.
 pub(crate) fn set_targets(cx: &mut Context<'_>, number: ServiceKey, targets: Vec<Target>) {
     if let Some(key) = cx.local.services.find(number) {
         change_targets(cx, key, targets);
@@ -849,11 +851,11 @@ fn change_targets(cx: &mut Context<'_>, key: Key, targets: Vec<Target>) {
         }
         go_on(cx, waiting, Step::InQueue(connection));
     }
-    // Who waits for one of them looks at the others.
+    // Calls waiting for a removed server try the others.
     fail_waiting(cx, key);
 }
 
-/// A further server of a service, and a task that keeps a session to it.
+/// Adds a server to a service, with a task to keep a session open.
 fn add_connection(local: &mut Local, of: Key, target: Target) -> Key {
     let Services { list, connections, .. } = &mut *local.services;
     let service = list.get(of).expect("its servers change while there is a service");
@@ -869,7 +871,7 @@ fn add_connection(local: &mut Local, of: Key, target: Target) -> Key {
     connection
 }
 
-/// The last handle of a client is gone: its sessions are closed when its last call has ended.
+/// Handles the drop of a client's last handle: the sessions are closed after the last call.
 pub(crate) fn close_service(local: &mut Local, number: ServiceKey) {
     let services = &mut *local.services;
     let Some(key) = services.by_number.get_mut(number.index()).and_then(Option::take) else {

@@ -1,4 +1,4 @@
-//! A call of a service: what it asks, what is known of its attempts, and how it ends.
+//! A call of a service: parameters, state of the attempts, and end.
 
 use std::time::Duration;
 
@@ -23,33 +23,33 @@ pub(super) struct Call {
     pub(super) method: u16,
     pub(super) idempotent: bool,
     pub(super) wait_for_ready: bool,
-    /// Whether an answer may send it to another server.
+    /// Whether a response may redirect it.
     pub(super) is_judged: bool,
-    /// The hash of the key by which its server is chosen.
+    /// The hash of the key, for the choice of a server.
     pub(super) key: Option<u64>,
     pub(super) hedge_after: Option<Duration>,
     /// When the next hedge is due.
     pub(super) hedge_ns: Option<u64>,
     response_bytes: Option<usize>,
-    /// All attempts end then, whenever they are made.
+    /// The end of all attempts, whenever they are made.
     pub(super) end_ns: u64,
-    /// What its continuation, and the attempts that are made later, inherit.
+    /// The deadline inherited by its continuation and later attempts.
     pub(super) inherited_ns: Option<u64>,
     pub(super) end: End,
     pub(super) message: Message,
     /// The buffer for the response, while no attempt has it.
     room: Option<MsgBuf>,
     pub(super) step: Step,
-    /// When the call is looked at although nothing has happened to it.
+    /// The timer of the call's next step.
     pub(super) timer: Option<TimerId>,
-    /// The attempt on its way that is no hedge.
+    /// The outstanding attempt that is not a hedge.
     pub(super) first: Option<Attempt>,
     progress: Progress,
     /// Most calls have none.
     trouble: Option<Box<Trouble>>,
 }
 
-/// What a call asks of a service.
+/// The parameters of a call of a service.
 pub(crate) struct Asked {
     pub(crate) method: u16,
     pub(crate) message: Message,
@@ -58,7 +58,7 @@ pub(crate) struct Asked {
     pub(crate) end: End,
 }
 
-/// Who is told of a call's end.
+/// The receiver of a call's outcome.
 pub(crate) enum End {
     /// The thread that waits for it.
     Posted(Pending),
@@ -66,9 +66,9 @@ pub(crate) enum End {
     Then(Continuation),
 }
 
-/// The end of a call that is over: who is told, and with what.
+/// The end of a call: the receiver, and its arguments.
 pub(super) enum Ending {
-    /// The thread that waits; the response, and memory for its copy.
+    /// The waiting thread; the response, and memory for its copy.
     Posted(Pending, Option<MsgBuf>, Vec<u8>),
     /// A continuation, which gets both buffers.
     Then(Continuation, MsgBuf, MsgBuf),
@@ -76,26 +76,26 @@ pub(super) enum Ending {
 
 /// The request.
 pub(crate) enum Message {
-    /// Copied for each attempt. With the buffer in which the application has given it, if it did so.
+    /// Bytes, copied for each attempt; and the application's own buffer, if passed.
     Bytes(Vec<u8>, Option<MsgBuf>),
-    /// A buffer, which each attempt gives back.
+    /// A buffer, which each attempt returns.
     Buffer(Option<MsgBuf>),
 }
 
-/// What a call is doing.
+/// The current step of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// An attempt is on its way, or about to be.
+    /// An attempt is outstanding, or about to be.
     Going,
     /// It waits for a session to any server.
     Waiting,
-    /// It waits for leave to be made at a server.
+    /// It waits for a permit at a server.
     InQueue(Key),
     /// It pauses before the next attempt, until this time.
     Pausing(u64),
 }
 
-/// An attempt that is on its way.
+/// An outstanding attempt.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) call: Key,
@@ -104,25 +104,25 @@ pub(super) struct Attempt {
     pub(super) leave: Leave,
 }
 
-/// What a call has that does not go as most do.
+/// The state of a call that is not plain.
 struct Trouble {
     backoff: Backoff,
-    /// Servers whose attempts have failed, each once, in the order of their last failure.
+    /// Servers with failed attempts, each once, in the order of their last failure.
     tried: Vec<Target>,
     /// How the last attempt failed.
     last: String,
-    /// Answers that sent the call to another server since it has paused.
+    /// Redirects since the call last paused.
     redirects: usize,
-    /// Further attempts on their way.
+    /// Outstanding hedges.
     hedges: Vec<Key>,
 }
 
-/// What is known of a call's attempts.
+/// The state of a call's attempts.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Attempts that were begun.
+    /// Attempts begun.
     attempts: u32,
-    /// Whether one that has ended may have been executed.
+    /// Whether an ended attempt may have been executed.
     may_have_executed: bool,
 }
 
@@ -160,12 +160,12 @@ impl Call {
         }
     }
 
-    /// Whether nothing is to be undone when its first attempt succeeds.
+    /// Returns true if success of the first attempt leaves nothing to undo.
     pub(super) fn is_plain(&self) -> bool {
         self.timer.is_none() && self.trouble.is_none()
     }
 
-    /// The buffers of an attempt.
+    /// Returns the buffers for an attempt.
     pub(super) fn buffers(
         &mut self,
         pool: &BufPool,
@@ -184,13 +184,13 @@ impl Call {
         }
     }
 
-    /// An attempt that has failed gives its buffers back.
+    /// Takes back the buffers of a failed attempt.
     pub(super) fn put_back(&mut self, request: MsgBuf, response: MsgBuf) {
         self.message.put_back(request);
         self.room.get_or_insert(response);
     }
 
-    /// What is to be done at its end, with the buffers of the attempt that has succeeded, if one has.
+    /// Returns the end of the call, with the buffers of the successful attempt, if any.
     pub(super) fn into_end(self, buffers: Option<(MsgBuf, MsgBuf)>) -> Ending {
         let (request, response) = buffers.unzip();
         match self.end {
@@ -204,18 +204,18 @@ impl Call {
         }
     }
 
-    /// An attempt begins.
+    /// Begins an attempt.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.progress.attempts += 1;
         self.put_off_hedge(now_ns);
     }
 
-    /// The next hedge is due in a while from now.
+    /// Restarts the time until the next hedge.
     pub(super) fn put_off_hedge(&mut self, now_ns: u64) {
         self.hedge_ns = self.hedge_after.map(|after| now_ns.saturating_add(as_ns(after)));
     }
 
-    /// When the call is to be looked at although nothing has happened to it.
+    /// Returns when the call's timer is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
         let (step_ns, hedge_ns) = match self.step {
             Step::Going => (None, self.hedge_ns),
@@ -225,7 +225,7 @@ impl Call {
         [step_ns, hedge_ns].into_iter().flatten().min()
     }
 
-    /// Whether an attempt is on its way or waits for leave, beside one that has just failed.
+    /// Returns true if an attempt is outstanding or waits for a permit, beside a failed one.
     pub(super) fn is_tried_otherwise(&self) -> bool {
         let is_waiting = matches!(self.step, Step::Waiting | Step::InQueue(_));
         is_waiting || self.first.is_some() || !self.hedges().is_empty()
@@ -235,33 +235,33 @@ impl Call {
         self.progress.attempts
     }
 
-    /// The attempt that was begun last does not count.
+    /// Uncounts the attempt begun last.
     pub(super) fn take_back(&mut self) {
         let attempts = self.progress.attempts.checked_sub(1);
         self.progress.attempts = attempts.expect("an attempt that failed has begun");
     }
 
-    /// Takes in how an attempt failed.
+    /// Records the failure of an attempt.
     pub(super) fn note(&mut self, failure: &CallFailure) {
         self.progress.note(failure);
     }
 
-    /// Attempts that were on their way and whose end is not known are no longer waited for.
+    /// Gives up outstanding attempts whose end is unknown.
     pub(super) fn note_lost(&mut self) {
         self.progress.may_have_executed = true;
     }
 
-    /// Whether a failure may be followed by another attempt, as far as it goes by the call.
+    /// Returns true if the call allows another attempt after a failure.
     pub(super) fn may_retry(&self, failure: &CallFailure, attempts_max: u32) -> bool {
         self.progress.attempts < attempts_max && may_retry(failure, self.idempotent)
     }
 
-    /// How the call fails, by how its last attempt did.
+    /// Returns the failure of the call after the failure of its last attempt.
     pub(super) fn conclude(&self, failure: Error) -> Error {
         self.progress.conclude(failure)
     }
 
-    /// How the call fails when its time is over. Attempts that are on their way may be executed.
+    /// Returns the failure of the call after its deadline. Outstanding attempts may be executed.
     #[cold]
     pub(super) fn too_late(&self) -> Error {
         let is_under_way = self.first.is_some() || !self.hedges().is_empty();
@@ -281,7 +281,7 @@ impl Call {
         Error::of(Status::DeadlineExceeded, message, execution)
     }
 
-    /// How the call ends that is cancelled.
+    /// Returns the failure of a cancelled call.
     #[cold]
     pub(super) fn cancelled(&self) -> Error {
         let execution = match self.progress.may_have_executed {
@@ -291,12 +291,12 @@ impl Call {
         Error::of(Status::Cancelled, "the call was cancelled", execution)
     }
 
-    /// Servers whose attempts have failed, each once, in the order of their last failure.
+    /// Returns the servers with failed attempts, each once, in the order of their last failure.
     pub(super) fn tried(&self) -> &[Target] {
         self.trouble.as_ref().map_or(&[], |trouble| &trouble.tried)
     }
 
-    /// An attempt at a server has failed so.
+    /// Records a failed attempt at a server.
     pub(super) fn note_tried(&mut self, target: Target, why: &str, backoff: BackoffConfig) {
         let trouble = self.trouble(backoff);
         trouble.tried.retain(|tried| !tried.is_server(&target));
@@ -304,14 +304,14 @@ impl Call {
         trouble.last = format!("{}: {why}", target.address);
     }
 
-    /// An answer has sent the call to another server. Gives how often that was so since the call has paused.
+    /// Counts a redirect. Returns the number of redirects since the call last paused.
     pub(super) fn note_redirect(&mut self, backoff: BackoffConfig) -> usize {
         let trouble = self.trouble(backoff);
         trouble.redirects += 1;
         trouble.redirects
     }
 
-    /// The pause before the next attempt.
+    /// Returns the pause before the next attempt.
     pub(super) fn pause_ns(&mut self, backoff: BackoffConfig, random: u64) -> u64 {
         let trouble = self.trouble(backoff);
         trouble.redirects = 0;
@@ -326,7 +326,7 @@ impl Call {
         self.trouble(backoff).hedges.push(attempt);
     }
 
-    /// A hedge has ended.
+    /// Removes a hedge that has ended.
     pub(super) fn remove_hedge(&mut self, attempt: Key) {
         let trouble = self.trouble.as_mut().expect("a hedge is noted");
         trouble.hedges.retain(|hedge| *hedge != attempt);
@@ -346,7 +346,7 @@ impl Call {
 }
 
 impl Message {
-    /// What an attempt sends.
+    /// Returns the message for an attempt.
     fn take_to_send(&mut self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
         match self {
             Message::Bytes(bytes, _) => MsgBuf::holding(pool, bytes),
@@ -362,14 +362,14 @@ impl Message {
         }
     }
 
-    /// The buffer that is the application's.
+    /// Returns the application's buffer.
     fn into_buffer(self) -> Option<MsgBuf> {
         match self {
             Message::Bytes(_, buffer) | Message::Buffer(buffer) => buffer,
         }
     }
 
-    /// Memory that the request does not need any more.
+    /// Returns memory that the request no longer needs.
     pub(super) fn into_memory(self) -> Vec<u8> {
         match self {
             Message::Bytes(bytes, _) => bytes,
@@ -377,7 +377,7 @@ impl Message {
         }
     }
 
-    /// For several attempts at a time.
+    /// Copies the message, for simultaneous attempts.
     fn copied(self) -> Self {
         match self {
             Message::Buffer(Some(buffer)) => Message::Bytes(buffer.to_vec(), Some(buffer)),
@@ -408,10 +408,10 @@ fn did_not_run(failure: &CallFailure) -> bool {
     matches!(failure.execution, Execution::NotSent | Execution::Refused)
 }
 
-/// Whether a call that failed so may be tried again.
+/// Returns true if a call with this failure may be retried.
 pub(super) fn may_retry(failure: &CallFailure, is_idempotent: bool) -> bool {
     match (failure.status, failure.execution) {
-        // Its time is over, or the caller does not want it any more, wherever it was.
+        // The call has no time left, or the caller no longer wants it, wherever the call was.
         (Status::DeadlineExceeded | Status::Cancelled, _) => false,
         (Status::Unavailable, Execution::NotSent | Execution::Refused) => true,
         (Status::ResourceExhausted, Execution::Refused) => true,
@@ -420,8 +420,8 @@ pub(super) fn may_retry(failure: &CallFailure, is_idempotent: bool) -> bool {
     }
 }
 
-/// Whether an attempt may be repeated as if it had not been made: no server has heard of it, so that it adds nothing to the load
-/// of one (gRPC, proposal A6, transparent retries). A hedge is made while another is on its way and counts in any case.
+/// Returns true if an attempt may be repeated as if it had not been made: it reached no server, and so adds no load
+/// (gRPC, proposal A6, transparent retries). A hedge is made while another attempt is outstanding and always counts.
 pub(super) fn never_left(call: &Call, failure: &CallFailure) -> bool {
     failure.execution == Execution::NotSent
         && failure.status == Status::Unavailable
@@ -433,7 +433,7 @@ pub(super) fn never_left(call: &Call, failure: &CallFailure) -> bool {
 mod tests {
     use super::*;
 
-    /// The last attempt's failure, what came before it, and how often it was tried.
+    /// The last attempt's failure, the failures before it, and the number of attempts.
     #[test]
     fn conclude__counts_all_attempts() {
         use Execution::{Answered, MayHaveExecuted, NotSent, Refused};

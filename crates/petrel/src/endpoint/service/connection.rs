@@ -1,4 +1,4 @@
-//! One server of a service: the session to it, kept open, and how many calls are on their way there.
+//! A server of a service: the session, kept open, and the outstanding calls.
 
 use std::fmt;
 use std::rc::Rc;
@@ -21,37 +21,37 @@ use crate::local::{Handle, Key, Session, Task, TimerId};
 use crate::overload::{BackoffConfig, ConcurrencyLimit, Permit};
 use crate::sync::Arc;
 
-/// A server, as one service has it.
+/// A server of one service.
 pub(super) struct Connection {
     pub(super) service: Key,
     pub(super) target: Target,
-    /// By its name.
+    /// The hash of its name.
     hash: u64,
-    /// Those of the service.
+    /// The service's counters.
     pub(super) counters: Arc<Counters>,
     session: Option<Session>,
-    /// Why there is no session, once opening one has failed.
+    /// Why there is no session, after a failed attempt to open one.
     failure: Option<String>,
     load: Rc<Load>,
-    /// Whether it gets no further calls, and is closed after the last that it has.
+    /// Whether it gets no further calls, and is closed after the last.
     is_retired: bool,
     limit: Option<ConcurrencyLimit>,
-    /// Calls that wait for leave to be made here.
+    /// Calls that wait for a permit here.
     pub(super) queue: CallQueue,
-    /// When the first of them is looked at although no attempt has ended.
+    /// The timer of the first of them.
     pub(super) timer: Option<TimerId>,
     /// Keeps the session open, until the connection is closed.
     keeper: Option<Task<()>>,
 }
 
-/// The right to have an attempt on its way to a server. It goes back by [`Connection::end`].
+/// The right to have an attempt outstanding at a server; [`Connection::end`] returns it.
 #[derive(Debug)]
 pub(super) struct Leave(Option<Permit>);
 
 /// Whether an attempt may be made now.
 pub(super) enum MayBegin {
     Now(Leave),
-    /// When another attempt has ended, or at this time.
+    /// After another attempt has ended, or at this time.
     Later(Option<u64>),
 }
 
@@ -78,29 +78,29 @@ impl Connection {
         }
     }
 
-    /// Has a task keep the session open.
+    /// Sets the task that keeps the session open.
     pub(super) fn keep(&mut self, keeper: Task<()>) {
         assert!(self.keeper.is_none(), "a server has one keeper");
         self.keeper = Some(keeper);
     }
 
-    /// The session, if calls may be made on it.
+    /// Returns the session, if calls may be made on it.
     #[inline]
     pub(super) fn session(&self) -> Option<&Session> {
         self.session.as_ref().filter(|session| session.is_open())
     }
 
-    /// Whether there is a session, perhaps one that takes no further calls.
+    /// Returns true if there is a session, even without acceptance of further calls.
     pub(super) fn has_session(&self) -> bool {
         self.session.is_some()
     }
 
-    /// Why there is no session, if the last attempt to open one has failed.
+    /// Returns why there is no session, if the last attempt to open one has failed.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref().filter(|_| self.session().is_none())
     }
 
-    /// How much it is the server for a key.
+    /// Returns the rank of the server for a key.
     pub(super) fn rank(&self, key: u64) -> f64 {
         rank(key, self.hash, self.target.weight)
     }
@@ -109,14 +109,14 @@ impl Connection {
         &self.load
     }
 
-    /// The same server, perhaps with another weight.
+    /// Updates the server's weight.
     pub(super) fn set_target(&mut self, target: Target) {
         assert!(self.target.is_server(&target), "a connection stays with its server");
         self.load.set_weight(target.weight);
         self.target = target;
     }
 
-    /// Takes the right to make an attempt, if the limit allows another one now.
+    /// Takes a permit for an attempt, if the limit allows another one now.
     #[inline]
     pub(super) fn begin(&mut self, now_ns: u64) -> MayBegin {
         let permit = match &mut self.limit {
@@ -130,7 +130,8 @@ impl Connection {
         MayBegin::Now(Leave(permit))
     }
 
-    /// An attempt has ended so, or without saying anything about the server. Tells whether the connection is over by that.
+    /// Returns the permit of an ended attempt, with the outcome if it concerns the server. Returns true if the
+    /// connection is then over.
     pub(super) fn end(
         &mut self,
         leave: Leave,
@@ -149,7 +150,7 @@ impl Connection {
         self.is_over()
     }
 
-    /// There are to be no further calls. Tells whether the connection is over by that: it has none.
+    /// Stops further calls. Returns true if the connection is then over: it has no calls.
     pub(super) fn retire(&mut self) -> bool {
         self.is_retired = true;
         self.is_over()
@@ -159,27 +160,27 @@ impl Connection {
         self.is_retired && self.load.busy() == 0
     }
 
-    /// A session is open.
+    /// Records an open session.
     fn open(&mut self, session: Session) {
         self.session = Some(session);
         self.load.set_ready(true);
         self.failure = None;
     }
 
-    /// The session takes no further calls. Whether another can be opened is not known yet: calls wait for that.
+    /// Records that the session accepts no further calls. Whether another can be opened is unknown: calls wait.
     fn leave(&mut self) {
         self.load.set_ready(false);
         self.session = None;
     }
 
-    /// No session can be opened.
+    /// Records that no session can be opened.
     fn fail(&mut self, why: String) {
         self.load.set_ready(false);
         self.session = None;
         self.failure = Some(why);
     }
 
-    /// Ends it: the session is closed, and no other is opened.
+    /// Ends the connection: closes the session, and opens no other.
     pub(super) fn close(mut self) {
         if let Some(keeper) = self.keeper.take() {
             keeper.abort();
@@ -222,7 +223,7 @@ pub(super) async fn keep(handle: Handle, key: Key, target: Target, backoff: Back
     }
 }
 
-/// Changes a connection, and has the calls of its service go on.
+/// Changes a connection, and lets the calls of its service go on.
 fn change(
     handle: &Handle,
     key: Key,
@@ -244,12 +245,12 @@ fn why_left(session: &Session) -> String {
     }
 }
 
-/// Whether the server did not answer in time what it may have begun.
+/// Returns true if the server may have begun a call and did not answer in time.
 fn is_timeout(failure: &CallFailure) -> bool {
     failure.status == Status::DeadlineExceeded && failure.execution == Execution::MayHaveExecuted
 }
 
-/// Whether the server refused because it has too much to do.
+/// Returns true if the server refused because of overload.
 fn is_too_much(failure: &CallFailure) -> bool {
     if planted("service_every_failure_is_overload") {
         return true;

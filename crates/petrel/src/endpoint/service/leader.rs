@@ -1,12 +1,12 @@
-//! The server that a client asks first, in services in which one leads.
+//! The server that a client asks first, in services with a leader.
 
 use crate::local::Key;
 
-/// Which server leads, as far as is known.
+/// The leader, if known.
 #[derive(Debug, Default)]
 pub(super) struct Leader {
     connection: Option<Key>,
-    /// Whether it has answered as only the server does that leads.
+    /// Whether it has answered as the leader.
     is_confirmed: bool,
 }
 
@@ -16,26 +16,26 @@ impl Leader {
         self.connection
     }
 
-    /// Whether this server has answered as only the leader does, and is not known to have stopped leading.
+    /// Returns true if this server has answered as the leader, and is not known to have stopped leading.
     pub(super) fn is_confirmed(&self, connection: Key) -> bool {
         self.is_confirmed && self.connection == Some(connection)
     }
 
-    /// A server has answered as only the leader does. Tells whether that is news.
+    /// Records that a server has answered as the leader. Returns true if that is new.
     pub(super) fn confirm(&mut self, connection: Key) -> bool {
         let is_news = !self.is_confirmed(connection);
         *self = Self { connection: Some(connection), is_confirmed: true };
         is_news
     }
 
-    /// Another server says that this one leads. A server that has answered as the leader since knows better.
+    /// Records a server named as the leader by another, unless a confirmed leader is known.
     pub(super) fn suppose(&mut self, connection: Key) {
         if !self.is_confirmed {
             self.connection = Some(connection);
         }
     }
 
-    /// A server does not lead, or does not answer.
+    /// Forgets a server that does not lead, or does not answer.
     pub(super) fn forget(&mut self, connection: Key) {
         if self.connection == Some(connection) {
             *self = Self::default();

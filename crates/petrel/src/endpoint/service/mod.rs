@@ -1,25 +1,25 @@
-//! Services, as the endpoint has them that makes the calls of their clients.
+//! Services: the endpoint's side of its clients.
 //!
-//! A [`Session`](crate::task::Session) is to one process and ends with it. A [`Client`](crate::Client) has a service at one or several
-//! servers that can all answer: the endpoint keeps a session to each, opens a new one with back-off when one ends, leaves servers
-//! that drain, and chooses for each call the session with the fewest calls on the way. On top of that it tries again where that
-//! is safe, or where the caller says that it is:
+//! A [`Session`](crate::task::Session) is to a process and ends with it. A [`Client`](crate::Client) has a service on
+//! one or several equivalent servers. The endpoint keeps a session to each, reopens sessions with back-off, and leaves
+//! draining servers. For a call it chooses the session with the fewest outstanding calls. The endpoint also retries a
+//! call where safe, or where the caller allows it:
 //!
-//! | how the attempt failed | tried again |
+//! | outcome of the attempt | retried |
 //! | --- | --- |
 //! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
 //! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
 //! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](crate::endpoint::CallOptions::idempotent) |
-//! | any other | never: the server has answered, or the time is over |
+//! | any other | never: the server has answered, or the deadline has passed |
 //!
-//! Each attempt is judged by its own outcome: a call whose first attempt was lost and whose second was refused is
-//! tried a third time. What the call reports counts all of its attempts. All of this happens within the call's deadline, the
-//! attempts of [`ClientConfig::attempts_max`], and the [`RetryBudget`]: where most calls fail, retries stop, or they would be
-//! the larger part of the load. A server that refuses because it has too much to do is asked for less
+//! Each attempt is judged by its own outcome: a call whose first attempt was lost and whose second was refused gets a
+//! third. The execution reported for a call covers all attempts. The call's deadline, the attempts of
+//! [`ClientConfig::attempts_max`], and the [`RetryBudget`] bound the retries: when most calls fail, retries stop,
+//! because they would become the larger part of the load. A server that refuses for overload gets fewer calls
 //! ([`ConcurrencyLimit`](crate::overload::ConcurrencyLimit)).
 //!
-//! A call is an entry in a table and goes from [step](call::Step) to step; a call that waits costs its entry and a place in a
-//! queue. `attempts` has the steps, and is all that makes, cancels and ends calls; the other files know no endpoint.
+//! A call is an entry in a table and goes from [step](call::Step) to step; a waiting call costs its entry and a place
+//! in a queue. Only `attempts` makes, cancels and ends calls; the other files do not depend on the endpoint.
 
 mod attempts;
 mod call;
@@ -63,7 +63,7 @@ use servers::Servers;
 /// The services of an endpoint's clients, and their calls.
 #[derive(Default)]
 pub(crate) struct Services {
-    /// By the numbers that clients know them by.
+    /// By the numbers that clients know.
     by_number: Vec<Option<Key>>,
     list: Slab<Service>,
     connections: Slab<Connection>,
@@ -76,7 +76,7 @@ pub(crate) struct Services {
     calls_not_made: u64,
 }
 
-/// What a timer is for.
+/// The subject of a timer.
 #[derive(Clone, Copy, Debug)]
 enum Due {
     Call(Key),
@@ -84,14 +84,14 @@ enum Due {
     Connection(Key),
 }
 
-/// A continuation that is to run, and the deadline that it inherits.
+/// A continuation to run, and its inherited deadline.
 struct Ended {
     continuation: Continuation,
     reply: Reply,
     inherited_ns: Option<u64>,
 }
 
-/// A service, at one or several servers.
+/// A service, on one or several servers.
 struct Service {
     number: ServiceKey,
     config: ClientConfig,
@@ -99,7 +99,8 @@ struct Service {
     budget: RetryBudget,
     /// Asked first by calls without a key.
     leader: Leader,
-    /// Calls that wait for a session to any server: those that fail when none can be reached, and those that do not.
+    /// Calls waiting for a session to any server: first the calls that fail when no server can be reached, then the
+    /// patient ones.
     waiting: [CallQueue; 2],
     /// Calls that have not ended.
     calls: usize,
@@ -107,19 +108,19 @@ struct Service {
     is_closing: bool,
     resolver: Option<Resolver>,
     counters: Arc<Counters>,
-    /// Who waits for the first session.
+    /// The waiter for the first session.
     opened: Option<Pending>,
 }
 
-/// Looks for the servers again, as they may have moved.
+/// Looks up the servers again, as they may have moved.
 struct Resolver {
     look_up: LookUp,
-    /// Not before.
+    /// The earliest time of the next lookup.
     next_ns: u64,
 }
 
 impl Resolver {
-    /// Whether the servers may be looked for now. If so, the next look has to wait.
+    /// Returns true if the servers may be looked up now, which delays the next lookup.
     fn is_due(&mut self, now_ns: u64) -> bool {
         let is_due = self.next_ns <= now_ns;
         if is_due {
@@ -129,31 +130,31 @@ impl Resolver {
     }
 }
 
-/// The time between two looks for the servers.
+/// The time between two lookups of the servers.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 
 impl Services {
-    /// The service that a client knows by this number.
+    /// Returns the service with this number at clients.
     pub(crate) fn find(&self, number: ServiceKey) -> Option<Key> {
         *self.by_number.get(number.index())?
     }
 
-    /// Services that there are.
+    /// Returns the number of services.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Calls that have not ended, and continuations that have not run.
+    /// Returns the number of unfinished calls and continuations.
     pub(crate) fn calls_len(&self) -> usize {
         self.calls.len() + self.ended.len()
     }
 
-    /// Calls that were sent, and calls that could not be.
+    /// Returns the numbers of sent and of unsendable calls.
     pub(crate) fn calls_made(&self) -> (u64, u64) {
         (self.calls_made, self.calls_not_made)
     }
 
-    /// When a timer is due next; [`u64::MAX`] without one.
+    /// Returns when a timer is due next; [`u64::MAX`] without one.
     pub(crate) fn next_due_ns(&mut self) -> u64 {
         self.timers.next_ns()
     }
@@ -164,9 +165,9 @@ impl Services {
         Some((call, service))
     }
 
-    /// The server for an attempt of a call: the one that leads; else the ready connection with the fewest attempts on the way among those that the
-    /// call has not tried; if it has tried them all, that which it tried longest ago. A server that is asked right now has been
-    /// tried last.
+    /// Returns the server for an attempt of a call: the leader; else the ready connection with the fewest outstanding
+    /// attempts among servers that the call has not tried; else the one tried longest ago. A server with an outstanding
+    /// attempt of the call counts as tried last.
     fn choose(&mut self, call: Key) -> Option<Key> {
         let Self { list, connections, calls, hedges, .. } = self;
         let call = calls.get_mut(call).expect("a server is looked for on behalf of a call");
@@ -208,7 +209,7 @@ impl Services {
         ready.min_by(by_load).map(|(key, _)| key)
     }
 
-    /// Why no server of a service can be called, if all have failed.
+    /// Returns why no server of a service is available, if all have failed.
     fn failures(&self, service: Key) -> Option<String> {
         let service = self.list.get(service)?;
         let each = service.servers.keys().map(|key| {
@@ -218,7 +219,7 @@ impl Services {
         each.collect::<Option<Vec<_>>>().map(|failures| failures.join("; "))
     }
 
-    /// How a call fails whose time is over. In a service in which a server leads and none is known to, that is why.
+    /// Returns the failure of a call after its deadline. In a service with leaders, an unknown leader is the reason.
     #[cold]
     fn too_late(&self, call: Key) -> Error {
         let call = self.calls.get(call).expect("a timer ends with its call");
@@ -236,7 +237,7 @@ impl Services {
         error.with_message(message)
     }
 
-    /// Whether an answer is the caller's, and says nothing of its server that is not known.
+    /// Returns true if a response goes to the caller, and carries no news about its server.
     fn is_settled(&self, call: Key, connection: Key, answer: &[u8]) -> bool {
         let call = self.calls.get(call).expect("a call that is answered has not ended");
         let service = self.list.get(call.service).expect("a service stays for its calls");
@@ -247,7 +248,7 @@ impl Services {
         }
     }
 
-    /// The calls of a service that pause before their next attempt.
+    /// Returns the calls of a service that pause before their next attempt.
     fn pausing(&self, service: Key) -> Vec<Key> {
         let pauses = |key: &Key| {
             let call = self.calls.get(*key).expect("it is in the table");
@@ -256,14 +257,14 @@ impl Services {
         self.calls.keys().into_iter().filter(pauses).collect()
     }
 
-    /// Whether [`failures`](Self::failures) has something to say.
+    /// Returns true if [`failures`](Self::failures) returns a reason.
     fn has_failed(&self, service: Key) -> bool {
         let Some(service) = self.list.get(service) else { return false };
         let has_failed = |key| self.connections.get(key).is_some_and(|one| one.failure().is_some());
         service.servers.keys().all(has_failed)
     }
 
-    /// A call waits no more for what it waited for.
+    /// Removes a call from its queue.
     fn leave_queue(&mut self, key: Key) {
         let Some(call) = self.calls.get_mut(key) else { return };
         let step = std::mem::replace(&mut call.step, Step::Going);
@@ -284,7 +285,7 @@ impl Services {
         }
     }
 
-    /// Sets the timer of a call anew, by what the call is doing.
+    /// Rearms the timer of a call for its current step.
     fn arm(&mut self, key: Key) -> Option<u64> {
         let Self { calls, timers, .. } = self;
         let call = calls.get_mut(key)?;
@@ -298,7 +299,7 @@ impl Services {
 }
 
 impl Services {
-    /// A server that can be asked at once in a hedge, and leave to do so: if the budget allows it.
+    /// Returns an available server for a hedge, with a permit, if the budget allows it.
     fn hedge_at(&mut self, key: Key, now_ns: u64) -> Option<(Key, Leave)> {
         let chosen = self.choose(key)?;
         let connection = self.connections.get_mut(chosen)?;
@@ -317,7 +318,7 @@ impl Services {
 }
 
 impl Service {
-    /// What becomes of an answer to a call.
+    /// Interprets the response to a call.
     fn judge(&self, method: u16, answer: &[u8]) -> Verdict {
         match &self.config.judge {
             Some(judge) => judge.judge(method, answer),
@@ -325,14 +326,14 @@ impl Service {
         }
     }
 
-    /// Takes all calls out that wait for a session.
+    /// Takes all calls that wait for a session.
     fn take_waiting(&mut self) -> impl Iterator<Item = Key> + use<> {
         let [first, second] = &mut self.waiting;
         first.take_all().into_iter().chain(second.take_all())
     }
 
-    /// A server for a call that begins, if it can be asked at once. A call that has to wait, or that has a key, takes the longer
-    /// way.
+    /// Returns a server for a new call, if available at once. A call that has to wait, or that has a key, takes the
+    /// general path.
     fn begin_at_once(
         &mut self,
         connections: &mut Slab<Connection>,
@@ -357,14 +358,14 @@ impl Service {
         Some(Chosen { connection: key, session, leave })
     }
 
-    /// A call has its response.
+    /// Records the success of a call.
     fn note_success(&mut self) {
         if !planted("service_budget_never_filled") {
             self.budget.on_success();
         }
     }
 
-    /// Takes a retry or a hedge out of the budget.
+    /// Takes a retry or a hedge from the budget.
     fn may_try_again(&mut self, method: u16, now_ns: u64) -> bool {
         let may = self.budget.try_retry(now_ns);
         if !may {
@@ -374,7 +375,7 @@ impl Service {
         may
     }
 
-    /// A server cannot be called any more: it may have moved.
+    /// Looks up the servers after the loss of one: it may have moved.
     fn look_up(&mut self, now_ns: u64) {
         if let Some(resolver) = &mut self.resolver
             && resolver.is_due(now_ns)

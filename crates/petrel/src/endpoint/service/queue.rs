@@ -1,23 +1,23 @@
-//! Calls that wait, in the order in which they came.
+//! Waiting calls, in order of arrival.
 
 use std::collections::VecDeque;
 
 use crate::local::Key;
 
-/// A queue of calls. A call that ends while it waits leaves its entry behind, which is passed over; when half of the entries
-/// are such, all are sorted out, so that calls which give up do not pile up while the queue stands still.
+/// A queue of calls. A call that ends in the queue leaves an entry behind, to be skipped. When half of the entries are
+/// left behind, all are removed: ended calls do not pile up in a stalled queue.
 #[derive(Debug, Default)]
 pub(super) struct CallQueue {
     entries: VecDeque<Key>,
-    /// Entries that were left behind.
+    /// Entries left behind.
     left: usize,
 }
 
-/// Entries left behind that the queue keeps in any case.
+/// Entries left behind that the queue always tolerates.
 const LEFT_MIN: usize = 32;
 
 impl CallQueue {
-    /// Whether no call waits.
+    /// Returns true if no call waits.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.len() == self.left
     }
@@ -26,7 +26,7 @@ impl CallQueue {
         self.entries.push_back(call);
     }
 
-    /// The first call that waits: one that `waits` says of itself.
+    /// Returns the first call for which `waits` is true.
     pub(super) fn first(&mut self, waits: impl Fn(Key) -> bool) -> Option<Key> {
         while let Some(&first) = self.entries.front() {
             if waits(first) {
@@ -38,12 +38,12 @@ impl CallQueue {
         None
     }
 
-    /// Takes out the call that [`first`](Self::first) has given.
+    /// Removes the call returned by [`first`](Self::first).
     pub(super) fn pop(&mut self) {
         self.entries.pop_front().expect("the first call is there");
     }
 
-    /// A call that is in the queue waits no more.
+    /// Records that a queued call no longer waits.
     pub(super) fn leave(&mut self, waits: impl Fn(Key) -> bool) {
         self.left += 1;
         if self.left >= LEFT_MIN && 2 * self.left > self.entries.len() {
@@ -52,7 +52,7 @@ impl CallQueue {
         }
     }
 
-    /// Takes all entries out, those left behind too.
+    /// Takes all entries, including ones left behind.
     pub(super) fn take_all(&mut self) -> VecDeque<Key> {
         self.left = 0;
         std::mem::take(&mut self.entries)

@@ -1,19 +1,19 @@
-//! When a session to a server is opened again.
+//! When a session to a server is reopened.
 
 use petrel_planted::planted;
 
 use crate::overload::{Backoff, BackoffConfig};
 
-/// A session that stayed open for this long was worth opening: the next pause is a first one. One that
-/// ends at once, again and again, is not. Opening one takes a few round trips, so that sessions which end no sooner cost
-/// little, and servers that are replaced several times a second are followed at once.
+/// A session open for this long resets the back-off; sessions that end at once, again and again, do not. Opening a
+/// session takes a few round trips: longer sessions than this cost little. Servers replaced several times a second are
+/// followed at once.
 const SETTLED_NS: u64 = 50_000_000;
 
 /// The pauses between a server's sessions.
 #[derive(Debug)]
 pub(super) struct Reconnect {
     backoff: Backoff,
-    /// When the session that is open was opened.
+    /// When the current session was opened.
     opened_ns: Option<u64>,
 }
 
@@ -22,13 +22,13 @@ impl Reconnect {
         Self { backoff: Backoff::new(config), opened_ns: None }
     }
 
-    /// A session is open.
+    /// Records an open session.
     pub(super) fn opened(&mut self, now_ns: u64) {
         assert!(self.opened_ns.is_none(), "a server has one session of the client");
         self.opened_ns = Some(now_ns);
     }
 
-    /// The open session takes no further calls.
+    /// Records that the open session accepts no further calls.
     pub(super) fn left(&mut self, now_ns: u64) {
         let opened_ns = self.opened_ns.take().expect("a session that is left was open");
         let has_settled = now_ns.saturating_sub(opened_ns) >= SETTLED_NS;
@@ -37,7 +37,7 @@ impl Reconnect {
         }
     }
 
-    /// How long to wait until the next attempt, from evenly distributed random bits.
+    /// Returns the pause until the next attempt, from evenly distributed random bits.
     pub(super) fn pause_ns(&mut self, random: u64) -> u64 {
         assert!(self.opened_ns.is_none(), "an open session needs no other");
         self.backoff.next_ns(random)

@@ -1,4 +1,4 @@
-//! The servers of a service: how busy each is, and which one a call goes to.
+//! The servers of a service: their load, and the choice of a server for a call.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,18 +6,18 @@ use std::rc::Rc;
 use crate::client::balance::is_less_busy;
 use crate::local::Key;
 
-/// How busy a server is. Its connection changes it, and the service chooses by it without a look at the connection.
+/// The load of a server. The server's connection updates it; the service reads it without access to the connection.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// Whether there is a session. It may drain already, which the connection knows.
+    /// Whether there is a session, even a draining one.
     is_ready: Cell<bool>,
-    /// Attempts on the way.
+    /// Outstanding attempts.
     busy: Cell<u32>,
     weight: Cell<u32>,
 }
 
 impl Load {
-    /// That of a server without a session.
+    /// Returns the load of a server without a session.
     pub(super) fn new(weight: u32) -> Rc<Self> {
         Rc::new(Self { is_ready: Cell::new(false), busy: Cell::new(0), weight: Cell::new(weight) })
     }
@@ -30,12 +30,12 @@ impl Load {
         self.weight.set(weight);
     }
 
-    /// An attempt begins.
+    /// Counts the begin of an attempt.
     pub(super) fn add(&self) {
         self.busy.set(self.busy.get() + 1);
     }
 
-    /// An attempt has ended.
+    /// Counts the end of an attempt.
     pub(super) fn subtract(&self) {
         let busy = self.busy.get().checked_sub(1);
         self.busy.set(busy.expect("an attempt that ends has begun"));
@@ -45,7 +45,7 @@ impl Load {
         self.busy.get()
     }
 
-    /// Attempts on the way, and the weight.
+    /// Returns the outstanding attempts, and the weight.
     #[inline]
     pub(super) fn get(&self) -> (u32, u32) {
         (self.busy.get(), self.weight.get())
@@ -58,11 +58,11 @@ struct Server {
     load: Rc<Load>,
 }
 
-/// The servers that a service may ask, in the order in which they were given.
+/// The servers of a service, in the given order.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     list: Vec<Server>,
-    /// Where the search for the least busy server begins, so that equals take turns.
+    /// Where the search for the least busy server begins: equals take turns.
     turn: usize,
 }
 
@@ -79,13 +79,13 @@ impl Servers {
         self.list.push(Server { key, load });
     }
 
-    /// Takes all servers out.
+    /// Takes all servers.
     pub(super) fn take(&mut self) -> Vec<Key> {
         self.turn = 0;
         self.list.drain(..).map(|server| server.key).collect()
     }
 
-    /// The server, if there is one only.
+    /// Returns the only server, unless there are several.
     #[inline]
     pub(super) fn only(&self) -> Option<Key> {
         match &self.list[..] {
@@ -94,13 +94,13 @@ impl Servers {
         }
     }
 
-    /// All servers, beginning with another one each time.
+    /// Returns all servers, in rotation.
     pub(super) fn in_turn(&mut self) -> impl Iterator<Item = Key> {
         let (before, after) = self.list.split_at(next_turn(&mut self.turn, self.list.len()));
         after.iter().chain(before).map(|server| server.key)
     }
 
-    /// The server with the fewest attempts for its weight, among those with a session.
+    /// Returns the server with the fewest attempts relative to its weight, among servers with a session.
     pub(super) fn least_busy(&mut self) -> Option<Key> {
         let (before, after) = self.list.split_at(next_turn(&mut self.turn, self.list.len()));
         let less_busy = |chosen: &'_ Server, other: &'_ Server| {
@@ -112,7 +112,7 @@ impl Servers {
         chosen.map(|server| server.key)
     }
 
-    /// The less busy of two servers that are drawn, by random bits. None if neither has a session.
+    /// Returns the less busy of two servers drawn by random bits. None if neither has a session.
     pub(super) fn better_of_two(&self, random: u64) -> Option<Key> {
         let count = self.list.len() as u64;
         // Two different ones.
@@ -130,7 +130,7 @@ impl Servers {
     }
 }
 
-/// The place at which a search begins now; the next one begins one further.
+/// Returns the place where a search begins, and advances it for the next search.
 fn next_turn(turn: &mut usize, count: usize) -> usize {
     let now = *turn;
     *turn = if now + 1 < count { now + 1 } else { 0 };
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(least_busy(&mut servers), None);
     }
 
-    /// The bits draw the first server and how far the other is from it.
+    /// The bits draw the first server and the distance to the other.
     #[test]
     fn better_of_two__of_those_that_are_drawn() {
         let servers = servers(&[(true, 5, 1), (true, 1, 1), (false, 0, 1), (false, 0, 1)]);
