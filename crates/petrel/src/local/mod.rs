@@ -2,9 +2,9 @@
 //! that await them.
 //!
 //! There is no runtime to set up: the endpoint's event loop polls the tasks. In each turn it receives frames, which
-//! completes calls, polls the tasks that wait for these, starts their new calls, and sends. Futures and loop share the
-//! [`Hub`]: futures queue their orders there, and the loop carries them out, because only the loop has the endpoint. So
-//! a future needs no borrow of the endpoint, can be kept anywhere on the thread, and is `'static`.
+//! completes calls, polls the tasks that wait for these, starts their new calls, and sends. Futures queue their orders
+//! in the shared [`Hub`], and the loop carries them out, because only the loop has the endpoint. So a future needs no
+//! borrow of the endpoint, can be kept anywhere on the thread, and is `'static`.
 //!
 //! Calls are in a slab, and the continuation of a call is a plain function with the slab's key: starting a call
 //! allocates nothing once the slab has grown.
