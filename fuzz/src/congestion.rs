@@ -23,7 +23,7 @@ pub fn check(data: &[u8]) {
     let flow = Flow {
         credits: [32, 1, 2, 4_096][input.below(4)],
         packet_bytes: [1_408, 1, 1_200, 65_000][input.below(4)],
-        bare_rtt_ns: [0, 10_000, 1, u32::MAX, input.number()][input.below(5)],
+        base_rtt_ns: [0, 10_000, 1, u32::MAX, input.number()][input.below(5)],
     };
     let mut world = World {
         session: control.start(flow),
@@ -62,7 +62,7 @@ fn control(input: &mut Input<'_>) -> Option<(CongestionControl, (Rate, Rate))> {
             timely.low_ns = time(input, timely.low_ns);
             timely.high_ns = time(input, timely.high_ns);
             timely.min_rtt_ns = time(input, timely.min_rtt_ns);
-            timely.bare_rtt_ns = time(input, timely.bare_rtt_ns);
+            timely.base_rtt_ns = time(input, timely.base_rtt_ns);
             CongestionConfig::Timely(timely)
         }
         1 => {
@@ -77,7 +77,7 @@ fn control(input: &mut Input<'_>) -> Option<(CongestionControl, (Rate, Rate))> {
         2 => {
             let mut swift = SwiftConfig::new();
             swift.target_ns = time(input, swift.target_ns);
-            swift.bare_rtt_ns = time(input, swift.bare_rtt_ns);
+            swift.base_rtt_ns = time(input, swift.base_rtt_ns);
             CongestionConfig::Swift(swift)
         }
         _ => CongestionConfig::None,
@@ -119,7 +119,7 @@ impl World {
             4 => session.on_timeout(*now_ns, counters),
             5 => match input.below(2) {
                 0 => session.note_path(*now_ns, input.number()),
-                _ => session.lower_bare_rtt(*now_ns, input.number()),
+                _ => session.lower_base_rtt(*now_ns, input.number()),
             },
             6 => self.send(1 + input.below(64)),
             _ => self.pass_time(input),
@@ -164,7 +164,7 @@ impl World {
         assert!(session.window_packets() >= 1, "no packet may be sent");
         let is_limited = session.is_paced() || session.window_packets() != u32::MAX;
         assert_eq!(session.is_limited(), is_limited);
-        assert!(!is_limited || session.hears_all());
+        assert!(!is_limited || session.needs_every_ack());
         assert!(counters.sessions_released <= counters.sessions_limited);
         assert_eq!(counters.sessions_limited - counters.sessions_released, u64::from(is_limited));
         assert!(!session.is_bypassed(u64::MAX, false) || !session.is_limited());

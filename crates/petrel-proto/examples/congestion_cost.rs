@@ -23,7 +23,7 @@ const COUNT: u64 = 100_000;
 
 fn start(config: CongestionConfig) -> Congestion {
     let control = CongestionControl::new(config).expect("the defaults are valid");
-    control.start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 })
+    control.start(Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 })
 }
 
 fn ack(now_ns: u64, rtt_ns: u64, ce: bool) -> Ack {

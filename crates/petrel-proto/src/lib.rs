@@ -86,8 +86,8 @@ pub use rpc::Census;
 pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
     Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PendingCall, PlainCompletion,
-    PlainRequest, Received, Recovery, RequestHandle, RespondError, RespondRejected, Upcoming,
-    method_of, upcoming_request,
+    PlainRequest, Received, Recovery, RequestHandle, RespondError, RespondRejected, UpcomingFrame,
+    method_of, peek_request,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

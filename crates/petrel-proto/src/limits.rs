@@ -92,11 +92,11 @@ pub const FUTURE_ROUNDS_MAX: u64 = 65_536;
 
 /// A slot probes for the answer of a running request after its waiting time divided by this number. So a lost
 /// answer is found within half of the handler's time, and a minute of waiting costs some 30 probes.
-pub const WAITING_LOOK_DIVISOR: u64 = 2;
+pub const WAITING_PROBE_DIVISOR: u64 = 2;
 
 /// Longest time between these probes, in nanoseconds: 4 s. Then 2 000 calls that wait for long cost a session
 /// 500 probes a second, and a lost answer is 4 s late at most.
-pub const WAITING_LOOK_NS_MAX: u64 = 4_000_000_000;
+pub const WAITING_PROBE_NS_MAX: u64 = 4_000_000_000;
 
 /// A packet is lost when a packet sent this many transmissions later has arrived (RFC 9002 §6.1.1, which
 /// takes the number from TCP).
@@ -150,11 +150,11 @@ pub const HELD_LOOKS_MAX: usize = 128;
 
 /// Answers up to this size stay in their slot for the next answer: the largest packet over UDP. Larger ones
 /// are kept for a while and counted, even if one packet carries them.
-pub const SPARE_BYTES_MAX: u32 = 64 << 10;
+pub const KEPT_ANSWER_BYTES_MAX: u32 = 64 << 10;
 
 /// A client confirms the reception of responses from this size on, to let the server free them: one
 /// additional frame for 45 packets over UDP.
-pub const RECEIVED_TOLD_BYTES_MIN: u32 = 64 << 10;
+pub const CONFIRMED_RESPONSE_BYTES_MIN: u32 = 64 << 10;
 
 const _: () = {
     assert!(HELD_SHARE_OF_SESSION >= HELD_SHARE_OF_PEER && HELD_SHARE_OF_PEER > 1);

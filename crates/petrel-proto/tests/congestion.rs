@@ -19,9 +19,9 @@ fn setup(gbit: u64, flows: usize, control: CongestionConfig) -> Setup {
         Marking { from_bytes: 40_000 * gbit / 25, all_bytes: 200_000 * gbit / 25, most: 0.2 };
     Setup {
         link: Rate::gbit(gbit),
-        bare_rtt_ns: if gbit > 25 { 5_000 } else { 10_000 },
+        base_rtt_ns: if gbit > 25 { 5_000 } else { 10_000 },
         noise_ns: 2_000,
-        told_ns: 0,
+        known_rtt_ns: 0,
         credits: 32,
         flows,
         marking: Some(marking),
@@ -203,29 +203,29 @@ fn shallow_buffers__lose_less_and_share() {
 }
 
 /// A path longer than the default is no congestion, if the endpoint or the session knows the length.
-fn assert_filled(bare_rtt_ns: u32) {
+fn assert_filled(base_rtt_ns: u32) {
     let line = Rate::gbit(25);
-    for (name, control, told_ns) in [
-        ("Timely", CongestionConfig::Timely(TimelyConfig::for_path(line, bare_rtt_ns)), 0),
-        ("DCQCN", CongestionConfig::Dcqcn(DcqcnConfig::for_path(line, bare_rtt_ns)), 0),
-        ("Swift", CongestionConfig::Swift(SwiftConfig::for_path(bare_rtt_ns)), 0),
-        ("Timely, session", timely(25), bare_rtt_ns),
-        ("DCQCN, session", dcqcn(25), bare_rtt_ns),
-        ("Swift, session", swift(25), bare_rtt_ns),
+    for (name, control, known_rtt_ns) in [
+        ("Timely", CongestionConfig::Timely(TimelyConfig::for_path(line, base_rtt_ns)), 0),
+        ("DCQCN", CongestionConfig::Dcqcn(DcqcnConfig::for_path(line, base_rtt_ns)), 0),
+        ("Swift", CongestionConfig::Swift(SwiftConfig::for_path(base_rtt_ns)), 0),
+        ("Timely, session", timely(25), base_rtt_ns),
+        ("DCQCN, session", dcqcn(25), base_rtt_ns),
+        ("Swift, session", swift(25), base_rtt_ns),
     ] {
         for flows in [1, 20, 100] {
             // Twice the need of one flow, or the whole first round trip would be a queue.
-            let credits = bare_rtt_ns / 150 / u32::try_from(flows.min(5)).unwrap();
+            let credits = base_rtt_ns / 150 / u32::try_from(flows.min(5)).unwrap();
             let base = setup(25, flows, control.clone());
-            let bare_rtt_ns = u64::from(bare_rtt_ns);
-            let mut net = Bottleneck::new(Setup { bare_rtt_ns, told_ns, credits, ..base });
+            let base_rtt_ns = u64::from(base_rtt_ns);
+            let mut net = Bottleneck::new(Setup { base_rtt_ns, known_rtt_ns, credits, ..base });
             net.run(100 * MS);
             let seen = net.run(40 * MS);
-            show(&format!("{name}, {} µs", bare_rtt_ns / 1000), 25, flows, &seen);
-            assert!(seen.utilisation >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
-            assert!(seen.jain >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
-            let most_ns = 2 * bare_rtt_ns + 100_000;
-            assert!(seen.rtt_max_ns <= most_ns, "{name} {bare_rtt_ns} {flows} {seen:?}");
+            show(&format!("{name}, {} µs", base_rtt_ns / 1000), 25, flows, &seen);
+            assert!(seen.utilisation >= 0.9, "{name} {base_rtt_ns} {flows} {seen:?}");
+            assert!(seen.jain >= 0.9, "{name} {base_rtt_ns} {flows} {seen:?}");
+            let most_ns = 2 * base_rtt_ns + 100_000;
+            assert!(seen.rtt_max_ns <= most_ns, "{name} {base_rtt_ns} {flows} {seen:?}");
         }
     }
 }
@@ -346,18 +346,18 @@ fn same_setup__same_result() {
 /// Swift learns a path's length at the least window; `docs/congestion.md` has the time.
 #[test]
 fn long_paths__of_which_nobody_was_told_are_found_by_swift() {
-    for bare_rtt_ns in [100_000, 200_000, 300_000] {
-        let credits = bare_rtt_ns as u32 / 150;
-        let mut net = Bottleneck::new(Setup { bare_rtt_ns, credits, ..setup(25, 1, swift(25)) });
+    for base_rtt_ns in [100_000, 200_000, 300_000] {
+        let credits = base_rtt_ns as u32 / 150;
+        let mut net = Bottleneck::new(Setup { base_rtt_ns, credits, ..setup(25, 1, swift(25)) });
         let mut found_ms = 0;
         while net.run(MS).utilisation < 0.9 {
             found_ms += 1;
-            assert!(found_ms < 200, "{bare_rtt_ns}");
+            assert!(found_ms < 200, "{base_rtt_ns}");
         }
-        println!("Swift on {} µs: 0.9 of the link after {found_ms} ms", bare_rtt_ns / 1000);
+        println!("Swift on {} µs: 0.9 of the link after {found_ms} ms", base_rtt_ns / 1000);
         net.run(10 * MS);
         let seen = net.run(40 * MS);
-        show(&format!("Swift, untold {} µs", bare_rtt_ns / 1000), 25, 1, &seen);
-        assert!(seen.utilisation >= 0.9, "{bare_rtt_ns} {seen:?}");
+        show(&format!("Swift, untold {} µs", base_rtt_ns / 1000), 25, 1, &seen);
+        assert!(seen.utilisation >= 0.9, "{base_rtt_ns} {seen:?}");
     }
 }

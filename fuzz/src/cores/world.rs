@@ -41,7 +41,7 @@ pub(super) struct World {
     pub(super) is_honest: bool,
     pub(super) retries_max: u8,
     /// Whether frames are offered to the fast paths first.
-    short_ways: bool,
+    fast_path: bool,
     /// The lost frames of the last calls, one bit per frame.
     pub(super) last_losses: u64,
     /// Total bytes of messages that may still be created, to bound the running time of an input.
@@ -101,7 +101,7 @@ impl World {
             retries_max: [RETRIES, RETRIES, 1, 3][input.below(4)],
             sessions_max: 6,
             backlog_max: [1_000, 3, 0][input.below(3)],
-            short_ways: input.below(4) != 0,
+            fast_path: input.below(4) != 0,
             ..Config::default()
         };
         let pool = HeapPool { len_max: [8 << 20, 20_000][input.below(2)] };
@@ -112,7 +112,7 @@ impl World {
             calls: HashMap::new(),
             next_tag: 0,
             retries_max: config.retries_max,
-            short_ways: config.short_ways,
+            fast_path: config.fast_path,
             is_honest: input.below(2) == 0,
             last_losses: input.word(),
             budget_bytes: 2 << 20,
@@ -263,7 +263,7 @@ impl World {
             Err(error) => self.trace(|| format!("{to} gets {} bytes: {error}", bytes.len())),
         }
         let End { core, pool, .. } = &mut self.ends[to];
-        if self.short_ways {
+        if self.fast_path {
             if let Some(request) = core.handle_plain_request(peer, bytes) {
                 return self.on_request(to, request.handle, hash(request.payload));
             }
@@ -294,7 +294,7 @@ impl World {
         requests.push(Request { handle, hash });
         if hash & 1 == 1 {
             let End { core, watched, .. } = &mut self.ends[end];
-            assert!(core.is_waited_for(handle) && core.watch(handle));
+            assert!(core.is_awaited(handle) && core.watch(handle));
             watched.insert(handle);
         }
     }
@@ -340,7 +340,7 @@ impl World {
     /// reported.
     pub(super) fn forget_watch(&mut self, end: usize, request: Request) {
         let End { core, watched, .. } = &mut self.ends[end];
-        if core.is_waited_for(request.handle) {
+        if core.is_awaited(request.handle) {
             watched.remove(&request.handle);
         }
     }
@@ -355,7 +355,7 @@ impl World {
                 Event::Completed(completion) => self.on_completion(completion),
                 Event::Cancelled(handle) => {
                     let End { core, watched, .. } = &mut self.ends[end];
-                    assert!(!core.is_waited_for(handle), "{handle:?} is waited for");
+                    assert!(!core.is_awaited(handle), "{handle:?} is waited for");
                     assert!(watched.remove(&handle), "{handle:?} is told of without need");
                 }
                 Event::SessionExhausted(id) => self.close(end, id),

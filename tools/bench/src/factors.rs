@@ -35,7 +35,7 @@ pub(super) const FACTORS: [Factor; 14] = [
         name: "short ways",
         instead: "the general state machines for every frame",
         transports: BOTH,
-        switch_off: |config| config.protocol.short_ways = false,
+        switch_off: |config| config.protocol.fast_path = false,
     },
     Factor {
         name: "one timestamp per turn",

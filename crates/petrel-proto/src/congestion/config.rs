@@ -121,7 +121,7 @@ fn rates(line: Rate, min: Rate, steps: [(&'static str, Rate); 2]) -> Result<(), 
 impl TimelyConfig {
     fn validate(&self) -> Result<(), Error> {
         rates(self.line_rate, self.min_rate, [("step", self.step), ("step", self.step)])?;
-        time("low_ns", self.low_ns, self.bare_rtt_ns.max(1))?;
+        time("low_ns", self.low_ns, self.base_rtt_ns.max(1))?;
         time("high_ns", self.high_ns, self.low_ns)?;
         time("min_rtt_ns", self.min_rtt_ns, 1)?;
         share("alpha", self.alpha)?;
@@ -140,14 +140,14 @@ impl DcqcnConfig {
         time("notify_ns", self.notify_ns, 1)?;
         time("alpha_ns", self.alpha_ns, 1)?;
         time("increase_ns", self.increase_ns, 1)?;
-        time("window_ns", self.window_ns, self.bare_rtt_ns.max(1))?;
+        time("window_ns", self.window_ns, self.base_rtt_ns.max(1))?;
         not_zero("increase_bytes", self.increase_bytes)
     }
 }
 
 impl SwiftConfig {
     fn validate(&self) -> Result<(), Error> {
-        time("target_ns", self.target_ns, self.bare_rtt_ns.max(1))?;
+        time("target_ns", self.target_ns, self.base_rtt_ns.max(1))?;
         number("scaling_window_max", self.scaling_window_max, 0.0, 65_536.0)?;
         let most = self.scaling_window_max / 2.0;
         number("scaling_window_min", self.scaling_window_min, 0.0, most)?;
@@ -275,7 +275,7 @@ mod tests {
         let timely = TimelyConfig {
             line_rate,
             min_rate: Rate::mbit(10),
-            bare_rtt_ns: 10_000,
+            base_rtt_ns: 10_000,
             low_ns: 50_000,
             high_ns: 1_000_000,
             min_rtt_ns: 10_000,
@@ -295,7 +295,7 @@ mod tests {
             alpha_ns: 55_000,
             increase_ns: 55_000,
             increase_bytes: 65_536,
-            bare_rtt_ns: 10_000,
+            base_rtt_ns: 10_000,
             window_ns: 40_000,
             recovery_stages: 5,
             step,
@@ -303,7 +303,7 @@ mod tests {
         };
         assert_eq!(DcqcnConfig::for_line(line_rate), dcqcn);
         let swift = SwiftConfig {
-            bare_rtt_ns: 10_000,
+            base_rtt_ns: 10_000,
             target_ns: 30_000,
             scaling_ns: 50_000,
             scaling_window_min: 0.1,
@@ -334,8 +334,8 @@ mod tests {
             timely(|c| (c.line_rate, c.min_rate, c.step) = (Rate::MAX, Rate::MAX, Rate::MAX)),
             timely(|c| (c.line_rate, c.min_rate, c.step) = (Rate::MIN, Rate::MIN, Rate::MIN)),
             timely(|c| (c.min_rate, c.step) = (line, bytes(1))),
-            timely(|c| c.low_ns = c.bare_rtt_ns),
-            timely(|c| (c.bare_rtt_ns, c.low_ns) = (0, 1)),
+            timely(|c| c.low_ns = c.base_rtt_ns),
+            timely(|c| (c.base_rtt_ns, c.low_ns) = (0, 1)),
             timely(|c| c.high_ns = c.low_ns),
             timely(|c| c.min_rtt_ns = 1),
             timely(|c| (c.alpha, c.beta, c.recovery) = (1.0, 1.0, 1.0)),
@@ -344,10 +344,10 @@ mod tests {
             dcqcn(|c| (c.step, c.hyper_step, c.min_rate) = (line, line, line)),
             dcqcn(|c| (c.step, c.hyper_step, c.min_rate) = (bytes(1), bytes(1), Rate::MIN)),
             dcqcn(|c| (c.gain, c.notify_ns, c.alpha_ns, c.increase_ns) = (1.0, 1, 1, 1)),
-            dcqcn(|c| c.window_ns = c.bare_rtt_ns),
-            dcqcn(|c| (c.bare_rtt_ns, c.window_ns, c.increase_bytes) = (0, 1, 1)),
-            swift(|c| c.target_ns = c.bare_rtt_ns),
-            swift(|c| (c.bare_rtt_ns, c.target_ns) = (0, 1)),
+            dcqcn(|c| c.window_ns = c.base_rtt_ns),
+            dcqcn(|c| (c.base_rtt_ns, c.window_ns, c.increase_bytes) = (0, 1, 1)),
+            swift(|c| c.target_ns = c.base_rtt_ns),
+            swift(|c| (c.base_rtt_ns, c.target_ns) = (0, 1)),
             swift(|c| c.scaling_window_max = 65_536.0),
             swift(|c| c.scaling_window_min = c.scaling_window_max / 2.0),
             swift(|c| (c.increase, c.beta, c.reduction_max, c.window_min) = (64.0, 1.0, 0.9, 1.0)),
@@ -363,8 +363,8 @@ mod tests {
             ("min_rate", timely(|c| c.min_rate = faster)),
             ("step", timely(|c| c.step = bytes(0))),
             ("step", timely(|c| c.step = faster)),
-            ("low_ns", timely(|c| c.low_ns = c.bare_rtt_ns - 1)),
-            ("low_ns", timely(|c| (c.bare_rtt_ns, c.low_ns) = (0, 0))),
+            ("low_ns", timely(|c| c.low_ns = c.base_rtt_ns - 1)),
+            ("low_ns", timely(|c| (c.base_rtt_ns, c.low_ns) = (0, 0))),
             ("high_ns", timely(|c| c.high_ns = c.low_ns - 1)),
             ("min_rtt_ns", timely(|c| c.min_rtt_ns = 0)),
             ("alpha", timely(|c| c.alpha = 0.0)),
@@ -385,11 +385,11 @@ mod tests {
             ("notify_ns", dcqcn(|c| c.notify_ns = 0)),
             ("alpha_ns", dcqcn(|c| c.alpha_ns = 0)),
             ("increase_ns", dcqcn(|c| c.increase_ns = 0)),
-            ("window_ns", dcqcn(|c| c.window_ns = c.bare_rtt_ns - 1)),
-            ("window_ns", dcqcn(|c| (c.bare_rtt_ns, c.window_ns) = (0, 0))),
+            ("window_ns", dcqcn(|c| c.window_ns = c.base_rtt_ns - 1)),
+            ("window_ns", dcqcn(|c| (c.base_rtt_ns, c.window_ns) = (0, 0))),
             ("increase_bytes", dcqcn(|c| c.increase_bytes = 0)),
-            ("target_ns", swift(|c| c.target_ns = c.bare_rtt_ns - 1)),
-            ("target_ns", swift(|c| (c.bare_rtt_ns, c.target_ns) = (0, 0))),
+            ("target_ns", swift(|c| c.target_ns = c.base_rtt_ns - 1)),
+            ("target_ns", swift(|c| (c.base_rtt_ns, c.target_ns) = (0, 0))),
             ("scaling_window_max", swift(|c| c.scaling_window_max = 65_537.0)),
             ("scaling_window_max", swift(|c| c.scaling_window_max = 0.0)),
             ("scaling_window_min", swift(|c| c.scaling_window_min = 50.1)),

@@ -25,8 +25,8 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Losses, answer_ns_max, narrow_ns};
-use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
+use super::evidence::{Losses, answer_ns_max, saturating_u32_ns};
+use super::{Ack, BASE_RTT_NS, Controller, Flow, Rate};
 
 /// Parameters of DCQCN.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,8 +46,8 @@ pub struct DcqcnConfig {
     /// Bytes of an increase.
     pub increase_bytes: u32,
     /// The round trip of an RPC without queues, in nanoseconds, for sessions without a value of their own
-    /// ([`Flow::bare_rtt_ns`]).
-    pub bare_rtt_ns: u32,
+    /// ([`Flow::base_rtt_ns`]).
+    pub base_rtt_ns: u32,
     /// A time in nanoseconds: the packets in flight are at most the rate's packets in this time.
     pub window_ns: u32,
     /// Increases that only recover a reduction.
@@ -59,14 +59,14 @@ pub struct DcqcnConfig {
 }
 
 impl DcqcnConfig {
-    /// Returns the defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
+    /// Returns the defaults for a link, on a network of one switch or two: [`BASE_RTT_NS`].
     pub fn for_line(line_rate: Rate) -> Self {
-        Self::for_path(line_rate, BARE_RTT_NS)
+        Self::for_path(line_rate, BASE_RTT_NS)
     }
 
     /// Returns the defaults for a link and paths with this round trip without queues; `docs/congestion.md`
     /// explains every value.
-    pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
+    pub fn for_path(line_rate: Rate, base_rtt_ns: u32) -> Self {
         Self {
             line_rate,
             min_rate: Rate::mbit(10),
@@ -75,8 +75,8 @@ impl DcqcnConfig {
             alpha_ns: 55_000,
             increase_ns: 55_000,
             increase_bytes: 64 << 10,
-            bare_rtt_ns,
-            window_ns: bare_rtt_ns.saturating_add(30_000),
+            base_rtt_ns,
+            window_ns: base_rtt_ns.saturating_add(30_000),
             recovery_stages: 5,
             step: Rate::bytes_per_second(line_rate.get() / 1000),
             hyper_step: Rate::bytes_per_second(line_rate.get() / 100),
@@ -149,7 +149,7 @@ impl Dcqcn {
 
     /// The extra length of this path over the configured round trip, in nanoseconds.
     fn excess_ns(&self) -> u32 {
-        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
+        self.flow.base_rtt_ns.saturating_sub(self.config.base_rtt_ns)
     }
 
     fn on_mark(&mut self, now_ns: u64, rtt_ns: Option<u64>) {
@@ -170,7 +170,7 @@ impl Dcqcn {
             self.alpha = 1.0;
         }
         let least = self.config.min_rate.as_f64();
-        self.target = self.rate.min(self.flow.rate_most(narrow_ns(rtt_ns))).max(least);
+        self.target = self.rate.min(self.flow.rate_most(saturating_u32_ns(rtt_ns))).max(least);
         self.rate = (self.target * (1.0 - self.alpha / 2.0)).max(least);
         self.alpha = (1.0 - self.config.gain) * self.alpha + self.config.gain;
         (self.reduced_ns, self.decayed_ns) = (now_ns, now_ns);
@@ -229,7 +229,7 @@ fn expiries(last_ns: &mut u64, now_ns: u64, interval_ns: u32) -> u64 {
 
 impl Controller for Dcqcn {
     fn on_ack(&mut self, ack: &Ack) {
-        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.bare_rtt_ns);
+        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.base_rtt_ns);
         self.losses.on_ack(ack.now_ns, ack.packets, answer_ns_max);
         if self.is_limited {
             self.catch_up(ack.now_ns, ack.bytes);

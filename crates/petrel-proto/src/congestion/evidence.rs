@@ -66,8 +66,8 @@ const ANSWER_NS_MAX: u64 = 250_000;
 
 /// Returns the longest time from a timeout to an acknowledgement that still shows a loss, in nanoseconds. A
 /// limited session may have sent the repetition much later, and any time counts.
-pub(super) fn answer_ns_max(is_limited: bool, bare_rtt_ns: u32) -> u64 {
-    if is_limited { u64::MAX } else { ANSWER_NS_MAX + 2 * u64::from(bare_rtt_ns) }
+pub(super) fn answer_ns_max(is_limited: bool, base_rtt_ns: u32) -> u64 {
+    if is_limited { u64::MAX } else { ANSWER_NS_MAX + 2 * u64::from(base_rtt_ns) }
 }
 
 /// The unit of the last timeout's time: 2¹⁵ ns. 16 bits of such units wrap after 2.1 s, and timeouts in a
@@ -149,7 +149,7 @@ impl Losses {
 const _: () = assert!(WINDOW_PACKETS <= u8::MAX as u32 && LOST_PACKETS < WINDOW_PACKETS);
 
 /// Returns a round trip as the controllers store it: at most 4.2 s.
-pub(super) fn narrow_ns(rtt_ns: u64) -> u32 {
+pub(super) fn saturating_u32_ns(rtt_ns: u64) -> u32 {
     u32::try_from(rtt_ns).unwrap_or(u32::MAX)
 }
 

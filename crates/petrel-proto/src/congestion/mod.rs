@@ -16,7 +16,7 @@
 //! let config = CongestionConfig::Timely(TimelyConfig::for_line(Rate::gbit(25)));
 //! let control = CongestionControl::new(config)?;
 //! let mut counters = CongestionCounters::default();
-//! let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+//! let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 });
 //!
 //! // A short round trip changes nothing.
 //! let mut ack = Ack { now_ns: 20_000, rtt_ns: Some(12_000), packets: 1, bytes: 1408, ce: false };
@@ -65,9 +65,9 @@ pub use timely::{Gradient, Timely, TimelyConfig};
 
 /// The default of the round trip of an RPC in a network without queues, in nanoseconds: one switch or two,
 /// and hosts that poll. Longer paths, as between most virtual machines, must be configured by `for_path` or
-/// [`Flow::bare_rtt_ns`]. Otherwise a controller of round trips mistakes the distance for a queue and hardly
+/// [`Flow::base_rtt_ns`]. Otherwise a controller of round trips mistakes the distance for a queue and hardly
 /// sends.
-pub const BARE_RTT_NS: u32 = 10_000;
+pub const BASE_RTT_NS: u32 = 10_000;
 
 /// The input of a controller when packets of its session are acknowledged.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub struct Flow {
     /// A session cannot measure this value alone. When tried, a session that began in the middle of an incast
     /// took the queue for its path: after ninety latecomers the queue was more than four times as long, and
     /// Jain's index at 0.2 to 0.4.
-    pub bare_rtt_ns: u32,
+    pub base_rtt_ns: u32,
 }
 
 impl Flow {

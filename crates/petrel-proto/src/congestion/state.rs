@@ -1,6 +1,6 @@
 //! The congestion control of one session: the fields for the common case, then the controller.
 
-use super::evidence::narrow_ns;
+use super::evidence::saturating_u32_ns;
 use super::{Ack, CongestionCounters, Controller, Dcqcn, Flow, Pace, Pacer, Rate, Swift, Timely};
 
 /// The congestion control of one session.
@@ -14,7 +14,7 @@ pub struct Congestion {
     is_limited: bool,
     /// True if the controller needs every acknowledgement, because the share of lost or marked packets
     /// counts.
-    hears_all: bool,
+    needs_every_ack: bool,
     pace: Pace,
     window_packets: u32,
     packet_bytes: u32,
@@ -54,7 +54,7 @@ impl Congestion {
         let mut new = Self {
             bypass_below_ns: 0,
             is_limited: false,
-            hears_all: false,
+            needs_every_ack: false,
             pace: Pace::UNLIMITED,
             window_packets: u32::MAX,
             packet_bytes: flow.packet_bytes,
@@ -68,7 +68,7 @@ impl Congestion {
 
     /// Makes the state of a session that is not open yet.
     pub(crate) fn unlimited() -> Self {
-        Self::new(Control::None, Flow { credits: 0, packet_bytes: 0, bare_rtt_ns: 0 })
+        Self::new(Control::None, Flow { credits: 0, packet_bytes: 0, base_rtt_ns: 0 })
     }
 
     /// Returns true if an acknowledgement changes nothing. Pass 0 for an unmeasured round trip.
@@ -132,17 +132,17 @@ impl Congestion {
     /// known one.
     pub fn note_path(&mut self, now_ns: u64, rtt_ns: u32) {
         let Some(flow) = self.flow_mut() else { return };
-        if flow.bare_rtt_ns == 0 || flow.bare_rtt_ns > rtt_ns {
-            flow.bare_rtt_ns = rtt_ns;
+        if flow.base_rtt_ns == 0 || flow.base_rtt_ns > rtt_ns {
+            flow.base_rtt_ns = rtt_ns;
             self.refresh(now_ns);
         }
     }
 
     /// Notes the session's shortest round trip so far: the path's own cannot be longer.
-    pub fn lower_bare_rtt(&mut self, now_ns: u64, shortest_ns: u32) {
+    pub fn lower_base_rtt(&mut self, now_ns: u64, shortest_ns: u32) {
         let Some(flow) = self.flow_mut() else { return };
-        if flow.bare_rtt_ns > shortest_ns {
-            flow.bare_rtt_ns = shortest_ns;
+        if flow.base_rtt_ns > shortest_ns {
+            flow.base_rtt_ns = shortest_ns;
             self.refresh(now_ns);
         }
     }
@@ -172,11 +172,11 @@ impl Congestion {
             return;
         };
         self.floor.round_trips += 1;
-        self.floor.shortest_ns = self.floor.shortest_ns.min(narrow_ns(rtt_ns));
+        self.floor.shortest_ns = self.floor.shortest_ns.min(saturating_u32_ns(rtt_ns));
         if self.floor.round_trips == FLOOR_ROUND_TRIPS {
             let shortest_ns = std::mem::replace(&mut self.floor, Floor::NOT_THERE).shortest_ns;
             if let Some(flow) = self.flow_mut() {
-                flow.bare_rtt_ns = flow.bare_rtt_ns.max(shortest_ns);
+                flow.base_rtt_ns = flow.base_rtt_ns.max(shortest_ns);
             }
         }
     }
@@ -224,8 +224,8 @@ impl Congestion {
     /// Returns true if the controller needs every acknowledgement, also of several at one time: the session
     /// is limited, or signs of congestion are being counted.
     #[inline(always)]
-    pub fn hears_all(&self) -> bool {
-        self.hears_all
+    pub fn needs_every_ack(&self) -> bool {
+        self.needs_every_ack
     }
 
     fn note_change(&mut self, now_ns: u64, counters: &mut CongestionCounters) {
@@ -254,7 +254,7 @@ impl Congestion {
             self.pacer.change(now_ns, self.packet_bytes, pace);
         }
         self.is_limited = self.is_paced() || self.window_packets != u32::MAX;
-        self.hears_all = self.is_limited || self.bypass_below_ns == 0;
+        self.needs_every_ack = self.is_limited || self.bypass_below_ns == 0;
     }
 }
 
@@ -265,7 +265,7 @@ mod tests {
     };
     use super::*;
 
-    const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 };
+    const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 };
 
     fn start(config: CongestionConfig) -> (Congestion, CongestionCounters) {
         (CongestionControl::new(config).unwrap().start(FLOW), CongestionCounters::default())
@@ -332,7 +332,7 @@ mod tests {
         // The shortest round trip, plus the margin of the target.
         assert!(swift.is_bypassed(220_000, false) && !swift.is_bypassed(220_001, false));
         // The path is shorter in fact.
-        swift.lower_bare_rtt(now_ns, 12_000);
+        swift.lower_base_rtt(now_ns, 12_000);
         assert!(!swift.is_bypassed(215_000, false));
     }
 

@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use petrel_planted::planted;
 
-use super::evidence::{Losses, Round, answer_ns_max, narrow_ns};
-use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
+use super::evidence::{Losses, Round, answer_ns_max, saturating_u32_ns};
+use super::{Ack, BASE_RTT_NS, Controller, Flow, Rate};
 
 /// The longest time between two packets of a paced session. The published window goes down to a thousandth;
 /// after many losses a session would then get no feedback for seconds.
@@ -33,8 +33,8 @@ const GAP_NS_MAX: f64 = 1e6;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiftConfig {
     /// The round trip of an RPC without queues, in nanoseconds, for sessions without a value of their own
-    /// ([`Flow::bare_rtt_ns`]).
-    pub bare_rtt_ns: u32,
+    /// ([`Flow::base_rtt_ns`]).
+    pub base_rtt_ns: u32,
     /// Target round trip for a large window, in nanoseconds: the path without queues, the hosts, and some
     /// queueing.
     pub target_ns: u32,
@@ -55,17 +55,17 @@ pub struct SwiftConfig {
 }
 
 impl SwiftConfig {
-    /// Returns the defaults for any link, on a network of one switch or two: [`BARE_RTT_NS`].
+    /// Returns the defaults for any link, on a network of one switch or two: [`BASE_RTT_NS`].
     pub fn new() -> Self {
-        Self::for_path(BARE_RTT_NS)
+        Self::for_path(BASE_RTT_NS)
     }
 
     /// Returns the defaults for paths with this round trip of an RPC from host to host, without queues;
     /// `docs/congestion.md` explains every value.
-    pub fn for_path(bare_rtt_ns: u32) -> Self {
+    pub fn for_path(base_rtt_ns: u32) -> Self {
         Self {
-            bare_rtt_ns,
-            target_ns: bare_rtt_ns.saturating_add(20_000),
+            base_rtt_ns,
+            target_ns: base_rtt_ns.saturating_add(20_000),
             scaling_ns: 50_000,
             scaling_window_min: 0.1,
             scaling_window_max: 100.0,
@@ -155,7 +155,7 @@ impl Swift {
 
     /// The extra length of this path over the configured round trip, in nanoseconds.
     fn excess_ns(&self) -> u32 {
-        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
+        self.flow.base_rtt_ns.saturating_sub(self.config.base_rtt_ns)
     }
 
     /// The target of the largest windows.
@@ -215,10 +215,10 @@ impl Swift {
 
 impl Controller for Swift {
     fn on_ack(&mut self, ack: &Ack) {
-        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.bare_rtt_ns);
+        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.base_rtt_ns);
         self.losses.on_ack(ack.now_ns, ack.packets, answer_ns_max);
         match ack.rtt_ns {
-            Some(rtt_ns) => self.on_round_trip(ack, narrow_ns(rtt_ns)),
+            Some(rtt_ns) => self.on_round_trip(ack, saturating_u32_ns(rtt_ns)),
             None => self.on_untimed(ack.packets),
         }
     }

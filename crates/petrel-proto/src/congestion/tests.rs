@@ -51,7 +51,7 @@ fn take(session: &mut Congestion, now_ns: u64, step: &Step, counters: &mut Conge
 /// A session whose round trips were all `rtt_ns` for two rounds, with marks or without.
 fn after(config: &CongestionConfig, rtt_ns: u64, ce: bool) -> Congestion {
     let control = CongestionControl::new(config.clone()).unwrap();
-    let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+    let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 });
     let mut counters = CongestionCounters::default();
     for now_ns in [1_000_000_000, 2_000_000_000] {
         let ack = Ack { now_ns, rtt_ns: Some(rtt_ns), packets: 1, bytes: 1408, ce };
@@ -73,14 +73,14 @@ proptest! {
         gbit in 1u64..400,
         credits in 1u32..4096,
         packet_bytes in 1200u32..(16 << 20),
-        bare_rtt_ns in prop_oneof![0u32..1_000_000, any::<u32>()],
+        base_rtt_ns in prop_oneof![0u32..1_000_000, any::<u32>()],
         steps in prop::collection::vec(step(), 1..200),
     ) {
         let line = Rate::gbit(gbit);
         for config in configs(line) {
             let least = if matches!(config, CongestionConfig::Swift(_)) { Rate::MIN } else { MIN };
             let mut session =
-                CongestionControl::new(config).unwrap().start(Flow { credits, packet_bytes, bare_rtt_ns });
+                CongestionControl::new(config).unwrap().start(Flow { credits, packet_bytes, base_rtt_ns });
             let mut counters = CongestionCounters::default();
             let mut now_ns = 1 << 40;
             let mut acks = 0;
@@ -121,7 +121,7 @@ proptest! {
         let config = &configs(Rate::gbit(25))[2];
         let mut unmarked = CongestionControl::new(config.clone())
             .unwrap()
-            .start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+            .start(Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 });
         let mut counters = CongestionCounters::default();
         let mut now_ns = 1 << 40;
         for (pass_ns, step) in &steps {
@@ -141,7 +141,7 @@ proptest! {
         for config in configs(Rate::gbit(100)) {
             let end = || {
                 let control = CongestionControl::new(config.clone()).unwrap();
-                let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+                let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 });
                 let mut counters = CongestionCounters::default();
                 let mut now_ns = 0;
                 for (pass_ns, step) in &steps {
@@ -160,7 +160,7 @@ proptest! {
 /// Found by the fuzz target `congestion`: the sum wrapped to a window of no packet at all.
 #[test]
 fn packets_in__of_more_than_can_be_counted_are_the_most() {
-    let flow = Flow { credits: 1, packet_bytes: 1, bare_rtt_ns: 0 };
+    let flow = Flow { credits: 1, packet_bytes: 1, base_rtt_ns: 0 };
     assert_eq!(flow.packets_in(1.25e11, u32::MAX), u32::MAX);
     assert_eq!(flow.packets_in(0.0, u32::MAX), 1);
 }

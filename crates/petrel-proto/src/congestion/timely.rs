@@ -32,8 +32,8 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Losses, Round, answer_ns_max, narrow_ns};
-use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
+use super::evidence::{Losses, Round, answer_ns_max, saturating_u32_ns};
+use super::{Ack, BASE_RTT_NS, Controller, Flow, Rate};
 
 /// The rule that derives a rate from the round trip's gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,8 @@ pub struct TimelyConfig {
     /// The least rate of a session.
     pub min_rate: Rate,
     /// The round trip of an RPC without queues, in nanoseconds, for sessions without a value of their own
-    /// ([`Flow::bare_rtt_ns`]).
-    pub bare_rtt_ns: u32,
+    /// ([`Flow::base_rtt_ns`]).
+    pub base_rtt_ns: u32,
     /// The longest uncongested round trip, in nanoseconds.
     pub low_ns: u32,
     /// The round trip above which the rate shrinks for any gradient, in nanoseconds.
@@ -75,22 +75,22 @@ pub struct TimelyConfig {
 }
 
 impl TimelyConfig {
-    /// Returns the defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
+    /// Returns the defaults for a link, on a network of one switch or two: [`BASE_RTT_NS`].
     pub fn for_line(line_rate: Rate) -> Self {
-        Self::for_path(line_rate, BARE_RTT_NS)
+        Self::for_path(line_rate, BASE_RTT_NS)
     }
 
     /// Returns the defaults for a link and paths with this round trip of an RPC from host to host, without
     /// queues; `docs/congestion.md` explains every value.
-    pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
-        let low_ns = bare_rtt_ns.saturating_add(40_000);
+    pub fn for_path(line_rate: Rate, base_rtt_ns: u32) -> Self {
+        let low_ns = base_rtt_ns.saturating_add(40_000);
         Self {
             line_rate,
             min_rate: Rate::mbit(10),
-            bare_rtt_ns,
+            base_rtt_ns,
             low_ns,
             high_ns: low_ns.saturating_mul(20),
-            min_rtt_ns: bare_rtt_ns.max(1_000),
+            min_rtt_ns: base_rtt_ns.max(1_000),
             alpha: 0.46,
             beta: 0.26,
             step: Rate::bytes_per_second(line_rate.get() / 625),
@@ -150,7 +150,7 @@ impl Timely {
 
     /// The extra length of this path over the configured round trip, in nanoseconds.
     fn excess_ns(&self) -> u32 {
-        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
+        self.flow.base_rtt_ns.saturating_sub(self.config.base_rtt_ns)
     }
 
     fn low_ns(&self) -> u32 {
@@ -286,10 +286,10 @@ impl Timely {
 
 impl Controller for Timely {
     fn on_ack(&mut self, ack: &Ack) {
-        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.bare_rtt_ns);
+        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.base_rtt_ns);
         self.losses.on_ack(ack.now_ns, ack.packets, answer_ns_max);
         if let Some(rtt_ns) = ack.rtt_ns {
-            self.on_round_trip(ack.now_ns, narrow_ns(rtt_ns));
+            self.on_round_trip(ack.now_ns, saturating_u32_ns(rtt_ns));
         }
     }
 

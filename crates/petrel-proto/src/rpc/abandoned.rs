@@ -11,7 +11,7 @@ use crate::wire::{Header, check_cancel};
 
 impl<B: Buffer, T> Core<B, T> {
     /// Returns true if a request runs and its client is not known to have given up.
-    pub fn is_waited_for(&self, handle: RequestHandle) -> bool {
+    pub fn is_awaited(&self, handle: RequestHandle) -> bool {
         match self.sessions.get(handle.session).map(|entry| &entry.role) {
             Some(Role::Server(server)) => server.runs(handle.number).is_some(),
             _ => false,
@@ -60,7 +60,7 @@ impl<B: Buffer> Shared<B> {
                 self.counters.frames_accepted += 1;
                 self.counters.cancels_received += 1;
                 self.note_superseded(id, state);
-                self.let_go(state);
+                self.release_holding(state);
                 state.give_up(header.request, &mut self.server_parts);
             }
         }

@@ -10,7 +10,7 @@ use crate::limits::{
     ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of,
 };
 use crate::session::backlog::{Expiry, NEVER, PendingCall, Queued};
-use crate::session::client::{ClientSession, ClientState, SlotCall, WayOut};
+use crate::session::client::{ClientSession, ClientState, SendPath, SlotCall};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 
@@ -42,7 +42,7 @@ pub struct CallLimits {
 impl CallLimits {
     pub(super) fn expiry(self, inherited_ns: u64) -> Expiry {
         let at_ns = self.deadline_ns.unwrap_or(NEVER).min(inherited_ns);
-        Expiry { at_ns, is_told: at_ns != NEVER, inherited_ns }
+        Expiry { at_ns, is_on_wire: at_ns != NEVER, inherited_ns }
     }
 }
 
@@ -237,7 +237,7 @@ impl<B: Buffer, T> Core<B, T> {
                 start(&mut self.shared, session.index, client, slot, Queued { call, expiry });
             }
             None => {
-                if !expiry.is_told {
+                if !expiry.is_on_wire {
                     expiry.at_ns = now_ns.saturating_add(self.shared.config.call_timeout_ns);
                 }
                 self.shared.counters.calls_queued += 1;
@@ -318,15 +318,15 @@ pub(super) fn start<B: Buffer, T>(
     let is_own = call.request.len() == size;
     let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
     let is_reserved = client.is_reserved(slot);
-    let way_out = match is_small && is_own && !is_reserved {
-        true if !expiry.is_told => WayOut::Plain,
+    let send_path = match is_small && is_own && !is_reserved {
+        true if !expiry.is_on_wire => SendPath::Plain,
         // A call's end returns its inherited deadline, but the fast path's completion cannot.
-        true if expiry.inherited_ns == NEVER => WayOut::Timed,
-        _ => WayOut::General,
+        true if expiry.inherited_ns == NEVER => SendPath::Timed,
+        _ => SendPath::General,
     };
     let state = &mut client.slots[slot];
-    state.start(call, packets, way_out);
-    if expiry.is_told {
+    state.start(call, packets, send_path);
+    if expiry.is_on_wire {
         state.set_expiry(expiry, &mut shared.client_parts);
     }
     if !client.stalled.is_empty() && !is_reserved {
@@ -346,13 +346,13 @@ pub(super) fn finish<B: Buffer, T>(
     slot: usize,
     outcome: Result<(), Box<CallFailure>>,
 ) -> Completion<B, T> {
-    let rounds = client.rounds();
+    let stride = client.stride();
     shared.note_queued_end(client, slot, outcome.is_err());
     client.leave_waiting(slot);
     let state = &mut client.slots[slot];
     state.state = ClientState::Free;
     if state.request_sent > 0 {
-        state.number += rounds;
+        state.number += stride;
     }
     client.credits.take_back_all(&mut state.held);
     let Some(SlotCall { tag, request, mut response }) = state.call.take() else {
@@ -372,7 +372,7 @@ pub(super) fn finish<B: Buffer, T>(
             response.set_len(0);
         }
     }
-    state.way_out = WayOut::General;
+    state.send_path = SendPath::General;
     client.stalled.remove(slot);
     if !planted("proto_held_slot_stays") {
         client.held.remove(slot);
@@ -431,7 +431,7 @@ pub(super) fn after_end<B: Buffer, T>(
     slot: usize,
 ) {
     let state = &client.slots[slot];
-    let is_unheard = u64::from(state.unheard) >= FUTURE_ROUNDS_MAX;
+    let is_unheard = u64::from(state.unacknowledged_rounds) >= FUTURE_ROUNDS_MAX;
     if state.number >= REQUEST_NUMBER_END || is_unheard {
         // The other slots have numbers left: with one call at a time, a single slot has made all calls.
         if client.retire() || is_unheard {

@@ -2,7 +2,7 @@
 
 use super::{Recovery, Shared};
 use crate::bitmap::words_end;
-use crate::limits::{REORDERING_THRESHOLD, WAITING_LOOK_DIVISOR, WAITING_LOOK_NS_MAX};
+use crate::limits::{REORDERING_THRESHOLD, WAITING_PROBE_DIVISOR, WAITING_PROBE_NS_MAX};
 use crate::session::SessionId;
 use crate::session::client::{
     ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED, TIMED_REPEAT,
@@ -37,7 +37,7 @@ impl<B> Shared<B> {
         if header.flags.waits() && client.slots[slot].state == ClientState::Waiting {
             self.park(id, client, slot);
             if was_asked {
-                self.put_off(now_ns, id, client, slot);
+                self.delay_probe(now_ns, id, client, slot);
             }
         }
     }
@@ -56,7 +56,7 @@ impl<B> Shared<B> {
     }
 
     /// Delays the next probe of a request whose handler still runs, in proportion to its time so far (§7.2).
-    fn put_off<T>(
+    fn delay_probe<T>(
         &mut self,
         now_ns: u64,
         id: SessionId,
@@ -68,7 +68,7 @@ impl<B> Shared<B> {
         state.backoff = 0;
         state.probed = false;
         let waited_ns = now_ns.saturating_sub(state.timed_ns);
-        let look_ns = (waited_ns / WAITING_LOOK_DIVISOR).min(WAITING_LOOK_NS_MAX);
+        let look_ns = (waited_ns / WAITING_PROBE_DIVISOR).min(WAITING_PROBE_NS_MAX);
         state.deadline_ns = now_ns + look_ns.max(rto_ns);
         self.keep_in_wheel(now_ns, id, state, slot);
     }
@@ -127,7 +127,7 @@ impl<B> Shared<B> {
             };
             if lost > 0 {
                 self.counters.losses_detected += u64::from(lost);
-                if state.is_lost_on_the_way() {
+                if state.is_congestion_loss() {
                     client.congestion.on_loss(now_ns, lost, &mut self.congestion);
                 }
             }

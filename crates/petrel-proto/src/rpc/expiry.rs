@@ -135,7 +135,7 @@ impl<B: Buffer> Shared<B> {
         execution: Execution,
     ) -> Option<Completion<B, T>> {
         let expiry = client.slots[slot].expiry();
-        if !expiry.is_told || expiry.at_ns > self.latest_ns(now_ns) {
+        if !expiry.is_on_wire || expiry.at_ns > self.latest_ns(now_ns) {
             return None;
         }
         self.counters.calls_deadline_exceeded += 1;
@@ -168,7 +168,7 @@ impl<B, T> ClientSession<B, T> {
 
 #[cold]
 fn exceeded(expiry: Expiry, execution: Execution) -> CallFailure {
-    let message = match expiry.is_told {
+    let message = match expiry.is_on_wire {
         true => "the deadline was over before the response came",
         false => "no response within the default timeout",
     };

@@ -120,13 +120,13 @@ impl<B: Buffer> Shared<B> {
         if state.request_sent > 0 {
             let number = state.number;
             client.note_given_up(slot);
-            self.queue_over(Over { session: id, number, received: 0 });
+            self.queue_notice(Over { session: id, number, received: 0 });
         }
         finish(self, id, client, slot, Err(Box::new(failure)))
     }
 
     /// Beyond the limit a notice is omitted: the rules for lost CANCELs make up for it.
-    fn queue_over(&mut self, over: Over) {
+    fn queue_notice(&mut self, over: Over) {
         if self.cancels.0.len() < CANCELS_QUEUED_MAX {
             self.cancels.0.push_back(over);
             self.work.push(Work { session: over.session.index, slot: CANCEL, of_client: true });
@@ -135,8 +135,8 @@ impl<B: Buffer> Shared<B> {
 
     /// Confirms the reception of a whole response, to let the server free its memory.
     #[cold]
-    pub(super) fn tell_received(&mut self, session: SessionId, number: u64, packets: u32) {
-        self.queue_over(Over { session, number, received: packets });
+    pub(super) fn confirm_received(&mut self, session: SessionId, number: u64, packets: u32) {
+        self.queue_notice(Over { session, number, received: packets });
     }
 }
 

@@ -95,7 +95,7 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Accepts frames of a session from `source` instead of its peer. Where several links share an address,
     /// frames of every link arrive under one name. Returns false if the session is not open.
-    pub fn hear_under(&mut self, id: SessionId, source: PeerKey) -> bool {
+    pub fn accept_from(&mut self, id: SessionId, source: PeerKey) -> bool {
         let Some(entry) = self.sessions.get_mut(id) else { return false };
         if entry.origin.peer().is_none() {
             return false;
@@ -113,7 +113,7 @@ impl<B: Buffer, T> Core<B, T> {
             Role::Free => None,
             Role::Server(mut server) => {
                 self.shared.note_abandoned(id, &server);
-                self.shared.let_go_all(&mut server);
+                self.shared.release_holdings(&mut server);
                 self.shared.multicast.forget(id);
                 Some(Closed { agreed: Some(server.agreed), was_client: false })
             }
@@ -127,8 +127,8 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Returns true if the session table freed memory since the last query: then the allocator may hold much
     /// unused memory.
-    pub fn take_given_back(&mut self) -> bool {
-        self.sessions.take_given_back()
+    pub fn take_freed(&mut self) -> bool {
+        self.sessions.take_freed()
     }
 
     /// Ends all sessions with a peer, like [`Core::close`]. Calls `ended` for every ended session with its

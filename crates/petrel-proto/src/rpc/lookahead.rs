@@ -27,12 +27,12 @@ const LINE_BYTES: usize = 64;
 
 /// The session and request of an upcoming frame, unchecked.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Upcoming {
+pub struct UpcomingFrame {
     session: u32,
     request: u32,
 }
 
-impl Upcoming {
+impl UpcomingFrame {
     /// Reads the fields of a frame.
     #[inline]
     pub fn of(frame: &[u8]) -> Self {
@@ -47,7 +47,7 @@ impl Upcoming {
 /// Returns the method and the message of an upcoming frame, if the frame is a request of one packet without
 /// flags. Checks nothing else.
 #[inline]
-pub fn upcoming_request(frame: &[u8]) -> Option<(u16, &[u8])> {
+pub fn peek_request(frame: &[u8]) -> Option<(u16, &[u8])> {
     let parsed = Parsed::of_kind(Kind::Request, frame)?;
     Some((parsed.aux(), parsed.payload))
 }
@@ -67,7 +67,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
 
     /// First step: returns the line of the session's entry.
     #[inline]
-    pub fn session_address(&self, upcoming: Upcoming) -> *const u8 {
+    pub fn session_address(&self, upcoming: UpcomingFrame) -> *const u8 {
         match self.sessions.entries.get(upcoming.session as usize) {
             Some(entry) => std::ptr::from_ref(entry).cast(),
             None => std::ptr::null(),
@@ -76,7 +76,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
 
     /// Second step, once the entry is cached: returns the line of the slot.
     #[inline]
-    pub fn slot_address(&self, upcoming: Upcoming) -> *const u8 {
+    pub fn slot_address(&self, upcoming: UpcomingFrame) -> *const u8 {
         match self.sessions.entries.get(upcoming.session as usize).map(|entry| &entry.role) {
             Some(Role::Server(server)) => {
                 let slot = server.slot_index(upcoming.request.into());
@@ -91,7 +91,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
 
     /// Third step, once the slot is cached: returns the two lines of the former answer's buffer.
     #[inline]
-    pub fn answer_addresses(&self, upcoming: Upcoming) -> [*const u8; 2] {
+    pub fn answer_addresses(&self, upcoming: UpcomingFrame) -> [*const u8; 2] {
         let entry = self.sessions.entries.get(upcoming.session as usize);
         let buffer = match entry.map(|entry| &entry.role) {
             Some(Role::Server(server)) => {

@@ -14,7 +14,7 @@
 use super::{Core, RequestHandle, RespondError, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{ANSWER_SHORT_NS, ARRIVING_SHORT_NS, HELD_IDLE_NS, HELD_SWEEP_NS};
-use crate::session::held::{HeldId, HeldKind, Holder, Shortage};
+use crate::session::held::{Holder, HoldingId, HoldingKind, Shortage};
 use crate::session::server::{ServerSession, ServerSlot, ServerState};
 use crate::session::{Role, SessionId};
 use crate::status::Status;
@@ -71,7 +71,8 @@ impl<B: Buffer, T> Core<B, T> {
 
     fn make_room_of(&mut self, shortage: Shortage, bytes: u64) {
         let mut freed = 0;
-        let idle = [(HeldKind::Answer, ANSWER_SHORT_NS), (HeldKind::Arriving, ARRIVING_SHORT_NS)];
+        let idle =
+            [(HoldingKind::Answer, ANSWER_SHORT_NS), (HoldingKind::Arriving, ARRIVING_SHORT_NS)];
         for (kind, idle_ns) in idle {
             if freed < bytes {
                 let left = bytes - freed;
@@ -85,14 +86,14 @@ impl<B: Buffer, T> Core<B, T> {
     #[cold]
     pub(super) fn sweep_held(&mut self) {
         self.shared.sweeps = false;
-        for kind in [HeldKind::Answer, HeldKind::Arriving] {
+        for kind in [HoldingKind::Answer, HoldingKind::Arriving] {
             let victims = self.shared.held.idle(kind, HELD_IDLE_NS, None, u64::MAX);
             self.give_up_held(&victims, Reason::Idle);
         }
         self.shared.sweep_later();
     }
 
-    fn give_up_held(&mut self, victims: &[HeldId], reason: Reason) -> u64 {
+    fn give_up_held(&mut self, victims: &[HoldingId], reason: Reason) -> u64 {
         let before = self.shared.held.bytes();
         for id in victims {
             let (Holder { session, slot, .. }, kind) = self.shared.held.holder(*id);
@@ -103,8 +104,8 @@ impl<B: Buffer, T> Core<B, T> {
             let state = &mut server.slots[slot];
             assert_eq!(state.held, *id, "a holding and its slot name each other");
             match kind {
-                HeldKind::Arriving => self.shared.drop_arriving(session, slot, state, reason),
-                HeldKind::Answer => self.shared.drop_answer(state, reason),
+                HoldingKind::Arriving => self.shared.drop_arriving(session, slot, state, reason),
+                HoldingKind::Answer => self.shared.drop_answer(state, reason),
             }
         }
         before - self.shared.held.bytes()
@@ -117,7 +118,7 @@ impl<B: Buffer, T> Core<B, T> {
         handle: RequestHandle,
         slot: usize,
         bytes: u64,
-    ) -> Result<HeldId, RespondError> {
+    ) -> Result<HoldingId, RespondError> {
         let session = handle.session;
         let entry = self.sessions.get(session).expect("the request runs");
         let Role::Server(server) = &entry.role else { unreachable!("servers answer") };
@@ -130,7 +131,7 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.answers_over_share += 1;
             return Err(RespondError::NoRoom);
         }
-        let id = self.shared.held.add(HeldKind::Answer, holder, bytes);
+        let id = self.shared.held.add(HoldingKind::Answer, holder, bytes);
         self.shared.sweep_later();
         Ok(id)
     }
@@ -170,21 +171,21 @@ impl<B: Buffer> Shared<B> {
     /// Charges a request that begins to arrive.
     pub(super) fn hold_request(&mut self, holder: Holder, state: &mut ServerSlot<B>, bytes: u64) {
         assert!(state.state == ServerState::Arriving && !state.held.is_some());
-        state.held = self.held.add(HeldKind::Arriving, holder, bytes);
+        state.held = self.held.add(HoldingKind::Arriving, holder, bytes);
         self.sweep_later();
     }
 
     /// Releases a slot's holding of any kind.
     #[inline]
-    pub(super) fn let_go(&mut self, state: &mut ServerSlot<B>) {
+    pub(super) fn release_holding(&mut self, state: &mut ServerSlot<B>) {
         if state.held.is_some() {
             self.held.remove(&mut state.held);
         }
     }
 
     /// Releases all holdings of an ended session.
-    pub(super) fn let_go_all(&mut self, server: &mut ServerSession<B>) {
-        server.slots.iter_mut().for_each(|state| self.let_go(state));
+    pub(super) fn release_holdings(&mut self, server: &mut ServerSession<B>) {
+        server.slots.iter_mut().for_each(|state| self.release_holding(state));
     }
 
     /// Drops a request whose further packets did not come, or came too slowly while memory was short. The
@@ -197,7 +198,7 @@ impl<B: Buffer> Shared<B> {
         reason: Reason,
     ) {
         assert_eq!(state.state, ServerState::Arriving);
-        self.let_go(state);
+        self.release_holding(state);
         if let Some(parts) = &mut state.parts {
             parts.request = None;
         }
@@ -219,7 +220,7 @@ impl<B: Buffer> Shared<B> {
             Reason::Idle => self.counters.answers_dropped_idle += 1,
             Reason::Short => self.counters.answers_dropped_short += 1,
         }
-        self.let_go(state);
+        self.release_holding(state);
         state.drop_answer(&mut self.server_parts);
     }
 
@@ -227,14 +228,14 @@ impl<B: Buffer> Shared<B> {
     pub(super) fn release_answer(&mut self, state: &mut ServerSlot<B>) {
         if state.held.is_some() {
             self.counters.answers_released += 1;
-            self.let_go(state);
+            self.release_holding(state);
             state.release_answer(&mut self.server_parts);
         }
     }
 
     /// Reports to a client that its answer was given up: the request was executed, and nothing more is known.
     #[cold]
-    pub(super) fn tell_answer_gone(
+    pub(super) fn report_answer_gone(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,

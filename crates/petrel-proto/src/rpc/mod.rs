@@ -33,7 +33,7 @@ pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Exe
 #[doc(hidden)]
 pub use census::Census;
 pub use lifecycle::{Accepted, Closed, OpenError};
-pub use lookahead::{Upcoming, method_of, upcoming_request};
+pub use lookahead::{UpcomingFrame, method_of, peek_request};
 pub use multicast::{GroupFrames, Membership};
 pub use plain::{PlainCompletion, PlainRequest};
 pub use receive::Received;
@@ -49,9 +49,9 @@ use crate::limits;
 use crate::recovery::rtt::RtoBounds;
 use crate::session::backlog::NEVER;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot};
+use crate::session::free_list::FreeList;
 use crate::session::held::Held;
 use crate::session::server::{ServerParts, ServerSlot};
-use crate::session::spare::Spare;
 use crate::session::{SessionId, SessionTable};
 use crate::timer::{TimerKey, TimerWheel};
 use give_up::Cancels;
@@ -97,7 +97,7 @@ pub struct Config {
     pub backlog_max: usize,
     /// Enables the fast paths. Without them all calls take the slower general path, to measure the
     /// difference.
-    pub short_ways: bool,
+    pub fast_path: bool,
     /// Enables grants for response packets beyond the first, so that a large response does not wait for
     /// another round trip.
     pub response_grants: bool,
@@ -124,7 +124,7 @@ impl Default for Config {
             sessions_max: limits::SESSIONS_MAX,
             memory_bytes: limits::MEMORY_BYTES_DEFAULT,
             backlog_max: limits::BACKLOG_CALLS_MAX,
-            short_ways: true,
+            fast_path: true,
             response_grants: true,
         }
     }
@@ -193,8 +193,8 @@ struct Shared<B> {
     sweeps: bool,
     wanted: Option<Wanted>,
     patience: Patience,
-    client_parts: Spare<ClientParts>,
-    server_parts: Spare<ServerParts<B>>,
+    client_parts: FreeList<ClientParts>,
+    server_parts: FreeList<ServerParts<B>>,
 }
 
 impl<B: Buffer, T> Core<B, T> {
@@ -227,8 +227,8 @@ impl<B: Buffer, T> Core<B, T> {
                 clock_ns: now_ns,
                 cancels: Cancels::default(),
                 multicast: Multicast::default(),
-                client_parts: Spare::new(),
-                server_parts: Spare::new(),
+                client_parts: FreeList::new(),
+                server_parts: FreeList::new(),
             },
             events: VecDeque::new(),
             control: ControlFrames::new(),
@@ -296,7 +296,7 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Returns the number of allocated slots of a session: as many as its calls, or the requests of its
     /// client, have needed at once.
-    pub fn slots_made(&self, id: SessionId) -> usize {
+    pub fn slots_allocated(&self, id: SessionId) -> usize {
         match self.sessions.get(id).map(|entry| &entry.role) {
             Some(crate::session::Role::Client(client)) => client.slots.len(),
             Some(crate::session::Role::Server(server)) => server.slots.len(),

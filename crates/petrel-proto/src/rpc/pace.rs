@@ -148,7 +148,7 @@ pub(super) fn hear(
     ack: &Ack,
     counters: &mut CongestionCounters,
 ) {
-    congestion.lower_bare_rtt(ack.now_ns, trips.shortest_ns);
+    congestion.lower_base_rtt(ack.now_ns, trips.shortest_ns);
     congestion.on_ack(ack, counters);
 }
 

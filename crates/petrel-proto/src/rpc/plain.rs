@@ -5,7 +5,7 @@
 //! be shorter:
 //!
 //! 1. One flag of a slot replaces all conditions: set while nothing unusual holds, cleared otherwise. The
-//!    flag is [`ClientSlot::way_out`](crate::session::client::ClientSlot::way_out) before the request is
+//!    flag is [`ClientSlot::send_path`](crate::session::client::ClientSlot::send_path) before the request is
 //!    sent, `awaits_plain` until the response has arrived, and a server slot's `is_plain` for an answer.
 //! 2. Version, kind and flags of a header are compared as one number.
 //! 3. The results are for one kind of frame, to save callers from distinguishing kinds again.
@@ -23,7 +23,7 @@ use crate::congestion::Ack;
 use crate::limits::{ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
 use crate::session::backlog::{NEVER, PendingCall};
 use crate::session::client::{
-    ClientSession, ClientSlot, ClientState, RoundTrips, SlotCall, WayOut,
+    ClientSession, ClientSlot, ClientState, RoundTrips, SendPath, SlotCall,
 };
 use crate::session::credits::Credits;
 use crate::session::server::ServerState;
@@ -183,7 +183,7 @@ impl<B: Buffer, T> Core<B, T> {
         let PlainPlace { peer, to, credits, others_wait, trips, is_limited, slot, state } = place;
         state.hold(SlotCall { tag, request, response });
         self.shared.counters.calls_started += 1;
-        let way_out = if TIMED { WayOut::Timed } else { WayOut::Plain };
+        let send_path = if TIMED { SendPath::Timed } else { SendPath::Plain };
         let note_begun = |state: &mut ClientSlot<B, T>| {
             state.note_begun(method, 1);
             if TIMED {
@@ -192,7 +192,7 @@ impl<B: Buffer, T> Core<B, T> {
         };
         if others_wait {
             note_begun(state);
-            state.note_unsent(way_out);
+            state.note_unsent(send_path);
             self.stall_slot(session, slot);
             return None;
         }
@@ -223,7 +223,7 @@ impl<B: Buffer, T> Core<B, T> {
             }
         }
         note_begun(state);
-        state.note_unsent(way_out);
+        state.note_unsent(send_path);
         // Also if the queue has an entry of the slot's former call, usable for the new call: a check would
         // wait for the slot's memory.
         state.queued = true;
@@ -357,10 +357,10 @@ impl<B: Buffer, T> Core<B, T> {
         let is_plain = state.awaits_plain
             && state.number == parsed.request()
             && parsed.aux() == 0
-            && !client.congestion.hears_all()
+            && !client.congestion.needs_every_ack()
             && payload.len() <= client.packet_bytes as usize
             && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
-        if !is_plain || state.is_told() && state.expiry_ns <= clock() {
+        if !is_plain || state.is_on_wire() && state.expiry_ns <= clock() {
             return None;
         }
         if let Some(call) = &mut state.call {
@@ -459,8 +459,8 @@ impl<B: Buffer, T> Core<B, T> {
                 let peer = *peer;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
                 let is_first = credits.available() > 0 && stalled.is_empty();
-                let way_out = if TIMED { WayOut::Timed } else { WayOut::Plain };
-                let may_send = state.way_out == way_out && is_first && !congestion.is_limited();
+                let send_path = if TIMED { SendPath::Timed } else { SendPath::Plain };
+                let may_send = state.send_path == send_path && is_first && !congestion.is_limited();
                 let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {
                     return false;
                 };

@@ -4,8 +4,8 @@ use super::Shared;
 use crate::bitmap::{PacketBits, Words};
 use crate::limits::WINDOW_PACKETS;
 use crate::session::SessionId;
+use crate::session::free_list::FreeList;
 use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
-use crate::session::spare::Spare;
 use crate::wire::{Header, Pull};
 
 impl<B: crate::buffer::Buffer> Shared<B> {
@@ -46,9 +46,9 @@ impl<B: crate::buffer::Buffer> Shared<B> {
         }
         if state.is_answer_gone() {
             self.counters.frames_accepted += 1;
-            return self.tell_answer_gone(id, state, slot);
+            return self.report_answer_gone(id, state, slot);
         }
-        if state.is_bare_answer() {
+        if state.is_error_answer() {
             // The client may have packets of the replaced answer; the error is sent for any `cumulative`.
             self.counters.frames_accepted += 1;
             if state.response_sent > 0 && (pull.resend_below > 0 || pull.cumulative > 0) {
@@ -77,7 +77,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
 
 /// Computes the packets to send again: asked for now, or asked for before and not yet sent, and still missing
 /// at the client.
-fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull, spare: &mut Spare<ServerParts<B>>) {
+fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull, spare: &mut FreeList<ServerParts<B>>) {
     let end = state.response_sent.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
     let state = state.parts(spare);
     if pull.cumulative < state.resend_from {

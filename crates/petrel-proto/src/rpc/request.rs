@@ -4,8 +4,8 @@ use super::{Core, Received, Recovery, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{
-    FUTURE_ROUNDS_MAX, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES, SPARE_BYTES_MAX, packet_span,
-    packets_of,
+    FUTURE_ROUNDS_MAX, KEPT_ANSWER_BYTES_MAX, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES,
+    packet_span, packets_of,
 };
 use crate::session::backlog::NEVER;
 use crate::session::held::{Holder, Shortage};
@@ -34,7 +34,7 @@ pub(super) fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Ag
         // A slot not allocated yet has had no request, and this number precedes its first.
         0 if slot >= server.slots.len() => Age::Stale,
         0 => Age::Current,
-        _ if ahead as u64 <= FUTURE_ROUNDS_MAX * server.rounds() => Age::New,
+        _ if ahead as u64 <= FUTURE_ROUNDS_MAX * server.stride() => Age::New,
         _ => Age::Future,
     }
 }
@@ -158,7 +158,7 @@ impl<B: Buffer> Shared<B> {
         match age(server, slot, header.request) {
             Age::New => {}
             Age::Current => return self.on_repeated_request(id, server, slot, 0, header.flags),
-            not_now => return self.not_now(not_now),
+            count_stale_or_future => return self.count_stale_or_future(count_stale_or_future),
         }
         self.counters.frames_accepted += 1;
         server.make_ready(slot);
@@ -184,7 +184,7 @@ impl<B: Buffer> Shared<B> {
         packets: u32,
     ) {
         self.note_superseded(id, state);
-        self.let_go(state);
+        self.release_holding(state);
         state.begin(header.request, header.aux, size, packets, &mut self.server_parts);
         state.note_mark(header.flags);
     }
@@ -225,7 +225,7 @@ impl<B: Buffer> Shared<B> {
                 }
             }
             Age::Current => {}
-            not_now => return self.not_now(not_now),
+            count_stale_or_future => return self.count_stale_or_future(count_stale_or_future),
         }
         let state = &mut server.slots[slot];
         // The size of a request cancelled before its first packet is unknown.
@@ -263,7 +263,7 @@ impl<B: Buffer> Shared<B> {
             return Ok(());
         }
         // Frees the slot's former content before taking a buffer.
-        self.let_go(state);
+        self.release_holding(state);
         state.empty();
         let bytes = u64::from(part.size) + u64::from(packets) * PACKET_OVERHEAD_BYTES as u64;
         let request = match self.held.check(holder, bytes) {
@@ -356,8 +356,8 @@ impl<B: Buffer> Shared<B> {
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
         // A larger buffer is freed at once: its memory is worth more than the saved time.
-        let spare_bytes_max = packet_bytes.min(SPARE_BYTES_MAX) as usize;
-        let fits = |spare: &B| spare.capacity() <= spare_bytes_max;
+        let kept_answer_bytes_max = packet_bytes.min(KEPT_ANSWER_BYTES_MAX) as usize;
+        let fits = |spare: &B| spare.capacity() <= kept_answer_bytes_max;
         let spare = state.message.take().filter(fits);
         let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
         Received::Request { handle, method: state.method, payload, spare, deadline_ns }
@@ -369,7 +369,7 @@ impl<B: Buffer> Shared<B> {
         state: &mut ServerSlot<B>,
     ) -> Received<'f, B, T> {
         let deadline_ns = state.parts.as_ref().map_or(NEVER, |parts| parts.deadline_ns);
-        self.let_go(state);
+        self.release_holding(state);
         let request = state.parts.as_mut().and_then(|parts| parts.request.take());
         self.server_parts.take_back(&mut state.parts);
         let Some(message) = request else {
@@ -402,7 +402,7 @@ impl<B: Buffer> Shared<B> {
                 self.credit_due(id.index, slot, state, packet, flags.repeats());
             }
             ServerState::Answered if state.is_answer_gone() => {
-                self.tell_answer_gone(id, state, slot);
+                self.report_answer_gone(id, state, slot);
             }
             // Packets without flag R were in flight when the request was answered, for instance those of a
             // long refused request.
@@ -464,7 +464,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         self.counters.requests_expired += 1;
         let text = "too late: the deadline was over on arrival";
-        self.let_go(state);
+        self.release_holding(state);
         if let Some(parts) = &mut state.parts {
             parts.request = None;
         }
@@ -495,7 +495,7 @@ impl<B: Buffer> Shared<B> {
         text: &'static str,
     ) {
         // Marked as answered later even if immediate: the round trip of an error is not needed.
-        state.set_bare_answer(status, bits | ANSWERED_LATER, 1);
+        state.set_error_answer(status, bits | ANSWERED_LATER, 1);
         state.parts(&mut self.server_parts).refusal = Some(text);
         self.counters.responses_sent += 1;
         self.queue_server(id.index, slot, state);
@@ -508,7 +508,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     #[cold]
-    pub(super) fn not_now<'f, T>(&mut self, age: Age) -> Received<'f, B, T> {
+    pub(super) fn count_stale_or_future<'f, T>(&mut self, age: Age) -> Received<'f, B, T> {
         match age {
             Age::Stale => self.counters.dropped_stale += 1,
             _ => self.counters.dropped_future += 1,

@@ -5,7 +5,7 @@ use core::fmt;
 use super::{Core, FrameSink};
 use crate::buffer::Buffer;
 use crate::limits::packets_of;
-use crate::session::held::HeldId;
+use crate::session::held::HoldingId;
 use crate::session::server::ServerSession;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
@@ -90,8 +90,8 @@ impl<B: Buffer, T> Core<B, T> {
         if len > max as usize && status == Status::Ok {
             return Err(RespondRejected { error: RespondError::TooLarge { len, max }, message });
         }
-        let mut held = HeldId::NONE;
-        let is_large = message.capacity() > server.spare_bytes_max as usize;
+        let mut held = HoldingId::NONE;
+        let is_large = message.capacity() > server.kept_answer_bytes_max as usize;
         if is_large {
             match self.keep_answer(handle, slot, message.memory_bytes() as u64) {
                 Ok(id) => held = id,

@@ -5,12 +5,12 @@ use super::{Completion, Received, Recovery, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{
-    MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, RECEIVED_TOLD_BYTES_MIN, REORDERING_THRESHOLD,
+    CONFIRMED_RESPONSE_BYTES_MIN, MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, REORDERING_THRESHOLD,
     packet_span, packets_of,
 };
 use crate::session::SessionId;
 use crate::session::client::{
-    ClientParts, ClientSession, ClientSlot, ClientState, LookedFor, SlotCall,
+    ClientParts, ClientSession, ClientSlot, ClientState, ProbedPacket, SlotCall,
 };
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Flags, Header, Part, REFUSED, skip_extensions};
@@ -24,7 +24,7 @@ impl<B> Shared<B> {
         header: &Header,
     ) -> Option<usize> {
         // An entry with a peer has slots: the opening of the session sets both.
-        let rounds = client.rounds();
+        let stride = client.stride();
         let slot = header.request as usize & usize::from(client.slot_mask);
         let Some(state) = client.slots.get_mut(slot) else {
             // No call has needed the slot yet.
@@ -38,7 +38,7 @@ impl<B> Shared<B> {
             self.counters.dropped_future += 1;
         } else {
             self.counters.dropped_stale += 1;
-            state.note_heard_of(header.request, rounds);
+            state.note_seen(header.request, stride);
         }
         None
     }
@@ -203,9 +203,9 @@ impl<B: Buffer> Shared<B> {
             if let Some(SlotCall { response, .. }) = &mut state.call {
                 response.set_len(part.size as usize);
             }
-            if part.size >= RECEIVED_TOLD_BYTES_MIN {
+            if part.size >= CONFIRMED_RESPONSE_BYTES_MIN {
                 let packets = parts.response_packets;
-                self.tell_received(id, client.slots[slot].number, packets);
+                self.confirm_received(id, client.slots[slot].number, packets);
             }
             let late = self.too_late(now_ns, id, client, slot, Execution::MayHaveExecuted);
             let ended = late.unwrap_or_else(|| finish(self, id, client, slot, Ok(())));
@@ -240,16 +240,17 @@ fn is_sound<B, T>(state: &ClientSlot<B, T>, part: Part, packet_bytes: u32, len: 
 /// After that the timer asks for the first missing packet; when its repetition arrives, all further packets
 /// allowed by then are late too, having been sent before.
 fn ask_again(parts: &mut ClientParts, packet: u32, repeats: bool) -> bool {
-    let looked_for = parts.looked_for.filter(|looked_for| repeats && looked_for.packet == packet);
-    let (from, below) = match looked_for {
-        Some(LookedFor { limit, .. }) => (0, limit.min(parts.response_packets)),
-        None => (parts.asked_below, (packet + 1).saturating_sub(REORDERING_THRESHOLD)),
+    let probed_packet =
+        parts.probed_packet.filter(|probed_packet| repeats && probed_packet.packet == packet);
+    let (from, below) = match probed_packet {
+        Some(ProbedPacket { limit, .. }) => (0, limit.min(parts.response_packets)),
+        None => (parts.requested_below, (packet + 1).saturating_sub(REORDERING_THRESHOLD)),
     };
     let from = from.max(parts.received.cumulative());
     if (from..below).all(|earlier| parts.received.contains(earlier)) {
         return false;
     }
-    parts.asked_below = parts.asked_below.max(below);
+    parts.requested_below = parts.requested_below.max(below);
     parts.resend_below = parts.resend_below.max(below);
     true
 }
@@ -325,7 +326,7 @@ fn server_failure(aux: u16, payload: &[u8]) -> Box<CallFailure> {
 mod tests {
     use super::*;
     use crate::buffer::{HeapBuffer, HeapPool};
-    use crate::session::spare::Reusable;
+    use crate::session::free_list::Reusable;
 
     /// Tests which packets are evidence of loss, and which packets the next PULL asks for.
     #[test]
@@ -333,7 +334,7 @@ mod tests {
         const N: u32 = REORDERING_THRESHOLD;
         // Received, asked for below, looked for, the packet that arrives, whether it repeats; then the
         // result.
-        for (received, asked_below, looked_for, packet, repeats, resend_below) in [
+        for (received, requested_below, probed_packet, packet, repeats, resend_below) in [
             // Too few packets behind a gap, and just enough.
             (&[0, 1][..], 0, None, N + 1, false, None),
             (&[0, 1][..], 0, None, N + 2, false, Some(3)),
@@ -351,15 +352,16 @@ mod tests {
         ] {
             let mut parts = ClientParts::fresh();
             parts.response_packets = 20;
-            parts.asked_below = asked_below;
-            parts.looked_for = looked_for.map(|(packet, limit)| LookedFor { packet, limit });
+            parts.requested_below = requested_below;
+            parts.probed_packet =
+                probed_packet.map(|(packet, limit)| ProbedPacket { packet, limit });
             for received in received.iter().chain([&packet]) {
                 parts.received.insert(*received);
             }
-            let case = (received, asked_below, looked_for, packet, repeats);
+            let case = (received, requested_below, probed_packet, packet, repeats);
             assert_eq!(ask_again(&mut parts, packet, repeats), resend_below.is_some(), "{case:?}");
             assert_eq!(parts.resend_below, resend_below.unwrap_or(0), "{case:?}");
-            assert_eq!(parts.asked_below, asked_below.max(resend_below.unwrap_or(0)));
+            assert_eq!(parts.requested_below, requested_below.max(resend_below.unwrap_or(0)));
         }
     }
 

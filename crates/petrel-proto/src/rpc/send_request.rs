@@ -9,7 +9,7 @@ use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{PACKET_OVERHEAD_BYTES, WINDOW_PACKETS, packet_span, packets_of};
 use crate::session::client::{
-    ClientSession, ClientState, NOT_TIMED, SlotCall, TIMED_REPEAT, WayOut,
+    ClientSession, ClientState, NOT_TIMED, SendPath, SlotCall, TIMED_REPEAT,
 };
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Flags, Kind, Part, Pull, deadline_word, header_bytes};
@@ -89,12 +89,12 @@ impl<B: Buffer> Shared<B> {
         let most = client.message_credits(slot);
         let state = &mut client.slots[slot];
         let first = state.request_sent;
-        let is_short = self.config.short_ways
+        let is_short = self.config.fast_path
             && first + 1 < state.request_packets
             && out.may_take_credits
             && !client.congestion.is_limited()
             // Packet 0 carries the time left.
-            && !(first == 0 && state.expiry().is_told);
+            && !(first == 0 && state.expiry().is_on_wire);
         let (Some(SlotCall { request, .. }), true) = (&mut state.call, is_short) else {
             return Turn::NOTHING;
         };
@@ -157,7 +157,7 @@ impl<B: Buffer> Shared<B> {
             state.parts(&mut self.client_parts).repeated += 1;
         } else {
             self.counters.packets_sent += 1;
-            state.way_out = WayOut::General;
+            state.send_path = SendPath::General;
             state.request_sent += 1;
             if !is_reserved {
                 client.credits.lend(&mut state.held, 1 + extra);
@@ -340,7 +340,7 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
         true => extra as u8 + 1,
         false => 1,
     };
-    if packet == 0 && expiry.is_told {
+    if packet == 0 && expiry.is_on_wire {
         let flags = flags.with(Flags::EXTENDED);
         let is_whole = state.request_packets == 1 && grant == 1;
         let kind = if is_whole { Kind::Request } else { Kind::RequestPart };

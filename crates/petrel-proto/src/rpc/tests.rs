@@ -38,7 +38,7 @@ pub(super) struct Pair {
     pub(super) session: SessionId,
     pub(super) server_session: SessionId,
     /// True if frames are offered to the fast paths first, as an endpoint does.
-    short_ways: bool,
+    fast_path: bool,
 }
 
 /// The parameters of a pair's session.
@@ -77,12 +77,12 @@ impl Pair {
     }
 
     /// Makes a pair with or without fast paths.
-    pub(super) fn by(shape: Shape, short_ways: bool) -> Self {
-        Self::with_config(shape, Config { short_ways, ..Config::default() })
+    pub(super) fn by(shape: Shape, fast_path: bool) -> Self {
+        Self::with_config(shape, Config { fast_path, ..Config::default() })
     }
 
     pub(super) fn with_config(shape: Shape, config: Config) -> Self {
-        let short_ways = config.short_ways;
+        let fast_path = config.fast_path;
         let mut client = Core::new(0, config.clone());
         let mut server = Core::new(0, config);
         let first = FIRST.next_multiple_of(shape.slots.into());
@@ -100,7 +100,7 @@ impl Pair {
             })
             .unwrap();
         client.establish(session, agreed(server_session.index, SERVER_TOKEN, shape)).unwrap();
-        Self { now: 1_000_000, client, server, session, server_session, short_ways }
+        Self { now: 1_000_000, client, server, session, server_session, fast_path }
     }
 
     pub(super) fn call(&mut self, request: &[u8], room: usize, tag: u64) {
@@ -125,11 +125,11 @@ impl Pair {
     }
 
     pub(super) fn at_server(&mut self, frame: &[u8]) -> Got {
-        take(&mut self.server, self.now, frame, self.short_ways)
+        take(&mut self.server, self.now, frame, self.fast_path)
     }
 
     pub(super) fn at_client(&mut self, frame: &[u8]) -> Got {
-        take(&mut self.client, self.now, frame, self.short_ways)
+        take(&mut self.client, self.now, frame, self.fast_path)
     }
 
     /// As `at_server`, for a frame with an ECN mark.
@@ -155,7 +155,7 @@ impl Pair {
     }
 
     /// Advances the clock until the client checks for loss, by a probe or a timeout.
-    pub(super) fn wait_for_look(&mut self) {
+    pub(super) fn wait_for_probe(&mut self) {
         let looks = |pair: &Self| {
             let counters = pair.client.counters();
             counters.probes + counters.timeouts
@@ -215,9 +215,9 @@ impl Got {
 
 /// Passes a frame to a core, by a fast path if possible. Checks that every frame is counted once: as
 /// accepted, or by the reason for dropping it.
-fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -> Got {
+fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], fast_path: bool) -> Got {
     let (before, multicast_before) = (frames_taken(core), *core.counters());
-    let got = take_any(core, now, frame, short_ways);
+    let got = take_any(core, now, frame, fast_path);
     let counted = frames_taken(core).wrapping_sub(before);
     let since =
         |count: fn(&Counters) -> u64| count(core.counters()).wrapping_sub(count(&multicast_before));
@@ -243,8 +243,8 @@ fn frames_taken(core: &Core<HeapBuffer>) -> u64 {
     dropped.map(|(_, count)| count).sum::<u64>().wrapping_add(counters.frames_accepted)
 }
 
-fn take_any(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -> Got {
-    if short_ways {
+fn take_any(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], fast_path: bool) -> Got {
+    if fast_path {
         if let Some(request) = core.handle_plain_request(PEER, frame) {
             return Got::Request(request.handle, request.payload.to_vec());
         }

@@ -10,7 +10,7 @@ use super::{CallLimits, Core, FrameSink, PendingCall, PlainRequest};
 use crate::buffer::Buffer;
 use crate::limits::{DEADLINE_BLOCK_BYTES, PART_HEADER_BYTES};
 use crate::session::backlog::NEVER;
-use crate::session::client::WayOut;
+use crate::session::client::SendPath;
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Extensions, Flags, Kind, deadline_word, first_bits, part_words, word_left_us};
 
@@ -50,7 +50,7 @@ impl<B: Buffer, T> Core<B, T> {
         let role = self.sessions.entries.get(work.session as usize).map(|entry| &entry.role);
         let (Some(Role::Client(client)), true) = (role, work.of_client) else { return false };
         let slot = client.slots.get(work.slot as usize);
-        slot.is_some_and(|state| state.way_out == WayOut::Timed)
+        slot.is_some_and(|state| state.send_path == SendPath::Timed)
     }
 
     /// [`Core::send_plain`] of a request with a deadline.

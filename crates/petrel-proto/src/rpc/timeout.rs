@@ -10,9 +10,9 @@ use super::{Completion, Core, Event, Recovery, Shared};
 use crate::bitmap::Window;
 use crate::buffer::Buffer;
 use crate::session::client::{
-    ClientParts, ClientSession, ClientSlot, ClientState, LookedFor, NOT_TIMED, TIMED_REPEAT,
+    ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED, ProbedPacket, TIMED_REPEAT,
 };
-use crate::session::spare::Spare;
+use crate::session::free_list::FreeList;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
@@ -85,7 +85,7 @@ impl<B: Buffer> Shared<B> {
         }
         self.note_default_expiry(now_ns, id, client, slot);
         let state = &mut client.slots[slot];
-        if self.config.rto.has_probes() && is_first_look(state, client.trips.backoff) {
+        if self.config.rto.has_probes() && is_probe_due(state, client.trips.backoff) {
             self.counters.probes += 1;
             state.probed = true;
             if state.timed_packet < TIMED_REPEAT {
@@ -124,7 +124,7 @@ impl<B: Buffer> Shared<B> {
 
 /// Returns true if nothing was repeated since the last frame taken, and the session's timeouts are not
 /// doubled.
-fn is_first_look<B, T>(state: &ClientSlot<B, T>, session_backoff: u8) -> bool {
+fn is_probe_due<B, T>(state: &ClientSlot<B, T>, session_backoff: u8) -> bool {
     !state.probed && state.unanswered == 0 && state.backoff.max(session_backoff) == 0
 }
 
@@ -149,7 +149,11 @@ fn is_silence<B, T>(state: &ClientSlot<B, T>) -> bool {
 }
 
 /// Selects the packets to send again (§7.2).
-fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Spare<ClientParts>) {
+fn repeat<B, T>(
+    state: &mut ClientSlot<B, T>,
+    recovery: Recovery,
+    spare: &mut FreeList<ClientParts>,
+) {
     if state.state == ClientState::Sending {
         let sent = state.request_sent;
         let parts = state.parts(spare);
@@ -175,7 +179,7 @@ fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Sp
     let first = parts.received.cumulative();
     let end = if recovery == Recovery::GoBackN { limit } else { first + 1 };
     parts.resend_below = parts.resend_below.max(end);
-    parts.looked_for = Some(LookedFor { packet: first, limit });
+    parts.probed_packet = Some(ProbedPacket { packet: first, limit });
 }
 
 #[cold]

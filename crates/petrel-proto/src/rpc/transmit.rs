@@ -110,7 +110,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// maximum there may be more to send.
     #[inline]
     pub fn transmit<S: FrameSink>(&mut self, now_ns: u64, sink: &mut S) -> usize {
-        match self.shared.config.short_ways {
+        match self.shared.config.fast_path {
             true => self.transmit_by::<S, true>(now_ns, sink),
             false => self.transmit_by::<S, false>(now_ns, sink),
         }

@@ -24,13 +24,13 @@ pub(crate) struct Expiry {
     /// The time at which the call ends at the latest, or [`NEVER`].
     pub(crate) at_ns: u64,
     /// True for the caller's deadline, which the requests carry to the server; false for the default timeout.
-    pub(crate) is_told: bool,
+    pub(crate) is_on_wire: bool,
     /// The deadline inherited from the request on whose behalf the call is made, or [`NEVER`].
     pub(crate) inherited_ns: u64,
 }
 
 impl Expiry {
-    pub(crate) const NONE: Self = Self { at_ns: NEVER, is_told: false, inherited_ns: NEVER };
+    pub(crate) const NONE: Self = Self { at_ns: NEVER, is_on_wire: false, inherited_ns: NEVER };
 
     /// Returns the inherited deadline, which the owner gets back with the call's end.
     pub(crate) fn inherited(&self) -> Option<u64> {

@@ -2,10 +2,10 @@
 
 use super::backlog::{Backlog, Expiry, NEVER, PendingCall};
 use super::credits::{Credits, HeldCredits};
+use super::free_list::{FreeList, Reusable};
 use super::order::SendOrder;
-use super::spare::{Reusable, Spare};
 use super::turns::SlotQueue;
-use super::{Agreed, NOBODY, PeerKey, fill};
+use super::{Agreed, NO_PEER, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::congestion::{Congestion, CongestionControl, Flow};
 use crate::limits::{
@@ -173,7 +173,7 @@ impl<B, T> ClientSession<B, T> {
             to: Destination::default(),
             packet_bytes: 0,
             plain_request_bytes_max: 0,
-            peer: NOBODY,
+            peer: NO_PEER,
             stalled: SlotQueue::default(),
             trips: RoundTrips::new(bounds),
             congestion: Congestion::unlimited(),
@@ -195,7 +195,7 @@ impl<B, T> ClientSession<B, T> {
     /// Stores the agreed parameters; from now on calls are sent.
     pub(crate) fn establish(&mut self, agreed: Agreed, control: &CongestionControl) {
         let (credits, packet_bytes) = (u32::from(agreed.credits), agreed.packet_bytes);
-        self.congestion = control.start(Flow { credits, packet_bytes, bare_rtt_ns: 0 });
+        self.congestion = control.start(Flow { credits, packet_bytes, base_rtt_ns: 0 });
         self.slot_mask = agreed.slots - 1;
         self.grow(agreed.slots.min(SLOTS_AT_FIRST));
         if self.has_reserve() {
@@ -225,7 +225,7 @@ impl<B, T> ClientSession<B, T> {
 
     /// Returns the stride: the number of slots agreed on. Valid once the session is open.
     #[inline(always)]
-    pub(crate) fn rounds(&self) -> u64 {
+    pub(crate) fn stride(&self) -> u64 {
         u64::from(self.slot_mask) + 1
     }
 
@@ -243,7 +243,7 @@ impl<B, T> ClientSession<B, T> {
     /// Returns true if a slot is free for another call.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.free != NO_SLOT || self.agreed.is_some() && (self.slots.len() as u64) < self.rounds()
+        self.free != NO_SLOT || self.agreed.is_some() && (self.slots.len() as u64) < self.stride()
     }
 
     /// Takes a free slot for a call.
@@ -269,13 +269,13 @@ impl<B, T> ClientSession<B, T> {
     #[cold]
     #[inline(never)]
     fn make_room(&mut self) {
-        let count = (2 * self.slots.len() as u64).min(self.rounds());
+        let count = (2 * self.slots.len() as u64).min(self.stride());
         self.grow(count as u16);
     }
 
     /// Allocates slots, `count` in total. No slot is free before; the new slots are free afterwards.
     fn grow(&mut self, count: u16) {
-        let is_agreed = u64::from(count) <= self.rounds();
+        let is_agreed = u64::from(count) <= self.stride();
         assert!(self.free == NO_SLOT && is_agreed, "a slot is made when none is free");
         let before = self.slots.len() as u16;
         if count <= before {
@@ -305,7 +305,7 @@ impl<B, T> ClientSession<B, T> {
     /// then the session must be closed (§5).
     pub(crate) fn retire(&mut self) -> bool {
         self.retired += 1;
-        2 * u64::from(self.retired) >= self.rounds()
+        2 * u64::from(self.retired) >= self.stride()
     }
 
     /// Returns true if a slot may take credits now: as the longest waiting, or when no slot waits. With
@@ -340,8 +340,8 @@ impl<B, T> ClientSession<B, T> {
 
     /// Notes that a slot's request was given up.
     pub(crate) fn note_given_up(&mut self, slot: usize) {
-        let rounds = self.rounds();
-        self.slots[slot].note_given_up(rounds);
+        let stride = self.stride();
+        self.slots[slot].note_given_up(stride);
     }
 
     /// Updates the count of `waiting_slots` when a slot leaves WAITING or returns the last credit in WAITING.
@@ -421,10 +421,10 @@ pub(crate) struct ClientSlot<B, T> {
     /// [`TIMED_REPEAT`].
     pub(crate) timed_packet: u32,
     pub(crate) state: ClientState,
-    /// True if the request was sent by a fast path (see [`WayOut`]) and neither side has acted since. Valid
+    /// True if the request was sent by a fast path (see [`SendPath`]) and neither side has acted since. Valid
     /// while the slot is in use.
     pub(crate) awaits_plain: bool,
-    pub(crate) way_out: WayOut,
+    pub(crate) send_path: SendPath,
     /// True while the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
     /// Set to send a PULL at the next opportunity, even without raising the limit.
@@ -451,7 +451,7 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) timer: TimerEntry,
     /// Requests given up in a row without any sign from the server, and the lower half of the last number: a
     /// server follows only so far (§5.4).
-    pub(crate) unheard: u32,
+    pub(crate) unacknowledged_rounds: u32,
     pub(crate) given_up: u32,
     /// The time limit of the call, unless `expires` is unset.
     pub(crate) expiry_ns: u64,
@@ -460,7 +460,7 @@ pub(crate) struct ClientSlot<B, T> {
 /// The transmit path of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum WayOut {
+pub(crate) enum SendPath {
     /// The general path.
     General,
     /// The fast path, the common case: request and response of one packet, and nothing sent yet.
@@ -474,11 +474,11 @@ pub(crate) enum WayOut {
 #[repr(u8)]
 enum Expires {
     /// No limit is set yet.
-    Unsaid,
+    Unset,
     /// The default timeout.
     Default,
     /// The caller's deadline, earlier than an inherited deadline in [`ClientParts`].
-    Told,
+    Caller,
     /// The inherited deadline.
     Inherited,
 }
@@ -494,11 +494,11 @@ pub(crate) struct ClientParts {
     pub(crate) response_size: u32,
     pub(crate) received: Window,
     /// Packets below this index were already asked for again on loss evidence.
-    pub(crate) asked_below: u32,
+    pub(crate) requested_below: u32,
     /// The `resend_below` of the next PULL.
     pub(crate) resend_below: u32,
     /// The packet that a probe or timeout has asked for since the last loss evidence.
-    pub(crate) looked_for: Option<LookedFor>,
+    pub(crate) probed_packet: Option<ProbedPacket>,
     /// Order of transmissions, in requests of several packets.
     pub(crate) order: SendOrder,
     /// The inherited deadline, where the call's own deadline is earlier; or [`NEVER`].
@@ -512,7 +512,7 @@ pub(crate) struct ClientParts {
 /// The single packet of a response that a client in need of progress asks for again, and the limit at that
 /// time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LookedFor {
+pub(crate) struct ProbedPacket {
     pub(crate) packet: u32,
     pub(crate) limit: u32,
 }
@@ -532,9 +532,9 @@ impl Reusable for ClientParts {
         self.response_packets = 0;
         self.response_size = 0;
         self.received = Window::new();
-        self.asked_below = 0;
+        self.requested_below = 0;
         self.resend_below = 0;
-        self.looked_for = None;
+        self.probed_packet = None;
         self.order.reset();
         self.inherited_ns = NEVER;
         self.announced = None;
@@ -548,9 +548,9 @@ impl Reusable for ClientParts {
             response_packets: 0,
             response_size: 0,
             received: Window::new(),
-            asked_below: 0,
+            requested_below: 0,
             resend_below: 0,
-            looked_for: None,
+            probed_packet: None,
             order: SendOrder::default(),
             inherited_ns: NEVER,
             announced: None,
@@ -574,7 +574,7 @@ impl<B, T> ClientSlot<B, T> {
             response_limit: 0,
             method: 0,
             state: ClientState::Free,
-            way_out: WayOut::General,
+            send_path: SendPath::General,
             awaits_plain: false,
             queued: false,
             timer: TimerEntry::NONE,
@@ -586,8 +586,8 @@ impl<B, T> ClientSlot<B, T> {
             unanswered: 0,
             probed: false,
             grant: 1,
-            expires: Expires::Unsaid,
-            unheard: 0,
+            expires: Expires::Unset,
+            unacknowledged_rounds: 0,
             given_up: 0,
             expiry_ns: NEVER,
         }
@@ -595,9 +595,9 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Prepares the slot for a call. The response's fields are set when the first packet arrives.
     #[inline(always)]
-    pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, way_out: WayOut) {
+    pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, send_path: SendPath) {
         self.begin(call, packets);
-        self.note_unsent(way_out);
+        self.note_unsent(send_path);
     }
 
     /// As [`ClientSlot::start`], except for the fields that depend on the transmission: the caller sets these
@@ -624,7 +624,7 @@ impl<B, T> ClientSlot<B, T> {
         self.unanswered = 0;
         self.probed = false;
         self.grant = 1;
-        self.expires = Expires::Unsaid;
+        self.expires = Expires::Unset;
         self.method = method;
         self.request_packets = packets;
     }
@@ -637,8 +637,8 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Notes that no packet of the request was sent.
     #[inline(always)]
-    pub(crate) fn note_unsent(&mut self, way_out: WayOut) {
-        self.way_out = way_out;
+    pub(crate) fn note_unsent(&mut self, send_path: SendPath) {
+        self.send_path = send_path;
         self.awaits_plain = false;
         self.timed_packet = NOT_TIMED;
         self.request_sent = 0;
@@ -648,7 +648,7 @@ impl<B, T> ClientSlot<B, T> {
     #[inline]
     pub(crate) fn note_plain_sent(&mut self, now_ns: u64) {
         self.awaits_plain = true;
-        self.way_out = WayOut::General;
+        self.send_path = SendPath::General;
         self.queued = false;
         self.request_sent = 1;
         self.response_limit = 1;
@@ -689,7 +689,7 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Returns the state for messages of several packets, allocated on first use.
     #[inline]
-    pub(crate) fn parts(&mut self, spare: &mut Spare<ClientParts>) -> &mut ClientParts {
+    pub(crate) fn parts(&mut self, spare: &mut FreeList<ClientParts>) -> &mut ClientParts {
         self.awaits_plain = false;
         self.parts.get_or_insert_with(|| spare.take())
     }
@@ -711,26 +711,26 @@ impl<B, T> ClientSlot<B, T> {
     pub(crate) fn expiry(&self) -> Expiry {
         let at_ns = self.expiry_ns;
         match self.expires {
-            Expires::Unsaid => Expiry::NONE,
+            Expires::Unset => Expiry::NONE,
             Expires::Default => Expiry { at_ns, ..Expiry::NONE },
-            Expires::Told => {
+            Expires::Caller => {
                 let inherited_ns = self.parts.as_ref().map_or(NEVER, |parts| parts.inherited_ns);
-                Expiry { at_ns, is_told: true, inherited_ns }
+                Expiry { at_ns, is_on_wire: true, inherited_ns }
             }
-            Expires::Inherited => Expiry { at_ns, is_told: true, inherited_ns: at_ns },
+            Expires::Inherited => Expiry { at_ns, is_on_wire: true, inherited_ns: at_ns },
         }
     }
 
     /// Returns true if the request carries the call's deadline to the server.
     #[inline(always)]
-    pub(crate) fn is_told(&self) -> bool {
-        self.expires as u8 >= Expires::Told as u8
+    pub(crate) fn is_on_wire(&self) -> bool {
+        self.expires as u8 >= Expires::Caller as u8
     }
 
     /// Sets the caller's deadline, after [`ClientSlot::begin`].
     #[inline(always)]
     pub(crate) fn expire_at(&mut self, deadline_ns: u64) {
-        self.expires = Expires::Told;
+        self.expires = Expires::Caller;
         self.expiry_ns = deadline_ns;
     }
 
@@ -741,8 +741,8 @@ impl<B, T> ClientSlot<B, T> {
     }
 
     /// Sets a deadline that is carried on the wire, the caller's or an inherited one.
-    pub(crate) fn set_expiry(&mut self, expiry: Expiry, spare: &mut Spare<ClientParts>) {
-        debug_assert!(expiry.is_told);
+    pub(crate) fn set_expiry(&mut self, expiry: Expiry, spare: &mut FreeList<ClientParts>) {
+        debug_assert!(expiry.is_on_wire);
         self.expire_at(expiry.at_ns);
         if expiry.inherited_ns == expiry.at_ns {
             self.expires = Expires::Inherited;
@@ -753,13 +753,13 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Notes that the request was given up, and counts requests without any sign from the server. `rounds` is
     /// the stride.
-    pub(crate) fn note_given_up(&mut self, rounds: u64) {
+    pub(crate) fn note_given_up(&mut self, stride: u64) {
         let is_heard = self.state != ClientState::Sending
             || self.parts.as_ref().is_some_and(|parts| parts.acknowledged.count() > 0);
-        let follows = self.given_up == self.number.wrapping_sub(rounds) as u32;
-        self.unheard = match (is_heard, follows) {
+        let follows = self.given_up == self.number.wrapping_sub(stride) as u32;
+        self.unacknowledged_rounds = match (is_heard, follows) {
             (true, _) => 0,
-            (false, true) => self.unheard + 1,
+            (false, true) => self.unacknowledged_rounds + 1,
             (false, false) => 1,
         };
         self.given_up = self.number as u32;
@@ -767,9 +767,10 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Notes that the server has seen an earlier request of the slot.
     #[cold]
-    pub(crate) fn note_heard_of(&mut self, request: u64, rounds: u64) {
-        let later = (self.number - request) / rounds - 1;
-        self.unheard = self.unheard.min(u32::try_from(later).unwrap_or(u32::MAX));
+    pub(crate) fn note_seen(&mut self, request: u64, stride: u64) {
+        let later = (self.number - request) / stride - 1;
+        self.unacknowledged_rounds =
+            self.unacknowledged_rounds.min(u32::try_from(later).unwrap_or(u32::MAX));
     }
 
     /// Returns true if every packet of a multicast request had to be sent again; `None` if the request did
@@ -782,7 +783,7 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Returns true if a loss may be a sign of congestion. Where multicast delivers no packet at all,
     /// multicast does not reach the server, and the losses are no such sign.
-    pub(crate) fn is_lost_on_the_way(&self) -> bool {
+    pub(crate) fn is_congestion_loss(&self) -> bool {
         let Some(parts) = &self.parts else { return true };
         parts.announced.is_none() || parts.acknowledged.count() > parts.repeated
     }
@@ -917,7 +918,7 @@ mod tests {
     fn opening__has_nothing_until_the_peer_has_agreed() {
         let session: ClientSession<Vec<u8>, u64> =
             ClientSession::opening(77, &RtoBounds::default());
-        assert_eq!((session.first_request, session.peer, session.agreed), (77, NOBODY, None));
+        assert_eq!((session.first_request, session.peer, session.agreed), (77, NO_PEER, None));
         assert_eq!((session.free, session.slots.len()), (NO_SLOT, 0));
         assert_eq!(session.credits, Credits::default());
         assert_eq!((session.waiting_slots, session.sendable_packets()), (0, 0));
@@ -958,12 +959,12 @@ mod tests {
                 session.establish(agreed, &control);
                 assert_eq!((session.agreed, session.peer), (Some(agreed), PeerKey(1)));
                 assert_eq!(session.to, Destination::new(2, 3));
-                assert_eq!((session.rounds(), session.slots.len()), (32, SLOTS_AT_FIRST.into()));
+                assert_eq!((session.stride(), session.slots.len()), (32, SLOTS_AT_FIRST.into()));
                 assert_eq!((session.credits, session.message_credits_max), (Credits::new(8), 8));
                 let plain = (session.packet_bytes, session.plain_request_bytes_max);
                 assert_eq!(plain, (packet_bytes, packet_bytes.min(message_bytes_max)));
                 // Nothing is known of the path yet.
-                let flow = Flow { credits: 8, packet_bytes, bare_rtt_ns: 0 };
+                let flow = Flow { credits: 8, packet_bytes, base_rtt_ns: 0 };
                 let begun = format!("{:?}", control.start(flow));
                 assert_eq!(format!("{:?}", session.congestion), begun);
             }
@@ -1007,7 +1008,7 @@ mod tests {
         use crate::congestion::{CongestionConfig, CongestionCounters, Flow, SwiftConfig};
         let mut session = session(8);
         let control = CongestionControl::new(CongestionConfig::Swift(SwiftConfig::new())).unwrap();
-        let flow = Flow { credits: 8, packet_bytes: 1_200, bare_rtt_ns: 0 };
+        let flow = Flow { credits: 8, packet_bytes: 1_200, base_rtt_ns: 0 };
         session.congestion = control.start(flow);
         let mut windows = Vec::new();
         for now_ns in 0..100 {
@@ -1094,8 +1095,8 @@ mod tests {
         parts.lost.set_new(4);
         (parts.response_packets, parts.response_size) = (5, 6);
         parts.received.insert(7);
-        (parts.asked_below, parts.resend_below) = (8, 9);
-        parts.looked_for = Some(LookedFor { packet: 10, limit: 11 });
+        (parts.requested_below, parts.resend_below) = (8, 9);
+        parts.probed_packet = Some(ProbedPacket { packet: 10, limit: 11 });
         parts.order.note_new(0..12);
         parts.order.note_repeat(3);
         parts.inherited_ns = 13;
@@ -1113,18 +1114,18 @@ mod tests {
             response_packets,
             response_size,
             received,
-            asked_below,
+            requested_below,
             resend_below,
-            looked_for,
+            probed_packet,
             mut order,
             inherited_ns,
             announced,
             repeated,
         } = parts;
         assert_eq!((acknowledged, received), (Window::new(), Window::new()));
-        assert!(lost.is_empty() && looked_for.is_none() && announced.is_none());
+        assert!(lost.is_empty() && probed_packet.is_none() && announced.is_none());
         assert_eq!((response_packets, response_size), (0, 0));
-        assert_eq!((asked_below, resend_below, repeated), (0, 0, 0));
+        assert_eq!((requested_below, resend_below, repeated), (0, 0, 0));
         assert_eq!(inherited_ns, NEVER);
         assert!(order.has_no_repetition());
         order.note_new(0..2);
@@ -1151,7 +1152,7 @@ mod tests {
                 response_limit,
                 method,
                 state,
-                way_out,
+                send_path,
                 awaits_plain,
                 queued,
                 timer,
@@ -1164,7 +1165,7 @@ mod tests {
                 probed,
                 grant,
                 expires,
-                unheard,
+                unacknowledged_rounds,
                 given_up,
                 expiry_ns,
             } = slot;
@@ -1175,10 +1176,10 @@ mod tests {
                 (held.count(), *request_packets, *request_sent, *response_limit),
                 (0, 0, 0, 0)
             );
-            assert_eq!((*method, *way_out, *grant), (0, WayOut::General, 1));
+            assert_eq!((*method, *send_path, *grant), (0, SendPath::General, 1));
             assert!(!awaits_plain && !queued && !in_wheel && !wakes_soon && !pull_due && !probed);
-            assert_eq!((*backoff, *unanswered, *unheard, *given_up), (0, 0, 0, 0));
-            assert!(matches!(expires, Expires::Unsaid) && *expiry_ns == NEVER);
+            assert_eq!((*backoff, *unanswered, *unacknowledged_rounds, *given_up), (0, 0, 0, 0));
+            assert!(matches!(expires, Expires::Unset) && *expiry_ns == NEVER);
         }
     }
 
@@ -1193,9 +1194,9 @@ mod tests {
         (slot.timed_packet, slot.request_sent, slot.request_packets) = (6, 7, 8);
         slot.expire_at(9);
         let (request, response) = (vec![1], vec![2]);
-        slot.start(PendingCall { method: 10, tag: 11, request, response }, 12, WayOut::Plain);
-        assert_eq!((slot.state, slot.way_out), (ClientState::Sending, WayOut::Plain));
-        assert!(!slot.pull_due && !slot.probed && !slot.awaits_plain && !slot.is_told());
+        slot.start(PendingCall { method: 10, tag: 11, request, response }, 12, SendPath::Plain);
+        assert_eq!((slot.state, slot.send_path), (ClientState::Sending, SendPath::Plain));
+        assert!(!slot.pull_due && !slot.probed && !slot.awaits_plain && !slot.is_on_wire());
         assert_eq!((slot.backoff, slot.unanswered, slot.grant), (0, 0, 1));
         let packets = (slot.timed_packet, slot.request_sent, slot.request_packets);
         assert_eq!(packets, (NOT_TIMED, 0, 12));
@@ -1205,7 +1206,7 @@ mod tests {
         Credits::new(1).lend_first(&mut slot.held);
         slot.note_plain_sent(13);
         assert!(slot.awaits_plain && !slot.queued);
-        assert_eq!((slot.way_out, slot.held.count()), (WayOut::General, 1));
+        assert_eq!((slot.send_path, slot.held.count()), (SendPath::General, 1));
         assert_eq!((slot.request_sent, slot.response_limit), (1, 1));
         assert_eq!((slot.timed_packet, slot.timed_ns), (0, 13));
     }
@@ -1240,14 +1241,14 @@ mod tests {
     /// For every kind of deadline: the time, whether the server learns of it, and the inherited deadline.
     #[test]
     fn set_expiry__is_given_back_as_it_was() {
-        let mut spare = Spare::new();
+        let mut spare = FreeList::new();
         let mut session = session(8);
         let slot = &mut session.slots[0];
-        let told = |at_ns, inherited_ns| Expiry { at_ns, is_told: true, inherited_ns };
+        let told = |at_ns, inherited_ns| Expiry { at_ns, is_on_wire: true, inherited_ns };
         let get = |slot: &ClientSlot<Vec<u8>, u64>| {
-            let Expiry { at_ns, is_told, inherited_ns } = slot.expiry();
-            assert_eq!(slot.is_told(), is_told);
-            (at_ns, is_told, inherited_ns)
+            let Expiry { at_ns, is_on_wire, inherited_ns } = slot.expiry();
+            assert_eq!(slot.is_on_wire(), is_on_wire);
+            (at_ns, is_on_wire, inherited_ns)
         };
         assert_eq!(get(slot), (NEVER, false, NEVER));
         slot.expire_by_default_at(70);
@@ -1262,7 +1263,7 @@ mod tests {
 
     #[test]
     fn acknowledged_and_received_below__are_none_before_there_are_parts() {
-        let mut spare = Spare::new();
+        let mut spare = FreeList::new();
         let mut session = session(8);
         let slot = &mut session.slots[0];
         assert_eq!((slot.acknowledged_below(), slot.received_below()), (0, 0));
@@ -1275,12 +1276,12 @@ mod tests {
     /// Without multicast any loss may be congestion; with multicast only if more packets were acknowledged
     /// than repeated.
     #[test]
-    fn is_lost_on_the_way__unless_multicast_brings_nothing() {
+    fn is_congestion_loss__unless_multicast_brings_nothing() {
         let announcement = Announcement { group: 1, sequence: 2 };
-        let mut spare = Spare::new();
+        let mut spare = FreeList::new();
         let mut session = session(8);
         let slot = &mut session.slots[0];
-        assert!(slot.is_lost_on_the_way());
+        assert!(slot.is_congestion_loss());
         assert_eq!(slot.missed_multicast(), None);
         slot.request_packets = 3;
         for (is_announced, acknowledged, repeated, is_lost, missed) in [
@@ -1298,7 +1299,7 @@ mod tests {
             (0..acknowledged).for_each(|packet| _ = parts.acknowledged.insert(packet));
             parts.repeated = repeated;
             assert_eq!(
-                slot.is_lost_on_the_way(),
+                slot.is_congestion_loss(),
                 is_lost,
                 "{is_announced} {acknowledged} {repeated}"
             );
@@ -1345,35 +1346,39 @@ mod tests {
 
     /// The server has followed up to the request named here: only later requests were unseen.
     #[test]
-    fn note_heard_of__leaves_the_requests_behind_it_unheard() {
-        for rounds in [1, 8, 64] {
-            for (unheard, behind, left) in
+    fn note_seen__leaves_the_requests_behind_it_unheard() {
+        for stride in [1, 8, 64] {
+            for (unacknowledged_rounds, behind, left) in
                 [(5, 0, 0), (5, 1, 1), (5, 4, 4), (5, 5, 5), (5, 6, 5), (0, 3, 0)]
             {
                 let mut session = session(8);
                 let slot = &mut session.slots[0];
-                (slot.number, slot.unheard) = (1_000 * rounds + 7, unheard);
-                slot.note_heard_of(slot.number - (behind + 1) * rounds, rounds);
-                assert_eq!(slot.unheard, left, "{unheard} unheard, {behind} behind, {rounds}");
+                (slot.number, slot.unacknowledged_rounds) =
+                    (1_000 * stride + 7, unacknowledged_rounds);
+                slot.note_seen(slot.number - (behind + 1) * stride, stride);
+                assert_eq!(
+                    slot.unacknowledged_rounds, left,
+                    "{unacknowledged_rounds} unacknowledged_rounds, {behind} behind, {stride}"
+                );
             }
         }
     }
 
     #[test]
     fn note_given_up__counts_requests_in_a_row_of_which_nothing_was_heard() {
-        let (rounds, mut spare) = (8, Spare::new());
+        let (stride, mut spare) = (8, FreeList::new());
         let mut session = session(8);
         let slot = &mut session.slots[0];
         let mut give_up = |slot: &mut ClientSlot<_, _>, state, acknowledged: bool| {
-            slot.number += rounds;
+            slot.number += stride;
             slot.state = state;
             let parts = slot.parts(&mut spare);
             if acknowledged {
                 parts.acknowledged.insert(0);
             }
-            slot.note_given_up(rounds);
+            slot.note_given_up(stride);
             spare.take_back(&mut slot.parts);
-            slot.unheard
+            slot.unacknowledged_rounds
         };
         assert_eq!(give_up(slot, ClientState::Sending, false), 1);
         assert_eq!(give_up(slot, ClientState::Sending, false), 2);
@@ -1382,7 +1387,7 @@ mod tests {
         assert_eq!(give_up(slot, ClientState::Waiting, false), 0, "all of it was acknowledged");
         assert_eq!(give_up(slot, ClientState::Sending, false), 1);
         assert_eq!(give_up(slot, ClientState::Sending, false), 2);
-        slot.number += rounds;
+        slot.number += stride;
         assert_eq!(give_up(slot, ClientState::Sending, false), 1, "one between them was answered");
     }
 }

@@ -21,11 +21,11 @@ const NIL: u32 = u32::MAX;
 /// Most entries in [`Held::by_peer`] before those of peers without holdings are removed.
 const PEERS_KEPT_MAX: usize = 1024;
 
-/// Names a holding. A slot without a holding has [`HeldId::NONE`].
+/// Names a holding. A slot without a holding has [`HoldingId::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeldId(u32);
+pub(crate) struct HoldingId(u32);
 
-impl HeldId {
+impl HoldingId {
     pub(crate) const NONE: Self = Self(NIL);
 
     #[inline(always)]
@@ -36,7 +36,7 @@ impl HeldId {
 
 /// The kind of message that a slot holds memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeldKind {
+pub(crate) enum HoldingKind {
     Arriving,
     Answer,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Shortage {
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     holder: Holder,
-    kind: HeldKind,
+    kind: HoldingKind,
     bytes: u64,
     began_ns: u64,
     /// The time by which the list is ordered, and the time of the last touch.
@@ -145,7 +145,7 @@ impl Held {
     }
 
     /// Adds a holding of `bytes` for a slot.
-    pub(crate) fn add(&mut self, kind: HeldKind, holder: Holder, bytes: u64) -> HeldId {
+    pub(crate) fn add(&mut self, kind: HoldingKind, holder: Holder, bytes: u64) -> HoldingId {
         let now_ns = self.now_ns;
         let holding = Holding {
             holder,
@@ -170,12 +170,12 @@ impl Held {
             self.by_peer.retain(|_, bytes| *bytes > 0);
         }
         *self.by_peer.entry(holder.peer.0).or_insert(0) += bytes;
-        HeldId(index)
+        HoldingId(index)
     }
 
     /// Removes a holding.
-    pub(crate) fn remove(&mut self, id: &mut HeldId) {
-        let HeldId(index) = std::mem::replace(id, HeldId::NONE);
+    pub(crate) fn remove(&mut self, id: &mut HoldingId) {
+        let HoldingId(index) = std::mem::replace(id, HoldingId::NONE);
         self.unlink(index);
         let Holding { holder, bytes, .. } = self.nodes[index as usize];
         self.nodes[index as usize].next = self.free;
@@ -190,14 +190,14 @@ impl Held {
 
     /// Notes that the client has asked for an answer or sent more of a request.
     #[inline]
-    pub(crate) fn touch(&mut self, id: HeldId) {
+    pub(crate) fn touch(&mut self, id: HoldingId) {
         if id.is_some() {
             self.nodes[id.0 as usize].touched_ns = self.now_ns;
         }
     }
 
     /// Returns the slot and the kind of a holding.
-    pub(crate) fn holder(&self, id: HeldId) -> (Holder, HeldKind) {
+    pub(crate) fn holder(&self, id: HoldingId) -> (Holder, HoldingKind) {
         let Holding { holder, kind, .. } = self.nodes[id.0 as usize];
         (holder, kind)
     }
@@ -207,11 +207,11 @@ impl Held {
     /// memory is short, requests that arrive too slowly are included, touched or not.
     pub(crate) fn idle(
         &mut self,
-        kind: HeldKind,
+        kind: HoldingKind,
         idle_ns: u64,
         shortage: Option<Shortage>,
         bytes: u64,
-    ) -> Vec<HeldId> {
+    ) -> Vec<HoldingId> {
         let now_ns = self.now_ns;
         let (mut found, mut found_bytes) = (Vec::new(), 0);
         let mut at = self.lists[kind as usize].first;
@@ -233,7 +233,7 @@ impl Held {
             };
             if is_idle || shortage.is_some() && node.is_too_slow(now_ns) {
                 if is_wanted {
-                    found.push(HeldId(index));
+                    found.push(HoldingId(index));
                     found_bytes += node.bytes;
                 }
                 continue;
@@ -285,7 +285,7 @@ impl Holding {
     /// Returns true if a request's arrival takes longer than one second plus the time allowed for its bytes.
     fn is_too_slow(&self, now_ns: u64) -> bool {
         let allowed_ns = ARRIVING_SHORT_NS + self.bytes * ARRIVING_NS_PER_BYTE;
-        self.kind == HeldKind::Arriving && now_ns.saturating_sub(self.began_ns) > allowed_ns
+        self.kind == HoldingKind::Arriving && now_ns.saturating_sub(self.began_ns) > allowed_ns
     }
 }
 
@@ -305,13 +305,13 @@ mod tests {
         let mut held = Held::new(0, 8_000);
         let first = holder(0, 0);
         assert_eq!(held.check(first, 5_000), Ok(()), "one message of any size");
-        held.add(HeldKind::Arriving, first, 900);
+        held.add(HoldingKind::Arriving, first, 900);
         assert_eq!(held.check(first, 100), Ok(()));
         assert_eq!(held.check(first, 101), Err(Shortage::Session(first.session)));
-        held.add(HeldKind::Answer, holder(1, 0), 900);
+        held.add(HoldingKind::Answer, holder(1, 0), 900);
         assert_eq!(held.check(holder(2, 0), 200), Ok(()), "a quarter of all");
         assert_eq!(held.check(holder(2, 0), 201), Err(Shortage::Peer(PeerKey(0))));
-        held.add(HeldKind::Answer, holder(2, 0), 200);
+        held.add(HoldingKind::Answer, holder(2, 0), 200);
         assert_eq!(held.check(holder(3, 0), 1), Err(Shortage::Peer(PeerKey(0))));
         assert_eq!(held.check(holder(3, 1), 5_000), Ok(()), "an eighth of all is left");
         assert_eq!(held.check(holder(3, 1), 5_001), Err(Shortage::All));
@@ -322,7 +322,7 @@ mod tests {
     fn check__who_holds_a_byte_has_no_message_of_any_size_left() {
         let mut held = Held::new(0, 8_000);
         let first = holder(0, 0);
-        held.add(HeldKind::Arriving, first, 1);
+        held.add(HoldingKind::Arriving, first, 1);
         assert_eq!(held.check(first, 5_000), Err(Shortage::Session(first.session)));
         assert_eq!(held.check(holder(1, 0), 5_000), Err(Shortage::Peer(PeerKey(0))));
         assert_eq!(held.check(holder(1, 1), 5_000), Ok(()));
@@ -332,15 +332,15 @@ mod tests {
     #[test]
     fn add__keeps_no_more_than_is_needed() {
         let mut held = Held::new(0, 1 << 30);
-        held.add(HeldKind::Arriving, holder(0, 0), 10);
+        held.add(HoldingKind::Arriving, holder(0, 0), 10);
         for peer in 1..PEERS_KEPT_MAX as u32 {
-            let mut id = held.add(HeldKind::Arriving, holder(1, peer), 1);
+            let mut id = held.add(HoldingKind::Arriving, holder(1, peer), 1);
             held.remove(&mut id);
             assert_eq!((held.by_peer.len(), held.nodes.len()), (peer as usize + 1, 2));
         }
-        let known = held.add(HeldKind::Arriving, holder(1, 7), 1);
+        let known = held.add(HoldingKind::Arriving, holder(1, 7), 1);
         assert_eq!(held.by_peer.len(), PEERS_KEPT_MAX, "one that is known");
-        held.add(HeldKind::Arriving, holder(2, u32::MAX), 3);
+        held.add(HoldingKind::Arriving, holder(2, u32::MAX), 3);
         let left: Vec<_> = held.by_peer.iter().map(|(peer, bytes)| (*peer, *bytes)).collect();
         assert_eq!(left, [(0, 10), (7, 1), (u32::MAX, 3)]);
         assert_eq!((held.nodes.len(), held.holder(known).0.slot), (3, 0));
@@ -351,9 +351,10 @@ mod tests {
         let mut held = Held::new(0, 1 << 30);
         let looks = HELD_LOOKS_MAX as u32;
         let ids: Vec<_> =
-            (0..looks + 2).map(|at| held.add(HeldKind::Answer, holder(at, at), 100)).collect();
+            (0..looks + 2).map(|at| held.add(HoldingKind::Answer, holder(at, at), 100)).collect();
         held.now_ns = 1_000;
-        let mut found = |shortage, bytes| held.idle(HeldKind::Answer, 500, Some(shortage), bytes);
+        let mut found =
+            |shortage, bytes| held.idle(HoldingKind::Answer, 500, Some(shortage), bytes);
         assert!(found(Shortage::All, 0).is_empty());
         for (bytes, count) in [(1, 1), (100, 1), (101, 2), (200, 2), (201, 3)] {
             assert_eq!(found(Shortage::All, bytes), ids[..count], "{bytes} bytes");
@@ -369,21 +370,21 @@ mod tests {
         let ids: Vec<_> = (0..4)
             .map(|at| {
                 held.now_ns = u64::from(at) * 10;
-                held.add(HeldKind::Answer, holder(at, at), 100)
+                held.add(HoldingKind::Answer, holder(at, at), 100)
             })
             .collect();
         held.now_ns = 50;
         held.touch(ids[1]);
         held.now_ns = 100;
         let all = Some(Shortage::All);
-        assert_eq!(held.idle(HeldKind::Answer, 60, all, 1_000), [ids[0], ids[2], ids[3]]);
-        assert_eq!(held.idle(HeldKind::Answer, 60, all, 150), [ids[0], ids[2]]);
-        assert_eq!(held.idle(HeldKind::Answer, 90, all, 1_000), [ids[0]]);
-        assert!(held.idle(HeldKind::Arriving, 0, all, 1_000).is_empty());
+        assert_eq!(held.idle(HoldingKind::Answer, 60, all, 1_000), [ids[0], ids[2], ids[3]]);
+        assert_eq!(held.idle(HoldingKind::Answer, 60, all, 150), [ids[0], ids[2]]);
+        assert_eq!(held.idle(HoldingKind::Answer, 90, all, 1_000), [ids[0]]);
+        assert!(held.idle(HoldingKind::Arriving, 0, all, 1_000).is_empty());
         let of_peer = Some(Shortage::Peer(PeerKey(3)));
-        assert_eq!(held.idle(HeldKind::Answer, 60, of_peer, 1_000), [ids[3]]);
+        assert_eq!(held.idle(HoldingKind::Answer, 60, of_peer, 1_000), [ids[3]]);
         // The holding moved to the back, and its time counts from the touch.
-        assert_eq!(held.idle(HeldKind::Answer, 50, all, 1_000).last(), Some(&ids[1]));
+        assert_eq!(held.idle(HoldingKind::Answer, 50, all, 1_000).last(), Some(&ids[1]));
     }
 
     /// A touched holding in front goes to the back. Holdings behind the first young one stay, touched or not.
@@ -392,20 +393,20 @@ mod tests {
         for (age_ns, is_old) in [(0, false), (59, false), (60, true), (61, true)] {
             for idle_since_touch in [false, true] {
                 let mut held = Held::new(1_000, 1 << 30);
-                let first = held.add(HeldKind::Answer, holder(0, 0), 100);
+                let first = held.add(HoldingKind::Answer, holder(0, 0), 100);
                 held.now_ns = 1_001;
-                held.add(HeldKind::Answer, holder(1, 1), 100);
+                held.add(HoldingKind::Answer, holder(1, 1), 100);
                 if !idle_since_touch {
                     held.touch(first);
                 }
                 held.now_ns = 1_000 + age_ns;
-                let found = held.idle(HeldKind::Answer, 60, Some(Shortage::All), 1);
+                let found = held.idle(HoldingKind::Answer, 60, Some(Shortage::All), 1);
                 let is_found = is_old && (idle_since_touch || age_ns > 60);
                 assert_eq!(found.contains(&first), is_found, "{age_ns} {idle_since_touch}");
                 let is_moved = is_old && !is_found;
                 let since_ns = if is_moved { 1_001 } else { 1_000 };
                 assert_eq!(held.nodes[first.0 as usize].since_ns, since_ns);
-                assert_eq!(held.lists[HeldKind::Answer as usize].first == first.0, !is_moved);
+                assert_eq!(held.lists[HoldingKind::Answer as usize].first == first.0, !is_moved);
             }
         }
     }
@@ -424,10 +425,10 @@ mod tests {
             !held.idle(kind, ARRIVING_SHORT_NS, shortage, 1_000).is_empty()
         };
         let (all, slow_ns) = (Some(Shortage::All), 1_000_000_000 + 1_000 * 1_000);
-        assert!(!is_found(HeldKind::Arriving, slow_ns, all));
-        assert!(is_found(HeldKind::Arriving, slow_ns + 1, all));
-        assert!(!is_found(HeldKind::Arriving, slow_ns + 1, None), "there is room");
-        assert!(!is_found(HeldKind::Answer, 10 * slow_ns, all));
+        assert!(!is_found(HoldingKind::Arriving, slow_ns, all));
+        assert!(is_found(HoldingKind::Arriving, slow_ns + 1, all));
+        assert!(!is_found(HoldingKind::Arriving, slow_ns + 1, None), "there is room");
+        assert!(!is_found(HoldingKind::Answer, 10 * slow_ns, all));
     }
 
     proptest! {
@@ -437,10 +438,10 @@ mod tests {
             (0u32..4, 0u32..3, 1u64..1_000, any::<bool>(), any::<prop::sample::Index>()), 1..200))
         {
             let mut held = Held::new(0, 1 << 30);
-            let mut model: Vec<(HeldId, u32, u32, u64)> = Vec::new();
+            let mut model: Vec<(HoldingId, u32, u32, u64)> = Vec::new();
             for (session, peer, bytes, adds, place) in steps {
                 if adds || model.is_empty() {
-                    let id = held.add(HeldKind::Arriving, holder(session, peer), bytes);
+                    let id = held.add(HoldingKind::Arriving, holder(session, peer), bytes);
                     model.push((id, session, peer, bytes));
                 } else {
                     let (mut id, ..) = model.remove(place.index(model.len()));
@@ -454,7 +455,7 @@ mod tests {
                     let sum: u64 = model.iter().filter(|m| m.2 == at).map(|m| m.3).sum();
                     prop_assert_eq!(held.by_peer.get(&at).copied().unwrap_or(0), sum);
                 }
-                let listed = held.idle(HeldKind::Arriving, 0, None, u64::MAX);
+                let listed = held.idle(HoldingKind::Arriving, 0, None, u64::MAX);
                 let expected: Vec<_> = model.iter().map(|m| m.0).collect();
                 prop_assert_eq!(listed, expected, "oldest first");
             }

@@ -4,10 +4,10 @@
 pub(crate) mod backlog;
 pub(crate) mod client;
 pub(crate) mod credits;
+pub(crate) mod free_list;
 pub(crate) mod held;
 pub(crate) mod order;
 pub(crate) mod server;
-pub(crate) mod spare;
 pub(crate) mod table;
 pub(crate) mod turns;
 
@@ -93,13 +93,13 @@ pub(crate) struct Entry<B, T> {
 pub(crate) struct Origin(u64);
 
 /// Names no peer.
-pub(crate) const NOBODY: PeerKey = PeerKey(u32::MAX);
+pub(crate) const NO_PEER: PeerKey = PeerKey(u32::MAX);
 
 impl Origin {
     /// Without a peer, as in a client session that is being opened, the origin matches no frame.
     #[inline(always)]
     pub(crate) fn new(token: u32, peer: Option<PeerKey>) -> Self {
-        let peer = peer.unwrap_or(NOBODY).0;
+        let peer = peer.unwrap_or(NO_PEER).0;
         Self(u64::from(token) | u64::from(peer) << 32)
     }
 
@@ -111,7 +111,7 @@ impl Origin {
     #[inline(always)]
     pub(crate) fn peer(self) -> Option<PeerKey> {
         let peer = PeerKey((self.0 >> 32) as u32);
-        (peer != NOBODY).then_some(peer)
+        (peer != NO_PEER).then_some(peer)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The server's half of a session (`docs/wire-protocol.md` §6).
 
 use super::backlog::NEVER;
-use super::held::HeldId;
-use super::spare::{Reusable, Spare};
+use super::free_list::{FreeList, Reusable};
+use super::held::HoldingId;
 use super::{Agreed, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
-use crate::limits::{HEADER_BYTES, SLOTS_AT_FIRST, SPARE_BYTES_MAX};
+use crate::limits::{HEADER_BYTES, KEPT_ANSWER_BYTES_MAX, SLOTS_AT_FIRST};
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Destination, Flags, REFUSED};
 
@@ -30,24 +30,24 @@ pub(crate) struct ServerSession<B> {
     /// Destination of the session's frames. Frames from there may come under another key (see `Origin`).
     pub(crate) peer: PeerKey,
     /// Largest buffer of an answer that stays in the slot for the next answer, in bytes.
-    pub(crate) spare_bytes_max: u32,
+    pub(crate) kept_answer_bytes_max: u32,
     pub(crate) agreed: Agreed,
     first_request: u64,
 }
 
 impl<B> ServerSession<B> {
     pub(crate) fn new(agreed: Agreed, first_request: u64, request_bytes_max: u32) -> Self {
-        let spare_bytes_max = agreed.packet_bytes.min(SPARE_BYTES_MAX);
+        let kept_answer_bytes_max = agreed.packet_bytes.min(KEPT_ANSWER_BYTES_MAX);
         let mut session = Self {
             slots: Box::default(),
             slot_mask: u32::from(agreed.slots) - 1,
             to: Destination::new(agreed.peer_session, agreed.peer_token),
             packet_bytes: agreed.packet_bytes,
             plain_frame_bytes_max: HEADER_BYTES as u32 + agreed.packet_bytes.min(request_bytes_max),
-            plain_response_bytes_max: spare_bytes_max.min(agreed.peer_message_bytes_max),
+            plain_response_bytes_max: kept_answer_bytes_max.min(agreed.peer_message_bytes_max),
             request_bytes_max,
             peer: agreed.peer,
-            spare_bytes_max,
+            kept_answer_bytes_max,
             agreed,
             first_request,
         };
@@ -63,7 +63,7 @@ impl<B> ServerSession<B> {
 
     /// Returns the stride: the number of slots agreed on.
     #[inline]
-    pub(crate) fn rounds(&self) -> u64 {
+    pub(crate) fn stride(&self) -> u64 {
         u64::from(self.slot_mask) + 1
     }
 
@@ -90,7 +90,7 @@ impl<B> ServerSession<B> {
     #[inline(never)]
     fn grow(&mut self, count: usize) {
         let before = self.slots.len();
-        assert!(before < count && count <= self.rounds() as usize, "no more than was agreed on");
+        assert!(before < count && count <= self.stride() as usize, "no more than was agreed on");
         let mut slots = std::mem::take(&mut self.slots).into_vec();
         slots.reserve_exact(count - before);
         slots.extend((before..count).map(|slot| ServerSlot::new(self.number_before(slot))));
@@ -100,7 +100,7 @@ impl<B> ServerSession<B> {
     /// Returns the number one stride below a slot's first number. Wraps, and is compared modulo 2⁶⁴, because
     /// the first number may be 0.
     fn number_before(&self, slot: usize) -> u64 {
-        self.first_request.wrapping_sub(self.rounds()).wrapping_add(slot as u64)
+        self.first_request.wrapping_sub(self.stride()).wrapping_add(slot as u64)
     }
 
     /// Returns the slot of a request, if the request runs.
@@ -161,7 +161,7 @@ pub(crate) struct ServerSlot<B> {
     /// Bits of the answer's aux field beside the status. In RUNNING: 0 or [`WATCHED`].
     pub(crate) answer_bits: u16,
     /// The account of the memory held by a half-arrived request or a large answer.
-    pub(crate) held: HeldId,
+    pub(crate) held: HoldingId,
 }
 
 /// A bit in [`ServerSlot::answer_bits`] of a running request: the handler asked for a notice of a
@@ -225,7 +225,7 @@ impl<B> ServerSlot<B> {
             queued: false,
             credit_due: false,
             echo_repeats: false,
-            held: HeldId::NONE,
+            held: HoldingId::NONE,
         }
     }
 
@@ -237,7 +237,7 @@ impl<B> ServerSlot<B> {
         method: u16,
         size: u32,
         packets: u32,
-        spare: &mut Spare<ServerParts<B>>,
+        spare: &mut FreeList<ServerParts<B>>,
     ) {
         assert!(!self.held.is_some(), "what the slot held was given back");
         if let Some(parts) = &mut self.parts {
@@ -291,7 +291,7 @@ impl<B> ServerSlot<B> {
     }
 
     /// Stores an answer of `packets` packets without a message.
-    pub(crate) fn set_bare_answer(&mut self, status: Status, bits: u16, packets: u32) {
+    pub(crate) fn set_error_answer(&mut self, status: Status, bits: u16, packets: u32) {
         self.begin_answer(status, bits, packets);
         self.message = None;
     }
@@ -307,21 +307,21 @@ impl<B> ServerSlot<B> {
     }
 
     /// Returns true if the answer is an error of the core itself.
-    pub(crate) fn is_bare_answer(&self) -> bool {
+    pub(crate) fn is_error_answer(&self) -> bool {
         let is_refusal = |parts: &ServerParts<B>| parts.refusal.is_some();
         self.state == ServerState::Answered && self.parts.as_deref().is_some_and(is_refusal)
     }
 
     /// Begins a request that the client has given up, or ends the current one, and frees the slot's content.
     /// Nothing is sent for the request.
-    pub(crate) fn give_up(&mut self, number: u64, spare: &mut Spare<ServerParts<B>>) {
+    pub(crate) fn give_up(&mut self, number: u64, spare: &mut FreeList<ServerParts<B>>) {
         assert!(!self.held.is_some(), "what the slot held was given back");
         if let Some(parts) = &mut self.parts {
             parts.request = None;
         }
         spare.take_back(&mut self.parts);
         self.current = number;
-        self.set_bare_answer(Status::Cancelled, 0, 0);
+        self.set_error_answer(Status::Cancelled, 0, 0);
         self.response_limit = 0;
         self.marked = false;
         self.takes_plain = true;
@@ -335,14 +335,14 @@ impl<B> ServerSlot<B> {
 
     /// Frees a large answer that the client has or no longer wants. Nothing is sent for the request from now
     /// on.
-    pub(crate) fn release_answer(&mut self, spare: &mut Spare<ServerParts<B>>) {
+    pub(crate) fn release_answer(&mut self, spare: &mut FreeList<ServerParts<B>>) {
         assert_eq!(self.state, ServerState::Answered);
         self.give_up(self.current, spare);
     }
 
     /// Frees a large answer that the client may still ask for. The reply to the client is then that the
     /// answer is gone.
-    pub(crate) fn drop_answer(&mut self, spare: &mut Spare<ServerParts<B>>) {
+    pub(crate) fn drop_answer(&mut self, spare: &mut FreeList<ServerParts<B>>) {
         self.release_answer(spare);
         self.status = Status::DataLoss;
         // As if sent already.
@@ -374,7 +374,7 @@ impl<B> ServerSlot<B> {
 
     /// Returns the state for messages of several packets, allocated on first use.
     #[inline]
-    pub(crate) fn parts(&mut self, spare: &mut Spare<ServerParts<B>>) -> &mut ServerParts<B> {
+    pub(crate) fn parts(&mut self, spare: &mut FreeList<ServerParts<B>>) -> &mut ServerParts<B> {
         self.takes_plain = false;
         self.parts.get_or_insert_with(|| spare.take())
     }
@@ -427,7 +427,7 @@ mod tests {
     /// Every bound is the least of the values behind it.
     #[test]
     fn new__takes_all_that_was_agreed() {
-        let (spare, header) = (SPARE_BYTES_MAX, HEADER_BYTES as u32);
+        let (spare, header) = (KEPT_ANSWER_BYTES_MAX, HEADER_BYTES as u32);
         for (packet_bytes, request_bytes_max, answer_bytes_max) in [
             (1_200, 8 << 20, 8 << 20),
             (1_200, 1_199, 1_199),
@@ -451,13 +451,13 @@ mod tests {
             let what = format!("{packet_bytes} {request_bytes_max} {answer_bytes_max}");
             assert_eq!((session.agreed, session.peer), (agreed, PeerKey(1)));
             assert_eq!(session.to, Destination::new(2, 3));
-            assert_eq!((session.rounds(), session.first_request), (32, 64));
+            assert_eq!((session.stride(), session.first_request), (32, 64));
             assert_eq!(session.slots.len(), usize::from(SLOTS_AT_FIRST));
             let (packet, request) = (session.packet_bytes, session.request_bytes_max);
             assert_eq!((packet, request), (packet_bytes, request_bytes_max), "{what}");
             let plain = session.plain_frame_bytes_max;
             assert_eq!(plain, header + packet_bytes.min(request_bytes_max), "{what}");
-            assert_eq!(session.spare_bytes_max, packet_bytes.min(spare), "{what}");
+            assert_eq!(session.kept_answer_bytes_max, packet_bytes.min(spare), "{what}");
             let plain = session.plain_response_bytes_max;
             assert_eq!(plain, packet_bytes.min(spare).min(answer_bytes_max), "{what}");
         }
@@ -561,7 +561,7 @@ mod tests {
 
     #[test]
     fn begin__leaves_nothing_of_the_request_before() {
-        let (mut slot, mut spare) = (used(), Spare::new());
+        let (mut slot, mut spare) = (used(), FreeList::new());
         slot.parts(&mut spare).request = Some(vec![1]);
         slot.message = Some(vec![2]);
         slot.takes_plain = true;
@@ -588,14 +588,14 @@ mod tests {
     #[test]
     fn begin_empty_and_give_up__free_the_request() {
         use std::rc::Rc;
-        type End = fn(&mut ServerSlot<Rc<()>>, &mut Spare<ServerParts<Rc<()>>>);
+        type End = fn(&mut ServerSlot<Rc<()>>, &mut FreeList<ServerParts<Rc<()>>>);
         let ends: [(&str, End); 3] = [
             ("begin", |slot, spare| slot.begin(13, 6, 100, 1, spare)),
             ("empty", |slot, _| slot.empty()),
             ("give up", |slot, spare| slot.give_up(13, spare)),
         ];
         for (name, end) in ends {
-            let (mut slot, mut spare) = (ServerSlot::new(5), Spare::new());
+            let (mut slot, mut spare) = (ServerSlot::new(5), FreeList::new());
             let request = Rc::new(());
             slot.parts(&mut spare).request = Some(Rc::clone(&request));
             assert_eq!(Rc::strong_count(&request), 2);
@@ -641,7 +641,7 @@ mod tests {
 
     #[test]
     fn give_up__leaves_nothing_to_send() {
-        let (mut slot, mut spare) = (used(), Spare::new());
+        let (mut slot, mut spare) = (used(), FreeList::new());
         slot.message = Some(vec![1]);
         slot.parts(&mut spare).request = Some(vec![2]);
         slot.give_up(13, &mut spare);
@@ -660,7 +660,7 @@ mod tests {
 
     #[test]
     fn drop_answer__is_as_if_one_packet_had_been_sent() {
-        let (mut slot, mut spare) = (used(), Spare::new());
+        let (mut slot, mut spare) = (used(), FreeList::new());
         slot.message = Some(vec![1]);
         slot.drop_answer(&mut spare);
         let dropped = Said {

@@ -20,7 +20,7 @@ pub(crate) struct SessionTable<B, T> {
     /// is half of the largest number since the last check, so that checks cost a constant per session.
     look_at: u32,
     /// Set when memory was freed, until the owner asks.
-    has_given_back: bool,
+    has_freed: bool,
 }
 
 /// Entries whose memory is never freed.
@@ -37,7 +37,7 @@ impl<B, T> SessionTable<B, T> {
             open_max,
             generation: 0,
             look_at: 0,
-            has_given_back: false,
+            has_freed: false,
         }
     }
 
@@ -117,12 +117,12 @@ impl<B, T> SessionTable<B, T> {
         self.free.retain(|&index| (index as usize) < len);
         self.free.shrink_to(ROOM_MIN.max(2 * self.free.len()));
         assert_eq!(self.open as usize + self.free.len(), len, "each entry is open or free");
-        self.has_given_back = true;
+        self.has_freed = true;
     }
 
     /// Returns true if memory was freed since the last query.
-    pub(crate) fn take_given_back(&mut self) -> bool {
-        core::mem::take(&mut self.has_given_back)
+    pub(crate) fn take_freed(&mut self) -> bool {
+        core::mem::take(&mut self.has_freed)
     }
 
     /// Returns the entry of an open session.
@@ -175,7 +175,7 @@ mod tests {
         assert!(table.entries.capacity() <= 2 * ROOM_MIN, "{}", table.entries.capacity());
         assert!(table.free.capacity() <= 4 * ROOM_MIN, "{}", table.free.capacity());
         assert_eq!(table.open_count(), 1);
-        assert!(table.take_given_back() && !table.take_given_back());
+        assert!(table.take_freed() && !table.take_freed());
         assert!(table.get(kept).is_some());
         let later: Vec<_> = (0..20_000).map(|_| open(&mut table)).collect();
         for id in &sessions {

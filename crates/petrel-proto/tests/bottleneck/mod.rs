@@ -29,9 +29,9 @@ pub(crate) struct Marking {
 pub(crate) struct Setup {
     pub(crate) link: Rate,
     /// Round trip of an empty network, without the packet's own time on the link.
-    pub(crate) bare_rtt_ns: u64,
+    pub(crate) base_rtt_ns: u64,
     /// The round trip known to the sessions.
-    pub(crate) told_ns: u32,
+    pub(crate) known_rtt_ns: u32,
     /// The largest random addition to a round trip, for noisy hosts.
     pub(crate) noise_ns: u64,
     pub(crate) credits: u32,
@@ -99,8 +99,11 @@ pub(crate) struct Bottleneck {
 impl Bottleneck {
     pub(crate) fn new(setup: Setup) -> Self {
         let control = CongestionControl::new(setup.control.clone()).unwrap();
-        let flow =
-            Flow { credits: setup.credits, packet_bytes: PACKET_BYTES, bare_rtt_ns: setup.told_ns };
+        let flow = Flow {
+            credits: setup.credits,
+            packet_bytes: PACKET_BYTES,
+            base_rtt_ns: setup.known_rtt_ns,
+        };
         let sender = || Sender {
             congestion: control.start(flow),
             counters: CongestionCounters::default(),
@@ -141,7 +144,7 @@ impl Bottleneck {
     /// Gives some flows the current round trip of a control connection as their path's.
     pub(crate) fn tell_path(&mut self, flows: std::ops::Range<usize>) {
         let queue_ns = self.queue_empty_ns.saturating_sub(self.now_ns);
-        let rtt_ns = (self.setup.bare_rtt_ns + queue_ns) as u32;
+        let rtt_ns = (self.setup.base_rtt_ns + queue_ns) as u32;
         for sender in &mut self.senders[flows] {
             sender.congestion.note_path(self.now_ns, rtt_ns);
         }
@@ -246,21 +249,21 @@ impl Bottleneck {
 
     fn put_on_the_way(&mut self, flow: usize) {
         let packet_ns = self.packet_ns();
-        let arrival_ns = self.now_ns + self.setup.bare_rtt_ns / 2;
+        let arrival_ns = self.now_ns + self.setup.base_rtt_ns / 2;
         let start_ns = self.queue_empty_ns.max(arrival_ns);
         let queued_bytes = (start_ns - arrival_ns) * self.setup.link.get() / 1_000_000_000;
         let sender = &mut self.senders[flow];
         sender.in_flight += 1;
         sender.nic_free_ns = self.now_ns + packet_ns as u64;
         if queued_bytes + WIRE_BYTES > self.setup.buffer_bytes {
-            self.push(start_ns + self.setup.bare_rtt_ns / 2, Event::Lost { flow });
+            self.push(start_ns + self.setup.base_rtt_ns / 2, Event::Lost { flow });
             return;
         }
         // The fraction of a nanosecond is drawn, so that the link's rate is exact on average.
         let left_ns = start_ns + (packet_ns + self.draw()) as u64;
         self.queue_empty_ns = left_ns;
         let noise_ns = (self.draw() * self.setup.noise_ns as f64) as u64;
-        let back_ns = left_ns + self.setup.bare_rtt_ns / 2 + noise_ns;
+        let back_ns = left_ns + self.setup.base_rtt_ns / 2 + noise_ns;
         let ce = self.is_marked(queued_bytes);
         let sent_ns = self.now_ns;
         self.push(back_ns, Event::Acknowledged { flow, sent_ns, ce });

@@ -196,7 +196,7 @@ impl Scenario {
         // A quarter of the endpoints take the general path for all frames, because both paths must keep the
         // rules. Derived without a draw: seeds on the regression list keep their meaning.
         let credits = config.sessions.credits;
-        config.protocol.short_ways = credits % 4 != 3;
+        config.protocol.fast_path = credits % 4 != 3;
         if self.swarm.allows(Feature::Congestion) {
             config.protocol.congestion = congestion(controller_of(credits));
         }

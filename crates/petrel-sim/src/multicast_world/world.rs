@@ -610,7 +610,7 @@ fn draw_endpoint(rng: &mut Rng, fault_level: FaultLevel, is_client: bool) -> End
         probe_min_ns: initial_ns / 2,
     };
     config.protocol.retries_max = 12;
-    config.protocol.short_ways = rng.below(4) > 0;
+    config.protocol.fast_path = rng.below(4) > 0;
     config.memory.poison = true;
     config
 }

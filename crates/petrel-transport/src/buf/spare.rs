@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use super::region::Region;
 
 /// Most bytes a thread keeps.
-const SPARE_BYTES_MAX: usize = 64 << 20;
+const KEPT_ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Larger regions return to the operating system: few of their pages were touched.
 const SPARE_REGION_BYTES_MAX: usize = 2 << 20;
@@ -34,7 +34,7 @@ impl Spare {
     /// Keeps a region, or returns the region if there is no room.
     fn keep(&mut self, region: Region) -> Option<Region> {
         let bytes = region.bytes();
-        if bytes > SPARE_REGION_BYTES_MAX || self.bytes + bytes > SPARE_BYTES_MAX {
+        if bytes > SPARE_REGION_BYTES_MAX || self.bytes + bytes > KEPT_ANSWER_BYTES_MAX {
             return Some(region);
         }
         self.bytes += bytes;
@@ -75,7 +75,7 @@ mod tests {
     fn keep__gives_back_to_the_system_once_it_holds_its_limit() {
         let mut spare = Spare { regions: Vec::new(), bytes: 0 };
         assert!(spare.keep(region(SPARE_REGION_BYTES_MAX + 4096)).is_some());
-        for _ in 0..SPARE_BYTES_MAX / SPARE_REGION_BYTES_MAX {
+        for _ in 0..KEPT_ANSWER_BYTES_MAX / SPARE_REGION_BYTES_MAX {
             assert!(spare.keep(region(SPARE_REGION_BYTES_MAX)).is_none());
         }
         assert!(spare.keep(region(4096)).is_some());

@@ -1,6 +1,6 @@
 //! Lookahead in a burst: prefetches the memory of later frames.
 
-use petrel_proto::{Core, Upcoming};
+use petrel_proto::{Core, UpcomingFrame};
 use petrel_transport::RX_BURST_MAX;
 
 use super::call::Continuation;
@@ -18,7 +18,7 @@ const SHOWN_MAX: usize = 2 * RX_BURST_MAX;
 
 /// The shown frames of the burst, and how many of them were received.
 pub(super) struct Ahead {
-    shown: Vec<Upcoming>,
+    shown: Vec<UpcomingFrame>,
     came: usize,
 }
 
@@ -40,7 +40,7 @@ impl Ahead {
         if self.came == self.shown.len() {
             self.restart();
         }
-        let upcoming = Upcoming::of(frame);
+        let upcoming = UpcomingFrame::of(frame);
         if self.shown.len() < SESSION_AHEAD {
             prefetch(core.session_address(upcoming));
         }
@@ -75,12 +75,12 @@ impl Ahead {
 }
 
 #[inline]
-fn fetch_slot(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
+fn fetch_slot(core: &Core<MsgBuf, Continuation>, upcoming: UpcomingFrame) {
     prefetch(core.slot_address(upcoming));
 }
 
 #[inline]
-fn fetch_answer(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
+fn fetch_answer(core: &Core<MsgBuf, Continuation>, upcoming: UpcomingFrame) {
     core.answer_addresses(upcoming).into_iter().for_each(prefetch);
 }
 

@@ -123,6 +123,6 @@ impl Responder {
     /// Returns true if the caller no longer waits: it cancelled the call, or the call expired, or the session has
     /// ended. The next turn of the event loop may learn of an end.
     pub fn is_cancelled<S>(&self, cx: &Context<'_, S>) -> bool {
-        self.handle().is_none_or(|handle| !cx.local.core.is_waited_for(handle))
+        self.handle().is_none_or(|handle| !cx.local.core.is_awaited(handle))
     }
 }

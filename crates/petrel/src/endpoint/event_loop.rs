@@ -5,7 +5,7 @@ use std::time::Duration;
 use petrel_planted::planted;
 use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES, TRANSMIT_FRAMES_MAX};
 use petrel_proto::{
-    Event, FrameSink, PeerKey, PlainRequest, Received, Status, method_of, upcoming_request,
+    Event, FrameSink, PeerKey, PlainRequest, Received, Status, method_of, peek_request,
 };
 use petrel_transport::wake::Waker;
 use petrel_transport::{
@@ -225,8 +225,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     #[inline]
     fn receive_up_to(&mut self, budget: usize, now_ns: u64) -> usize {
         let Self { transport, local, handlers, factors, ahead, .. } = self;
-        if let Some((factors, short_ways)) = *factors {
-            let slowly = SlowDispatch { factors, short_ways, local, handlers, now_ns };
+        if let Some((factors, fast_path)) = *factors {
+            let slowly = SlowDispatch { factors, fast_path, local, handlers, now_ns };
             return transport.rx_burst_to(budget, slowly);
         }
         let looks_ahead = local.core.looks_ahead();
@@ -466,7 +466,7 @@ impl FrameHandler for DispatchAhead<'_> {
         }
         if self.locates
             && is_whole
-            && let Some((method, message)) = upcoming_request(frame)
+            && let Some((method, message)) = peek_request(frame)
             && let Some(address) = self.dispatch.handlers.locate(method, message)
         {
             prefetch(address);

@@ -48,7 +48,7 @@ impl Default for Factors {
 /// Handles received frames with some optimisation off: on the general path, with detours.
 pub(super) struct SlowDispatch<'a> {
     pub(super) factors: Factors,
-    pub(super) short_ways: bool,
+    pub(super) fast_path: bool,
     pub(super) local: &'a mut Local,
     pub(super) handlers: &'a mut Handlers,
     pub(super) now_ns: u64,
@@ -62,13 +62,13 @@ impl FrameHandler for SlowDispatch<'_> {
     }
 
     fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
-        let Self { factors, short_ways, local, handlers, .. } = self;
+        let Self { factors, fast_path, local, handlers, .. } = self;
         let path = if factors.immediate_sends && factors.bursts { path } else { ReturnPath::NONE };
         if !factors.clock_once_per_turn {
             self.now_ns = now_ns();
         }
         let (key, now_ns) = (PeerKey(peer.0), self.now_ns);
-        if !*short_ways {
+        if !*fast_path {
             local.core.set_time(local.clock.now_ns());
             dispatch_other(local, handlers, now_ns, key, frame, false);
         } else if let Some(request) = local.core.handle_plain_request(key, frame) {

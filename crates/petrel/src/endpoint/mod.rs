@@ -225,8 +225,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             ahead: Ahead::new(),
             attention,
             idle: Idle::new(config.idle, now_ns),
-            factors: (config.factors != Factors::default() || !config.protocol.short_ways)
-                .then_some((config.factors, config.protocol.short_ways)),
+            factors: (config.factors != Factors::default() || !config.protocol.fast_path)
+                .then_some((config.factors, config.protocol.fast_path)),
             rx_budget: RX_BURST_MAX,
             idle_turns: 0,
             full_turns: 0,

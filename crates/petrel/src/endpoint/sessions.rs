@@ -410,7 +410,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             any = true;
             self.handle_control_message(message);
         }
-        if any && self.local.core.take_given_back() {
+        if any && self.local.core.take_freed() {
             petrel_transport::heap::trim();
         }
         any
@@ -605,7 +605,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     fn hear(&mut self, id: SessionId, peer: PeerId) {
         let source = self.transport.source_of(peer);
         if source != peer {
-            let is_open = self.local.core.hear_under(id, PeerKey(source.0));
+            let is_open = self.local.core.accept_from(id, PeerKey(source.0));
             assert!(is_open, "a session that was just agreed on");
         }
     }

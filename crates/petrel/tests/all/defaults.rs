@@ -47,7 +47,7 @@ fn endpoint_config__has_the_limits_that_operators_are_told() {
         let default = row.and_then(|row| row.split('|').nth(2)).unwrap_or_default();
         assert!(default.contains(value) && is_so, "{limit}: {value} here, and there:{default}");
     }
-    assert!(protocol.short_ways && protocol.response_grants);
+    assert!(protocol.fast_path && protocol.response_grants);
     assert!(sessions.accept && sessions.accept_multicast);
     assert!(host.udp.gso && host.udp.gro && host.udp.ecn);
 }

@@ -68,7 +68,7 @@ type Switch = fn(&mut EndpointConfig);
 fn without_each(transports: AllowedTransports) {
     let switches: [(&str, Switch); 9] = [
         ("nothing", |_| {}),
-        ("short ways", |config| config.protocol.short_ways = false),
+        ("short ways", |config| config.protocol.fast_path = false),
         ("response grants", |config| config.protocol.response_grants = false),
         ("one timestamp per turn", |config| config.factors.clock_once_per_turn = false),
         ("preallocated responses", |config| config.factors.preallocated_responses = false),

@@ -517,7 +517,7 @@ fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
     for config in [
         EndpointConfig::default(),
         slow(|config| config.factors.preallocated_responses = false),
-        slow(|config| config.protocol.short_ways = false),
+        slow(|config| config.protocol.fast_path = false),
     ] {
         for (len, marked) in [(5, false), (5, true), (3_000, false), (3_000, true)] {
             for (held_up_ns, runs) in [(100_000, true), (3_000_000, false)] {

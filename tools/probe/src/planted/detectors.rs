@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn detectors__of_each_defect_in_the_table_and_of_no_other() {
-        let looked_for: Vec<&str> = DETECTORS.iter().map(|(name, _)| *name).collect();
+        let probed_packet: Vec<&str> = DETECTORS.iter().map(|(name, _)| *name).collect();
         let planted: Vec<&str> = DEFECTS.iter().map(|defect| defect.name).collect();
-        assert_eq!(looked_for, planted);
+        assert_eq!(probed_packet, planted);
         assert!(DETECTORS.iter().all(|(_, steps)| !steps.is_empty()));
     }
 

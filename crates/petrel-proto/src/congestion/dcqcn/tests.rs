@@ -1,6 +1,6 @@
 use super::*;
 
-const WIDE: Flow = Flow { credits: 4096, packet_bytes: 1408, bare_rtt_ns: 0 };
+const WIDE: Flow = Flow { credits: 4096, packet_bytes: 1408, base_rtt_ns: 0 };
 const LINE: f64 = 3.125e9;
 const STEP: f64 = 3.125e6;
 const GAIN: f64 = 1.0 / 256.0;

@@ -1,6 +1,6 @@
 use super::*;
 
-const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 };
+const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 };
 
 fn swift() -> Swift {
     Swift::new(Arc::new(SwiftConfig::new()), FLOW)
@@ -219,7 +219,7 @@ fn congestion__needs_a_whole_round_and_ends_at_the_credits() {
 
 #[test]
 fn long_path__moves_the_target() {
-    let far = Flow { bare_rtt_ns: 80_000, ..FLOW };
+    let far = Flow { base_rtt_ns: 80_000, ..FLOW };
     let mut swift = Swift { flow: far, ..limited(32.0) };
     swift.on_ack(&ack(1_000_000, 101_000));
     assert!(swift.window > 32.0 - 1e-9, "the target is 101 253.6 ns");

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Enough credits for any rate in these tests.
-const WIDE: Flow = Flow { credits: 65_536, packet_bytes: 1408, bare_rtt_ns: 0 };
+const WIDE: Flow = Flow { credits: 65_536, packet_bytes: 1408, base_rtt_ns: 0 };
 
 const LINE: f64 = 3.125e9;
 const STEP: f64 = 5e6;
@@ -132,7 +132,7 @@ fn low__hyperactive_increase_lessens_with_the_round_trip() {
 #[test]
 fn rate__is_never_more_than_the_credits_allow() {
     let mut timely =
-        timely(Gradient::Weighted, Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+        timely(Gradient::Weighted, Flow { credits: 32, packet_bytes: 1408, base_rtt_ns: 0 });
     rounds(&mut timely, &mut 1_000_000, &[1_500_000, 1_500_000]);
     assert_near(timely.rate, 32.0 * 1408.0 / 1.5e-3 / 2.0);
 }
@@ -156,7 +156,7 @@ fn unmeasured_acknowledgements__are_no_round_trips() {
 
 #[test]
 fn long_path__moves_the_thresholds() {
-    let far = Flow { bare_rtt_ns: 80_000, ..WIDE };
+    let far = Flow { base_rtt_ns: 80_000, ..WIDE };
     let mut timely = timely(Gradient::Weighted, far);
     assert_eq!((timely.bypass_rtt_ns(), timely.high_ns()), (Some(120_000), 1_070_000));
     let mut now_ns = 1_000_000;

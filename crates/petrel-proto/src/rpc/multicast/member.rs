@@ -277,7 +277,7 @@ impl<B: Buffer> Shared<B> {
                 }
             }
             Age::Current => {}
-            not_now => return self.not_now(not_now),
+            count_stale_or_future => return self.count_stale_or_future(count_stale_or_future),
         }
         let state = &mut server.slots[slot];
         if part.size != state.request_size {

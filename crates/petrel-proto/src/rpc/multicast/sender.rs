@@ -168,7 +168,7 @@ impl<B: Buffer> Shared<B> {
             return Turn::NOTHING;
         };
         let left = expiry
-            .is_told
+            .is_on_wire
             .then(|| deadline_word(left_us(out.sink.now_ns(out.now_ns), expiry.at_ns)));
         let flags = if left.is_some() { Flags::EXTENDED } else { Flags::NONE };
         let size = call.request.wire_len() as u32;

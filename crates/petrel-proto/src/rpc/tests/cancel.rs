@@ -28,7 +28,7 @@ impl Pair {
         self.call(b"runs", 10, tag);
         let frame = self.client_sends().remove(0);
         let (handle, _) = self.at_server(&frame).request();
-        assert!(self.server.watch(handle) && self.server.is_waited_for(handle));
+        assert!(self.server.watch(handle) && self.server.is_awaited(handle));
         handle
     }
 }
@@ -38,7 +38,7 @@ fn execution(ended: &Completion<HeapBuffer>) -> Execution {
 }
 
 fn pairs() -> [Pair; 2] {
-    [true, false].map(|short_ways| Pair::by(Shape { slots: 1, ..Shape::default() }, short_ways))
+    [true, false].map(|fast_path| Pair::by(Shape { slots: 1, ..Shape::default() }, fast_path))
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_malformed_cancel_does_nothing() {
         let cancel = pair.client_sends().remove(0);
         pair.at_server(&[&cancel[..], &[0]].concat()).nothing();
         assert_eq!(pair.server.counters().dropped_malformed, 1);
-        assert!(pair.server.is_waited_for(handle) && pair.watched().is_none());
+        assert!(pair.server.is_awaited(handle) && pair.watched().is_none());
     }
 }
 
@@ -82,7 +82,7 @@ fn a_running_request_is_cancelled_and_its_handler_told_once() {
         assert_eq!(frames[0].len(), 16);
         pair.at_server(&frames[0]).nothing();
         assert_eq!(pair.watched(), Some(handle));
-        assert!(!pair.server.is_waited_for(handle) && !pair.server.watch(handle));
+        assert!(!pair.server.is_awaited(handle) && !pair.server.watch(handle));
         let rejected = pair.server.respond(handle, Status::Ok, buffer(b"late")).unwrap_err();
         assert_eq!(rejected.error, RespondError::Gone);
         // The network duplicated the CANCEL; the copy has no effect.
@@ -154,7 +154,7 @@ fn a_cancel_behind_the_next_request_is_stale() {
         let (handle, _) = pair.at_server(&request).request();
         pair.at_server(&cancel).nothing();
         assert_eq!(pair.server.counters().dropped_stale, 1);
-        assert!(pair.server.is_waited_for(handle));
+        assert!(pair.server.is_awaited(handle));
     }
 }
 
@@ -225,7 +225,7 @@ fn a_lost_cancel_is_made_up_for_by_the_next_request() {
         let _lost = pair.client_sends();
         pair.call(&pattern(2 * P as usize, 1), 10, 3);
         pair.client_sends().iter().for_each(|frame| drop(pair.at_server(frame)));
-        assert!(!pair.server.is_waited_for(next));
+        assert!(!pair.server.is_awaited(next));
         assert_eq!(pair.watched(), None);
     }
 }

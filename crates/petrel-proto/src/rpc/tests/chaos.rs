@@ -162,7 +162,7 @@ impl Chaos {
         while let Some(event) = self.pair.server.poll_event() {
             let Event::Cancelled(handle) = event else { panic!("{event:?}") };
             assert!(self.watched.remove(&handle), "{handle:?} is told of without need");
-            assert!(!self.pair.server.is_waited_for(handle));
+            assert!(!self.pair.server.is_awaited(handle));
         }
     }
 
@@ -188,7 +188,7 @@ impl Chaos {
         let due: Vec<(u64, RequestHandle, Vec<u8>)> = due;
         for (_, handle, response) in due {
             // Refused if the client has given up meanwhile, as allowed.
-            if self.pair.server.is_waited_for(handle) {
+            if self.pair.server.is_awaited(handle) {
                 self.watched.remove(&handle);
             }
             let (server, response) = (&mut self.pair.server, buffer(&response));
@@ -264,10 +264,10 @@ fn chaos(
     sizes: &[usize],
     faults: Faults,
     shape: Shape,
-    [short_ways, gives_up]: [bool; 2],
+    [fast_path, gives_up]: [bool; 2],
 ) -> Outcome {
     let mut chaos = Chaos {
-        pair: Pair::by(shape, short_ways),
+        pair: Pair::by(shape, fast_path),
         random: seed | 1,
         faults,
         flights: Vec::new(),

@@ -64,7 +64,7 @@ fn a_running_handler_keeps_the_call_alive_for_any_time() {
     let request = pair.client_sends();
     let (handle, _) = pair.at_server(&request[0]).request();
     for round in 0..30 {
-        pair.wait_for_look();
+        pair.wait_for_probe();
         let probe = pair.client_sends();
         let expected = if round == 0 {
             "REQUEST s0 r832 m1 4 B again"
@@ -401,11 +401,11 @@ fn answers_to(shape: Shape, request: usize, room: usize, answer: usize) -> Vec<V
 #[test]
 fn answers_to_what_was_not_asked_are_dropped() {
     let large = 3 * P as usize;
-    for short_ways in [false, true] {
+    for fast_path in [false, true] {
         for (request, answer) in [(1, 1), (1, large), (large, 1), (large, large)] {
             let answers = answers_to(Shape::default(), request, large, answer);
             let answer = answers.last().expect("an answer");
-            let mut pair = Pair::by(Shape::default(), short_ways);
+            let mut pair = Pair::by(Shape::default(), fast_path);
             // Free slots hold the numbers of their next requests.
             assert_eq!(counted(&mut pair, answer), ["dropped_future"]);
             pair.call(&pattern(request, 1), large, 1);
@@ -571,9 +571,9 @@ fn a_refused_packet_is_offered_once_in_a_burst() {
 /// The last packet of a request grants packets of the response, if so configured.
 #[test]
 fn requests_grant_packets_of_the_response() {
-    for short_ways in [false, true] {
+    for fast_path in [false, true] {
         for (response_grants, grant) in [(true, 4), (false, 1)] {
-            let config = Config { response_grants, short_ways, ..Config::default() };
+            let config = Config { response_grants, fast_path, ..Config::default() };
             for request in [1, 3 * P as usize] {
                 let mut pair = Pair::with_config(Shape::default(), config.clone());
                 pair.call(&pattern(request, 1), 4 * P as usize, 1);
@@ -595,8 +595,8 @@ fn requests_grant_packets_of_the_response() {
 #[test]
 fn a_window_of_a_request_is_under_way_at_a_time() {
     use crate::limits::WINDOW_PACKETS;
-    for short_ways in [false, true] {
-        let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, short_ways);
+    for fast_path in [false, true] {
+        let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, fast_path);
         pair.call(&pattern((WINDOW_PACKETS + 40) as usize * P as usize, 1), 10, 1);
         let frames = pair.client_sends();
         assert_eq!(frames.len() as u32, WINDOW_PACKETS);
@@ -607,7 +607,7 @@ fn a_window_of_a_request_is_under_way_at_a_time() {
             assert_eq!(pair.client_sends().len(), 1);
         }
         // The same for a response that arrives out of order: allowed up to a window beyond the first gap.
-        let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, short_ways);
+        let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, fast_path);
         let room = (WINDOW_PACKETS + 40) as usize * P as usize;
         pair.call(b"x", room, 1);
         let request = pair.client_sends().remove(0);
@@ -633,11 +633,11 @@ fn a_window_of_a_request_is_under_way_at_a_time() {
 /// packet.
 #[test]
 fn requests_with_a_deadline_are_whole_where_one_packet_says_it_all() {
-    for short_ways in [false, true] {
+    for fast_path in [false, true] {
         for (request, room, is_whole) in
             [(1, 100, true), (P, P, true), (1, 4 * P, false), (2 * P, 100, false)]
         {
-            let mut pair = Pair::by(Shape::default(), short_ways);
+            let mut pair = Pair::by(Shape::default(), fast_path);
             let deadline_ns = pair.now + 1_000_000;
             pair.call_until(&pattern(request as usize, 1), room as usize, 1, deadline_ns);
             let frames = words(&pair.client_sends());
@@ -856,9 +856,9 @@ fn a_wake_up_is_not_lost_to_a_slot_that_does_not_need_it() {
 /// Only requests of several packets, and repeated ones, need memory for acknowledged and lost packets.
 #[test]
 fn a_request_of_one_packet_borrows_nothing_until_it_is_sent_again() {
-    for short_ways in [false, true] {
+    for fast_path in [false, true] {
         for (len, borrows) in [(0, false), (P as usize, false), (P as usize + 1, true)] {
-            let mut pair = Pair::by(Shape::default(), short_ways);
+            let mut pair = Pair::by(Shape::default(), fast_path);
             pair.call(&pattern(len, 1), 100, 1);
             let first = pair.client_sends();
             let session = pair.session;

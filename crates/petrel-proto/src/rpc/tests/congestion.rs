@@ -263,8 +263,8 @@ fn a_call_whose_handler_runs_is_not_on_the_way() {
 /// a few losses among many small calls would seem a large share.
 #[test]
 fn while_losses_are_counted_every_answer_of_a_burst_is_heard() {
-    for short_ways in [true, false] {
-        let mut pair = Pair::by(Shape::default(), short_ways);
+    for fast_path in [true, false] {
+        let mut pair = Pair::by(Shape::default(), fast_path);
         pair.call(&pattern(5 * P as usize, 1), 10, 0);
         (1..8).for_each(|tag| pair.call(b"x", 10, tag));
         let sent = pair.client_sends();
@@ -283,6 +283,6 @@ fn while_losses_are_counted_every_answer_of_a_burst_is_heard() {
             assert_eq!(pair.at_client(answer).completed().tag, tag);
         }
         let heard = pair.client.congestion_counters().updates - before;
-        assert_eq!((answers.len(), heard), (8, 7), "short ways: {short_ways}");
+        assert_eq!((answers.len(), heard), (8, 7), "short ways: {fast_path}");
     }
 }

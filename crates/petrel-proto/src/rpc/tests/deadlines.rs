@@ -357,8 +357,8 @@ fn a_call_expires_while_its_session_opens() {
 
 #[test]
 fn no_call_waits_for_ever_for_a_handler() {
-    for short_ways in [true, false] {
-        let config = Config { call_timeout_ns: 50 * MS, short_ways, ..Config::default() };
+    for fast_path in [true, false] {
+        let config = Config { call_timeout_ns: 50 * MS, fast_path, ..Config::default() };
         let mut pair = Pair::with_config(Shape::default(), config);
         pair.call(b"takes for ever", 10, 1);
         let began_ns = pair.now;
@@ -383,7 +383,7 @@ fn no_call_waits_for_ever_for_a_handler() {
         assert_eq!(execution(&ended), Execution::MayHaveExecuted);
         let cancel = pair.client_sends().remove(0);
         pair.at_server(&cancel).nothing();
-        assert!(!pair.server.is_waited_for(handle));
+        assert!(!pair.server.is_awaited(handle));
     }
 }
 
@@ -419,7 +419,7 @@ fn an_earlier_deadline_than_those_before_comes_first() {
 
 #[test]
 fn what_a_call_inherits_is_its_deadline_too_and_comes_back() {
-    for mut pair in [true, false].map(|short_ways| Pair::by(Shape::default(), short_ways)) {
+    for mut pair in [true, false].map(|fast_path| Pair::by(Shape::default(), fast_path)) {
         let inherited_ns = Some(pair.now + 2 * MS);
         assert_eq!(pair.client.inherit(inherited_ns), None);
         pair.call(b"x", 10, 1);
@@ -483,8 +483,8 @@ impl FrameSink for Late<'_> {
 #[test]
 fn a_turn_takes_time__what_is_sent_is_what_is_left_then() {
     for len in [5, 3 * P as usize] {
-        for short_ways in [false, true] {
-            let mut pair = Pair::by(Shape::default(), short_ways);
+        for fast_path in [false, true] {
+            let mut pair = Pair::by(Shape::default(), fast_path);
             pair.call_until(&pattern(len, 1), 10, 1, pair.now + 3 * MS);
             let mut frames = Vec::new();
             let mut sink = Late { clock_ns: pair.now + 2 * MS, frames: &mut frames };

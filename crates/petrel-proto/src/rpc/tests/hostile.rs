@@ -162,8 +162,8 @@ fn a_part_behind_the_last_is_malformed() {
 /// requests; this client asks at once.
 #[test]
 fn a_small_request_behind_a_large_one_is_credited_as_it_is() {
-    for short_ways in [false, true] {
-        let mut pair = Pair::by(Shape::default(), short_ways);
+    for fast_path in [false, true] {
+        let mut pair = Pair::by(Shape::default(), fast_path);
         pair.call(&pattern(3 * P as usize, 1), 10, 1);
         let parts = pair.client_sends();
         let mut got = parts.iter().map(|part| pair.at_server(part)).collect::<Vec<_>>();
@@ -198,8 +198,8 @@ fn a_small_request_behind_a_large_one_is_credited_as_it_is() {
 /// A free entry matches no token: neither the last one nor that of an empty field.
 #[test]
 fn frames_for_a_session_that_is_closed_are_for_none_whatever_their_token() {
-    for short_ways in [false, true] {
-        let mut pair = Pair::by(Shape::default(), short_ways);
+    for fast_path in [false, true] {
+        let mut pair = Pair::by(Shape::default(), fast_path);
         pair.call(b"small", 10, 1);
         let request = pair.client_sends().remove(0);
         pair.server.close(pair.server_session, Status::Unavailable, "closed");

@@ -131,11 +131,11 @@ fn all_sessions_of_a_peer_end_together() {
 fn close__of_most_sessions_tells_once_that_memory_was_given_back() {
     let mut core: Core<HeapBuffer> = Core::new(0, Config::default());
     let sessions: Vec<_> = (0..20_000).map(|token| core.open(token, 0).unwrap()).collect();
-    assert!(!core.take_given_back());
+    assert!(!core.take_freed());
     for id in sessions {
         core.close(id, Status::Cancelled, "").unwrap();
     }
-    assert!(core.take_given_back() && !core.take_given_back());
+    assert!(core.take_freed() && !core.take_freed());
 }
 
 /// Frames queued in an ended session do not affect the next session with its index, possibly with fewer slots
@@ -143,8 +143,8 @@ fn close__of_most_sessions_tells_once_that_memory_was_given_back() {
 #[test]
 fn work_of_a_session_that_ended_is_nothing_to_the_next_in_its_place() {
     for (was_client, is_client) in [(false, false), (false, true), (true, false), (true, true)] {
-        for short_ways in [false, true] {
-            let mut pair = Pair::by(Shape::default(), short_ways);
+        for fast_path in [false, true] {
+            let mut pair = Pair::by(Shape::default(), fast_path);
             (0..8).for_each(|tag| pair.call(b"x", 10, tag));
             if !was_client {
                 for frame in pair.client_sends() {
@@ -182,11 +182,11 @@ fn work_of_a_session_that_ended_is_nothing_to_the_next_in_its_place() {
 
 /// Several links may share an address: frames arrive from one name and are sent to another (§8.4).
 #[test]
-fn hear_under__takes_frames_under_the_name_and_sends_to_the_peer() {
-    for short_ways in [true, false] {
-        let mut pair = Pair::by(Shape::default(), short_ways);
+fn accept_from__takes_frames_under_the_name_and_sends_to_the_peer() {
+    for fast_path in [true, false] {
+        let mut pair = Pair::by(Shape::default(), fast_path);
         let source = PeerKey(99);
-        assert!(pair.server.hear_under(pair.server_session, source));
+        assert!(pair.server.accept_from(pair.server_session, source));
         pair.call(b"ping", 100, 5);
         let frame = pair.client_sends().remove(0);
         assert!(matches!(pair.at_server(&frame), Got::Nothing), "not under the peer's own name");
@@ -206,12 +206,12 @@ fn hear_under__takes_frames_under_the_name_and_sends_to_the_peer() {
 }
 
 #[test]
-fn hear_under__of_a_session_that_is_not_open() {
+fn accept_from__of_a_session_that_is_not_open() {
     let mut core: Core<HeapBuffer> = Core::new(0, Config::default());
     let opening = core.open(1, 0).unwrap();
-    assert!(!core.hear_under(opening, PEER));
+    assert!(!core.accept_from(opening, PEER));
     core.close(opening, Status::Cancelled, "");
-    assert!(!core.hear_under(opening, PEER));
+    assert!(!core.accept_from(opening, PEER));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn config__has_the_documented_limits_and_all_short_ways() {
     assert_eq!(config.call_timeout_ns, 60_000_000_000);
     assert_eq!((config.sessions_max, config.backlog_max), (1 << 20, 65_536));
     assert_eq!(config.memory_bytes, 1 << 30);
-    assert!(config.short_ways && config.response_grants);
+    assert!(config.fast_path && config.response_grants);
     let of_a_session = (SLOTS_DEFAULT, CREDITS_DEFAULT, MESSAGE_BYTES_DEFAULT);
     assert_eq!(of_a_session, (2_048, 64, 8 << 20));
 }

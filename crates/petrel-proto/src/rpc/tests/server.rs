@@ -58,7 +58,7 @@ fn addresses_of_an_upcoming_request_are_those_of_session_slot_and_answer() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
     let frame = pair.client_sends().remove(0);
-    let upcoming = Upcoming::of(&frame);
+    let upcoming = UpcomingFrame::of(&frame);
     assert!(!pair.server.looks_ahead(), "one session is no reason to");
     let (handle, _) = pair.at_server(&frame).request();
     let place = pair.server_session.index as usize;
@@ -84,13 +84,13 @@ fn addresses_of_an_upcoming_request_are_those_of_session_slot_and_answer() {
     // For another session, a client session, and a frame that is not valid.
     let mut foreign = frame.clone();
     foreign[3] = 0xFF;
-    let foreign = Upcoming::of(&foreign);
+    let foreign = UpcomingFrame::of(&foreign);
     assert!(pair.server.session_address(foreign).is_null());
     assert!(pair.server.slot_address(foreign).is_null());
     assert!(pair.server.answer_addresses(foreign)[0].is_null());
     assert!(pair.client.slot_address(upcoming).is_null());
     assert!(pair.client.answer_addresses(upcoming)[0].is_null());
-    assert_eq!(pair.server.session_address(Upcoming::of(b"short")), expected(&pair).0);
+    assert_eq!(pair.server.session_address(UpcomingFrame::of(b"short")), expected(&pair).0);
 }
 
 #[test]
@@ -130,9 +130,9 @@ fn a_request_too_far_ahead_is_not_taken() {
 /// On both paths, and for requests of one packet and of several.
 #[test]
 fn a_request_as_far_ahead_as_may_be_is_taken_and_none_beyond() {
-    for short_ways in [false, true] {
+    for fast_path in [false, true] {
         for len in [1, 2 * P as usize] {
-            let mut pair = Pair::by(Shape::default(), short_ways);
+            let mut pair = Pair::by(Shape::default(), fast_path);
             pair.call(&pattern(len, 1), 10, 1);
             let mut request = pair.client_sends().remove(0);
             // The slot's number is one stride below the first request's.
@@ -151,9 +151,9 @@ fn a_request_as_far_ahead_as_may_be_is_taken_and_none_beyond() {
 /// A slot that the server has not allocated holds no request to repeat.
 #[test]
 fn a_stale_request_of_any_slot_is_dropped() {
-    for short_ways in [false, true] {
+    for fast_path in [false, true] {
         let shape = Shape { slots: 64, ..Shape::default() };
-        let mut pair = Pair::by(shape, short_ways);
+        let mut pair = Pair::by(shape, fast_path);
         pair.call(b"x", 10, 1);
         let mut request = pair.client_sends().remove(0);
         let first = FIRST.next_multiple_of(64);
@@ -171,7 +171,7 @@ fn a_stale_request_of_any_slot_is_dropped() {
 /// At the largest allowed sizes, and a byte beyond.
 #[test]
 fn a_request_of_one_packet_is_as_large_as_a_packet_and_as_was_agreed() {
-    for short_ways in [false, true] {
+    for fast_path in [false, true] {
         for (request_bytes_max, len, refused, malformed) in [
             (1_000, 999, 0, 0),
             (1_000, 1_000, 0, 0),
@@ -180,7 +180,7 @@ fn a_request_of_one_packet_is_as_large_as_a_packet_and_as_was_agreed() {
             (8 << 20, P as usize + 1, 0, 1),
         ] {
             let shape = Shape { request_bytes_max, ..Shape::default() };
-            let mut pair = Pair::by(shape, short_ways);
+            let mut pair = Pair::by(shape, fast_path);
             pair.call(b"", 10, 1);
             let mut request = pair.client_sends().remove(0);
             request.resize(16 + len, 7);

@@ -51,7 +51,7 @@ fn lose(pair: &mut Pair) -> (Vec<u8>, u64) {
 }
 
 fn pairs() -> [Pair; 2] {
-    [true, false].map(|short_ways| Pair::by(Shape { slots: 1, ..Shape::default() }, short_ways))
+    [true, false].map(|fast_path| Pair::by(Shape { slots: 1, ..Shape::default() }, fast_path))
 }
 
 /// With a probe time from the least timeout on, probes are disabled: the first check for loss is a timeout.
@@ -61,9 +61,9 @@ fn probes_are_off_from_the_least_timeout_on() {
     for (probe_min_ns, looks) in
         [(least_ns - 1, (1, 0)), (least_ns, (0, 1)), (least_ns + 1, (0, 1))]
     {
-        for short_ways in [true, false] {
+        for fast_path in [true, false] {
             let rto = RtoBounds { probe_min_ns, ..RtoBounds::default() };
-            let config = Config { rto, short_ways, ..Config::default() };
+            let config = Config { rto, fast_path, ..Config::default() };
             let mut pair = Pair::with_config(Shape { slots: 1, ..Shape::default() }, config);
             exchange(&mut pair);
             let (_, after_ns) = lose(&mut pair);

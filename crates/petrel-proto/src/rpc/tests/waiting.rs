@@ -5,7 +5,7 @@ use super::*;
 use crate::congestion::{CongestionConfig, CongestionControl, SwiftConfig};
 use crate::limits::{
     CREDITS_DEFAULT, ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, SLOTS_AT_FIRST, SLOTS_DEFAULT,
-    WAITING_LOOK_NS_MAX,
+    WAITING_PROBE_NS_MAX,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -51,7 +51,7 @@ fn start_waiting(pair: &mut Pair, count: usize) -> Running {
     {
         assert!(settle(pair, &mut running).is_empty());
         if running.len() < count || pair.client.counters().calls_parked < count as u64 {
-            pair.wait_for_look();
+            pair.wait_for_probe();
         }
     }
     running
@@ -98,7 +98,7 @@ fn a_call_that_waits_for_a_minute_costs_some_thirty_probes() {
     let mut looks = Vec::new();
     while pair.now - start_ns < 52 * SECOND_NS {
         settle(&mut pair, &mut running);
-        pair.wait_for_look();
+        pair.wait_for_probe();
         looks.push(pair.now - start_ns);
     }
     assert!((20..45).contains(&looks.len()), "{} probes", looks.len());
@@ -106,20 +106,20 @@ fn a_call_that_waits_for_a_minute_costs_some_thirty_probes() {
         let gap_ns = pair[1] - pair[0];
         // A tick of the wheel, and the least timeout.
         assert!(gap_ns <= pair[0] / 2 + 1_100_000, "after {} ns another {gap_ns} ns", pair[0]);
-        assert!(gap_ns <= WAITING_LOOK_NS_MAX + 1_000_000);
+        assert!(gap_ns <= WAITING_PROBE_NS_MAX + 1_000_000);
     }
     // The answer is lost, and found by the next probe.
     pair.respond(running[0], b"now");
     pair.server_sends();
     let answered_ns = pair.now;
     let ended = loop {
-        pair.wait_for_look();
+        pair.wait_for_probe();
         if let Some(ended) = settle(&mut pair, &mut running).pop() {
             break ended;
         }
     };
     ended.outcome.unwrap();
-    assert!(pair.now - answered_ns <= WAITING_LOOK_NS_MAX + 1_000_000);
+    assert!(pair.now - answered_ns <= WAITING_PROBE_NS_MAX + 1_000_000);
     pair.assert_credits_back();
 }
 
@@ -131,18 +131,18 @@ fn a_look_that_is_not_answered_is_repeated_after_a_timeout() {
     let mut running = Running::new();
     settle(&mut pair, &mut running);
     while pair.now < 10 * SECOND_NS {
-        pair.wait_for_look();
+        pair.wait_for_probe();
         settle(&mut pair, &mut running);
     }
-    pair.wait_for_look();
+    pair.wait_for_probe();
     let lost_ns = pair.now;
     assert_eq!(pair.client_sends().len(), 1);
-    pair.wait_for_look();
+    pair.wait_for_probe();
     assert!(pair.now - lost_ns < 10_000_000, "{} ns", pair.now - lost_ns);
     settle(&mut pair, &mut running);
     // The probe was answered: the next probe is delayed again.
     let heard_ns = pair.now;
-    pair.wait_for_look();
+    pair.wait_for_probe();
     assert!(pair.now - heard_ns > SECOND_NS);
 }
 
@@ -156,12 +156,12 @@ fn an_answered_look_brings_the_next_near_again() {
     pair.call(b"wake me", 10, 1);
     let mut running = Running::new();
     settle(&mut pair, &mut running);
-    pair.wait_for_look();
+    pair.wait_for_probe();
     settle(&mut pair, &mut running);
     let start_ns = pair.now;
     let mut asking = Vec::new();
     for _ in 0..9 {
-        pair.wait_for_look();
+        pair.wait_for_probe();
         asking = pair.client_sends();
     }
     let planned_ns = pair.client.next_timeout_ns().unwrap() - pair.now;
@@ -171,7 +171,7 @@ fn an_answered_look_brings_the_next_near_again() {
     let credit = pair.server_sends();
     pair.at_client(&credit[0]).nothing();
     let heard_ns = pair.now;
-    pair.wait_for_look();
+    pair.wait_for_probe();
     let gap_ns = pair.now - heard_ns;
     assert!(gap_ns <= (heard_ns - start_ns) / 2 + 200_000, "another after {gap_ns} ns");
     assert!(gap_ns < planned_ns * 3 / 4, "{gap_ns} of the {planned_ns} ns that were planned");
@@ -189,7 +189,7 @@ fn what_was_granted_returns_when_the_server_says_that_the_call_waits() {
     settle(&mut pair, &mut running);
     assert_eq!(running.len(), 6);
     assert!(pair.client.credits(pair.session).unwrap().0 < 4);
-    pair.wait_for_look();
+    pair.wait_for_probe();
     settle(&mut pair, &mut running);
     pair.assert_credits_back();
     // The answer of 40 packets begins with one, and PULLs allow the others with credits.
@@ -210,7 +210,7 @@ fn a_credit_with_flag_w_that_comes_late_takes_nothing_from_a_response() {
     pair.call(b"large?", 3 * P as usize, 1);
     let request = pair.client_sends();
     let (handle, _) = pair.at_server(&request[0]).request();
-    pair.wait_for_look();
+    pair.wait_for_probe();
     let probe = pair.client_sends();
     pair.at_server(&probe[0]).nothing();
     let credit = pair.server_sends();
@@ -223,7 +223,7 @@ fn a_credit_with_flag_w_that_comes_late_takes_nothing_from_a_response() {
     let mut running = Running::new();
     let mut ended = settle(&mut pair, &mut running);
     while ended.is_empty() {
-        pair.wait_for_look();
+        pair.wait_for_probe();
         ended = settle(&mut pair, &mut running);
     }
     ended.remove(0).outcome.unwrap();
@@ -238,7 +238,7 @@ fn an_answered_repetition_measures_the_path() {
     pair.call(b"wake me", 10, 1);
     let request = pair.client_sends();
     pair.at_server(&request[0]).request();
-    pair.wait_for_look();
+    pair.wait_for_probe();
     let again = pair.client_sends();
     assert_eq!(pair.client.srtt_ns(pair.session), None);
     pair.at_server(&again[0]).nothing();
@@ -254,7 +254,7 @@ fn a_credit_that_may_answer_either_copy_measures_nothing() {
     let mut pair = Pair::new();
     pair.call(b"wake me", 10, 1);
     let request = pair.client_sends();
-    pair.wait_for_look();
+    pair.wait_for_probe();
     let again = pair.client_sends();
     pair.at_server(&again[0]).request();
     pair.at_server(&request[0]).nothing();
@@ -360,7 +360,7 @@ fn health_with(calls: u64) {
     pair.client.call(pair.now, pair.session, ENDPOINT_METHOD, request, response, 778).unwrap();
     assert_eq!(words(&pair.client_sends()), ["REQUEST s0 r896 m65535 0 B"]);
     let again = loop {
-        pair.wait_for_look();
+        pair.wait_for_probe();
         let frames = pair.client_sends();
         if let Some(again) =
             frames.iter().find(|frame| words(std::slice::from_ref(*frame))[0].contains("r896"))
@@ -397,7 +397,10 @@ fn health_grants_one_packet() {
 fn slots_are_made_when_calls_need_them() {
     let mut pair = Pair::with(wide());
     let slots_of = |pair: &Pair| {
-        (pair.client.slots_made(pair.session), pair.server.slots_made(pair.server_session))
+        (
+            pair.client.slots_allocated(pair.session),
+            pair.server.slots_allocated(pair.server_session),
+        )
     };
     let least = usize::from(SLOTS_AT_FIRST);
     assert_eq!(slots_of(&pair), (least, least));
@@ -426,9 +429,9 @@ fn a_server_makes_slots_for_requests_that_it_takes() {
         pair.at_server(&of(crate::wire::Kind::Request, request)).nothing();
         pair.at_server(&of(crate::wire::Kind::Cancel, request)).nothing();
     }
-    assert_eq!(pair.server.slots_made(pair.server_session), least);
+    assert_eq!(pair.server.slots_allocated(pair.server_session), least);
     pair.at_server(&of(crate::wire::Kind::Request, last)).request();
-    assert_eq!(pair.server.slots_made(pair.server_session), usize::from(SLOTS_DEFAULT));
+    assert_eq!(pair.server.slots_allocated(pair.server_session), usize::from(SLOTS_DEFAULT));
 }
 
 /// Calls waiting for an event have no packets in flight, and leave the whole window to further calls.

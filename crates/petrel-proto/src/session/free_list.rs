@@ -15,11 +15,11 @@ pub(crate) trait Reusable {
 }
 
 /// The free list.
-pub(crate) struct Spare<P> {
+pub(crate) struct FreeList<P> {
     kept: Vec<Box<P>>,
 }
 
-impl<P: Reusable> Spare<P> {
+impl<P: Reusable> FreeList<P> {
     pub(crate) fn new() -> Self {
         Self { kept: Vec::new() }
     }
