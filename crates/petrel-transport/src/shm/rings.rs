@@ -16,7 +16,7 @@ use crate::transport::{
 };
 
 /// No peer has this index.
-const NOBODY: u32 = u32::MAX;
+const NO_PEER: u32 = u32::MAX;
 
 /// The rings of one endpoint.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Rings<B> {
     /// Free indices of `peers`.
     free: Vec<u32>,
     schedule: Schedule,
-    /// The first peer with frames in the current burst of sending, or [`NOBODY`].
+    /// The first peer with frames in the current burst of sending, or [`NO_PEER`].
     first_touched: u32,
     /// The further peers with frames, each once.
     touched: Vec<u32>,
@@ -40,7 +40,7 @@ impl<B: Doorbell> Rings<B> {
             peers: Vec::new(),
             free: Vec::new(),
             schedule: Schedule::default(),
-            first_touched: NOBODY,
+            first_touched: NO_PEER,
             touched: Vec::with_capacity(TX_BURST_MAX),
             scratch: Vec::new(),
             stats: TransportStats::default(),
@@ -146,7 +146,7 @@ impl<B: Doorbell> Rings<B> {
     #[inline(always)]
     pub(super) fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) {
-            if self.first_touched == NOBODY {
+            if self.first_touched == NO_PEER {
                 self.first_touched = peer.0;
                 to.touch();
             }
@@ -174,8 +174,8 @@ impl<B: Doorbell> Rings<B> {
     /// [`Transport::flush`](crate::Transport::flush).
     #[inline]
     pub(super) fn flush(&mut self) {
-        let first = std::mem::replace(&mut self.first_touched, NOBODY);
-        if first == NOBODY {
+        let first = std::mem::replace(&mut self.first_touched, NO_PEER);
+        if first == NO_PEER {
             return;
         }
         let mut may_sleep = self.publish(first);
@@ -316,7 +316,7 @@ fn show<H: FrameHandler>(frame: RingFrame<'_>, handler: &mut H) {
 #[inline]
 fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
     match *first {
-        NOBODY => *first = index,
+        NO_PEER => *first = index,
         _ => others.push(index),
     }
 }

@@ -66,7 +66,7 @@ const FRAMING_BYTES: usize = MARK_BYTES + LENGTH_BYTES;
 const NONE: u32 = u32::MAX;
 
 /// An id without a peer. Queues of a removed peer get it.
-const NOBODY: PeerId = PeerId(u32::MAX);
+const NO_PEER: PeerId = PeerId(u32::MAX);
 
 /// A bundle that accepts more frames.
 struct Bundle {
@@ -392,7 +392,7 @@ impl Plan {
         &self.lanes[message.lane as usize].name
     }
 
-    /// The peer of a message; [`NOBODY`] if removed meanwhile.
+    /// The peer of a message; [`NO_PEER`] if removed meanwhile.
     #[inline]
     pub(super) fn peer_of(&self, message: &Message) -> PeerId {
         self.lanes[message.lane as usize].peer

@@ -3,7 +3,7 @@
 
 use petrel_planted::planted;
 
-use super::{Load, Message, NOBODY, Plan, STAGING_BYTES};
+use super::{Load, Message, NO_PEER, Plan, STAGING_BYTES};
 use crate::bundle::framing_bytes;
 use crate::transport::PeerId;
 
@@ -53,6 +53,6 @@ impl Plan {
     /// may get the removed peer's id.
     pub(in crate::udp) fn close_lane(&mut self, peer: PeerId) {
         self.settle();
-        self.lanes.iter_mut().filter(|lane| lane.peer == peer).for_each(|lane| lane.peer = NOBODY);
+        self.lanes.iter_mut().filter(|lane| lane.peer == peer).for_each(|lane| lane.peer = NO_PEER);
     }
 }

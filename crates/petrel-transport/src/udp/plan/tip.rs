@@ -12,7 +12,7 @@
 
 use super::pieces::Run;
 use super::{
-    Bundle, FRAMING_BYTES, Lane, Load, NOBODY, NONE, PIECES_MAX, Plan, SEGMENTS_MAX,
+    Bundle, FRAMING_BYTES, Lane, Load, NO_PEER, NONE, PIECES_MAX, Plan, SEGMENTS_MAX,
     SMALL_FRAME_BYTES_MAX, STAGING_BYTES, Target,
 };
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, framing_bytes, record_bytes};
@@ -22,7 +22,7 @@ use crate::udp::addr::RawAddr;
 
 /// The place of the last frame, and the frames that may follow on the fast path.
 pub(super) struct Tip {
-    /// The peer of the queue, or `NOBODY`.
+    /// The peer of the queue, or `NO_PEER`.
     peer: PeerId,
     /// The queue, or `NONE` for a loose bundle.
     lane: u32,
@@ -44,7 +44,7 @@ pub(super) struct Tip {
 
 impl Tip {
     pub(super) const NOWHERE: Self = Self {
-        peer: NOBODY,
+        peer: NO_PEER,
         lane: 0,
         bundle_room_bytes: 0,
         booked_bytes: 0,
@@ -177,7 +177,7 @@ impl Plan {
     /// peer table changes.
     #[inline]
     pub(in crate::udp) fn settle(&mut self) {
-        if self.tip.peer == NOBODY {
+        if self.tip.peer == NO_PEER {
             return;
         }
         if self.tip.lane == NONE {
@@ -227,7 +227,7 @@ impl Plan {
     /// Closes the fast path until the next general frame.
     #[inline]
     pub(super) fn end_tip(&mut self) {
-        self.tip.peer = NOBODY;
+        self.tip.peer = NO_PEER;
         self.tip.lane = 0;
         self.tip.bundle_room_bytes = 0;
         self.tip.frame_count = 0;
