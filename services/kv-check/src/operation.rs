@@ -35,13 +35,13 @@ pub(crate) async fn get(
 ) -> Result<Option<Found>, KvError> {
     let value = client.get_with(&key_of(key), consistency).await?;
     let found =
-        |value: Value| Found { key, tag: tag_or_garbled(&value), revision: value.revision() };
+        |value: Value| Found { key, tag: tag_or_malformed(&value), revision: value.revision() };
     Ok(value.map(found))
 }
 
-/// The tag of a value. A garbled value gets an unwritten tag, and thereby breaks a rule of histories.
-fn tag_or_garbled(value: &[u8]) -> String {
-    tag_of(value).unwrap_or_else(|| format!("garbled: {}", value.escape_ascii()))
+/// The tag of a value. A malformed value gets an unwritten tag, and thereby breaks a rule of histories.
+fn tag_or_malformed(value: &[u8]) -> String {
+    tag_of(value).unwrap_or_else(|| format!("malformed: {}", value.escape_ascii()))
 }
 
 async fn scan(
@@ -57,7 +57,7 @@ async fn scan(
     let pairs = page.iter().flat_map(|page| page.pairs());
     let found = pairs.map(|pair| Found {
         key: pair.key.last().map_or(u8::MAX, |digit| digit.wrapping_sub(b'0')),
-        tag: tag_or_garbled(pair.value),
+        tag: tag_or_malformed(pair.value),
         revision: pair.revision,
     });
     Ok(Response::Found(found.collect()))

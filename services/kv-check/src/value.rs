@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value__comes_back_and_no_other_does() {
+    fn value__round_trips_and_no_other_does() {
         let value = value_of("3.17.5");
         assert_eq!(value, b"3.17.5|xxxxx");
         assert_eq!(tag_of(&value).as_deref(), Some("3.17.5"));

@@ -37,7 +37,7 @@ fn decodes_any_bytes<M: Method>(bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn requests__come_back(
+    fn requests__round_trip(
         (key, value, number) in any::<(u64, u64, u32)>(),
         (name, text) in (vec(any::<u8>(), 0..40), vec(any::<u8>(), 0..40)),
         from in bounds(any::<u64>()),
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn responses__come_back(
+    fn responses__round_trip(
         value in any::<Option<u64>>(),
         text in any::<Option<Vec<u8>>>(),
         (found, sum, flag) in any::<(u32, u64, bool)>(),

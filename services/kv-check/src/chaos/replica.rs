@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments__come_back() {
+    fn arguments__round_trip() {
         let settings =
             Settings { nodes: 5, has_leases: true, election_ms: 800, log_entries_max: 200 };
         let words = settings.arguments(3, 17, Some("/srv/kv".as_ref()));
