@@ -8,7 +8,7 @@ use petrel_command::Outcome;
 use petrel_command::client::{Client, ClientConfig};
 use petrel_command::failure::Failure;
 use petrel_command::interrupt::Interrupt;
-use petrel_command::load::{self, FailureGroup, Load, Plan, Tally};
+use petrel_command::load::{self, Counts, FailureGroup, Load, Plan};
 use petrel_command::output::Output;
 use petrel_command::output::latency::LatencySummary;
 use petrel_command::units::{format_bytes, format_ns, format_rate};
@@ -53,7 +53,7 @@ struct Connection {
 /// Makes the calls and prints their outcomes.
 pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
-    let interrupt = Interrupt::catch()?;
+    let interrupt = Interrupt::install()?;
     let mut client = Client::connect(&args.address, &client_config(args))?;
     let connection = Connection {
         address: client.address,
@@ -63,13 +63,13 @@ pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
     output.line(headline(args, connection))?;
     let mut interrupted = false;
     let warmed = warm_up(&mut client, args, &interrupt, &mut interrupted)?;
-    let tally = match warmed {
-        Some(tally) => tally,
+    let counts = match warmed {
+        Some(counts) => counts,
         None => measure(&mut client, args, &interrupt, &mut interrupted, output)?,
     };
-    output.record(&record(args, connection, interrupted, &tally))?;
-    output.line(summary(&tally, args.count))?;
-    Ok(if tally.is_flawless() { Outcome::Success } else { Outcome::Failure })
+    output.record(&record(args, connection, interrupted, &counts))?;
+    output.line(summary(&counts, args.count))?;
+    Ok(if counts.is_valid() { Outcome::Success } else { Outcome::Failure })
 }
 
 fn measure(
@@ -78,11 +78,11 @@ fn measure(
     interrupt: &Interrupt,
     interrupted: &mut bool,
     output: Output,
-) -> Result<Tally, Failure> {
+) -> Result<Counts, Failure> {
     let mut progress = output.progress(args.count, "calls");
-    load::run(client, plan(args, args.count), |tally| {
-        progress.set(tally.answered);
-        *interrupted |= interrupt.came();
+    load::run(client, plan(args, args.count), |counts| {
+        progress.set(counts.answered);
+        *interrupted |= interrupt.is_raised();
         if *interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
 }
@@ -103,13 +103,13 @@ fn plan(args: &PingArgs, calls: u64) -> Plan {
     Plan { size, in_flight: args.in_flight, calls, timeout: args.timeout }
 }
 
-/// Makes the uncounted calls. Returns the tally if it is final: after a failure or an interruption.
+/// Makes the uncounted calls. Returns the counts if they are final: after a failure or an interruption.
 fn warm_up(
     client: &mut Client<Load>,
     args: &PingArgs,
     interrupt: &Interrupt,
     interrupted: &mut bool,
-) -> Result<Option<Tally>, Failure> {
+) -> Result<Option<Counts>, Failure> {
     let calls = match args.size {
         0..=WARM_UP_BYTES_MAX => args.warm_up,
         // The first call has touched all of its memory.
@@ -118,11 +118,11 @@ fn warm_up(
     if calls == 0 {
         return Ok(None);
     }
-    let tally = load::run(client, plan(args, calls), |_| {
-        *interrupted |= interrupt.came();
+    let counts = load::run(client, plan(args, calls), |_| {
+        *interrupted |= interrupt.is_raised();
         if *interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
-    Ok(Some(tally).filter(|tally| *interrupted || !tally.is_flawless()))
+    Ok(Some(counts).filter(|counts| *interrupted || !counts.is_valid()))
 }
 
 fn headline(args: &PingArgs, connection: Connection) -> String {
@@ -135,46 +135,46 @@ fn record<'a>(
     args: &PingArgs,
     connection: Connection,
     interrupted: bool,
-    tally: &'a Tally,
+    counts: &'a Counts,
 ) -> Record<'a> {
     Record {
         connection,
         size_bytes: args.size as usize,
         in_flight: args.in_flight,
         count: args.count,
-        calls: tally.started,
-        answered: tally.answered,
-        mismatched: tally.mismatched,
-        failed: tally.failed(),
-        failures: &tally.failures,
+        calls: counts.started,
+        answered: counts.answered,
+        mismatched: counts.mismatched,
+        failed: counts.failed(),
+        failures: &counts.failures,
         interrupted,
-        retransmissions: tally.retransmissions,
-        elapsed_ns: tally.elapsed_ns,
-        calls_per_second: tally.calls_per_second(),
-        latency: tally.latencies.summary(),
+        retransmissions: counts.retransmissions,
+        elapsed_ns: counts.elapsed_ns,
+        calls_per_second: counts.calls_per_second(),
+        latency: counts.latencies.summary(),
     }
 }
 
 /// Returns the text for human readers: counts, figures, and the kinds of failures.
-fn summary(tally: &Tally, wanted: u64) -> String {
-    let Tally { started, answered, mismatched, retransmissions, .. } = *tally;
+fn summary(counts: &Counts, requested: u64) -> String {
+    let Counts { started, answered, mismatched, retransmissions, .. } = *counts;
     let verdict = match mismatched {
         _ if answered == 0 => "nothing to compare".to_owned(),
         0 => "every byte of every reply was right".to_owned(),
         wrong => format!("{wrong} REPLIES WERE WRONG"),
     };
     let mut lines = vec![format!("{started} calls made, {answered} answered; {verdict}")];
-    if let Some(latency) = tally.latencies.summary() {
+    if let Some(latency) = counts.latencies.summary() {
         lines.push(format!("latency: {latency}"));
         lines.push(format!(
             "{} for {}; {retransmissions} packets sent again",
-            format_rate(tally.calls_per_second(), "calls"),
-            format_ns(tally.elapsed_ns),
+            format_rate(counts.calls_per_second(), "calls"),
+            format_ns(counts.elapsed_ns),
         ));
     }
-    if started < wanted {
-        lines.push(format!("ended before the other {} calls were made", wanted - started));
+    if started < requested {
+        lines.push(format!("ended before the other {} calls were made", requested - started));
     }
-    lines.extend(tally.failures.iter().map(ToString::to_string));
+    lines.extend(counts.failures.iter().map(ToString::to_string));
     lines.join("\n")
 }

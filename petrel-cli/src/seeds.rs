@@ -23,19 +23,19 @@ struct Record<'a> {
     /// The reason why a check was skipped, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<&'static str>,
-    failures: Vec<Broken>,
+    failures: Vec<FailedSeed>,
     totals: &'a BTreeMap<&'static str, u64>,
 }
 
 /// A seed that broke a rule.
 #[derive(Serialize)]
-struct Broken {
+struct FailedSeed {
     seed: u64,
     violation: String,
     replay: String,
 }
 
-impl Broken {
+impl FailedSeed {
     fn new(failure: &seeds::Failure) -> Self {
         Self {
             seed: failure.seed,
@@ -57,9 +57,9 @@ pub(crate) fn range(seed: Option<u64>, count: Option<u64>) -> (u64, u64) {
 }
 
 /// Returns the number of threads that run seeds.
-pub(crate) fn jobs(wanted: Option<u16>) -> usize {
+pub(crate) fn jobs(requested: Option<u16>) -> usize {
     let cpus = || thread::available_parallelism().map_or(1, Into::into);
-    wanted.map_or_else(cpus, usize::from)
+    requested.map_or_else(cpus, usize::from)
 }
 
 /// Runs seeds with a progress bar; `run` gets the function that advances the bar.
@@ -103,7 +103,7 @@ pub(crate) fn print(
     skipped: Option<&'static str>,
     output: Output,
 ) -> Result<(), Failure> {
-    let failures = summary.failures.iter().map(Broken::new).collect();
+    let failures = summary.failures.iter().map(FailedSeed::new).collect();
     let (seeds, totals) = (summary.seeds, &summary.totals);
     output.record(&Record { first_seed, seeds, skipped, failures, totals })?;
     let mut table = output.table(&["what happened", "times"]);

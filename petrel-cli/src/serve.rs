@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use crate::cli::ServeArgs;
 
 /// Interval of the check whether the server's threads still run.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The line that tells scripts the address.
 #[derive(Serialize)]
@@ -40,11 +40,11 @@ struct Stopped {
 /// Serves until interrupted, then finishes the outstanding calls, within a time limit.
 pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
-    let interrupt = Interrupt::catch()?;
+    let interrupt = Interrupt::install()?;
     let config = config(args);
     let server = Server::start(&config)?;
     announce(&config, server.address(), output)?;
-    while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
+    while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
     // From now on a second signal ends the process at once.
     drop(interrupt);
     let ended = server.drain(args.drain)?;

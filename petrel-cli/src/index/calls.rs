@@ -19,7 +19,7 @@ use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, Ind
 
 /// The value that a lookup found or a change replaced.
 #[derive(Serialize)]
-struct Found<'a> {
+struct LookupResult<'a> {
     key: &'a str,
     found: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failur
         }
     };
     let shown = value.as_deref().map(|bytes| shown(bytes, args.bytes));
-    output.record(&Found { key, found: value.is_some(), value: shown })?;
+    output.record(&LookupResult { key, found: value.is_some(), value: shown })?;
     let Some(mut value) = value else {
         eprintln!("petrel: {key} has no value");
         return Ok(Outcome::Failure);
@@ -92,7 +92,7 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
             (former.is_some(), former.map(Value::from))
         }
     };
-    output.record(&Found { key, found: had_one, value: former })?;
+    output.record(&LookupResult { key, found: had_one, value: former })?;
     output.line(if had_one { "replaced" } else { "new" })?;
     Ok(Outcome::Success)
 }
@@ -115,7 +115,7 @@ pub(super) fn delete(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Fai
             (former.is_some(), former.map(Value::from))
         }
     };
-    output.record(&Found { key, found: was_there, value: former })?;
+    output.record(&LookupResult { key, found: was_there, value: former })?;
     output.line(if was_there { "deleted" } else { "was not there" })?;
     Ok(if was_there { Outcome::Success } else { Outcome::Failure })
 }

@@ -19,7 +19,7 @@ use super::server_failure;
 use crate::cli::IndexServeArgs;
 
 /// Interval of the check whether the server's threads still run.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The line that tells scripts the address.
 #[derive(Serialize)]
@@ -43,10 +43,10 @@ struct Ended {
 /// Serves until interrupted, then drains.
 pub(super) fn run(args: &IndexServeArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
-    let interrupt = Interrupt::catch()?;
+    let interrupt = Interrupt::install()?;
     let server = Server::start(&config(args)).map_err(server_failure)?;
     announce(args, server.address(), output)?;
-    while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
+    while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
     // From now on a second signal ends the process at once.
     drop(interrupt);
     let stopped = server.stop(args.drain).map_err(server_failure)?;

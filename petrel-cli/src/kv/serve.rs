@@ -26,7 +26,7 @@ use super::log::logger;
 use crate::cli::KvServeArgs;
 
 /// Interval of the check whether the replica still runs.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The line that tells scripts that the replica listens.
 #[derive(Serialize)]
@@ -48,12 +48,12 @@ struct Stopped {
 /// Serves until interrupted, then hands leadership over and drains, within limits.
 pub(super) fn run(args: &KvServeArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
-    let interrupt = Interrupt::catch()?;
+    let interrupt = Interrupt::install()?;
     let config = config(args)?;
     let address = config.address;
     let serving = Serving::start(args, config)?;
     announce(args, address, output)?;
-    while !interrupt.came_within(LOOK_EVERY) && !serving.thread.is_finished() {}
+    while !interrupt.wait_for(CHECK_INTERVAL) && !serving.thread.is_finished() {}
     // From now on a second signal ends the process at once.
     drop(interrupt);
     let sessions_cut = serving.end()?;

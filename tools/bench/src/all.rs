@@ -10,8 +10,8 @@ use super::instructions::{self, Workload};
 use super::measurement::Measurement;
 use super::pairs::Pace;
 use super::sessions::Sessions;
-use super::stage::Cores;
-use super::target::Goal;
+use super::target::Requirement;
+use super::test_bed::Cores;
 use crate::args::BenchTransport;
 
 /// Number of rows measured for `--duration`; a row with dropped windows takes up to twice as long. The
@@ -25,7 +25,7 @@ const TIME_MAX: Duration = Duration::from_secs(500);
 pub(super) struct Row {
     pub(super) job: Job,
     /// `None` for a row that serves only for comparison.
-    pub(super) goal: Option<Goal>,
+    pub(super) requirement: Option<Requirement>,
 }
 
 /// The measurement of a row.
@@ -67,24 +67,25 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         has_steps: false,
         pace,
     };
-    let row = |job, goal| Row { job, goal: Some(goal) };
+    let row = |job, requirement| Row { job, requirement: Some(requirement) };
     use BenchTransport::{Shm, Udp};
     use Quantity::{Latency, Rate};
     let counted = [Shm, Udp].into_iter().flat_map(instructions::rows);
-    let counted = counted.map(|row| Row { job: Job::Instructions(row), goal: row.goal() });
+    let counted =
+        counted.map(|row| Row { job: Job::Instructions(row), requirement: row.requirement() });
     let measured = [
-        row(Job::Pair(small(Rate, Shm, Cores::One)), Goal::NsPerCallAtMost(45.0)),
-        row(Job::Pair(small(Rate, Shm, Cores::Two)), Goal::RatioAtLeast(0.16)),
-        row(Job::Pair(small(Latency, Shm, Cores::Two)), Goal::DifferenceAtMost(90.0)),
-        row(Job::Pair(small(Rate, Udp, Cores::Two)), Goal::RatioAtLeast(0.6)),
-        row(Job::Veth(small(Rate, Udp, Cores::Two)), Goal::ValueOrRatioAtLeast(3.0, 10.0)),
-        row(Job::Pair(small(Latency, Udp, Cores::Two)), Goal::RatioAtMost(1.1)),
-        row(Job::Pair(large(Udp)), Goal::RatioAtLeast(0.7)),
-        row(Job::Pair(large(Shm)), Goal::RatioAtLeast(0.6)),
-        row(Job::Sessions(sessions(Udp)), Goal::RatioAtLeast(0.8)),
-        row(Job::Sessions(sessions(Shm)), Goal::RatioAtLeast(0.8)),
-        row(Job::Memory(Udp), Goal::ValueAtMost(4.0)),
-        row(Job::Memory(Shm), Goal::ValueAtMost(4.0)),
+        row(Job::Pair(small(Rate, Shm, Cores::One)), Requirement::NsPerCallAtMost(45.0)),
+        row(Job::Pair(small(Rate, Shm, Cores::Two)), Requirement::RatioAtLeast(0.16)),
+        row(Job::Pair(small(Latency, Shm, Cores::Two)), Requirement::DifferenceAtMost(90.0)),
+        row(Job::Pair(small(Rate, Udp, Cores::Two)), Requirement::RatioAtLeast(0.6)),
+        row(Job::Veth(small(Rate, Udp, Cores::Two)), Requirement::ValueOrRatioAtLeast(3.0, 10.0)),
+        row(Job::Pair(small(Latency, Udp, Cores::Two)), Requirement::RatioAtMost(1.1)),
+        row(Job::Pair(large(Udp)), Requirement::RatioAtLeast(0.7)),
+        row(Job::Pair(large(Shm)), Requirement::RatioAtLeast(0.6)),
+        row(Job::Sessions(sessions(Udp)), Requirement::RatioAtLeast(0.8)),
+        row(Job::Sessions(sessions(Shm)), Requirement::RatioAtLeast(0.8)),
+        row(Job::Memory(Udp), Requirement::ValueAtMost(4.0)),
+        row(Job::Memory(Shm), Requirement::ValueAtMost(4.0)),
     ];
     counted.chain(measured).collect()
 }
@@ -92,7 +93,7 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
 impl Row {
     /// Adds the row's required value, if any, to a figure.
     pub(super) fn judge(&self, mut figure: Figure) -> Figure {
-        figure.target = self.goal.map(|goal| goal.judge(&figure));
+        figure.target = self.requirement.map(|requirement| requirement.judge(&figure));
         figure
     }
 }

@@ -4,7 +4,7 @@
 //! single session. In every window a newcomer connects, makes a small call and one of 8 MiB, and asks
 //! for the server's counters. Three windows take turns: without the attack, with the attack on a second
 //! server of the host, and with the attack on the clients' server. The rates of the second and the third
-//! are divided by the first of the same turn; the medians over the turns are the figures. The second
+//! are divided by the first of the same round; the medians over the rounds are the figures. The second
 //! window shows the CPU time that attackers take from the whole host; the third adds the attacked
 //! server's own cost.
 //!
@@ -40,7 +40,7 @@ use crate::args::AttacksArgs;
 const RATIO_MIN: f64 = 0.9;
 
 /// Time between the end of an attack and the next window, for connections to close.
-const SETTLE: Duration = Duration::from_millis(500);
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// The name of the thread of a process that serves connections, links and sessions.
 const MANAGEMENT: &str = "petrel-nexus";
@@ -53,7 +53,8 @@ struct Figure {
     /// Whether the attacker keeps sending, and takes CPU time from the honest clients.
     floods: bool,
     /// The resources that the attacker obtained, for human readers.
-    got: String,
+    #[serde(rename = "got")]
+    obtained: String,
     /// Calls of the honest clients, from before the first attack to the end of the last.
     honest: u64,
     failed: u64,
@@ -63,7 +64,7 @@ struct Figure {
     newcomers_failed: u64,
     calm_per_s: f64,
     attacked_per_s: f64,
-    /// Median over the turns of the rate under the attack divided by the rate without.
+    /// Median over the rounds of the rate under the attack divided by the rate without.
     ratio: f64,
     /// Median ratio with the attack on another server of this host.
     ratio_beside: f64,
@@ -117,7 +118,7 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     // second client ends the optimisation. The bystander keeps this effect out of the ratio.
     let mut bystander = honest::endpoint()?;
     bystander.connect_wait(address)?;
-    let mut watch = Watch {
+    let mut observer = Observer {
         honest: &honest,
         address,
         pid,
@@ -129,48 +130,49 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     // Warm-up: memory that the first calls allocate is not the attack's.
     thread::sleep(args.window / 2);
     let memory_before = resident_bytes(pid)?;
-    let mut turns = Vec::new();
-    let mut got = String::new();
+    let mut rounds = Vec::new();
+    let mut obtained = String::new();
     let mut memory_peak = memory_before;
     for _ in 0..args.rounds {
-        let calm = watch.window();
-        let standing = kind.set_up(Target { address: beside.address, victim_port })?;
-        let others = watch.window();
-        standing.end();
-        thread::sleep(SETTLE);
-        let standing = kind.set_up(Target { address, victim_port })?;
-        let attacked = watch.window();
+        let calm = observer.window();
+        let attack = kind.set_up(Target { address: beside.address, victim_port })?;
+        let others = observer.window();
+        attack.end();
+        thread::sleep(SETTLE_TIME);
+        let attack = kind.set_up(Target { address, victim_port })?;
+        let attacked = observer.window();
         memory_peak = memory_peak.max(resident_bytes(pid)?);
-        got = standing.end();
-        thread::sleep(SETTLE);
-        turns.push(Turn { calm, others, attacked });
+        obtained = attack.end();
+        thread::sleep(SETTLE_TIME);
+        rounds.push(Round { calm, others, attacked });
     }
     let memory_after = resident_bytes(pid)?;
-    let Watch { newcomers, failures, .. } = watch;
+    let Observer { newcomers, failures, .. } = observer;
     let report = honest.end()?;
-    let of = |get: fn(&Turn) -> f64| median(turns.iter().map(get)).unwrap_or(0.0);
-    if turns.iter().any(|turn| turn.calm.per_s == 0.0) {
+    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get)).unwrap_or(0.0);
+    if rounds.iter().any(|round| round.calm.per_s == 0.0) {
         return Err(Failure::because("no call ended"));
     }
-    let management =
-        |get: fn(&Turn) -> &Seen| median(turns.iter().filter_map(|turn| get(turn).management));
+    let management = |get: fn(&Round) -> &Observation| {
+        median(rounds.iter().filter_map(|round| get(round).management))
+    };
     Ok(Figure {
         bench: "attacks",
         attack: kind.name(),
         floods: kind.floods(),
-        got,
+        obtained,
         honest: report.calls,
         failed: report.failed,
         newcomers,
         newcomers_failed: failures.len() as u64,
         failure: report.failure.or(failures.into_iter().next()),
-        calm_per_s: of(|turn| turn.calm.per_s),
+        calm_per_s: of(|round| round.calm.per_s),
         // The number may be zero under the attack: zero is a valid result.
-        attacked_per_s: of(|turn| turn.attacked.per_s),
-        ratio: of(|turn| turn.attacked.per_s / turn.calm.per_s),
-        ratio_beside: of(|turn| turn.others.per_s / turn.calm.per_s),
-        management_calm: management(|turn| &turn.calm),
-        management_attacked: management(|turn| &turn.attacked),
+        attacked_per_s: of(|round| round.attacked.per_s),
+        ratio: of(|round| round.attacked.per_s / round.calm.per_s),
+        ratio_beside: of(|round| round.others.per_s / round.calm.per_s),
+        management_calm: management(|round| &round.calm),
+        management_attacked: management(|round| &round.attacked),
         memory_before,
         memory_peak: memory_peak.max(peak_bytes(pid)?),
         memory_after,
@@ -189,16 +191,16 @@ fn start_server() -> Result<(Process, Ready), Failure> {
     Ok((server, ready))
 }
 
-/// The consecutive windows of one turn.
-struct Turn {
-    calm: Seen,
+/// The consecutive windows of one round.
+struct Round {
+    calm: Observation,
     /// The window with the attack on another server.
-    others: Seen,
-    attacked: Seen,
+    others: Observation,
+    attacked: Observation,
 }
 
 /// The observations of a window.
-struct Seen {
+struct Observation {
     /// Calls of the honest clients per second.
     per_s: f64,
     /// The share of a CPU that the server's management thread used, if known.
@@ -206,7 +208,7 @@ struct Seen {
 }
 
 /// Observes the honest clients of a server.
-struct Watch<'a> {
+struct Observer<'a> {
     honest: &'a Honest,
     address: SocketAddr,
     pid: u32,
@@ -216,8 +218,8 @@ struct Watch<'a> {
     failures: Vec<String>,
 }
 
-impl Watch<'_> {
-    fn window(&mut self) -> Seen {
+impl Observer<'_> {
+    fn window(&mut self) -> Observation {
         let (calls, cpu_ns, begun) = (self.honest.calls(), management_ns(self.pid), Instant::now());
         self.newcomers += 1;
         if let Err(failure) = newcomer(self.address) {
@@ -226,7 +228,7 @@ impl Watch<'_> {
         thread::sleep(self.window.saturating_sub(begun.elapsed()));
         let time_s = begun.elapsed().as_secs_f64();
         let cpu_ns = management_ns(self.pid).zip(cpu_ns).map(|(end, begin)| end - begin);
-        Seen {
+        Observation {
             per_s: (self.honest.calls() - calls) as f64 / time_s,
             management: cpu_ns.map(|ns| ns as f64 / 1e9 / time_s),
         }
@@ -302,13 +304,13 @@ fn show(figures: &[Figure], output: Output) -> Result<(), Failure> {
     }
     output.line(table)?;
     for figure in figures {
-        output.line(format!("{}: {}", figure.attack, figure.got))?;
+        output.line(format!("{}: {}", figure.attack, figure.obtained))?;
         if let Some(failure) = &figure.failure {
             output.line(format!("  first failure: {failure}"))?;
         }
     }
     output.line(
-        "Rate: of honest calls under the attack over that without, the median of the turns. On another: \
+        "Rate: of honest calls under the attack over that without, the median of the rounds. On another: \
          the same with the\nattack on another server of this host, for the CPU time that attackers take from \
          everybody. Management: the share\nof a CPU that the server's thread for connections takes, without \
          and with the attack. Memory: of the server's\nprocess. An attacker that floods takes CPU time from \

@@ -17,7 +17,7 @@ use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::Adjust;
 use super::measurement::{Measurement, Shape};
 use super::pairs::Pace;
-use super::stage::{Cores, Stage};
+use super::test_bed::{Cores, TestBed};
 use crate::args::BenchTransport;
 
 /// The configured line rate, as by default; loopback has none.
@@ -96,14 +96,14 @@ impl Congestion {
         control: &Control,
         watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
-        let stage = Stage::new(self.cores, self.pace.is_realtime)?;
+        let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
         let shape = |adjust| Shape { adjust, ..workload.shape() };
-        let mut with = workload.library(&stage, &shape(control.set))?;
-        let mut without = workload.library(&stage, &shape(NO_CONTROL))?;
+        let mut with = workload.library(&test_bed, &shape(control.set))?;
+        let mut without = workload.library(&test_bed, &shape(NO_CONTROL))?;
         let without: &mut dyn Side = without.as_mut();
         let beside = Some((without, Baseline::NoControl));
         let describe = |setting| self.describe(setting, control);
-        workload.compare(&stage, (with.as_mut(), beside), describe, watch)
+        workload.compare(&test_bed, (with.as_mut(), beside), describe, watch)
     }
 
     /// Returns the workloads: one small call at a time, many at a time, messages of some packets, and

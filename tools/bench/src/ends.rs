@@ -1,43 +1,43 @@
 //! The two ends of a measurement, and a window of their execution.
 //!
-//! A [`Drive`] calls and a [`Serve`] answers; the library and every bare medium implement both. Either
-//! the ends have separate threads and CPUs ([`Apart`]), or share a thread, which gives them turns
-//! ([`Together`]). With a single thread no cache line travels between CPUs; the figure is the cost of
-//! the work itself, and repeats well. Both loops are compiled for their ends, without a call through a
-//! pointer per turn.
+//! A [`ClientEnd`] calls and a [`ServerEnd`] answers; the library and every baseline implement both.
+//! Either the ends have separate threads and CPUs ([`TwoThreads`]), or share a thread, which polls them
+//! in turn ([`OneThread`]). With a single thread no cache line travels between CPUs; the figure is the
+//! cost of the work itself, and repeats well. Both loops are compiled for their ends, without a call
+//! through a pointer per poll.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel_command::cores::Seat;
+use petrel_command::cores::CpuPlacement;
 use petrel_command::failure::Failure;
 use petrel_transport::clock;
 
-use super::far::{Far, Place};
+use super::server_thread::{EndIndex, ServerThread};
 use super::window::{Traffic, Window};
 
 /// Calls still in flight this long after a window's end are given up. A request of 8 MiB of which
 /// go-back-N loses every tenth packet takes several seconds, and more on a busy machine.
-const PATIENCE_NS: u64 = 120_000_000_000;
+const GIVE_UP_AFTER_NS: u64 = 120_000_000_000;
 
-/// Turns between two reads of the clock.
-const TURNS_PER_LOOK: u32 = 1 << 14;
+/// Polls between two reads of the clock.
+const POLLS_PER_CLOCK_READ: u32 = 1 << 14;
 
 /// The calling end.
-pub(super) trait Drive {
+pub(super) trait ClientEnd {
     /// Starts calls, and keeps starting them until `end_ns`.
     fn begin(&mut self, end_ns: u64);
 
     /// Polls once for received messages, and processes them.
-    fn turn(&mut self);
+    fn poll_once(&mut self);
 
     /// Returns true if the time is up and no call is in flight.
     fn is_over(&self) -> bool;
 
     /// Gives up the calls in flight, because they take too long.
-    fn give_up(&mut self, patience: Duration);
+    fn give_up(&mut self, timeout: Duration);
 
-    /// Returns the counts since [`Drive::begin`].
+    /// Returns the counts since [`ClientEnd::begin`].
     fn finish(&mut self) -> Window;
 
     /// Returns this end's traffic counters since its creation.
@@ -47,9 +47,9 @@ pub(super) trait Drive {
 }
 
 /// The answering end.
-pub(super) trait Serve {
+pub(super) trait ServerEnd {
     /// Polls once for received messages, and processes them.
-    fn turn(&mut self);
+    fn poll_once(&mut self);
 
     /// Returns this end's traffic counters since its creation.
     fn traffic(&self) -> Traffic {
@@ -64,82 +64,82 @@ pub(super) trait Side {
 }
 
 /// The two ends with a thread each.
-pub(super) struct Apart<D> {
-    pub(super) drive: D,
-    pub(super) far: Rc<Far>,
-    /// The place of the answering end in the other thread.
-    pub(super) place: Place,
-    /// The seats of the calling thread and of the other thread.
-    pub(super) seats: [Seat; 2],
+pub(super) struct TwoThreads<C> {
+    pub(super) client: C,
+    pub(super) server_thread: Rc<ServerThread>,
+    /// The answering end in the other thread.
+    pub(super) server: EndIndex,
+    /// The placements of the calling thread and of the other thread.
+    pub(super) placements: [CpuPlacement; 2],
 }
 
 /// The two ends in one thread.
-pub(super) struct Together<D, S> {
-    pub(super) drive: D,
-    pub(super) serve: S,
-    /// Keeps the other CPU busy; see [`super::far::Companion`].
-    pub(super) companion: Option<(Rc<Far>, Place)>,
-    /// The seats of the thread and of the companion.
-    pub(super) seats: [Seat; 2],
+pub(super) struct OneThread<C, S> {
+    pub(super) client: C,
+    pub(super) server: S,
+    /// Keeps the other CPU busy; see [`super::server_thread::IdleServerEnd`].
+    pub(super) idle_end: Option<(Rc<ServerThread>, EndIndex)>,
+    /// The placements of the thread and of the idle end.
+    pub(super) placements: [CpuPlacement; 2],
 }
 
 /// The calling end alone; the answering end is in another process.
-pub(super) struct Alone<D>(pub(super) D);
+pub(super) struct ClientOnly<C>(pub(super) C);
 
-impl<D: Drive> Side for Alone<D> {
+impl<C: ClientEnd> Side for ClientOnly<C> {
     fn window(&mut self, length: Duration) -> Result<Window, Failure> {
         let before = self.0.traffic();
-        drive(&mut self.0, length, || ());
+        run_client(&mut self.0, length, || ());
         let mut window = self.0.finish();
         window.traffic = self.0.traffic().since(before);
         Ok(window)
     }
 }
 
-impl<D: Drive> Side for Apart<D> {
+impl<C: ClientEnd> Side for TwoThreads<C> {
     fn window(&mut self, length: Duration) -> Result<Window, Failure> {
-        let [near, far] = self.seats;
-        let _seated = near.take()?;
-        let before = self.drive.traffic();
-        let run = self.far.run(self.place, far)?;
-        drive(&mut self.drive, length, || ());
-        let mut window = self.drive.finish();
-        window.traffic = self.drive.traffic().since(before) + run.halt()?;
+        let [own, other] = self.placements;
+        let _placement_guard = own.apply()?;
+        let before = self.client.traffic();
+        let run = self.server_thread.run(self.server, other)?;
+        run_client(&mut self.client, length, || ());
+        let mut window = self.client.finish();
+        window.traffic = self.client.traffic().since(before) + run.stop()?;
         Ok(window)
     }
 }
 
-impl<D: Drive, S: Serve> Side for Together<D, S> {
+impl<C: ClientEnd, S: ServerEnd> Side for OneThread<C, S> {
     fn window(&mut self, length: Duration) -> Result<Window, Failure> {
-        let [near, far] = self.seats;
-        let _seated = near.take()?;
-        let companion = self.companion.as_ref();
-        let companion = companion.map(|(thread, place)| thread.run(*place, far)).transpose()?;
-        let before = self.drive.traffic() + self.serve.traffic();
-        drive(&mut self.drive, length, || self.serve.turn());
-        let mut window = self.drive.finish();
-        window.traffic = (self.drive.traffic() + self.serve.traffic()).since(before);
-        companion.map(|run| run.halt()).transpose()?;
+        let [own, other] = self.placements;
+        let _placement_guard = own.apply()?;
+        let idle_end = self.idle_end.as_ref();
+        let idle_end = idle_end.map(|(thread, end)| thread.run(*end, other)).transpose()?;
+        let before = self.client.traffic() + self.server.traffic();
+        run_client(&mut self.client, length, || self.server.poll_once());
+        let mut window = self.client.finish();
+        window.traffic = (self.client.traffic() + self.server.traffic()).since(before);
+        idle_end.map(|run| run.stop()).transpose()?;
         Ok(window)
     }
 }
 
-/// Runs the calling end for a window. `between` runs after every turn.
+/// Runs the calling end for a window. `between` runs after every poll.
 #[inline]
-fn drive<D: Drive>(drive: &mut D, length: Duration, mut between: impl FnMut()) {
+fn run_client<C: ClientEnd>(client: &mut C, length: Duration, mut between: impl FnMut()) {
     let end_ns = clock::now_ns() + length.as_nanos() as u64;
-    drive.begin(end_ns);
+    client.begin(end_ns);
     let mut is_given_up = false;
-    while !drive.is_over() {
-        for _ in 0..TURNS_PER_LOOK {
-            drive.turn();
+    while !client.is_over() {
+        for _ in 0..POLLS_PER_CLOCK_READ {
+            client.poll_once();
             between();
-            if drive.is_over() {
+            if client.is_over() {
                 return;
             }
         }
-        if !is_given_up && clock::now_ns() > end_ns + PATIENCE_NS {
-            drive.give_up(Duration::from_nanos(PATIENCE_NS));
+        if !is_given_up && clock::now_ns() > end_ns + GIVE_UP_AFTER_NS {
+            client.give_up(Duration::from_nanos(GIVE_UP_AFTER_NS));
             is_given_up = true;
         }
     }

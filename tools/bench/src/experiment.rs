@@ -9,8 +9,8 @@ mod chart;
 mod incast;
 mod loss;
 mod overload;
+mod report;
 mod scale;
-mod shown;
 mod small_loss;
 mod veth;
 
@@ -18,7 +18,7 @@ use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 
-use self::shown::{Row, Shown};
+use self::report::{Report, Row};
 use crate::args::{CommonArgs, ExperimentArgs, ExperimentCommand};
 
 /// Runs the experiment and prints its figures.
@@ -85,7 +85,7 @@ fn show<R: Row>(
     });
     let rows = rows?;
     printed?;
-    let shown = Shown { rows: &rows, command };
+    let shown = Report { rows: &rows, command };
     shown.print(output)?;
     if let Some(path) = &common.plot {
         chart::draw(path, &R::chart(&rows))?;

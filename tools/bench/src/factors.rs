@@ -10,7 +10,7 @@ use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::Adjust;
 use super::measurement::{Measurement, Shape};
 use super::pairs::Pace;
-use super::stage::{Cores, Stage};
+use super::test_bed::{Cores, TestBed};
 use crate::args::BenchTransport;
 
 /// An optimisation that can be switched off.
@@ -163,14 +163,14 @@ impl Factors {
         factor: &Factor,
         watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
-        let stage = Stage::new(self.cores, self.pace.is_realtime)?;
+        let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
         let without = Shape { adjust: factor.switch_off, ..workload.shape() };
-        let mut without = workload.library(&stage, &without)?;
-        let mut with = workload.library(&stage, &workload.shape())?;
+        let mut without = workload.library(&test_bed, &without)?;
+        let mut with = workload.library(&test_bed, &workload.shape())?;
         let with: &mut dyn Side = with.as_mut();
         let beside = Some((with, Baseline::EverythingOn));
         let describe = |setting| self.describe(setting, factor);
-        workload.compare(&stage, (without.as_mut(), beside), describe, watch)
+        workload.compare(&test_bed, (without.as_mut(), beside), describe, watch)
     }
 
     fn small(&self) -> Measurement {

@@ -114,10 +114,10 @@ pub(crate) struct Figure {
     pub(super) line_ns: Option<f64>,
     /// Medians of the pairs with near CPUs alone, if both kinds occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) near: Option<Part>,
+    pub(super) near: Option<FigurePart>,
     /// Medians of the pairs with far CPUs alone, if both kinds occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) far: Option<Part>,
+    pub(super) far: Option<FigurePart>,
     /// Valid pairs of windows.
     pub(super) windows: usize,
     /// Pairs of windows during which the CPUs' distance changed.
@@ -142,7 +142,7 @@ pub(crate) struct Figure {
 
 /// Medians of a subset of the pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Part {
+pub(super) struct FigurePart {
     pub(super) windows: usize,
     pub(super) value: f64,
     pub(super) bare: Option<f64>,
@@ -177,21 +177,21 @@ impl Quantity {
     }
 
     fn ratio(self, pair: &Pair) -> Option<f64> {
-        let bare = self.of(pair.bare.as_ref()?);
-        (bare > 0.0).then(|| self.of(&pair.library) / bare)
+        let baseline = self.of(pair.baseline.as_ref()?);
+        (baseline > 0.0).then(|| self.of(&pair.library) / baseline)
     }
 
     fn difference_ns(self, pair: &Pair) -> Option<f64> {
-        let bare = pair.bare.as_ref().filter(|_| self == Self::Latency)?;
-        Some(pair.library.p50_ns() as f64 - bare.p50_ns() as f64)
+        let baseline = pair.baseline.as_ref().filter(|_| self == Self::Latency)?;
+        Some(pair.library.p50_ns() as f64 - baseline.p50_ns() as f64)
     }
 
-    fn part(self, pairs: &[&Pair]) -> Part {
-        let bare = pairs.iter().filter_map(|pair| pair.bare.as_ref());
-        Part {
+    fn part(self, pairs: &[&Pair]) -> FigurePart {
+        let baseline = pairs.iter().filter_map(|pair| pair.baseline.as_ref());
+        FigurePart {
             windows: pairs.len(),
             value: median(pairs.iter().map(|pair| self.of(&pair.library))).unwrap_or(0.0),
-            bare: median(bare.map(|window| self.of(window))),
+            bare: median(baseline.map(|window| self.of(window))),
             ratio: median(pairs.iter().filter_map(|pair| self.ratio(pair))),
         }
     }
@@ -209,7 +209,7 @@ impl Figure {
         let all = quantity.part(&kept);
         let ratios = || kept.iter().filter_map(|pair| quantity.ratio(pair));
         let is_call_time = quantity == Quantity::Rate && setting.cores == Some(1);
-        let (library, bare) = (Sum::of_library(&pairs), Sum::of_bare(&pairs));
+        let (library, baseline) = (Sum::of_library(&pairs), Sum::of_baseline(&pairs));
         Self {
             value: all.value,
             unit: quantity.unit(),
@@ -232,12 +232,12 @@ impl Figure {
             mismatched: library.mismatched,
             retransmissions: library.retransmissions,
             drops: library.drops,
-            bare_checked: bare.checked,
-            bare_mismatched: bare.mismatched,
-            bare_lost: bare.lost,
-            elapsed_ns: library.elapsed_ns + bare.elapsed_ns,
+            bare_checked: baseline.checked,
+            bare_mismatched: baseline.mismatched,
+            bare_lost: baseline.lost,
+            elapsed_ns: library.elapsed_ns + baseline.elapsed_ns,
             latency: library.latency,
-            bare_latency: bare.latency,
+            bare_latency: baseline.latency,
             failures: failures(pairs),
             setting,
             target: None,
@@ -245,7 +245,7 @@ impl Figure {
     }
 
     /// Returns true if every call of either side was answered correctly.
-    pub(crate) fn is_flawless(&self) -> bool {
+    pub(crate) fn is_valid(&self) -> bool {
         self.mismatched == 0 && self.bare_mismatched == 0 && self.failures.is_empty()
     }
 

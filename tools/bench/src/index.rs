@@ -6,14 +6,14 @@
 //!
 //! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch
 //! and worker. On two CPUs the clients and a dispatch endpoint take turns on one, and the workers have
-//! the other ([`together`]): while the dispatch endpoint runs a scan, the clients could not get an
+//! the other ([`one_thread`]): while the dispatch endpoint runs a scan, the clients could not get an
 //! answer anyway. With the workers on the clients' CPU instead, workers would take from the clients the
 //! time saved in the dispatch thread.
 
 mod keys;
 mod load;
+mod one_thread;
 mod report;
-mod together;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -24,16 +24,16 @@ use petrel::endpoint::EndpointId;
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel::{Endpoint, Nexus};
 use petrel_command::Outcome;
-use petrel_command::cores::{self, Seat, Seated};
+use petrel_command::cores::{self, CpuPlacement, PlacementGuard};
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
 use petrel_command::output::latency::Latencies;
 use serde::Deserialize;
 
 use self::keys::Keys;
-use self::load::{Demand, Load, What};
+use self::load::{CallKind, Load, OfferedLoad};
+use self::one_thread::OneThread;
 use self::report::Report;
-use self::together::Together;
 use crate::args::{BenchTransport, IndexBenchArgs};
 use crate::process::{Process, parse};
 
@@ -54,13 +54,13 @@ enum Kind {
     /// Lookups alone.
     Lookups,
     /// One echo at a time.
-    EchoAlone,
+    EchoSingle,
     /// One lookup at a time.
-    LookupAlone,
+    LookupSingle,
     /// An echo, with clients and dispatch endpoint on one CPU.
-    EchoTogether,
+    EchoOneThread,
     /// Lookups alone, with clients and dispatch endpoint on one CPU.
-    LookupsTogether,
+    LookupsOneThread,
     /// Lookups with some scans, which workers run.
     ScansInWorkers,
     /// Lookups with some scans, which the dispatch endpoint runs.
@@ -72,10 +72,10 @@ enum Kind {
 const KINDS: [Kind; 8] = [
     Kind::Echo,
     Kind::Lookups,
-    Kind::EchoTogether,
-    Kind::LookupsTogether,
-    Kind::EchoAlone,
-    Kind::LookupAlone,
+    Kind::EchoOneThread,
+    Kind::LookupsOneThread,
+    Kind::EchoSingle,
+    Kind::LookupSingle,
     Kind::ScansInWorkers,
     Kind::ScansInDispatch,
 ];
@@ -94,7 +94,7 @@ struct Series {
 }
 
 /// A server process, and its clients.
-struct Apart {
+struct ServerProcess {
     _process: Process,
     clients: Clients,
 }
@@ -125,8 +125,8 @@ pub fn run(args: &IndexBenchArgs, output: Output) -> Result<Outcome, Failure> {
     if let Some(path) = &args.plot {
         report::draw(&reports, path)?;
     }
-    let is_flawless = reports.iter().all(|report| report.wrong == 0);
-    Ok(if is_flawless { Outcome::Success } else { Outcome::Failure })
+    let is_valid = reports.iter().all(|report| report.wrong == 0);
+    Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
 fn measure(
@@ -136,21 +136,21 @@ fn measure(
     output: Output,
 ) -> Result<Report, Failure> {
     let cpus = cores::pair();
-    let mut echo = Apart::start(args, transport, cpus, keys, false)?;
-    let mut index = Apart::start(args, transport, cpus, keys, !args.no_fetch_ahead)?;
+    let mut echo = ServerProcess::start(args, transport, cpus, keys, false)?;
+    let mut index = ServerProcess::start(args, transport, cpus, keys, !args.no_fetch_ahead)?;
     index.clients.fill(args)?;
-    let mut together = Together::start(args, transport, cpus, keys)?;
+    let mut one_thread = OneThread::start(args, transport, cpus, keys)?;
     let mut progress = output.progress(u64::from(args.rounds), transport.name());
     let mut all = KINDS.map(|_| Series::default());
     for round in 0..args.rounds + WARM_UP_ROUNDS {
         for (kind, series) in KINDS.into_iter().zip(&mut all) {
             thread::sleep(PAUSE);
-            let _seated = seat(cpus)?;
-            let demand = kind.demand(args);
-            let outcome = match (kind.is_together(), demand.what) {
-                (true, _) => together.window(kind, demand)?,
-                (false, What::Echo) => echo.clients.call(demand, || ())?,
-                (false, _) => index.clients.call(demand, || ())?,
+            let _placement_guard = place_client(cpus)?;
+            let offered_load = kind.offered_load(args);
+            let outcome = match (kind.is_one_thread(), offered_load.kind) {
+                (true, _) => one_thread.window(kind, offered_load)?,
+                (false, CallKind::Echo) => echo.clients.call(offered_load, || ())?,
+                (false, _) => index.clients.call(offered_load, || ())?,
             };
             if round >= WARM_UP_ROUNDS {
                 series.add(outcome);
@@ -162,12 +162,12 @@ fn measure(
 }
 
 /// Puts this thread on the clients' CPU, with real-time priority if allowed.
-fn seat(cpus: Option<[usize; 2]>) -> Result<Seated, Failure> {
-    let seat = Seat { cpu: cpus.map(|[client, _]| client), is_realtime: true };
-    Ok(seat.take().or_else(|_| Seat { is_realtime: false, ..seat }.take())?)
+fn place_client(cpus: Option<[usize; 2]>) -> Result<PlacementGuard, Failure> {
+    let placement = CpuPlacement { cpu: cpus.map(|[client, _]| client), is_realtime: true };
+    Ok(placement.apply().or_else(|_| CpuPlacement { is_realtime: false, ..placement }.apply())?)
 }
 
-impl Apart {
+impl ServerProcess {
     fn start(
         args: &IndexBenchArgs,
         transport: BenchTransport,
@@ -178,9 +178,9 @@ impl Apart {
         let arguments = arguments(args, transport, cpus, prefetches);
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         // The process inherits this thread's scheduling.
-        let seated = Seat { cpu: None, is_realtime: true }.take();
+        let guard = CpuPlacement { cpu: None, is_realtime: true }.apply();
         let mut process = Process::start(&arguments)?;
-        drop(seated);
+        drop(guard);
         let Ready { address } = parse(&process.line()?)?;
         let mut endpoint = endpoint(transport, keys)?;
         let sessions = (0..args.clients).map(|_| endpoint.connect_wait_to(address, EndpointId(0)));
@@ -202,8 +202,9 @@ impl Clients {
     /// Puts all keys, by calls.
     fn fill(&mut self, args: &IndexBenchArgs) -> Result<(), Failure> {
         let in_flight = in_flight(args);
-        let demand = Demand { what: What::Fill, in_flight, is_timed: false, length: FILL_MAX };
-        let outcome = self.call(demand, || ())?;
+        let offered_load =
+            OfferedLoad { kind: CallKind::Fill, in_flight, is_timed: false, length: FILL_MAX };
+        let outcome = self.call(offered_load, || ())?;
         match outcome.lookups == u64::from(args.keys) && outcome.wrong == 0 {
             true => Ok(()),
             false => Err(Failure::because("not all keys could be put")),
@@ -211,8 +212,12 @@ impl Clients {
     }
 
     /// Makes calls for a window; `between` runs after every turn of the event loop.
-    fn call(&mut self, demand: Demand, between: impl FnMut()) -> Result<load::Outcome, Failure> {
-        let outcome = load::window(&mut self.endpoint, demand, between)?;
+    fn call(
+        &mut self,
+        offered_load: OfferedLoad,
+        between: impl FnMut(),
+    ) -> Result<load::Outcome, Failure> {
+        let outcome = load::window(&mut self.endpoint, offered_load, between)?;
         match &outcome.first_failure {
             Some(text) => Err(Failure::because(format!("a call failed: {text}"))),
             None => Ok(outcome),
@@ -225,31 +230,33 @@ impl Kind {
         match self {
             Self::Echo => "echo",
             Self::Lookups => "get",
-            Self::EchoAlone => "echo, one at a time",
-            Self::LookupAlone => "get, one at a time",
-            Self::EchoTogether => "echo, one CPU",
-            Self::LookupsTogether => "get, one CPU",
+            Self::EchoSingle => "echo, one at a time",
+            Self::LookupSingle => "get, one at a time",
+            Self::EchoOneThread => "echo, one CPU",
+            Self::LookupsOneThread => "get, one CPU",
             Self::ScansInWorkers => "get and scan, workers",
             Self::ScansInDispatch => "get and scan, dispatch",
         }
     }
 
-    fn is_together(self) -> bool {
-        use Kind::{EchoTogether, LookupsTogether, ScansInDispatch, ScansInWorkers};
-        matches!(self, EchoTogether | LookupsTogether | ScansInWorkers | ScansInDispatch)
+    fn is_one_thread(self) -> bool {
+        use Kind::{EchoOneThread, LookupsOneThread, ScansInDispatch, ScansInWorkers};
+        matches!(self, EchoOneThread | LookupsOneThread | ScansInWorkers | ScansInDispatch)
     }
 
-    fn demand(self, args: &IndexBenchArgs) -> Demand {
-        let what = match self {
-            Self::Echo | Self::EchoAlone | Self::EchoTogether => What::Echo,
-            Self::Lookups | Self::LookupAlone | Self::LookupsTogether => What::Lookups { scans: 0 },
-            Self::ScansInWorkers | Self::ScansInDispatch => What::Lookups { scans: args.scans },
+    fn offered_load(self, args: &IndexBenchArgs) -> OfferedLoad {
+        let kind = match self {
+            Self::Echo | Self::EchoSingle | Self::EchoOneThread => CallKind::Echo,
+            Self::Lookups | Self::LookupSingle | Self::LookupsOneThread => {
+                CallKind::Lookups { scans: 0 }
+            }
+            Self::ScansInWorkers | Self::ScansInDispatch => CallKind::Lookups { scans: args.scans },
         };
-        let is_alone = matches!(self, Self::EchoAlone | Self::LookupAlone);
+        let is_single = matches!(self, Self::EchoSingle | Self::LookupSingle);
         // Rates come from windows without timestamps.
-        let is_timed = is_alone || matches!(self, Self::ScansInWorkers | Self::ScansInDispatch);
-        let in_flight = if is_alone { 1 } else { in_flight(args) };
-        Demand { what, in_flight, is_timed, length: args.window }
+        let is_timed = is_single || matches!(self, Self::ScansInWorkers | Self::ScansInDispatch);
+        let in_flight = if is_single { 1 } else { in_flight(args) };
+        OfferedLoad { kind, in_flight, is_timed, length: args.window }
     }
 }
 

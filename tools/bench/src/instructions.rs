@@ -21,7 +21,7 @@ use self::callgrind::Side;
 use self::workload::Medium;
 use super::figure::{Figure, Quantity, Setting};
 use super::pairs::Pairs;
-use super::target::Goal;
+use super::target::Requirement;
 use crate::args::{BenchTransport, CountedArgs};
 
 pub(crate) use self::callgrind::obstacle;
@@ -83,10 +83,10 @@ impl Workload {
     }
 
     /// Returns the row's required value, if any.
-    pub(super) fn goal(&self) -> Option<Goal> {
+    pub(super) fn requirement(&self) -> Option<Requirement> {
         match self.name {
-            "shm-60" => Some(Goal::ValueAtMost(600.0)),
-            "shm-8MiB" | "udp-8MiB" => Some(Goal::ValueAtMost(500.0)),
+            "shm-60" => Some(Requirement::ValueAtMost(600.0)),
+            "shm-8MiB" | "udp-8MiB" => Some(Requirement::ValueAtMost(500.0)),
             _ => None,
         }
     }
@@ -145,7 +145,7 @@ mod tests {
         let figure = row.figure(parts);
         assert_eq!((figure.value, figure.unit), (601.0, "instructions"));
         assert_eq!((figure.bare, figure.ratio, figure.ns_per_call), (None, None, None));
-        let target = row.goal().unwrap().judge(&figure);
+        let target = row.requirement().unwrap().judge(&figure);
         assert_eq!((target.target.as_str(), target.reached), ("<= 600 instructions", "no"));
         let json = serde_json::to_value(&figure).unwrap();
         assert_eq!((&json["per"], &json["client"]), (&"rpc".into(), &300.0.into()));

@@ -26,7 +26,7 @@ use serde::Serialize;
 use self::clients::Clients;
 use self::cluster::Cluster;
 use self::load::Loader;
-use self::workload::{Kind, Tally};
+use self::workload::{Counts, Kind};
 use super::plot::{self, Bar};
 use crate::args::{BenchTransport, KvBenchArgs};
 
@@ -85,47 +85,51 @@ fn measure(
     let mut clients = Clients::connect(&mut endpoint, &cluster, most, args.keys)?;
     let mut rows = Vec::new();
     for count in &args.clients {
-        let mut tallies: BTreeMap<Kind, Tally> = BTreeMap::new();
+        let mut counts_by_kind: BTreeMap<Kind, Counts> = BTreeMap::new();
         let mut left = args.duration;
         while !left.is_zero() {
             let window = left.min(args.window);
             for kind in Kind::all(*count) {
-                let tally = if kind.is_raw() {
+                let counts = if kind.is_raw() {
                     loader.run(&mut endpoint, kind, *count, window)?
                 } else {
                     clients.run(&mut endpoint, kind, *count, window)?
                 };
-                tallies.entry(kind).or_default().add(&tally);
+                counts_by_kind.entry(kind).or_default().add(&counts);
             }
             left -= window;
         }
-        rows.extend(rows_of(transport, *count, &tallies));
+        rows.extend(rows_of(transport, *count, &counts_by_kind));
     }
     cluster.check_equal(&mut endpoint)?;
     Ok(rows)
 }
 
-fn rows_of(transport: BenchTransport, clients: usize, tallies: &BTreeMap<Kind, Tally>) -> Vec<Row> {
-    let summary = |tally: &Tally| tally.latencies.summary();
-    let raw_put = tallies.get(&Kind::RawPut).and_then(summary);
-    let row = |(kind, tally): (&Kind, &Tally)| {
-        let latency = summary(tally)?;
+fn rows_of(
+    transport: BenchTransport,
+    clients: usize,
+    counts_by_kind: &BTreeMap<Kind, Counts>,
+) -> Vec<Row> {
+    let summary = |counts: &Counts| counts.latencies.summary();
+    let raw_put = counts_by_kind.get(&Kind::RawPut).and_then(summary);
+    let row = |(kind, counts): (&Kind, &Counts)| {
+        let latency = summary(counts)?;
         let over = |raw: &LatencySummary| latency.p50_ns as f64 / raw.p50_ns.max(1) as f64;
         Some(Row {
             bench: "kv",
             what: kind.name(),
             transport: transport.name(),
             clients,
-            per_second: tally.per_second(),
+            per_second: counts.per_second(),
             p50_ns: latency.p50_ns,
             p99_ns: latency.p99_ns,
             p50_over_raw_put: raw_put.as_ref().map(over),
             rate_over_etcd: None,
             etcd_p50_over: None,
-            wrong: tally.wrong,
+            wrong: counts.wrong,
         })
     };
-    tallies.iter().filter_map(row).collect()
+    counts_by_kind.iter().filter_map(row).collect()
 }
 
 /// Appends etcd's rows, and writes the ratios into the other rows.

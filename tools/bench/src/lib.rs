@@ -1,9 +1,9 @@
-//! The benchmarks and simulated experiments of the command: `petrel bench` has the library beside the bare medium, in alternating
+//! The benchmarks and simulated experiments of the command: `petrel bench` has the library beside the baseline, in alternating
 //! windows; `index` is `petrel index bench`, `demo` is `petrel demo`, and `experiment` is `petrel sim experiment`.
 //!
 //! | module | concern |
 //! | --- | --- |
-//! | `measurement` | latency, rate and bandwidth: the ends and the bare medium of each |
+//! | `measurement` | latency, rate and bandwidth: the ends and the baseline of each |
 //! | `sessions`, `memory` | many sessions: their calls, their memory |
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
@@ -15,10 +15,10 @@
 //! | `attacks` | the cost of hostile peers for honest clients of the same server |
 //! | `all`, `target` | the figures that Petrel must reach |
 //! | `process` | this command as another process |
-//! | `stage`, `far` | threads and CPUs, and the ends in their places |
+//! | `test_bed`, `server_thread` | threads, CPUs and addresses, and the creation of the ends |
 //! | `ends` | the traits of the ends; a window of calls |
 //! | `library`, `load` | the library's ends; the calls and the check of their replies |
-//! | `bare` | the bare media |
+//! | `baseline` | the baselines |
 //! | `pairs`, `probe` | alternating windows; the selection of valid windows |
 //! | `window`, `statistics`, `figure` | the counts, and the figures computed from them |
 //! | `table`, `plot` | figures for human readers |
@@ -29,13 +29,12 @@
 mod all;
 pub mod args;
 mod attacks;
-mod bare;
+mod baseline;
 mod congestion;
 pub mod demo;
 mod ends;
 pub mod experiment;
 mod factors;
-mod far;
 mod figure;
 pub mod index;
 mod instructions;
@@ -50,11 +49,12 @@ mod pairs;
 mod plot;
 mod probe;
 mod process;
+mod server_thread;
 mod sessions;
-mod stage;
 mod statistics;
 mod table;
 mod target;
+mod test_bed;
 mod threads;
 mod veth;
 mod window;
@@ -83,8 +83,8 @@ pub(crate) use self::instructions::Workload as CountedWorkload;
 pub(crate) use self::lossy::{LossFigure, LossPlan, LossyCalls, run_lossy};
 pub(crate) use self::measurement::Measurement;
 pub(crate) use self::pairs::Pace;
-pub(crate) use self::stage::Cores;
 pub(crate) use self::table::{footer, table};
+pub(crate) use self::test_bed::Cores;
 
 /// Runs the benchmark and prints its figures.
 /// Runs `petrel bench`.
@@ -145,7 +145,7 @@ impl Workload {
         let measurement = |transport| Measurement {
             quantity,
             transport,
-            cores: Cores::wanted(ends.cores),
+            cores: Cores::requested(ends.cores),
             size: self.size,
             in_flight: self.in_flight,
             batch: self.batch.min(self.in_flight),
@@ -191,7 +191,7 @@ fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure>
     for transport in &args.transport {
         let sessions = Sessions {
             transport: *transport,
-            cores: Cores::wanted(args.cores),
+            cores: Cores::requested(args.cores),
             size: args.size,
             in_flight: args.in_flight,
             batch: args.batch.min(args.in_flight),
@@ -211,7 +211,7 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
     for transport in &args.transport {
         report.factors(&Factors {
             transport: *transport,
-            cores: Cores::wanted(args.cores),
+            cores: Cores::requested(args.cores),
             size: args.size,
             in_flight: args.in_flight,
             batch: args.batch.min(args.in_flight),
@@ -224,7 +224,7 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
 fn run_congestion(args: &CongestionArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     report.congestion(&Congestion {
-        cores: Cores::wanted(args.cores),
+        cores: Cores::requested(args.cores),
         busy: args.busy,
         pace: args.windows.pace(),
     })?;
@@ -273,7 +273,7 @@ pub(crate) fn run_all(
 
 /// Returns a failure if a call of any measurement failed or was answered wrongly.
 pub(crate) fn outcome(figures: &[Figure]) -> Outcome {
-    match figures.iter().all(Figure::is_flawless) {
+    match figures.iter().all(Figure::is_valid) {
         true => Outcome::Success,
         false => Outcome::Failure,
     }
@@ -318,7 +318,7 @@ impl Report {
     ) -> Result<(), Failure> {
         let title =
             format!("{} over {}", measurement.quantity.name(), measurement.transport.name());
-        let figure = measurement.run(bar(self.output, &title))?;
+        let figure = measurement.run(progress_bar(self.output, &title))?;
         self.add(judge(figure)?)
     }
 
@@ -328,7 +328,7 @@ impl Report {
         judge: impl Fn(Figure) -> Judged,
     ) -> Result<(), Failure> {
         let bench = measurement.quantity.name();
-        match veth::run(measurement, bar(self.output, "between network namespaces"))? {
+        match veth::run(measurement, progress_bar(self.output, "between network namespaces"))? {
             veth::Outcome::Measured(figure) => self.add(judge(*figure)?),
             veth::Outcome::Skipped(reason) => {
                 let command = veth::command(measurement);
@@ -350,7 +350,7 @@ impl Report {
         judge: impl Fn(Figure) -> Judged,
     ) -> Result<(), Failure> {
         let title = format!("sessions over {}", sessions.transport.name());
-        let watch = bar(self.output, &title);
+        let watch = progress_bar(self.output, &title);
         sessions.run(watch, |figure| self.add(judge(figure)?))
     }
 
@@ -394,11 +394,11 @@ impl Report {
 
     fn factors(&mut self, factors: &Factors) -> Result<(), Failure> {
         let title = format!("factors over {}", factors.transport.name());
-        factors.run(bar(self.output, &title), |figure| self.add(figure))
+        factors.run(progress_bar(self.output, &title), |figure| self.add(figure))
     }
 
     fn congestion(&mut self, congestion: &Congestion) -> Result<(), Failure> {
-        congestion.run(bar(self.output, "congestion controls"), |figure| self.add(figure))
+        congestion.run(progress_bar(self.output, "congestion controls"), |figure| self.add(figure))
     }
 
     /// Prints the table, the footer, and the plot.
@@ -420,7 +420,7 @@ impl Report {
 }
 
 /// A progress bar over pairs of windows; hidden until the first pair is done.
-fn bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
+fn progress_bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
     let title = format!("{title} (windows)");
     let mut progress: Option<Progress> = None;
     move |done, total| {

@@ -11,7 +11,7 @@ use petrel_command::client::data_address;
 use petrel_command::failure::Failure;
 use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 
-use super::ends::{Drive, Serve};
+use super::ends::{ClientEnd, ServerEnd};
 use super::load::Load;
 use super::window::{Traffic, Window};
 use crate::args::BenchTransport;
@@ -104,9 +104,9 @@ impl Answerer {
     }
 }
 
-impl Serve for Answerer {
+impl ServerEnd for Answerer {
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         self.endpoint.run_once();
     }
 
@@ -176,13 +176,13 @@ fn silent(server: SocketAddr) -> Failure {
     Failure::new(Status::DeadlineExceeded, text)
 }
 
-impl Drive for Caller<Load> {
+impl ClientEnd for Caller<Load> {
     fn begin(&mut self, end_ns: u64) {
         self.endpoint.with(|load, cx| load.begin(cx, end_ns));
     }
 
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         self.endpoint.run_once();
     }
 
@@ -191,8 +191,8 @@ impl Drive for Caller<Load> {
         self.endpoint.state().is_over()
     }
 
-    fn give_up(&mut self, patience: Duration) {
-        self.endpoint.state_mut().give_up(patience);
+    fn give_up(&mut self, timeout: Duration) {
+        self.endpoint.state_mut().give_up(timeout);
         self.sessions.iter().for_each(|session| self.endpoint.close(*session));
     }
 

@@ -1,7 +1,7 @@
 //! The library's load: a closed loop of calls in batches, with the least overhead that a check of every
 //! reply allows.
 //!
-//! Every call in flight has a place with its two buffers. Places form batches; the calls of a batch
+//! Every call in flight has a slot with its two buffers. Slots form batches; the calls of a batch
 //! start together once all former calls of the batch have ended (eRPC §6.2). A request carries stamps,
 //! and its reply must repeat the stamps; the rest of the bytes never change. The load is the state of
 //! the calling endpoint, lent to continuations.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use petrel::endpoint::SessionId;
 use petrel::{Context, MsgBuf, Reply};
 use petrel_command::failure::Failure;
-use petrel_command::load::Tally;
+use petrel_command::load::Counts;
 use petrel_command::methods;
 use petrel_command::payload::{Pattern, stamps};
 use petrel_transport::clock;
@@ -37,7 +37,7 @@ pub(super) enum Exchange {
 /// The choice of a session for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// Every place has a fixed session.
+    /// Every slot has a fixed session.
     InTurn,
     /// A random session per call.
     Random,
@@ -68,7 +68,7 @@ pub(super) struct Load {
     limit: Rc<Cell<usize>>,
     /// The number of sessions used in this window.
     used: usize,
-    places: Vec<Place>,
+    slots: Vec<CallSlot>,
     batches: Vec<Batch>,
     random: u64,
     /// Number of the next call.
@@ -77,16 +77,16 @@ pub(super) struct Load {
     /// No call starts after this time.
     end_ns: u64,
     ended_ns: u64,
-    is_given_up: Option<Duration>,
+    given_up_after: Option<Duration>,
     answered: u64,
     mismatched: u64,
     started: u64,
     /// Failures, and the latencies if calls are timed.
-    tally: Tally,
+    counts: Counts,
 }
 
-/// The place of one call in flight.
-struct Place {
+/// The slot of one call in flight.
+struct CallSlot {
     session: SessionId,
     batch: u32,
     /// Stamp of the call in flight.
@@ -96,7 +96,7 @@ struct Place {
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 
-/// Adjacent places whose calls start together.
+/// Adjacent slots whose calls start together.
 struct Batch {
     first: u32,
     count: u32,
@@ -113,18 +113,18 @@ impl Load {
             limit,
             sessions: Vec::new(),
             active: 0,
-            places: Vec::new(),
+            slots: Vec::new(),
             batches: Vec::new(),
             random: SEED,
             next_call: 1,
             started_ns: 0,
             end_ns: 0,
             ended_ns: 0,
-            is_given_up: None,
+            given_up_after: None,
             answered: 0,
             mismatched: 0,
             started: 0,
-            tally: Tally::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -135,9 +135,9 @@ impl Load {
         sessions: &[SessionId],
     ) -> Result<(), Failure> {
         let Workload { in_flight, batch, .. } = self.workload;
-        let places = (0..in_flight).zip(sessions.iter().cycle());
-        self.places = places
-            .map(|(index, session)| Place::new(cx, *session, index / batch, &self.workload))
+        let slots = (0..in_flight).zip(sessions.iter().cycle());
+        self.slots = slots
+            .map(|(index, session)| CallSlot::new(cx, *session, index / batch, &self.workload))
             .collect::<Result<_, _>>()?;
         let count = |first: u16| u32::from(batch.min(in_flight - first));
         self.batches = (0..in_flight)
@@ -150,7 +150,7 @@ impl Load {
 
     /// Starts calls for a window.
     pub(super) fn begin(&mut self, cx: &mut Context<'_, Self>, end_ns: u64) {
-        self.tally = Tally::default();
+        self.counts = Counts::default();
         (self.answered, self.mismatched, self.started) = (0, 0, 0);
         self.batches.iter_mut().for_each(|batch| batch.left = 0);
         self.used = self.limit.get().min(self.sessions.len());
@@ -169,16 +169,16 @@ impl Load {
     }
 
     /// Marks calls that end from now on as too late.
-    pub(super) fn give_up(&mut self, patience: Duration) {
-        self.is_given_up = Some(patience);
+    pub(super) fn give_up(&mut self, timeout: Duration) {
+        self.given_up_after = Some(timeout);
         self.end_ns = 0;
     }
 
     #[inline]
     fn start_batch(&mut self, cx: &mut Context<'_, Self>, batch: usize, now_ns: u64) {
         let Batch { first, count, .. } = self.batches[batch];
-        for place in first..first + count {
-            if !self.start_call(cx, place as usize, now_ns) {
+        for slot in first..first + count {
+            if !self.start_call(cx, slot as usize, now_ns) {
                 return;
             }
             self.batches[batch].left += 1;
@@ -188,12 +188,12 @@ impl Load {
     #[inline]
     fn start_call(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) -> bool {
         let chosen = self.choose(index);
-        let place = &mut self.places[index];
-        let Some((mut request, response)) = place.buffers.take() else { return false };
-        place.stamp = self.next_call;
-        place.started_ns = now_ns;
+        let slot = &mut self.slots[index];
+        let Some((mut request, response)) = slot.buffers.take() else { return false };
+        slot.stamp = self.next_call;
+        slot.started_ns = now_ns;
         self.next_call += 1;
-        self.workload.exchange.stamp(&mut request, place.stamp);
+        self.workload.exchange.stamp(&mut request, slot.stamp);
         let method = self.workload.exchange.method();
         self.started += 1;
         match cx
@@ -203,9 +203,9 @@ impl Load {
         {
             Ok(()) => self.active += 1,
             Err(rejected) => {
-                self.tally.fail(&rejected.error);
+                self.counts.fail(&rejected.error);
                 self.end_ns = 0;
-                self.places[index].buffers = rejected.request.zip(rejected.response);
+                self.slots[index].buffers = rejected.request.zip(rejected.response);
                 return false;
             }
         }
@@ -213,9 +213,9 @@ impl Load {
     }
 
     #[inline]
-    fn choose(&mut self, place: usize) -> SessionId {
+    fn choose(&mut self, slot: usize) -> SessionId {
         match self.workload.choice {
-            Choice::InTurn => self.places[place].session,
+            Choice::InTurn => self.slots[slot].session,
             Choice::Random => {
                 self.random = next_random(self.random);
                 let count = self.used as u64;
@@ -228,26 +228,26 @@ impl Load {
     fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         self.active -= 1;
         let now_ns = self.now_ns(cx);
-        let place = &mut self.places[index];
+        let slot = &mut self.slots[index];
         if let Err(failure) = &reply.outcome {
-            match self.is_given_up {
-                Some(patience) => self.tally.give_up(failure.execution, patience),
-                None => self.tally.fail(failure),
+            match self.given_up_after {
+                Some(timeout) => self.counts.give_up(failure.execution, timeout),
+                None => self.counts.fail(failure),
             }
             // A single failure spoils the measurement, so no further call starts; calls in flight still
             // end.
             self.end_ns = 0;
         } else {
             let is_right =
-                self.workload.exchange.is_right(&reply.response, self.workload.size, place.stamp);
+                self.workload.exchange.is_right(&reply.response, self.workload.size, slot.stamp);
             self.answered += 1;
             self.mismatched += u64::from(!is_right);
             if self.workload.is_timed {
-                self.tally.latencies.record(now_ns.saturating_sub(place.started_ns));
+                self.counts.latencies.record(now_ns.saturating_sub(slot.started_ns));
             }
         }
-        place.buffers = Some((reply.request, reply.response));
-        let batch = place.batch as usize;
+        slot.buffers = Some((reply.request, reply.response));
+        let batch = slot.batch as usize;
         self.batches[batch].left -= 1;
         if self.batches[batch].left == 0 && now_ns < self.end_ns {
             self.start_batch(cx, batch, now_ns);
@@ -255,7 +255,7 @@ impl Load {
     }
 
     /// Returns the time. With one timed call in flight, every call needs a reading of the clock: the end
-    /// of a call is the start of the next, as in the bare medium's ping-pong. With many calls in flight,
+    /// of a call is the start of the next, as in the baseline's ping-pong. With many calls in flight,
     /// the event loop's reading at the start of its turn is precise enough and free.
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
@@ -266,7 +266,7 @@ impl Load {
     /// Ends the window, and returns its counts.
     pub(super) fn finish(&mut self) -> Window {
         self.ended_ns = clock::now_ns();
-        let Tally { failures, latencies, .. } = std::mem::take(&mut self.tally);
+        let Counts { failures, latencies, .. } = std::mem::take(&mut self.counts);
         Window {
             calls: self.started,
             checked: self.answered,
@@ -279,7 +279,7 @@ impl Load {
     }
 }
 
-impl Place {
+impl CallSlot {
     fn new(
         cx: &Context<'_, Load>,
         session: SessionId,
@@ -367,11 +367,11 @@ mod tests {
     #[test]
     fn next_random__reaches_all_of_many_sessions() {
         let mut state = SEED;
-        let mut seen = vec![false; 1_000];
+        let mut reached = vec![false; 1_000];
         for _ in 0..20_000 {
             state = next_random(state);
-            seen[(((state >> 32) * 1_000) >> 32) as usize] = true;
+            reached[(((state >> 32) * 1_000) >> 32) as usize] = true;
         }
-        assert!(seen.iter().all(|seen| *seen));
+        assert!(reached.iter().all(|reached| *reached));
     }
 }

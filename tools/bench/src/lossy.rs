@@ -21,9 +21,9 @@ use super::library::Adjust;
 use super::load::{Choice, Exchange};
 use super::measurement::{Measurement, Shape};
 use super::pairs::{Pace, Schedule, alternate};
-use super::stage::{Cores, Stage};
+use super::test_bed::{Cores, TestBed};
 use super::window::Window;
-use super::{bar, veth};
+use super::{progress_bar, veth};
 use crate::args::BenchTransport;
 
 pub(crate) use self::figure::LossFigure;
@@ -60,23 +60,23 @@ pub(crate) fn run_lossy(
     output: Output,
     on_figure: &mut (dyn FnMut(&LossFigure) + Send),
 ) -> Result<Vec<LossFigure>, Failure> {
-    veth::between(plan.pace.is_realtime, |stage| plan.run(&stage?, output, on_figure))
+    veth::between(plan.pace.is_realtime, |test_bed| plan.run(&test_bed?, output, on_figure))
 }
 
 impl LossPlan {
     fn run(
         &self,
-        stage: &Stage,
+        test_bed: &TestBed,
         output: Output,
         on_figure: &mut dyn FnMut(&LossFigure),
     ) -> Result<Vec<LossFigure>, Failure> {
         // If rules cannot be set, the measurement fails before anything else starts.
-        filter::set(stage, 0)?;
+        filter::set(test_bed, 0)?;
         let mut figures = Vec::new();
         for &recovery in &self.recoveries {
-            let side = RefCell::new(self.side(stage, recovery)?);
+            let side = RefCell::new(self.side(test_bed, recovery)?);
             for &loss_ppb in &self.losses_ppb {
-                let figure = self.measure(stage, &side, (recovery, loss_ppb), output)?;
+                let figure = self.measure(test_bed, &side, (recovery, loss_ppb), output)?;
                 on_figure(&figure);
                 figures.push(figure);
             }
@@ -85,9 +85,9 @@ impl LossPlan {
     }
 
     /// Creates the two ends, with sessions between them.
-    fn side(&self, stage: &Stage, recovery: Recovery) -> Result<Box<dyn Side>, Failure> {
+    fn side(&self, test_bed: &TestBed, recovery: Recovery) -> Result<Box<dyn Side>, Failure> {
         // Sessions are opened without loss.
-        filter::set(stage, 0)?;
+        filter::set(test_bed, 0)?;
         let measurement = self.measurement();
         // All other settings are defaults.
         let adjust: Adjust = match recovery {
@@ -101,26 +101,26 @@ impl LossPlan {
                 Shape { sessions: SMALL_CALLS.into(), choice: Choice::Random, ..shape }
             }
         };
-        measurement.library(stage, &shape)
+        measurement.library(test_bed, &shape)
     }
 
     fn measure(
         &self,
-        stage: &Stage,
+        test_bed: &TestBed,
         side: &RefCell<Box<dyn Side>>,
         (recovery, loss_ppb): (Recovery, u32),
         output: Output,
     ) -> Result<LossFigure, Failure> {
         let schedule = Schedule::new(self.pace);
-        let mut with = Lossy { stage, side, loss_ppb };
-        let mut without = Lossy { stage, side, loss_ppb: 0 };
+        let mut with = Lossy { test_bed, side, loss_ppb };
+        let mut without = Lossy { test_bed, side, loss_ppb: 0 };
         let loss = f64::from(loss_ppb) / f64::from(filter::WHOLE);
-        let mut watch = bar(output, &format!("{}, loss {loss:e}", figure::name(recovery)));
+        let mut watch = progress_bar(output, &format!("{}, loss {loss:e}", figure::name(recovery)));
         let pairs = alternate(schedule, &mut with, Some(&mut without), None, |done| {
             watch(done, schedule.pairs);
         })?;
         check(&pairs)?;
-        LossFigure::new(self, stage, (recovery, loss), pairs)
+        LossFigure::new(self, test_bed, (recovery, loss), pairs)
     }
 
     fn measurement(&self) -> Measurement {
@@ -143,16 +143,16 @@ impl LossPlan {
 
 /// The library with packet loss.
 struct Lossy<'a> {
-    stage: &'a Stage,
+    test_bed: &'a TestBed,
     side: &'a RefCell<Box<dyn Side>>,
     loss_ppb: u32,
 }
 
 impl Side for Lossy<'_> {
     fn window(&mut self, length: Duration) -> Result<Window, Failure> {
-        filter::set(self.stage, self.loss_ppb)?;
+        filter::set(self.test_bed, self.loss_ppb)?;
         let mut window = self.side.borrow_mut().window(length)?;
-        window.packets = filter::count(self.stage)?;
+        window.packets = filter::count(self.test_bed)?;
         Ok(window)
     }
 }

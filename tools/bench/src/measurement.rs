@@ -1,4 +1,4 @@
-//! Latency, rate and bandwidth: the library beside the bare medium.
+//! Latency, rate and bandwidth: the library beside the baseline.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use petrel_command::methods;
 use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS};
 use petrel_transport::udp::MTU_CAP_BYTES;
 
-use super::bare::echo::Grouping;
-use super::bare::{bulk, echo, mailbox, ping, ring, socket, stream};
-use super::ends::{Alone, Side};
+use super::baseline::echo::Grouping;
+use super::baseline::{bulk, echo, mailbox, ping, ring, socket, stream};
+use super::ends::{ClientOnly, Side};
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::{Adjust, Answerer, Caller, EndConfig};
 use super::load::{Choice, Exchange, Load, Workload};
 use super::pairs::{Pace, Schedule, alternate};
-use super::stage::{Cores, Stage};
+use super::test_bed::{Cores, TestBed};
 use crate::args::{BenchTransport, ServerAddress};
 
 /// IPv4 and UDP header.
@@ -67,7 +67,7 @@ impl Measurement {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
             None => self.on(
-                &Stage::new(self.cores, self.pace.is_realtime)?,
+                &TestBed::new(self.cores, self.pace.is_realtime)?,
                 Baseline::BareMedium,
                 |setting| setting,
                 watch,
@@ -78,34 +78,34 @@ impl Measurement {
     /// Measures with the two ends in this process, beside a baseline on the bare medium.
     pub(super) fn on(
         &self,
-        stage: &Stage,
+        test_bed: &TestBed,
         baseline: Baseline,
         describe: impl FnOnce(Setting) -> Setting,
         watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
-        let mut library = self.library(stage, &self.shape())?;
-        let mut bare = self.bare(stage, baseline)?;
-        let beside: &mut dyn Side = bare.as_mut();
-        self.compare(stage, (library.as_mut(), Some((beside, baseline))), describe, watch)
+        let mut library = self.library(test_bed, &self.shape())?;
+        let mut beside = self.baseline(test_bed, baseline)?;
+        let side: &mut dyn Side = beside.as_mut();
+        self.compare(test_bed, (library.as_mut(), Some((side, baseline))), describe, watch)
     }
 
     /// Measures the library beside another side.
     pub(super) fn compare(
         &self,
-        stage: &Stage,
+        test_bed: &TestBed,
         (library, beside): (&mut dyn Side, Option<(&mut dyn Side, Baseline)>),
         describe: impl FnOnce(Setting) -> Setting,
         mut watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
         let (beside, baseline) = beside.unzip();
-        let probe = stage.probe()?;
+        let probe = test_bed.probe()?;
         let schedule = self.schedule();
         let pairs = alternate(schedule, library, beside, probe.as_ref(), |done| {
             watch(done, schedule.pairs);
         })?;
         let setting = Setting {
-            cores: Some(stage.cores().count()),
-            cpus: stage.cpus(),
+            cores: Some(test_bed.cores().count()),
+            cpus: test_bed.cpus(),
             baseline,
             ..self.setting()
         };
@@ -122,7 +122,7 @@ impl Measurement {
         let mut last = Failure::because(format!("{server} has no address"));
         for address in server.resolve()? {
             let mut caller = match self.caller((address, endpoint), &self.shape(), &mut || ()) {
-                Ok(caller) => Alone(caller),
+                Ok(caller) => ClientOnly(caller),
                 Err(failure) => {
                     last = failure;
                     continue;
@@ -142,18 +142,22 @@ impl Measurement {
     }
 
     /// Creates the two ends of the library.
-    pub(super) fn library(&self, stage: &Stage, shape: &Shape) -> Result<Box<dyn Side>, Failure> {
-        let [_, far] = stage.addresses;
+    pub(super) fn library(
+        &self,
+        test_bed: &TestBed,
+        shape: &Shape,
+    ) -> Result<Box<dyn Side>, Failure> {
+        let [_, server_address] = test_bed.addresses;
         let Shape { adjust, register, .. } = *shape;
-        let config = EndConfig { adjust, ..EndConfig::new(self.transport, far) };
+        let config = EndConfig { adjust, ..EndConfig::new(self.transport, server_address) };
         let (sender, receiver) = mpsc::channel();
-        let serve = move || {
-            let answerer = Answerer::start((far, 0).into(), &config, register)?;
+        let make_server = move || {
+            let answerer = Answerer::start((server_address, 0).into(), &config, register)?;
             // The result is received in any case.
             let _ = sender.send(answerer.address());
             Ok(answerer)
         };
-        stage.set(serve, |meanwhile| {
+        test_bed.create_ends(make_server, |meanwhile| {
             let address = receiver.recv().map_err(Failure::because)?;
             self.caller((address, 0), shape, meanwhile)
         })
@@ -211,63 +215,67 @@ impl Measurement {
 
     /// Returns the slots per session with which no call waits, if the calls are spread over `sessions`.
     pub(super) fn slots(&self, sessions: u16) -> u16 {
-        let wanted = self.in_flight.div_ceil(sessions);
+        let needed = self.in_flight.div_ceil(sessions);
         // With 64 slots and more, the endpoint reserves one for health checks.
-        let kept = u16::from(wanted >= SLOTS_WITH_RESERVE_MIN);
-        (wanted + kept).clamp(CALLS_PER_SESSION, SLOTS_MAX).next_power_of_two()
+        let reserved = u16::from(needed >= SLOTS_WITH_RESERVE_MIN);
+        (needed + reserved).clamp(CALLS_PER_SESSION, SLOTS_MAX).next_power_of_two()
     }
 
-    /// Creates the two ends of the bare medium.
-    fn bare(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
+    /// Creates the two ends of the baseline.
+    fn baseline(&self, test_bed: &TestBed, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
         let Self { size, in_flight, .. } = *self;
         match (self.transport, self.quantity) {
             (BenchTransport::Shm, Quantity::Latency) => {
-                let (drive, serve) = mailbox::ends(size);
-                stage.set(move || Ok(serve), move |_| Ok(drive))
+                let (client, server) = mailbox::ends(size);
+                test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
             (BenchTransport::Shm, Quantity::Rate) => {
-                let (drive, serve) = ring::ends(size, in_flight);
-                stage.set(move || Ok(serve), move |_| Ok(drive))
+                let (client, server) = ring::ends(size, in_flight);
+                test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
             (BenchTransport::Shm, Quantity::Bandwidth) => {
-                let (drive, serve) = bulk::ends(size);
-                stage.set(move || Ok(serve), move |_| Ok(drive))
+                let (client, server) = bulk::ends(size);
+                test_bed.create_ends(move || Ok(server), move |_| Ok(client))
             }
-            (BenchTransport::Udp, _) => self.bare_udp(stage, baseline),
+            (BenchTransport::Udp, _) => self.baseline_udp(test_bed, baseline),
         }
     }
 
-    /// The far thread creates the far socket, possibly in another network namespace.
-    fn bare_udp(&self, stage: &Stage, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
-        let [near, far] = stage.addresses;
+    /// The server thread creates the server socket, possibly in another network namespace.
+    fn baseline_udp(
+        &self,
+        test_bed: &TestBed,
+        baseline: Baseline,
+    ) -> Result<Box<dyn Side>, Failure> {
+        let [client_address, server_address] = test_bed.addresses;
         let Self { quantity, size, in_flight, .. } = *self;
         let datagram_bytes = MTU_CAP_BYTES - UDP_HEADER_BYTES;
         let grouping = match baseline {
             Baseline::SingleDatagrams => Grouping::Singles,
             _ => Grouping::Runs,
         };
-        let near = socket::bind(near)?;
-        let client = near.local_addr()?;
+        let client_socket = socket::bind(client_address)?;
+        let client = client_socket.local_addr()?;
         let (sender, receiver) = mpsc::channel();
-        let bind_far = move || {
-            let socket = socket::bind(far)?;
+        let bind_server = move || {
+            let socket = socket::bind(server_address)?;
             // The result is received in any case.
             let _ = sender.send(socket.local_addr()?);
             Ok::<_, Failure>(socket)
         };
         let server = || receiver.recv().map_err(Failure::because);
         match quantity {
-            Quantity::Latency => stage.set(
-                move || ping::Pong::new(bind_far()?, client),
-                |_| ping::Ping::new(near, server()?, size),
+            Quantity::Latency => test_bed.create_ends(
+                move || ping::Pong::new(bind_server()?, client),
+                |_| ping::Ping::new(client_socket, server()?, size),
             ),
-            Quantity::Rate => stage.set(
-                move || echo::Echo::new(bind_far()?, client, size, grouping),
-                |_| echo::Caller::new(near, server()?, size, in_flight, grouping),
+            Quantity::Rate => test_bed.create_ends(
+                move || echo::Echo::new(bind_server()?, client, size, grouping),
+                |_| echo::Caller::new(client_socket, server()?, size, in_flight, grouping),
             ),
-            Quantity::Bandwidth => stage.set(
-                move || stream::Receiver::new(bind_far()?, client, size, datagram_bytes),
-                |_| stream::Sender::new(near, server()?, size, datagram_bytes),
+            Quantity::Bandwidth => test_bed.create_ends(
+                move || stream::Receiver::new(bind_server()?, client, size, datagram_bytes),
+                |_| stream::Sender::new(client_socket, server()?, size, datagram_bytes),
             ),
         }
     }

@@ -17,7 +17,7 @@ use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel_sim::experiment::overload::Policy;
 use serde::{Deserialize, Serialize};
 
-use self::client::{Arrivals, Demand, Outcomes};
+use self::client::{Arrivals, OfferedLoad, Outcomes};
 pub(super) use self::server::run as run_server;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
@@ -102,8 +102,8 @@ pub(super) fn run(args: &BenchOverloadArgs, output: Output) -> Result<Outcome, F
         }
     }
     show(&figures, args, output)?;
-    let is_flawless = figures.iter().all(|figure| figure.wrong == 0);
-    Ok(if is_flawless { Outcome::Success } else { Outcome::Failure })
+    let is_valid = figures.iter().all(|figure| figure.wrong == 0);
+    Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
 fn check(args: &BenchOverloadArgs) -> Result<(), Failure> {
@@ -162,10 +162,11 @@ impl Pair {
     /// load of the machine only reduces the figure.
     fn capacity_per_s(&mut self, args: &BenchOverloadArgs) -> Result<f64, Failure> {
         let calls = args.work.workers.saturating_mul(CALLS_PER_WORKER);
-        let demand = Demand { has_deadlines: false, ..demand(args, Arrivals::Closed { calls }) };
+        let offered_load =
+            OfferedLoad { has_deadlines: false, ..offered_load(args, Arrivals::Closed { calls }) };
         let mut most = 0;
         for _ in 0..CAPACITY_ATTEMPTS {
-            let (outcomes, _) = self.measure(demand)?;
+            let (outcomes, _) = self.measure(offered_load)?;
             most = most.max(outcomes.good + outcomes.late);
             if outcomes.wrong > 0 {
                 return Err(Failure::because("what the server can do was not seen: wrong answers"));
@@ -187,13 +188,13 @@ impl Pair {
         let loads = args.load.iter().map(|&percent| f64::from(percent) / 100.0);
         let figures = loads.map(|load| {
             let gap_mean_ns = 1e9 / (capacity_per_s * load);
-            let demand = Demand {
+            let offered_load = OfferedLoad {
                 has_deadlines: policy.has_deadlines(),
                 has_back_pressure: back_pressure,
-                ..demand(args, Arrivals::Poisson { gap_mean_ns })
+                ..offered_load(args, Arrivals::Poisson { gap_mean_ns })
             };
-            let (outcomes, done) = self.measure(demand)?;
-            Ok(figure(args, policy, demand, (load, capacity_per_s), &outcomes, done))
+            let (outcomes, done) = self.measure(offered_load)?;
+            Ok(figure(args, policy, offered_load, (load, capacity_per_s), &outcomes, done))
         });
         let mut figures = figures.collect::<Result<Vec<_>, Failure>>()?;
         let best =
@@ -202,9 +203,10 @@ impl Pair {
         Ok(figures)
     }
 
-    fn measure(&mut self, demand: Demand) -> Result<(Outcomes, Done), Failure> {
+    fn measure(&mut self, offered_load: OfferedLoad) -> Result<(Outcomes, Done), Failure> {
         self.take()?;
-        let outcomes = client::run(&mut self.caller.endpoint, &self.caller.sessions, demand, 1)?;
+        let outcomes =
+            client::run(&mut self.caller.endpoint, &self.caller.sessions, offered_load, 1)?;
         if !outcomes.is_balanced() {
             return Err(Failure::because("an internal error: calls were lost count of"));
         }
@@ -215,13 +217,14 @@ impl Pair {
     fn take(&mut self) -> Result<Done, Failure> {
         let side = self.side;
         let bytes = self.endpoint().call(side, wire::TAKE, &[]).wait()?;
-        Done::from_bytes(&bytes).ok_or_else(|| Failure::because("the server's account is wrong"))
+        Done::from_bytes(&bytes)
+            .ok_or_else(|| Failure::because("the server's counts are malformed"))
     }
 }
 
-fn demand(args: &BenchOverloadArgs, arrivals: Arrivals) -> Demand {
+fn offered_load(args: &BenchOverloadArgs, arrivals: Arrivals) -> OfferedLoad {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    Demand {
+    OfferedLoad {
         arrivals,
         warm_up_ns: ns(args.duration / WARM_UP_SHARE),
         measured_ns: ns(args.duration),
@@ -234,7 +237,7 @@ fn demand(args: &BenchOverloadArgs, arrivals: Arrivals) -> Demand {
 fn figure(
     args: &BenchOverloadArgs,
     policy: Policy,
-    demand: Demand,
+    offered_load: OfferedLoad,
     (load, capacity_per_s): (f64, f64),
     outcomes: &Outcomes,
     done: Done,
@@ -245,7 +248,7 @@ fn figure(
         bench: "overload",
         transport: args.transport.name(),
         policy: policy.name(),
-        back_pressure: demand.has_back_pressure,
+        back_pressure: offered_load.has_back_pressure,
         workers: args.work.workers,
         capacity_per_s,
         load,

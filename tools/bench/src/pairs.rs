@@ -11,7 +11,7 @@ use petrel_command::failure::Failure;
 use petrel_command::units::exact_duration;
 
 use super::ends::Side;
-use super::probe::{Distance, Look, Probe};
+use super::probe::{Distance, Probe, ProbeResult};
 use super::window::Window;
 
 /// Longest warm-up of a side: caches, tables and clocks have settled by then.
@@ -20,7 +20,7 @@ const WARM_UP_MAX: Duration = Duration::from_millis(200);
 /// Fewest pairs from which a median is taken.
 const PAIRS_MIN: u32 = 3;
 
-/// If pairs are dropped, more are made, up to this multiple of the wanted number.
+/// If pairs are dropped, more are made, up to this multiple of the requested number.
 const EXTENSION_MAX: u32 = 2;
 
 /// The length and number of windows.
@@ -28,7 +28,7 @@ const EXTENSION_MAX: u32 = 2;
 pub(super) struct Schedule {
     /// Length of every window.
     pub(super) window: Duration,
-    /// Wanted pairs of windows.
+    /// Requested pairs of windows.
     pub(super) pairs: u32,
     /// Pause after every pair, for other threads.
     pub(super) rest: Duration,
@@ -71,7 +71,7 @@ impl Schedule {
 /// The windows of one pair. Without a baseline there is no second window.
 pub(super) struct Pair {
     pub(super) library: Window,
-    pub(super) bare: Option<Window>,
+    pub(super) baseline: Option<Window>,
     /// Distance of the CPUs; `None` if the ends share a CPU or without a probe.
     pub(super) distance: Option<Distance>,
     /// Time of a cache line's round trip between the CPUs.
@@ -89,36 +89,38 @@ pub(super) struct Pairs {
 pub(super) fn alternate(
     schedule: Schedule,
     library: &mut dyn Side,
-    mut bare: Option<&mut (dyn Side + '_)>,
+    mut baseline: Option<&mut (dyn Side + '_)>,
     probe: Option<&Probe>,
     mut watch: impl FnMut(u32),
 ) -> Result<Pairs, Failure> {
     let warm_up = schedule.window.min(WARM_UP_MAX);
     let first = library.window(warm_up)?;
-    if let Some(bare) = &mut bare {
-        bare.window(warm_up)?;
+    if let Some(baseline) = &mut baseline {
+        baseline.window(warm_up)?;
     }
     let mut pairs = Pairs::default();
-    if !is_flawless(&first) {
+    if !is_valid(&first) {
         // The failure is known already; more windows would only repeat it.
-        pairs.kept.push(Pair { library: first, bare: None, distance: None, line_ns: None });
+        pairs.kept.push(Pair { library: first, baseline: None, distance: None, line_ns: None });
         return Ok(pairs);
     }
-    let look = || probe.map(Probe::look).transpose();
-    let mut before = look()?;
+    let probe = || probe.map(Probe::run).transpose();
+    let mut before = probe()?;
     for done in 1..=schedule.pairs.saturating_mul(EXTENSION_MAX) {
         let library = library.window(schedule.window)?;
-        let between = look()?;
-        let bare = bare.as_mut().map(|bare| bare.window(schedule.window)).transpose()?;
-        let after = look()?;
-        let is_flawed = !is_flawless(&library);
-        let looks = [before, between, after].map(|look| look.map(|look| look.distance));
-        let (distance, line_ns) = (looks[1], between.and_then(|look: Look| look.round_trip_ns));
-        pairs.add(Pair { library, bare, distance, line_ns }, is_steady(looks));
+        let between = probe()?;
+        let baseline =
+            baseline.as_mut().map(|baseline| baseline.window(schedule.window)).transpose()?;
+        let after = probe()?;
+        let has_defects = !is_valid(&library);
+        let probes = [before, between, after].map(|probe| probe.map(|result| result.distance));
+        let (distance, line_ns) =
+            (probes[1], between.and_then(|result: ProbeResult| result.round_trip_ns));
+        pairs.add(Pair { library, baseline, distance, line_ns }, is_steady(probes));
         before = after;
         watch(done.min(schedule.pairs));
         thread::sleep(schedule.rest);
-        if is_flawed || pairs.kept.len() as u32 >= schedule.pairs {
+        if has_defects || pairs.kept.len() as u32 >= schedule.pairs {
             break;
         }
     }
@@ -126,13 +128,13 @@ pub(super) fn alternate(
     Ok(pairs)
 }
 
-fn is_flawless(window: &Window) -> bool {
+fn is_valid(window: &Window) -> bool {
     window.mismatched == 0 && window.failures.is_empty()
 }
 
 /// Returns true if all three probes found the same, known distance.
-fn is_steady(looks: [Option<Distance>; 3]) -> bool {
-    looks.iter().all(|look| *look == looks[0] && *look != Some(Distance::Unknown))
+fn is_steady(probes: [Option<Distance>; 3]) -> bool {
+    probes.iter().all(|probe| *probe == probes[0] && *probe != Some(Distance::Unknown))
 }
 
 impl Pairs {
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn is_steady__only_where_all_looks_agree() {
+    fn is_steady__only_where_all_probes_agree() {
         for steady in [[NEAR; 3], [FAR; 3], [None; 3]] {
             assert!(is_steady(steady));
         }
@@ -190,7 +192,7 @@ mod tests {
     #[test]
     fn fall_back__keeps_what_there_is_when_nothing_was_steady() {
         let pair =
-            || Pair { library: Window::new(None), bare: None, distance: NEAR, line_ns: None };
+            || Pair { library: Window::new(None), baseline: None, distance: NEAR, line_ns: None };
         let mut pairs = Pairs::default();
         pairs.add(pair(), false);
         pairs.fall_back();
@@ -218,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn alternate__makes_as_many_pairs_as_wanted() {
-        let (mut library, mut bare) =
+    fn alternate__makes_the_requested_number_of_pairs() {
+        let (mut library, mut baseline) =
             (Script { windows: 0, wrong: 0 }, Script { windows: 0, wrong: 0 });
         let pairs =
-            alternate(schedule(60, 5), &mut library, Some(&mut bare), None, |_| ()).unwrap();
+            alternate(schedule(60, 5), &mut library, Some(&mut baseline), None, |_| ()).unwrap();
         assert_eq!((pairs.kept.len(), pairs.dropped.len()), (6, 0));
-        assert_eq!((library.windows, bare.windows), (7, 7), "and a warm-up each");
+        assert_eq!((library.windows, baseline.windows), (7, 7), "and a warm-up each");
     }
 
     #[test]

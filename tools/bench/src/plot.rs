@@ -30,7 +30,7 @@ const PLAIN: RGBColor = RGBColor(0x3b, 0x6e, 0xa5);
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
 /// One bar.
 pub(crate) struct Bar {
@@ -142,14 +142,14 @@ fn ticks(most: f64) -> impl Iterator<Item = f64> {
     (0..=(most / step + 1e-9) as u32).map(move |count| f64::from(count) * step)
 }
 
-fn draw_tick(area: &Area<'_>, height: i32, x: impl Fn(f64) -> i32, ratio: f64) -> Drawn {
+fn draw_tick(area: &Area<'_>, height: i32, x: impl Fn(f64) -> i32, ratio: f64) -> DrawResult {
     let (x, bottom) = (x(ratio), height - BOTTOM);
     area.draw(&PathElement::new([(x, TOP), (x, bottom)], GRID.stroke_width(1)))?;
     write(area, &format!("{ratio:.2}"), (x, bottom + 12), 12, HPos::Center)
 }
 
 /// Draws a bar whose vertical centre is `y`.
-fn draw_bar(area: &Area<'_>, y: i32, x: impl Fn(f64) -> i32, bar: &Bar) -> Drawn {
+fn draw_bar(area: &Area<'_>, y: i32, x: impl Fn(f64) -> i32, bar: &Bar) -> DrawResult {
     let corners = [(x(0.0), y - 9), (x(bar.length), y + 9)];
     area.draw(&Rectangle::new(corners, bar.colour.filled()))?;
     if let Some((q1, q3)) = bar.quartiles {
@@ -158,7 +158,7 @@ fn draw_bar(area: &Area<'_>, y: i32, x: impl Fn(f64) -> i32, bar: &Bar) -> Drawn
     write(area, &bar.label, (LEFT - 8, y), 13, HPos::Right)
 }
 
-fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, side: HPos) -> Drawn {
+fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, side: HPos) -> DrawResult {
     let style = ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center));
     Ok(area.draw(&Text::new(text.to_owned(), at, style))?)
 }
@@ -166,14 +166,14 @@ fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, side: HPos) -> 
 #[cfg(test)]
 mod tests {
     use super::super::figure::tests::figure;
-    use super::super::target::Goal;
+    use super::super::target::Requirement;
     use super::*;
 
     #[test]
     fn render__has_a_bar_for_each_figure() {
         let (mut missed, mut reached) = (figure(), figure());
-        missed.target = Some(Goal::RatioAtLeast(0.6).judge(&missed));
-        reached.target = Some(Goal::RatioAtLeast(0.1).judge(&reached));
+        missed.target = Some(Requirement::RatioAtLeast(0.6).judge(&missed));
+        reached.target = Some(Requirement::RatioAtLeast(0.1).judge(&reached));
         let figures = [missed, reached, figure()];
         let shares: Vec<Bar> = figures.iter().filter_map(Bar::share).collect();
         assert_eq!(shares.iter().map(|bar| bar.length).collect::<Vec<_>>(), [0.5, SHARE_MAX]);

@@ -2,20 +2,20 @@
 //!
 //! On a virtual machine two CPUs may be neighbours on a core complex for some time and far apart later,
 //! for seconds or minutes. Data between the CPUs then takes five times as long, in the library and in
-//! the bare medium alike. If the distance changes during a window, the comparison is invalid.
+//! the baseline alike. If the distance changes during a window, the comparison is invalid.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use petrel_command::cores::Seat;
+use petrel_command::cores::CpuPlacement;
 use petrel_command::failure::Failure;
 use petrel_transport::clock;
 use serde::Serialize;
 
-use super::ends::Serve;
-use super::far::{Far, Place};
+use super::ends::ServerEnd;
+use super::server_thread::{EndIndex, ServerThread};
 
 /// Duration of one probe.
 const PROBE_NS: u64 = 5_000_000;
@@ -27,7 +27,7 @@ const ROUNDS_PER_READING: u64 = 16;
 const NEAR_NS_MAX: u64 = 230;
 
 /// Polls of the line between two readings of the clock.
-const POLLS_PER_LOOK: u32 = 1 << 10;
+const POLLS_PER_CLOCK_READ: u32 = 1 << 10;
 
 /// The distance of the two CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,7 +43,7 @@ pub(super) enum Distance {
 
 /// The result of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct ProbeResult {
     pub(super) distance: Distance,
     /// Time of the line's round trip; `None` without an answer.
     pub(super) round_trip_ns: Option<u64>,
@@ -56,9 +56,9 @@ struct Line(AtomicU64);
 /// The measuring side.
 pub(super) struct Probe {
     line: Arc<Line>,
-    far: Rc<Far>,
-    place: Place,
-    seats: [Seat; 2],
+    server_thread: Rc<ServerThread>,
+    server: EndIndex,
+    placements: [CpuPlacement; 2],
     samples: RefCell<Vec<u64>>,
 }
 
@@ -66,24 +66,27 @@ pub(super) struct Probe {
 struct Echo(Arc<Line>);
 
 impl Probe {
-    /// Creates a probe between the calling and the second thread, on their seats.
-    pub(super) fn new(far: Rc<Far>, seats: [Seat; 2]) -> Result<Self, Failure> {
+    /// Creates a probe between the calling and the second thread, on their placements.
+    pub(super) fn new(
+        server_thread: Rc<ServerThread>,
+        placements: [CpuPlacement; 2],
+    ) -> Result<Self, Failure> {
         let line = Arc::new(Line(AtomicU64::new(0)));
         let echo = Echo(Arc::clone(&line));
-        let place = far.install(move || Ok(echo))?;
-        Ok(Self { line, far, place, seats, samples: RefCell::default() })
+        let server = server_thread.install(move || Ok(echo))?;
+        Ok(Self { line, server_thread, server, placements, samples: RefCell::default() })
     }
 
     /// Measures the distance once.
-    pub(super) fn look(&self) -> Result<Look, Failure> {
-        let [near, far] = self.seats;
-        let _seated = near.take()?;
-        let run = self.far.run(self.place, far)?;
+    pub(super) fn run(&self) -> Result<ProbeResult, Failure> {
+        let [own, other] = self.placements;
+        let _placement_guard = own.apply()?;
+        let run = self.server_thread.run(self.server, other)?;
         let mut samples = self.samples.borrow_mut();
         samples.clear();
         self.sample(&mut samples);
-        run.halt()?;
-        Ok(Look::of(&mut samples))
+        run.stop()?;
+        Ok(ProbeResult::of(&mut samples))
     }
 
     fn sample(&self, samples: &mut Vec<u64>) {
@@ -110,7 +113,7 @@ impl Probe {
 #[inline]
 fn answered(line: &AtomicU64, answer: u64, end_ns: u64) -> bool {
     loop {
-        for _ in 0..POLLS_PER_LOOK {
+        for _ in 0..POLLS_PER_CLOCK_READ {
             if line.load(Ordering::Acquire) == answer {
                 return true;
             }
@@ -121,7 +124,7 @@ fn answered(line: &AtomicU64, answer: u64, end_ns: u64) -> bool {
     }
 }
 
-impl Look {
+impl ProbeResult {
     /// Uses the median: a few round trips are longer whenever either thread is interrupted.
     fn of(samples: &mut [u64]) -> Self {
         samples.sort_unstable();
@@ -135,12 +138,12 @@ impl Look {
     }
 }
 
-impl Serve for Echo {
+impl ServerEnd for Echo {
     #[inline]
-    fn turn(&mut self) {
-        let seen = self.0.0.load(Ordering::Acquire);
-        if seen % 2 == 1 {
-            self.0.0.store(seen + 1, Ordering::Release);
+    fn poll_once(&mut self) {
+        let value = self.0.0.load(Ordering::Acquire);
+        if value % 2 == 1 {
+            self.0.0.store(value + 1, Ordering::Release);
         }
     }
 }
@@ -150,23 +153,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn look__goes_by_the_median() {
+    fn probe_result__is_the_median() {
         for (samples, distance, round_trip_ns) in [
             (&mut [][..], Distance::Unknown, None),
             (&mut [105, 100, 9_000], Distance::Near, Some(105)),
             (&mut [500, 105, 510], Distance::Far, Some(500)),
         ] {
-            assert_eq!(Look::of(samples), Look { distance, round_trip_ns });
+            assert_eq!(ProbeResult::of(samples), ProbeResult { distance, round_trip_ns });
         }
     }
 
     #[test]
-    fn look__finds_the_distance_between_two_threads() {
-        let far = Rc::new(Far::start().unwrap());
-        let probe = Probe::new(far, [Seat::default(); 2]).unwrap();
+    fn run__finds_the_distance_between_two_threads() {
+        let server_thread = Rc::new(ServerThread::start().unwrap());
+        let probe = Probe::new(server_thread, [CpuPlacement::default(); 2]).unwrap();
         // On a loaded machine the answer may come too late; then the next probe must still work.
         for _ in 0..3 {
-            probe.look().unwrap();
+            probe.run().unwrap();
             assert!(probe.line.0.load(Ordering::Relaxed) < u64::MAX / 2);
         }
     }

@@ -14,7 +14,7 @@ use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::load::Choice;
 use super::measurement::{CALLS_PER_SESSION, Measurement, Shape};
 use super::pairs::Pace;
-use super::stage::{Cores, Stage};
+use super::test_bed::{Cores, TestBed};
 use crate::args::BenchTransport;
 
 /// The measured numbers of sessions, up to the requested maximum.
@@ -44,7 +44,7 @@ impl Sessions {
         mut done: impl FnMut(Figure) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let measurement = self.measurement();
-        let stage = Stage::new(self.cores, self.pace.is_realtime)?;
+        let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
         let limit = Rc::new(Cell::new(self.count));
         let many = Shape {
             sessions: self.count,
@@ -54,8 +54,8 @@ impl Sessions {
             ..measurement.shape()
         };
         let one = Shape { sessions: 1, slots: measurement.slots(1), ..measurement.shape() };
-        let mut many = measurement.library(&stage, &many)?;
-        let mut one = measurement.library(&stage, &one)?;
+        let mut many = measurement.library(&test_bed, &many)?;
+        let mut one = measurement.library(&test_bed, &one)?;
         let steps = self.steps();
         for (step, count) in (0..).zip(&steps) {
             limit.set(*count);
@@ -63,7 +63,7 @@ impl Sessions {
             let beside = Some((one, Baseline::OneSession));
             let describe = |setting| self.describe(setting, *count);
             let figure = measurement.compare(
-                &stage,
+                &test_bed,
                 (many.as_mut(), beside),
                 describe,
                 |pairs, total| {
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps__end_with_the_wanted_number() {
+    fn steps__end_with_the_requested_number() {
         let sessions = |count, has_steps| Sessions {
             transport: BenchTransport::Shm,
             cores: Cores::One,

@@ -117,7 +117,7 @@ pub(super) fn three_digits(value: f64) -> String {
 
 /// Returns the lines below the table: failures, the meaning of the columns, and the commands.
 pub(crate) fn footer(figures: &[Figure]) -> String {
-    let mut lines: Vec<String> = figures.iter().flat_map(flaws).collect();
+    let mut lines: Vec<String> = figures.iter().flat_map(defects).collect();
     lines.extend(baselines(figures));
     lines.extend(figures.iter().filter_map(parts));
     lines.extend(dropped(figures));
@@ -130,15 +130,15 @@ pub(crate) fn footer(figures: &[Figure]) -> String {
     lines.join("\n")
 }
 
-fn flaws(figure: &Figure) -> Vec<String> {
+fn defects(figure: &Figure) -> Vec<String> {
     let title = figure.title();
     let wrong = |count: u64, whose: &str| {
         (count > 0).then(|| format!("{title}: {count} {whose} WERE WRONG"))
     };
     let replies = wrong(figure.mismatched, "REPLIES");
-    let bare = wrong(figure.bare_mismatched, "REPLIES OF WHAT IT IS COMPARED WITH");
+    let baseline = wrong(figure.bare_mismatched, "REPLIES OF WHAT IT IS COMPARED WITH");
     let failures = figure.failures.iter().map(|failures| format!("{title}: {failures}"));
-    replies.into_iter().chain(bare).chain(failures).collect()
+    replies.into_iter().chain(baseline).chain(failures).collect()
 }
 
 fn baselines(figures: &[Figure]) -> Vec<String> {

@@ -11,7 +11,7 @@ const SHARE_MAX: f64 = 100.0;
 
 /// A required value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Goal {
+pub(super) enum Requirement {
     /// Minimum ratio to the baseline.
     RatioAtLeast(f64),
     /// Maximum ratio to the baseline.
@@ -36,10 +36,10 @@ pub(super) struct Target {
     pub(super) share: f64,
 }
 
-impl Goal {
+impl Requirement {
     /// Judges a figure.
     pub(super) fn judge(self, figure: &Figure) -> Target {
-        let share = if figure.is_flawless() { self.share(figure).unwrap_or(0.0) } else { 0.0 };
+        let share = if figure.is_valid() { self.share(figure).unwrap_or(0.0) } else { 0.0 };
         let target = self.to_string().replace("UNIT", figure.unit);
         Target { target, reached: if share >= 1.0 { "yes" } else { "no" }, share }
     }
@@ -47,11 +47,11 @@ impl Goal {
     /// Returns the reached share; `None` if the figure lacks the judged value.
     fn share(self, figure: &Figure) -> Option<f64> {
         Some(match self {
-            Self::RatioAtLeast(bar) => figure.ratio? / bar,
-            Self::RatioAtMost(bar) => at_most(figure.ratio?, bar),
-            Self::DifferenceAtMost(bar) => at_most(figure.difference_ns?, bar),
-            Self::NsPerCallAtMost(bar) => at_most(figure.ns_per_call?, bar),
-            Self::ValueAtMost(bar) => at_most(figure.value, bar),
+            Self::RatioAtLeast(bound) => figure.ratio? / bound,
+            Self::RatioAtMost(bound) => at_most(figure.ratio?, bound),
+            Self::DifferenceAtMost(bound) => at_most(figure.difference_ns?, bound),
+            Self::NsPerCallAtMost(bound) => at_most(figure.ns_per_call?, bound),
+            Self::ValueAtMost(bound) => at_most(figure.value, bound),
             Self::ValueOrRatioAtLeast(value, ratio) => {
                 let by_ratio = figure.ratio.map_or(0.0, |of| of / ratio);
                 (figure.value / value).max(by_ratio)
@@ -61,19 +61,19 @@ impl Goal {
 }
 
 /// Returns the share of a value with an upper bound, at most `SHARE_MAX`.
-fn at_most(value: f64, bar: f64) -> f64 {
-    bar / value.max(bar / SHARE_MAX)
+fn at_most(value: f64, bound: f64) -> f64 {
+    bound / value.max(bound / SHARE_MAX)
 }
 
 /// The requirement in words; `UNIT` stands for the figure's unit.
-impl fmt::Display for Goal {
+impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::RatioAtLeast(bar) => write!(f, "ratio >= {bar}"),
-            Self::RatioAtMost(bar) => write!(f, "ratio <= {bar}"),
-            Self::DifferenceAtMost(bar) => write!(f, "bare + {bar} ns"),
-            Self::NsPerCallAtMost(bar) => write!(f, "<= {bar} ns per call"),
-            Self::ValueAtMost(bar) => write!(f, "<= {bar} UNIT"),
+            Self::RatioAtLeast(bound) => write!(f, "ratio >= {bound}"),
+            Self::RatioAtMost(bound) => write!(f, "ratio <= {bound}"),
+            Self::DifferenceAtMost(bound) => write!(f, "bare + {bound} ns"),
+            Self::NsPerCallAtMost(bound) => write!(f, "<= {bound} ns per call"),
+            Self::ValueAtMost(bound) => write!(f, "<= {bound} UNIT"),
             Self::ValueOrRatioAtLeast(value, ratio) => {
                 write!(f, ">= {value} UNIT or ratio >= {ratio}")
             }
@@ -86,54 +86,54 @@ mod tests {
     use super::super::figure::tests::figure;
     use super::*;
 
-    fn judge(goal: Goal, change: impl FnOnce(&mut Figure)) -> &'static str {
+    fn judge(requirement: Requirement, change: impl FnOnce(&mut Figure)) -> &'static str {
         let mut figure = figure();
         change(&mut figure);
-        goal.judge(&figure).reached
+        requirement.judge(&figure).reached
     }
 
     #[test]
-    fn judge__compares_with_the_bar() {
+    fn judge__compares_with_the_bound() {
         let ratio = |ratio| move |figure: &mut Figure| figure.ratio = ratio;
-        assert_eq!(judge(Goal::RatioAtLeast(0.6), ratio(Some(0.6))), "yes");
-        assert_eq!(judge(Goal::RatioAtLeast(0.6), ratio(Some(0.59))), "no");
-        assert_eq!(judge(Goal::RatioAtLeast(0.6), ratio(None)), "no");
-        assert_eq!(judge(Goal::RatioAtMost(1.1), ratio(Some(1.1))), "yes");
-        assert_eq!(judge(Goal::RatioAtMost(1.1), ratio(Some(1.2))), "no");
+        assert_eq!(judge(Requirement::RatioAtLeast(0.6), ratio(Some(0.6))), "yes");
+        assert_eq!(judge(Requirement::RatioAtLeast(0.6), ratio(Some(0.59))), "no");
+        assert_eq!(judge(Requirement::RatioAtLeast(0.6), ratio(None)), "no");
+        assert_eq!(judge(Requirement::RatioAtMost(1.1), ratio(Some(1.1))), "yes");
+        assert_eq!(judge(Requirement::RatioAtMost(1.1), ratio(Some(1.2))), "no");
         let ns = |ns| move |figure: &mut Figure| figure.difference_ns = Some(ns);
-        assert_eq!(judge(Goal::DifferenceAtMost(90.0), ns(90.0)), "yes");
-        assert_eq!(judge(Goal::DifferenceAtMost(90.0), ns(91.0)), "no");
+        assert_eq!(judge(Requirement::DifferenceAtMost(90.0), ns(90.0)), "yes");
+        assert_eq!(judge(Requirement::DifferenceAtMost(90.0), ns(91.0)), "no");
         let ns = |ns| move |figure: &mut Figure| figure.ns_per_call = Some(ns);
-        assert_eq!(judge(Goal::NsPerCallAtMost(45.0), ns(44.0)), "yes");
-        assert_eq!(judge(Goal::NsPerCallAtMost(45.0), ns(46.0)), "no");
+        assert_eq!(judge(Requirement::NsPerCallAtMost(45.0), ns(44.0)), "yes");
+        assert_eq!(judge(Requirement::NsPerCallAtMost(45.0), ns(46.0)), "no");
     }
 
     #[test]
-    fn judge__one_of_two_bars_is_enough() {
-        let goal = Goal::ValueOrRatioAtLeast(3.0, 10.0);
+    fn judge__one_of_two_bounds_is_enough() {
+        let requirement = Requirement::ValueOrRatioAtLeast(3.0, 10.0);
         for (value, ratio, reached) in [(3.0, 1.0, "yes"), (1.0, 10.0, "yes"), (2.9, 9.9, "no")] {
             let set = |figure: &mut Figure| (figure.value, figure.ratio) = (value, Some(ratio));
-            assert_eq!(judge(goal, set), reached);
+            assert_eq!(judge(requirement, set), reached);
         }
-        assert_eq!(goal.judge(&figure()).target, ">= 3 Mcalls/s or ratio >= 10");
+        assert_eq!(requirement.judge(&figure()).target, ">= 3 Mcalls/s or ratio >= 10");
     }
 
     #[test]
-    fn share__is_one_at_the_bar() {
+    fn share__is_one_at_the_bound() {
         let share = |ns: f64| {
             let mut figure = figure();
             figure.difference_ns = Some(ns);
-            Goal::DifferenceAtMost(90.0).judge(&figure).share
+            Requirement::DifferenceAtMost(90.0).judge(&figure).share
         };
         assert_eq!([share(180.0), share(90.0), share(45.0)], [0.5, 1.0, 2.0]);
         assert_eq!([share(0.0), share(-5.0)], [SHARE_MAX; 2], "faster than the bare medium");
     }
 
     #[test]
-    fn judge__a_flawed_figure_reaches_nothing() {
-        let spoil = |figure: &mut Figure| {
+    fn judge__an_invalid_figure_reaches_nothing() {
+        let corrupt = |figure: &mut Figure| {
             (figure.ratio, figure.mismatched) = (Some(1.0), 1);
         };
-        assert_eq!(judge(Goal::RatioAtLeast(0.6), spoil), "no");
+        assert_eq!(judge(Requirement::RatioAtLeast(0.6), corrupt), "no");
     }
 }

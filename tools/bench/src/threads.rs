@@ -66,12 +66,12 @@ trait Calls {
         &mut self,
         in_flight: usize,
         length: Duration,
-        tally: &mut Tally,
+        counts: &mut Counts,
     ) -> Result<(), Failure>;
 }
 
 /// The counts of windows of one kind.
-struct Tally {
+struct Counts {
     latencies: Latencies,
     /// Calls per second of every window.
     rates: Vec<f64>,
@@ -95,12 +95,12 @@ impl Checks {
         }
     }
 
-    fn are_flawless(&self) -> bool {
+    fn are_valid(&self) -> bool {
         self.mismatched == 0 && self.failed == 0 && self.checked > 0
     }
 }
 
-impl Tally {
+impl Counts {
     fn new() -> Self {
         Self { latencies: Latencies::default(), rates: Vec::new(), checks: Checks::default() }
     }
@@ -161,12 +161,12 @@ struct Crossing {
 }
 
 /// A model that is set up.
-struct Stand {
+struct ModelSetup {
     model: Model,
     handler_threads: usize,
     caller: Box<dyn Calls>,
-    alone: Tally,
-    loaded: Tally,
+    alone: Counts,
+    loaded: Counts,
     _server: Server,
 }
 
@@ -188,8 +188,8 @@ pub(super) fn run(args: &ThreadsArgs, output: Output) -> Result<Outcome, Failure
     output.line(table(&rows, output))?;
     output.line(format!("Again:\n  {}", command(args)))?;
     let checks = rows.iter().map(|row| &row.checks).chain(crossings.iter().map(|row| &row.checks));
-    let is_flawless = { checks }.all(|checks| checks.are_flawless());
-    Ok(if is_flawless { Outcome::Success } else { Outcome::Failure })
+    let is_valid = { checks }.all(|checks| checks.are_valid());
+    Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
 }
 
 /// Measures the cost of crossing a thread if both threads have a CPU.
@@ -200,24 +200,24 @@ fn cross(
     output: Output,
 ) -> Result<Vec<Crossing>, Failure> {
     let (config, job) = (config(args, transport), work.of(Duration::ZERO));
-    let mut tallies = crossing::WAYS.map(|_| Tally::new());
+    let mut all_counts = crossing::WAYS.map(|_| Counts::new());
     let mut progress = output.progress(u64::from(args.rounds), "crossing a thread");
     for round in 0..args.rounds {
-        crossing::round(&config, job, args.window, &mut tallies)?;
+        crossing::round(&config, job, args.window, &mut all_counts)?;
         progress.set(u64::from(round) + 1);
     }
-    let p50_ns = |tally: &Tally| tally.latencies.summary().map_or(0, |latency| latency.p50_ns);
-    let local_ns = p50_ns(&tallies[0]);
-    let row = |(way, tally): (_, &Tally)| Crossing {
+    let p50_ns = |counts: &Counts| counts.latencies.summary().map_or(0, |latency| latency.p50_ns);
+    let local_ns = p50_ns(&all_counts[0]);
+    let row = |(way, counts): (_, &Counts)| Crossing {
         bench: "crossing",
         transport: transport.name(),
         way,
         command: command(args),
-        latency: tally.latencies.summary(),
-        crossing_ns: p50_ns(tally) as i64 - local_ns as i64,
-        checks: tally.checks,
+        latency: counts.latencies.summary(),
+        crossing_ns: p50_ns(counts) as i64 - local_ns as i64,
+        checks: counts.checks,
     };
-    Ok(crossing::WAYS.into_iter().zip(&tallies).map(row).collect())
+    Ok(crossing::WAYS.into_iter().zip(&all_counts).map(row).collect())
 }
 
 fn measure(
@@ -229,20 +229,20 @@ fn measure(
 ) -> Result<Vec<Row>, Failure> {
     let config = config(args, transport);
     let job = work.of(handler);
-    let mut stands = Vec::new();
+    let mut setups = Vec::new();
     for model in MODELS {
-        stands.push(Stand::start(model, args, &config, job)?);
+        setups.push(ModelSetup::start(model, args, &config, job)?);
     }
     let title = format!("{} handler over {}", exact_duration(handler), transport.name());
     let mut progress = output.progress(u64::from(args.rounds), &title);
     for round in 0..args.rounds {
-        for stand in &mut stands {
-            stand.round(usize::from(args.in_flight), args.window)?;
+        for setup in &mut setups {
+            setup.round(usize::from(args.in_flight), args.window)?;
         }
         progress.set(u64::from(round) + 1);
     }
-    let row = |stand: &mut Stand| stand.row(args, transport, handler);
-    Ok(stands.iter_mut().map(row).collect())
+    let row = |setup: &mut ModelSetup| setup.row(args, transport, handler);
+    Ok(setups.iter_mut().map(row).collect())
 }
 
 fn config(args: &ThreadsArgs, transport: BenchTransport) -> EndpointConfig {
@@ -258,7 +258,7 @@ fn idle(spin: Duration) -> IdlePolicy {
     if spin.is_zero() { IdlePolicy::Block } else { IdlePolicy::SpinThenBlock(spin) }
 }
 
-impl Stand {
+impl ModelSetup {
     fn start(
         model: Model,
         args: &ThreadsArgs,
@@ -276,7 +276,7 @@ impl Stand {
             Model::Client => Box::new(RemoteCaller::start(config, server.address)?),
             _ => Box::new(Caller::start(config, server.address, endpoints)?),
         };
-        let (alone, loaded) = (Tally::new(), Tally::new());
+        let (alone, loaded) = (Counts::new(), Counts::new());
         let handler_threads = endpoints.max(workers);
         Ok(Self { model, handler_threads, caller, alone, loaded, _server: server })
     }

@@ -16,13 +16,13 @@ use std::thread;
 
 use petrel_command::failure::Failure;
 
-use super::far::Far;
 use super::figure::{Baseline, Figure, Setting};
 use super::measurement::Measurement;
-use super::stage::{Cores, Stage};
+use super::server_thread::ServerThread;
+use super::test_bed::{Cores, TestBed};
 
-const NEAR_DEVICE: &str = "petrel0";
-const FAR_DEVICE: &str = "petrel1";
+const CLIENT_DEVICE: &str = "petrel0";
+const SERVER_DEVICE: &str = "petrel1";
 
 /// Addresses of the two ends; these namespaces contain no other host.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 99, 0, 1], [10, 99, 0, 2]];
@@ -40,11 +40,11 @@ pub(super) fn run(
     measurement: &Measurement,
     watch: impl FnMut(u32, u32) + Send,
 ) -> Result<Outcome, Failure> {
-    between(measurement.pace.is_realtime, |stage| match stage {
-        Ok(stage) => {
+    between(measurement.pace.is_realtime, |test_bed| match test_bed {
+        Ok(test_bed) => {
             let command = command(measurement);
             let describe = |setting| Setting { network: Some("veth"), command, ..setting };
-            let figure = measurement.on(&stage, Baseline::SingleDatagrams, describe, watch)?;
+            let figure = measurement.on(&test_bed, Baseline::SingleDatagrams, describe, watch)?;
             Ok(Outcome::Measured(Box::new(figure)))
         }
         Err(failure) => Ok(Outcome::Skipped(failure.to_string())),
@@ -54,12 +54,14 @@ pub(super) fn run(
 /// Runs `work` between the two hosts, or passes the reason why the hosts cannot be created.
 pub(super) fn between<T: Send>(
     is_realtime: bool,
-    work: impl FnOnce(Result<Stage, Failure>) -> Result<T, Failure> + Send,
+    work: impl FnOnce(Result<TestBed, Failure>) -> Result<T, Failure> + Send,
 ) -> Result<T, Failure> {
     // This thread stays in its namespace.
     thread::scope(|scope| {
-        let near = scope.spawn(|| work(set_up(is_realtime)));
-        near.join().unwrap_or_else(|_| Err(Failure::because("the benchmark's thread has panicked")))
+        let thread = scope.spawn(|| work(set_up(is_realtime)));
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(Failure::because("the benchmark's thread has panicked")))
     })
 }
 
@@ -70,20 +72,20 @@ pub(super) fn command(measurement: &Measurement) -> String {
     format!("{} --veth", measurement.command())
 }
 
-/// Creates and joins the two namespaces; the calling thread is in the first, the stage's second thread
+/// Creates and joins the two namespaces; the calling thread is in the first, the test bed's second thread
 /// in the second.
-fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
+fn set_up(is_realtime: bool) -> Result<TestBed, Failure> {
     leave_namespace()?;
-    let far = Far::start()?;
-    let thread = far.execute(|| {
+    let server_thread = ServerThread::start()?;
+    let thread = server_thread.execute(|| {
         leave_namespace()?;
         Ok(rustix::thread::gettid().as_raw_nonzero().to_string())
     })?;
-    let peer = ["peer", "name", FAR_DEVICE, "netns", &thread];
-    ip(&[&["link", "add", NEAR_DEVICE, "type", "veth"], &peer[..]].concat())?;
-    bring_up(NEAR_DEVICE, ADDRESSES[0])?;
-    far.execute(|| bring_up(FAR_DEVICE, ADDRESSES[1]))?;
-    Stage::with(Cores::Two, is_realtime, Some(far), ADDRESSES.map(Into::into))
+    let peer = ["peer", "name", SERVER_DEVICE, "netns", &thread];
+    ip(&[&["link", "add", CLIENT_DEVICE, "type", "veth"], &peer[..]].concat())?;
+    bring_up(CLIENT_DEVICE, ADDRESSES[0])?;
+    server_thread.execute(|| bring_up(SERVER_DEVICE, ADDRESSES[1]))?;
+    TestBed::with(Cores::Two, is_realtime, Some(server_thread), ADDRESSES.map(Into::into))
 }
 
 /// Moves this thread into a new network namespace.
@@ -121,6 +123,6 @@ pub(super) fn tool(name: &str, arguments: &[&str]) -> Result<String, Failure> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::because(format!("`{command}` failed: {}", complaint.trim())))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::because(format!("`{command}` failed: {}", stderr.trim())))
 }

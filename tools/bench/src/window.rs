@@ -13,7 +13,7 @@ pub(super) struct Window {
     pub(super) checked: u64,
     /// Wrong answers.
     pub(super) mismatched: u64,
-    /// Messages that the bare medium lost.
+    /// Messages that the baseline lost.
     pub(super) lost: u64,
     /// Bytes of answered requests.
     pub(super) bytes: u64,

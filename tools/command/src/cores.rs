@@ -66,31 +66,31 @@ impl Drop for Pinned {
 
 /// The placement and priority of a thread for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seat {
+pub struct CpuPlacement {
     /// The CPU to keep to.
     pub cpu: Option<usize>,
     /// Whether the thread runs with real-time priority.
     pub is_realtime: bool,
 }
 
-/// A guard that keeps a thread on its seat until dropped.
-pub struct Seated {
+/// A guard that keeps the placement of a thread until dropped.
+pub struct PlacementGuard {
     _pinned: Option<Pinned>,
     is_realtime: bool,
 }
 
-impl Seat {
-    /// Seats the calling thread.
-    pub fn take(self) -> io::Result<Seated> {
+impl CpuPlacement {
+    /// Applies the placement to the calling thread.
+    pub fn apply(self) -> io::Result<PlacementGuard> {
         let pinned = self.cpu.map(Pinned::to).transpose()?;
         if self.is_realtime {
-            schedule(libc::SCHED_FIFO, 1).map_err(why_not_realtime)?;
+            schedule(libc::SCHED_FIFO, 1).map_err(realtime_error)?;
         }
-        Ok(Seated { _pinned: pinned, is_realtime: self.is_realtime })
+        Ok(PlacementGuard { _pinned: pinned, is_realtime: self.is_realtime })
     }
 }
 
-impl Drop for Seated {
+impl Drop for PlacementGuard {
     fn drop(&mut self) {
         if self.is_realtime {
             // Returning to ordinary scheduling needs no privilege.
@@ -99,7 +99,7 @@ impl Drop for Seated {
     }
 }
 
-fn why_not_realtime(error: io::Error) -> io::Error {
+fn realtime_error(error: io::Error) -> io::Error {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             "; it takes root, CAP_SYS_NICE or a limit as by `ulimit -r 1`: go on without --realtime, or see \
@@ -140,15 +140,15 @@ mod tests {
     }
 
     #[test]
-    fn seat__is_left_as_it_was_found() {
+    fn placement__is_reset_when_the_guard_is_dropped() {
         let before = all();
-        let seat = Seat { cpu: Some(before[0]), is_realtime: false };
-        let seated = seat.take().unwrap();
+        let placement = CpuPlacement { cpu: Some(before[0]), is_realtime: false };
+        let guard = placement.apply().unwrap();
         assert_eq!(all(), before[..1]);
-        drop(seated);
+        drop(guard);
         assert_eq!(all(), before);
-        // Without the privilege, seating fails and the thread's placement is unchanged.
-        let result = Seat { cpu: None, is_realtime: true }.take();
+        // Without the privilege, `apply` fails and the thread's placement is unchanged.
+        let result = CpuPlacement { cpu: None, is_realtime: true }.apply();
         if let Err(error) = result {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         }

@@ -5,7 +5,7 @@
 //!
 //! All unsafe code here passes local values, signal sets and timeouts, to calls that access the values
 //! before returning and keep no pointer. A signal mask belongs to its thread; threads inherit the mask
-//! when they start. Therefore a program must catch the signals before starting threads.
+//! when they start. Therefore a program must block the signals before starting threads.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,8 +19,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Catches the two signals in this thread and in later child threads.
-    pub fn catch() -> io::Result<Self> {
+    /// Blocks the two signals in this thread and in later child threads.
+    pub fn install() -> io::Result<Self> {
         let mut previous = MaybeUninit::uninit();
         let ours = signals();
         // SAFETY: both pointers lead to local memory for one signal set.
@@ -35,7 +35,7 @@ impl Interrupt {
     }
 
     /// Waits for one of the signals up to `limit`; returns true if a signal came.
-    pub fn came_within(&self, limit: Duration) -> bool {
+    pub fn wait_for(&self, limit: Duration) -> bool {
         let ours = signals();
         let limit = libc::timespec {
             tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -49,8 +49,8 @@ impl Interrupt {
     }
 
     /// Returns true if one of the signals has come, without waiting.
-    pub fn came(&self) -> bool {
-        self.came_within(Duration::ZERO)
+    pub fn is_raised(&self) -> bool {
+        self.wait_for(Duration::ZERO)
     }
 }
 
@@ -86,11 +86,11 @@ mod tests {
 
     #[test]
     fn came__once_for_each_signal() {
-        let interrupt = Interrupt::catch().unwrap();
-        assert!(!interrupt.came());
+        let interrupt = Interrupt::install().unwrap();
+        assert!(!interrupt.is_raised());
         // SAFETY: the signal goes to this thread, which blocks it.
         unsafe { libc::raise(SIGINT) };
-        assert!(interrupt.came_within(Duration::from_secs(10)));
-        assert!(!interrupt.came());
+        assert!(interrupt.wait_for(Duration::from_secs(10)));
+        assert!(!interrupt.is_raised());
     }
 }

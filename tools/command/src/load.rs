@@ -1,14 +1,14 @@
 //! A closed loop of echo calls whose replies are compared in every byte, for `petrel ping`.
 //!
-//! A [`Plan`] states the calls and their number; [`run`] keeps calls in flight and returns a [`Tally`].
+//! A [`Plan`] states the calls and their number; [`run`] keeps calls in flight and returns the [`Counts`].
 //! Nothing here prints.
 //!
-//! Every call in flight has a lane, with two buffers for the whole run. The continuation of a call
-//! checks the reply and starts the lane's next call with the same buffers. The run is the state of the
+//! Every call in flight has a slot, with two buffers for the whole run. The continuation of a call
+//! checks the reply and starts the slot's next call with the same buffers. The run is the state of the
 //! calling endpoint, lent to continuations.
 
-mod lane;
-mod tally;
+mod counts;
+mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +18,9 @@ use std::time::Duration;
 use petrel::{Context, Execution, MsgBuf, Reply};
 use petrel_transport::clock;
 
-pub use self::tally::{FailureGroup, Tally, executed};
+pub use self::counts::{Counts, FailureGroup, executed};
 
-use self::lane::Lane;
+use self::slot::CallSlot;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::methods;
@@ -45,14 +45,14 @@ pub struct Plan {
 #[derive(Default)]
 pub struct Load {
     plan: Plan,
-    lanes: Vec<Lane>,
-    /// Lanes with a call in flight.
+    slots: Vec<CallSlot>,
+    /// Slots with a call in flight.
     active: usize,
     started_ns: u64,
     is_stopping: bool,
     /// Calls that end from now on have failed by exceeding the timeout.
     is_too_late: bool,
-    tally: Tally,
+    counts: Counts,
 }
 
 /// Runs a plan. `watch` sees the progress repeatedly, and may stop the run: calls in flight then still
@@ -60,8 +60,8 @@ pub struct Load {
 pub fn run(
     client: &mut Client<Load>,
     plan: Plan,
-    mut watch: impl FnMut(&Tally) -> ControlFlow<()>,
-) -> Result<Tally, Failure> {
+    mut watch: impl FnMut(&Counts) -> ControlFlow<()>,
+) -> Result<Counts, Failure> {
     let retransmissions = client.retransmissions();
     *client.endpoint.state_mut() = Load::new(client, plan)?;
     client.endpoint.with(Load::start);
@@ -73,25 +73,25 @@ pub fn run(
             client.sessions.iter().for_each(|session| client.endpoint.close(*session));
         }
     }
-    let mut tally = client.endpoint.state_mut().finish();
-    tally.retransmissions = client.retransmissions() - retransmissions;
-    Ok(tally)
+    let mut counts = client.endpoint.state_mut().finish();
+    counts.retransmissions = client.retransmissions() - retransmissions;
+    Ok(counts)
 }
 
 impl Load {
     fn new(client: &Client<Load>, plan: Plan) -> Result<Self, Failure> {
         let sessions = client.sessions.iter().copied().cycle();
-        let lanes = sessions
+        let slots = sessions
             .take(usize::from(plan.in_flight))
-            .map(|session| Lane::new(&client.endpoint, session, plan.size))
+            .map(|session| CallSlot::new(&client.endpoint, session, plan.size))
             .collect::<Result<_, _>>()?;
-        Ok(Self { plan, lanes, ..Self::default() })
+        Ok(Self { plan, slots, ..Self::default() })
     }
 
     fn start(&mut self, cx: &mut Context<'_, Self>) {
         self.started_ns = clock::now_ns();
-        for index in 0..self.lanes.len() {
-            let Some((request, response)) = self.lanes[index].take_buffers() else { continue };
+        for index in 0..self.slots.len() {
+            let Some((request, response)) = self.slots[index].take_buffers() else { continue };
             self.next_call(cx, index, request, response);
         }
     }
@@ -105,7 +105,7 @@ impl Load {
 
     #[inline]
     fn wants_more(&self) -> bool {
-        self.tally.started < self.plan.calls && !self.is_stopping && !self.is_too_late
+        self.counts.started < self.plan.calls && !self.is_stopping && !self.is_too_late
     }
 
     #[inline]
@@ -119,20 +119,20 @@ impl Load {
         if !self.wants_more() {
             return;
         }
-        let call = self.tally.started;
-        self.tally.started += 1;
-        self.lanes[index].write(&mut request, call);
-        self.lanes[index].started_ns = Some(self.now_ns(cx));
+        let call = self.counts.started;
+        self.counts.started += 1;
+        self.slots[index].write(&mut request, call);
+        self.slots[index].started_ns = Some(self.now_ns(cx));
         self.active += 1;
-        let session = self.lanes[index].session;
+        let session = self.slots[index].session;
         let called = cx
             .call(session, methods::ECHO, request)
             .into_buffer(response)
             .then(move |load, cx, reply| load.on_reply(cx, reply, index));
         if let Err(rejected) = called {
             self.active -= 1;
-            self.lanes[index].started_ns = None;
-            self.tally.fail(&rejected.error);
+            self.slots[index].started_ns = None;
+            self.counts.fail(&rejected.error);
         }
     }
 
@@ -140,19 +140,19 @@ impl Load {
     fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         let now_ns = self.now_ns(cx);
         self.active -= 1;
-        let started_ns = self.lanes[index].started_ns.take().unwrap_or(now_ns);
+        let started_ns = self.slots[index].started_ns.take().unwrap_or(now_ns);
         let goes_on = match &reply.outcome {
             Ok(()) => {
-                let is_right = self.lanes[index].check(&reply.response, self.plan.size);
-                self.tally.answer(now_ns.saturating_sub(started_ns), is_right);
+                let is_right = self.slots[index].check(&reply.response, self.plan.size);
+                self.counts.answer(now_ns.saturating_sub(started_ns), is_right);
                 true
             }
             Err(failure) if self.is_too_late => {
-                self.tally.give_up(failure.execution, self.plan.timeout);
+                self.counts.give_up(failure.execution, self.plan.timeout);
                 false
             }
             Err(failure) => {
-                self.tally.fail(failure);
+                self.counts.fail(failure);
                 // A server that answered can answer the next call too.
                 matches!(failure.execution, Execution::Answered | Execution::Refused)
             }
@@ -166,17 +166,17 @@ impl Load {
     fn is_overdue(&self) -> bool {
         let timeout_ns = self.plan.timeout.as_nanos() as u64;
         let now_ns = clock::now_ns();
-        let mut started = self.lanes.iter().filter_map(|lane| lane.started_ns);
+        let mut started = self.slots.iter().filter_map(|slot| slot.started_ns);
         !self.is_too_late && started.any(|at_ns| now_ns.saturating_sub(at_ns) > timeout_ns)
     }
 
-    fn progress(&mut self) -> &Tally {
-        self.tally.elapsed_ns = clock::now_ns() - self.started_ns;
-        &self.tally
+    fn progress(&mut self) -> &Counts {
+        self.counts.elapsed_ns = clock::now_ns() - self.started_ns;
+        &self.counts
     }
 
-    fn finish(&mut self) -> Tally {
+    fn finish(&mut self) -> Counts {
         self.progress();
-        std::mem::take(&mut self.tally)
+        std::mem::take(&mut self.counts)
     }
 }

@@ -63,8 +63,8 @@ pub(super) fn endpoint() -> Result<Endpoint, Failure> {
 impl Honest {
     pub(super) fn start(address: SocketAddr) -> Result<Self, Failure> {
         let shared = Arc::new(Shared::default());
-        let (tell, told) = mpsc::channel();
-        let seen = Arc::clone(&shared);
+        let (sender, receiver) = mpsc::channel();
+        let state = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             let mut report = Report::default();
             let opened = endpoint().and_then(|mut endpoint| {
@@ -74,17 +74,17 @@ impl Honest {
             let (mut endpoint, mut session) = match opened {
                 Ok(opened) => opened,
                 Err(failure) => {
-                    let _ = tell.send(Err(failure));
+                    let _ = sender.send(Err(failure));
                     return report;
                 }
             };
-            let _ = tell.send(Ok(endpoint.transport().udp().local_addr().port()));
-            while !seen.is_over.load(Ordering::Relaxed) {
+            let _ = sender.send(Ok(endpoint.transport().udp().local_addr().port()));
+            while !state.is_over.load(Ordering::Relaxed) {
                 let size = SIZES[report.calls as usize % SIZES.len()];
                 let request = vec![report.calls as u8; size];
                 let outcome = endpoint.call(session, methods::ECHO, &request).wait();
                 report.calls += 1;
-                seen.calls.store(report.calls, Ordering::Relaxed);
+                state.calls.store(report.calls, Ordering::Relaxed);
                 let failure = match outcome {
                     Ok(reply) if reply[..] == request[..] => continue,
                     Ok(_) => "the reply is wrong".to_owned(),
@@ -100,7 +100,7 @@ impl Honest {
             report
         });
         let died = || Failure::because("the honest client's thread has ended");
-        let port = told.recv().map_err(|_| died())??;
+        let port = receiver.recv().map_err(|_| died())??;
         Ok(Self { shared, port, thread })
     }
 

@@ -65,9 +65,9 @@ pub(super) struct Target {
 }
 
 /// An attack that is set up.
-pub(super) struct Standing {
+pub(super) struct ActiveAttack {
     _held: Vec<Box<dyn Any>>,
-    got: String,
+    obtained: String,
     flood: Option<Flood>,
 }
 
@@ -78,15 +78,15 @@ struct Flood {
     thread: JoinHandle<()>,
 }
 
-impl Standing {
-    fn holding(held: Vec<Box<dyn Any>>, got: String) -> Self {
-        Self { _held: held, got, flood: None }
+impl ActiveAttack {
+    fn holding(held: Vec<Box<dyn Any>>, obtained: String) -> Self {
+        Self { _held: held, obtained, flood: None }
     }
 
     /// Ends the attack, and returns the resources that the attacker obtained, for human readers.
     pub(super) fn end(self) -> String {
         match self.flood {
-            None => self.got,
+            None => self.obtained,
             Some(Flood { is_over, sent, thread }) => {
                 is_over.store(true, Ordering::Relaxed);
                 // The thread cannot panic, and nothing depends on its result.
@@ -116,7 +116,7 @@ impl AttackKind {
         matches!(self, Self::Spray)
     }
 
-    pub(super) fn set_up(self, target: Target) -> Result<Standing, Failure> {
+    pub(super) fn set_up(self, target: Target) -> Result<ActiveAttack, Failure> {
         match self {
             Self::HalfRequests => half_requests(target),
             Self::KeptAnswers => kept_answers(target),
@@ -142,7 +142,7 @@ fn linked(target: Target) -> Result<(Connection, control::Link, UdpSocket), Fail
     Ok((connection, link, socket))
 }
 
-fn half_requests(target: Target) -> Result<Standing, Failure> {
+fn half_requests(target: Target) -> Result<ActiveAttack, Failure> {
     let (mut connection, link, socket) = linked(target)?;
     let mut sent = 0;
     for request in 0..HALF_SESSIONS {
@@ -155,11 +155,11 @@ fn half_requests(target: Target) -> Result<Standing, Failure> {
             sent += 1;
         }
     }
-    let got = format!("{sent} first packets of requests of 8 MiB");
-    Ok(Standing::holding(vec![Box::new(connection), Box::new(socket)], got))
+    let obtained = format!("{sent} first packets of requests of 8 MiB");
+    Ok(ActiveAttack::holding(vec![Box::new(connection), Box::new(socket)], obtained))
 }
 
-fn kept_answers(target: Target) -> Result<Standing, Failure> {
+fn kept_answers(target: Target) -> Result<ActiveAttack, Failure> {
     let (mut held, mut answers, mut refusals): (Vec<Box<dyn Any>>, _, _) = (Vec::new(), 0, 0);
     for _ in 0..IDLE_CLIENTS {
         let mut endpoint = honest::endpoint()?;
@@ -177,11 +177,11 @@ fn kept_answers(target: Target) -> Result<Standing, Failure> {
         }
         held.push(Box::new(endpoint));
     }
-    let got = format!("{answers} answers of 8 MiB, {refusals} refused");
-    Ok(Standing::holding(held, got))
+    let obtained = format!("{answers} answers of 8 MiB, {refusals} refused");
+    Ok(ActiveAttack::holding(held, obtained))
 }
 
-fn second_link(target: Target) -> Result<Standing, Failure> {
+fn second_link(target: Target) -> Result<ActiveAttack, Failure> {
     let mut connection = Connection::greet(target.address)?;
     let mut links = 0;
     for (number, (max_frame, ecn)) in
@@ -193,14 +193,17 @@ fn second_link(target: Target) -> Result<Standing, Failure> {
             links += 1;
         }
     }
-    Ok(Standing::holding(vec![Box::new(connection)], format!("{links} links to the victim's port")))
+    Ok(ActiveAttack::holding(
+        vec![Box::new(connection)],
+        format!("{links} links to the victim's port"),
+    ))
 }
 
-fn doorbell(target: Target) -> Result<Standing, Failure> {
+fn doorbell(target: Target) -> Result<ActiveAttack, Failure> {
     let mut neighbour = match Neighbour::connect(target.address) {
         Ok(neighbour) => neighbour,
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return Ok(Standing::holding(Vec::new(), error.to_string()));
+            return Ok(ActiveAttack::holding(Vec::new(), error.to_string()));
         }
         Err(error) => return Err(error.into()),
     };
@@ -210,17 +213,17 @@ fn doorbell(target: Target) -> Result<Standing, Failure> {
         let end = Instant::now() + ANSWER_TIMEOUT;
         while !neighbour.has_answer(answers)? {
             if Instant::now() > end {
-                let got = format!("the server hangs after {answers} wake-ups");
-                return Ok(Standing::holding(vec![Box::new(neighbour)], got));
+                let obtained = format!("the server hangs after {answers} wake-ups");
+                return Ok(ActiveAttack::holding(vec![Box::new(neighbour)], obtained));
             }
             thread::yield_now();
         }
     }
-    let got = format!("{BELLS} wake-ups that nobody took");
-    Ok(Standing::holding(vec![Box::new(neighbour)], got))
+    let obtained = format!("{BELLS} wake-ups that nobody took");
+    Ok(ActiveAttack::holding(vec![Box::new(neighbour)], obtained))
 }
 
-fn connections(target: Target) -> Result<Standing, Failure> {
+fn connections(target: Target) -> Result<ActiveAttack, Failure> {
     let (mut held, mut links): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
     for port in 1..=CONNECTIONS {
         // A connection that the server drops in favour of another serves the attack equally.
@@ -228,11 +231,11 @@ fn connections(target: Target) -> Result<Standing, Failure> {
         links += u32::from(matches!(connection.open_link(1, port, 1_232, false), Ok(Some(_))));
         held.push(Box::new(connection));
     }
-    let got = format!("{} connections, {links} with a link", held.len());
-    Ok(Standing::holding(held, got))
+    let obtained = format!("{} connections, {links} with a link", held.len());
+    Ok(ActiveAttack::holding(held, obtained))
 }
 
-fn sessions(target: Target) -> Result<Standing, Failure> {
+fn sessions(target: Target) -> Result<ActiveAttack, Failure> {
     let (mut connection, link, socket) = linked(target)?;
     let shape = Shape { slots: 64, ..Shape::default() };
     let mut accepted = 0;
@@ -245,11 +248,11 @@ fn sessions(target: Target) -> Result<Standing, Failure> {
             accepted += u32::from(connection.session_answer(request)?.is_some());
         }
     }
-    let got = format!("{accepted} sessions of {SESSIONS}");
-    Ok(Standing::holding(vec![Box::new(connection), Box::new(socket)], got))
+    let obtained = format!("{accepted} sessions of {SESSIONS}");
+    Ok(ActiveAttack::holding(vec![Box::new(connection), Box::new(socket)], obtained))
 }
 
-fn spray_strangers(target: Target) -> Result<Standing, Failure> {
+fn spray_strangers(target: Target) -> Result<ActiveAttack, Failure> {
     let (connection, link, own) = linked(target)?;
     let stranger = UdpSocket::bind((target.address.ip(), 0))?;
     let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -267,5 +270,5 @@ fn spray_strangers(target: Target) -> Result<Standing, Failure> {
         }
     });
     let flood = Some(Flood { is_over, sent, thread });
-    Ok(Standing { _held: vec![Box::new(connection)], got: String::new(), flood })
+    Ok(ActiveAttack { _held: vec![Box::new(connection)], obtained: String::new(), flood })
 }

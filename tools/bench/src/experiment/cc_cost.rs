@@ -7,7 +7,7 @@ use petrel_command::units::format_bytes;
 use petrel_sim::experiment::cc_cost::{CostConfig, CostRow, run as run_cost};
 
 use super::chart::{Axis, Chart};
-use super::shown::{Row, digits, us_of};
+use super::report::{Row, digits, us_of};
 use super::{OnRow, command, show};
 use crate::args::{BenchTransport, CcCostArgs, InstructionsArgs};
 use crate::run_instructions;

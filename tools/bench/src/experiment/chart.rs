@@ -7,7 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::shown::{digits, probability};
+use super::report::{digits, probability};
 
 // All lengths are in pixels.
 const WIDTH: i32 = 900;
@@ -99,16 +99,16 @@ pub(super) fn draw(path: &Path, chart: &Chart) -> Result<(), Failure> {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
 /// An axis with its ends: converts values to shares of the axis.
-struct Ruler {
+struct AxisLayout {
     scale: Scale,
     from: f64,
     to: f64,
 }
 
-impl Ruler {
+impl AxisLayout {
     fn new(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
         let shown = values.filter(|&value| scale == Scale::Linear || value > 0.0);
         let ends = (f64::INFINITY, f64::NEG_INFINITY);
@@ -156,8 +156,8 @@ impl Ruler {
 
 fn render(chart: &Chart) -> Result<String, Box<dyn std::error::Error>> {
     let points = || chart.lines.iter().flat_map(|line| &line.points);
-    let x = Ruler::new(chart.x.scale, points().map(|point| point.0));
-    let y = Ruler::new(chart.y.scale, points().map(|point| point.1));
+    let x = AxisLayout::new(chart.x.scale, points().map(|point| point.0));
+    let y = AxisLayout::new(chart.y.scale, points().map(|point| point.1));
     let mut svg = String::new();
     {
         let area =
@@ -183,7 +183,7 @@ fn pixel_y(share: f64) -> i32 {
     HEIGHT - BOTTOM - (share * f64::from(HEIGHT - TOP - BOTTOM)) as i32
 }
 
-fn draw_grid(area: &Area<'_>, x: &Ruler, y: &Ruler) -> Drawn {
+fn draw_grid(area: &Area<'_>, x: &AxisLayout, y: &AxisLayout) -> DrawResult {
     for tick in x.ticks() {
         let Some(at) = x.place(tick).map(pixel_x) else { continue };
         let ends = [(at, pixel_y(0.0)), (at, pixel_y(1.0))];
@@ -200,7 +200,13 @@ fn draw_grid(area: &Area<'_>, x: &Ruler, y: &Ruler) -> Drawn {
 }
 
 /// Draws a line, with its name in the legend.
-fn draw_line(area: &Area<'_>, x: &Ruler, y: &Ruler, index: usize, line: &Line) -> Drawn {
+fn draw_line(
+    area: &Area<'_>,
+    x: &AxisLayout,
+    y: &AxisLayout,
+    index: usize,
+    line: &Line,
+) -> DrawResult {
     let colour = COLOURS[index % COLOURS.len()];
     let place = |&(px, py): &(f64, f64)| Some((pixel_x(x.place(px)?), pixel_y(y.place(py)?)));
     let places: Vec<(i32, i32)> = line.points.iter().filter_map(place).collect();
@@ -213,7 +219,7 @@ fn draw_line(area: &Area<'_>, x: &Ruler, y: &Ruler, index: usize, line: &Line) -
     write(area, &line.name, (at.0 + 28, at.1), 12, HPos::Left)
 }
 
-fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, side: HPos) -> Drawn {
+fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, side: HPos) -> DrawResult {
     let style = ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center));
     Ok(area.draw(&Text::new(text.to_owned(), at, style))?)
 }
@@ -247,9 +253,9 @@ mod tests {
 
     #[test]
     fn ticks__are_round_numbers() {
-        let linear = Ruler::new(Scale::Linear, [0.0, 24.0].into_iter());
+        let linear = AxisLayout::new(Scale::Linear, [0.0, 24.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]);
-        let log = Ruler::new(Scale::Log, [0.0, 3e-3, 0.5].into_iter());
+        let log = AxisLayout::new(Scale::Log, [0.0, 3e-3, 0.5].into_iter());
         assert_eq!((log.ticks().len(), log.place(1.0)), (4, Some(1.0)));
     }
 

@@ -4,7 +4,7 @@ use petrel_sim::experiment::Latency;
 use petrel_sim::experiment::incast::{IncastConfig, IncastRow};
 
 use super::chart::{Axis, Chart};
-use super::shown::{Row, digits, us, us_of};
+use super::report::{Row, digits, us, us_of};
 use super::{command, list_flag};
 use crate::args::IncastArgs;
 

@@ -3,7 +3,7 @@
 use petrel_sim::experiment::loss::{LossConfig, LossRow};
 
 use super::chart::{Axis, Chart};
-use super::shown::{Row, digits, probability, us};
+use super::report::{Row, digits, probability, us};
 use super::{command, flag, list_flag};
 use crate::args::LossArgs;
 

@@ -6,7 +6,7 @@ use petrel_command::units::exact_duration;
 use petrel_sim::experiment::overload::{OverloadConfig, OverloadRow};
 
 use super::chart::{Axis, Chart};
-use super::shown::{Row, digits, us_of};
+use super::report::{Row, digits, us_of};
 use super::{command, flag, list_flag};
 use crate::args::OverloadArgs;
 

@@ -4,7 +4,7 @@ use petrel_sim::experiment::scale::{ScaleConfig, ScaleRow};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::chart::{Axis, Chart};
-use super::shown::{Row, digits, us_of};
+use super::report::{Row, digits, us_of};
 use super::{command, flag, list_flag};
 use crate::args::ScaleArgs;
 

@@ -3,7 +3,7 @@
 use petrel_sim::experiment::small_loss::{SmallLossConfig, SmallLossRow};
 
 use super::chart::{Axis, Chart};
-use super::shown::{Row, digits, probability, us_of};
+use super::report::{Row, digits, probability, us_of};
 use super::{command, flag};
 use crate::args::SmallLossArgs;
 

@@ -10,7 +10,7 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::chart::{Axis, Chart};
-use super::shown::{Row, digits, probability, us, us_of};
+use super::report::{Row, digits, probability, us, us_of};
 use super::{OnRow, show};
 use crate::args::{CommonArgs, LossArgs, SmallLossArgs, VethArgs};
 use crate::{LossFigure, LossPlan, LossyCalls, Pace, run_lossy};

@@ -23,8 +23,8 @@ impl Sum {
         Self::of(pairs, |pair| Some(&pair.library))
     }
 
-    pub(super) fn of_bare(pairs: &Pairs) -> Self {
-        Self::of(pairs, |pair| pair.bare.as_ref())
+    pub(super) fn of_baseline(pairs: &Pairs) -> Self {
+        Self::of(pairs, |pair| pair.baseline.as_ref())
     }
 
     fn of(pairs: &Pairs, side: impl Fn(&Pair) -> Option<&Window>) -> Self {

@@ -28,9 +28,14 @@ fn window(answered: u64) -> Window {
     Window { calls: answered, checked: answered, elapsed_ns: 1_000, ..Window::new(None) }
 }
 
-fn pair(library: u64, bare: u64, distance: Distance) -> Pair {
+fn pair(library: u64, baseline: u64, distance: Distance) -> Pair {
     let distance = Some(distance);
-    Pair { library: window(library), bare: Some(window(bare)), distance, line_ns: Some(100) }
+    Pair {
+        library: window(library),
+        baseline: Some(window(baseline)),
+        distance,
+        line_ns: Some(100),
+    }
 }
 
 fn pairs() -> Pairs {
@@ -59,7 +64,7 @@ fn new__takes_medians_of_the_kept_pairs() {
     assert_eq!((near.windows, near.value, near.ratio), (2, 20.0, Some(0.2)));
     assert_eq!(figure.far.unwrap().ratio, Some(0.5));
     assert_eq!((figure.calls, figure.bare_checked), (51, 221), "dropped ones count here");
-    assert!(figure.is_flawless());
+    assert!(figure.is_valid());
 }
 
 #[test]
@@ -70,12 +75,12 @@ fn new__says_near_and_far_apart_only_where_there_are_both() {
 }
 
 #[test]
-fn is_flawless__not_with_a_wrong_answer_on_either_side() {
-    for (library, bare) in [(1, 0), (0, 1)] {
+fn is_valid__not_with_a_wrong_answer_on_either_side() {
+    for (library, baseline) in [(1, 0), (0, 1)] {
         let mut pairs = pairs();
         pairs.dropped[0].library.mismatched = library;
-        pairs.dropped[0].bare.as_mut().unwrap().mismatched = bare;
-        assert!(!Figure::new(Quantity::Rate, setting(), pairs).is_flawless());
+        pairs.dropped[0].baseline.as_mut().unwrap().mismatched = baseline;
+        assert!(!Figure::new(Quantity::Rate, setting(), pairs).is_valid());
     }
 }
 
@@ -86,7 +91,8 @@ fn new__of_latencies_has_differences() {
         latencies.record(ns);
         Window { checked: 1, elapsed_ns: 1, ..Window::new(Some(latencies)) }
     };
-    let pair = Pair { library: timed(190), bare: Some(timed(100)), distance: None, line_ns: None };
+    let pair =
+        Pair { library: timed(190), baseline: Some(timed(100)), distance: None, line_ns: None };
     let pairs = Pairs { kept: vec![pair], dropped: Vec::new() };
     let figure = Figure::new(Quantity::Latency, setting(), pairs);
     assert_eq!((figure.value, figure.difference_ns), (0.19, Some(90.0)));

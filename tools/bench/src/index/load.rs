@@ -1,6 +1,6 @@
 //! Calls of many clients on one thread: a closed loop per client, every answer checked.
 //!
-//! The structure is that of `bench/load.rs`: a place with two buffers for every call in flight, and the
+//! The structure is that of `crate::load`: a slot with two buffers for every call in flight, and the
 //! load as the endpoint's state, lent to continuations.
 
 use std::mem;
@@ -24,14 +24,14 @@ const REQUEST_BYTES: usize = 16;
 const RESPONSE_BYTES: usize = 16;
 
 /// Turns of the event loop between two readings of the clock.
-const TURNS_PER_LOOK: u32 = 1 << 10;
+const POLLS_PER_CLOCK_READ: u32 = 1 << 10;
 
 /// Time for calls to end after a window's end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
 /// The kind of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum CallKind {
     /// An echo of 8 bytes.
     #[default]
     Echo,
@@ -43,8 +43,8 @@ pub(super) enum What {
 
 /// The calls of a window.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Demand {
-    pub(super) what: What,
+pub(super) struct OfferedLoad {
+    pub(super) kind: CallKind,
     /// Calls in flight at a time.
     pub(super) in_flight: usize,
     /// Whether every call is timed.
@@ -77,17 +77,17 @@ impl Outcome {
 /// The calls of an endpoint's sessions.
 pub(super) struct Load {
     keys: Rc<Keys>,
-    places: Vec<Place>,
+    slots: Vec<CallSlot>,
     /// Calls in flight.
     active: usize,
-    demand: Demand,
+    offered_load: OfferedLoad,
     random: u64,
     next_key: u32,
     end_ns: u64,
     outcome: Outcome,
 }
 
-struct Place {
+struct CallSlot {
     session: SessionId,
     call: Call,
     started_ns: u64,
@@ -106,23 +106,23 @@ enum Call {
 /// Makes calls for a window. `between` runs after every turn of the clients' endpoint.
 pub(super) fn window(
     endpoint: &mut Endpoint<Load>,
-    demand: Demand,
+    offered_load: OfferedLoad,
     mut between: impl FnMut(),
 ) -> Result<Outcome, Failure> {
     let begin_ns = clock::now_ns();
-    let last_ns = begin_ns.saturating_add((demand.length + PATIENCE).as_nanos() as u64);
-    endpoint.with(|load, cx| load.begin(cx, demand, begin_ns));
+    let last_ns = begin_ns.saturating_add((offered_load.length + GIVE_UP_AFTER).as_nanos() as u64);
+    endpoint.with(|load, cx| load.begin(cx, offered_load, begin_ns));
     'window: loop {
-        for _ in 0..TURNS_PER_LOOK {
+        for _ in 0..POLLS_PER_CLOCK_READ {
             if endpoint.state().active == 0 {
                 break 'window;
             }
             endpoint.run_once();
             between();
         }
-        if demand.what != What::Fill && clock::now_ns() > last_ns {
+        if offered_load.kind != CallKind::Fill && clock::now_ns() > last_ns {
             let active = endpoint.state().active;
-            let text = format!("{active} calls have not ended {PATIENCE:?} after the window");
+            let text = format!("{active} calls have not ended {GIVE_UP_AFTER:?} after the window");
             return Err(Failure::because(text));
         }
     }
@@ -135,9 +135,9 @@ impl Load {
     pub(super) fn new(keys: Rc<Keys>) -> Self {
         Self {
             keys,
-            places: Vec::new(),
+            slots: Vec::new(),
             active: 0,
-            demand: Demand::default(),
+            offered_load: OfferedLoad::default(),
             random: 0x7065_7472_656c,
             next_key: 0,
             end_ns: 0,
@@ -152,35 +152,35 @@ impl Load {
         sessions: &[SessionId],
         outstanding: u16,
     ) -> Result<(), Failure> {
-        // Adjacent places belong to different sessions, as calls of different clients would.
-        let places = (0..outstanding).flat_map(|_| sessions);
-        self.places = places.map(|session| Place::new(cx, *session)).collect::<Result<_, _>>()?;
+        // Adjacent slots belong to different sessions, as calls of different clients would.
+        let slots = (0..outstanding).flat_map(|_| sessions);
+        self.slots = slots.map(|session| CallSlot::new(cx, *session)).collect::<Result<_, _>>()?;
         Ok(())
     }
 
-    fn begin(&mut self, cx: &mut Context<'_, Self>, demand: Demand, now_ns: u64) {
-        (self.demand, self.next_key) = (demand, 0);
-        self.end_ns = now_ns.saturating_add(demand.length.as_nanos() as u64);
-        for place in 0..demand.in_flight.min(self.places.len()) {
-            self.start(cx, place, now_ns);
+    fn begin(&mut self, cx: &mut Context<'_, Self>, offered_load: OfferedLoad, now_ns: u64) {
+        (self.offered_load, self.next_key) = (offered_load, 0);
+        self.end_ns = now_ns.saturating_add(offered_load.length.as_nanos() as u64);
+        for slot in 0..offered_load.in_flight.min(self.slots.len()) {
+            self.start(cx, slot, now_ns);
         }
     }
 
     #[inline]
     fn start(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) {
         let Some(call) = self.choose() else { return };
-        let place = &mut self.places[index];
-        let Some((mut request, response)) = place.buffers.take() else { return };
-        (place.call, place.started_ns) = (call, now_ns);
+        let slot = &mut self.slots[index];
+        let Some((mut request, response)) = slot.buffers.take() else { return };
+        (slot.call, slot.started_ns) = (call, now_ns);
         let method = call.write(&self.keys, &mut request);
         match cx
-            .call(place.session, method, request)
+            .call(slot.session, method, request)
             .into_buffer(response)
             .then(move |load, cx, reply| load.on_reply(cx, reply, index))
         {
             Ok(()) => self.active += 1,
             Err(rejected) => {
-                place.buffers = rejected.request.zip(rejected.response);
+                slot.buffers = rejected.request.zip(rejected.response);
                 self.fail(rejected.error.to_string());
             }
         }
@@ -188,17 +188,17 @@ impl Load {
 
     #[inline]
     fn choose(&mut self) -> Option<Call> {
-        match self.demand.what {
-            What::Echo => {
+        match self.offered_load.kind {
+            CallKind::Echo => {
                 let number = self.draw(self.keys.count());
                 Some(Call::Echo(self.keys.key(number)))
             }
-            What::Lookups { scans } => {
+            CallKind::Lookups { scans } => {
                 let is_scan = scans > 0 && self.draw(100) < scans.into();
                 let number = self.draw(self.keys.count());
                 Some(if is_scan { Call::Scan(number) } else { Call::Lookup(self.keys.key(number)) })
             }
-            What::Fill => {
+            CallKind::Fill => {
                 let number = self.next_key;
                 self.next_key += 1;
                 (number < self.keys.count()).then(|| Call::Put(self.keys.key(number)))
@@ -219,14 +219,14 @@ impl Load {
     fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         self.active -= 1;
         let now_ns = self.now_ns(cx);
-        let place = &mut self.places[index];
-        let (call, latency_ns) = (place.call, now_ns.saturating_sub(place.started_ns));
+        let slot = &mut self.slots[index];
+        let (call, latency_ns) = (slot.call, now_ns.saturating_sub(slot.started_ns));
         match &reply.outcome {
             Ok(()) if call.is_right(&self.keys, &reply.response) => self.count(call, latency_ns),
             Ok(()) => self.outcome.wrong += 1,
             Err(failure) => self.end(call, failure),
         }
-        self.places[index].buffers = Some((reply.request, reply.response));
+        self.slots[index].buffers = Some((reply.request, reply.response));
         if now_ns < self.end_ns {
             self.start(cx, index, now_ns);
         }
@@ -240,7 +240,7 @@ impl Load {
             Call::Lookup(_) | Call::Put(_) => &mut self.outcome.lookups,
         };
         *which += 1;
-        if self.demand.is_timed {
+        if self.offered_load.is_timed {
             self.outcome.latencies[usize::from(matches!(call, Call::Scan(_)))].record(latency_ns);
         }
     }
@@ -248,7 +248,7 @@ impl Load {
     /// Returns the time: with a single call in flight a reading of the clock, else the time of the turn.
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
-        if self.demand.is_timed && self.demand.in_flight == 1 {
+        if self.offered_load.is_timed && self.offered_load.in_flight == 1 {
             clock::now_ns()
         } else {
             cx.now_ns()
@@ -271,7 +271,7 @@ impl Load {
     }
 }
 
-impl Place {
+impl CallSlot {
     fn new(cx: &Context<'_, Load>, session: SessionId) -> Result<Self, Failure> {
         let request = cx.alloc(REQUEST_BYTES).map_err(Failure::because)?;
         let response = cx.alloc(RESPONSE_BYTES).map_err(Failure::because)?;

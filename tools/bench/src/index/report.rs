@@ -65,8 +65,8 @@ impl Report {
     ) -> Self {
         let of =
             |kind| &all[KINDS.iter().position(|other| *other == kind).expect("it is one of them")];
-        let apart = ratios(of(Kind::Lookups), of(Kind::Echo));
-        let together = ratios(of(Kind::LookupsTogether), of(Kind::EchoTogether));
+        let two_cpus = ratios(of(Kind::Lookups), of(Kind::Echo));
+        let one_cpu = ratios(of(Kind::LookupsOneThread), of(Kind::EchoOneThread));
         let p99 = |kind| Some(of(kind).latencies[0].summary()?.p99_ns as f64);
         let p99s = p99(Kind::ScansInDispatch).zip(p99(Kind::ScansInWorkers));
         Self {
@@ -79,12 +79,12 @@ impl Report {
             workers: args.workers,
             fetches_ahead: !args.no_fetch_ahead,
             cpus,
-            windows: apart.len(),
+            windows: two_cpus.len(),
             rows: KINDS.iter().zip(all).map(|(kind, series)| Row::new(*kind, series)).collect(),
-            lookups_of_echoes: median(apart.iter().copied()).unwrap_or_default(),
-            lookups_of_echoes_spread: spread(apart),
-            lookups_of_echoes_one_cpu: median(together.iter().copied()).unwrap_or_default(),
-            lookups_of_echoes_one_cpu_spread: spread(together),
+            lookups_of_echoes: median(two_cpus.iter().copied()).unwrap_or_default(),
+            lookups_of_echoes_spread: spread(two_cpus),
+            lookups_of_echoes_one_cpu: median(one_cpu.iter().copied()).unwrap_or_default(),
+            lookups_of_echoes_one_cpu_spread: spread(one_cpu),
             p99_dispatch_over_workers: p99s.map(|(dispatch, workers)| dispatch / workers),
             wrong: all.iter().map(|series| series.wrong).sum(),
             command: command(args),
@@ -198,10 +198,10 @@ impl Report {
             Bar::new(format!("{over}: {text}: {ratio:.2}"), ratio, quartiles)
         };
         let of_echoes = "GETs over echoes per second";
-        let (apart, together) = (self.lookups_of_echoes, self.lookups_of_echoes_one_cpu);
+        let (two_cpus, one_cpu) = (self.lookups_of_echoes, self.lookups_of_echoes_one_cpu);
         let mut bars = vec![
-            bar(of_echoes, apart, self.lookups_of_echoes_spread),
-            bar(&format!("{of_echoes}, one CPU"), together, self.lookups_of_echoes_one_cpu_spread),
+            bar(of_echoes, two_cpus, self.lookups_of_echoes_spread),
+            bar(&format!("{of_echoes}, one CPU"), one_cpu, self.lookups_of_echoes_one_cpu_spread),
         ];
         let p99 = self.p99_dispatch_over_workers;
         bars.extend(p99.map(|ratio| bar("GET p99, scans in dispatch over workers", ratio, None)));
@@ -209,13 +209,13 @@ impl Report {
     }
 
     fn verdict(&self) -> String {
-        let apart = share(self.lookups_of_echoes, self.lookups_of_echoes_spread);
-        let together = share(self.lookups_of_echoes_one_cpu, self.lookups_of_echoes_one_cpu_spread);
+        let two_cpus = share(self.lookups_of_echoes, self.lookups_of_echoes_spread);
+        let one_cpu = share(self.lookups_of_echoes_one_cpu, self.lookups_of_echoes_one_cpu_spread);
         let p99 = self.p99_dispatch_over_workers.map_or(String::new(), |ratio| {
             format!("; workers make the p99 of lookups {ratio:.2} times lower")
         });
         format!(
-            "{}: lookups at {apart} of the echo's rate, {together} where clients and dispatch share a CPU{p99}; \
+            "{}: lookups at {two_cpus} of the echo's rate, {one_cpu} where clients and dispatch share a CPU{p99}; \
              {} wrong answers",
             self.transport, self.wrong
         )

@@ -13,7 +13,7 @@ use petrel_kv::client::{KvClient, KvClientConfig, KvError};
 use petrel_sim::Rng;
 
 use super::cluster::Cluster;
-use super::workload::{Kind, Tally, is_next, is_value_of, key_of, value_of};
+use super::workload::{Counts, Kind, is_next, is_value_of, key_of, value_of};
 
 pub(super) struct Clients {
     clients: Vec<KvClient>,
@@ -28,7 +28,7 @@ struct Window {
     keys: u64,
     end: Instant,
     under_way: Cell<usize>,
-    tally: RefCell<Tally>,
+    counts: RefCell<Counts>,
     failure: RefCell<Option<KvError>>,
 }
 
@@ -59,7 +59,7 @@ impl Clients {
         kind: Kind,
         count: usize,
         window: Duration,
-    ) -> Result<Tally, Failure> {
+    ) -> Result<Counts, Failure> {
         self.windows += 1;
         if kind == Kind::RemotePut {
             return self.run_remote(endpoint, count, window);
@@ -70,24 +70,24 @@ impl Clients {
             keys: self.keys,
             end: begin + window,
             under_way: Cell::new(count),
-            tally: RefCell::default(),
+            counts: RefCell::default(),
             failure: RefCell::default(),
         });
-        for lane in 0..count {
+        for number in 0..count {
             let client = match kind {
                 Kind::OneClientPut | Kind::OneClientGet => self.clients[0].clone(),
-                _ => self.clients[lane].clone(),
+                _ => self.clients[number].clone(),
             };
-            let rng = Rng::stream(self.windows, lane as u32, 0);
+            let rng = Rng::stream(self.windows, number as u32, 0);
             endpoint.handle().spawn(Rc::clone(&window).operate(client, rng));
         }
         endpoint.run_until(|_, _| window.under_way.get() == 0);
         if let Some(error) = window.failure.take() {
             return Err(failed(error));
         }
-        let mut tally = window.tally.take();
-        tally.elapsed = begin.elapsed();
-        Ok(tally)
+        let mut counts = window.counts.take();
+        counts.elapsed = begin.elapsed();
+        Ok(counts)
     }
 
     fn run_remote(
@@ -95,21 +95,21 @@ impl Clients {
         endpoint: &mut Endpoint,
         count: usize,
         window: Duration,
-    ) -> Result<Tally, Failure> {
+    ) -> Result<Counts, Failure> {
         let (client, keys) = (self.clients[0].clone(), self.keys);
         let rng = Rng::stream(self.windows, 0, 1);
         let stop = endpoint.stop_handle();
         let thread = thread::spawn({
             let stop = stop.clone();
             move || {
-                let tally = put_remotely(&client, count, window, keys, rng);
+                let counts = put_remotely(&client, count, window, keys, rng);
                 stop.stop();
-                tally
+                counts
             }
         });
         endpoint.run(&stop);
-        let tally = thread.join().map_err(|_| Failure::because("a thread has panicked"))?;
-        tally.map_err(failed)
+        let counts = thread.join().map_err(|_| Failure::because("a thread has panicked"))?;
+        counts.map_err(failed)
     }
 }
 
@@ -132,7 +132,7 @@ impl Window {
             };
             let end = Instant::now();
             match outcome {
-                Ok(is_right) => self.tally.borrow_mut().note(end - now, is_right),
+                Ok(is_right) => self.counts.borrow_mut().note(end - now, is_right),
                 Err(error) => *self.failure.borrow_mut() = Some(error),
             }
             now = end;
@@ -148,24 +148,24 @@ fn put_remotely(
     window: Duration,
     keys: u64,
     rng: Rng,
-) -> Result<Tally, KvError> {
+) -> Result<Counts, KvError> {
     let begin = Instant::now();
-    let (rng, tally) = (RefCell::new(rng), RefCell::new(Tally::default()));
-    let lane = async || {
+    let (rng, counts) = (RefCell::new(rng), RefCell::new(Counts::default()));
+    let client_loop = async || {
         let mut revision = 0;
         while begin.elapsed() < window {
             let key = key_of(rng.borrow_mut().below(keys));
             let begun = Instant::now();
             let put = client.put(&key, &value_of(&key, 7)).await?;
             let is_right = is_next(put, &mut revision);
-            tally.borrow_mut().note(begun.elapsed(), is_right);
+            counts.borrow_mut().note(begun.elapsed(), is_right);
         }
         Ok(())
     };
-    wait(try_join_all((0..count).map(|_| lane())))?;
-    let mut tally = tally.into_inner();
-    tally.elapsed = begin.elapsed();
-    Ok(tally)
+    wait(try_join_all((0..count).map(|_| client_loop())))?;
+    let mut counts = counts.into_inner();
+    counts.elapsed = begin.elapsed();
+    Ok(counts)
 }
 
 fn failed(error: KvError) -> Failure {

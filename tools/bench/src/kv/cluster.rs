@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use petrel::endpoint::EndpointConfig;
 use petrel::{Endpoint, Nexus};
-use petrel_command::cores::{self, Seat, Seated};
+use petrel_command::cores::{self, CpuPlacement, PlacementGuard};
 use petrel_command::failure::Failure;
 use petrel_kv::api::{Role, Status, TransferRequest, methods};
 
@@ -16,13 +16,13 @@ use crate::process::Process;
 const REPLICAS: usize = 3;
 
 /// Most time for the replicas to reach an expected state.
-const PATIENCE: Duration = Duration::from_secs(60);
+const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Three processes of `petrel kv serve`, killed when the cluster is dropped.
 pub(super) struct Cluster {
     pub(super) addresses: Vec<SocketAddr>,
     client: EndpointConfig,
-    _seated: Seated,
+    _placement_guard: PlacementGuard,
     _processes: Vec<Process>,
     /// The replicas' logs.
     _data: Option<Directory>,
@@ -48,12 +48,12 @@ impl Drop for Directory {
 
 /// The CPUs of the clients and of every replica. The first replica leads.
 #[derive(Clone, Copy, Debug, Default)]
-struct Places {
+struct ReplicaCpus {
     clients: Option<usize>,
     replicas: [Option<usize>; REPLICAS],
 }
 
-impl Places {
+impl ReplicaCpus {
     /// Gives the leader a CPU for itself; with fewer than four CPUs the clients and followers share one.
     fn pinned() -> Result<Self, Failure> {
         let (clients, replicas) = match cores::all()[..] {
@@ -69,15 +69,15 @@ impl Places {
 
 impl Cluster {
     pub(super) fn start(args: &KvBenchArgs, transport: BenchTransport) -> Result<Self, Failure> {
-        let places = if args.pinned { Places::pinned()? } else { Places::default() };
+        let cpus = if args.pinned { ReplicaCpus::pinned()? } else { ReplicaCpus::default() };
         let addresses = free_addresses()?;
         let data = args.data.as_deref().map(Directory::within).transpose()?;
         let named = (1..).zip(&addresses).map(|(node, at): (u16, _)| format!("{node}={at}"));
         let peers = named.collect::<Vec<_>>().join(",");
         let mut processes = Vec::new();
-        for (node, cpu) in (1..).zip(places.replicas) {
-            // A process inherits the seat of the thread that starts it.
-            let _seated = Seat { cpu, is_realtime: args.realtime }.take()?;
+        for (node, cpu) in (1..).zip(cpus.replicas) {
+            // A process inherits the placement of the thread that starts it.
+            let _placement_guard = CpuPlacement { cpu, is_realtime: args.realtime }.apply()?;
             let id = u16::to_string(&node);
             let mut words = vec!["kv", "serve", "--json", "--log-level", "error"];
             words.extend(["--id", &id, "--peers", &peers]);
@@ -91,9 +91,9 @@ impl Cluster {
         let mut client = EndpointConfig::default();
         client.transports = transport.only();
         client.idle = args.idle.policy();
-        let seat = Seat { cpu: places.clients, is_realtime: args.realtime };
-        let (_seated, _processes, _data) = (seat.take()?, processes, data);
-        let cluster = Self { addresses, client, _seated, _processes, _data };
+        let placement = CpuPlacement { cpu: cpus.clients, is_realtime: args.realtime };
+        let (_placement_guard, _processes, _data) = (placement.apply()?, processes, data);
+        let cluster = Self { addresses, client, _placement_guard, _processes, _data };
         cluster.have_first_lead()?;
         Ok(cluster)
     }
@@ -105,7 +105,7 @@ impl Cluster {
 
     fn have_first_lead(&self) -> Result<(), Failure> {
         let mut endpoint = self.client_endpoint()?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + AGREEMENT_TIMEOUT;
         while Instant::now() < end {
             for address in &self.addresses {
                 match status(&mut endpoint, *address) {
@@ -125,7 +125,7 @@ impl Cluster {
 
     /// Waits until all replicas have applied the same commands, as replication requires.
     pub(super) fn check_equal(&self, endpoint: &mut Endpoint) -> Result<(), Failure> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + AGREEMENT_TIMEOUT;
         while Instant::now() < end {
             let all: Vec<_> =
                 self.addresses.iter().filter_map(|at| status(endpoint, *at)).collect();

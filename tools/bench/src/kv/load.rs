@@ -16,7 +16,7 @@ use petrel_kv::limits::BATCH_OPS_MAX;
 use petrel_sim::Rng;
 
 use super::cluster::Cluster;
-use super::workload::{Kind, Tally, is_next, is_value_of, key_of, value_of};
+use super::workload::{Counts, Kind, is_next, is_value_of, key_of, value_of};
 
 const REQUEST_BYTES: usize = 256;
 
@@ -26,19 +26,19 @@ pub(super) struct Loader {
 
 struct State {
     kind: Kind,
-    lanes: Vec<Lane>,
+    slots: Vec<CallSlot>,
     keys: u64,
     rng: Rng,
     /// True if no further call may begin.
     is_over: bool,
     under_way: usize,
-    tally: Tally,
+    counts: Counts,
     failure: Option<String>,
     message: Vec<u8>,
 }
 
 /// A simulated client.
-struct Lane {
+struct CallSlot {
     session: SessionId,
     /// The client's session in the store.
     number: u64,
@@ -56,16 +56,16 @@ impl Loader {
         clients: usize,
         keys: u64,
     ) -> Result<Self, Failure> {
-        let lanes = (0..clients).map(|_| Lane::open(endpoint, cluster));
-        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        let slots = (0..clients).map(|_| CallSlot::open(endpoint, cluster));
+        let slots = slots.collect::<Result<Vec<_>, _>>()?;
         let state = State {
             kind: Kind::RawCall,
-            lanes,
+            slots,
             keys,
             rng: Rng::stream(1, 0, 0),
             is_over: false,
             under_way: 0,
-            tally: Tally::default(),
+            counts: Counts::default(),
             failure: None,
             message: Vec::new(),
         };
@@ -80,7 +80,7 @@ impl Loader {
     ) -> Result<(), Failure> {
         let state = &mut *self.shared.borrow_mut();
         let mut progress = output.progress(state.keys, "keys");
-        let lane = &mut state.lanes[0];
+        let slot = &mut state.slots[0];
         for first in (0..state.keys).step_by(BATCH_OPS_MAX) {
             let mut batch = BatchBuffer::default();
             for number in first..state.keys.min(first + BATCH_OPS_MAX as u64) {
@@ -89,8 +89,8 @@ impl Loader {
                 batch.push(&op).map_err(|error| Failure::because(error.to_string()))?;
             }
             let mut command = Vec::new();
-            lane.write(Op::Batch(batch.batch()), &mut command);
-            let call = (lane.session, methods::WRITE);
+            slot.write(Op::Batch(batch.batch()), &mut command);
+            let call = (slot.session, methods::WRITE);
             let answer = endpoint.call(call.0, call.1, &command).wait()?;
             match WriteReply::decode(&answer) {
                 Ok(WriteReply::Applied(_)) => progress.set(first),
@@ -100,23 +100,23 @@ impl Loader {
         Ok(())
     }
 
-    /// Lets the first `clients` lanes call for the length of a window.
+    /// Lets the first `clients` slots call for the length of a window.
     pub(super) fn run(
         &mut self,
         endpoint: &mut Endpoint,
         kind: Kind,
         clients: usize,
         window: Duration,
-    ) -> Result<Tally, Failure> {
+    ) -> Result<Counts, Failure> {
         {
             let mut state = self.shared.borrow_mut();
             (state.kind, state.is_over) = (kind, false);
         }
         let begin = Instant::now();
-        for lane in 0..clients {
+        for slot in 0..clients {
             let request = endpoint.alloc(REQUEST_BYTES).map_err(exhausted)?;
             let response = endpoint.alloc(REQUEST_BYTES).map_err(exhausted)?;
-            call(&mut endpoint.context(), &self.shared, lane, request, response);
+            call(&mut endpoint.context(), &self.shared, slot, request, response);
         }
         let shared = Rc::clone(&self.shared);
         endpoint.run_until(|_, _| {
@@ -125,9 +125,9 @@ impl Loader {
             state.is_over && state.under_way == 0 || state.failure.is_some()
         });
         let state = &mut *self.shared.borrow_mut();
-        let mut tally = std::mem::take(&mut state.tally);
-        tally.elapsed = begin.elapsed();
-        state.failure.take().map_or(Ok(tally), |failure| Err(Failure::because(failure)))
+        let mut counts = std::mem::take(&mut state.counts);
+        counts.elapsed = begin.elapsed();
+        state.failure.take().map_or(Ok(counts), |failure| Err(Failure::because(failure)))
     }
 }
 
@@ -135,7 +135,7 @@ fn exhausted(error: petrel::Error) -> Failure {
     Failure::because(error.to_string())
 }
 
-impl Lane {
+impl CallSlot {
     fn open(endpoint: &mut Endpoint, cluster: &Cluster) -> Result<Self, Failure> {
         let session = endpoint.connect_wait(cluster.addresses[0])?;
         let mut command = Vec::new();
@@ -186,13 +186,13 @@ impl Lane {
 fn call(
     cx: &mut Context<'_>,
     shared: &Rc<RefCell<State>>,
-    lane: usize,
+    slot: usize,
     mut request: MsgBuf,
     response: MsgBuf,
 ) {
     let state = &mut *shared.borrow_mut();
     let number = state.rng.below(state.keys);
-    let own = &mut state.lanes[lane];
+    let own = &mut state.slots[slot];
     own.key = key_of(number);
     let method = own.encode(state.kind, &mut state.message);
     request.set_message(&state.message);
@@ -200,8 +200,8 @@ fn call(
     let ended = {
         let shared = Rc::clone(shared);
         move |cx: &mut Context<'_>, reply: Reply| {
-            if shared.borrow_mut().note(lane, &reply) {
-                call(cx, &shared, lane, reply.request, reply.response);
+            if shared.borrow_mut().note(slot, &reply) {
+                call(cx, &shared, slot, reply.request, reply.response);
             }
         }
     };
@@ -217,10 +217,10 @@ fn call(
 
 impl State {
     /// Processes an answer; returns true if the client continues.
-    fn note(&mut self, lane: usize, reply: &Reply) -> bool {
+    fn note(&mut self, slot: usize, reply: &Reply) -> bool {
         self.under_way -= 1;
-        let lane = &mut self.lanes[lane];
-        let latency = lane.begun.elapsed();
+        let slot = &mut self.slots[slot];
+        let latency = slot.begun.elapsed();
         let answer = match reply.message() {
             Ok(answer) => answer,
             Err(failure) => {
@@ -228,8 +228,8 @@ impl State {
                 return false;
             }
         };
-        let is_right = lane.is_right(self.kind, answer);
-        self.tally.note(latency, is_right);
+        let is_right = slot.is_right(self.kind, answer);
+        self.counts.note(latency, is_right);
         !self.is_over
     }
 }

@@ -57,20 +57,20 @@ impl Kind {
 }
 
 /// The results of the operations of one kind.
-pub(super) struct Tally {
+pub(super) struct Counts {
     pub(super) latencies: Latencies,
     pub(super) answered: u64,
     pub(super) wrong: u64,
     pub(super) elapsed: Duration,
 }
 
-impl Default for Tally {
+impl Default for Counts {
     fn default() -> Self {
         Self { latencies: Latencies::default(), answered: 0, wrong: 0, elapsed: Duration::ZERO }
     }
 }
 
-impl Tally {
+impl Counts {
     pub(super) fn per_second(&self) -> f64 {
         self.answered as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::LossPlan;
 use crate::pairs::{Pair, Pairs};
-use crate::stage::Stage;
 use crate::statistics::{Spread, median, spread};
+use crate::test_bed::TestBed;
 use crate::window::Window;
 
 /// A figure.
@@ -73,7 +73,7 @@ pub(super) fn name(recovery: Recovery) -> &'static str {
 
 /// Returns an error if a call failed or was answered wrongly, which makes the figure invalid.
 pub(super) fn check(pairs: &Pairs) -> Result<(), Failure> {
-    let windows = pairs.kept.iter().flat_map(|pair| [Some(&pair.library), pair.bare.as_ref()]);
+    let windows = pairs.kept.iter().flat_map(|pair| [Some(&pair.library), pair.baseline.as_ref()]);
     for window in windows.flatten() {
         if let Some(failure) = window.failures.first() {
             return Err(Failure::because(failure));
@@ -89,7 +89,7 @@ pub(super) fn check(pairs: &Pairs) -> Result<(), Failure> {
 impl LossFigure {
     pub(super) fn new(
         plan: &LossPlan,
-        stage: &Stage,
+        test_bed: &TestBed,
         (recovery, loss): (Recovery, f64),
         pairs: Pairs,
     ) -> Result<Self, Failure> {
@@ -111,7 +111,7 @@ impl LossFigure {
             loss,
             size_bytes: measurement.size,
             in_flight: measurement.in_flight,
-            cpus: stage.cpus(),
+            cpus: test_bed.cpus(),
             pairs: count,
             relative,
             spread,
@@ -123,7 +123,7 @@ impl LossFigure {
 }
 
 fn both(pair: Pair) -> Option<[Window; 2]> {
-    Some([pair.library, pair.bare?])
+    Some([pair.library, pair.baseline?])
 }
 
 fn rate(window: &Window) -> f64 {
@@ -217,8 +217,8 @@ mod tests {
         for mismatched in [0, 1] {
             let mut without = window(1, 1, 0);
             without.mismatched = mismatched;
-            let (library, bare) = (window(1, 1, 0), Some(without));
-            let pair = Pair { library, bare, distance: None, line_ns: None };
+            let (library, baseline) = (window(1, 1, 0), Some(without));
+            let pair = Pair { library, baseline, distance: None, line_ns: None };
             let pairs = Pairs { kept: vec![pair], dropped: Vec::new() };
             assert_eq!(check(&pairs).is_ok(), mismatched == 0);
         }

@@ -9,7 +9,7 @@
 use petrel_command::failure::Failure;
 use serde_json::Value;
 
-use crate::stage::Stage;
+use crate::test_bed::TestBed;
 use crate::veth::tool;
 use crate::window::Packets;
 
@@ -20,23 +20,23 @@ pub(super) const WHOLE: u32 = 1_000_000_000;
 const TABLE: &str = "petrel_loss";
 
 /// Sets the loss of arriving packets at the two ends, in parts per billion, and resets the counters.
-pub(super) fn set(stage: &Stage, loss_ppb: u32) -> Result<(), Failure> {
+pub(super) fn set(test_bed: &TestBed, loss_ppb: u32) -> Result<(), Failure> {
     let rules = rules(loss_ppb);
-    stage.in_each_thread(move || tool("nft", &[&rules]).map_err(not_filtered)).map(|_| ())
+    test_bed.in_each_thread(move || tool("nft", &[&rules]).map_err(not_filtered)).map(|_| ())
 }
 
 /// Returns the counts of the two ends since the loss was set.
-pub(super) fn count(stage: &Stage) -> Result<Packets, Failure> {
-    let counts = stage.in_each_thread(|| {
+pub(super) fn count(test_bed: &TestBed) -> Result<Packets, Failure> {
+    let counts = test_bed.in_each_thread(|| {
         let text = tool("nft", &["-j", "list", "counters", "table", "ip", TABLE])?;
         parse(&text).ok_or_else(|| Failure::because(format!("`nft` printed: {text}")))
     })?;
-    let far = counts.get(1).map_or(0, |count| count.dropped);
+    let dropped_requests = counts.get(1).map_or(0, |count| count.dropped);
     let sum = |of: fn(&Count) -> u64| counts.iter().map(of).sum();
     Ok(Packets {
         arrived: sum(|count| count.arrived),
         dropped: sum(|count| count.dropped),
-        dropped_requests: far,
+        dropped_requests,
     })
 }
 

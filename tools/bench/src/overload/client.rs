@@ -14,14 +14,14 @@ use petrel_sim::Rng;
 use super::wire;
 
 /// Time for calls to end after the last one was due.
-const PATIENCE: Duration = Duration::from_secs(120);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(120);
 
 /// The endpoint's longest sleep: then the loop checks for the end of the run.
-const NAP: Duration = Duration::from_millis(1);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// The offered load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Demand {
+pub(super) struct OfferedLoad {
     pub(super) arrivals: Arrivals,
     pub(super) warm_up_ns: u64,
     pub(super) measured_ns: u64,
@@ -60,7 +60,7 @@ pub(super) struct Outcomes {
 
 /// The calls of one figure.
 pub(super) struct Load {
-    demand: Demand,
+    offered_load: OfferedLoad,
     sessions: Vec<SessionId>,
     state: RefCell<State>,
 }
@@ -79,38 +79,39 @@ struct State {
 }
 
 struct Call {
-    asked_ns: u64,
+    due_ns: u64,
     counts: bool,
     expected: [u8; wire::REPLY_BYTES],
     permit: Option<(usize, Permit)>,
 }
 
 /// The report on a call's end to the limit.
-type Says = fn(&mut ConcurrencyLimit, Permit, u64);
+type LimitReport = fn(&mut ConcurrencyLimit, Permit, u64);
 
 /// Makes the calls of a figure, and waits until all have ended.
 pub(super) fn run(
     endpoint: &mut Endpoint,
     sessions: &[SessionId],
-    demand: Demand,
+    offered_load: OfferedLoad,
     seed: u64,
 ) -> Result<Outcomes, Failure> {
-    let load = Rc::new(Load::new(demand, sessions.to_vec(), seed, endpoint.context().now_ns()));
+    let load =
+        Rc::new(Load::new(offered_load, sessions.to_vec(), seed, endpoint.context().now_ns()));
     load.begin(&mut endpoint.context());
-    let end = Instant::now() + load.whole() + PATIENCE;
-    let turn = |_: &mut (), cx: &mut Context<'_>| {
+    let end = Instant::now() + load.whole() + GIVE_UP_AFTER;
+    let poll = |_: &mut (), cx: &mut Context<'_>| {
         load.act(cx);
         load.is_over(cx.now_ns())
     };
     loop {
-        // The event loop turns at least once, however short the nap is.
+        // The event loop runs at least once, however short the sleep is.
         endpoint.run_once();
-        let nap = load.nap(endpoint.context().now_ns());
-        if endpoint.run_for(nap, turn) {
+        let sleep = load.sleep_time(endpoint.context().now_ns());
+        if endpoint.run_for(sleep, poll) {
             break;
         }
         if Instant::now() > end {
-            let text = format!("{} calls have not ended within {PATIENCE:?}", load.pending());
+            let text = format!("{} calls have not ended within {GIVE_UP_AFTER:?}", load.pending());
             return Err(Failure::because(text));
         }
     }
@@ -120,7 +121,7 @@ pub(super) fn run(
 }
 
 impl Load {
-    fn new(demand: Demand, sessions: Vec<SessionId>, seed: u64, now_ns: u64) -> Self {
+    fn new(offered_load: OfferedLoad, sessions: Vec<SessionId>, seed: u64, now_ns: u64) -> Self {
         let limits = sessions.iter().map(|_| ConcurrencyLimit::new(Default::default())).collect();
         let state = State {
             rng: Rng::new(seed),
@@ -132,11 +133,11 @@ impl Load {
             outcomes: Outcomes::new(),
             spare: Vec::new(),
         };
-        Self { demand, sessions, state: RefCell::new(state) }
+        Self { offered_load, sessions, state: RefCell::new(state) }
     }
 
     fn begin(self: &Rc<Self>, cx: &mut Context<'_>) {
-        match self.demand.arrivals {
+        match self.offered_load.arrivals {
             Arrivals::Poisson { gap_mean_ns } => self.state.borrow_mut().schedule_next(gap_mean_ns),
             Arrivals::Closed { calls } => (0..calls).for_each(|_| self.call(cx, cx.now_ns())),
         }
@@ -144,41 +145,41 @@ impl Load {
 
     /// Makes the due calls.
     fn act(self: &Rc<Self>, cx: &mut Context<'_>) {
-        let Arrivals::Poisson { gap_mean_ns } = self.demand.arrivals else { return };
-        while let Some(asked_ns) = self.next_due(cx.now_ns(), gap_mean_ns) {
-            self.call(cx, asked_ns);
+        let Arrivals::Poisson { gap_mean_ns } = self.offered_load.arrivals else { return };
+        while let Some(due_ns) = self.next_due(cx.now_ns(), gap_mean_ns) {
+            self.call(cx, due_ns);
         }
     }
 
     fn next_due(&self, now_ns: u64, gap_mean_ns: f64) -> Option<u64> {
         let mut state = self.state.borrow_mut();
-        let asked_ns = state.next_ns as u64;
-        if asked_ns > now_ns || asked_ns >= self.end_ns(&state) {
+        let due_ns = state.next_ns as u64;
+        if due_ns > now_ns || due_ns >= self.end_ns(&state) {
             return None;
         }
         state.schedule_next(gap_mean_ns);
-        Some(asked_ns)
+        Some(due_ns)
     }
 
     fn whole(&self) -> Duration {
-        Duration::from_nanos(self.demand.warm_up_ns + self.demand.measured_ns)
+        Duration::from_nanos(self.offered_load.warm_up_ns + self.offered_load.measured_ns)
     }
 
     /// Returns how long the endpoint may sleep: until the next call is due, unless a packet arrives
     /// earlier.
-    fn nap(&self, now_ns: u64) -> Duration {
+    fn sleep_time(&self, now_ns: u64) -> Duration {
         let state = self.state.borrow();
         let next_ns = state.next_ns as u64;
-        match self.demand.arrivals {
+        match self.offered_load.arrivals {
             Arrivals::Poisson { .. } if next_ns < self.end_ns(&state) => {
-                NAP.min(Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+                SLEEP_MAX.min(Duration::from_nanos(next_ns.saturating_sub(now_ns)))
             }
-            _ => NAP,
+            _ => SLEEP_MAX,
         }
     }
 
     fn end_ns(&self, state: &State) -> u64 {
-        state.begin_ns + self.demand.warm_up_ns + self.demand.measured_ns
+        state.begin_ns + self.offered_load.warm_up_ns + self.offered_load.measured_ns
     }
 
     fn is_over(&self, now_ns: u64) -> bool {
@@ -190,22 +191,22 @@ impl Load {
         self.state.borrow().pending
     }
 
-    fn call(self: &Rc<Self>, cx: &mut Context<'_>, asked_ns: u64) {
-        let counts = asked_ns >= self.state.borrow().begin_ns + self.demand.warm_up_ns;
+    fn call(self: &Rc<Self>, cx: &mut Context<'_>, due_ns: u64) {
+        let counts = due_ns >= self.state.borrow().begin_ns + self.offered_load.warm_up_ns;
         self.count(counts, |outcomes| outcomes.offered += 1);
-        let place = self.state.borrow_mut().rng.below(self.sessions.len() as u64) as usize;
-        let Ok(permit) = self.permit(place, cx.now_ns()) else {
+        let index = self.state.borrow_mut().rng.below(self.sessions.len() as u64) as usize;
+        let Ok(permit) = self.permit(index, cx.now_ns()) else {
             return self.count(counts, |outcomes| outcomes.held_back += 1);
         };
         let Some((mut request, response)) = self.take_buffers(cx) else {
             return self.count(counts, |outcomes| outcomes.unsent += 1);
         };
-        let expected = self.write(&mut request, asked_ns, cx.now_ns());
-        let call = Call { asked_ns, counts, expected, permit };
+        let expected = self.write(&mut request, due_ns, cx.now_ns());
+        let call = Call { due_ns, counts, expected, permit };
         self.state.borrow_mut().pending += 1;
         let load = Rc::clone(self);
         let end = move |cx: &mut Context<'_>, reply| load.end(cx, reply, call);
-        let (session, options) = (self.sessions[place], self.options(asked_ns));
+        let (session, options) = (self.sessions[index], self.options(due_ns));
         if let Err(rejected) = cx
             .call(session, wire::WORK, request)
             .into_buffer(response)
@@ -216,20 +217,20 @@ impl Load {
         }
     }
 
-    fn options(&self, asked_ns: u64) -> CallOptions {
-        match self.demand.has_deadlines {
-            true => CallOptions::new().deadline_ns(asked_ns + self.demand.slo_ns),
+    fn options(&self, due_ns: u64) -> CallOptions {
+        match self.offered_load.has_deadlines {
+            true => CallOptions::new().deadline_ns(due_ns + self.offered_load.slo_ns),
             false => CallOptions::new(),
         }
     }
 
     /// Returns a permit if back-pressure demands one; an error if the limit refuses.
-    fn permit(&self, place: usize, now_ns: u64) -> Result<Option<(usize, Permit)>, ()> {
-        if !self.demand.has_back_pressure {
+    fn permit(&self, index: usize, now_ns: u64) -> Result<Option<(usize, Permit)>, ()> {
+        if !self.offered_load.has_back_pressure {
             return Ok(None);
         }
-        let permit = self.state.borrow_mut().limits[place].try_start(now_ns);
-        permit.map(|permit| Some((place, permit))).ok_or(())
+        let permit = self.state.borrow_mut().limits[index].try_start(now_ns);
+        permit.map(|permit| Some((index, permit))).ok_or(())
     }
 
     fn take_buffers(&self, cx: &Context<'_>) -> Option<(MsgBuf, MsgBuf)> {
@@ -241,12 +242,13 @@ impl Load {
         Some((request, cx.alloc(wire::REPLY_BYTES).ok()?))
     }
 
-    fn write(&self, request: &mut [u8], asked_ns: u64, now_ns: u64) -> [u8; wire::REPLY_BYTES] {
+    fn write(&self, request: &mut [u8], due_ns: u64, now_ns: u64) -> [u8; wire::REPLY_BYTES] {
         let mut state = self.state.borrow_mut();
         state.number += 1;
         // The time on the clock that the two processes share.
-        let worthless_ns = wire::now_ns() + self.demand.slo_ns - now_ns.saturating_sub(asked_ns);
-        wire::write_request(request, worthless_ns, state.number);
+        let useful_until_ns =
+            wire::now_ns() + self.offered_load.slo_ns - now_ns.saturating_sub(due_ns);
+        wire::write_request(request, useful_until_ns, state.number);
         wire::reply_to(request)
     }
 
@@ -261,38 +263,38 @@ impl Load {
 
     fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: Call) {
         let now_ns = cx.now_ns();
-        let taken_ns = now_ns.saturating_sub(call.asked_ns);
-        let says = match reply.message() {
+        let taken_ns = now_ns.saturating_sub(call.due_ns);
+        let report = match reply.message() {
             Ok(answer) => self.answered(answer, &call, taken_ns),
             Err(failure) => self.failed(failure, &call, taken_ns),
         };
         let mut state = self.state.borrow_mut();
         state.pending -= 1;
         state.spare.push((reply.request, reply.response));
-        if let Some((place, permit)) = call.permit {
-            says(&mut state.limits[place], permit, now_ns);
+        if let Some((index, permit)) = call.permit {
+            report(&mut state.limits[index], permit, now_ns);
         }
         let goes_on = now_ns < self.end_ns(&state);
         drop(state);
-        if goes_on && matches!(self.demand.arrivals, Arrivals::Closed { .. }) {
+        if goes_on && matches!(self.offered_load.arrivals, Arrivals::Closed { .. }) {
             self.call(cx, now_ns);
         }
     }
 
-    fn answered(&self, answer: &[u8], call: &Call, taken_ns: u64) -> Says {
+    fn answered(&self, answer: &[u8], call: &Call, taken_ns: u64) -> LimitReport {
         self.count(call.counts, |outcomes| {
             if answer != call.expected {
                 outcomes.wrong += 1;
                 return;
             }
-            let is_good = taken_ns <= self.demand.slo_ns;
+            let is_good = taken_ns <= self.offered_load.slo_ns;
             *if is_good { &mut outcomes.good } else { &mut outcomes.late } += 1;
             outcomes.latency.record(taken_ns);
         });
         ConcurrencyLimit::succeeded
     }
 
-    fn failed(&self, failure: &petrel::Error, call: &Call, taken_ns: u64) -> Says {
+    fn failed(&self, failure: &petrel::Error, call: &Call, taken_ns: u64) -> LimitReport {
         self.count(call.counts, |outcomes| {
             if failure.execution == Execution::Refused {
                 outcomes.refusal.record(taken_ns);

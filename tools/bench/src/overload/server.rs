@@ -18,7 +18,7 @@ use super::wire::{self, Done};
 use crate::args::{OverloadServerArgs, WorkArgs};
 
 /// Interval of the check whether the parent process still exists.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The line that tells the client the address.
 #[derive(Serialize)]
@@ -28,7 +28,7 @@ struct Ready {
 
 /// The counters of the workers.
 #[derive(Default)]
-struct Account {
+struct WorkCounts {
     executed: AtomicU64,
     wasted: AtomicU64,
     busy_ns: AtomicU64,
@@ -44,14 +44,14 @@ pub(crate) fn run(args: &OverloadServerArgs, output: Output) -> Result<(), Failu
     let mut config = EndpointConfig::default();
     config.transports = transports;
     let mut endpoint = nexus.endpoint(config).map_err(Failure::because)?;
-    let account = Arc::new(Account::default());
+    let counts = Arc::new(WorkCounts::default());
     let workers = workers(args)?;
-    let (work, done, service) = (Arc::clone(&account), account, args.work.service);
+    let (work, done, service) = (Arc::clone(&counts), counts, args.work.service);
     endpoint.on_worker(wire::WORK, &workers, move |request| run_one(request, service, &work));
     endpoint.on(wire::TAKE, move |_, cx, request| request.reply(cx, &done.take().to_bytes()));
     output.record(&Ready { address })?;
     while getppid() == parent {
-        endpoint.run_for(LOOK_EVERY, |_, _| false);
+        endpoint.run_for(CHECK_INTERVAL, |_, _| false);
     }
     Ok(())
 }
@@ -67,19 +67,19 @@ fn workers(args: &OverloadServerArgs) -> Result<Workers, Failure> {
     Ok(builder.start()?)
 }
 
-fn run_one(request: WorkerRequest, service: Duration, account: &Account) {
+fn run_one(request: WorkerRequest, service: Duration, counts: &WorkCounts) {
     let begin_ns = wire::now_ns();
-    let Some(worthless_ns) = wire::worthless_ns(request.data()) else {
+    let Some(useful_until_ns) = wire::useful_until_ns(request.data()) else {
         return request.fail(Status::InvalidArgument, "no request of this benchmark");
     };
     thread::sleep(service);
     let reply = wire::reply_to(request.data());
     let end_ns = wire::now_ns();
-    account.add(end_ns > worthless_ns, end_ns - begin_ns);
+    counts.add(end_ns > useful_until_ns, end_ns - begin_ns);
     request.reply(&reply);
 }
 
-impl Account {
+impl WorkCounts {
     fn add(&self, is_wasted: bool, busy_ns: u64) {
         // Only the sums are used, and no conclusion relates one sum to another.
         self.executed.fetch_add(1, Ordering::Relaxed);

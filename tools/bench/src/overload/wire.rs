@@ -15,9 +15,9 @@ pub(super) const REPLY_BYTES: usize = 16;
 pub(super) const DONE_BYTES: usize = 24;
 
 /// Writes a request whose answer is useless after a time on the clock of [`now_ns`].
-pub(super) fn write_request(request: &mut [u8], worthless_ns: u64, number: u64) {
+pub(super) fn write_request(request: &mut [u8], useful_until_ns: u64, number: u64) {
     request.fill(0);
-    request[..8].copy_from_slice(&worthless_ns.to_le_bytes());
+    request[..8].copy_from_slice(&useful_until_ns.to_le_bytes());
     request[8..16].copy_from_slice(&number.to_le_bytes());
 }
 
@@ -27,7 +27,7 @@ pub(super) fn reply_to(request: &[u8]) -> [u8; REPLY_BYTES] {
 }
 
 /// Returns the time after which the answer to a request is useless.
-pub(super) fn worthless_ns(request: &[u8]) -> Option<u64> {
+pub(super) fn useful_until_ns(request: &[u8]) -> Option<u64> {
     request.first_chunk().map(|ns| u64::from_le_bytes(*ns))
 }
 
@@ -73,11 +73,11 @@ mod tests {
     fn request__is_read_as_it_was_written() {
         let mut request = [7; REQUEST_BYTES];
         write_request(&mut request, 123, 4);
-        assert_eq!(worthless_ns(&request), Some(123));
+        assert_eq!(useful_until_ns(&request), Some(123));
         let reply = reply_to(&request);
         write_request(&mut request, 123, 5);
         assert_ne!(reply_to(&request), reply, "another number");
-        assert_eq!(worthless_ns(&request[..7]), None);
+        assert_eq!(useful_until_ns(&request[..7]), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use petrel::{Context, Endpoint, MsgBuf, Nexus, Reply};
 use petrel_command::failure::Failure;
 use petrel_transport::clock::now_ns;
 
-use super::{Calls, Tally, WORK};
+use super::{Calls, Counts, WORK};
 
 /// A thread with an endpoint, and sessions to all endpoints of the server.
 pub(super) struct Caller {
@@ -65,13 +65,13 @@ impl Caller {
     }
 
     /// Runs the event loop until calls have ended; counts the calls, and returns their buffers.
-    fn wait(&mut self, tally: &mut Tally) -> Vec<(MsgBuf, MsgBuf)> {
+    fn wait(&mut self, counts: &mut Counts) -> Vec<(MsgBuf, MsgBuf)> {
         let ended = Rc::clone(&self.ended);
         self.endpoint.run_until(|_, _| ended.count.get() > 0);
         ended.count.set(0);
         let mut buffers = Vec::new();
         for (number, latency_ns, reply) in mem::take(&mut *ended.list.borrow_mut()) {
-            tally.count(number, latency_ns, reply.message().ok());
+            counts.count(number, latency_ns, reply.message().ok());
             buffers.push((reply.request, reply.response));
         }
         buffers
@@ -83,24 +83,24 @@ impl Calls for Caller {
         &mut self,
         in_flight: usize,
         length: Duration,
-        tally: &mut Tally,
+        counts: &mut Counts,
     ) -> Result<(), Failure> {
         for _ in 0..in_flight {
             let (request, response) = (self.alloc()?, self.alloc()?);
             self.call(request, response)?;
         }
-        let (begin, mut done, mut flying) = (Instant::now(), 0, in_flight);
-        while flying > 0 {
+        let (begin, mut done, mut outstanding) = (Instant::now(), 0, in_flight);
+        while outstanding > 0 {
             let is_over = begin.elapsed() >= length;
-            for (request, response) in self.wait(tally) {
+            for (request, response) in self.wait(counts) {
                 done += 1;
                 match is_over {
-                    true => flying -= 1,
+                    true => outstanding -= 1,
                     false => self.call(request, response)?,
                 }
             }
         }
-        tally.rates.push(f64::from(done) / begin.elapsed().as_secs_f64());
+        counts.rates.push(f64::from(done) / begin.elapsed().as_secs_f64());
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ use petrel_command::failure::Failure;
 use petrel_transport::clock::now_ns;
 
 use super::work::Job;
-use super::{Tally, WORK};
+use super::{Counts, WORK};
 
 /// The ways, in the order of their measurement.
 pub(super) const WAYS: [&str; 4] = ["local", "worker", "client", "client-parked"];
@@ -36,9 +36,9 @@ pub(super) fn round(
     config: &EndpointConfig,
     job: Job,
     length: Duration,
-    tallies: &mut [Tally; WAYS.len()],
+    all_counts: &mut [Counts; WAYS.len()],
 ) -> Result<(), Failure> {
-    let [local, worker, client, client_parked] = tallies;
+    let [local, worker, client, client_parked] = all_counts;
     let mut ends = Ends::connect(config)?;
     ends.serve_here(job);
     ends.window(length, local)?;
@@ -87,7 +87,7 @@ impl Ends {
             match ends.client.session_state(session) {
                 SessionState::Open => return Ok(ends),
                 SessionState::Ended(_) => return Err(Failure::because("the session ended")),
-                _ => ends.turn(),
+                _ => ends.poll_once(),
             }
         }
     }
@@ -99,23 +99,23 @@ impl Ends {
         });
     }
 
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         self.client.run_once();
         self.server.run_once();
     }
 
-    fn window(&mut self, length: Duration, tally: &mut Tally) -> Result<(), Failure> {
+    fn window(&mut self, length: Duration, counts: &mut Counts) -> Result<(), Failure> {
         let begin = Instant::now();
         for number in 0.. {
             if begin.elapsed() >= length {
                 break;
             }
-            self.one(number, tally)?;
+            self.one(number, counts)?;
         }
         Ok(())
     }
 
-    fn one(&mut self, number: u64, tally: &mut Tally) -> Result<(), Failure> {
+    fn one(&mut self, number: u64, counts: &mut Counts) -> Result<(), Failure> {
         let started_ns = now_ns();
         let request = self.client.alloc_message(&number.to_le_bytes()).map_err(Failure::because)?;
         let response = self.client.alloc(8).map_err(Failure::because)?;
@@ -128,11 +128,11 @@ impl Ends {
         );
         called.map_err(|rejected| Failure::because(rejected.error))?;
         while ended.borrow().is_none() {
-            self.turn();
+            self.poll_once();
         }
         let reply = ended.take();
         let message = reply.as_ref().and_then(|reply| reply.message().ok());
-        tally.count(number, now_ns() - started_ns, message);
+        counts.count(number, now_ns() - started_ns, message);
         Ok(())
     }
 }
@@ -143,32 +143,32 @@ fn remote_window<K: Send + 'static>(
     config: &EndpointConfig,
     job: Job,
     length: Duration,
-    tally: &mut Tally,
+    counts: &mut Counts,
     make: fn(&mut Ends) -> K,
     call: fn(&K, u64) -> Option<Vec<u8>>,
 ) -> Result<(), Failure> {
-    let (ready, started) = mpsc::channel::<Result<K, Failure>>();
+    let (sender, receiver) = mpsc::channel::<Result<K, Failure>>();
     let (stop, stopped) = mpsc::channel::<()>();
     let config = config.clone();
     let thread = thread::spawn(move || match Ends::connect(&config) {
-        Err(failure) => drop(ready.send(Err(failure))),
+        Err(failure) => drop(sender.send(Err(failure))),
         Ok(mut ends) => {
             ends.serve_here(job);
             // If the receiver is gone, the measurement is over.
-            let _ = ready.send(Ok(make(&mut ends)));
+            let _ = sender.send(Ok(make(&mut ends)));
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
-                (0..100).for_each(|_| ends.turn());
+                (0..100).for_each(|_| ends.poll_once());
             }
         }
     });
-    let client = started.recv().map_err(Failure::because)??;
+    let client = receiver.recv().map_err(Failure::because)??;
     // The first call may have to wait for a session.
-    tally.checks.failed += u64::from(call(&client, 0).is_none());
+    counts.checks.failed += u64::from(call(&client, 0).is_none());
     let begin = Instant::now();
     for number in (0u64..).take_while(|_| begin.elapsed() < length) {
         let started_ns = now_ns();
         let reply = call(&client, number);
-        tally.count(number, now_ns() - started_ns, reply.as_deref());
+        counts.count(number, now_ns() - started_ns, reply.as_deref());
     }
     drop((client, stop));
     // A thread that panicked has printed its message.

@@ -13,7 +13,7 @@ use petrel::{Client, Endpoint, Nexus};
 use petrel_command::failure::Failure;
 use petrel_transport::clock::now_ns;
 
-use super::{Calls, Tally, WORK};
+use super::{Calls, Counts, WORK};
 
 /// A client handle, and its endpoint's thread, until the handle is dropped.
 pub(super) struct RemoteCaller {
@@ -25,32 +25,32 @@ pub(super) struct RemoteCaller {
 
 impl RemoteCaller {
     pub(super) fn start(config: &EndpointConfig, server: SocketAddr) -> Result<Self, Failure> {
-        let (ready, started) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let config = config.clone();
         let thread = thread::spawn(move || match connect(config, server) {
             Ok((mut endpoint, client)) => {
                 let stop = endpoint.stop_handle();
                 // If the receiver is gone, the measurement is over.
-                let _ = ready.send(Ok((client, stop.clone())));
+                let _ = sender.send(Ok((client, stop.clone())));
                 endpoint.run(&stop);
             }
-            Err(failure) => drop(ready.send(Err(failure))),
+            Err(failure) => drop(sender.send(Err(failure))),
         });
-        let (client, stop) = started.recv().map_err(Failure::because)??;
+        let (client, stop) = receiver.recv().map_err(Failure::because)??;
         Ok(Self { client, next: 0, stop, thread: Some(thread) })
     }
 
-    fn call(&mut self) -> Flying {
+    fn call(&mut self) -> OutstandingCall {
         let number = self.next;
         self.next += 1;
         let started_ns = now_ns();
         let call = self.client.call(WORK, number.to_le_bytes()).started();
-        Flying { number, started_ns, call }
+        OutstandingCall { number, started_ns, call }
     }
 }
 
 /// An outstanding call.
-struct Flying {
+struct OutstandingCall {
     number: u64,
     started_ns: u64,
     call: Call,
@@ -73,19 +73,19 @@ impl Calls for RemoteCaller {
         &mut self,
         in_flight: usize,
         length: Duration,
-        tally: &mut Tally,
+        counts: &mut Counts,
     ) -> Result<(), Failure> {
-        let mut flying: VecDeque<_> = (0..in_flight).map(|_| self.call()).collect();
+        let mut outstanding: VecDeque<_> = (0..in_flight).map(|_| self.call()).collect();
         let (begin, mut done) = (Instant::now(), 0);
-        while let Some(Flying { number, started_ns, call }) = flying.pop_front() {
+        while let Some(OutstandingCall { number, started_ns, call }) = outstanding.pop_front() {
             let outcome = call.wait();
-            tally.count(number, now_ns() - started_ns, outcome.as_deref().ok());
+            counts.count(number, now_ns() - started_ns, outcome.as_deref().ok());
             done += 1;
             if begin.elapsed() < length {
-                flying.push_back(self.call());
+                outstanding.push_back(self.call());
             }
         }
-        tally.rates.push(f64::from(done) / begin.elapsed().as_secs_f64());
+        counts.rates.push(f64::from(done) / begin.elapsed().as_secs_f64());
         Ok(())
     }
 }

@@ -58,18 +58,18 @@ fn serve(
     pool: Option<Arc<Workers>>,
     job: Job,
 ) -> Result<(Stop, JoinHandle<()>), Failure> {
-    let (ready, started) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let thread = thread::spawn(move || match nexus.endpoint(config) {
         Ok(mut endpoint) => {
             register(&mut endpoint, pool.as_deref(), job);
             let stop = endpoint.stop_handle();
             // If the receiver is gone, the measurement is over.
-            let _ = ready.send(Ok(stop.clone()));
+            let _ = sender.send(Ok(stop.clone()));
             endpoint.run(&stop);
         }
-        Err(error) => drop(ready.send(Err(error.to_string()))),
+        Err(error) => drop(sender.send(Err(error.to_string()))),
     });
-    let stop = started.recv().map_err(Failure::because)?.map_err(Failure::because)?;
+    let stop = receiver.recv().map_err(Failure::because)?.map_err(Failure::because)?;
     Ok((stop, thread))
 }
 

@@ -30,30 +30,30 @@ const FEATURES_MAX: usize = 1024;
 /// Switches off the offloads of a device of this thread's namespace.
 pub(super) fn switch_off(device: &str) -> Result<(), Failure> {
     let control = Control { device, socket: UdpSocket::bind(("0.0.0.0", 0))? };
-    let names = control.names().map_err(|error| complaint(device, &error))?;
-    let places: Vec<usize> = OFFLOADS
+    let names = control.names().map_err(|error| offload_error(device, &error))?;
+    let indices: Vec<usize> = OFFLOADS
         .iter()
         .filter_map(|offload| names.iter().position(|name| name == offload))
         .collect();
     let still_on = control
-        .clear(&places, names.len())
+        .clear(&indices, names.len())
         .and_then(|()| control.active(names.len()))
-        .map_err(|error| complaint(device, &error))?;
-    match places.iter().find(|place| is_set(&still_on, **place)) {
+        .map_err(|error| offload_error(device, &error))?;
+    match indices.iter().find(|index| is_set(&still_on, **index)) {
         None => Ok(()),
-        Some(place) => {
-            let text = format!("{device}: the kernel keeps {} on", names[*place]);
+        Some(index) => {
+            let text = format!("{device}: the kernel keeps {} on", names[*index]);
             Err(Failure::because(text))
         }
     }
 }
 
-fn complaint(device: &str, error: &io::Error) -> Failure {
+fn offload_error(device: &str, error: &io::Error) -> Failure {
     Failure::because(format!("the offloads of {device} cannot be switched off: {error}"))
 }
 
-fn is_set(words: &[u32], place: usize) -> bool {
-    words.get(place / 32).is_some_and(|word| word & (1 << (place % 32)) != 0)
+fn is_set(words: &[u32], index: usize) -> bool {
+    words.get(index / 32).is_some_and(|word| word & (1 << (index % 32)) != 0)
 }
 
 /// The argument of the ioctl: `struct ifreq` with a pointer.
@@ -102,12 +102,12 @@ impl Control<'_> {
     }
 
     /// Switches features off.
-    fn clear(&self, places: &[usize], count: usize) -> io::Result<()> {
+    fn clear(&self, indices: &[usize], count: usize) -> io::Result<()> {
         let blocks = count.div_ceil(32);
         let mut words = vec![0; 2 + 2 * blocks];
         words[..2].copy_from_slice(&[ETHTOOL_SFEATURES, blocks as u32]);
         // Per block: the mask of bits to set, and their values.
-        places.iter().for_each(|place| words[2 + 2 * (place / 32)] |= 1 << (place % 32));
+        indices.iter().for_each(|index| words[2 + 2 * (index / 32)] |= 1 << (index % 32));
         self.ask(&mut words)
     }
 

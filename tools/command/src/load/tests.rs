@@ -37,7 +37,7 @@ impl BadServer {
         Self { stop, thread: Some(thread), client }
     }
 
-    fn run(&mut self, plan: Plan) -> Tally {
+    fn run(&mut self, plan: Plan) -> Counts {
         run(&mut self.client, plan, |_| ControlFlow::Continue(())).unwrap()
     }
 }
@@ -65,7 +65,7 @@ fn config() -> ClientConfig {
 const PLAN: Plan = Plan { size: 1_000, in_flight: 4, calls: 100, timeout: Duration::from_secs(60) };
 
 /// Changes one bit of every tenth reply.
-fn nearly_echo(endpoint: &mut Endpoint) {
+fn corrupting_echo(endpoint: &mut Endpoint) {
     let mut count = 0;
     endpoint.on(methods::ECHO, move |_, cx, request| {
         let mut reply = request.data().to_vec();
@@ -77,9 +77,9 @@ fn nearly_echo(endpoint: &mut Endpoint) {
 
 #[test]
 fn run__counts_wrong_replies() {
-    let tally = BadServer::start(nearly_echo).run(PLAN);
-    assert_eq!((tally.started, tally.answered, tally.mismatched), (100, 100, 10));
-    assert!(tally.failures.is_empty() && !tally.is_flawless());
+    let counts = BadServer::start(corrupting_echo).run(PLAN);
+    assert_eq!((counts.started, counts.answered, counts.mismatched), (100, 100, 10));
+    assert!(counts.failures.is_empty() && !counts.is_valid());
 }
 
 /// Answers every request with the reply to the request before it.
@@ -93,12 +93,12 @@ fn late_echo(endpoint: &mut Endpoint) {
 
 #[test]
 fn run__tells_the_reply_to_another_call() {
-    let tally = BadServer::start(late_echo).run(PLAN);
-    assert_eq!((tally.answered, tally.mismatched), (100, 100));
+    let counts = BadServer::start(late_echo).run(PLAN);
+    assert_eq!((counts.answered, counts.mismatched), (100, 100));
 }
 
 /// Answers every fourth request with an error.
-fn moody_echo(endpoint: &mut Endpoint) {
+fn failing_echo(endpoint: &mut Endpoint) {
     let mut count = 0;
     endpoint.on(methods::ECHO, move |_, cx, request| {
         count += 1;
@@ -112,10 +112,10 @@ fn moody_echo(endpoint: &mut Endpoint) {
 
 #[test]
 fn run__goes_on_after_errors_that_the_server_answered() {
-    let tally = BadServer::start(moody_echo).run(PLAN);
-    assert_eq!((tally.started, tally.answered, tally.failed()), (100, 75, 25));
-    assert_eq!(tally.failures.len(), 1);
-    assert_eq!((tally.failures[0].status, tally.failures[0].executed), ("ABORTED", "answered"));
+    let counts = BadServer::start(failing_echo).run(PLAN);
+    assert_eq!((counts.started, counts.answered, counts.failed()), (100, 75, 25));
+    assert_eq!(counts.failures.len(), 1);
+    assert_eq!((counts.failures[0].status, counts.failures[0].executed), ("ABORTED", "answered"));
 }
 
 /// Keeps requests and never answers them.
@@ -131,10 +131,10 @@ fn silence(endpoint: &mut Endpoint) {
 #[test]
 fn run__gives_up_calls_that_take_too_long() {
     let timeout = Duration::from_millis(200);
-    let tally = BadServer::start(silence).run(Plan { timeout, ..PLAN });
-    assert_eq!((tally.started, tally.answered, tally.failed()), (4, 0, 4));
+    let counts = BadServer::start(silence).run(Plan { timeout, ..PLAN });
+    assert_eq!((counts.started, counts.answered, counts.failed()), (4, 0, 4));
     assert_eq!(
-        (tally.failures[0].status, tally.failures[0].executed),
+        (counts.failures[0].status, counts.failures[0].executed),
         ("DEADLINE_EXCEEDED", "yes")
     );
 }
@@ -143,7 +143,7 @@ fn run__gives_up_calls_that_take_too_long() {
 fn run__stops_when_the_watcher_says_so() {
     let mut server = BadServer::start(methods::register);
     let plan = Plan { calls: u64::MAX, ..PLAN };
-    let tally = run(&mut server.client, plan, |_| ControlFlow::Break(())).unwrap();
-    assert!(tally.is_flawless());
-    assert_eq!(tally.started, tally.answered);
+    let counts = run(&mut server.client, plan, |_| ControlFlow::Break(())).unwrap();
+    assert!(counts.is_valid());
+    assert_eq!(counts.started, counts.answered);
 }

@@ -10,19 +10,19 @@ const ROW_BYTES: usize = LANES * WORD_BYTES;
 
 /// Returns the 8-byte checksum of a message, as the method `sink` answers it.
 pub fn checksum(bytes: &[u8]) -> u64 {
-    Sums::of(bytes).finish(bytes.len())
+    Accumulators::of(bytes).finish(bytes.len())
 }
 
 /// The sums over whole rows; an incomplete last row is padded with zeros.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct Accumulators {
     /// Per lane: the sum of its words.
     plain: [u64; LANES],
     /// Per lane: the sum of `plain` after every row.
     weighted: [u64; LANES],
 }
 
-impl Sums {
+impl Accumulators {
     fn of(bytes: &[u8]) -> Self {
         let mut sums = Self::default();
         let (rows, rest) = bytes.as_chunks();

@@ -1,7 +1,7 @@
-//! The bare media: equal messages in equal bursts, without a protocol.
+//! The baselines: equal messages in equal bursts, without a protocol.
 //!
-//! Every medium is used with its full efficiency; otherwise the library would look too good. The bare
-//! media have no sessions, no loss recovery, and no flow control except a number in flight. Lost
+//! Every medium is used with its full efficiency; otherwise the library would look too good. The
+//! baselines have no sessions, no loss recovery, and no flow control except a number in flight. Lost
 //! messages are counted, and the measurement continues without them.
 //!
 //! | | latency | rate | bandwidth |
@@ -35,7 +35,7 @@ fn message_words(size: usize) -> usize {
 
 /// A window's counts so far.
 #[derive(Clone, Copy, Debug, Default)]
-struct Unfinished {
+struct WindowCounts {
     calls: u64,
     answered: u64,
     mismatched: u64,
@@ -43,7 +43,7 @@ struct Unfinished {
     bytes: u64,
 }
 
-impl Unfinished {
+impl WindowCounts {
     fn finish(self, started_ns: u64, latencies: Option<Latencies>) -> Window {
         Window {
             calls: self.calls,

@@ -1,4 +1,4 @@
-//! UDP, many small messages: the bare rate.
+//! UDP, many small messages: the baseline rate.
 //!
 //! Datagrams of equal size are sent and received in runs. A system call sends a run, or receives a run,
 //! by segmentation and receive offload: the optimum of the medium. A run of a single datagram without
@@ -10,10 +10,10 @@ use std::time::Duration;
 use petrel_command::failure::Failure;
 use petrel_transport::clock;
 
-use super::super::ends::{Drive, Serve};
+use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
-use super::socket::{self, CALL_BYTES_MAX, Patience, SEGMENTS_MAX};
-use super::{Unfinished, message_bytes};
+use super::socket::{self, CALL_BYTES_MAX, LossTimeout, SEGMENTS_MAX};
+use super::{WindowCounts, message_bytes};
 
 /// Runs in flight together: one per direction.
 const RUNS: u64 = 2;
@@ -41,12 +41,12 @@ pub(in super::super) struct Caller {
     /// Number of the next expected datagram.
     expected: u64,
     /// Datagrams that may be sent.
-    owed: u64,
+    to_send: u64,
     started_ns: u64,
     end_ns: u64,
     is_stopping: bool,
-    patience: Patience,
-    window: Unfinished,
+    loss_timeout: LossTimeout,
+    window: WindowCounts,
 }
 
 /// The answering end.
@@ -65,7 +65,7 @@ fn set_up(
     // The stamp needs 8 bytes: without a stamp, datagrams are indistinguishable.
     let datagram_bytes = message_bytes(size).clamp(8, CALL_BYTES_MAX);
     if grouping == Grouping::Runs {
-        socket::cut_into(socket, datagram_bytes)?;
+        socket::split_into(socket, datagram_bytes)?;
         socket::join(socket)?;
     }
     Ok(datagram_bytes)
@@ -96,28 +96,28 @@ impl Caller {
             responses: vec![0; 64 << 10].into(),
             sent: 0,
             expected: 0,
-            owed: 0,
+            to_send: 0,
             started_ns: 0,
             end_ns: 0,
             is_stopping: true,
-            patience: Patience::default(),
-            window: Unfinished::default(),
+            loss_timeout: LossTimeout::default(),
+            window: WindowCounts::default(),
         })
     }
 
-    /// Sends the owed datagrams, up to one run, by a single call.
+    /// Sends the datagrams in `to_send`, up to one run, by a single call.
     #[inline]
     fn send(&mut self) {
-        let count = self.owed.min(self.run);
+        let count = self.to_send.min(self.run);
         let bytes = count as usize * self.datagram_bytes;
         let datagrams = self.requests[..bytes].chunks_exact_mut(self.datagram_bytes);
         for (datagram, number) in datagrams.zip(self.sent..) {
             datagram[..8].copy_from_slice(&number.to_le_bytes());
         }
-        // If the kernel has no room, the datagrams stay owed.
+        // If the kernel has no room, the datagrams stay in `to_send`.
         if self.socket.send(&self.requests[..bytes]).is_ok() {
             self.sent += count;
-            self.owed -= count;
+            self.to_send -= count;
             self.window.calls += count;
         }
     }
@@ -132,7 +132,7 @@ impl Caller {
                 self.window.lost += lost;
                 self.window.answered += 1;
                 self.window.mismatched += u64::from(datagram.len() != self.datagram_bytes);
-                self.owed += lost + 1;
+                self.to_send += lost + 1;
                 self.expected = number + 1;
             } else if self.window.lost == 0 {
                 // No call was given up in this window, so the datagram is not a late answer.
@@ -142,40 +142,40 @@ impl Caller {
         }
     }
 
-    fn on_silence(&mut self) {
-        if self.expected < self.sent && self.patience.is_over() {
+    fn on_empty_poll(&mut self) {
+        if self.expected < self.sent && self.loss_timeout.is_over() {
             let lost = self.sent - self.expected;
             self.window.lost += lost;
-            self.owed += lost;
+            self.to_send += lost;
             self.expected = self.sent;
-            self.patience = Patience::default();
+            self.loss_timeout = LossTimeout::default();
         }
     }
 }
 
-impl Drive for Caller {
+impl ClientEnd for Caller {
     fn begin(&mut self, end_ns: u64) {
-        self.window = Unfinished::default();
+        self.window = WindowCounts::default();
         (self.end_ns, self.is_stopping) = (end_ns, false);
-        (self.owed, self.expected) = (self.in_flight, self.sent);
-        self.patience = Patience::default();
+        (self.to_send, self.expected) = (self.in_flight, self.sent);
+        self.loss_timeout = LossTimeout::default();
         self.started_ns = clock::now_ns();
     }
 
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         match self.socket.recv(&mut self.responses) {
             Ok(bytes) => {
                 self.check(bytes);
-                self.patience = Patience::default();
+                self.loss_timeout = LossTimeout::default();
                 self.is_stopping |= clock::now_ns() >= self.end_ns;
             }
-            Err(_) => self.on_silence(),
+            Err(_) => self.on_empty_poll(),
         }
-        while self.owed > 0 && !self.is_stopping {
-            let owed = self.owed;
+        while self.to_send > 0 && !self.is_stopping {
+            let to_send = self.to_send;
             self.send();
-            if self.owed == owed {
+            if self.to_send == to_send {
                 break;
             }
         }
@@ -209,9 +209,9 @@ impl Echo {
     }
 }
 
-impl Serve for Echo {
+impl ServerEnd for Echo {
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         if let Ok(bytes) = self.socket.recv(&mut self.buffer) {
             // If the socket has no room, the datagram is lost, and the other end notices.
             let _ = self.socket.send(&self.buffer[..bytes]);
@@ -224,10 +224,10 @@ mod tests {
     use super::*;
 
     fn ends(size: usize, in_flight: u16, grouping: Grouping) -> (Caller, Echo) {
-        let [near, far] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
-        let [from, to] = [&near, &far].map(|socket| socket.local_addr().unwrap());
-        let caller = Caller::new(near, to, size, in_flight, grouping).unwrap();
-        (caller, Echo::new(far, from, size, grouping).unwrap())
+        let [client, server] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
+        let [from, to] = [&client, &server].map(|socket| socket.local_addr().unwrap());
+        let caller = Caller::new(client, to, size, in_flight, grouping).unwrap();
+        (caller, Echo::new(server, from, size, grouping).unwrap())
     }
 
     #[test]
@@ -240,8 +240,8 @@ mod tests {
             for _ in 0..2 {
                 caller.begin(clock::now_ns() + 2_000_000);
                 while !caller.is_over() {
-                    caller.turn();
-                    echo.turn();
+                    caller.poll_once();
+                    echo.poll_once();
                 }
                 let window = caller.finish();
                 assert!(window.calls >= u64::from(in_flight));
@@ -254,7 +254,7 @@ mod tests {
     fn check__tells_lost_from_wrong() {
         let (mut caller, _echo) = ends(32, 4, Grouping::Singles);
         caller.begin(u64::MAX);
-        caller.turn();
+        caller.poll_once();
         let mut answer = |number: u64, bytes: usize| {
             caller.responses[..8].copy_from_slice(&number.to_le_bytes());
             caller.check(bytes);

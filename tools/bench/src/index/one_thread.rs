@@ -14,12 +14,12 @@ use petrel::endpoint::EndpointId;
 use petrel::endpoint::{IdlePolicy, SessionId, SessionState};
 use petrel::workers::Workers;
 use petrel::{Endpoint, Nexus};
-use petrel_command::cores::Seat;
+use petrel_command::cores::CpuPlacement;
 use petrel_command::failure::Failure;
 use petrel_index::{Metrics, Scans, Store, StoreConfig, fetch_ahead, register};
 
 use super::keys::{Keys, value_of};
-use super::load::{Demand, Load, Outcome};
+use super::load::{Load, OfferedLoad, Outcome};
 use super::{Clients, Kind, endpoint, endpoint_config};
 use crate::args::{BenchTransport, IndexBenchArgs};
 
@@ -27,7 +27,7 @@ use crate::args::{BenchTransport, IndexBenchArgs};
 const OPEN_MAX: Duration = Duration::from_secs(30);
 
 /// The dispatch endpoints with their clients.
-pub(super) struct Together {
+pub(super) struct OneThread {
     echo: Side,
     with_workers: Side,
     in_dispatch: Side,
@@ -39,7 +39,7 @@ struct Side {
     clients: Clients,
 }
 
-impl Together {
+impl OneThread {
     pub(super) fn start(
         args: &IndexBenchArgs,
         transport: BenchTransport,
@@ -64,13 +64,17 @@ impl Together {
         })
     }
 
-    pub(super) fn window(&mut self, kind: Kind, demand: Demand) -> Result<Outcome, Failure> {
+    pub(super) fn window(
+        &mut self,
+        kind: Kind,
+        offered_load: OfferedLoad,
+    ) -> Result<Outcome, Failure> {
         let Side { server, clients } = match kind {
-            Kind::EchoTogether => &mut self.echo,
+            Kind::EchoOneThread => &mut self.echo,
             Kind::ScansInDispatch => &mut self.in_dispatch,
             _ => &mut self.with_workers,
         };
-        clients.call(demand, || {
+        clients.call(offered_load, || {
             server.run_once();
         })
     }
@@ -136,10 +140,10 @@ fn start_workers(args: &IndexBenchArgs, cpus: Option<[usize; 2]>) -> Result<Work
     let idle = IdlePolicy::SpinThenBlock(args.worker_spin);
     let cpu = cpus.map(|[_, other]| other);
     let start = || {
-        let seated = Seat { cpu, is_realtime: true }.take();
-        let _seated = match seated {
-            Ok(seated) => seated,
-            Err(_) => Seat { cpu, is_realtime: false }.take()?,
+        let guard = CpuPlacement { cpu, is_realtime: true }.apply();
+        let _placement_guard = match guard {
+            Ok(guard) => guard,
+            Err(_) => CpuPlacement { cpu, is_realtime: false }.apply()?,
         };
         Workers::builder().threads(args.workers.into()).idle(idle).start()
     };

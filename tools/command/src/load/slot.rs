@@ -10,8 +10,8 @@ use crate::payload::Pattern;
 /// The seed of the bytes of calls.
 const SEED: u64 = 0x7065_7472_656c;
 
-/// A place for one call at a time.
-pub(super) struct Lane {
+/// A slot for one call at a time.
+pub(super) struct CallSlot {
     pub(super) session: SessionId,
     /// The start time of the call in flight.
     pub(super) started_ns: Option<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Lane {
     buffers: Option<(MsgBuf, MsgBuf)>,
 }
 
-impl Lane {
+impl CallSlot {
     pub(super) fn new(
         endpoint: &Endpoint<Load>,
         session: SessionId,

@@ -23,12 +23,12 @@ pub(super) trait Row: Serialize + Sized {
 }
 
 /// All rows of an experiment, and the command that repeats it.
-pub(super) struct Shown<'a, R> {
+pub(super) struct Report<'a, R> {
     pub(super) rows: &'a [R],
     pub(super) command: &'a str,
 }
 
-impl<R: Row> Shown<'_, R> {
+impl<R: Row> Report<'_, R> {
     /// Prints the table, the remarks and the command.
     pub(super) fn print(&self, output: Output) -> Result<(), Failure> {
         let mut table = output.table(R::HEADER);

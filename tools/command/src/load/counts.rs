@@ -9,7 +9,7 @@ use crate::output::latency::Latencies;
 
 /// The outcomes of the calls of a run, so far.
 #[derive(Default)]
-pub struct Tally {
+pub struct Counts {
     /// Calls started, including rejected calls.
     pub started: u64,
     /// Calls with a response, right or wrong.
@@ -40,14 +40,14 @@ pub struct FailureGroup {
     pub message: String,
 }
 
-impl Tally {
+impl Counts {
     /// Returns the number of calls that ended without a response.
     pub fn failed(&self) -> u64 {
         self.failures.iter().map(|group| group.count).sum()
     }
 
     /// Returns true if all calls were answered correctly.
-    pub fn is_flawless(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.mismatched == 0 && self.failures.is_empty()
     }
 
@@ -119,27 +119,27 @@ mod tests {
 
     #[test]
     fn fail__groups_by_status_and_execution() {
-        let mut tally = Tally::default();
-        assert!(tally.is_flawless());
-        tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
-        tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
-        tally.fail(&failure(Status::Unavailable, Execution::NotSent));
-        tally.fail(&failure(Status::Unavailable, Execution::NotSent));
-        assert_eq!(tally.failures.iter().map(|group| group.count).collect::<Vec<_>>(), [2, 2]);
-        assert_eq!(tally.failed(), 4);
+        let mut counts = Counts::default();
+        assert!(counts.is_valid());
+        counts.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
+        counts.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
+        counts.fail(&failure(Status::Unavailable, Execution::NotSent));
+        counts.fail(&failure(Status::Unavailable, Execution::NotSent));
+        assert_eq!(counts.failures.iter().map(|group| group.count).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(counts.failed(), 4);
         assert_eq!(
-            tally.failures[0].to_string(),
+            counts.failures[0].to_string(),
             "2 calls ended with UNAVAILABLE (may have executed: yes): gone"
         );
-        assert!(!tally.is_flawless());
+        assert!(!counts.is_valid());
     }
 
     #[test]
     fn answer__counts_wrong_ones() {
-        let mut tally = Tally::default();
-        tally.answer(10, true);
-        tally.answer(10, false);
-        assert_eq!((tally.answered, tally.mismatched), (2, 1));
-        assert!(!tally.is_flawless());
+        let mut counts = Counts::default();
+        counts.answer(10, true);
+        counts.answer(10, false);
+        assert_eq!((counts.answered, counts.mismatched), (2, 1));
+        assert!(!counts.is_valid());
     }
 }

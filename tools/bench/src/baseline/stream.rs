@@ -1,4 +1,4 @@
-//! UDP, large messages: the bare bandwidth.
+//! UDP, large messages: the baseline bandwidth.
 //!
 //! One side sends datagrams of the largest size in runs that segmentation offload cuts. The other
 //! receives them joined, directly into the message's memory, and acknowledges every few runs. At most
@@ -10,10 +10,10 @@ use std::time::Duration;
 use petrel_command::failure::Failure;
 use petrel_transport::clock;
 
-use super::super::ends::{Drive, Serve};
+use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
-use super::Unfinished;
-use super::socket::{self, CALL_BYTES_MAX, Patience, SEGMENTS_MAX};
+use super::WindowCounts;
+use super::socket::{self, CALL_BYTES_MAX, LossTimeout, SEGMENTS_MAX};
 
 /// Most bytes in flight.
 const WINDOW_BYTES: u64 = 512 << 10;
@@ -42,7 +42,7 @@ pub(in super::super) struct Sender {
     started_ns: u64,
     end_ns: u64,
     is_stopping: bool,
-    patience: Patience,
+    loss_timeout: LossTimeout,
     lost: u64,
 }
 
@@ -52,7 +52,7 @@ pub(in super::super) struct Receiver {
     datagram_bytes: usize,
     message: Box<[u8]>,
     at: usize,
-    seen: Ack,
+    received: Ack,
     unacknowledged: u32,
 }
 
@@ -86,7 +86,7 @@ fn message(size: usize) -> Box<[u8]> {
 }
 
 /// Returns the offset of a run of up to `bytes` bytes: behind the last run, or at the beginning.
-fn place(at: usize, bytes: usize, length: usize) -> usize {
+fn run_offset(at: usize, bytes: usize, length: usize) -> usize {
     if at + bytes <= length { at } else { 0 }
 }
 
@@ -99,7 +99,7 @@ impl Sender {
         datagram_bytes: usize,
     ) -> Result<Self, Failure> {
         socket.connect(receiver)?;
-        socket::cut_into(&socket, datagram_bytes)?;
+        socket::split_into(&socket, datagram_bytes)?;
         Ok(Self {
             socket,
             datagram_bytes,
@@ -113,7 +113,7 @@ impl Sender {
             started_ns: 0,
             end_ns: 0,
             is_stopping: true,
-            patience: Patience::default(),
+            loss_timeout: LossTimeout::default(),
             lost: 0,
         })
     }
@@ -121,12 +121,12 @@ impl Sender {
     #[inline]
     fn send(&mut self) {
         let bytes = self.run as usize * self.datagram_bytes;
-        self.at = place(self.at, bytes, self.message.len());
+        self.at = run_offset(self.at, bytes, self.message.len());
         let run = &mut self.message[self.at..self.at + bytes];
         for (datagram, number) in run.chunks_exact_mut(self.datagram_bytes).zip(self.sent..) {
             datagram[..8].copy_from_slice(&number.to_le_bytes());
         }
-        // If the kernel has no room, the next turn tries again.
+        // If the kernel has no room, the next poll tries again.
         if self.socket.send(run).is_ok() {
             self.sent += self.run;
             self.at += bytes;
@@ -143,30 +143,30 @@ impl Sender {
                 if ack.next >= self.acknowledged.next {
                     self.acknowledged = ack;
                 }
-                self.patience = Patience::default();
+                self.loss_timeout = LossTimeout::default();
                 self.is_stopping |= clock::now_ns() >= self.end_ns;
             }
-            _ if self.acknowledged.next < self.sent && self.patience.is_over() => {
+            _ if self.acknowledged.next < self.sent && self.loss_timeout.is_over() => {
                 self.lost += self.sent - self.acknowledged.next;
                 self.acknowledged.next = self.sent;
                 self.is_stopping |= clock::now_ns() >= self.end_ns;
-                self.patience = Patience::default();
+                self.loss_timeout = LossTimeout::default();
             }
             _ => {}
         }
     }
 }
 
-impl Drive for Sender {
+impl ClientEnd for Sender {
     fn begin(&mut self, end_ns: u64) {
         (self.end_ns, self.is_stopping, self.lost) = (end_ns, false, 0);
         (self.base, self.base_sent) = (self.acknowledged, self.sent);
-        self.patience = Patience::default();
+        self.loss_timeout = LossTimeout::default();
         self.started_ns = clock::now_ns();
     }
 
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         let on_the_way =
             (self.sent - self.acknowledged.next + self.run) * self.datagram_bytes as u64;
         if self.is_stopping || on_the_way > WINDOW_BYTES { self.receive() } else { self.send() }
@@ -183,7 +183,7 @@ impl Drive for Sender {
 
     fn finish(&mut self) -> Window {
         let datagrams = self.acknowledged.datagrams - self.base.datagrams;
-        let window = Unfinished {
+        let window = WindowCounts {
             calls: self.sent - self.base_sent,
             answered: datagrams,
             mismatched: self.acknowledged.mismatched - self.base.mismatched,
@@ -204,21 +204,21 @@ impl Receiver {
     ) -> Result<Self, Failure> {
         socket.connect(sender)?;
         socket::join(&socket)?;
-        let (seen, message) = (Ack::default(), message(size));
-        Ok(Self { socket, datagram_bytes, message, at: 0, seen, unacknowledged: 0 })
+        let (received, message) = (Ack::default(), message(size));
+        Ok(Self { socket, datagram_bytes, message, at: 0, received, unacknowledged: 0 })
     }
 
     #[inline]
     fn check(&mut self, bytes: usize) {
         for datagram in self.message[self.at..self.at + bytes].chunks(self.datagram_bytes) {
             let number = socket::stamp(datagram);
-            self.seen.datagrams += 1;
+            self.received.datagrams += 1;
             let is_right = datagram.len() == self.datagram_bytes
-                && (self.seen.next..self.seen.next + GAP_MAX).contains(&number);
+                && (self.received.next..self.received.next + GAP_MAX).contains(&number);
             if is_right {
-                self.seen.next = number + 1;
+                self.received.next = number + 1;
             } else {
-                self.seen.mismatched += 1;
+                self.received.mismatched += 1;
             }
         }
     }
@@ -226,15 +226,15 @@ impl Receiver {
     #[inline]
     fn acknowledge(&mut self) {
         // The next acknowledgement makes up for a lost one.
-        let _ = self.socket.send(&self.seen.encode());
+        let _ = self.socket.send(&self.received.encode());
         self.unacknowledged = 0;
     }
 }
 
-impl Serve for Receiver {
+impl ServerEnd for Receiver {
     #[inline]
-    fn turn(&mut self) {
-        self.at = place(self.at, RUN_BYTES_MAX, self.message.len());
+    fn poll_once(&mut self) {
+        self.at = run_offset(self.at, RUN_BYTES_MAX, self.message.len());
         match self.socket.recv(&mut self.message[self.at..self.at + RUN_BYTES_MAX]) {
             Ok(bytes) => {
                 self.check(bytes);
@@ -255,10 +255,10 @@ mod tests {
     use super::*;
 
     fn ends(size: usize, datagram_bytes: usize) -> (Sender, Receiver) {
-        let [near, far] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
-        let [from, to] = [&near, &far].map(|socket| socket.local_addr().unwrap());
-        let sender = Sender::new(near, to, size, datagram_bytes).unwrap();
-        (sender, Receiver::new(far, from, size, datagram_bytes).unwrap())
+        let [sender, receiver] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
+        let [from, to] = [&sender, &receiver].map(|socket| socket.local_addr().unwrap());
+        let sender = Sender::new(sender, to, size, datagram_bytes).unwrap();
+        (sender, Receiver::new(receiver, from, size, datagram_bytes).unwrap())
     }
 
     #[test]
@@ -268,8 +268,8 @@ mod tests {
             for _ in 0..2 {
                 sender.begin(clock::now_ns() + 2_000_000);
                 while !sender.is_over() {
-                    sender.turn();
-                    receiver.turn();
+                    sender.poll_once();
+                    receiver.poll_once();
                 }
                 let window = sender.finish();
                 assert!(window.checked > 0 && window.mismatched == 0);
@@ -285,7 +285,7 @@ mod tests {
         let mut check = |number: u64, bytes: usize| {
             receiver.message[..8].copy_from_slice(&number.to_le_bytes());
             receiver.check(bytes);
-            (receiver.seen.next, receiver.seen.mismatched)
+            (receiver.received.next, receiver.received.mismatched)
         };
         assert_eq!(check(0, 1_472), (1, 0));
         assert_eq!(check(3, 1_472), (4, 0), "two are missing");

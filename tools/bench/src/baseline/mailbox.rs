@@ -1,4 +1,4 @@
-//! Shared memory, one message at a time: the bare round trip.
+//! Shared memory, one message at a time: the baseline round trip.
 //!
 //! A message occupies cache lines of its own, and the number marking the message as new lies on the
 //! first line. A single line travels per direction for messages of up to 56 bytes; a ring with a
@@ -14,9 +14,9 @@ use std::time::Duration;
 use petrel_command::output::latency::Latencies;
 use petrel_transport::clock;
 
-use super::super::ends::{Drive, Serve};
+use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
-use super::{Unfinished, message_words};
+use super::{WindowCounts, message_words};
 
 /// Words of a cache line.
 const LINE_WORDS: usize = 8;
@@ -40,7 +40,7 @@ pub(in super::super) struct Ping {
     end_ns: u64,
     called_ns: u64,
     is_waiting: bool,
-    window: Unfinished,
+    window: WindowCounts,
     latencies: Latencies,
 }
 
@@ -67,7 +67,7 @@ pub(in super::super) fn ends(size: usize) -> (Ping, Pong) {
         end_ns: 0,
         called_ns: 0,
         is_waiting: false,
-        window: Unfinished::default(),
+        window: WindowCounts::default(),
         latencies: Latencies::default(),
     };
     (ping, pong)
@@ -121,9 +121,9 @@ impl Ping {
     }
 }
 
-impl Drive for Ping {
+impl ClientEnd for Ping {
     fn begin(&mut self, end_ns: u64) {
-        self.window = Unfinished::default();
+        self.window = WindowCounts::default();
         self.latencies = Latencies::default();
         self.end_ns = end_ns;
         self.started_ns = clock::now_ns();
@@ -133,7 +133,7 @@ impl Drive for Ping {
     }
 
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         if self.response.number() != self.number || !self.is_waiting {
             return;
         }
@@ -165,9 +165,9 @@ impl Drive for Ping {
     }
 }
 
-impl Serve for Pong {
+impl ServerEnd for Pong {
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         let number = self.request.number();
         if number != self.number {
             self.number = number;
@@ -188,8 +188,8 @@ mod tests {
             let (mut ping, mut pong) = ends(size);
             ping.begin(clock::now_ns() + 1_000_000);
             while !ping.is_over() {
-                ping.turn();
-                pong.turn();
+                ping.poll_once();
+                pong.poll_once();
             }
             let window = ping.finish();
             assert!(window.checked > 0 && window.checked == window.calls);
@@ -202,9 +202,9 @@ mod tests {
     fn ping__notices_a_wrong_word() {
         let (mut ping, mut pong) = ends(32);
         ping.begin(0);
-        pong.turn();
+        pong.poll_once();
         pong.response.word(5).fetch_add(1, Ordering::Relaxed);
-        ping.turn();
+        ping.poll_once();
         assert!(ping.is_over());
         assert_eq!(ping.finish().mismatched, 1);
     }

@@ -1,4 +1,4 @@
-//! UDP, one datagram at a time: the bare round trip.
+//! UDP, one datagram at a time: the baseline round trip.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use petrel_command::failure::Failure;
 use petrel_command::output::latency::Latencies;
 use petrel_transport::clock;
 
-use super::super::ends::{Drive, Serve};
+use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
-use super::socket::{self, CALL_BYTES_MAX, Patience};
-use super::{Unfinished, message_bytes};
+use super::socket::{self, CALL_BYTES_MAX, LossTimeout};
+use super::{WindowCounts, message_bytes};
 
 /// The calling end.
 pub(in super::super) struct Ping {
@@ -22,8 +22,8 @@ pub(in super::super) struct Ping {
     end_ns: u64,
     called_ns: u64,
     is_waiting: bool,
-    patience: Patience,
-    window: Unfinished,
+    loss_timeout: LossTimeout,
+    window: WindowCounts,
     latencies: Latencies,
 }
 
@@ -50,8 +50,8 @@ impl Ping {
             end_ns: 0,
             called_ns: 0,
             is_waiting: false,
-            patience: Patience::default(),
-            window: Unfinished::default(),
+            loss_timeout: LossTimeout::default(),
+            window: WindowCounts::default(),
             latencies: Latencies::default(),
         })
     }
@@ -64,8 +64,8 @@ impl Ping {
         let _ = self.socket.send(&self.request);
     }
 
-    fn on_silence(&mut self) {
-        if self.patience.is_over() {
+    fn on_empty_poll(&mut self) {
+        if self.loss_timeout.is_over() {
             self.window.lost += 1;
             self.next_call(clock::now_ns());
         }
@@ -73,7 +73,7 @@ impl Ping {
 
     fn next_call(&mut self, now_ns: u64) {
         self.called_ns = now_ns;
-        self.patience = Patience::default();
+        self.loss_timeout = LossTimeout::default();
         if now_ns < self.end_ns { self.call() } else { self.is_waiting = false }
     }
 }
@@ -86,20 +86,20 @@ impl Pong {
     }
 }
 
-impl Drive for Ping {
+impl ClientEnd for Ping {
     fn begin(&mut self, end_ns: u64) {
-        self.window = Unfinished::default();
+        self.window = WindowCounts::default();
         self.latencies = Latencies::default();
         self.end_ns = end_ns;
         self.started_ns = clock::now_ns();
         (self.called_ns, self.is_waiting) = (self.started_ns, true);
-        self.patience = Patience::default();
+        self.loss_timeout = LossTimeout::default();
         self.call();
     }
 
     #[inline]
-    fn turn(&mut self) {
-        let Ok(bytes) = self.socket.recv(&mut self.response) else { return self.on_silence() };
+    fn poll_once(&mut self) {
+        let Ok(bytes) = self.socket.recv(&mut self.response) else { return self.on_empty_poll() };
         if socket::stamp(&self.response[..bytes]) < self.number {
             // A late answer to an abandoned call.
             return;
@@ -126,9 +126,9 @@ impl Drive for Ping {
     }
 }
 
-impl Serve for Pong {
+impl ServerEnd for Pong {
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         if let Ok(bytes) = self.socket.recv(&mut self.buffer) {
             let _ = self.socket.send(&self.buffer[..bytes]);
         }
@@ -140,9 +140,9 @@ mod tests {
     use super::*;
 
     fn ends(size: usize) -> (Ping, Pong) {
-        let [near, far] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
-        let [from, to] = [&near, &far].map(|socket| socket.local_addr().unwrap());
-        (Ping::new(near, to, size).unwrap(), Pong::new(far, from).unwrap())
+        let [client, server] = [(); 2].map(|()| socket::bind([127, 0, 0, 1].into()).unwrap());
+        let [from, to] = [&client, &server].map(|socket| socket.local_addr().unwrap());
+        (Ping::new(client, to, size).unwrap(), Pong::new(server, from).unwrap())
     }
 
     #[test]
@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(ping.request.len(), 48);
         ping.begin(clock::now_ns() + 1_000_000);
         while !ping.is_over() {
-            ping.turn();
-            pong.turn();
+            ping.poll_once();
+            pong.poll_once();
         }
         let window = ping.finish();
         assert!(window.checked > 0 && window.mismatched == 0);
@@ -165,12 +165,12 @@ mod tests {
         let (mut ping, mut pong) = ends(32);
         ping.begin(u64::MAX);
         while ping.window.lost == 0 {
-            ping.turn();
+            ping.poll_once();
         }
         // Both calls arrive now; the answer to the first is ignored.
         while ping.window.answered == 0 {
-            pong.turn();
-            ping.turn();
+            pong.poll_once();
+            ping.poll_once();
         }
         assert_eq!(ping.window.mismatched, 0);
     }

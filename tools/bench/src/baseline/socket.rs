@@ -21,7 +21,7 @@ pub(in super::super) const SEGMENTS_MAX: usize = 64;
 const SILENCE_NS: u64 = 100_000_000;
 
 /// Empty polls, of some 150 ns each, between two reads of the clock.
-const POLLS_PER_LOOK: u32 = 256;
+const POLLS_PER_CLOCK_READ: u32 = 256;
 
 /// Binds a socket to a free port of an address.
 pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
@@ -34,7 +34,7 @@ pub(in super::super) fn bind(address: IpAddr) -> Result<UdpSocket, Failure> {
 }
 
 /// Lets the kernel cut the bytes of one call into datagrams of `bytes` bytes.
-pub(in super::super) fn cut_into(socket: &UdpSocket, bytes: usize) -> Result<(), Failure> {
+pub(in super::super) fn split_into(socket: &UdpSocket, bytes: usize) -> Result<(), Failure> {
     Ok(set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, bytes as libc::c_int)?)
 }
 
@@ -52,20 +52,20 @@ pub(in super::super) fn stamp(datagram: &[u8]) -> u64 {
 
 /// Measures the length of a silence. Reads the clock once in many polls.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Patience {
+pub(in super::super) struct LossTimeout {
     polls: u32,
     end_ns: Option<u64>,
 }
 
-impl Patience {
+impl LossTimeout {
     /// Returns true if outstanding datagrams count as lost by now. To be called once per empty poll.
     #[inline]
     pub(in super::super) fn is_over(&mut self) -> bool {
         self.polls += 1;
-        self.polls.is_multiple_of(POLLS_PER_LOOK) && self.look()
+        self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) && self.is_over_by_clock()
     }
 
-    fn look(&mut self) -> bool {
+    fn is_over_by_clock(&mut self) -> bool {
         let now_ns = clock::now_ns();
         now_ns >= *self.end_ns.get_or_insert(now_ns + SILENCE_NS)
     }

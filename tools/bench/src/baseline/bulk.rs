@@ -19,9 +19,9 @@ use std::time::Duration;
 use petrel_transport::clock;
 use petrel_transport::shm::DEFAULT_RING_BYTES;
 
-use super::super::ends::{Drive, Serve};
+use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
-use super::Unfinished;
+use super::WindowCounts;
 
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 8 << 10;
@@ -113,7 +113,7 @@ fn part(message: &mut [u8], number: u64) -> &mut [u8; CHUNK_BYTES] {
     &mut parts[(number % count) as usize]
 }
 
-impl Drive for Producer {
+impl ClientEnd for Producer {
     fn begin(&mut self, end_ns: u64) {
         (self.end_ns, self.is_stopping) = (end_ns, false);
         self.base = self.produced;
@@ -122,7 +122,7 @@ impl Drive for Producer {
     }
 
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         if self.is_stopping || self.produced - self.consumed >= CHUNKS {
             self.consumed = self.ring.consumed.0.load(Ordering::Acquire);
             return;
@@ -153,7 +153,7 @@ impl Drive for Producer {
         let consumed = self.ring.consumed.0.load(Ordering::Acquire);
         let mismatched = self.ring.mismatched.load(Ordering::Relaxed) - self.mismatched_before;
         let chunks = consumed - self.base;
-        let window = Unfinished {
+        let window = WindowCounts {
             calls: self.produced - self.base,
             answered: chunks,
             mismatched,
@@ -164,9 +164,9 @@ impl Drive for Producer {
     }
 }
 
-impl Serve for Consumer {
+impl ServerEnd for Consumer {
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         if self.ring.produced.0.load(Ordering::Acquire) == self.consumed {
             return;
         }
@@ -198,11 +198,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    consumer.turn();
+                    consumer.poll_once();
                 }
             });
             while !producer.is_over() {
-                producer.turn();
+                producer.poll_once();
             }
             is_over.store(true, Ordering::Relaxed);
         });
@@ -215,15 +215,15 @@ mod tests {
     }
 
     #[test]
-    fn turn__notices_a_chunk_of_another_number() {
+    fn poll_once__notices_a_chunk_of_another_number() {
         let (mut producer, mut consumer) = ends(1);
         producer.begin(0);
-        producer.turn();
+        producer.poll_once();
         // A second chunk, which was never written.
         producer.produced = 2;
         producer.ring.produced.0.store(2, Ordering::Release);
-        consumer.turn();
-        consumer.turn();
+        consumer.poll_once();
+        consumer.poll_once();
         assert_eq!(producer.finish().mismatched, 1);
     }
 }

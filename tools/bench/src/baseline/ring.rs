@@ -1,4 +1,4 @@
-//! Shared memory, many small messages: the bare rate.
+//! Shared memory, many small messages: the baseline rate.
 //!
 //! Two rings of records of whole cache lines, with one index each, published once per batch. The number
 //! in flight is below the rings' size, so a producer never has to check for room. Everything else that a
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use petrel_transport::clock;
 
-use super::super::ends::{Drive, Serve};
+use super::super::ends::{ClientEnd, ServerEnd};
 use super::super::window::Window;
-use super::{Unfinished, message_words};
+use super::{WindowCounts, message_words};
 
 /// Records per publication.
 const BATCH: u64 = 16;
@@ -47,8 +47,8 @@ pub(in super::super) struct Caller {
     started_ns: u64,
     end_ns: u64,
     is_stopping: bool,
-    turns: u64,
-    window: Unfinished,
+    polls: u64,
+    window: WindowCounts,
     size: usize,
 }
 
@@ -72,8 +72,8 @@ pub(in super::super) fn ends(size: usize, in_flight: u16) -> (Caller, Echo) {
         started_ns: 0,
         end_ns: 0,
         is_stopping: true,
-        turns: 0,
-        window: Unfinished::default(),
+        polls: 0,
+        window: WindowCounts::default(),
         size,
     };
     (caller, echo)
@@ -143,9 +143,9 @@ impl Caller {
     }
 }
 
-impl Drive for Caller {
+impl ClientEnd for Caller {
     fn begin(&mut self, end_ns: u64) {
-        self.window = Unfinished::default();
+        self.window = WindowCounts::default();
         (self.end_ns, self.is_stopping) = (end_ns, false);
         self.started_ns = clock::now_ns();
         let mut left = self.in_flight;
@@ -156,7 +156,7 @@ impl Drive for Caller {
     }
 
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         let count = (self.responses.published() - self.received).min(BATCH);
         if count == 0 {
             return;
@@ -167,8 +167,8 @@ impl Drive for Caller {
         }
         self.received += count;
         self.window.answered += count;
-        self.turns += 1;
-        if self.turns.is_multiple_of(64) {
+        self.polls += 1;
+        if self.polls.is_multiple_of(64) {
             self.is_stopping |= clock::now_ns() >= self.end_ns;
         }
         if !self.is_stopping {
@@ -192,9 +192,9 @@ impl Drive for Caller {
     }
 }
 
-impl Serve for Echo {
+impl ServerEnd for Echo {
     #[inline]
-    fn turn(&mut self) {
+    fn poll_once(&mut self) {
         let count = (self.requests.published() - self.done).min(BATCH);
         if count == 0 {
             return;
@@ -219,9 +219,9 @@ mod tests {
             for _ in 0..2 {
                 caller.begin(clock::now_ns() + 1_000_000);
                 while !caller.is_over() {
-                    caller.turn();
+                    caller.poll_once();
                     assert!(caller.sent - caller.received <= u64::from(in_flight));
-                    echo.turn();
+                    echo.poll_once();
                 }
                 let window = caller.finish();
                 assert!(window.calls >= u64::from(in_flight));
@@ -231,12 +231,12 @@ mod tests {
     }
 
     #[test]
-    fn turn__notices_a_record_of_another_call() {
+    fn poll_once__notices_a_record_of_another_call() {
         let (mut caller, mut echo) = ends(32, 4);
         caller.begin(u64::MAX);
-        echo.turn();
+        echo.poll_once();
         caller.responses.record(2)[0].fill(77);
-        caller.turn();
+        caller.poll_once();
         assert_eq!((caller.window.answered, caller.window.mismatched), (4, 1));
     }
 }
