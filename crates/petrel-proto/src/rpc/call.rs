@@ -4,7 +4,7 @@ use core::fmt;
 
 use petrel_planted::planted;
 
-use super::{Core, Event, FrameSink, Notice, PlainCompletion, Shared};
+use super::{Core, Event, FrameSink, Notice, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{
     ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of,
@@ -29,6 +29,26 @@ pub struct Completion<B, T = u64> {
     pub response: B,
     /// The inherited deadline ([`Core::inherit`]), for calls made by the continuation.
     pub inherited_ns: Option<u64>,
+}
+
+/// The end of a call answered in one packet, with status OK.
+#[derive(Debug)]
+pub struct PlainCompletion<B, T> {
+    /// The session of the call.
+    pub session: SessionId,
+    /// The tag that the application passed with the call.
+    pub tag: T,
+    /// The request's buffer, unchanged.
+    pub request: B,
+    /// The response.
+    pub response: B,
+}
+
+impl<B, T> From<PlainCompletion<B, T>> for Completion<B, T> {
+    fn from(ended: PlainCompletion<B, T>) -> Self {
+        let PlainCompletion { session, tag, request, response } = ended;
+        Self { session, tag, outcome: Ok(()), request, response, inherited_ns: None }
+    }
 }
 
 /// The time limit of a call.

@@ -15,9 +15,19 @@ use crate::session::client::{ClientSession, ClientState, NOT_TIMED};
 use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
+use crate::wire::Extensions;
 
 /// The slot field of a timer entry for a session's deadlines.
 pub(super) const EXPIRY: u16 = u16::MAX;
+
+/// Returns the deadline of a frame on this core's clock.
+#[inline]
+pub(super) fn deadline_ns(now_ns: u64, extensions: Extensions) -> u64 {
+    match extensions.deadline_us {
+        None => NEVER,
+        Some(left_us) => now_ns + u64::from(left_us) * 1_000,
+    }
+}
 
 impl<B: Buffer, T> Core<B, T> {
     /// Sets the deadline that calls inherit from now on: the current request's, or in a continuation that of

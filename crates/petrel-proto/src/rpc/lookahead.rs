@@ -13,7 +13,7 @@
 //! the prefetch instruction is not available in safe code.
 
 use super::Core;
-use super::plain::Parsed;
+use super::fast::Parsed;
 use crate::limits::HEADER_BYTES;
 use crate::session::Role;
 use crate::wire::Kind;

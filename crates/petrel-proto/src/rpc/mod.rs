@@ -5,13 +5,13 @@ mod call;
 mod census;
 mod credit;
 mod expiry;
+mod fast;
 mod give_up;
 mod lifecycle;
 mod lookahead;
 mod memory;
 mod multicast;
 mod pace;
-mod plain;
 mod pull;
 mod receive;
 mod request;
@@ -19,7 +19,6 @@ mod respond;
 mod response;
 mod send_answer;
 mod send_request;
-mod timed;
 mod timeout;
 mod transmit;
 mod work;
@@ -29,13 +28,15 @@ mod tests;
 
 use std::collections::VecDeque;
 
-pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Execution};
+pub use call::{
+    CallError, CallFailure, CallLimits, CallRejected, Completion, Execution, PlainCompletion,
+};
 #[doc(hidden)]
 pub use census::Census;
+pub use fast::PlainRequest;
 pub use lifecycle::{Accepted, Closed, OpenError};
 pub use lookahead::{UpcomingFrame, method_of, peek_request};
 pub use multicast::{GroupFrames, Membership};
-pub use plain::{PlainCompletion, PlainRequest};
 pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use transmit::FrameSink;

@@ -1,5 +1,6 @@
 //! The server's handling of requests (`docs/wire-protocol.md` §6.2).
 
+use super::expiry::deadline_ns;
 use super::{Core, Received, Recovery, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
@@ -13,8 +14,7 @@ use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState
 use crate::session::{Origin, PeerKey, Role, SessionId};
 use crate::status::Status;
 use crate::wire::{
-    ANSWERED_LATER, Extensions, Flags, Header, Kind, Part, REFUSED, first_bits, part_words,
-    read_extensions,
+    ANSWERED_LATER, Flags, Header, Kind, Part, REFUSED, first_bits, part_words, read_extensions,
 };
 
 /// The relation of a request number to its slot's current request.
@@ -126,15 +126,6 @@ struct Packet<'f> {
     /// The deadline carried by the packet, or [`NEVER`].
     deadline_ns: u64,
     payload: &'f [u8],
-}
-
-/// Returns the deadline of a frame on this core's clock.
-#[inline]
-pub(super) fn deadline_ns(now_ns: u64, extensions: Extensions) -> u64 {
-    match extensions.deadline_us {
-        None => NEVER,
-        Some(left_us) => now_ns + u64::from(left_us) * 1_000,
-    }
 }
 
 impl<B: Buffer> Shared<B> {

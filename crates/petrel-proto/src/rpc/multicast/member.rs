@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use petrel_planted::planted;
 
+use super::super::expiry::deadline_ns;
 use super::super::receive::Received;
-use super::super::request::{Age, age, deadline_ns};
+use super::super::request::{Age, age};
 use super::super::{Core, Shared};
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::packets_of;

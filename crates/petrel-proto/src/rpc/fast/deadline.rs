@@ -1,12 +1,12 @@
-//! The fast path of small calls with a deadline: as in [`plain`](super::plain), with one more word behind the
-//! header (`docs/wire-protocol.md` §3.4). Their responses use the plain fast path.
+//! The fast path of small calls with a deadline: as in the [parent module](super), with one more word behind the
+//! header (`docs/wire-protocol.md` §3.4). Their responses use the fast path of all calls.
 //!
 //! The code is separate to save calls without a deadline its cost.
 
-use super::plain::Parsed;
-use super::request::deadline_ns;
-use super::work::Work;
-use super::{CallLimits, Core, FrameSink, PendingCall, PlainRequest};
+use super::super::expiry::deadline_ns;
+use super::super::work::Work;
+use super::super::{CallLimits, Core, FrameSink, PendingCall};
+use super::{Parsed, PlainRequest};
 use crate::buffer::Buffer;
 use crate::limits::{DEADLINE_BLOCK_BYTES, PART_HEADER_BYTES};
 use crate::session::backlog::NEVER;
@@ -21,7 +21,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// Makes a call like [`Core::call_plain`], if the call has its own deadline and inherits none. Otherwise
     /// returns the call.
     #[inline(always)]
-    pub(super) fn call_timed<S: FrameSink>(
+    pub(in crate::rpc) fn call_timed<S: FrameSink>(
         &mut self,
         now_ns: u64,
         session: SessionId,
@@ -46,7 +46,7 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Returns true if a slot has a request with a deadline to send by the fast path.
     #[inline(always)]
-    pub(super) fn is_timed(&self, work: Work) -> bool {
+    pub(in crate::rpc) fn is_timed(&self, work: Work) -> bool {
         let role = self.sessions.entries.get(work.session as usize).map(|entry| &entry.role);
         let (Some(Role::Client(client)), true) = (role, work.of_client) else { return false };
         let slot = client.slots.get(work.slot as usize);
@@ -55,7 +55,7 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// [`Core::send_plain`] of a request with a deadline.
     #[inline(never)]
-    pub(super) fn send_queued_timed<S: FrameSink>(
+    pub(in crate::rpc) fn send_queued_timed<S: FrameSink>(
         &mut self,
         now_ns: u64,
         work: Work,

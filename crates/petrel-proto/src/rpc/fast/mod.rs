@@ -11,60 +11,32 @@
 //! 3. The results are for one kind of frame, to save callers from distinguishing kinds again.
 //!
 //! Other frames and calls return `None` or false without any change, and take the general path. `petrel bench
-//! factors` measures the gain: without the fast path small calls over shared memory reach 0.6 of their rate.
+//! factors` measures the gain: without the fast path small calls over shared memory reach half of their rate (`PERFORMANCE.md`).
 
+mod deadline;
+mod server;
+
+pub use server::PlainRequest;
+
+use super::call::{self, PlainCompletion};
 use super::pace::hear;
 use super::send_request::left_us;
-use super::timed::send_timed;
 use super::work::Work;
-use super::{Completion, Core, FrameSink, RequestHandle, call};
+use super::{Core, FrameSink};
 use crate::buffer::{Buffer, Payload};
 use crate::congestion::Ack;
-use crate::limits::{ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
+use crate::limits::{ENDPOINT_METHOD, HEADER_BYTES, REQUEST_NUMBER_END};
 use crate::session::backlog::{NEVER, PendingCall};
 use crate::session::client::{
     ClientSession, ClientSlot, ClientState, RoundTrips, SendPath, SlotCall,
 };
 use crate::session::credits::Credits;
-use crate::session::server::ServerState;
 use crate::session::{Origin, PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Destination, Flags, Kind, first_bits};
-
-/// A request of one packet, still in the receive buffer. It must be answered.
-#[derive(Debug)]
-pub struct PlainRequest<'f, B> {
-    /// Names the request in the answer.
-    pub handle: RequestHandle,
-    /// The method called.
-    pub method: u16,
-    /// The whole request.
-    pub payload: &'f [u8],
-    /// The buffer of the slot's former answer, for reuse.
-    pub spare: Option<B>,
-}
-
-/// The end of a call answered in one packet, with status OK.
-#[derive(Debug)]
-pub struct PlainCompletion<B, T> {
-    /// The session of the call.
-    pub session: SessionId,
-    /// The tag that the application passed with the call.
-    pub tag: T,
-    /// The request's buffer, unchanged.
-    pub request: B,
-    /// The response.
-    pub response: B,
-}
-
-impl<B, T> From<PlainCompletion<B, T>> for Completion<B, T> {
-    fn from(ended: PlainCompletion<B, T>) -> Self {
-        let PlainCompletion { session, tag, request, response } = ended;
-        Self { session, tag, outcome: Ok(()), request, response, inherited_ns: None }
-    }
-}
+use deadline::send_timed;
 
 /// The parts of a frame for the fast path.
-pub(super) struct Parsed<'f> {
+pub(in crate::rpc) struct Parsed<'f> {
     pub(super) first: u64,
     pub(super) second: u64,
     pub(super) payload: &'f [u8],
@@ -73,7 +45,7 @@ pub(super) struct Parsed<'f> {
 impl Parsed<'_> {
     /// Returns the frame's parts, if the frame has this kind and no flags.
     #[inline(always)]
-    pub(super) fn of_kind(kind: Kind, frame: &[u8]) -> Option<Parsed<'_>> {
+    pub(in crate::rpc) fn of_kind(kind: Kind, frame: &[u8]) -> Option<Parsed<'_>> {
         let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
         let (first, second) = crate::wire::header_words(head);
         let is_plain = first as u32 & 0xFFF == first_bits(kind);
@@ -91,7 +63,7 @@ impl Parsed<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn aux(&self) -> u16 {
+    pub(in crate::rpc) fn aux(&self) -> u16 {
         self.second as u16
     }
 
@@ -149,7 +121,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// Makes a call with a request and a response of one packet. The request is sent at once if `sink`
     /// accepts it. Returns the call if the session has no free slot, or the fast path does not apply.
     #[inline(always)]
-    pub(super) fn call_plain<S: FrameSink>(
+    pub(in crate::rpc) fn call_plain<S: FrameSink>(
         &mut self,
         now_ns: u64,
         session: SessionId,
@@ -161,7 +133,7 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// [`Core::call_plain`], with a deadline if `TIMED`. The two variants are compiled separately.
     #[inline(always)]
-    pub(super) fn start_plain<S: FrameSink, const TIMED: bool>(
+    pub(in crate::rpc) fn start_plain<S: FrameSink, const TIMED: bool>(
         &mut self,
         now_ns: u64,
         session: SessionId,
@@ -245,78 +217,6 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.credit_waits += 1;
             client.stalled.push(slot);
         }
-    }
-
-    /// Handles new requests of one packet without any peculiarity. Returns `None` for other frames: pass
-    /// these to [`Core::handle_plain_response`] or [`Core::handle_frame`].
-    #[inline(always)]
-    pub fn handle_plain_request<'f>(
-        &mut self,
-        peer: PeerKey,
-        frame: &'f [u8],
-    ) -> Option<PlainRequest<'f, B>> {
-        let parsed = Parsed::of_kind(Kind::Request, frame)?;
-        self.take_plain(peer, parsed, frame.len())
-    }
-
-    /// [`Core::handle_plain_request`] for a frame whose payload stays in place; the result has no payload.
-    /// `head` are the frame's first bytes, which must not change.
-    pub fn take_plain_request(
-        &mut self,
-        peer: PeerKey,
-        head: &[u8; HEADER_BYTES],
-        payload_bytes: usize,
-    ) -> Option<PlainRequest<'static, B>> {
-        let Parsed { first, second, .. } = Parsed::of_kind(Kind::Request, head)?;
-        let parsed = Parsed { first, second, payload: &[] };
-        self.take_plain(peer, parsed, HEADER_BYTES + payload_bytes)
-    }
-
-    /// Handles a parsed request. `frame_bytes` is the frame's length without an extension block.
-    #[inline(always)]
-    pub(super) fn take_plain<'f>(
-        &mut self,
-        peer: PeerKey,
-        parsed: Parsed<'f>,
-        frame_bytes: usize,
-    ) -> Option<PlainRequest<'f, B>> {
-        let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
-        if entry.origin != Origin::new(parsed.token(), Some(peer)) {
-            return None;
-        }
-        let Role::Server(server) = &mut entry.role else { return None };
-        let number = parsed.request();
-        let slot = server.slot_index(number);
-        let slot_mask = u64::from(server.slot_mask);
-        let state = server.slots.get_mut(slot)?;
-        // Counted from 0 for the next number; earlier numbers wrap to large values.
-        let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
-        let is_plain = ahead / FUTURE_ROUNDS_MAX <= slot_mask
-            && frame_bytes <= server.plain_frame_bytes_max as usize
-            && state.takes_plain;
-        if !is_plain {
-            return None;
-        }
-        state.current = number;
-        state.request_packets = 1;
-        state.echo = 0;
-        state.request_size = (frame_bytes - HEADER_BYTES) as u32;
-        state.response_limit = 1;
-        state.state = ServerState::Running;
-        state.is_plain = false;
-        state.credit_due = false;
-        state.echo_repeats = false;
-        state.method = parsed.aux();
-        let counters = &mut self.shared.counters;
-        counters.frames_accepted += 1;
-        counters.requests_received += 1;
-        let session = SessionId { index: parsed.session(), generation: entry.generation };
-        Some(PlainRequest {
-            handle: RequestHandle { session, number },
-            method: parsed.aux(),
-            payload: parsed.payload,
-            spare: state.message.take(),
-        })
     }
 
     /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for other
@@ -403,47 +303,10 @@ impl<B: Buffer, T> Core<B, T> {
         Some(PlainCompletion { session, tag, request, response })
     }
 
-    /// Answers a running request with a message of one packet. Returns the message if `sink` refuses it, or
-    /// the fast path does not apply.
-    #[inline(always)]
-    pub(super) fn respond_plain<S: FrameSink>(
-        &mut self,
-        handle: RequestHandle,
-        mut message: B,
-        sink: &mut S,
-    ) -> Option<B> {
-        let RequestHandle { session, number } = handle;
-        let Some(entry) = self.sessions.entries.get_mut(session.index as usize) else {
-            return Some(message);
-        };
-        let Role::Server(server) = &mut entry.role else { return Some(message) };
-        let peer = server.peer;
-        let place = server.slot_index(number);
-        let Some(state) = server.slots.get_mut(place) else { return Some(message) };
-        let is_plain = sink.reaches(peer)
-            && entry.generation == session.generation
-            && state.current == number
-            && state.state == ServerState::Running
-            && state.takes_plain
-            && message.capacity() <= server.plain_response_bytes_max as usize;
-        if !is_plain {
-            return Some(message);
-        }
-        let header = server.to.words(Kind::Response, Flags::NONE, 0, number);
-        if !sink.send(peer, message.frame(header), &[]) {
-            return Some(message);
-        }
-        state.set_sent_answer(message);
-        let counters = &mut self.shared.counters;
-        counters.responses_sent += 1;
-        counters.packets_sent += 1;
-        None
-    }
-
     /// Sends a request or answer by the fast path. Returns false if the fast path does not apply, or the
     /// medium refused the frame. If `TIMED`, sends only requests with a deadline.
     #[inline(always)]
-    pub(super) fn send_plain<S: FrameSink, const TIMED: bool>(
+    pub(in crate::rpc) fn send_plain<S: FrameSink, const TIMED: bool>(
         &mut self,
         now_ns: u64,
         work: Work,

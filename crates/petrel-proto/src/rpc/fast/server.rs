@@ -1,0 +1,133 @@
+//! The server's half of the fast path.
+
+use super::super::{Core, FrameSink, RequestHandle};
+use super::Parsed;
+use crate::buffer::Buffer;
+use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES};
+use crate::session::server::ServerState;
+use crate::session::{Origin, PeerKey, Role, SessionId};
+use crate::wire::{Flags, Kind};
+
+/// A request of one packet, still in the receive buffer. It must be answered.
+#[derive(Debug)]
+pub struct PlainRequest<'f, B> {
+    /// Names the request in the answer.
+    pub handle: RequestHandle,
+    /// The method called.
+    pub method: u16,
+    /// The whole request.
+    pub payload: &'f [u8],
+    /// The buffer of the slot's former answer, for reuse.
+    pub spare: Option<B>,
+}
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Handles new requests of one packet without any peculiarity. Returns `None` for other frames: pass
+    /// these to [`Core::handle_plain_response`] or [`Core::handle_frame`].
+    #[inline(always)]
+    pub fn handle_plain_request<'f>(
+        &mut self,
+        peer: PeerKey,
+        frame: &'f [u8],
+    ) -> Option<PlainRequest<'f, B>> {
+        let parsed = Parsed::of_kind(Kind::Request, frame)?;
+        self.take_plain(peer, parsed, frame.len())
+    }
+
+    /// [`Core::handle_plain_request`] for a frame whose payload stays in place; the result has no payload.
+    /// `head` are the frame's first bytes, which must not change.
+    pub fn take_plain_request(
+        &mut self,
+        peer: PeerKey,
+        head: &[u8; HEADER_BYTES],
+        payload_bytes: usize,
+    ) -> Option<PlainRequest<'static, B>> {
+        let Parsed { first, second, .. } = Parsed::of_kind(Kind::Request, head)?;
+        let parsed = Parsed { first, second, payload: &[] };
+        self.take_plain(peer, parsed, HEADER_BYTES + payload_bytes)
+    }
+
+    /// Handles a parsed request. `frame_bytes` is the frame's length without an extension block.
+    #[inline(always)]
+    pub(in crate::rpc) fn take_plain<'f>(
+        &mut self,
+        peer: PeerKey,
+        parsed: Parsed<'f>,
+        frame_bytes: usize,
+    ) -> Option<PlainRequest<'f, B>> {
+        let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
+        if entry.origin != Origin::new(parsed.token(), Some(peer)) {
+            return None;
+        }
+        let Role::Server(server) = &mut entry.role else { return None };
+        let number = parsed.request();
+        let slot = server.slot_index(number);
+        let slot_mask = u64::from(server.slot_mask);
+        let state = server.slots.get_mut(slot)?;
+        // Counted from 0 for the next number; earlier numbers wrap to large values.
+        let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
+        let is_plain = ahead / FUTURE_ROUNDS_MAX <= slot_mask
+            && frame_bytes <= server.plain_frame_bytes_max as usize
+            && state.takes_plain;
+        if !is_plain {
+            return None;
+        }
+        state.current = number;
+        state.request_packets = 1;
+        state.echo = 0;
+        state.request_size = (frame_bytes - HEADER_BYTES) as u32;
+        state.response_limit = 1;
+        state.state = ServerState::Running;
+        state.is_plain = false;
+        state.credit_due = false;
+        state.echo_repeats = false;
+        state.method = parsed.aux();
+        let counters = &mut self.shared.counters;
+        counters.frames_accepted += 1;
+        counters.requests_received += 1;
+        let session = SessionId { index: parsed.session(), generation: entry.generation };
+        Some(PlainRequest {
+            handle: RequestHandle { session, number },
+            method: parsed.aux(),
+            payload: parsed.payload,
+            spare: state.message.take(),
+        })
+    }
+
+    /// Answers a running request with a message of one packet. Returns the message if `sink` refuses it, or
+    /// the fast path does not apply.
+    #[inline(always)]
+    pub(in crate::rpc) fn respond_plain<S: FrameSink>(
+        &mut self,
+        handle: RequestHandle,
+        mut message: B,
+        sink: &mut S,
+    ) -> Option<B> {
+        let RequestHandle { session, number } = handle;
+        let Some(entry) = self.sessions.entries.get_mut(session.index as usize) else {
+            return Some(message);
+        };
+        let Role::Server(server) = &mut entry.role else { return Some(message) };
+        let peer = server.peer;
+        let place = server.slot_index(number);
+        let Some(state) = server.slots.get_mut(place) else { return Some(message) };
+        let is_plain = sink.reaches(peer)
+            && entry.generation == session.generation
+            && state.current == number
+            && state.state == ServerState::Running
+            && state.takes_plain
+            && message.capacity() <= server.plain_response_bytes_max as usize;
+        if !is_plain {
+            return Some(message);
+        }
+        let header = server.to.words(Kind::Response, Flags::NONE, 0, number);
+        if !sink.send(peer, message.frame(header), &[]) {
+            return Some(message);
+        }
+        state.set_sent_answer(message);
+        let counters = &mut self.shared.counters;
+        counters.responses_sent += 1;
+        counters.packets_sent += 1;
+        None
+    }
+}
