@@ -79,9 +79,9 @@ pub(crate) fn with_progress(
         }
     });
     drop(progress);
-    let took = began.elapsed().as_secs_f64();
-    let rate = summary.seeds as f64 / took.max(f64::MIN_POSITIVE);
-    output.line(format!("{} seeds took {took:.1} s: {rate:.0} a second", summary.seeds))?;
+    let elapsed_s = began.elapsed().as_secs_f64();
+    let rate = summary.seeds as f64 / elapsed_s.max(f64::MIN_POSITIVE);
+    output.line(format!("{} seeds took {elapsed_s:.1} s: {rate:.0} a second", summary.seeds))?;
     Ok(summary)
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn print(
     }
     output.line(match summary.failures.len() {
         0 => format!("{seeds} seeds kept all rules."),
-        broken => format!("{broken} OF {seeds} SEEDS BROKE A RULE."),
+        failed => format!("{failed} OF {seeds} SEEDS BROKE A RULE."),
     })?;
     Ok(())
 }

@@ -159,15 +159,16 @@ impl FromStr for Peer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let complaint = |reason| {
+        let argument_error = |reason| {
             format!("'{text}' is no node: {reason}; write N=ADDR:PORT, as in 2=127.0.0.1:7002")
         };
         let (node, address) =
-            text.split_once('=').ok_or_else(|| complaint("the '=' is missing"))?;
+            text.split_once('=').ok_or_else(|| argument_error("the '=' is missing"))?;
         let node = node.parse().ok().filter(|node| *node > 0);
-        let node = node.ok_or_else(|| complaint("its number is not one from 1 to 65535"))?;
-        let address: SocketAddr =
-            address.parse().map_err(|_| complaint("behind '=' is no IP address with a port"))?;
+        let node = node.ok_or_else(|| argument_error("its number is not one from 1 to 65535"))?;
+        let address: SocketAddr = address
+            .parse()
+            .map_err(|_| argument_error("behind '=' is no IP address with a port"))?;
         Ok(Self { node, address })
     }
 }

@@ -15,7 +15,7 @@ use super::host::read_number;
 const AREA: &str = "udp";
 
 /// Size that the UDP transport requests by default, for sending and receiving.
-const WANTED_BYTES: usize = 4 << 20;
+const REQUESTED_BYTES: usize = 4 << 20;
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
@@ -30,7 +30,7 @@ const SEND_LACK: &str = "Sending large messages then stops more often to wait fo
 fn check(name: &'static str, sysctl: &str, granted: io::Result<usize>, lack: &str) -> Check {
     let limit = read_number::<u64>(&format!("/proc/sys/{}", sysctl.replace('.', "/")));
     match granted {
-        Ok(granted) if granted >= WANTED_BYTES => {
+        Ok(granted) if granted >= REQUESTED_BYTES => {
             Check::ok(AREA, name, describe(granted, sysctl, limit))
         }
         Ok(granted) => Check::warn(
@@ -38,8 +38,8 @@ fn check(name: &'static str, sysctl: &str, granted: io::Result<usize>, lack: &st
             name,
             describe(granted, sysctl, limit),
             format!(
-                "{lack} Raise the limit: `sudo sysctl -w {sysctl}={WANTED_BYTES}`, and to keep it \
-                 `echo {sysctl}={WANTED_BYTES} | sudo tee -a /etc/sysctl.d/90-petrel.conf`."
+                "{lack} Raise the limit: `sudo sysctl -w {sysctl}={REQUESTED_BYTES}`, and to keep it \
+                 `echo {sysctl}={REQUESTED_BYTES} | sudo tee -a /etc/sysctl.d/90-petrel.conf`."
             ),
         ),
         Err(error) => Check::warn(
@@ -52,20 +52,20 @@ fn check(name: &'static str, sysctl: &str, granted: io::Result<usize>, lack: &st
 }
 
 fn describe(granted: usize, sysctl: &str, limit: Option<u64>) -> String {
-    let (granted, wanted) = (format_bytes(granted as u64), format_bytes(WANTED_BYTES as u64));
+    let (granted, requested) = (format_bytes(granted as u64), format_bytes(REQUESTED_BYTES as u64));
     let limit = limit.map_or("not visible here".to_owned(), format_bytes);
-    format!("{granted} granted of {wanted} asked for; {sysctl} is {limit}")
+    format!("{granted} granted of {requested} asked for; {sysctl} is {limit}")
 }
 
 fn granted_receive() -> io::Result<usize> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
-    set_socket_recv_buffer_size(&socket, WANTED_BYTES)?;
+    set_socket_recv_buffer_size(&socket, REQUESTED_BYTES)?;
     Ok(in_payload(socket_recv_buffer_size(&socket)?))
 }
 
 fn granted_send() -> io::Result<usize> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
-    set_socket_send_buffer_size(&socket, WANTED_BYTES)?;
+    set_socket_send_buffer_size(&socket, REQUESTED_BYTES)?;
     Ok(in_payload(socket_send_buffer_size(&socket)?))
 }
 
@@ -89,8 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn check__is_content_with_enough() {
-        let check = check("udp-send-buffer", "net.core.wmem_max", Ok(WANTED_BYTES), SEND_LACK);
+    fn check__accepts_enough() {
+        let check = check("udp-send-buffer", "net.core.wmem_max", Ok(REQUESTED_BYTES), SEND_LACK);
         assert_eq!((check.status, check.advice), (Status::Ok, None));
     }
 

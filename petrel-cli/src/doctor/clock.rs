@@ -49,7 +49,7 @@ enum Tsc {
 
 fn tsc_kind(cpuinfo: &str) -> Option<Tsc> {
     let flags = field(cpuinfo, "flags")?;
-    let has = |wanted| flags.split_ascii_whitespace().any(|flag| flag == wanted);
+    let has = |name| flags.split_ascii_whitespace().any(|flag| flag == name);
     let invariant = has("constant_tsc") && has("nonstop_tsc");
     Some(if invariant { Tsc::Invariant } else { Tsc::Varying })
 }

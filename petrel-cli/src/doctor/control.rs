@@ -12,7 +12,7 @@ use super::host::read;
 const AREA: &str = "control";
 
 /// Loopback connects at once; only a starved machine needs this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) fn checks(port: u16) -> Vec<Check> {
     vec![
@@ -38,7 +38,7 @@ fn loopback() -> Check {
 
 fn connect() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    TcpStream::connect_timeout(&listener.local_addr()?, PATIENCE).map(drop)
+    TcpStream::connect_timeout(&listener.local_addr()?, TIMEOUT).map(drop)
 }
 
 fn port_free(name: &'static str, address: SocketAddr) -> Check {

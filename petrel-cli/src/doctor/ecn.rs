@@ -14,7 +14,7 @@ const AREA: &str = "udp";
 const NAME: &str = "udp-ecn";
 
 /// The same limit as for the other datagrams.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// *Congestion Experienced*, as if a switch had set it.
 const CE: libc::c_int = 0b11;
@@ -27,7 +27,7 @@ pub(super) fn check(loopback: Status) -> Check {
     if loopback != Status::Ok {
         return Check::info(AREA, NAME, "not tried: see udp-loopback");
     }
-    match hears_marks() {
+    match receives_marks() {
         Ok(true) => Check::ok(AREA, NAME, "a mark of congestion (ECN) was set and read"),
         Ok(false) => no_marks("the mark of congestion (ECN) of a datagram was lost on the way"),
         Err(error) => {
@@ -48,14 +48,14 @@ fn no_marks(found: &str) -> Check {
 }
 
 /// Sends a marked datagram to a transport whose peer agreed to ECN.
-fn hears_marks() -> io::Result<bool> {
+fn receives_marks() -> io::Result<bool> {
     let mut udp = Udp::bind(UdpConfig::default()).map_err(io::Error::other)?;
     let sender = UdpSocket::bind("127.0.0.1:0")?;
     let link = UdpLink { addr: sender.local_addr()?, max_frame: None, ecn: true };
     udp.add_peer(link).map_err(io::Error::other)?;
     set_int_option(&sender, libc::SOL_IP, libc::IP_TOS, CE)?;
     sender.send_to(&FRAME, udp.local_addr())?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while udp.rx_burst(1, |_, _| {}) == 0 {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn check__hears_the_mark_or_says_why_not() {
+    fn check__receives_the_mark_or_reports_the_reason() {
         let check = check(Status::Ok);
         let is_ok = check.status == Status::Ok;
         assert_eq!(is_ok, check.advice.is_none(), "{check:?}");

@@ -85,7 +85,7 @@ Hugepagesize:       2048 kB
 Hugetlb:          131072 kB";
 
     #[test]
-    fn meminfo__sizes_and_counts_are_told_apart() {
+    fn meminfo__sizes_and_counts_are_distinguished() {
         assert_eq!(meminfo_bytes(MEMINFO, "MemTotal"), Some(16_315_680 * 1024));
         assert_eq!(meminfo_bytes(MEMINFO, "Hugepagesize"), Some(2 << 20));
         assert_eq!(meminfo_count(MEMINFO, "HugePages_Free"), Some(60));

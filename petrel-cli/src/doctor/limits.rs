@@ -7,7 +7,7 @@ use super::check::Check;
 const AREA: &str = "limits";
 
 /// Descriptors of a process with many peers: a connection per peer, and some for endpoints.
-const OPEN_FILES_WANTED: u64 = 1024;
+const OPEN_FILES_MIN: u64 = 1024;
 
 pub(super) fn checks() -> Vec<Check> {
     let limit = getrlimit(Resource::Nofile);
@@ -19,7 +19,7 @@ fn open_files(current: Option<u64>, maximum: Option<u64>) -> Check {
     let name = |value: Option<u64>| value.map_or("unlimited".to_owned(), |count| count.to_string());
     let found = format!("limit {}, at most {}", name(current), name(maximum));
     match current {
-        Some(count) if count < OPEN_FILES_WANTED => Check::warn(
+        Some(count) if count < OPEN_FILES_MIN => Check::warn(
             AREA,
             "open-files",
             found,
@@ -32,12 +32,12 @@ fn open_files(current: Option<u64>, maximum: Option<u64>) -> Check {
 /// Advises how to raise the limit. Any user may raise it up to the maximum, which only root can raise.
 fn remedy(maximum: Option<u64>) -> String {
     match maximum {
-        Some(maximum) if maximum < OPEN_FILES_WANTED => format!(
+        Some(maximum) if maximum < OPEN_FILES_MIN => format!(
             "Raise the maximum: `nofile` in /etc/security/limits.conf, `LimitNOFILE=` of a systemd \
-             unit or `--ulimit nofile` of a container, to at least {OPEN_FILES_WANTED}."
+             unit or `--ulimit nofile` of a container, to at least {OPEN_FILES_MIN}."
         ),
         _ => {
-            format!("Raise the limit in the shell that starts it: `ulimit -n {OPEN_FILES_WANTED}`.")
+            format!("Raise the limit in the shell that starts it: `ulimit -n {OPEN_FILES_MIN}`.")
         }
     }
 }

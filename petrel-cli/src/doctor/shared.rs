@@ -21,7 +21,7 @@ const AREA: &str = "shared memory";
 const TRIAL_BYTES: u64 = 64 << 10;
 
 /// A local socket answers at once; only a starved machine needs this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 const FALL_BACK: &str = "Petrel uses UDP between processes of this host until then.";
 
@@ -92,7 +92,7 @@ fn try_hand_over() -> io::Result<()> {
     // The connection is queued by now, so `accept` cannot block.
     let (mut server, _) = listener.accept()?;
     client.write_all(&[1])?;
-    server.set_read_timeout(Some(PATIENCE))?;
+    server.set_read_timeout(Some(TIMEOUT))?;
     server.read_exact(&mut [0])
 }
 

@@ -8,7 +8,7 @@ use super::host::{field, kernel_version, read};
 const AREA: &str = "system";
 
 /// The first kernel with all features of the UDP transport: GSO came with 4.18, GRO with 5.0.
-const KERNEL_WANTED: (u32, u32) = (5, 0);
+const KERNEL_MIN: (u32, u32) = (5, 0);
 
 pub(super) fn checks() -> Vec<Check> {
     vec![kernel(), container(), virtual_machine()]
@@ -19,7 +19,7 @@ fn kernel() -> Check {
     let release = uname.release().to_string_lossy();
     let found = format!("Linux {release} on {}", uname.machine().to_string_lossy());
     match kernel_version(&release) {
-        Some(version) if version < KERNEL_WANTED => Check::warn(
+        Some(version) if version < KERNEL_MIN => Check::warn(
             AREA,
             "kernel",
             found,

@@ -1,7 +1,7 @@
 //! Datagrams over loopback, segmentation offload both ways, and IPv6.
 //!
 //! Every check sends real datagrams between two connected sockets, without interference by foreign
-//! datagrams. A check waits at most [`PATIENCE`] for datagrams that must arrive at once.
+//! datagrams. A check waits at most [`TIMEOUT`] for datagrams that must arrive at once.
 
 use std::io;
 use std::net::UdpSocket;
@@ -15,7 +15,7 @@ use super::sys::set_int_option;
 const AREA: &str = "udp";
 
 /// Loopback delivers during the send; only a starved machine needs this time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes of one segment: fits any MTU.
 const SEGMENT_BYTES: usize = 512;
@@ -174,15 +174,15 @@ fn socket_pair(address: &str) -> io::Result<(UdpSocket, UdpSocket)> {
     let (sender, receiver) = (UdpSocket::bind(address)?, UdpSocket::bind(address)?);
     sender.connect(receiver.local_addr()?)?;
     receiver.connect(sender.local_addr()?)?;
-    sender.set_write_timeout(Some(PATIENCE))?;
-    receiver.set_read_timeout(Some(PATIENCE))?;
+    sender.set_write_timeout(Some(TIMEOUT))?;
+    receiver.set_read_timeout(Some(TIMEOUT))?;
     Ok((sender, receiver))
 }
 
-fn expect(receiver: &UdpSocket, want: &[u8]) -> io::Result<()> {
+fn expect(receiver: &UdpSocket, expected: &[u8]) -> io::Result<()> {
     let mut buffer = [0; 2 * PAYLOAD.len()];
     let length = receiver.recv(&mut buffer).map_err(explain_timeout)?;
-    if buffer[..length] == *want { Ok(()) } else { Err(changed()) }
+    if buffer[..length] == *expected { Ok(()) } else { Err(changed()) }
 }
 
 /// Explains a timeout, which the system only calls "resource temporarily unavailable".
@@ -190,7 +190,7 @@ fn explain_timeout(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("nothing came within {} s", PATIENCE.as_secs()),
+            format!("nothing came within {} s", TIMEOUT.as_secs()),
         ),
         _ => error,
     }
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expect__tells_changed_bytes() {
+    fn expect__detects_changed_bytes() {
         let (sender, receiver) = socket_pair("127.0.0.1:0").unwrap();
         sender.send(b"other").unwrap();
         let error = expect(&receiver, b"this").unwrap_err();

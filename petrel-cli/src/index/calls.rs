@@ -33,7 +33,7 @@ struct Pair {
 }
 
 #[derive(Serialize)]
-struct Summed {
+struct SumRecord {
     found: u32,
     sum: u64,
 }
@@ -53,8 +53,8 @@ pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failur
             value.map(|value| value.to_string().into_bytes())
         }
     };
-    let shown = value.as_deref().map(|bytes| shown(bytes, args.bytes));
-    output.record(&LookupResult { key, found: value.is_some(), value: shown })?;
+    let json = value.as_deref().map(|bytes| json_value(bytes, args.bytes));
+    output.record(&LookupResult { key, found: value.is_some(), value: json })?;
     let Some(mut value) = value else {
         eprintln!("petrel: {key} has no value");
         return Ok(Outcome::Failure);
@@ -135,7 +135,7 @@ fn sum(args: &IndexScanArgs, after: u64, output: Output) -> Result<(), Failure> 
         .sum_words(after, limit)
         .wait()
         .map_err(|error| call_failure(&error))?;
-    output.record(&Summed { found: sum.found, sum: sum.sum })?;
+    output.record(&SumRecord { found: sum.found, sum: sum.sum })?;
     Ok(output.line(format!("{} ({} values)", sum.sum, sum.found))?)
 }
 
@@ -167,7 +167,7 @@ fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
         .wait()
         .map_err(|error| call_failure(&error))?
     {
-        output.record(&Pair { key: shown(&key, true), value: shown(&value, true) })?;
+        output.record(&Pair { key: json_value(&key, true), value: json_value(&value, true) })?;
         let text = String::from_utf8_lossy;
         output.line(format!("{}\t{}", text(&key), text(&value)))?;
     }
@@ -204,7 +204,7 @@ fn word(text: &str) -> Result<u64, Failure> {
 }
 
 /// Returns bytes for JSON: text if they are UTF-8, else numbers; a word as a number.
-fn shown(bytes: &[u8], is_bytes: bool) -> Value {
+fn json_value(bytes: &[u8], is_bytes: bool) -> Value {
     match str::from_utf8(bytes) {
         Ok(text) if is_bytes => text.into(),
         Ok(number) => number.parse::<u64>().map_or_else(|_| number.into(), Value::from),
@@ -224,9 +224,9 @@ mod tests {
     }
 
     #[test]
-    fn shown__is_text_where_it_can_be() {
-        assert_eq!(shown(b"17", true), Value::from("17"));
-        assert_eq!(shown(b"17", false), Value::from(17));
-        assert_eq!(shown(&[255, 1], true), serde_json::json!([255, 1]));
+    fn json_value__is_text_where_possible() {
+        assert_eq!(json_value(b"17", true), Value::from("17"));
+        assert_eq!(json_value(b"17", false), Value::from(17));
+        assert_eq!(json_value(&[255, 1], true), serde_json::json!([255, 1]));
     }
 }

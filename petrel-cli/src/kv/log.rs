@@ -35,9 +35,9 @@ struct Repeated(BTreeMap<(&'static str, u32), (Instant, u64)>);
 
 impl Repeated {
     /// Returns the number of previously omitted lines; `None` if the new line is to be omitted too.
-    fn note(&mut self, place: (&'static str, u32), now: Instant) -> Option<u64> {
-        let Some((last, left_out)) = self.0.get_mut(&place) else {
-            self.0.insert(place, (now, 0));
+    fn note(&mut self, location: (&'static str, u32), now: Instant) -> Option<u64> {
+        let Some((last, left_out)) = self.0.get_mut(&location) else {
+            self.0.insert(location, (now, 0));
             return Some(0);
         };
         if now.duration_since(*last) < WARNING_EVERY {
@@ -58,8 +58,8 @@ impl Drain for Lines {
             let mut left_out = 0;
             if record.level() == Level::Warning {
                 let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
-                let place = (record.file(), record.line());
-                let Some(before) = repeated.note(place, Instant::now()) else { return Ok(()) };
+                let location = (record.file(), record.line());
+                let Some(before) = repeated.note(location, Instant::now()) else { return Ok(()) };
                 left_out = before;
             }
             let line = line(SystemTime::now(), record, values, left_out);
@@ -132,7 +132,7 @@ mod tests {
         let mut at =
             |line, millis| repeated.note(("file", line), begin + Duration::from_millis(millis));
         assert_eq!(at(1, 0), Some(0));
-        let written: Vec<_> = (1..60).filter_map(|place| at(1, 50 * place)).collect();
+        let written: Vec<_> = (1..60).filter_map(|step| at(1, 50 * step)).collect();
         assert_eq!(written, [19, 19]);
         assert_eq!(at(2, 1), Some(0), "another warning");
         assert_eq!(at(1, 10_000), Some(19));

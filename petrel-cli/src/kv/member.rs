@@ -21,7 +21,7 @@ pub(super) fn run(args: &KvMemberArgs, output: Output) -> Result<Outcome, Failur
             Cluster::new(&args.cluster)?
                 .run(async |client| client.add_member(node, address).await)?;
             let line = format!("Node {node} may join: start it at {address}.");
-            say(Done { done: "added", node }, &line, output)
+            print_result(Done { done: "added", node }, &line, output)
         }
         KvMemberCommand::Remove(args) => {
             let node = args.node;
@@ -32,7 +32,7 @@ pub(super) fn run(args: &KvMemberArgs, output: Output) -> Result<Outcome, Failur
             } else {
                 ("nothing", format!("Node {node} was no member: nothing was done."))
             };
-            say(Done { done, node }, &line, output)
+            print_result(Done { done, node }, &line, output)
         }
     }
 }
@@ -40,10 +40,10 @@ pub(super) fn run(args: &KvMemberArgs, output: Output) -> Result<Outcome, Failur
 pub(super) fn transfer(args: &KvTransferArgs, output: Output) -> Result<Outcome, Failure> {
     let node = args.node;
     Cluster::new(&args.cluster)?.run(async |client| client.transfer(node).await)?;
-    say(Done { done: "leads", node }, &format!("Node {node} leads."), output)
+    print_result(Done { done: "leads", node }, &format!("Node {node} leads."), output)
 }
 
-fn say(done: Done, line: &str, output: Output) -> Result<Outcome, Failure> {
+fn print_result(done: Done, line: &str, output: Output) -> Result<Outcome, Failure> {
     output.line(line)?;
     output.record(&done)?;
     Ok(Outcome::Success)

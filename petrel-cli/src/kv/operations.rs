@@ -16,7 +16,7 @@ use crate::cli::{
 };
 
 #[derive(Serialize)]
-struct Got {
+struct GetRecord {
     found: bool,
     revision: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,24 +26,24 @@ struct Got {
 }
 
 #[derive(Serialize)]
-struct WasPut {
+struct PutRecord {
     revision: u64,
     replaced: bool,
 }
 
 #[derive(Serialize)]
-struct Deleted {
+struct DeleteRecord {
     existed: bool,
 }
 
 #[derive(Serialize)]
-struct Compared {
+struct CompareRecord {
     done: bool,
     revision: Option<u64>,
 }
 
 #[derive(Serialize)]
-struct Scanned {
+struct ScanRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,12 +64,12 @@ pub(super) fn get(args: &KvGetArgs, output: Output) -> Result<Outcome, Failure> 
         if !output.is_json() {
             eprintln!("petrel: there is no key {}", args.format.line(&key));
         }
-        output.record(&Got { found: false, revision: None, value: None, value_hex: None })?;
+        output.record(&GetRecord { found: false, revision: None, value: None, value_hex: None })?;
         return Ok(Outcome::Failure);
     };
     let field = args.format.field(&value);
     let revision = Some(value.revision());
-    output.record(&Got { found: true, revision, value: field.text, value_hex: field.hex })?;
+    output.record(&GetRecord { found: true, revision, value: field.text, value_hex: field.hex })?;
     if !output.is_json() {
         print_value(&value, args.format)?;
     }
@@ -99,7 +99,7 @@ pub(super) fn put(args: &KvPutArgs, output: Output) -> Result<Outcome, Failure> 
     let (revision, replaced) = (put.revision, put.replaced);
     let how = if replaced { "replaced" } else { "new" };
     output.line(format!("{how}, revision {revision}"))?;
-    output.record(&WasPut { revision, replaced })?;
+    output.record(&PutRecord { revision, replaced })?;
     Ok(Outcome::Success)
 }
 
@@ -107,7 +107,7 @@ pub(super) fn delete(args: &KvDeleteArgs, output: Output) -> Result<Outcome, Fai
     let key = args.format.bytes(&args.key)?;
     let existed = Cluster::new(&args.cluster)?.run(async |client| client.delete(&key).await)?;
     output.line(if existed { "deleted" } else { "it was not there" })?;
-    output.record(&Deleted { existed })?;
+    output.record(&DeleteRecord { existed })?;
     Ok(Outcome::Success)
 }
 
@@ -132,7 +132,7 @@ pub(super) fn cas(args: &KvCasArgs, output: Output) -> Result<Outcome, Failure> 
         }
     };
     output.line(line)?;
-    output.record(&Compared { done, revision })?;
+    output.record(&CompareRecord { done, revision })?;
     Ok(if done { Outcome::Success } else { Outcome::Failure })
 }
 
@@ -151,7 +151,7 @@ pub(super) fn scan(args: &KvScanArgs, output: Output) -> Result<Outcome, Failure
             let (key, value) = (args.format.field(pair.key), args.format.field(pair.value));
             let (key, key_hex, value, value_hex) = (key.text, key.hex, value.text, value.hex);
             let revision = pair.revision;
-            output.record(&Scanned { key, key_hex, revision, value, value_hex })?;
+            output.record(&ScanRecord { key, key_hex, revision, value, value_hex })?;
             let (key, value) = (args.format.line(pair.key), args.format.line(pair.value));
             output.line(format!("{key}\t{value}"))?;
         }

@@ -117,7 +117,7 @@ impl Serving {
         endpoint.transports = args.transport.allowed();
         let (sender, receiver) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let (asked, drain, data) = (Arc::clone(&stop), args.drain, args.data.clone());
+        let (stop_requested, drain, data) = (Arc::clone(&stop), args.drain, args.data.clone());
         let thread =
             thread::Builder::new().name(format!("kv-{}", config.node)).spawn(move || {
                 let (log, recovered) = open_log(data.as_deref(), config.node)?;
@@ -127,7 +127,7 @@ impl Serving {
                 // The starting thread waits for the message.
                 let _ = sender.send(());
                 replica
-                    .run(&mut endpoint, || asked.load(Ordering::Acquire))
+                    .run(&mut endpoint, || stop_requested.load(Ordering::Acquire))
                     .and_then(|()| replica.drain(&mut endpoint, drain))
                     .map_err(Failure::because)
             })?;

@@ -12,8 +12,8 @@ use crate::seeds;
 /// Runs the seeds and prints the results.
 pub(super) fn run(args: &KvSimArgs, output: Output) -> Result<Outcome, Failure> {
     let skipped = Runner::skipped();
-    if let Some(why) = skipped {
-        output.line(format!("skipped: histories are not checked for linearizability: {why}"))?;
+    if let Some(reason) = skipped {
+        output.line(format!("skipped: histories are not checked for linearizability: {reason}"))?;
     }
     let (first, summary) = match args.seed {
         Some(seed) if args.trace => (seed, run_traced(seed, output)),

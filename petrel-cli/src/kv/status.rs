@@ -65,11 +65,11 @@ pub(super) fn run(args: &KvStatusArgs, output: Output) -> Result<Outcome, Failur
 
 /// Asks the replicas of `--servers`, and then their members.
 fn ask_all(cluster: &mut Cluster) -> Vec<Replica> {
-    let mut asked = BTreeSet::new();
+    let mut queried = BTreeSet::new();
     let mut next: BTreeSet<SocketAddr> = cluster.addresses.iter().copied().collect();
     let mut replicas = Vec::new();
     while let Some(address) = next.pop_first() {
-        if !asked.insert(address) {
+        if !queried.insert(address) {
             continue;
         }
         let client = cluster.client.clone();

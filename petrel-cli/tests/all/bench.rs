@@ -78,7 +78,7 @@ fn bandwidth__counts_bits_of_requests() {
 }
 
 #[test]
-fn rate__on_two_cores_looks_at_their_distance() {
+fn rate__on_two_cores_probes_their_distance() {
     let figures = records(&bench(&["rate"]));
     assert_eq!(figures.len(), 2);
     for figure in figures {
@@ -137,7 +137,7 @@ fn rate__against_another_process_has_nothing_beside_it() {
 }
 
 #[test]
-fn bench__of_nobody_fails() {
+fn bench__without_a_server_fails() {
     let output =
         bench(&["rate", "--transport", "udp", "--connect", &crate::common::free_address()]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -443,8 +443,8 @@ fn kv__measures_the_stores_client_beside_raw_calls() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let rows = records(&output);
     let of = |clients: u64| {
-        let is_it = |row: &&Value| row["clients"] == clients;
-        rows.iter().filter(is_it).map(|row| row["what"].as_str().unwrap()).collect::<Vec<_>>()
+        let matches_row = |row: &&Value| row["clients"] == clients;
+        rows.iter().filter(matches_row).map(|row| row["what"].as_str().unwrap()).collect::<Vec<_>>()
     };
     let one = ["stale get, raw call", "put, raw call", "put", "get"];
     assert_eq!(of(1)[..4], one);

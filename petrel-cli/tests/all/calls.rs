@@ -122,7 +122,7 @@ fn ping__beyond_the_limit_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn ping__to_nobody_is_refused_with_a_reason() {
+fn ping__without_a_server_is_refused_with_a_reason() {
     let output = petrel(&["ping", &free_address(), "--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(record(&output)["status"], "UNAVAILABLE");
@@ -209,7 +209,7 @@ fn call__that_fails_says_how() {
 }
 
 #[test]
-fn stats__tell_what_the_server_did() {
+fn stats__report_the_servers_work() {
     let server = Server::on_free_port();
     let output = petrel(&["ping", &server.address, "--count", "17", "--warm-up", "0"]);
     assert_eq!(output.status.code(), Some(0));
@@ -226,7 +226,7 @@ fn stats__tell_what_the_server_did() {
 }
 
 #[test]
-fn stats__of_nobody_fail() {
+fn stats__without_a_server_fail() {
     let output = petrel(&["stats", &free_address(), "--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(record(&output)["status"], "UNAVAILABLE");

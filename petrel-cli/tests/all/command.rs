@@ -53,8 +53,8 @@ const EXPECTED_CHECKS: [&str; 23] = [
 fn doctor__checks_that_every_host_passes_pass() {
     let output = petrel(&["doctor", "--json"]);
     let checks = stdout(&output).lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let status_of = |wanted: &str| {
-        let found = checks.clone().find(|check| check["name"] == wanted);
+    let status_of = |name: &str| {
+        let found = checks.clone().find(|check| check["name"] == name);
         found.map(|check| check["status"].as_str().unwrap().to_owned())
     };
     assert_eq!(status_of("udp-loopback").as_deref(), Some("ok"));

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};
 
-use crate::common::{comes_true, command, finish, petrel, record, records, stderr, stdout};
+use crate::common::{command, finish, petrel, record, records, stderr, stdout, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ impl Server {
     /// Asks the server to end; returns its exit code and its last line.
     fn terminate(mut self) -> (Option<i32>, Value) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        assert!(comes_true(|| self.child.try_wait().unwrap().is_some()), "it does not end");
+        assert!(wait_until(|| self.child.try_wait().unwrap().is_some()), "it does not end");
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), serde_json::from_str(&rest).unwrap())
@@ -60,8 +60,8 @@ fn words__are_put_found_scanned_and_deleted() {
     }
     assert_eq!(stdout(&server.run(&["put", "1", "11"])), "replaced\n");
     assert_eq!(stdout(&server.run(&["get", "2"])), "20\n");
-    let got = record(&server.run(&["get", "1", "--json", "--endpoint", "1"]));
-    assert_eq!(got, json!({ "key": "1", "found": true, "value": 11 }));
+    let actual = record(&server.run(&["get", "1", "--json", "--endpoint", "1"]));
+    assert_eq!(actual, json!({ "key": "1", "found": true, "value": 11 }));
     assert_eq!(stdout(&server.run(&["scan"])), "1\t11\n2\t20\n3\t30\n");
     assert_eq!(stdout(&server.run(&["scan", "--after", "1", "--limit", "1"])), "2\t20\n");
     let pairs = records(&server.run(&["scan", "--from", "2", "--json"]));

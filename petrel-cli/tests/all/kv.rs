@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
 use crate::common::{
-    comes_true, command, finish, free_address, petrel, record, records, stderr, stdout,
+    command, finish, free_address, petrel, record, records, stderr, stdout, wait_until,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -55,7 +55,7 @@ impl Cluster {
     /// Waits for a node's end after a request to end; returns the exit code.
     fn wait(&mut self, node: usize) -> Option<i32> {
         let mut child = self.nodes[node - 1].take().unwrap();
-        assert!(comes_true(|| child.try_wait().unwrap().is_some()), "node {node} does not end");
+        assert!(wait_until(|| child.try_wait().unwrap().is_some()), "node {node} does not end");
         child.wait().unwrap().code()
     }
 
@@ -85,7 +85,7 @@ impl Cluster {
     /// Returns the leader, as soon as there is one.
     fn leader(&self) -> usize {
         let mut leader = None;
-        let found = comes_true(|| {
+        let found = wait_until(|| {
             leader = self.status().iter().find(|it| it["role"] == "leader").map(number);
             leader.is_some()
         });
@@ -93,15 +93,15 @@ impl Cluster {
         leader.unwrap()
     }
 
-    fn wait_for_voters(&self, wanted: &[usize]) {
+    fn wait_for_voters(&self, expected: &[usize]) {
         let is_so = || {
             let status = self.status();
             let mut voters: Vec<_> =
                 status.iter().filter(|it| it["vote"] == "voter").map(number).collect();
             voters.sort_unstable();
-            voters == wanted && status.iter().any(|it| it["role"] == "leader")
+            voters == expected && status.iter().any(|it| it["role"] == "leader")
         };
-        assert!(comes_true(is_so), "{:?}", self.status());
+        assert!(wait_until(is_so), "{:?}", self.status());
     }
 }
 
@@ -141,9 +141,9 @@ fn serve(arguments: &[&str]) -> Child {
 fn kv__each_command() {
     let cluster = Cluster::start(3, None);
     assert_eq!(cluster.ok(&["put", "colour", "grey"])["replaced"], false);
-    let got = cluster.ok(&["get", "colour"]);
-    assert_eq!((&got["found"], &got["value"]), (&true.into(), &"grey".into()));
-    let revision = got["revision"].to_string();
+    let entry = cluster.ok(&["get", "colour"]);
+    assert_eq!((&entry["found"], &entry["value"]), (&true.into(), &"grey".into()));
+    let revision = entry["revision"].to_string();
     assert_eq!(cluster.ok(&["cas", "colour", "white", "--revision", &revision])["done"], true);
     let mismatch = cluster.run(&["cas", "colour", "black", "--expect", "grey"]);
     assert_eq!(mismatch.status.code(), Some(1));
@@ -213,7 +213,7 @@ fn kv__on_disk_all_may_be_killed_at_once() {
 
 #[test]
 fn kv__a_replica_that_cannot_begin_says_why() {
-    for (arguments, why) in [
+    for (arguments, reason) in [
         (&["--id", "4", "--peers", "1=127.0.0.1:9"][..], "--listen"),
         (&["--id", "1", "--peers", "1=0.0.0.0:9"], "no address by which others"),
         (&["--id", "1", "--peers", "1=127.0.0.1:9,2=127.0.0.1:10,2=127.0.0.1:11"], "twice"),
@@ -223,13 +223,13 @@ fn kv__a_replica_that_cannot_begin_says_why() {
         let arguments = [&["kv", "serve"], arguments].concat();
         let output = petrel(&arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        assert!(stderr(&output).contains(why), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(reason), "{arguments:?}: {}", stderr(&output));
         assert_eq!(stdout(&output), "");
     }
 }
 
 #[test]
-fn kv__nobody_there_is_said_in_time() {
+fn kv__absent_replicas_are_reported_in_time() {
     let address = free_address();
     let arguments = ["--servers", &address, "--timeout", "200ms", "--json"];
     for words in [&["put", "key", "value"][..], &["get", "key"], &["scan"], &["transfer", "2"]] {

@@ -14,8 +14,8 @@ fn skipped(line: &str) -> Option<String> {
     record["skipped"].as_str().map(str::to_owned)
 }
 
-fn say_skipped(why: &str) {
-    skip(if why.contains("namespaces") { Need::Namespaces } else { Need::Go }, why);
+fn report_skipped(reason: &str) {
+    skip(if reason.contains("namespaces") { Need::Namespaces } else { Need::Go }, reason);
 }
 
 fn arguments<'a>(directory: &'a Path, phase_time: &'a str) -> Vec<&'a str> {
@@ -35,8 +35,8 @@ fn chaos__a_short_run_keeps_all_rules_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     let text = stdout(&output);
     let lines: Vec<&str> = text.lines().collect();
-    if let Some(why) = skipped(lines[0]) {
-        return say_skipped(&why);
+    if let Some(reason) = skipped(lines[0]) {
+        return report_skipped(&reason);
     }
     let [phase, summary] = lines[..] else { panic!("{text}") };
     let (phase, summary): (Value, Value) =
@@ -62,8 +62,8 @@ fn chaos__what_was_started_ends_with_the_command() {
     // The pipe stays open while any process of the run lives.
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
-    if let Some(why) = rest.lines().next().and_then(skipped) {
-        return say_skipped(&why);
+    if let Some(reason) = rest.lines().next().and_then(skipped) {
+        return report_skipped(&reason);
     }
     assert_eq!(rest, "");
     assert!(!directory.exists());

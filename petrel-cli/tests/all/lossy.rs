@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::common::{comes_true, command, finish, petrel, records, stderr};
+use crate::common::{command, finish, petrel, records, stderr, wait_until};
 use petrel_skip::{Need, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -16,21 +16,21 @@ const LARGE: [&str; 4] = ["sim", "experiment", "loss", "--veth"];
 const SMALL: [&str; 4] = ["sim", "experiment", "small-loss", "--veth"];
 
 /// The messages of the command on hosts that lack a requirement.
-const OBSTACLES: [&str; 3] =
+const SKIP_REASONS: [&str; 3] =
     ["a network namespace cannot be made", "`ip link add", "packets cannot be thrown away"];
 
-/// Lets runs take turns: client and server of a run keep a CPU each, and two runs would choose equal
+/// Serialises the runs: client and server of a run keep a CPU each, and two runs would choose equal
 /// CPUs.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+fn exclusive_run() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns true if this host lacks a requirement; then reports the test as skipped.
 fn is_skipped(output: &Output) -> bool {
     let reason = stderr(output).trim();
     let is_skipped =
-        !output.status.success() && OBSTACLES.iter().any(|obstacle| reason.contains(obstacle));
+        !output.status.success() && SKIP_REASONS.iter().any(|cause| reason.contains(cause));
     if is_skipped {
         skip(Need::Namespaces, reason);
     }
@@ -63,7 +63,7 @@ fn assert_row(row: &Value) {
 
 #[test]
 fn loss__of_packets_is_mended_by_both_kinds_of_recovery() {
-    let _turn = turn();
+    let _guard = exclusive_run();
     let flags = ["--json", "--loss", "0,1e-2", "--duration", "60ms"];
     let output = petrel(&[&LARGE[..], &flags].concat());
     if is_skipped(&output) {
@@ -83,7 +83,7 @@ fn loss__of_packets_is_mended_by_both_kinds_of_recovery() {
 
 #[test]
 fn small_loss__has_latencies_with_and_without() {
-    let _turn = turn();
+    let _guard = exclusive_run();
     let output =
         petrel(&[&SMALL[..], &["--json", "--loss", "0.05", "--duration", "60ms"]].concat());
     if is_skipped(&output) {
@@ -99,7 +99,7 @@ fn small_loss__has_latencies_with_and_without() {
 
 #[test]
 fn loss__for_people_is_a_table_a_plot_and_the_way_to_repeat_it() {
-    let _turn = turn();
+    let _guard = exclusive_run();
     let plot = std::env::temp_dir().join(format!("petrel-lossy-{}.svg", std::process::id()));
     let flags =
         ["--quick", "--loss", "0.002", "--duration", "30ms", "--plot", plot.to_str().unwrap()];
@@ -131,14 +131,14 @@ fn processes() -> impl Iterator<Item = std::path::PathBuf> {
 
 #[test]
 fn loss__interrupted_leaves_no_namespace_behind() {
-    let _turn = turn();
+    let _guard = exclusive_run();
     let mut child =
         command(&[&LARGE[..], &["--json", "--duration", "10min"]].concat()).spawn().unwrap();
     let process = Path::new("/proc").join(child.id().to_string());
     let own = namespaces(Path::new("/proc/self"));
     let mut made = BTreeSet::new();
     // A measuring run has two namespaces.
-    let is_at_work = comes_true(|| {
+    let is_at_work = wait_until(|| {
         made = namespaces(&process).difference(&own).cloned().collect();
         made.len() == 2 || child.try_wait().unwrap().is_some()
     });
@@ -154,19 +154,19 @@ fn loss__interrupted_leaves_no_namespace_behind() {
     assert!(is_at_work && made.len() == 2, "{made:?} {output:?}");
     assert!(!output.status.success(), "{output:?}");
     // Programs that the run started may end a little later.
-    let nobody_is_there = || processes().all(|process| namespaces(&process).is_disjoint(&made));
-    assert!(comes_true(nobody_is_there), "{made:?}");
+    let is_empty_namespace = || processes().all(|process| namespaces(&process).is_disjoint(&made));
+    assert!(wait_until(is_empty_namespace), "{made:?}");
 }
 
 /// A user without rights.
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED_UID: u32 = 65_534;
 
 #[test]
 fn loss__without_the_right_to_it_says_so() {
-    let _turn = turn();
+    let _guard = exclusive_run();
     let mut command = command(&[&LARGE[..], &["--quick", "--json"]].concat());
     if rustix::process::geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
     }
     let child = match command.spawn() {
         Ok(child) => child,
@@ -185,7 +185,7 @@ fn loss__without_the_right_to_it_says_so() {
 
 #[test]
 fn loss__without_nftables_names_what_is_missing() {
-    let _turn = turn();
+    let _guard = exclusive_run();
     let folder = std::env::temp_dir().join(format!("petrel-lossy-path-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     let paths = std::env::var("PATH").unwrap_or_default();
@@ -197,7 +197,7 @@ fn loss__without_nftables_names_what_is_missing() {
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = stderr(&output);
-    if OBSTACLES[..2].iter().any(|obstacle| said.contains(obstacle)) {
+    if SKIP_REASONS[..2].iter().any(|cause| said.contains(cause)) {
         return skip(Need::Namespaces, said);
     }
     assert!(said.contains("is nftables installed?"), "{output:?}");

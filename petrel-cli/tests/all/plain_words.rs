@@ -25,8 +25,8 @@ fn call__that_takes_too_long_sends_its_cancel() {
     for transport in ["udp", "shm"] {
         let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
         let address = nexus.local_addr().unwrap().to_string();
-        let (tell, cancels) = mpsc::channel();
-        let (stop_tell, stopped) = mpsc::channel();
+        let (sender, cancel_counts) = mpsc::channel();
+        let (stop_sender, stopped) = mpsc::channel();
         let server = std::thread::spawn(move || {
             let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
             let kept = RefCell::new(Vec::new());
@@ -36,9 +36,9 @@ fn call__that_takes_too_long_sends_its_cancel() {
                 handled
             });
             let stop = endpoint.stop_handle();
-            stop_tell.send(stop.clone()).unwrap();
+            stop_sender.send(stop.clone()).unwrap();
             endpoint.run(&stop);
-            tell.send(endpoint.stats().protocol.cancels_received).unwrap();
+            sender.send(endpoint.stats().protocol.cancels_received).unwrap();
         });
         let stop = stopped.recv().unwrap();
         // The end of the link may overtake the last frame.
@@ -49,7 +49,7 @@ fn call__that_takes_too_long_sends_its_cancel() {
             assert!(stderr(&output).contains("no reply within 100ms"), "{}", stderr(&output));
         }
         stop.stop();
-        let cancels = cancels.recv().unwrap();
+        let cancels = cancel_counts.recv().unwrap();
         server.join().unwrap();
         assert!(cancels > 0, "{transport}");
     }
@@ -84,14 +84,14 @@ fn ping__of_messages_beyond_the_default_limit() {
 }
 
 #[test]
-fn bench__looks_at_the_plots_place_before_it_measures() {
+fn bench__checks_the_plots_path_before_it_measures() {
     let output = petrel(&["bench", "latency", "--plot", "/no-such-folder/plot.svg"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(stderr(&output).contains("cannot be written"), "{}", stderr(&output));
 }
 
 #[test]
-fn log__tells_why_on_standard_error_and_nothing_without_it() {
+fn log__reports_the_reason_on_standard_error_and_nothing_without_it() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--transport", "udp"]);
     let output = petrel(&["ping", &server.address, "--log", "info", "--json"]);
     assert_eq!(output.status.code(), Some(0));

@@ -55,9 +55,9 @@ struct Transfer {
 /// Runs the demo, in the order in which a new user would try the features.
 pub fn run(args: &DemoArgs, output: Output) -> Result<Outcome, Failure> {
     let server = Server::start(&ServerConfig::at(([127, 0, 0, 1], 0).into()))?;
-    let shown = show_calls(&server, output);
+    let result = show_calls(&server, output);
     server.stop()?;
-    let mut outcome = shown?;
+    let mut outcome = result?;
     if !args.no_bench && outcome == Outcome::Success {
         outcome = show_figures(output)?;
     }

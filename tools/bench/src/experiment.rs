@@ -85,8 +85,8 @@ fn show<R: Row>(
     });
     let rows = rows?;
     printed?;
-    let shown = Report { rows: &rows, command };
-    shown.print(output)?;
+    let report = Report { rows: &rows, command };
+    report.print(output)?;
     if let Some(path) = &common.plot {
         chart::draw(path, &R::chart(&rows))?;
         output.line(format!("Plot: {}", path.display()))?;

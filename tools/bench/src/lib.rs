@@ -298,7 +298,7 @@ struct Report {
     skipped: Vec<String>,
 }
 
-type Judged = Result<Figure, Failure>;
+type FigureResult = Result<Figure, Failure>;
 
 impl Report {
     fn new(output: Output) -> Self {
@@ -314,7 +314,7 @@ impl Report {
     fn pair(
         &mut self,
         measurement: &Measurement,
-        judge: impl Fn(Figure) -> Judged,
+        judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
         let title =
             format!("{} over {}", measurement.quantity.name(), measurement.transport.name());
@@ -325,7 +325,7 @@ impl Report {
     fn veth(
         &mut self,
         measurement: &Measurement,
-        judge: impl Fn(Figure) -> Judged,
+        judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
         let bench = measurement.quantity.name();
         match veth::run(measurement, progress_bar(self.output, "between network namespaces"))? {
@@ -347,7 +347,7 @@ impl Report {
     fn sessions(
         &mut self,
         sessions: &Sessions,
-        judge: impl Fn(Figure) -> Judged,
+        judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
         let title = format!("sessions over {}", sessions.transport.name());
         let watch = progress_bar(self.output, &title);
@@ -359,7 +359,7 @@ impl Report {
         transport: BenchTransport,
         sessions: usize,
         command: &str,
-        judge: impl Fn(Figure) -> Judged,
+        judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
         let figures = memory::run(transport, sessions, command)?;
         figures.into_iter().try_for_each(|figure| self.add(judge(figure)?))
@@ -368,7 +368,7 @@ impl Report {
     fn instructions(
         &mut self,
         workload: &CountedWorkload,
-        judge: impl Fn(Figure) -> Judged,
+        judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
         let Some(reason) = instructions::obstacle() else {
             return self.add(judge(instructions::run(workload)?)?);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn came__once_for_each_signal() {
+    fn is_raised__once_for_each_signal() {
         let interrupt = Interrupt::install().unwrap();
         assert!(!interrupt.is_raised());
         // SAFETY: the signal goes to this thread, which blocks it.

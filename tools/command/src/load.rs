@@ -104,7 +104,7 @@ impl Load {
     }
 
     #[inline]
-    fn wants_more(&self) -> bool {
+    fn has_more_calls(&self) -> bool {
         self.counts.started < self.plan.calls && !self.is_stopping && !self.is_too_late
     }
 
@@ -116,7 +116,7 @@ impl Load {
         mut request: MsgBuf,
         response: MsgBuf,
     ) {
-        if !self.wants_more() {
+        if !self.has_more_calls() {
             return;
         }
         let call = self.counts.started;

@@ -27,7 +27,7 @@ impl Output {
     pub fn new(json: bool, quiet: bool) -> Self {
         Self {
             json,
-            colour: !json && io::stdout().is_terminal() && colour_wanted(),
+            colour: !json && io::stdout().is_terminal() && is_colour_enabled(),
             progress: !json && !quiet && io::stderr().is_terminal(),
         }
     }
@@ -89,7 +89,7 @@ impl Output {
 
 /// Returns true unless the user has set `NO_COLOR` (to a non-empty value, as no-color.org defines) or
 /// has a terminal without colours.
-fn colour_wanted() -> bool {
+fn is_colour_enabled() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -41,7 +41,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     let Some(scale) = scale else {
         return Err(size_error(text, &format!("'{}' is not a unit of size", number.unit)));
     };
-    let bytes = number.times(scale).map_err(|reason| size_error(text, &reason.says("bytes")))?;
+    let bytes = number.times(scale).map_err(|reason| size_error(text, &reason.message("bytes")))?;
     usize::try_from(bytes).map_err(|_| size_error(text, "it is too large for this machine"))
 }
 
@@ -55,7 +55,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let Some(scale) = scale else {
         return Err(duration_error(text, &format!("'{}' is not a unit of time", number.unit)));
     };
-    let ns = number.times(scale).map_err(|reason| duration_error(text, &reason.says("ns")))?;
+    let ns = number.times(scale).map_err(|reason| duration_error(text, &reason.message("ns")))?;
     Ok(Duration::from_nanos(ns))
 }
 
@@ -110,7 +110,7 @@ enum Inexact {
 }
 
 impl Inexact {
-    fn says(&self, base: &str) -> String {
+    fn message(&self, base: &str) -> String {
         match self {
             Self::Fraction => format!("it is not a whole number of {base}"),
             Self::TooLarge => "it is too large".to_owned(),

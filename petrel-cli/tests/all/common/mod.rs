@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// Far beyond the time of any test on a machine with ten times its usual load. The limit detects hangs,
 /// and judges no speed.
-const HANG: Duration = Duration::from_secs(240);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Returns the command, not yet started.
 pub(crate) fn command(arguments: &[&str]) -> Command {
@@ -29,8 +29,8 @@ pub(crate) fn petrel(arguments: &[&str]) -> Output {
 }
 
 /// Waits until `holds` returns true; returns false after a timeout.
-pub(crate) fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + HANG;
+pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + COMMAND_TIMEOUT;
     while Instant::now() < end {
         if holds() {
             return true;
@@ -44,7 +44,7 @@ pub(crate) fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
 pub(crate) fn finish(mut child: Child) -> Output {
     let stdout = child.stdout.take().map(read_in_background);
     let stderr = child.stderr.take().map(read_in_background);
-    let ended = comes_true(|| child.try_wait().unwrap().is_some());
+    let ended = wait_until(|| child.try_wait().unwrap().is_some());
     if !ended {
         child.kill().unwrap();
     }
@@ -133,7 +133,7 @@ impl Server {
     /// Waits until the server has received `count` requests.
     pub(crate) fn wait_for_requests(&self, count: u64) {
         let has = || self.stats()["requests_received"].as_u64().is_some_and(|now| now >= count);
-        assert!(comes_true(has), "the server gets no requests: {}", self.stats());
+        assert!(wait_until(has), "the server gets no requests: {}", self.stats());
     }
 
     /// Returns the process id.
@@ -149,7 +149,7 @@ impl Server {
 
     /// Waits for the server's end; returns its exit code and its remaining output.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
-        assert!(comes_true(|| self.child.try_wait().unwrap().is_some()), "the server does not end");
+        assert!(wait_until(|| self.child.try_wait().unwrap().is_some()), "the server does not end");
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)

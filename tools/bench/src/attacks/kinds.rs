@@ -25,7 +25,7 @@ const HALF_SESSIONS: u32 = 16;
 const IDLE_CLIENTS: usize = 12;
 
 /// Wake-ups that the attacker does not read: many times the length of a socket's queue.
-const BELLS: u64 = 4_000;
+const WAKE_UPS: u64 = 4_000;
 
 /// An answer that takes longer is taken for lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -207,7 +207,7 @@ fn doorbell(target: Target) -> Result<ActiveAttack, Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    for answers in 0..BELLS {
+    for answers in 0..WAKE_UPS {
         neighbour.declare_sleep()?;
         neighbour.send_request(methods::ECHO, b"wake me")?;
         let end = Instant::now() + ANSWER_TIMEOUT;
@@ -219,7 +219,7 @@ fn doorbell(target: Target) -> Result<ActiveAttack, Failure> {
             thread::yield_now();
         }
     }
-    let obtained = format!("{BELLS} wake-ups that nobody took");
+    let obtained = format!("{WAKE_UPS} wake-ups that nobody took");
     Ok(ActiveAttack::holding(vec![Box::new(neighbour)], obtained))
 }
 

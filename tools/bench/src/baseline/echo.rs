@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn check__tells_lost_from_wrong() {
+    fn check__distinguishes_lost_from_wrong() {
         let (mut caller, _echo) = ends(32, 4, Grouping::Singles);
         caller.begin(u64::MAX);
         caller.poll_once();

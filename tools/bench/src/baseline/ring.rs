@@ -112,7 +112,7 @@ impl Ring {
 impl Line {
     #[inline]
     fn fill(&self, word: u64) {
-        self.0.iter().for_each(|place| place.store(word, Ordering::Relaxed));
+        self.0.iter().for_each(|cell| cell.store(word, Ordering::Relaxed));
     }
 
     #[inline]
@@ -127,7 +127,7 @@ impl Line {
     fn carries(&self, word: u64) -> bool {
         [&self.0[0], &self.0[LINE_WORDS - 1]]
             .into_iter()
-            .all(|place| place.load(Ordering::Relaxed) == word)
+            .all(|cell| cell.load(Ordering::Relaxed) == word)
     }
 }
 

@@ -18,7 +18,7 @@ pub(in super::super) const SEGMENTS_MAX: usize = 64;
 
 /// After a silence of this length, outstanding datagrams count as lost. Longer than a thread is usually
 /// kept off its CPU.
-const SILENCE_NS: u64 = 100_000_000;
+const LOSS_TIMEOUT_NS: u64 = 100_000_000;
 
 /// Empty polls, of some 150 ns each, between two reads of the clock.
 const POLLS_PER_CLOCK_READ: u32 = 256;
@@ -67,7 +67,7 @@ impl LossTimeout {
 
     fn is_over_by_clock(&mut self) -> bool {
         let now_ns = clock::now_ns();
-        now_ns >= *self.end_ns.get_or_insert(now_ns + SILENCE_NS)
+        now_ns >= *self.end_ns.get_or_insert(now_ns + LOSS_TIMEOUT_NS)
     }
 }
 

@@ -69,8 +69,8 @@ impl Ack {
     fn encode(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         let words = [self.next, self.datagrams, self.mismatched];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn check__tells_a_wrong_datagram() {
+    fn check__detects_a_wrong_datagram() {
         let (_sender, mut receiver) = ends(1, 1_472);
         let mut check = |number: u64, bytes: usize| {
             receiver.message[..8].copy_from_slice(&number.to_le_bytes());

@@ -125,7 +125,7 @@ impl AxisLayout {
     }
 
     /// Returns the place of a value, from 0 to 1; `None` outside of the axis.
-    fn place(&self, value: f64) -> Option<f64> {
+    fn position(&self, value: f64) -> Option<f64> {
         let value = match self.scale {
             Scale::Linear => value,
             Scale::Log if value > 0.0 => value.log10(),
@@ -185,13 +185,13 @@ fn pixel_y(share: f64) -> i32 {
 
 fn draw_grid(area: &Area<'_>, x: &AxisLayout, y: &AxisLayout) -> DrawResult {
     for tick in x.ticks() {
-        let Some(at) = x.place(tick).map(pixel_x) else { continue };
+        let Some(at) = x.position(tick).map(pixel_x) else { continue };
         let ends = [(at, pixel_y(0.0)), (at, pixel_y(1.0))];
         area.draw(&PathElement::new(ends, GRID.stroke_width(1)))?;
         write(area, &x.label(tick), (at, pixel_y(0.0) + 14), 12, HPos::Center)?;
     }
     for tick in y.ticks() {
-        let Some(at) = y.place(tick).map(pixel_y) else { continue };
+        let Some(at) = y.position(tick).map(pixel_y) else { continue };
         let ends = [(pixel_x(0.0), at), (pixel_x(1.0), at)];
         area.draw(&PathElement::new(ends, GRID.stroke_width(1)))?;
         write(area, &y.label(tick), (pixel_x(0.0) - 8, at), 12, HPos::Right)?;
@@ -208,12 +208,13 @@ fn draw_line(
     line: &Line,
 ) -> DrawResult {
     let colour = COLOURS[index % COLOURS.len()];
-    let place = |&(px, py): &(f64, f64)| Some((pixel_x(x.place(px)?), pixel_y(y.place(py)?)));
-    let places: Vec<(i32, i32)> = line.points.iter().filter_map(place).collect();
-    for &at in &places {
+    let position =
+        |&(px, py): &(f64, f64)| Some((pixel_x(x.position(px)?), pixel_y(y.position(py)?)));
+    let points: Vec<(i32, i32)> = line.points.iter().filter_map(position).collect();
+    for &at in &points {
         area.draw(&Circle::new(at, 3, colour.filled()))?;
     }
-    area.draw(&PathElement::new(places, colour.stroke_width(2)))?;
+    area.draw(&PathElement::new(points, colour.stroke_width(2)))?;
     let at = (WIDTH - RIGHT + 20, TOP + 10 + 20 * index as i32);
     area.draw(&PathElement::new([at, (at.0 + 20, at.1)], colour.stroke_width(3)))?;
     write(area, &line.name, (at.0 + 28, at.1), 12, HPos::Left)
@@ -256,7 +257,7 @@ mod tests {
         let linear = AxisLayout::new(Scale::Linear, [0.0, 24.0].into_iter());
         assert_eq!(linear.ticks(), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0]);
         let log = AxisLayout::new(Scale::Log, [0.0, 3e-3, 0.5].into_iter());
-        assert_eq!((log.ticks().len(), log.place(1.0)), (4, Some(1.0)));
+        assert_eq!((log.ticks().len(), log.position(1.0)), (4, Some(1.0)));
     }
 
     #[test]

@@ -77,8 +77,8 @@ impl Row for SmallLossRow {
             let name = format!("loss {}", probability(row.loss));
             let latency = &row.latency;
             let percentiles = [latency.p50_ns, latency.p99_ns, latency.p999_ns, latency.p9999_ns];
-            for (place, ns) in (1..).zip(percentiles) {
-                chart.add(&name, (f64::from(place), ns as f64 / 1e3));
+            for (position, ns) in (1..).zip(percentiles) {
+                chart.add(&name, (f64::from(position), ns as f64 / 1e3));
             }
         }
         chart

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn is_value_of__knows_another_keys_value_and_a_torn_one() {
+    fn is_value_of__detects_another_keys_value_and_a_torn_one() {
         let (one, other) = (key_of(1), key_of(2));
         let value = value_of(&one, 7);
         assert!(is_value_of(&one, &value));

@@ -45,8 +45,8 @@ impl Done {
     pub(super) fn to_bytes(self) -> [u8; DONE_BYTES] {
         let mut bytes = [0; DONE_BYTES];
         let words = [self.executed, self.wasted, self.busy_ns];
-        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
-            *place = word.to_le_bytes();
+        for (chunk, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *chunk = word.to_le_bytes();
         }
         bytes
     }
@@ -54,7 +54,7 @@ impl Done {
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; DONE_BYTES] = bytes.try_into().ok()?;
         let (words, _) = bytes.as_chunks();
-        let [executed, wasted, busy_ns] = [0, 1, 2].map(|place| u64::from_le_bytes(words[place]));
+        let [executed, wasted, busy_ns] = [0, 1, 2].map(|index| u64::from_le_bytes(words[index]));
         Some(Self { executed, wasted, busy_ns })
     }
 }

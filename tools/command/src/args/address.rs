@@ -38,14 +38,14 @@ impl FromStr for ServerAddress {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (host, port) =
-            split(text).ok_or_else(|| complaint(text, "its brackets do not match"))?;
+            split(text).ok_or_else(|| address_error(text, "its brackets do not match"))?;
         if host.is_empty() || host.contains(char::is_whitespace) {
-            return Err(complaint(text, "the host is missing"));
+            return Err(address_error(text, "the host is missing"));
         }
         let port = port.map_or(Ok(DEFAULT_PORT), str::parse);
         match port {
             Ok(port) if port > 0 => Ok(Self { host: host.to_owned(), port }),
-            _ => Err(complaint(text, "the port is not a number from 1 to 65535")),
+            _ => Err(address_error(text, "the port is not a number from 1 to 65535")),
         }
     }
 }
@@ -63,9 +63,9 @@ impl fmt::Display for ServerAddress {
 /// `localhost` may stand for an IPv6 address that the host does not have.
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs();
-    let found: Vec<_> = found.map_err(|error| complaint(text, &error.to_string()))?.collect();
+    let found: Vec<_> = found.map_err(|error| address_error(text, &error.to_string()))?.collect();
     let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
-    first.copied().ok_or_else(|| complaint(text, "it has no address"))
+    first.copied().ok_or_else(|| address_error(text, "it has no address"))
 }
 
 /// Splits host and port. More than one colon outside brackets is an IPv6 address without a port.
@@ -83,7 +83,7 @@ fn split(text: &str) -> Option<(&str, Option<&str>)> {
     }
 }
 
-fn complaint(text: &str, reason: &str) -> String {
+fn address_error(text: &str, reason: &str) -> String {
     format!(
         "'{text}' is not an address: {reason}; write HOST:PORT, \
          as in 127.0.0.1:31850 or [::1]:31850"
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn from_str__accepts_names_and_both_families_with_or_without_port() {
-        for (text, shown) in [
+        for (text, expected) in [
             ("127.0.0.1:31850", "127.0.0.1:31850"),
             ("127.0.0.1", "127.0.0.1:31850"),
             ("[::1]:9", "[::1]:9"),
@@ -105,7 +105,7 @@ mod tests {
             ("localhost:80", "localhost:80"),
             ("db-7.example", "db-7.example:31850"),
         ] {
-            assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), shown);
+            assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), expected);
         }
     }
 

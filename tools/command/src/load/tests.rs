@@ -92,7 +92,7 @@ fn late_echo(endpoint: &mut Endpoint) {
 }
 
 #[test]
-fn run__tells_the_reply_to_another_call() {
+fn run__detects_the_reply_to_another_call() {
     let counts = BadServer::start(late_echo).run(PLAN);
     assert_eq!((counts.answered, counts.mismatched), (100, 100));
 }

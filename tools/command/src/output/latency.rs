@@ -107,14 +107,14 @@ mod tests {
         (1..=1_000u64).for_each(|us| latencies.record(us * 1_000));
         let summary = latencies.summary().unwrap();
         assert_eq!(summary.count, 1_000);
-        for (got, want) in [
+        for (actual, expected) in [
             (summary.min_ns, 1_000),
             (summary.p50_ns, 500_000),
             (summary.p99_ns, 990_000),
             (summary.p999_ns, 999_000),
             (summary.max_ns, 1_000_000),
         ] {
-            assert!(got.abs_diff(want) * 1_000 <= want, "{got} is not {want}");
+            assert!(actual.abs_diff(expected) * 1_000 <= expected, "{actual} is not {expected}");
         }
     }
 

@@ -21,11 +21,11 @@ pub struct Progress {
 
 impl Progress {
     /// Creates a bar over `total` steps. With `wanted` false the bar never draws.
-    pub(super) fn new(wanted: bool, total: u64, title: &str) -> Self {
+    pub(super) fn new(is_enabled: bool, total: u64, title: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         bar.set_style(style());
         bar.set_message(title.to_owned());
-        Self { bar, started: Instant::now(), waits_to_show: wanted }
+        Self { bar, started: Instant::now(), waits_to_show: is_enabled }
     }
 
     /// Sets the number of finished steps. Reads the clock: call the function per batch of work, not per
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set__unwanted_bar_counts_but_never_draws() {
+    fn set__disabled_bar_counts_but_never_draws() {
         let mut progress = Progress::new(false, 10, "calls");
         progress.set(7);
         assert_eq!(progress.done(), 7);

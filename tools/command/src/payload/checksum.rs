@@ -69,10 +69,10 @@ mod tests {
     fn checksum__notices_each_changed_byte() {
         for size in [1, 63, 64, 65, 200] {
             let good = message(size);
-            for place in 0..size {
+            for offset in 0..size {
                 let mut bad = good.clone();
-                bad[place] ^= 0x80;
-                assert_ne!(checksum(&bad), checksum(&good), "byte {place} of {size}");
+                bad[offset] ^= 0x80;
+                assert_ne!(checksum(&bad), checksum(&good), "byte {offset} of {size}");
             }
         }
     }

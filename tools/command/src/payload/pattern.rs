@@ -1,11 +1,11 @@
-//! Bytes that identify their call and their place.
+//! Bytes that identify their call and their offset.
 
 /// Distance between the numbers of adjacent words: odd, to make all words of a message differ, and with
 /// bits everywhere, to make neighbours differ in all bytes.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The bytes of a message. Every word depends on the call and on its place, to detect bytes of a wrong
-/// call or place.
+/// The bytes of a message. Every word depends on the call and on its offset, to detect bytes of a wrong
+/// call or offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     key: u64,
@@ -32,7 +32,7 @@ impl Pattern {
         rest.copy_from_slice(&last[..rest.len()]);
     }
 
-    /// Returns the place of the first byte that differs from the pattern.
+    /// Returns the offset of the first byte that differs from the pattern.
     pub fn first_difference(self, bytes: &[u8]) -> Option<usize> {
         let (words, rest) = bytes.as_chunks();
         let mut number = self.key;
@@ -80,10 +80,10 @@ mod tests {
             let good = bytes(1, 2, size);
             let pattern = Pattern::new(1, 2);
             assert_eq!(pattern.first_difference(&good), None);
-            for place in 0..size {
+            for offset in 0..size {
                 let mut bad = good.clone();
-                bad[place] ^= 0x10;
-                assert_eq!(pattern.first_difference(&bad), Some(place), "{place} of {size}");
+                bad[offset] ^= 0x10;
+                assert_eq!(pattern.first_difference(&bad), Some(offset), "{offset} of {size}");
             }
         }
     }

@@ -45,8 +45,8 @@ pub fn are_at_ends(bytes: &[u8], stamp: u64) -> bool {
 /// Stamps a message every `every` bytes.
 pub fn write_all(bytes: &mut [u8], stamp: u64, every: usize) {
     for (block, mark) in bytes.chunks_mut(every).zip(marks(stamp)) {
-        if let Some(place) = block.first_chunk_mut() {
-            *place = mark.to_le_bytes();
+        if let Some(start) = block.first_chunk_mut() {
+            *start = mark.to_le_bytes();
         }
     }
 }
@@ -70,7 +70,7 @@ fn marks(stamp: u64) -> impl Iterator<Item = u64> {
 
 fn weighted(words: impl Iterator<Item = u64>) -> u64 {
     let numbered = words.zip(1u64..);
-    numbered.fold(0, |sum, (word, place)| sum.wrapping_add(word.wrapping_mul(2 * place + 1)))
+    numbered.fold(0, |sum, (word, position)| sum.wrapping_add(word.wrapping_mul(2 * position + 1)))
 }
 
 #[cfg(test)]
