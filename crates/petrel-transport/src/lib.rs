@@ -30,6 +30,7 @@ pub mod conformance;
 mod copy;
 pub mod heap;
 pub mod host;
+mod link;
 pub mod path;
 mod shared;
 pub mod shm;

@@ -1,12 +1,13 @@
 //! The [`Transport`] trait: the interface of a medium to an endpoint.
 
 use std::net::SocketAddr;
-use std::ops;
 
 use crate::clock::Clock;
 use crate::shared::{RingFrame, SharedBytes};
 use crate::shm::Outgoing;
 use crate::wake::Waker;
+
+pub use crate::link::{LinkError, MIN_FRAME_BYTES, PeerId, PeerProcess, TransportStats};
 
 /// Most frames in one call of [`Transport::tx_burst`], whose result is a bit mask in a `u64`.
 /// Bursts of [`Transport::push`] have no limit.
@@ -17,24 +18,6 @@ pub const TX_BURST_MAX: usize = 64;
 /// 60 made the two ends alternate. Bursts of 24 raised shared memory from 10 to 17 and UDP from 5.9
 /// to 7.9 million calls a second (16 and 32 are within 5 % of that).
 pub const RX_BURST_MAX: usize = 24;
-
-/// A peer in a transport's table: an index, valid from [`Transport::add_peer`] until
-/// [`Transport::remove_peer`]. Afterwards the table may reuse the index for another peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(pub u32);
-
-/// The process at the other end of a link within one host, as the kernel reported it when the link
-/// was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct PeerProcess {
-    /// The process id in this process's namespace; 0 if the peer has none there.
-    pub pid: u32,
-    /// The effective user id.
-    pub uid: u32,
-    /// The effective group id.
-    pub gid: u32,
-}
 
 /// One frame to send: `head` followed by `body`, without a gap on the wire.
 ///
@@ -62,110 +45,6 @@ impl TxFrame<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
-
-/// Why a peer could not be added.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LinkError {
-    /// The transport's peer table is full.
-    #[error("the transport already has {limit} peers; close sessions to other peers first")]
-    TooManyPeers {
-        /// The table's size.
-        limit: usize,
-    },
-    /// The configured MTU is larger than the path MTU to the peer.
-    #[error(
-        "the configured MTU of {configured} bytes exceeds the path MTU of {path} bytes to {peer}; \
-         lower it or leave it on automatic"
-    )]
-    MtuExceedsPath {
-        /// The configured MTU, in bytes of IP packet.
-        configured: usize,
-        /// The MTU of the route to the peer, in bytes of IP packet.
-        path: usize,
-        /// The peer's address.
-        peer: String,
-    },
-    /// The link was made for another kind of transport or another address family.
-    #[error("this transport cannot use the link: {0}")]
-    Unsupported(String),
-    /// The operating system refused.
-    #[error("cannot set up the link to the peer: {0}")]
-    Io(#[from] std::io::Error),
-}
-
-macro_rules! transport_stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a transport since its start. Every drop reason has a separate counter.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct TransportStats { $($(#[$doc])* pub $name: u64,)* }
-
-        impl TransportStats {
-            /// Names and values, in order.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name),)*].into_iter()
-            }
-        }
-
-        /// Sums the counters of an endpoint's several transports.
-        impl ops::Add for TransportStats {
-            type Output = Self;
-
-            fn add(self, other: Self) -> Self {
-                Self { $($name: self.$name + other.$name,)* }
-            }
-        }
-    };
-}
-
-transport_stats! {
-    /// Frames handed to the medium.
-    tx_frames,
-    /// Datagrams (UDP) or ring publications (shared memory) that carried sent frames.
-    tx_datagrams,
-    /// Bytes of sent frames. The field does not follow `tx_frames`: the compiler would then update
-    /// the two at once, in more instructions.
-    tx_bytes,
-    /// System calls made to send.
-    tx_syscalls,
-    /// Frames refused because the peer's ring or the socket's buffer was full; the endpoint offers
-    /// them again.
-    tx_blocked,
-    /// Frames accepted for which the kernel had no room at once. A kept frame counts as sent or
-    /// dropped as well, after the kernel's decision.
-    tx_kept,
-    /// Frames dropped because the medium refused them (an error other than "full").
-    tx_dropped_error,
-    /// Frames dropped because they exceed the peer's largest frame.
-    tx_dropped_oversize,
-    /// Frames dropped because their peer is not, or no longer, in the table.
-    tx_dropped_no_peer,
-    /// Frames delivered to the endpoint.
-    rx_frames,
-    /// Bytes of delivered frames.
-    rx_bytes,
-    /// Datagrams or ring publications that carried delivered frames.
-    rx_datagrams,
-    /// System calls made to receive.
-    rx_syscalls,
-    /// Datagrams from an address without a peer. While UDP has a single peer, the kernel itself
-    /// refuses strangers' datagrams. It counts them as `NoPorts` of the network namespace, which
-    /// `petrel stats` shows.
-    rx_dropped_unknown_peer,
-    /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
-    rx_dropped_malformed,
-    /// Datagrams cut by the kernel because the receive buffer was too short.
-    rx_dropped_truncated,
-    /// Datagrams the kernel dropped because the socket's receive buffer was full.
-    rx_dropped_kernel,
-    /// Pairs of rings abandoned because the peer broke a rule, for example by impossible indices.
-    rx_broken_rings,
-    /// Times that GSO was switched off after the kernel refused it.
-    gso_disabled,
-    /// Delivered frames that carried a congestion mark.
-    rx_marked,
 }
 
 /// Receives the frames of a transport. The compiler can inline `handle` into the transport's loop,
@@ -455,10 +334,6 @@ pub trait Transport {
     /// Counters since the start.
     fn stats(&self) -> TransportStats;
 }
-
-/// Every transport carries frames of at least this size: the IPv6 minimum MTU of 1280 less 48 bytes
-/// of IPv6 and UDP header (RFC 8200 §5).
-pub const MIN_FRAME_BYTES: usize = 1232;
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,7 @@ mod ring_state;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use petrel_transport::shm::detached::{Cord, Detached, Eye, Misdeed};
+use petrel_transport::shm::detached::{Cord, Detached, Eye, RingViolation};
 use petrel_transport::{FrameHandler, LinkError, PeerId, TransportStats};
 
 pub use link::{DataLink, RingLink, WakeFaults};
@@ -198,13 +198,13 @@ impl Rings {
         for (pair, peer) in pairs.iter().zip(0u32..) {
             let Some(pair) = pair else { continue };
             let violation = match rng.below(8) {
-                0 => Misdeed::HeadOffTheLines,
-                1 => Misdeed::HeadBeyond,
-                2 => Misdeed::HeaderOfElsewhere,
-                3 => Misdeed::HeaderOfNothing,
-                4 => Misdeed::HeaderTooLong,
-                5 => Misdeed::HeaderBeyondTheEnd,
-                6 => Misdeed::HalfRecord,
+                0 => RingViolation::HeadOffTheLines,
+                1 => RingViolation::HeadBeyond,
+                2 => RingViolation::HeaderOfElsewhere,
+                3 => RingViolation::HeaderOfNothing,
+                4 => RingViolation::HeaderTooLong,
+                5 => RingViolation::HeaderBeyondTheEnd,
+                6 => RingViolation::HalfRecord,
                 _ => {
                     pair.outgoing.borrow_mut().note_violation(None);
                     let too_many = pair.outgoing.borrow().sleeps() + 1;
@@ -220,8 +220,8 @@ impl Rings {
             fabric.borrow_mut().stats.rings_corrupted += 1;
             match violation {
                 // No reader ever sees this record.
-                Misdeed::HalfRecord => {}
-                Misdeed::HeadOffTheLines | Misdeed::HeadBeyond => {
+                RingViolation::HalfRecord => {}
+                RingViolation::HeadOffTheLines | RingViolation::HeadBeyond => {
                     pair.incoming.borrow_mut().note_violation(None);
                 }
                 _ => {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use petrel_transport::shm::detached::Misdeed;
+use petrel_transport::shm::detached::RingViolation;
 
 use crate::fabric::SimAddr;
 use crate::time::Time;
@@ -123,7 +123,7 @@ impl RingState {
     }
 
     /// Records that a side breaks a rule. With a bad header, the consumer is sure to find out.
-    pub(super) fn note_violation(&mut self, header: Option<Misdeed>) {
+    pub(super) fn note_violation(&mut self, header: Option<RingViolation>) {
         self.is_corrupted = true;
         self.has_bad_header |= header.is_some();
     }

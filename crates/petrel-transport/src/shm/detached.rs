@@ -11,6 +11,7 @@ use super::layout::segment_bytes;
 use super::link::OpenLink;
 use super::mapping::{Mapping, RingMemory};
 use super::peer::Peer;
+pub use super::peer::RingViolation;
 use super::ring::{Consumer, Producer};
 use super::rings::Rings;
 use super::segment::{Side, ends_of};
@@ -54,25 +55,6 @@ pub fn pair(ring_bytes: usize, max_frame_bytes: usize) -> Result<[RingEnd; 2], S
         let (outgoing, incoming) = ends_of(&mapping, geometry, side);
         RingEnd { outgoing, incoming, max_frame_bytes }
     }))
-}
-
-/// A protocol violation by a peer in the shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misdeed {
-    /// A head in the middle of a line.
-    HeadOffTheLines,
-    /// A head beyond every byte ever written.
-    HeadBeyond,
-    /// The header of a record for another position.
-    HeaderOfElsewhere,
-    /// The header of a record without a frame.
-    HeaderOfNothing,
-    /// The header of a frame longer than agreed.
-    HeaderTooLong,
-    /// The header of a record that leaves the ring.
-    HeaderBeyondTheEnd,
-    /// A record that is written and never published.
-    HalfRecord,
 }
 
 /// See the [module](self). The methods are those of [`Transport`](crate::Transport) and of
@@ -154,9 +136,9 @@ impl<C: Cord> Detached<C> {
 
     /// Breaks a rule towards a peer. Send no frames to the peer afterwards. Returns false if the
     /// rule cannot be broken at this place of the ring.
-    pub fn misbehave(&mut self, peer: PeerId, misdeed: Misdeed) -> bool {
+    pub fn misbehave(&mut self, peer: PeerId, violation: RingViolation) -> bool {
         match self.rings.get_mut(peer.0) {
-            Some((peer, _)) => peer.misbehave(misdeed),
+            Some((peer, _)) => peer.misbehave(violation),
             None => false,
         }
     }
@@ -318,17 +300,17 @@ mod tests {
         // The first case leaves room for the largest frame, the second less than a frame before the
         // ring's end.
         for (count, is_near_end) in [(1, false), (4, true)] {
-            for misdeed in [
-                Misdeed::HeaderOfElsewhere,
-                Misdeed::HeaderOfNothing,
-                Misdeed::HeaderTooLong,
-                Misdeed::HeaderBeyondTheEnd,
+            for violation in [
+                RingViolation::HeaderOfElsewhere,
+                RingViolation::HeaderOfNothing,
+                RingViolation::HeaderTooLong,
+                RingViolation::HeaderBeyondTheEnd,
             ] {
                 let [mut bad, mut good] = ends(count, 1_700);
-                let can = is_near_end || misdeed != Misdeed::HeaderBeyondTheEnd;
-                assert_eq!(bad.misbehave(PEER, misdeed), can, "{misdeed:?}");
+                let can = is_near_end || violation != RingViolation::HeaderBeyondTheEnd;
+                assert_eq!(bad.misbehave(PEER, violation), can, "{violation:?}");
                 assert_eq!(receive(&mut good), 0);
-                assert_eq!(good.is_given_up(PEER), can, "{misdeed:?}");
+                assert_eq!(good.is_given_up(PEER), can, "{violation:?}");
                 assert_eq!(good.stats().rx_broken_rings, u64::from(can));
             }
         }
@@ -336,11 +318,11 @@ mod tests {
 
     #[test]
     fn misbehave__with_its_head_is_seen_when_the_ring_is_full() {
-        for misdeed in [Misdeed::HeadOffTheLines, Misdeed::HeadBeyond] {
+        for violation in [RingViolation::HeadOffTheLines, RingViolation::HeadBeyond] {
             let [mut good, mut bad] = ends(2, MAX_FRAME);
-            assert!(bad.misbehave(PEER, misdeed));
+            assert!(bad.misbehave(PEER, violation));
             let pushed = (0..10).take_while(|_| good.push(PEER, &[0x10; MAX_FRAME], &[])).count();
-            assert!(good.is_given_up(PEER) && good.stats().rx_broken_rings == 1, "{misdeed:?}");
+            assert!(good.is_given_up(PEER) && good.stats().rx_broken_rings == 1, "{violation:?}");
             // Later frames to the peer are dropped.
             assert_eq!((pushed, good.stats().tx_dropped_error > 0), (10, true));
         }
@@ -361,9 +343,9 @@ mod tests {
     #[test]
     fn misbehave__with_half_a_record_is_never_seen() {
         let [mut bad, mut good] = ends(1, 40);
-        assert!(bad.misbehave(PEER, Misdeed::HalfRecord));
-        assert!(!bad.misbehave(PEER, Misdeed::HeaderTooLong), "the consumer looks elsewhere");
-        assert!(!bad.misbehave(PeerId(7), Misdeed::HalfRecord), "there is no such peer");
+        assert!(bad.misbehave(PEER, RingViolation::HalfRecord));
+        assert!(!bad.misbehave(PEER, RingViolation::HeaderTooLong), "the consumer looks elsewhere");
+        assert!(!bad.misbehave(PeerId(7), RingViolation::HalfRecord), "there is no such peer");
         assert_eq!((receive(&mut good), good.is_given_up(PEER)), (0, false));
     }
 }

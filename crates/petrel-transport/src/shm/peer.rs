@@ -3,7 +3,6 @@
 use petrel_planted::planted;
 
 use super::bell::{Bell, Bells, Doorbell, Heard};
-use super::detached::Misdeed;
 use super::link::OpenLink;
 use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, Received, RingFrame};
@@ -13,6 +12,25 @@ use crate::transport::{LinkError, PeerProcess, TransportStats};
 /// first frames out while the last are copied in. Between 16 and 64 KiB it makes no difference;
 /// with the whole burst at once, 8 MiB requests had 73 Gbit/s where they have 120.
 const PUBLISH_BYTES: usize = 64 << 10;
+
+/// A protocol violation by a peer in the shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingViolation {
+    /// A head in the middle of a line.
+    HeadOffTheLines,
+    /// A head beyond every byte ever written.
+    HeadBeyond,
+    /// The header of a record for another position.
+    HeaderOfElsewhere,
+    /// The header of a record without a frame.
+    HeaderOfNothing,
+    /// The header of a frame longer than agreed.
+    HeaderTooLong,
+    /// The header of a record that leaves the ring.
+    HeaderBeyondTheEnd,
+    /// A record that is written and never published.
+    HalfRecord,
+}
 
 /// A peer's state during one burst of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,22 +293,22 @@ impl<B: Doorbell> Peer<B> {
         self.is_broken
     }
 
-    /// Breaks a rule on purpose; see [`Misdeed`].
-    pub(super) fn misbehave(&mut self, misdeed: Misdeed) -> bool {
+    /// Breaks a rule on purpose; see [`RingViolation`].
+    pub(super) fn misbehave(&mut self, violation: RingViolation) -> bool {
         let Self { outgoing: Outgoing { ring, .. }, incoming, max_frame_bytes, .. } = self;
-        match misdeed {
-            Misdeed::HeadOffTheLines => incoming.lie_about_head(|head, _| head + 8),
-            Misdeed::HeadBeyond => {
+        match violation {
+            RingViolation::HeadOffTheLines => incoming.lie_about_head(|head, _| head + 8),
+            RingViolation::HeadBeyond => {
                 incoming.lie_about_head(|head, capacity| head + 2 * capacity as u64);
             }
-            Misdeed::HeaderOfElsewhere => return ring.forge_header(RECORD_ALIGN as u64, 1),
-            Misdeed::HeaderOfNothing => return ring.forge_header(0, 0),
-            Misdeed::HeaderTooLong => return ring.forge_header(0, *max_frame_bytes + 1),
-            Misdeed::HeaderBeyondTheEnd => {
+            RingViolation::HeaderOfElsewhere => return ring.forge_header(RECORD_ALIGN as u64, 1),
+            RingViolation::HeaderOfNothing => return ring.forge_header(0, 0),
+            RingViolation::HeaderTooLong => return ring.forge_header(0, *max_frame_bytes + 1),
+            RingViolation::HeaderBeyondTheEnd => {
                 let to_end = ring.bytes_to_end();
                 return to_end <= *max_frame_bytes && ring.forge_header(0, to_end);
             }
-            Misdeed::HalfRecord => return ring.push(&[0xa5; 200], &[]).is_ok(),
+            RingViolation::HalfRecord => return ring.push(&[0xa5; 200], &[]).is_ok(),
         }
         true
     }

@@ -323,7 +323,7 @@ fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::detached::{Cord, Detached, Eye, Misdeed, pair};
+    use super::super::detached::{Cord, Detached, Eye, RingViolation, pair};
     use super::super::schedule::COOLING_POLLS;
     use super::*;
 
@@ -399,7 +399,7 @@ mod tests {
         assert!(hub.push(PeerId(1), &[0x10; MAX_FRAME], &[]));
         hub.flush();
         assert_eq!(receive(&mut peers[1], 64), 1);
-        assert!(peers[1].misbehave(PeerId(0), Misdeed::HeadOffTheLines));
+        assert!(peers[1].misbehave(PeerId(0), RingViolation::HeadOffTheLines));
         while !hub.is_given_up(PeerId(1)) {
             assert!(hub.push(PeerId(1), &[0x10; MAX_FRAME], &[]));
         }
@@ -423,7 +423,7 @@ mod tests {
                 assert!(hub.push(PeerId(0), &[0x10; MAX_FRAME], &[]));
                 hub.flush();
                 assert_eq!(receive(&mut peers[0], 64), 1);
-                assert!(peers[0].misbehave(PeerId(0), Misdeed::HeadOffTheLines));
+                assert!(peers[0].misbehave(PeerId(0), RingViolation::HeadOffTheLines));
                 while !hub.is_given_up(PeerId(0)) {
                     assert!(hub.push(PeerId(0), &[0x10; MAX_FRAME], &[]));
                 }
@@ -432,7 +432,7 @@ mod tests {
                 assert!(peers[0].push(PeerId(0), &[0x10; 40], &[]));
                 peers[0].flush();
                 assert_eq!(receive(&mut hub, 64), 1);
-                assert!(peers[0].misbehave(PeerId(0), Misdeed::HeaderOfNothing));
+                assert!(peers[0].misbehave(PeerId(0), RingViolation::HeaderOfNothing));
             }
             assert_eq!(receive(&mut hub, 64), 0);
             assert!(hub.is_given_up(PeerId(0)));
