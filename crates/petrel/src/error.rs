@@ -14,7 +14,6 @@ use petrel_transport::shm::ShmError;
 use petrel_transport::udp::UdpError;
 
 use crate::control::Reason;
-use crate::endpoint::CallRejected;
 
 /// The failure of a call, of opening a session, of allocating a buffer, or of waiting for a response in time.
 ///
@@ -142,13 +141,6 @@ impl From<PoolExhausted> for Error {
     #[cold]
     fn from(error: PoolExhausted) -> Self {
         Self::not_sent(Status::ResourceExhausted, error.to_string())
-    }
-}
-
-impl From<CallRejected> for Error {
-    /// Drops the buffers.
-    fn from(rejected: CallRejected) -> Self {
-        rejected.error
     }
 }
 

@@ -80,6 +80,7 @@ pub mod overload;
 mod post;
 mod prefetch;
 pub mod server;
+mod slot_shares;
 mod sync;
 pub mod task;
 mod time;

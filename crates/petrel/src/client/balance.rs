@@ -1,6 +1,6 @@
 //! Load balancing: chooses the server of a call.
 
-use super::config::Target;
+use super::target::Target;
 
 /// How a client chooses a server among those available. Calls with a [key](super::Call::key) choose by the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,53 +1,10 @@
 //! Settings of a client.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::balance::Balance;
 use super::judge::Judge;
-use crate::control::EndpointId;
 use crate::overload::{BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig};
-
-/// A server that a client may call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Control address of its process.
-    pub address: SocketAddr,
-    /// The endpoint there.
-    pub endpoint: EndpointId,
-    /// The share of the load relative to other servers; 1 by default.
-    pub weight: u32,
-}
-
-impl Target {
-    /// Returns the same server with another weight.
-    ///
-    /// # Panics
-    /// When `weight` is 0.
-    #[must_use]
-    pub fn weighing(self, weight: u32) -> Self {
-        assert!(weight > 0, "a server without any load is no target");
-        Self { weight, ..self }
-    }
-
-    /// Returns true for the same server, whatever the weights.
-    pub(crate) fn is_server(&self, other: &Self) -> bool {
-        (self.address, self.endpoint) == (other.address, other.endpoint)
-    }
-}
-
-impl From<SocketAddr> for Target {
-    /// The process's endpoint 0.
-    fn from(address: SocketAddr) -> Self {
-        Self { address, endpoint: EndpointId(0), weight: 1 }
-    }
-}
-
-impl From<(SocketAddr, EndpointId)> for Target {
-    fn from((address, endpoint): (SocketAddr, EndpointId)) -> Self {
-        Self { address, endpoint, weight: 1 }
-    }
-}
 
 /// Settings of a client.
 #[derive(Clone, Debug)]

@@ -70,12 +70,13 @@ mod service_client;
 mod spawned;
 pub(crate) mod state;
 mod stats;
+mod target;
 mod targets;
 
 pub use background::{Background, BackgroundBuilder};
 pub use balance::Balance;
 pub use call::Call;
-pub use config::{ClientConfig, Target};
+pub use config::ClientConfig;
 pub use judge::{Judge, Verdict};
 pub(crate) use park::InLoop;
 pub use park::wait;
@@ -85,6 +86,7 @@ pub(crate) use service_client::{Service, ServiceKey, ServiceKeys};
 pub use spawned::Spawned;
 pub use stats::ClientStats;
 pub(crate) use stats::Counters;
+pub use target::Target;
 pub use targets::{TargetName, Targets};
 
 use crate::endpoint::CallOptions;

@@ -258,6 +258,13 @@ pub struct CallRejected {
     pub response: Option<MsgBuf>,
 }
 
+impl From<CallRejected> for Error {
+    /// Drops the buffers.
+    fn from(rejected: CallRejected) -> Self {
+        rejected.error
+    }
+}
+
 impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
     pub(super) fn new(place: P, callee: C, method: u16, request: M) -> Self {

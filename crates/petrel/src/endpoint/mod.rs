@@ -28,7 +28,6 @@ mod remote;
 mod service;
 mod sessions;
 mod shared;
-mod slot_shares;
 mod spare;
 mod state;
 mod stats;
@@ -57,7 +56,6 @@ pub use options::CallOptions;
 pub use peer::Peer;
 pub use sessions::SessionState;
 pub use shared::SharedMsg;
-pub(crate) use slot_shares::{SLOTS_MIN, slots_of};
 pub use stats::{ClientCalls, EndpointStats};
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};

@@ -13,7 +13,6 @@ use petrel_transport::{PeerId, Transport};
 use super::drain::DRAINING;
 use super::ids::IdMap;
 use super::peer::Peer;
-use super::slot_shares::slots_for;
 use super::{Endpoint, SessionConfig, SessionEnd, SessionEnds};
 use crate::client::InLoop;
 use crate::control::{
@@ -22,6 +21,7 @@ use crate::control::{
 use crate::error::Error;
 use crate::events;
 use crate::nexus::shrink;
+use crate::slot_shares::slots_for;
 
 /// Control messages handled in one turn: a storm of connects leaves time for calls.
 const CONTROL_PER_TURN: usize = 16;

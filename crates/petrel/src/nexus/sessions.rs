@@ -23,7 +23,7 @@ use super::net::Network;
 use super::reactor::Reactor;
 use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
-use crate::endpoint::{SLOTS_MIN, slots_of};
+use crate::slot_shares::{SLOTS_MIN, slots_of};
 
 /// A proposed session without an answer.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ pub(crate) const SLOTS_MIN: u16 = 16;
 
 /// Returns the slots to agree to, from the client's proposal, the endpoint's limit, and the total of the other
 /// sessions.
-pub(super) fn slots_for(proposed: u16, allowed: u16, agreed_in_all: u64) -> u16 {
+pub(crate) fn slots_for(proposed: u16, allowed: u16, agreed_in_all: u64) -> u16 {
     let left = SLOTS_IN_ALL_MAX.saturating_sub(agreed_in_all);
     proposed.min(allowed).min(slots_of(left))
 }
