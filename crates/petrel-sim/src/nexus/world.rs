@@ -317,7 +317,7 @@ impl World {
 
     /// Puts a thread back to sleep.
     fn sleep(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
-        let timeout_ns = nexus.patience().map(|patience| patience.as_nanos() as u64);
+        let timeout_ns = nexus.poll_timeout().map(|timeout| timeout.as_nanos() as u64);
         let has_ready = self.net.borrow().has_ready(id);
         let Some(process) = self.processes.get_mut(&id) else { return };
         process.wait += 1;

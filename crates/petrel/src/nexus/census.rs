@@ -156,7 +156,7 @@ impl<N: Network> Reactor<N> {
     /// Every list of connections and links refers to existing ones.
     fn check_lists(&self) -> Result<(), String> {
         let is_there = |id: &ConnectionId| self.connections.contains_key(id);
-        let is_heard =
+        let is_in_use =
             |id: &ConnectionId| self.connections.get(id).is_some_and(|c| !c.is_closing());
         let ways = self.outgoing.values().filter_map(|outgoing| match outgoing {
             Outgoing::Connection(id) => Some(*id),
@@ -168,11 +168,11 @@ impl<N: Network> Reactor<N> {
             ("ways to peers", ways.into_iter().find(|id| !is_there(id))),
             (
                 "with early links",
-                self.early_links.iter().map(|early| early.connection()).find(|id| !is_heard(id)),
+                self.early_links.iter().map(|early| early.connection()).find(|id| !is_in_use(id)),
             ),
             (
                 "that ask for counters",
-                self.collection.iter().flat_map(|c| c.askers()).find(|id| !is_heard(id)),
+                self.collection.iter().flat_map(|c| c.askers()).find(|id| !is_in_use(id)),
             ),
         ];
         for (which, stray) in lists {

@@ -15,16 +15,16 @@ use crate::events;
 
 /// Whether the peer learns why a connection ends.
 #[derive(Clone, Debug)]
-pub(super) enum Farewell {
+pub(super) enum GoodbyeMode {
     /// Sends GOODBYE with this reason, and allows time for delivery.
-    Say(Reason),
+    Send(Reason),
     /// Sends nothing: the peer would not receive it.
     Silent,
 }
 
 impl<N: Network> Reactor<N> {
     /// Ends a connection and its links; local endpoints get `reason`.
-    pub(super) fn close(&mut self, id: ConnectionId, reason: &Reason, farewell: Farewell) {
+    pub(super) fn close(&mut self, id: ConnectionId, reason: &Reason, goodbye: GoodbyeMode) {
         let Some(connection) = self.connections.get_mut(&id).filter(|c| !c.is_closing()) else {
             return;
         };
@@ -39,8 +39,8 @@ impl<N: Network> Reactor<N> {
         if !planted("nexus_waiting_not_answered") {
             waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
         }
-        match farewell {
-            Farewell::Say(said) if !was_connecting => self.start_closing(id, said),
+        match goodbye {
+            GoodbyeMode::Send(said) if !was_connecting => self.start_closing(id, said),
             _ => self.remove_connection(id),
         }
     }
@@ -50,7 +50,7 @@ impl<N: Network> Reactor<N> {
         let is_over = |c: &Connection<N>| c.is_left && c.links.is_empty() && !c.is_closing();
         if self.connections.get(&id).is_some_and(is_over) {
             let reason = Reason::new(Status::Ok, "the client has left a server that drains");
-            self.close(id, &reason, Farewell::Say(reason.clone()));
+            self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
         }
     }
 
@@ -144,7 +144,7 @@ impl<N: Network> Reactor<N> {
         if !planted("nexus_late_requests_not_answered") {
             late.iter().for_each(|request| self.fail_request(request, reason.clone()));
         }
-        self.close(id, reason, Farewell::Silent);
+        self.close(id, reason, GoodbyeMode::Silent);
         self.redial_later(remote, again, attempt + 1);
     }
 
@@ -173,7 +173,7 @@ impl<N: Network> Reactor<N> {
         // connection would get the same GOODBYE.
         match goodbye.status {
             Status::Ok | Status::Unavailable => self.close_and_redial(id, &reason),
-            _ => self.close(id, &reason, Farewell::Silent),
+            _ => self.close(id, &reason, GoodbyeMode::Silent),
         }
     }
 
@@ -183,7 +183,7 @@ impl<N: Network> Reactor<N> {
         let mut all: Vec<_> = self.connections.keys().copied().collect();
         all.sort_unstable();
         for id in all {
-            self.close(id, &said, Farewell::Say(said.clone()));
+            self.close(id, &said, GoodbyeMode::Send(said.clone()));
         }
         self.send_the_unsent();
     }
@@ -212,7 +212,7 @@ impl<N: Network> Reactor<N> {
     pub(super) fn fail_request(&mut self, request: &OpenRequest, reason: Reason) {
         self.counters.links_failed.increment();
         events::link_failed(request.endpoint, request.remote, &reason);
-        self.tell(request.endpoint, FromNexus::LinkFailed { request: request.request, reason });
+        self.notify(request.endpoint, FromNexus::LinkFailed { request: request.request, reason });
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn close__takes_the_connection_out_of_all_tables_and_ends_what_it_had() {
         for is_opener in [false, true] {
-            for farewell in [Farewell::Silent, Farewell::Say(gone())] {
+            for goodbye in [GoodbyeMode::Silent, GoodbyeMode::Send(gone())] {
                 let (mut reactor, mailbox) = reactor();
                 let inbox = attach(&mailbox);
                 reactor.run_commands();
@@ -265,15 +265,15 @@ mod tests {
                 reactor.connections.get_mut(&id).unwrap().waiting.push(waiting);
                 assert_eq!(reactor.check_tables(), Ok(()));
 
-                let says = matches!(farewell, Farewell::Say(_));
-                reactor.close(id, &gone(), farewell.clone());
+                let says = matches!(goodbye, GoodbyeMode::Send(_));
+                reactor.close(id, &gone(), goodbye.clone());
                 assert_eq!(reactor.check_tables(), Ok(()));
                 assert!(reactor.outgoing.is_empty() && reactor.links.is_empty());
                 let is_closing = reactor.connections.get(&id).map(|c| c.is_closing());
                 assert_eq!((is_closing, reactor.accepted), (says.then_some(true), 0));
                 for link in links {
                     let Some(FromNexus::LinkDown { link: down, .. }) = inbox.pop() else {
-                        panic!("the endpoint is not told")
+                        panic!("the endpoint is not notified")
                     };
                     assert_eq!(down, link, "the oldest first");
                 }
@@ -284,7 +284,7 @@ mod tests {
                 assert_eq!((stats.links_up, stats.links_failed), (0, 1));
                 assert_eq!(stats.connections_open, u64::from(says));
                 // The connection has ended; a second close does nothing.
-                reactor.close(id, &gone(), farewell);
+                reactor.close(id, &gone(), goodbye);
                 assert_eq!((reactor.closing.len(), reactor.accepted), (usize::from(says), 0));
                 assert!(inbox.pop().is_none());
             }
@@ -297,7 +297,7 @@ mod tests {
         reactor.capacity.closing = 2;
         let all = [(); 4].map(|()| open_connection(&mut reactor, false));
         for (closed, (id, _)) in all.iter().enumerate() {
-            reactor.close(*id, &gone(), Farewell::Say(gone()));
+            reactor.close(*id, &gone(), GoodbyeMode::Send(gone()));
             let left: Vec<_> = all.iter().map(|(id, _)| *id).take(closed + 1).collect();
             let left = &left[left.len().saturating_sub(2)..];
             assert_eq!(reactor.closing.iter().copied().collect::<Vec<_>>(), left);

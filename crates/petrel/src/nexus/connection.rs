@@ -38,7 +38,7 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     /// When the present phase began.
     pub(super) since: Instant,
     /// When the last byte arrived.
-    pub(super) heard: Instant,
+    pub(super) last_received: Instant,
     /// When the first byte of the incomplete message arrived.
     pub(super) midway_since: Option<Instant>,
     /// Reading is paused while too many bytes are unsent.
@@ -124,7 +124,7 @@ impl<N: Network> Connection<N> {
             decoder: Decoder::new(),
             out: Outbox::default(),
             since: now,
-            heard: now,
+            last_received: now,
             midway_since: None,
             is_paused: false,
             ping_at: now,
@@ -367,14 +367,14 @@ mod tests {
         let shortest_ns = connection.measure_path();
         assert!(shortest_ns.is_some_and(|ns| ns > 0) && connection.path_rtt_ns == shortest_ns);
         assert_eq!(connection.measure_path(), None);
-        for (known_ns, told) in [
+        for (known_ns, reported) in [
             (Some(u32::MAX), shortest_ns),
             (Some(0), None),
             (shortest_ns, None),
             (None, shortest_ns),
         ] {
             connection.path_rtt_ns = known_ns;
-            assert_eq!(connection.measure_path(), told);
+            assert_eq!(connection.measure_path(), reported);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use petrel_proto::Status;
 
-use super::closing::Farewell;
+use super::closing::GoodbyeMode;
 use super::connection::{Connection, ConnectionId, Phase, canonical};
 use super::deadlines::Due;
 use super::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
@@ -105,7 +105,7 @@ impl<N: Network> Reactor<N> {
             Err(error) => return self.on_dial_failed(id, &error),
         }
         connection.enter(Phase::Greeting, self.now);
-        connection.heard = self.now;
+        connection.last_received = self.now;
         self.greet(id);
         self.read(id);
     }
@@ -114,7 +114,7 @@ impl<N: Network> Reactor<N> {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (remote, waiting) = (connection.remote, std::mem::take(&mut connection.waiting));
         let reason = dial_reason(remote, error, self.settings.step_timeout);
-        self.close(id, &reason, Farewell::Silent);
+        self.close(id, &reason, GoodbyeMode::Silent);
         self.fail_dial(remote, &waiting, error);
     }
 
@@ -266,7 +266,7 @@ mod tests {
         let interval = reactor.settings.heartbeat;
         let connection = reactor.connections.get_mut(&id).unwrap();
         assert!(matches!(connection.phase, Phase::Greeting));
-        assert_eq!((connection.since, connection.heard), (reactor.now, reactor.now));
+        assert_eq!((connection.since, connection.last_received), (reactor.now, reactor.now));
         assert_eq!(connection.ping_at, reactor.now + interval);
         assert_eq!(connection.local, listener.accept().unwrap().1);
         assert_eq!(reactor.unsent, [id]);

@@ -50,12 +50,12 @@ impl<N: Network> Reactor<N> {
                     self.endpoints.insert(id, Endpoint { attach: *attach, inbox });
                 }
                 Command::Post(id, ToNexus::OpenLink { request, .. }) => {
-                    self.tell(id, FromNexus::LinkFailed { request, reason: reason.clone() });
+                    self.notify(id, FromNexus::LinkFailed { request, reason: reason.clone() });
                 }
                 // The endpoint knows the end of the link already, and nothing may follow that message.
                 Command::Post(id, ToNexus::OpenSession { link, open }) if self.owns(id, link) => {
                     let (request, reason) = (open.request, reason.clone());
-                    self.tell(id, FromNexus::SessionRefused { link, request, reason });
+                    self.notify(id, FromNexus::SessionRefused { link, request, reason });
                 }
                 // The next endpoint with this number must not get messages about the links of the former.
                 Command::Post(id, ToNexus::Gone) => self.on_gone(id),
@@ -124,7 +124,7 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Sends a message to an endpoint that is still attached.
-    pub(super) fn tell(&self, endpoint: EndpointId, message: FromNexus<N::Link>) {
+    pub(super) fn notify(&self, endpoint: EndpointId, message: FromNexus<N::Link>) {
         if let Some(endpoint) = self.endpoints.get(&endpoint) {
             endpoint.inbox.push(message);
         }

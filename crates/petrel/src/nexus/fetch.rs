@@ -196,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Asks a process that runs `answer` with the connection once the whole question has arrived.
     fn asked(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<String, FetchError> {
@@ -217,7 +217,7 @@ mod tests {
                 }
             }
         });
-        let got = fetch(address, PATIENCE);
+        let got = fetch(address, TEST_TIMEOUT);
         process.join().unwrap();
         got
     }
@@ -271,8 +271,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let is_late = |got: Result<(), FetchError>| matches!(got, Err(FetchError::Timeout { .. }));
         assert!(is_late(fetch(address, Duration::ZERO).map(drop)));
-        let (stream, deadline) = (connect(address, PATIENCE).unwrap(), Instant::now());
-        let mut asker = Asker { address, timeout: PATIENCE, deadline, stream };
+        let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
+        let mut asker = Asker { address, timeout: TEST_TIMEOUT, deadline, stream };
         assert!(is_late(asker.read(&mut [0]).map(drop)));
     }
 
@@ -280,8 +280,8 @@ mod tests {
     fn taken__a_signal_is_no_end_and_a_limit_of_time_no_breach() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (stream, deadline) = (connect(address, PATIENCE).unwrap(), Instant::now());
-        let asker = Asker { address, timeout: PATIENCE, deadline, stream };
+        let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
+        let asker = Asker { address, timeout: TEST_TIMEOUT, deadline, stream };
         assert_eq!(asker.taken(Ok(7)).unwrap(), 7);
         assert_eq!(asker.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
         for kind in [ErrorKind::WouldBlock, ErrorKind::TimedOut] {

@@ -6,7 +6,7 @@
 
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
-use super::closing::Farewell;
+use super::closing::GoodbyeMode;
 use super::connection::ConnectionId;
 use super::links::Stage;
 use super::net::Network;
@@ -61,8 +61,8 @@ impl<N: Network> Reactor<N> {
         connection: ConnectionId,
         join: GroupJoin,
     ) -> Result<(), Violation> {
-        let tell = |link| FromNexus::GroupOffered { link, join };
-        self.pass_on(connection, join.link, false, "GROUP_JOIN by a server", tell)
+        let message = |link| FromNexus::GroupOffered { link, join };
+        self.pass_on(connection, join.link, false, "GROUP_JOIN by a server", message)
     }
 
     pub(super) fn on_group_answer(
@@ -72,8 +72,8 @@ impl<N: Network> Reactor<N> {
         request: u32,
         answer: Result<(), Reason>,
     ) -> Result<(), Violation> {
-        let tell = |link| FromNexus::GroupAnswered { link, request, answer };
-        self.pass_on(connection, link, true, "an answer to a GROUP_JOIN by a client", tell)
+        let message = |link| FromNexus::GroupAnswered { link, request, answer };
+        self.pass_on(connection, link, true, "an answer to a GROUP_JOIN by a client", message)
     }
 
     pub(super) fn on_group_leave(
@@ -81,8 +81,8 @@ impl<N: Network> Reactor<N> {
         connection: ConnectionId,
         leave: GroupLeave,
     ) -> Result<(), Violation> {
-        let tell = |link| FromNexus::GroupLeft { link, group: leave.group };
-        self.pass_on(connection, leave.link, false, "GROUP_LEAVE by a server", tell)
+        let message = |link| FromNexus::GroupLeft { link, group: leave.group };
+        self.pass_on(connection, leave.link, false, "GROUP_LEAVE by a server", message)
     }
 
     /// Passes a message on to the link's endpoint, which must have the right role and keep up.
@@ -104,10 +104,10 @@ impl<N: Network> Reactor<N> {
         if self.endpoints.get(&endpoint).is_some_and(|endpoint| endpoint.is_overloaded()) {
             let why = "an endpoint's event loop does not keep up with what the peer says";
             let reason = Reason::new(Status::ResourceExhausted, why);
-            self.close(connection, &reason, Farewell::Say(reason.clone()));
+            self.close(connection, &reason, GoodbyeMode::Send(reason.clone()));
             return Ok(());
         }
-        self.tell(endpoint, message(id));
+        self.notify(endpoint, message(id));
         Ok(())
     }
 }
@@ -170,7 +170,7 @@ mod tests {
                 for expected in [true, false] {
                     let Some(FromNexus::GroupAnswered { link, request: 1, answer }) = inbox.pop()
                     else {
-                        panic!("the endpoint is not told")
+                        panic!("the endpoint is not notified")
                     };
                     assert_eq!((link, answer.is_ok()), (id, expected));
                 }

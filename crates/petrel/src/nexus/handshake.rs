@@ -5,7 +5,7 @@ use std::time::Duration;
 use petrel_proto::Status;
 use petrel_proto::control::{Hello, PREFACE, VersionRange, choose_version};
 
-use super::closing::Farewell;
+use super::closing::GoodbyeMode;
 use super::connection::{ConnectionId, Peer, Phase};
 use super::limits::{INCARNATIONS_MAX, SILENT_HEARTBEATS_MAX};
 use super::net::Network;
@@ -44,7 +44,7 @@ impl<N: Network> Reactor<N> {
         if let Err(mismatch) = choose_version(VersionRange::OWN, hello.versions) {
             self.counters.refused_version.increment();
             let reason = Reason::new(Status::Unimplemented, mismatch.to_string());
-            return self.close(id, &reason, Farewell::Say(reason.clone()));
+            return self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
         }
         self.ungreeted.remove(&id);
         self.note_incarnation(id, hello.incarnation);

@@ -7,7 +7,7 @@ use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{Ping, Pong};
 
-use super::closing::Farewell;
+use super::closing::GoodbyeMode;
 use super::connection::{Connection, ConnectionId, Phase};
 use super::deadlines::{Deadlines, Due};
 use super::limits::{
@@ -20,7 +20,7 @@ use crate::control::Reason;
 
 /// The action that is due for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Care {
+enum DueAction {
     Nothing,
     DialTimeout,
     HelloTimeout,
@@ -34,34 +34,34 @@ enum Care {
 
 impl<N: Network> Connection<N> {
     /// Returns the most urgent action due for the connection.
-    fn care(&self, now: Instant, step_timeout: Duration) -> Care {
+    fn due_action(&self, now: Instant, step_timeout: Duration) -> DueAction {
         let has_passed = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
         let in_phase = |limit| has_passed(self.since, limit);
         match &self.phase {
-            Phase::Connecting if in_phase(step_timeout) => Care::DialTimeout,
-            Phase::Greeting if in_phase(HELLO_TIMEOUT) => Care::HelloTimeout,
+            Phase::Connecting if in_phase(step_timeout) => DueAction::DialTimeout,
+            Phase::Greeting if in_phase(HELLO_TIMEOUT) => DueAction::HelloTimeout,
             Phase::Closing { .. } if in_phase(LINGER) && !planted("nexus_closes_for_ever") => {
-                Care::LingerOver
+                DueAction::LingerOver
             }
             Phase::Open(peer) => {
                 let is_stalled =
                     self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
                 let is_slow = self.midway_since.is_some_and(|t| has_passed(t, MESSAGE_TIMEOUT));
                 if is_stalled {
-                    Care::NotReading
-                } else if !self.is_paused && has_passed(self.heard, peer.silence_max) {
-                    Care::Silent
+                    DueAction::NotReading
+                } else if !self.is_paused && has_passed(self.last_received, peer.silence_max) {
+                    DueAction::Silent
                 } else if !self.is_paused && is_slow {
-                    Care::SlowMessage
+                    DueAction::SlowMessage
                 } else if self.links.is_empty() && has_passed(self.idle_since, self.idle_max()) {
-                    Care::Idle
+                    DueAction::Idle
                 } else if now >= self.ping_at {
-                    Care::Ping
+                    DueAction::Ping
                 } else {
-                    Care::Nothing
+                    DueAction::Nothing
                 }
             }
-            _ => Care::Nothing,
+            _ => DueAction::Nothing,
         }
     }
 
@@ -91,42 +91,46 @@ impl<N: Network> Connection<N> {
 
 impl<N: Network> Reactor<N> {
     /// Performs all due actions of the connections.
-    pub(super) fn look_after_connections(&mut self) {
+    pub(super) fn run_connection_timers(&mut self) {
         let (now, step_timeout) = (self.now, self.settings.step_timeout);
-        let cares = self.connections.iter().map(|(id, c)| (*id, c.care(now, step_timeout)));
-        let mut cares: Vec<_> = cares.filter(|(_, care)| *care != Care::Nothing).collect();
+        let actions = self.connections.iter().map(|(id, c)| (*id, c.due_action(now, step_timeout)));
+        let mut actions: Vec<_> =
+            actions.filter(|(_, action)| *action != DueAction::Nothing).collect();
         // Equal events lead to an equal order in every run, and simulated runs repeat.
-        cares.sort_unstable_by_key(|(id, _)| *id);
-        for (id, care) in cares {
-            self.take_care(id, care);
+        actions.sort_unstable_by_key(|(id, _)| *id);
+        for (id, action) in actions {
+            self.perform(id, action);
         }
     }
 
     /// Does not count time in which the thread did not run as silence or slowness of peers. If the whole host stood
     /// still, its processes could not send a PING either.
-    pub(super) fn excuse_silence(&mut self, late: Duration) {
+    pub(super) fn discount_own_delay(&mut self, late: Duration) {
         if late >= self.tick_interval() {
             let now = self.now;
             for connection in self.connections.values_mut() {
                 let times =
                     [&mut connection.out.stalled_since, &mut connection.midway_since].into_iter();
-                let heard = std::iter::once(&mut connection.heard);
-                times.flatten().chain(heard).for_each(|since| *since = (*since + late).min(now));
+                let last_received = std::iter::once(&mut connection.last_received);
+                times
+                    .flatten()
+                    .chain(last_received)
+                    .for_each(|since| *since = (*since + late).min(now));
             }
         }
     }
 
-    fn take_care(&mut self, id: ConnectionId, care: Care) {
-        match care {
-            Care::Nothing => {}
-            Care::DialTimeout => self.on_dial_failed(id, &ErrorKind::TimedOut.into()),
-            Care::HelloTimeout => self.on_hello_timeout(id),
-            Care::Silent => self.on_silence(id),
-            Care::SlowMessage => self.on_slow_message(id),
-            Care::NotReading => self.on_not_reading(id),
-            Care::Idle => self.on_idle(id),
-            Care::Ping => self.ping(id),
-            Care::LingerOver => self.remove_connection(id),
+    fn perform(&mut self, id: ConnectionId, action: DueAction) {
+        match action {
+            DueAction::Nothing => {}
+            DueAction::DialTimeout => self.on_dial_failed(id, &ErrorKind::TimedOut.into()),
+            DueAction::HelloTimeout => self.on_hello_timeout(id),
+            DueAction::Silent => self.on_silence(id),
+            DueAction::SlowMessage => self.on_slow_message(id),
+            DueAction::NotReading => self.on_not_reading(id),
+            DueAction::Idle => self.on_idle(id),
+            DueAction::Ping => self.ping(id),
+            DueAction::LingerOver => self.remove_connection(id),
         }
     }
 
@@ -152,7 +156,7 @@ impl<N: Network> Reactor<N> {
         self.counters.dropped_hello_timeout.increment();
         let why = format!("no HELLO within {HELLO_TIMEOUT:?}: the peer is hung, or not Petrel");
         let reason = Reason::new(Status::Unavailable, why);
-        self.close(id, &reason, Farewell::Silent);
+        self.close(id, &reason, GoodbyeMode::Silent);
     }
 
     /// Drops a peer silent for too long, unless this thread was delayed and the bytes are in the socket.
@@ -162,7 +166,7 @@ impl<N: Network> Reactor<N> {
         }
         let Some(connection) = self.connections.get(&id) else { return };
         let Some(peer) = connection.peer() else { return };
-        let silence = self.now.saturating_duration_since(connection.heard);
+        let silence = self.now.saturating_duration_since(connection.last_received);
         if silence < peer.silence_max {
             return;
         }
@@ -173,27 +177,27 @@ impl<N: Network> Reactor<N> {
             silence.as_millis()
         );
         let reason = Reason::new(Status::Unavailable, why);
-        self.close(id, &reason, Farewell::Say(reason.clone()));
+        self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
     }
 
     fn on_slow_message(&mut self, id: ConnectionId) {
         self.counters.dropped_slow_message.increment();
         let why = format!("a message was not complete within {MESSAGE_TIMEOUT:?}");
         let reason = Reason::new(Status::Unavailable, why);
-        self.close(id, &reason, Farewell::Say(reason.clone()));
+        self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
     }
 
     /// Drops a peer that does not read. A GOODBYE would not be read either.
     pub(super) fn on_not_reading(&mut self, id: ConnectionId) {
         self.counters.dropped_not_reading.increment();
         let why = "the peer does not read its control connection: it is hung or overloaded";
-        self.close(id, &Reason::new(Status::Unavailable, why), Farewell::Silent);
+        self.close(id, &Reason::new(Status::Unavailable, why), GoodbyeMode::Silent);
     }
 
     fn on_idle(&mut self, id: ConnectionId) {
         self.counters.connections_idle.increment();
         let reason = Reason::new(Status::Ok, "no links");
-        self.close(id, &reason, Farewell::Say(reason.clone()));
+        self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
     }
 
     /// Fails the requests whose deadlines have passed.
@@ -261,50 +265,62 @@ mod tests {
     }
 
     /// The actions due just before and just at a time.
-    fn around(connection: &Connection, at: Instant) -> (Care, Care) {
+    fn around(connection: &Connection, at: Instant) -> (DueAction, DueAction) {
         let before = at.checked_sub(Duration::from_millis(1)).unwrap();
-        (connection.care(before, STEP), connection.care(at, STEP))
+        (connection.due_action(before, STEP), connection.due_action(at, STEP))
     }
 
     #[test]
-    fn care__of_each_phase_at_its_time() {
+    fn due_action__of_each_phase_at_its_time() {
         let now = Instant::now();
         let connecting = connection(Phase::Connecting, true, now);
-        assert_eq!(around(&connecting, now + STEP), (Care::Nothing, Care::DialTimeout));
+        assert_eq!(around(&connecting, now + STEP), (DueAction::Nothing, DueAction::DialTimeout));
         let greeting = connection(Phase::Greeting, false, now);
-        assert_eq!(around(&greeting, now + HELLO_TIMEOUT), (Care::Nothing, Care::HelloTimeout));
+        assert_eq!(
+            around(&greeting, now + HELLO_TIMEOUT),
+            (DueAction::Nothing, DueAction::HelloTimeout)
+        );
         let closing = connection(Phase::Closing { is_shut_down: true }, false, now);
-        assert_eq!(around(&closing, now + LINGER), (Care::Nothing, Care::LingerOver));
+        assert_eq!(around(&closing, now + LINGER), (DueAction::Nothing, DueAction::LingerOver));
         let open = connection(open(), true, now);
-        assert_eq!(around(&open, now + Duration::from_secs(1)), (Care::Nothing, Care::Ping));
-        assert_eq!(around(&open, now + SILENCE), (Care::Ping, Care::Silent));
+        assert_eq!(
+            around(&open, now + Duration::from_secs(1)),
+            (DueAction::Nothing, DueAction::Ping)
+        );
+        assert_eq!(around(&open, now + SILENCE), (DueAction::Ping, DueAction::Silent));
     }
 
     #[test]
-    fn care__of_an_open_connection_that_does_not_go_on() {
+    fn due_action__of_an_open_connection_that_does_not_go_on() {
         let now = Instant::now();
         let mut stuck = connection(open(), true, now);
-        stuck.heard = now + STEP;
+        stuck.last_received = now + STEP;
         stuck.ping_at = now + STEP;
         stuck.midway_since = Some(now);
-        assert_eq!(around(&stuck, now + MESSAGE_TIMEOUT), (Care::Nothing, Care::SlowMessage));
+        assert_eq!(
+            around(&stuck, now + MESSAGE_TIMEOUT),
+            (DueAction::Nothing, DueAction::SlowMessage)
+        );
         // While this process itself pauses reading, the peer is not at fault.
         stuck.is_paused = true;
-        assert_eq!(stuck.care(now + MESSAGE_TIMEOUT, STEP), Care::Nothing);
+        assert_eq!(stuck.due_action(now + MESSAGE_TIMEOUT, STEP), DueAction::Nothing);
         stuck.out.stalled_since = Some(now);
-        assert_eq!(around(&stuck, now + WRITE_TIMEOUT), (Care::Nothing, Care::NotReading));
+        assert_eq!(
+            around(&stuck, now + WRITE_TIMEOUT),
+            (DueAction::Nothing, DueAction::NotReading)
+        );
     }
 
     #[test]
-    fn care__of_connections_without_links() {
+    fn due_action__of_connections_without_links() {
         let now = Instant::now();
         for (is_opener, limit) in [(true, IDLE_TIMEOUT), (false, 2 * IDLE_TIMEOUT)] {
             let mut idle = connection(open(), is_opener, now);
-            idle.heard = now + limit;
+            idle.last_received = now + limit;
             idle.ping_at = now + 2 * limit;
-            assert_eq!(around(&idle, now + limit), (Care::Nothing, Care::Idle));
+            assert_eq!(around(&idle, now + limit), (DueAction::Nothing, DueAction::Idle));
             idle.links.insert(0, crate::control::LinkId(0));
-            assert_eq!(idle.care(now + limit, STEP), Care::Nothing);
+            assert_eq!(idle.due_action(now + limit, STEP), DueAction::Nothing);
         }
     }
 
@@ -333,14 +349,17 @@ mod tests {
         // The peer sends a PING each second, and late by a tick.
         for asked in 0..5 {
             let asked = now + asked * (second + second / 4);
-            acceptor.heard = asked;
-            assert_eq!(acceptor.care(asked, STEP), Care::Nothing);
+            acceptor.last_received = asked;
+            assert_eq!(acceptor.due_action(asked, STEP), DueAction::Nothing);
             acceptor.note_pong(asked, second);
-            assert_eq!(around(&acceptor, asked + second * 3 / 2), (Care::Nothing, Care::Ping));
+            assert_eq!(
+                around(&acceptor, asked + second * 3 / 2),
+                (DueAction::Nothing, DueAction::Ping)
+            );
         }
         let mut opener = connection(open(), true, now);
         opener.note_pong(now, second);
-        assert_eq!(around(&opener, now + second), (Care::Nothing, Care::Ping));
+        assert_eq!(around(&opener, now + second), (DueAction::Nothing, DueAction::Ping));
     }
 
     #[test]
@@ -361,7 +380,7 @@ mod tests {
 
     /// A repeated seed must produce the same order.
     #[test]
-    fn look_after_connections__in_the_order_of_their_numbers_and_once_each() {
+    fn run_connection_timers__in_the_order_of_their_numbers_and_once_each() {
         let (mut reactor, _) = reactor();
         let all: Vec<_> = (1..=12).map(ConnectionId).collect();
         for id in &all {
@@ -369,9 +388,9 @@ mod tests {
             connection.ping_at = reactor.now;
             reactor.connections.insert(*id, connection);
         }
-        reactor.look_after_connections();
+        reactor.run_connection_timers();
         assert_eq!(reactor.unsent, all, "each has a PING to send");
-        reactor.look_after_connections();
+        reactor.run_connection_timers();
         assert_eq!(reactor.unsent, all, "the next is due later");
     }
 
@@ -391,10 +410,10 @@ mod tests {
             let silence_max = reactor.connections[&id].peer().unwrap().silence_max;
             reactor.now += silence_max;
             reactor.connections.get_mut(&id).unwrap().ping_at = reactor.now + silence_max;
-            reactor.look_after_connections();
+            reactor.run_connection_timers();
             let connection = &reactor.connections[&id];
             assert_eq!(connection.is_closing(), !is_alive);
-            assert_eq!(connection.heard == reactor.now, is_alive);
+            assert_eq!(connection.last_received == reactor.now, is_alive);
             let dropped = reactor.counters.snapshot().dropped_silent;
             assert_eq!(dropped, u64::from(!is_alive));
         }

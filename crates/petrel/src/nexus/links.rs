@@ -319,8 +319,11 @@ impl<N: Network> Reactor<N> {
         self.counters.links_opened.increment();
         events::link_up(endpoint, id, peer, if is_shm { "shm" } else { "udp" });
         self.counters.links_opened_shm.add(u64::from(is_shm));
-        self.tell(endpoint, FromNexus::LinkUp { request, link: id, transport, peer, incarnation });
-        self.tell_path(id);
+        self.notify(
+            endpoint,
+            FromNexus::LinkUp { request, link: id, transport, peer, incarnation },
+        );
+        self.report_path(id);
     }
 
     pub(super) fn on_link_refuse(
@@ -434,7 +437,7 @@ impl<N: Network> Reactor<N> {
             Stage::Up { .. } => {
                 events::link_down(link.endpoint, id, reason);
                 let message = FromNexus::LinkDown { link: id, reason: reason.clone() };
-                self.tell(link.endpoint, message);
+                self.notify(link.endpoint, message);
             }
         }
         self.close_if_left(link.connection);
@@ -660,7 +663,7 @@ mod tests {
 
     /// ECN marks are used only if both sides want them. A new link is reported and counted.
     #[test]
-    fn links_that_come_up__are_told_and_counted() {
+    fn links_that_come_up__are_reported_and_counted() {
         let offer = Offer::Udp { port: 9, max_frame: 1_400 };
         for is_opener in [true, false] {
             for (own, peers) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -681,8 +684,8 @@ mod tests {
                     endpoint.attach.udp.as_mut().unwrap().reads_marks = own;
                     let open = LinkOpen { offers: vec![offer], ecn: peers, ..link_open(5) };
                     reactor.on_link_open(at, &open).unwrap();
-                    let told = said(&mut reactor, at);
-                    let [Message::LinkAccept(accept)] = &told[..] else { panic!("{told:?}") };
+                    let sent = said(&mut reactor, at);
+                    let [Message::LinkAccept(accept)] = &sent[..] else { panic!("{sent:?}") };
                     assert_eq!((accept.link, accept.ticket, accept.ecn), (5, None, ecn));
                 }
                 let mut remote = reactor.connections[&at].remote;
@@ -691,7 +694,7 @@ mod tests {
                 let Some(FromNexus::LinkUp { request, transport, peer, incarnation, .. }) =
                     inbox.pop()
                 else {
-                    panic!("the endpoint is not told")
+                    panic!("the endpoint is not notified")
                 };
                 assert_eq!((request, incarnation), (is_opener.then_some(1), 7));
                 assert_eq!(peer, name);
@@ -747,12 +750,12 @@ mod tests {
             let link = reactor.add_test_link(at, 5, Stage::Meeting { request, exchange: None });
             reactor.fall_back(link, "no memory");
             assert!(!reactor.links.contains_key(&link));
-            let mut told = said(&mut reactor, at).into_iter();
-            let Some(Message::LinkClose(close)) = told.next() else { panic!("it is not closed") };
+            let mut sent = said(&mut reactor, at).into_iter();
+            let Some(Message::LinkClose(close)) = sent.next() else { panic!("it is not closed") };
             assert_eq!((close.link, close.status), (5, Status::Aborted));
             assert!(close.text.ends_with("no memory"), "{}", close.text);
             if udp {
-                let Some(Message::LinkOpen(open)) = told.next() else { panic!("no request") };
+                let Some(Message::LinkOpen(open)) = sent.next() else { panic!("no request") };
                 assert!(matches!(open.offers[..], [Offer::Udp { .. }]), "{open:?}");
                 assert!(inbox.pop().is_none());
             } else {
@@ -761,7 +764,7 @@ mod tests {
                 };
                 assert_eq!(reason, Reason::new(Status::FailedPrecondition, close.text));
             }
-            assert_eq!((told.next(), reactor.links.len()), (None, usize::from(udp)));
+            assert_eq!((sent.next(), reactor.links.len()), (None, usize::from(udp)));
             let stats = reactor.counters.snapshot();
             assert_eq!((stats.shm_fallbacks, stats.links_failed), (1, u64::from(!udp)));
             assert_eq!(reactor.check_tables(), Ok(()));

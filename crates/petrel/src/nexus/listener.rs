@@ -7,7 +7,7 @@ use std::time::Instant;
 use petrel_planted::planted;
 use petrel_proto::Status;
 
-use super::closing::Farewell;
+use super::closing::GoodbyeMode;
 use super::connection::{Connection, ConnectionId, retry};
 use super::idlers::Idle;
 use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
@@ -140,7 +140,7 @@ impl<N: Network> Reactor<N> {
         let Some(useless) = useless else { return self.make_seat(None).is_some() };
         self.counters.dropped_ungreeted_full.increment();
         let reason = Reason::new(Status::ResourceExhausted, "too many useless connections");
-        self.close(useless, &reason, Farewell::Silent);
+        self.close(useless, &reason, GoodbyeMode::Silent);
         true
     }
 
@@ -263,10 +263,10 @@ mod tests {
     fn accept_more__not_during_a_pause_and_again_after_it() {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        assert_eq!(reactor.patience(), None, "nothing is to be done");
+        assert_eq!(reactor.poll_timeout(), None, "nothing is to be done");
         let _peer = TcpStream::connect(address).unwrap();
         reactor.on_listener_ready();
-        assert_eq!(reactor.patience(), Some(Duration::ZERO));
+        assert_eq!(reactor.poll_timeout(), Some(Duration::ZERO));
         let end = reactor.now + ACCEPT_PAUSE;
         reactor.pause_accepting();
         assert_eq!(reactor.listener.as_ref().unwrap().paused_until, Some(end));
@@ -276,7 +276,7 @@ mod tests {
             reactor.accept_more();
             assert!(reactor.listener.as_ref().unwrap().paused_until.is_some());
             assert!(reactor.accepted == 0 && !reactor.has_more_to_accept());
-            assert!(reactor.patience().is_some_and(|patience| patience <= ACCEPT_PAUSE));
+            assert!(reactor.poll_timeout().is_some_and(|timeout| timeout <= ACCEPT_PAUSE));
         }
         reactor.now = end;
         accept_until(&mut reactor, 1);

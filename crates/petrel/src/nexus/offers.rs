@@ -54,7 +54,7 @@ impl<N: Network> Reactor<N> {
         match (shm, udp) {
             (Err(no_shm), Err(no_udp)) => Err(format!("{no_shm}; {no_udp}")),
             (Err(no_shm), Ok(udp)) => {
-                self.note_no_shm(connection, no_shm);
+                self.report_no_shm(connection, no_shm);
                 Ok(vec![udp])
             }
             (shm, udp) => Ok([shm.ok(), udp.ok()].into_iter().flatten().collect()),
@@ -81,7 +81,7 @@ impl<N: Network> Reactor<N> {
             match own {
                 Ok(own) => {
                     if let Some(no_shm) = no_shm {
-                        self.note_no_shm(connection, no_shm);
+                        self.report_no_shm(connection, no_shm);
                     }
                     return Ok(own);
                 }
@@ -95,7 +95,7 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Counts and logs why a link does without shared memory.
-    fn note_no_shm(&self, connection: &Connection<N>, obstacle: NoShm) {
+    fn report_no_shm(&self, connection: &Connection<N>, obstacle: NoShm) {
         let counter = match obstacle {
             NoShm::NotAsked | NoShm::EndpointWithout => &self.counters.no_shm_endpoint,
             NoShm::ProcessWithout | NoShm::SmallFrames(_) => &self.counters.no_shm_process,

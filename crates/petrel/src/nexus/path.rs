@@ -13,14 +13,14 @@ use crate::control::{FromNexus, LinkId};
 impl<N: Network> Reactor<N> {
     /// Reports the round trip of the path to the endpoint of a link that has come up. A shorter round trip is also
     /// reported to the endpoints of the connection's other links.
-    pub(super) fn tell_path(&mut self, link: LinkId) {
+    pub(super) fn report_path(&mut self, link: LinkId) {
         let Some(id) = self.links.get(&link).map(|link| link.connection) else { return };
         if self.measure_path(id) {
             return;
         }
         let measured = self.connections.get(&id).and_then(|connection| connection.path_rtt_ns);
         if let Some(rtt_ns) = measured {
-            self.tell_path_of(link, rtt_ns);
+            self.report_path_of(link, rtt_ns);
         }
     }
 
@@ -32,14 +32,14 @@ impl<N: Network> Reactor<N> {
         let Some(connection) = connection else { return false };
         let Some(rtt_ns) = connection.measure_path() else { return false };
         let links = connection.links_in_order();
-        links.into_iter().for_each(|link| self.tell_path_of(link, rtt_ns));
+        links.into_iter().for_each(|link| self.report_path_of(link, rtt_ns));
         true
     }
 
-    fn tell_path_of(&self, id: LinkId, rtt_ns: u32) {
+    fn report_path_of(&self, id: LinkId, rtt_ns: u32) {
         let Some(link) = self.links.get(&id) else { return };
         if matches!(link.stage, Stage::Up { is_opener: true, .. }) {
-            self.tell(link.endpoint, FromNexus::PathMeasured { link: id, rtt_ns });
+            self.notify(link.endpoint, FromNexus::PathMeasured { link: id, rtt_ns });
         }
     }
 }

@@ -181,8 +181,8 @@ impl<N: Network> Reactor<N> {
 
     /// Waits for events, and handles them.
     pub(super) fn turn(&mut self, events: &mut N::Events) -> io::Result<()> {
-        let patience = self.patience();
-        match self.net.poll(events, patience) {
+        let timeout = self.poll_timeout();
+        match self.net.poll(events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => other?,
         }
@@ -200,9 +200,9 @@ impl<N: Network> Reactor<N> {
         self.meet_more();
         self.run_deadlines();
         if self.now >= self.next_tick {
-            self.excuse_silence(self.now - self.next_tick);
+            self.discount_own_delay(self.now - self.next_tick);
             self.next_tick = self.now + self.tick_interval();
-            self.look_after_connections();
+            self.run_connection_timers();
         }
         self.send_the_unsent();
     }
@@ -221,7 +221,7 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Returns how long to wait for events; `None` is forever.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
         if !self.unread.is_empty() || self.has_more_to_accept() || self.has_more_to_meet() {
             return Some(Duration::ZERO);
         }
@@ -262,7 +262,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::control::{FromNexus, Reason, ToNexus};
-    use crate::nexus::closing::Farewell;
+    use crate::nexus::closing::GoodbyeMode;
     use crate::nexus::connection::{Outbox, Peer, Phase};
     use crate::nexus::idlers::Idle;
     use crate::nexus::limits::session_bytes;
@@ -499,11 +499,11 @@ pub(super) mod tests {
         turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
         // More than the three intervals that a peer has.
         let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
-        reactor.connections.values_mut().for_each(|c| c.heard = before);
+        reactor.connections.values_mut().for_each(|c| c.last_received = before);
         reactor.next_tick = before;
         turn_at_once(&mut reactor);
         assert_eq!(reactor.counters.snapshot().dropped_silent, 0);
-        reactor.connections.values_mut().for_each(|c| c.heard = before);
+        reactor.connections.values_mut().for_each(|c| c.last_received = before);
         reactor.next_tick = Instant::now();
         turn_at_once(&mut reactor);
         assert_eq!(reactor.counters.snapshot().dropped_silent, 1);
@@ -531,7 +531,7 @@ pub(super) mod tests {
         turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
         let id = *reactor.connections.keys().next().unwrap();
         let reason = Reason::new(Status::Unavailable, "the test ends it");
-        reactor.close(id, &reason, Farewell::Say(reason.clone()));
+        reactor.close(id, &reason, GoodbyeMode::Send(reason.clone()));
         let connection = reactor.connections.get_mut(&id).unwrap();
         assert!(connection.is_closing());
         // As if GOODBYE were written. The peer closes with HELLO unread, which is a reset.

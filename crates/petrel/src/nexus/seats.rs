@@ -7,7 +7,7 @@
 
 use petrel_proto::Status;
 
-use super::closing::Farewell;
+use super::closing::GoodbyeMode;
 use super::connection::ConnectionId;
 use super::idlers::Idle;
 use super::net::Network;
@@ -42,7 +42,7 @@ impl<N: Network> Reactor<N> {
         self.counters.dropped_idle_full.increment();
         let why = "connections are short here, and this one has no session";
         let reason = Reason::new(Status::Unavailable, why);
-        self.close(useless, &reason, Farewell::Say(reason.clone()));
+        self.close(useless, &reason, GoodbyeMode::Send(reason.clone()));
         Some(())
     }
 }

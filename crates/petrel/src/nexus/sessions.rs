@@ -11,7 +11,7 @@ use petrel_proto::control::{
     PACKET_OVERHEAD_BYTES, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
 };
 
-use super::closing::{Farewell, not_ok};
+use super::closing::{GoodbyeMode, not_ok};
 use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::limits::{
@@ -58,7 +58,7 @@ impl<N: Network> Reactor<N> {
                 self.add_proposal(id, Proposal { open, slots: open.slots, deadline });
                 self.send(connection, open);
             }
-            Err(reason) => self.tell_refused(id, open.request, reason),
+            Err(reason) => self.notify_refused(id, open.request, reason),
         }
     }
 
@@ -173,7 +173,7 @@ impl<N: Network> Reactor<N> {
                 let deadline = self.now + self.settings.step_timeout;
                 self.add_proposal(id, Proposal { open, slots, deadline });
                 let open = SessionOpen { slots, ..open };
-                self.tell(endpoint, FromNexus::SessionProposed { link: id, open });
+                self.notify(endpoint, FromNexus::SessionProposed { link: id, open });
             }
             Err(reason) => self.refuse_session(id, open.request, reason),
         }
@@ -252,7 +252,7 @@ impl<N: Network> Reactor<N> {
                 self.counters.late_messages.increment();
                 let why = "the client was told that this server did not answer in time";
                 if !planted("nexus_orphans_are_not_told") {
-                    self.tell_orphaned(id, &accept, why.to_owned());
+                    self.notify_orphaned(id, &accept, why.to_owned());
                 }
             }
         }
@@ -275,14 +275,14 @@ impl<N: Network> Reactor<N> {
         if let Some(fault) = fault {
             let reason = Reason::new(Status::Internal, fault.clone());
             self.refuse_session(id, accept.request, reason);
-            return self.tell_orphaned(id, &accept, fault);
+            return self.notify_orphaned(id, &accept, fault);
         }
         self.counters.sessions_opened.increment();
         self.send(connection, accept);
     }
 
     /// Reports to a server's endpoint that the accepted session has no client.
-    fn tell_orphaned(&self, id: LinkId, accept: &SessionAccept, why: String) {
+    fn notify_orphaned(&self, id: LinkId, accept: &SessionAccept, why: String) {
         let Some(link) = self.links.get(&id) else { return };
         let message = FromNexus::SessionClosed {
             link: id,
@@ -291,7 +291,7 @@ impl<N: Network> Reactor<N> {
             from_client: true,
             reason: Reason::new(Status::Unavailable, why),
         };
-        self.tell(link.endpoint, message);
+        self.notify(link.endpoint, message);
     }
 
     pub(super) fn on_session_accept(
@@ -310,7 +310,7 @@ impl<N: Network> Reactor<N> {
         }
         self.counters.sessions_opened.increment();
         let endpoint = self.links[&id].endpoint;
-        self.tell(endpoint, FromNexus::SessionOpened { link: id, accept });
+        self.notify(endpoint, FromNexus::SessionOpened { link: id, accept });
         Ok(())
     }
 
@@ -350,14 +350,14 @@ impl<N: Network> Reactor<N> {
             return Ok(());
         }
         self.counters.sessions_refused.increment();
-        self.tell_refused(id, refuse.request, Reason::new(not_ok(refuse.status), refuse.text));
+        self.notify_refused(id, refuse.request, Reason::new(not_ok(refuse.status), refuse.text));
         Ok(())
     }
 
-    fn tell_refused(&self, id: LinkId, request: u32, reason: Reason) {
+    fn notify_refused(&self, id: LinkId, request: u32, reason: Reason) {
         if let Some(link) = self.links.get(&id) {
             let message = FromNexus::SessionRefused { link: id, request, reason };
-            self.tell(link.endpoint, message);
+            self.notify(link.endpoint, message);
         }
     }
 
@@ -394,7 +394,7 @@ impl<N: Network> Reactor<N> {
             from_client: close.from_client,
             reason: Reason::new(close.status, close.text),
         };
-        self.tell(endpoint, message);
+        self.notify(endpoint, message);
     }
 
     /// Closes a peer's connection if the endpoint's inbox is too long: a peer may send without limit.
@@ -403,7 +403,7 @@ impl<N: Network> Reactor<N> {
         if is_overloaded {
             let why = "an endpoint's event loop does not keep up with what the peer says";
             let reason = Reason::new(Status::ResourceExhausted, why);
-            self.close(connection, &reason, Farewell::Say(reason.clone()));
+            self.close(connection, &reason, GoodbyeMode::Send(reason.clone()));
         }
         is_overloaded
     }
@@ -444,7 +444,7 @@ impl<N: Network> Reactor<N> {
             token: drain.token,
             message: drain.text,
         };
-        self.tell(endpoint, message);
+        self.notify(endpoint, message);
         if !planted("nexus_drained_way_stays") {
             self.leave(connection);
         }
@@ -470,7 +470,7 @@ impl<N: Network> Reactor<N> {
         self.counters.sessions_unanswered.increment();
         if is_ours {
             let why = "no answer from the server's control plane: the server is overloaded";
-            self.tell_refused(id, request, Reason::new(Status::Unavailable, why));
+            self.notify_refused(id, request, Reason::new(Status::Unavailable, why));
         } else {
             let why = "no answer from the server's endpoint: its event loop is not running";
             self.refuse_session(id, request, Reason::new(Status::Unavailable, why));
@@ -660,8 +660,8 @@ pub(super) mod tests {
             if let Some(answer) = answer.clone() {
                 reactor.answer_session(EndpointId(0), id, 1, answer);
             }
-            let told = said(&mut reactor, at);
-            match (&told[..], expected) {
+            let sent = said(&mut reactor, at);
+            match (&sent[..], expected) {
                 ([Message::SessionAccept(accepted)], None) => {
                     assert_eq!(*accepted, accept(5, 1));
                 }
@@ -669,7 +669,7 @@ pub(super) mod tests {
                     assert_eq!((refuse.link, refuse.request, refuse.status), (5, 1, status));
                     assert!(!refuse.text.is_empty());
                 }
-                _ => panic!("{told:?} instead of {expected:?}"),
+                _ => panic!("{sent:?} instead of {expected:?}"),
             }
             // A session that the server accepted and the client does not get is ended.
             let is_orphan = expected == Some(Status::Internal);
@@ -738,8 +738,8 @@ pub(super) mod tests {
             reactor.on_session_refuse(at, refuse).unwrap();
             assert_eq!(said(&mut reactor, at), []);
             reactor.on_session_accept(at, accept(5, 1)).unwrap();
-            let told = said(&mut reactor, at);
-            let [Message::SessionClose(close)] = &told[..] else { panic!("{told:?}") };
+            let sent = said(&mut reactor, at);
+            let [Message::SessionClose(close)] = &sent[..] else { panic!("{sent:?}") };
             assert_eq!((close.link, close.session, close.token), (5, 3, 4));
             assert_eq!((close.from_client, close.status), (true, Status::Cancelled));
             assert_eq!(reactor.counters.snapshot().late_messages, 2);

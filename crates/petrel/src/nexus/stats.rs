@@ -6,7 +6,7 @@ use std::fmt::Write;
 use petrel_proto::Status;
 use petrel_proto::control::{STATS_PART_BYTES_MAX, StatsReply};
 
-use super::closing::Farewell;
+use super::closing::GoodbyeMode;
 use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
@@ -38,7 +38,7 @@ impl<N: Network> Reactor<N> {
             self.counters.stats_refused.increment();
             let why = "counters are for processes of the same host: ask there, at this address";
             let reason = Reason::new(Status::PermissionDenied, why);
-            return self.close(connection, &reason, Farewell::Say(reason.clone()));
+            return self.close(connection, &reason, GoodbyeMode::Send(reason.clone()));
         }
         let collection = match self.collection.take() {
             Some(collection) => collection,

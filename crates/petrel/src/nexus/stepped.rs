@@ -69,8 +69,8 @@ impl<N: Network> SteppedNexus<N> {
     }
 
     /// Returns how long the nexus may sleep without events; `None` is forever.
-    pub fn patience(&self) -> Option<Duration> {
-        self.reactor.patience()
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.reactor.poll_timeout()
     }
 
     /// Takes a turn. Returns true if there are more to take.

@@ -4,7 +4,7 @@ use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message};
 
-use super::closing::{Farewell, not_ok};
+use super::closing::{GoodbyeMode, not_ok};
 use super::connection::{ConnectionId, Phase, Received};
 use super::limits::{OUT_SOFT_BYTES, READS_PER_TURN};
 use super::net::{Network, Ready};
@@ -74,7 +74,7 @@ impl<N: Network> Reactor<N> {
         let mut has_progressed = false;
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return };
-            connection.heard = now;
+            connection.last_received = now;
             if connection.is_closing() {
                 return;
             }
@@ -126,7 +126,7 @@ impl<N: Network> Reactor<N> {
         self.counters.refused_malformed.increment();
         let said = Reason::new(Status::InvalidArgument, what);
         let why = format!("the peer broke the protocol: {what}");
-        self.close(id, &Reason::new(Status::Unavailable, why), Farewell::Say(said));
+        self.close(id, &Reason::new(Status::Unavailable, why), GoodbyeMode::Send(said));
     }
 
     fn on_malformed(&mut self, id: ConnectionId, error: DecodeError) {
@@ -138,12 +138,12 @@ impl<N: Network> Reactor<N> {
         counter.increment();
         let why = format!("what answers there does not follow the protocol: {error}");
         let reason = Reason::new(Status::Unavailable, why);
-        let farewell = match error.fault() {
+        let goodbye = match error.fault() {
             // The peer would not understand it.
-            Fault::Stranger => Farewell::Silent,
-            _ => Farewell::Say(Reason::new(error.status(), error.to_string())),
+            Fault::Stranger => GoodbyeMode::Silent,
+            _ => GoodbyeMode::Send(Reason::new(error.status(), error.to_string())),
         };
-        self.close(id, &reason, farewell);
+        self.close(id, &reason, goodbye);
     }
 
     /// Queues a message, to be sent at the end of the turn.
@@ -167,7 +167,7 @@ impl<N: Network> Reactor<N> {
             let now = self.now;
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             if planted("nexus_sending_is_hearing") {
-                connection.heard = now;
+                connection.last_received = now;
             }
             match connection.flush(now) {
                 Err(error) => {

@@ -16,7 +16,7 @@ use crate::error::SetupError;
 use crate::nexus::Nexus;
 
 /// How often a draining endpoint checks whether it should end at once.
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A thread has panicked and lost its endpoint, and the others were stopped.
 const PANICKED: SetupError = SetupError::Panicked("a thread of the server panicked");
@@ -25,13 +25,13 @@ const PANICKED: SetupError = SetupError::Panicked("a thread of the server panick
 #[must_use = "a server that is dropped ends"]
 pub struct RunningServer {
     address: SocketAddr,
-    ends: Ends,
+    stop_handles: StopHandles,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Ends the threads of a server.
+/// The handles that stop the threads of a server.
 #[derive(Clone, Default)]
-struct Ends {
+struct StopHandles {
     stops: Arc<Mutex<Vec<Stop>>>,
     /// Whether they end without a drain.
     is_over: Arc<AtomicBool>,
@@ -47,12 +47,13 @@ impl RunningServer {
         set_up: &(impl Fn(&mut Endpoint<S>) + Clone + Send + 'static),
     ) -> Result<Self, SetupError> {
         let address = nexus.local_addr().expect("a server's nexus listens");
-        let mut server = Self { address, ends: Ends::default(), threads: Vec::new() };
+        let mut server =
+            Self { address, stop_handles: StopHandles::default(), threads: Vec::new() };
         for number in 0..threads {
             let thread = Thread {
                 nexus: nexus.clone(),
                 config: config.clone(),
-                ends: server.ends.clone(),
+                stop_handles: server.stop_handles.clone(),
                 drain_limit,
             };
             server.threads.push(thread.start(number, make_state.clone(), set_up.clone())?);
@@ -67,7 +68,7 @@ impl RunningServer {
 
     /// Starts a drain; the server ends when its clients have left. [`RunningServer::wait`] waits for the end.
     pub fn stop(&self) {
-        self.ends.stop();
+        self.stop_handles.stop();
     }
 
     /// Waits until the server has ended.
@@ -90,13 +91,13 @@ impl RunningServer {
 
 impl Drop for RunningServer {
     fn drop(&mut self) {
-        self.ends.end();
+        self.stop_handles.end();
         // A panic has been printed.
         let _ = self.join();
     }
 }
 
-impl Ends {
+impl StopHandles {
     fn stop(&self) {
         self.stops().iter().for_each(Stop::stop);
     }
@@ -113,9 +114,9 @@ impl Ends {
 }
 
 /// Ends all threads of a server when one panics: a partial failure would be noticed late.
-struct EndsTogether(Ends);
+struct StopAllOnPanic(StopHandles);
 
-impl Drop for EndsTogether {
+impl Drop for StopAllOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.end();
@@ -131,14 +132,14 @@ pub(super) fn run_until_signals(
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
     let handle = signals.handle();
     let server = start()?;
-    let ends = server.ends.clone();
+    let stop_handles = server.stop_handles.clone();
     let watcher = thread::Builder::new().name("petrel-signals".to_owned()).spawn(move || {
         let mut signals = signals.forever();
         if signals.next().is_some() {
-            ends.stop();
+            stop_handles.stop();
         }
         if signals.next().is_some() {
-            ends.end();
+            stop_handles.end();
         }
     });
     let watcher = watcher.map_err(cannot_start)?;
@@ -153,7 +154,7 @@ pub(super) fn run_until_signals(
 struct Thread {
     nexus: Nexus,
     config: EndpointConfig,
-    ends: Ends,
+    stop_handles: StopHandles,
     drain_limit: Duration,
 }
 
@@ -165,17 +166,17 @@ impl Thread {
         make_state: impl Fn() -> S + Send + 'static,
         set_up: impl Fn(&mut Endpoint<S>) + Send + 'static,
     ) -> Result<JoinHandle<()>, SetupError> {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let named = thread::Builder::new().name(format!("petrel-{number}"));
         let handle = named.spawn(move || {
             match self.nexus.endpoint_with(self.config.clone(), make_state()) {
-                Err(error) => drop(tell.send(Err(error))),
+                Err(error) => drop(sender.send(Err(error))),
                 Ok(mut endpoint) => {
-                    let _others_end = EndsTogether(self.ends.clone());
+                    let _stops_others = StopAllOnPanic(self.stop_handles.clone());
                     set_up(&mut endpoint);
                     let stop = endpoint.stop_handle();
-                    self.ends.stops().push(stop.clone());
-                    if tell.send(Ok(())).is_ok() {
+                    self.stop_handles.stops().push(stop.clone());
+                    if sender.send(Ok(())).is_ok() {
                         endpoint.run(&stop);
                         self.drain(&mut endpoint);
                     }
@@ -183,7 +184,7 @@ impl Thread {
             }
         });
         let handle = handle.map_err(cannot_start)?;
-        match told.recv() {
+        match receiver.recv() {
             Ok(Ok(())) => Ok(handle),
             Ok(Err(error)) => Err(error),
             // The thread ended without a message.
@@ -197,10 +198,11 @@ impl Thread {
         self.nexus.stop_listening();
         endpoint.begin_drain();
         let begin = Instant::now();
-        let is_over =
-            || self.ends.is_over.load(Ordering::Acquire) || begin.elapsed() >= self.drain_limit;
+        let is_over = || {
+            self.stop_handles.is_over.load(Ordering::Acquire) || begin.elapsed() >= self.drain_limit
+        };
         while endpoint.sessions_served() > 0 && !is_over() {
-            endpoint.run_for(LOOK, |_, _| false);
+            endpoint.run_for(CHECK_INTERVAL, |_, _| false);
         }
     }
 }

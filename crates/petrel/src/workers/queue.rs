@@ -52,7 +52,7 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     more: Condvar,
     /// Queued requests, plus 1 when the pool stops: for a worker that polls without the lock.
-    signs: AtomicUsize,
+    work_count: AtomicUsize,
     idle: IdlePolicy,
 }
 
@@ -97,8 +97,8 @@ impl Queue {
             stage: Stage::Running,
             stats: WorkersStats::default(),
         };
-        let (more, signs) = (Condvar::new(), AtomicUsize::new(0));
-        Self { state: Mutex::new(state), more, signs, idle }
+        let (more, work_count) = (Condvar::new(), AtomicUsize::new(0));
+        Self { state: Mutex::new(state), more, work_count, idle }
     }
 
     /// Queues a request.
@@ -108,7 +108,7 @@ impl Queue {
         handler: Arc<Handler>,
         request: WorkerRequest,
     ) -> Result<(), Box<Refused>> {
-        let somebody_sleeps = {
+        let has_sleeper = {
             let mut state = lock(&self.state);
             if let Err(reason) = state.admit(now_ns, &request) {
                 state.stats.refused += 1;
@@ -117,11 +117,11 @@ impl Queue {
             state.stats.queued += 1;
             state.bytes += request.data().len();
             state.jobs.push_back(Job { handler, request, enqueued_ns: now_ns });
-            self.signs.fetch_add(1, Ordering::Release);
+            self.work_count.fetch_add(1, Ordering::Release);
             let is_only = state.jobs.len() == 1 || !planted("workers_wake_for_the_first_only");
             state.sleeping > 0 && is_only
         };
-        if somebody_sleeps {
+        if has_sleeper {
             self.more.notify_one();
         }
         Ok(())
@@ -140,7 +140,7 @@ impl Queue {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 if !planted("workers_never_sleep_again") {
-                    self.signs.fetch_sub(1, Ordering::Relaxed);
+                    self.work_count.fetch_sub(1, Ordering::Relaxed);
                 }
                 match state.take_out(&job) {
                     Ok(()) => return Some(job),
@@ -180,7 +180,7 @@ impl Queue {
     /// Polls without the lock up to `limit`, or forever. Returns true if there is a request.
     fn spin(&self, limit: Option<Duration>) -> bool {
         let begin = Instant::now();
-        while self.signs.load(Ordering::Acquire) == 0 {
+        while self.work_count.load(Ordering::Acquire) == 0 {
             if limit.is_some_and(|limit| begin.elapsed() >= limit) {
                 return false;
             }
@@ -200,7 +200,7 @@ impl Queue {
             let mut state = lock(&self.state);
             if state.stage == Stage::Running {
                 state.stage = Stage::Stopping;
-                self.signs.fetch_add(1, Ordering::Release);
+                self.work_count.fetch_add(1, Ordering::Release);
             }
         }
         match planted("workers_stop_tells_one") {
@@ -217,7 +217,7 @@ impl Queue {
             let failed = std::mem::take(&mut state.jobs);
             state.bytes = 0;
             state.stats.failed += failed.len() as u64;
-            self.signs.fetch_sub(failed.len(), Ordering::Relaxed);
+            self.work_count.fetch_sub(failed.len(), Ordering::Relaxed);
             failed
         };
         for job in failed {
@@ -352,7 +352,7 @@ mod tests {
         (expected.refused, expected.panicked, expected.busy) = (2, 1, 0);
         assert_eq!(counts(&queue), expected);
         assert!(queue.is_idle());
-        let told: Vec<_> = inbox
+        let refused: Vec<_> = inbox
             .take()
             .into_iter()
             .map(|post| match post {
@@ -360,7 +360,7 @@ mod tests {
                 _ => panic!("only refusals are posted"),
             })
             .collect();
-        assert_eq!(told, [(2, Status::DeadlineExceeded), (4, Status::Unavailable)]);
+        assert_eq!(refused, [(2, Status::DeadlineExceeded), (4, Status::Unavailable)]);
     }
 
     /// A queue with workers that sleep at once, and a function to queue requests.

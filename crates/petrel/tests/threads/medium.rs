@@ -238,7 +238,7 @@ pub(crate) struct Control {
 impl ControlPlane<Seat> for Control {
     fn post(&self, message: ToNexus) {
         let (medium, from) = (&self.medium, self.at);
-        let tell = |link, message| {
+        let notify = |link, message| {
             if let Some(to) = medium.other_end(link, from) {
                 medium.say(to, message);
             }
@@ -247,19 +247,19 @@ impl ControlPlane<Seat> for Control {
             ToNexus::OpenLink { request, remote, .. } => medium.open_link(from, request, remote),
             ToNexus::OpenSession { link, open } => {
                 let open = SessionOpen { link: link.0 as u32, ..open };
-                tell(link, FromNexus::SessionProposed { link, open });
+                notify(link, FromNexus::SessionProposed { link, open });
             }
             ToNexus::AnswerSession { link, request, answer: Ok(accept) } => {
                 let accept = SessionAccept { link: link.0 as u32, request, ..accept };
-                tell(link, FromNexus::SessionOpened { link, accept });
+                notify(link, FromNexus::SessionOpened { link, accept });
             }
             ToNexus::AnswerSession { link, request, answer: Err(reason) } => {
-                tell(link, FromNexus::SessionRefused { link, request, reason });
+                notify(link, FromNexus::SessionRefused { link, request, reason });
             }
             ToNexus::CloseSession { link, peer_session, peer_token, from_client, reason } => {
                 let (session, token) = (peer_session, peer_token);
                 let closed = FromNexus::SessionClosed { link, session, token, from_client, reason };
-                tell(link, closed);
+                notify(link, closed);
             }
             ToNexus::CloseLink { link, reason } => medium.close_links(from, Some(link), &reason),
             ToNexus::Gone => {

@@ -80,9 +80,9 @@ fn start_server(
     ledger: &Arc<Ledger>,
     pool: &PoolSlot,
 ) -> (JoinHandle<()>, Stop) {
-    let (tell, ready) = mpsc::channel();
+    let (sender, ready) = mpsc::channel();
     let (spec, medium, ledger, pool) = (*spec, medium.clone(), Arc::clone(ledger), pool.clone());
-    let server = thread::spawn(move || service::serve(&spec, &medium, &ledger, &pool, &tell));
+    let server = thread::spawn(move || service::serve(&spec, &medium, &ledger, &pool, &sender));
     (server, ready.recv().expect("the server starts"))
 }
 
@@ -91,7 +91,7 @@ fn start_client(
     medium: &Medium,
     ledger: &Arc<Ledger>,
 ) -> (JoinHandle<()>, Client, Stop) {
-    let (tell, ready) = mpsc::channel();
+    let (sender, ready) = mpsc::channel();
     let (spec, medium, ledger) = (*spec, medium.clone(), Arc::clone(ledger));
     let thread = thread::spawn(move || {
         let mut endpoint = service::sit(&spec, &medium, CLIENT);
@@ -102,7 +102,7 @@ fn start_client(
         });
         let client = endpoint.client([SERVER.address()], service::plain());
         let stop = endpoint.stop_handle();
-        tell.send((client, stop.clone())).expect("the world waits");
+        sender.send((client, stop.clone())).expect("the world waits");
         endpoint.run(&stop);
         if spec.client_end.is_none() {
             check_client(&mut endpoint, &ledger);

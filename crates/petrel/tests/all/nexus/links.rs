@@ -53,11 +53,11 @@ fn link__its_opener_is_told_the_path() {
         let open = SessionOpen { slots: 3, ..proposal(4) };
         client.port.post(ToNexus::OpenSession { link, open });
         assert_eq!(client.refused().1.status, Status::InvalidArgument);
-        let told: Vec<u32> =
+        let reported: Vec<u32> =
             client.paths.iter().filter(|(of, _)| *of == link).map(|(_, rtt_ns)| *rtt_ns).collect();
         let longest_ns = began.elapsed().as_nanos() as u64;
-        assert!(!told.is_empty() && told.is_sorted_by(|a, b| a > b), "{told:?}");
-        assert!((1..=longest_ns).contains(&u64::from(told[0])), "{told:?} of {longest_ns}");
+        assert!(!reported.is_empty() && reported.is_sorted_by(|a, b| a > b), "{reported:?}");
+        assert!((1..=longest_ns).contains(&u64::from(reported[0])), "{reported:?} of {longest_ns}");
     }
     assert!(server.paths.is_empty(), "a server has no use for it");
 }
