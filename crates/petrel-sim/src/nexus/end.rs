@@ -118,9 +118,9 @@ impl World {
                     ("proposals", census.proposals),
                     ("tickets", census.tickets),
                     ("exchanges", census.exchanges),
-                    ("links to meet", census.ready_to_meet),
+                    ("queued exchanges", census.queued_exchanges),
                     ("links that are not up", census.links - census.links_up),
-                    ("askers", census.askers),
+                    ("requesters", census.requesters),
                     ("unfinished connections", census.unfinished),
                 ],
             )?;
@@ -241,15 +241,15 @@ impl World {
                 &[
                     ("links", census.links),
                     ("bytes of sessions", census.session_bytes),
-                    ("sites with shares", census.sites),
+                    ("sources with usage", census.sources),
                     ("requests", census.waiting),
                     ("early links", census.early_links),
                     ("proposals", census.proposals),
                     ("tickets", census.tickets),
                     ("exchanges", census.exchanges),
-                    ("links to meet", census.ready_to_meet),
-                    ("askers", census.askers),
-                    ("connections without HELLO", census.ungreeted),
+                    ("queued exchanges", census.queued_exchanges),
+                    ("requesters", census.requesters),
+                    ("connections without HELLO", census.awaiting_hello),
                     ("connections that close", census.closing),
                     ("unfinished connections", census.unfinished),
                 ],
@@ -283,8 +283,8 @@ impl World {
                 id,
                 &[
                     ("connections", census.connections),
-                    ("ways to peers", census.outgoing),
-                    ("connections without use", census.idlers),
+                    ("routes to peers", census.outgoing),
+                    ("connections without use", census.idle_connections),
                     ("deadlines", census.deadlines),
                 ],
             )
@@ -329,8 +329,8 @@ impl World {
                 let unmatched = census.connections - own.min(census.connections);
                 nothing(id, &[("connections", unmatched), ("deadlines", census.deadlines)])?;
                 if own == 0 {
-                    let idlers = ("connections without use", census.idlers);
-                    nothing(id, &[("ways to peers", census.outgoing), idlers])?;
+                    let idle_connections = ("connections without use", census.idle_connections);
+                    nothing(id, &[("routes to peers", census.outgoing), idle_connections])?;
                 }
             }
         }

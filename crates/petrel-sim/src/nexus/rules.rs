@@ -25,7 +25,7 @@ const SESSION_STEPS: u64 = 2;
 const UNSENT_BYTES_MAX: usize = (8 << 20) + (128 << 10);
 const PARTIAL_BYTES_MAX: usize = 2 * (64 << 10) + 64;
 /// Limits of connections without HELLO, and of links that wait for their endpoint (§9).
-const UNGREETED_MAX: usize = 256;
+const AWAITING_HELLO_MAX: usize = 256;
 const ACCEPTED_MAX: usize = 4_096;
 const EARLY_LINKS_MAX: usize = 1_024;
 /// Time limit of an endpoint for its counters (§8.8).
@@ -93,11 +93,11 @@ impl World {
         let limits = [
             ("unsent bytes", census.unsent_bytes_max, UNSENT_BYTES_MAX),
             ("bytes of a partial message", census.partial_bytes_max, PARTIAL_BYTES_MAX),
-            ("connections without HELLO", census.ungreeted, UNGREETED_MAX),
+            ("connections without HELLO", census.awaiting_hello, AWAITING_HELLO_MAX),
             ("early links", census.early_links, EARLY_LINKS_MAX),
             ("connections", census.connections, plan.descriptors_real as usize),
             ("connections of others", census.accepted, accepted_max),
-            ("connections that close", census.closing, UNGREETED_MAX),
+            ("connections that close", census.closing, AWAITING_HELLO_MAX),
         ];
         match limits.into_iter().find(|(_, count, limit)| count > limit) {
             Some((what, count, limit)) => {

@@ -103,7 +103,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let Some(id) = self.local.core.find(index, token) else { return };
         self.local.core.begin_drain(id);
         // The next session at this address may be with another process, wherever the link leads.
-        self.local.sessions.leave_link_of(id);
+        self.local.sessions.retire_link_of(id);
         self.local.hub.note_session(id, &SessionState::Draining);
         self.drain.leaving.push(id);
         self.attention.ask();

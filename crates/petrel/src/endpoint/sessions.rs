@@ -170,7 +170,7 @@ impl Sessions {
     }
 
     /// Stops opening further sessions over the link of session `id`.
-    pub(super) fn leave_link_of(&mut self, id: SessionId) {
+    pub(super) fn retire_link_of(&mut self, id: SessionId) {
         let Some(link) = self.link_of(id) else { return };
         if self.take_up(link).is_some()
             && let Some(entry) = self.links.get_mut(&link)

@@ -11,7 +11,7 @@ use super::limits::session_bytes;
 use super::links::{Link, Stage};
 use super::net::Network;
 use super::reactor::Reactor;
-use super::shares::{Share, Site};
+use super::usage::{SourceNetwork, Usage};
 use crate::control::LinkId;
 
 /// The number of entries of each table.
@@ -21,7 +21,7 @@ pub struct Census {
     /// Connections at all stages.
     pub connections: usize,
     /// Accepted connections whose peer has not said HELLO.
-    pub ungreeted: usize,
+    pub awaiting_hello: usize,
     /// Accepted connections, except closing ones.
     pub accepted: usize,
     /// Connections waiting for the peer to close its end.
@@ -45,15 +45,15 @@ pub struct Census {
     /// Exchanges of descriptors.
     pub exchanges: usize,
     /// Links that wait for a free exchange at the rendezvous.
-    pub ready_to_meet: usize,
+    pub queued_exchanges: usize,
     /// Deadlines in the heap, including settled ones.
     pub deadlines: usize,
-    /// Sites with a share.
-    pub sites: usize,
+    /// Sources with usage.
+    pub sources: usize,
     /// Connections listed as idle.
-    pub idlers: usize,
+    pub idle_connections: usize,
     /// Connections that wait for counters.
-    pub askers: usize,
+    pub requesters: usize,
     /// Connections to be read again or written.
     pub unfinished: usize,
     /// The largest number of unsent bytes on one connection.
@@ -71,7 +71,7 @@ impl<N: Network> Reactor<N> {
         });
         Census {
             connections: self.connections.len(),
-            ungreeted: self.ungreeted.len(),
+            awaiting_hello: self.awaiting_hello.len(),
             accepted: self.accepted,
             closing: self.closing.len(),
             outgoing: self.outgoing.len(),
@@ -80,14 +80,14 @@ impl<N: Network> Reactor<N> {
             links_up: self.links.values().filter(|link| link.is_up()).count(),
             early_links: self.early_links.len(),
             proposals: self.proposals,
-            session_bytes: self.shares.all().session_bytes,
+            session_bytes: self.usage.all().session_bytes,
             tickets: self.tickets.len(),
             exchanges: self.exchanges.len(),
-            ready_to_meet: self.ready_to_meet.len(),
+            queued_exchanges: self.queued_exchanges.len(),
             deadlines: self.deadlines.len(),
-            sites: self.shares.sites().count(),
-            idlers: self.idlers.len(),
-            askers: self.collection.as_ref().map_or(0, |c| c.askers().count()),
+            sources: self.usage.sources().count(),
+            idle_connections: self.idle_connections.len(),
+            requesters: self.collection.as_ref().map_or(0, |c| c.requesters().count()),
             unfinished: self.unread.len() + self.unsent.len(),
             unsent_bytes_max: connections().map(|c| c.out.len()).max().unwrap_or(0),
             partial_bytes_max: connections().map(|c| c.decoder.memory_bytes()).max().unwrap_or(0),
@@ -109,7 +109,9 @@ impl<N: Network> Reactor<N> {
 
     fn check_connection(&self, id: ConnectionId, connection: &Connection<N>) -> Result<(), String> {
         let is_new = !connection.is_opener && !connection.is_open() && !connection.is_closing();
-        same(is_new, self.ungreeted.contains(&id), || format!("{id:?} among those without HELLO"))?;
+        same(is_new, self.awaiting_hello.contains(&id), || {
+            format!("{id:?} among those without HELLO")
+        })?;
         let is_closing = connection.is_closing();
         same(is_closing, self.closing.contains(&id), || format!("{id:?} among those closing"))?;
         same(connection.idle(), connection.listed, || format!("{id:?} among those without use"))?;
@@ -120,7 +122,7 @@ impl<N: Network> Reactor<N> {
             |outgoing: &Outgoing| matches!(outgoing, Outgoing::Connection(at) if *at == id);
         let is_way = self.outgoing.get(&connection.remote).is_some_and(leads_here);
         if is_way && (is_closing || !connection.is_opener) {
-            return Err(format!("{id:?} is the way to {} and cannot be", connection.remote));
+            return Err(format!("{id:?} is the route to {} and cannot be", connection.remote));
         }
         let links = || connection.links.values().filter_map(|link| self.links.get(link));
         same(links().count(), connection.links.len(), || format!("links of {id:?}"))?;
@@ -142,7 +144,7 @@ impl<N: Network> Reactor<N> {
             return Err(format!("{id:?} is a link of {:?}, which has gone", link.endpoint));
         }
         match &link.stage {
-            Stage::Meeting { exchange: Some(exchange), .. }
+            Stage::Exchanging { exchange: Some(exchange), .. }
                 if !self.exchanges.contains_key(exchange) =>
             {
                 Err(format!("{id:?} waits for an exchange that is no more"))
@@ -158,21 +160,21 @@ impl<N: Network> Reactor<N> {
         let is_there = |id: &ConnectionId| self.connections.contains_key(id);
         let is_in_use =
             |id: &ConnectionId| self.connections.get(id).is_some_and(|c| !c.is_closing());
-        let ways = self.outgoing.values().filter_map(|outgoing| match outgoing {
+        let routes = self.outgoing.values().filter_map(|outgoing| match outgoing {
             Outgoing::Connection(id) => Some(*id),
             Outgoing::Pause { .. } => None,
         });
         let lists = [
-            ("without HELLO", self.ungreeted.iter().copied().find(|id| !is_there(id))),
+            ("without HELLO", self.awaiting_hello.iter().copied().find(|id| !is_there(id))),
             ("closing", self.closing.iter().copied().find(|id| !is_there(id))),
-            ("ways to peers", ways.into_iter().find(|id| !is_there(id))),
+            ("routes to peers", routes.into_iter().find(|id| !is_there(id))),
             (
                 "with early links",
                 self.early_links.iter().map(|early| early.connection()).find(|id| !is_in_use(id)),
             ),
             (
                 "that ask for counters",
-                self.collection.iter().flat_map(|c| c.askers()).find(|id| !is_in_use(id)),
+                self.collection.iter().flat_map(|c| c.requesters()).find(|id| !is_in_use(id)),
             ),
         ];
         for (which, stray) in lists {
@@ -183,36 +185,36 @@ impl<N: Network> Reactor<N> {
         let stray = self.tickets.values().find(|link| !self.links.contains_key(link));
         same(stray, None, || "the link of a ticket".to_owned())?;
         let listed = self.connections.values().filter(|connection| connection.listed.is_some());
-        same(self.idlers.len(), listed.count(), || "connections without use".to_owned())
+        same(self.idle_connections.len(), listed.count(), || "connections without use".to_owned())
     }
 
-    /// The totals, and the shares of sites, are the sums over their connections.
+    /// The totals, and the usage of sources, are the sums over their connections.
     fn check_sums(&self) -> Result<(), String> {
         let proposals = self.links.values().map(|link| link.proposals.len()).sum();
         same(self.proposals, proposals, || "proposals in all".to_owned())?;
         let accepted =
             self.connections.values().filter(|c| !c.is_opener && !c.is_closing()).count();
         same(self.accepted, accepted, || "connections that peers made".to_owned())?;
-        let mut by_site: BTreeMap<Site, Share> = BTreeMap::new();
+        let mut by_source: BTreeMap<SourceNetwork, Usage> = BTreeMap::new();
         for connection in self.connections.values().filter(|c| !c.is_opener) {
-            let share = self.share_of(connection);
-            if share != Share::default() {
-                by_site.entry(connection.site).or_default().add(share);
+            let usage = self.usage_of(connection);
+            if usage != Usage::default() {
+                by_source.entry(connection.source).or_default().add(usage);
             }
         }
-        let kept: BTreeMap<Site, Share> = self.shares.sites().collect();
-        same(&kept, &by_site, || "shares of sites".to_owned())?;
-        let mut all = Share::default();
-        by_site.into_values().for_each(|share| all.add(share));
-        same(self.shares.all(), all, || "shares in all".to_owned())
+        let kept: BTreeMap<SourceNetwork, Usage> = self.usage.sources().collect();
+        same(&kept, &by_source, || "usage of sources".to_owned())?;
+        let mut all = Usage::default();
+        by_source.into_values().for_each(|usage| all.add(usage));
+        same(self.usage.all(), all, || "usage in all".to_owned())
     }
 
-    fn share_of(&self, connection: &Connection<N>) -> Share {
+    fn usage_of(&self, connection: &Connection<N>) -> Usage {
         let links = connection.links.values().filter_map(|link| self.links.get(link));
         let proposals = links.flat_map(|link| link.proposals.values());
         let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
-        Share {
-            seats: usize::from(!connection.links.is_empty()),
+        Usage {
+            linked: usize::from(!connection.links.is_empty()),
             links: connection.links.len(),
             proposals: connection.proposals,
             session_bytes: connection.session_bytes + proposed_bytes,
@@ -246,9 +248,9 @@ mod tests {
     #[test]
     fn check_tables__tells_of_what_was_left_behind() {
         let (mut reactor, _) = reactor();
-        reactor.ungreeted.insert(ConnectionId(7));
+        reactor.awaiting_hello.insert(ConnectionId(7));
         assert!(reactor.check_tables().unwrap_err().contains("without HELLO"));
-        reactor.ungreeted.clear();
+        reactor.awaiting_hello.clear();
         reactor.tickets.insert([1; 16], LinkId(3));
         assert!(reactor.check_tables().unwrap_err().contains("the link of a ticket"));
         reactor.tickets.clear();
@@ -259,10 +261,10 @@ mod tests {
     #[test]
     fn check_tables__tells_of_a_share_that_was_not_given_back() {
         let (mut reactor, _) = reactor();
-        let site = Site::of(([10, 0, 0, 1], 1).into());
-        reactor.shares.add_link(site, true);
-        assert!(reactor.check_tables().unwrap_err().contains("shares of sites"));
-        reactor.shares.remove_link(site, true);
+        let source = SourceNetwork::of(([10, 0, 0, 1], 1).into());
+        reactor.usage.add_link(source, true);
+        assert!(reactor.check_tables().unwrap_err().contains("usage of sources"));
+        reactor.usage.remove_link(source, true);
         assert_eq!(reactor.check_tables(), Ok(()));
     }
 }

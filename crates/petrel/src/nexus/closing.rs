@@ -31,7 +31,7 @@ impl<N: Network> Reactor<N> {
         let was_connecting = matches!(connection.phase, Phase::Connecting);
         let waiting = std::mem::take(&mut connection.waiting);
         // The connection ends here, not with its last link.
-        connection.is_left = false;
+        connection.is_retired = false;
         let links = connection.links_in_order();
         events::connection_ended(connection.remote, reason);
         self.forget_place(id);
@@ -47,7 +47,7 @@ impl<N: Network> Reactor<N> {
 
     /// Closes a connection marked to get no further links once the last link has ended.
     pub(super) fn close_if_left(&mut self, id: ConnectionId) {
-        let is_over = |c: &Connection<N>| c.is_left && c.links.is_empty() && !c.is_closing();
+        let is_over = |c: &Connection<N>| c.is_retired && c.links.is_empty() && !c.is_closing();
         if self.connections.get(&id).is_some_and(is_over) {
             let reason = Reason::new(Status::Ok, "the client has left a server that drains");
             self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
@@ -56,19 +56,19 @@ impl<N: Network> Reactor<N> {
 
     /// Removes a connection from the lookup tables.
     fn forget_place(&mut self, id: ConnectionId) {
-        self.ungreeted.remove(&id);
-        self.forget_asker(id);
+        self.awaiting_hello.remove(&id);
+        self.forget_requester(id);
         // Now, not when the peer has closed its end: an endpoint attached in between would get a link that nothing ever
         // takes down.
         if forgets_at_goodbye() && !planted("nexus_early_links_stay") {
             self.forget_early_links(id);
         }
         self.accepted -= usize::from(!self.connections[&id].is_opener);
-        self.forget_way(id);
+        self.forget_route(id);
     }
 
     /// Stops using the connection for new links to its peer.
-    pub(super) fn forget_way(&mut self, id: ConnectionId) {
+    pub(super) fn forget_route(&mut self, id: ConnectionId) {
         let remote = self.connections[&id].remote;
         if matches!(self.outgoing.get(&remote), Some(Outgoing::Connection(at)) if *at == id) {
             self.outgoing.remove(&remote);
@@ -156,7 +156,9 @@ impl<N: Network> Reactor<N> {
         let links = connection.links_in_order();
         for link in links {
             let stage = self.links.get(&link).map(|link| &link.stage);
-            if let Some(Stage::Asked { request, .. } | Stage::Meeting { request, .. }) = stage {
+            if let Some(Stage::Requested { request, .. } | Stage::Exchanging { request, .. }) =
+                stage
+            {
                 requests.push(request.clone());
                 self.forget_link(link);
             }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use petrel_proto::control::{Decoder, Message, OutOfRange};
 
 use super::dial::OpenRequest;
-use super::idlers::Idle;
+use super::idle_connections::Idle;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
 use super::net::{MioNetwork, Network, Stream};
-use super::shares::Site;
+use super::usage::SourceNetwork;
 use crate::control::LinkId;
 
 /// The name of a connection and its token in the readiness loop; never reused.
@@ -24,14 +24,14 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     pub(super) stream: N::Stream,
     /// The peer's address; an IPv4-mapped address is stored as IPv4.
     pub(super) remote: SocketAddr,
-    /// The site whose share an accepted connection counts towards.
-    pub(super) site: Site,
+    /// The network whose limits an accepted connection counts towards.
+    pub(super) source: SourceNetwork,
     /// This end's address.
     pub(super) local: SocketAddr,
     /// Whether this process connected and therefore may open links.
     pub(super) is_opener: bool,
     /// Whether the connection gets no further links and closes with the last.
-    pub(super) is_left: bool,
+    pub(super) is_retired: bool,
     pub(super) phase: Phase,
     pub(super) decoder: Decoder,
     pub(super) out: Outbox,
@@ -61,7 +61,7 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     pub(super) session_bytes: usize,
     /// Since when the connection has had no session.
     pub(super) quiet_since: Instant,
-    /// Its place in the lists of idle connections (see `idlers`).
+    /// Its place in the lists of idle connections (see `idle_connections`).
     pub(super) listed: Option<(Idle, Instant)>,
     /// The shortest round trip reported to the endpoints, in nanoseconds.
     pub(super) path_rtt_ns: Option<u32>,
@@ -73,7 +73,7 @@ pub(super) enum Phase {
     /// TCP's handshake is incomplete.
     Connecting,
     /// The peer's HELLO has not arrived.
-    Greeting,
+    AwaitingHello,
     /// The peer said HELLO.
     Open(Peer),
     /// GOODBYE was sent; only the stream's end is expected.
@@ -111,15 +111,15 @@ impl<N: Network> Connection<N> {
         is_opener: bool,
         now: Instant,
     ) -> Self {
-        let phase = if is_opener { Phase::Connecting } else { Phase::Greeting };
+        let phase = if is_opener { Phase::Connecting } else { Phase::AwaitingHello };
         let remote = canonical(remote);
         Self {
             stream,
             remote,
-            site: Site::of(remote),
+            source: SourceNetwork::of(remote),
             local: canonical(local),
             is_opener,
-            is_left: false,
+            is_retired: false,
             phase,
             decoder: Decoder::new(),
             out: Outbox::default(),

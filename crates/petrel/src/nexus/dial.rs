@@ -104,9 +104,9 @@ impl<N: Network> Reactor<N> {
             Ok(local) => connection.local = canonical(local),
             Err(error) => return self.on_dial_failed(id, &error),
         }
-        connection.enter(Phase::Greeting, self.now);
+        connection.enter(Phase::AwaitingHello, self.now);
         connection.last_received = self.now;
-        self.greet(id);
+        self.send_hello(id);
         self.read(id);
     }
 
@@ -265,7 +265,7 @@ mod tests {
         }
         let interval = reactor.settings.heartbeat;
         let connection = reactor.connections.get_mut(&id).unwrap();
-        assert!(matches!(connection.phase, Phase::Greeting));
+        assert!(matches!(connection.phase, Phase::AwaitingHello));
         assert_eq!((connection.since, connection.last_received), (reactor.now, reactor.now));
         assert_eq!(connection.ping_at, reactor.now + interval);
         assert_eq!(connection.local, listener.accept().unwrap().1);

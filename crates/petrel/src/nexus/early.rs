@@ -7,7 +7,7 @@ use petrel_proto::control::LinkOpen;
 
 use super::connection::ConnectionId;
 use super::deadlines::Due;
-use super::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SITE_MAX, EARLY_WAIT};
+use super::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX, EARLY_WAIT};
 use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::EndpointId;
@@ -37,10 +37,11 @@ impl<N: Network> Reactor<N> {
         if !is_early || self.early_links.len() >= EARLY_LINKS_MAX {
             return false;
         }
-        let site_of = |id| self.connections.get(id).map(|connection| connection.site);
-        let site = site_of(&connection);
-        let of_site = self.early_links.iter().filter(|early| site_of(&early.connection) == site);
-        if of_site.count() >= EARLY_LINKS_PER_SITE_MAX {
+        let source_of = |id| self.connections.get(id).map(|connection| connection.source);
+        let source = source_of(&connection);
+        let of_source =
+            self.early_links.iter().filter(|early| source_of(&early.connection) == source);
+        if of_source.count() >= EARLY_LINKS_PER_SOURCE_MAX {
             return false;
         }
         self.counters.links_early.increment();
@@ -105,7 +106,7 @@ mod tests {
     fn keep_early_link__as_many_as_a_site_may_have_and_all_sites_together() {
         let (mut reactor, mailbox) = reactor();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // Two connections of each of three sites.
+        // Two connections of each of three sources.
         for number in 0..6_u8 {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let remote = SocketAddr::from(([10, 0, 0, number / 2], 7));
@@ -113,20 +114,20 @@ mod tests {
             reactor.connections.insert(ConnectionId(usize::from(number)), connection);
         }
         let mut kept = 0;
-        for site in [0, 2] {
-            for link in 0..EARLY_LINKS_PER_SITE_MAX {
-                let id = ConnectionId(site + link % 2);
-                assert!(reactor.keep_early_link(id, &open(link as u32)), "{link} of {site}");
+        for source in [0, 2] {
+            for link in 0..EARLY_LINKS_PER_SOURCE_MAX {
+                let id = ConnectionId(source + link % 2);
+                assert!(reactor.keep_early_link(id, &open(link as u32)), "{link} of {source}");
                 assert!(reactor.is_early_link(id, link as u32));
                 kept += 1;
                 assert_eq!(reactor.counters.snapshot().links_early, kept);
             }
-            if site == 0 {
+            if source == 0 {
                 assert!(!reactor.keep_early_link(ConnectionId(0), &open(9_999)), "one more");
             }
         }
         assert_eq!(reactor.early_links.len(), EARLY_LINKS_MAX);
-        assert!(!reactor.keep_early_link(ConnectionId(4), &open(0)), "a site that has none");
+        assert!(!reactor.keep_early_link(ConnectionId(4), &open(0)), "a source that has none");
         assert!(reactor.take_early_link(ConnectionId(0), 1).is_none(), "the other connection's");
         assert!(reactor.take_early_link(ConnectionId(0), 2).is_some());
         assert!(!reactor.is_early_link(ConnectionId(0), 2));
@@ -134,7 +135,7 @@ mod tests {
         assert_eq!(reactor.counters.snapshot().links_early, kept + 1);
         reactor.forget_early_links(ConnectionId(2));
         let of = |id| reactor.early_links.iter().filter(|early| early.connection().0 == id).count();
-        let half = EARLY_LINKS_PER_SITE_MAX / 2;
+        let half = EARLY_LINKS_PER_SOURCE_MAX / 2;
         assert_eq!([0, 1, 2, 3, 4].map(of), [half - 1, half, 0, half, 1]);
         // A link to an attached endpoint is not early.
         let _inbox = attach(&mailbox);

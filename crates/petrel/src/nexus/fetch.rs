@@ -31,9 +31,10 @@ pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, Err
 
 fn fetch(address: SocketAddr, timeout: Duration) -> Result<String, FetchError> {
     let deadline = Instant::now() + timeout;
-    let mut asker = Asker { address, timeout, deadline, stream: connect(address, timeout)? };
-    asker.ask()?;
-    asker.collect()
+    let mut requester =
+        StatsRequester { address, timeout, deadline, stream: connect(address, timeout)? };
+    requester.ask()?;
+    requester.collect()
 }
 
 /// Why there is no answer.
@@ -92,14 +93,14 @@ fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, FetchErr
     })
 }
 
-struct Asker {
+struct StatsRequester {
     address: SocketAddr,
     timeout: Duration,
     deadline: Instant,
     stream: TcpStream,
 }
 
-impl Asker {
+impl StatsRequester {
     fn ask(&mut self) -> Result<(), FetchError> {
         let hello = Hello {
             versions: VersionRange::OWN,
@@ -272,8 +273,8 @@ mod tests {
         let is_late = |got: Result<(), FetchError>| matches!(got, Err(FetchError::Timeout { .. }));
         assert!(is_late(fetch(address, Duration::ZERO).map(drop)));
         let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let mut asker = Asker { address, timeout: TEST_TIMEOUT, deadline, stream };
-        assert!(is_late(asker.read(&mut [0]).map(drop)));
+        let mut requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream };
+        assert!(is_late(requester.read(&mut [0]).map(drop)));
     }
 
     #[test]
@@ -281,20 +282,20 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (stream, deadline) = (connect(address, TEST_TIMEOUT).unwrap(), Instant::now());
-        let asker = Asker { address, timeout: TEST_TIMEOUT, deadline, stream };
-        assert_eq!(asker.taken(Ok(7)).unwrap(), 7);
-        assert_eq!(asker.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
+        let requester = StatsRequester { address, timeout: TEST_TIMEOUT, deadline, stream };
+        assert_eq!(requester.taken(Ok(7)).unwrap(), 7);
+        assert_eq!(requester.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
         for kind in [ErrorKind::WouldBlock, ErrorKind::TimedOut] {
-            let late = asker.taken(Err(kind.into()));
+            let late = requester.taken(Err(kind.into()));
             assert!(matches!(late, Err(FetchError::Timeout { .. })), "{kind:?}: {late:?}");
         }
         for kind in [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof] {
-            let broken = asker.taken(Err(kind.into()));
+            let broken = requester.taken(Err(kind.into()));
             let is_it =
                 matches!(&broken, Err(FetchError::Broken { source, .. }) if source.kind() == kind);
             assert!(is_it, "{kind:?}: {broken:?}");
         }
-        let ended = asker.taken(Ok(0));
+        let ended = requester.taken(Ok(0));
         assert!(matches!(ended, Err(FetchError::Broken { .. })), "{ended:?}");
     }
 

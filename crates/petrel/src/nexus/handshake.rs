@@ -17,7 +17,7 @@ pub(super) const AGENT: &str = concat!("petrel ", env!("CARGO_PKG_VERSION"));
 
 impl<N: Network> Reactor<N> {
     /// Sends HELLO, as each side does at once.
-    pub(super) fn greet(&mut self, id: ConnectionId) {
+    pub(super) fn send_hello(&mut self, id: ConnectionId) {
         let hello = self.own_hello();
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.out.push_bytes(&PREFACE);
@@ -28,15 +28,15 @@ impl<N: Network> Reactor<N> {
     }
 
     fn own_hello(&self) -> Hello {
-        let meeting = self.meeting.as_ref();
+        let rendezvous = self.local_rendezvous.as_ref();
         Hello {
             versions: VersionRange::OWN,
             incarnation: self.settings.incarnation,
             // The builder checked that it fits.
             heartbeat_ms: self.settings.heartbeat.as_millis() as u32,
             agent: AGENT.to_owned(),
-            host_identity: meeting.map(|meeting| meeting.host_identity),
-            rendezvous: meeting.map(|meeting| meeting.name.clone()),
+            host_identity: rendezvous.map(|local| local.host_identity),
+            rendezvous: rendezvous.map(|local| local.name.clone()),
         }
     }
 
@@ -46,7 +46,7 @@ impl<N: Network> Reactor<N> {
             let reason = Reason::new(Status::Unimplemented, mismatch.to_string());
             return self.close(id, &reason, GoodbyeMode::Send(reason.clone()));
         }
-        self.ungreeted.remove(&id);
+        self.awaiting_hello.remove(&id);
         self.note_incarnation(id, hello.incarnation);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let interval = Duration::from_millis(u64::from(hello.heartbeat_ms));
@@ -121,9 +121,9 @@ mod tests {
     fn silent(reactor: &mut Reactor, is_opener: bool) -> (ConnectionId, std::net::TcpStream) {
         let (id, peer) = open_connection(reactor, is_opener);
         let now = reactor.now;
-        reactor.connections.get_mut(&id).unwrap().enter(Phase::Greeting, now);
+        reactor.connections.get_mut(&id).unwrap().enter(Phase::AwaitingHello, now);
         if !is_opener {
-            reactor.ungreeted.insert(id);
+            reactor.awaiting_hello.insert(id);
         }
         reactor.note_use(id);
         assert_eq!(reactor.check_tables(), Ok(()));
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn greet__says_hello_at_once_and_when_the_first_ping_is_due() {
+    fn send_hello__at_once_and_when_the_first_ping_is_due() {
         for is_opener in [false, true] {
             let (mut reactor, _) = reactor();
             let (id, _peer) = silent(&mut reactor, is_opener);
             reactor.now += Duration::from_secs(5);
-            reactor.greet(id);
+            reactor.send_hello(id);
             let connection = &reactor.connections[&id];
             let heartbeat = reactor.settings.heartbeat;
             assert_eq!(connection.ping_at, reactor.now + connection.ping_interval(heartbeat));

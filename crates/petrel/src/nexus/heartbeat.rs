@@ -39,7 +39,7 @@ impl<N: Network> Connection<N> {
         let in_phase = |limit| has_passed(self.since, limit);
         match &self.phase {
             Phase::Connecting if in_phase(step_timeout) => DueAction::DialTimeout,
-            Phase::Greeting if in_phase(HELLO_TIMEOUT) => DueAction::HelloTimeout,
+            Phase::AwaitingHello if in_phase(HELLO_TIMEOUT) => DueAction::HelloTimeout,
             Phase::Closing { .. } if in_phase(LINGER) && !planted("nexus_closes_for_ever") => {
                 DueAction::LingerOver
             }
@@ -275,9 +275,9 @@ mod tests {
         let now = Instant::now();
         let connecting = connection(Phase::Connecting, true, now);
         assert_eq!(around(&connecting, now + STEP), (DueAction::Nothing, DueAction::DialTimeout));
-        let greeting = connection(Phase::Greeting, false, now);
+        let awaiting_hello = connection(Phase::AwaitingHello, false, now);
         assert_eq!(
-            around(&greeting, now + HELLO_TIMEOUT),
+            around(&awaiting_hello, now + HELLO_TIMEOUT),
             (DueAction::Nothing, DueAction::HelloTimeout)
         );
         let closing = connection(Phase::Closing { is_shut_down: true }, false, now);
@@ -366,7 +366,7 @@ mod tests {
     fn note_midway__from_the_first_byte_of_the_message_under_way() {
         let now = Instant::now();
         let later = now + Duration::from_secs(1);
-        let mut connection = connection(Phase::Greeting, false, now);
+        let mut connection = connection(Phase::AwaitingHello, false, now);
         connection.decoder.decode(&mut &PREFACE[..3]).unwrap();
         connection.note_midway(false, now);
         connection.note_midway(false, later);

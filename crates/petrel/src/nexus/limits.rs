@@ -25,8 +25,8 @@ pub(super) const EARLY_WAIT: Duration = Duration::from_secs(1);
 /// Links that may wait for their endpoints in all; further ones are refused at once.
 pub(super) const EARLY_LINKS_MAX: usize = 1024;
 
-/// The same limit per site (see `shares`).
-pub(super) const EARLY_LINKS_PER_SITE_MAX: usize = EARLY_LINKS_MAX / 2;
+/// The same limit per source (see `usage`).
+pub(super) const EARLY_LINKS_PER_SOURCE_MAX: usize = EARLY_LINKS_MAX / 2;
 
 /// Default time for each step of another process.
 pub(super) const STEP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
@@ -41,15 +41,15 @@ pub(super) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that have not said HELLO (§8.3); at the limit the oldest is dropped.
-pub(super) const UNGREETED_MAX: usize = 256;
+pub(super) const AWAITING_HELLO_MAX: usize = 256;
 
 /// Accepted connections in all (§8.3), if there are descriptors for them: see [`Capacity`]. Each may hold a partial
 /// message and [`OUT_SOFT_BYTES`] of answers.
 pub(super) const CONNECTIONS_MAX: usize = 4_096;
 
-/// Connections reserved for peers without links: room to greet a new one, to answer a request for counters, and to
-/// explain a refusal.
-pub(super) const LOBBY_MIN: usize = 512;
+/// Connections reserved for peers without links: room to send HELLO to a new one, to answer a request for counters, and
+/// to explain a refusal.
+pub(super) const UNLINKED_MIN: usize = 512;
 
 /// How many connections there may be, by the process's limit of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +57,11 @@ pub(super) struct Capacity {
     /// Accepted connections.
     pub(super) connections: usize,
     /// Accepted connections that have not said HELLO.
-    pub(super) ungreeted: usize,
+    pub(super) awaiting_hello_max: usize,
     /// Accepted connections that have links.
-    pub(super) seats: usize,
-    /// The limit for a site: seven eighths, to leave room for other addresses. 3 000 clients of a host fit.
-    pub(super) seats_per_site: usize,
+    pub(super) linked_max: usize,
+    /// The limit for a source: seven eighths, to leave room for other addresses. 3 000 clients of a host fit.
+    pub(super) linked_per_source_max: usize,
     /// Closed connections waiting for the peer to close its end; at the limit the oldest is dropped.
     pub(super) closing: usize,
 }
@@ -72,12 +72,12 @@ impl Capacity {
     pub(super) fn by_descriptors(limit: Option<u64>) -> Self {
         let descriptors = limit.map_or(usize::MAX, |limit| limit.min(1 << 30) as usize);
         let connections = CONNECTIONS_MAX.min(descriptors / 4 * 3).max(8);
-        let seats = connections - LOBBY_MIN.min(connections / 4);
+        let linked_max = connections - UNLINKED_MIN.min(connections / 4);
         Self {
             connections,
-            ungreeted: UNGREETED_MAX.min(connections / 2),
-            seats,
-            seats_per_site: seats - (seats / 8).max(1),
+            awaiting_hello_max: AWAITING_HELLO_MAX.min(connections / 2),
+            linked_max,
+            linked_per_source_max: linked_max - (linked_max / 8).max(1),
             closing: CLOSING_MAX.min(connections / 4),
         }
     }
@@ -115,8 +115,8 @@ pub(super) const LINKS_PER_CONNECTION_MAX: usize = 16_384;
 /// Links of the process.
 pub(super) const LINKS_MAX: usize = 131_072;
 
-/// Links of one site (see `shares`): a quarter of all, and half of the peers that an endpoint's data port may have.
-pub(super) const LINKS_PER_SITE_MAX: usize = 32_768;
+/// Links of one source (see `usage`): a quarter of all, and half of the peers that an endpoint's data port may have.
+pub(super) const LINKS_PER_SOURCE_MAX: usize = 32_768;
 
 /// Sessions proposed and not answered, on one connection.
 pub(super) const PROPOSALS_PER_CONNECTION_MAX: usize = 65_536;
@@ -124,8 +124,9 @@ pub(super) const PROPOSALS_PER_CONNECTION_MAX: usize = 65_536;
 /// Sessions proposed and not answered, in the process.
 pub(super) const PROPOSALS_MAX: usize = 262_144;
 
-/// Unanswered proposals by peers of one site: a quarter of all, and half of the messages that may wait for an endpoint.
-pub(super) const PROPOSALS_PER_SITE_MAX: usize = 65_536;
+/// Unanswered proposals by peers of one source: a quarter of all, and half of the messages that may wait for an
+/// endpoint.
+pub(super) const PROPOSALS_PER_SOURCE_MAX: usize = 65_536;
 
 /// Memory of a session at the server, in bytes, without slots: measured 0.5 KiB, including entries in tables.
 const SESSION_BASE_BYTES: usize = 512;
@@ -136,13 +137,13 @@ const SLOT_BYTES: usize = 72;
 /// Memory that the sessions of peers may use, in bytes: a million sessions of 8 slots.
 pub(super) const SESSION_BYTES_MAX: usize = 1 << 30;
 
-/// The limit for a site: an eighth, which is 123 000 sessions of 8 slots, or 26 000 of 64. A host with six times the 20
-/// 000 sessions that an endpoint is designed for has room.
-pub(super) const SESSION_BYTES_PER_SITE_MAX: usize = SESSION_BYTES_MAX / 8;
+/// The limit for a source: an eighth, which is 123 000 sessions of 8 slots, or 26 000 of 64. A host with six times the
+/// 20 000 sessions that an endpoint is designed for has room.
+pub(super) const SESSION_BYTES_PER_SOURCE_MAX: usize = SESSION_BYTES_MAX / 8;
 
-/// The limit for a connection: half of the site's, to leave room for other processes of the host. In sessions of 8
+/// The limit for a connection: half of the source's, to leave room for other processes of the host. In sessions of 8
 /// slots: 61 000.
-pub(super) const SESSION_BYTES_PER_CONNECTION_MAX: usize = SESSION_BYTES_PER_SITE_MAX / 2;
+pub(super) const SESSION_BYTES_PER_CONNECTION_MAX: usize = SESSION_BYTES_PER_SOURCE_MAX / 2;
 
 /// The bytes charged for a session with this number of slots.
 pub(super) fn session_bytes(slots: u16) -> usize {
@@ -175,7 +176,7 @@ pub(super) const EXCHANGES_MAX: usize = 512;
 
 /// Exchanges begun by this process at others' rendezvous. Half of a Unix socket's queue, to leave room when many links
 /// open at once.
-pub(super) const MEETINGS_MAX: usize = 64;
+pub(super) const OPENER_EXCHANGES_MAX: usize = 64;
 
 /// An outgoing connection without links is closed after this time. The accepting side waits twice as long: the opener
 /// goes first, since it knows whether it is about to use the connection.
@@ -214,18 +215,18 @@ pub(super) const TICK_MAX: Duration = Duration::from_millis(250);
 pub(super) const DEADLINES_MIN: usize = 4_096;
 
 const _: () = {
-    assert!(UNGREETED_MAX + CLOSING_MAX < CONNECTIONS_MAX);
-    assert!(ACCEPTS_PER_TURN < UNGREETED_MAX);
+    assert!(AWAITING_HELLO_MAX + CLOSING_MAX < CONNECTIONS_MAX);
+    assert!(ACCEPTS_PER_TURN < AWAITING_HELLO_MAX);
     assert!(IDLE_PING_HEARTBEATS < SILENT_HEARTBEATS_MAX);
     assert!(IDLE_PING_MIN.as_millis() >= 8 * TICK_MIN.as_millis());
     assert!(PROPOSALS_PER_CONNECTION_MAX * SESSION_OPEN_BYTES < OUT_HARD_BYTES);
     assert!(STATS_BYTES_MAX < OUT_HARD_BYTES);
-    assert!(LINKS_PER_CONNECTION_MAX <= LINKS_PER_SITE_MAX);
-    assert!(LINKS_PER_SITE_MAX < LINKS_MAX);
-    assert!(PROPOSALS_PER_SITE_MAX < PROPOSALS_MAX);
-    assert!(PROPOSALS_PER_SITE_MAX < INBOX_MAX);
-    assert!(UNGREETED_MAX < LOBBY_MIN && LOBBY_MIN < CONNECTIONS_MAX / 4);
-    assert!(SESSION_BYTES_PER_SITE_MAX < SESSION_BYTES_MAX);
+    assert!(LINKS_PER_CONNECTION_MAX <= LINKS_PER_SOURCE_MAX);
+    assert!(LINKS_PER_SOURCE_MAX < LINKS_MAX);
+    assert!(PROPOSALS_PER_SOURCE_MAX < PROPOSALS_MAX);
+    assert!(PROPOSALS_PER_SOURCE_MAX < INBOX_MAX);
+    assert!(AWAITING_HELLO_MAX < UNLINKED_MIN && UNLINKED_MIN < CONNECTIONS_MAX / 4);
+    assert!(SESSION_BYTES_PER_SOURCE_MAX < SESSION_BYTES_MAX);
 };
 
 #[cfg(test)]
@@ -235,12 +236,17 @@ mod tests {
     /// `docs/operating.md` and `docs/wire-protocol.md` name these.
     #[test]
     fn limits__are_those_that_operators_are_told() {
-        let Capacity { connections, ungreeted, seats, seats_per_site, closing } =
-            Capacity::by_descriptors(None);
-        assert_eq!((connections, ungreeted, closing), (4_096, 256, 256));
-        assert_eq!((seats_per_site, seats), (3_136, 3_584));
+        let Capacity {
+            connections,
+            awaiting_hello_max,
+            linked_max,
+            linked_per_source_max,
+            closing,
+        } = Capacity::by_descriptors(None);
+        assert_eq!((connections, awaiting_hello_max, closing), (4_096, 256, 256));
+        assert_eq!((linked_per_source_max, linked_max), (3_136, 3_584));
         let of_sessions =
-            [SESSION_BYTES_PER_CONNECTION_MAX, SESSION_BYTES_PER_SITE_MAX, SESSION_BYTES_MAX];
+            [SESSION_BYTES_PER_CONNECTION_MAX, SESSION_BYTES_PER_SOURCE_MAX, SESSION_BYTES_MAX];
         assert_eq!(of_sessions.map(|bytes| bytes >> 20), [64, 128, 1_024]);
         assert_eq!((session_bytes(0), session_bytes(1) - session_bytes(0)), (512, 72));
         assert_eq!([HELLO_TIMEOUT, MESSAGE_TIMEOUT, WRITE_TIMEOUT].map(|t| t.as_secs()), [5; 3]);
@@ -251,9 +257,14 @@ mod tests {
     #[test]
     fn capacity__of_few_descriptors_in_figures() {
         let of = |limit| {
-            let Capacity { connections, ungreeted, seats, seats_per_site, closing } =
-                Capacity::by_descriptors(Some(limit));
-            [connections, ungreeted, seats, seats_per_site, closing]
+            let Capacity {
+                connections,
+                awaiting_hello_max,
+                linked_max,
+                linked_per_source_max,
+                closing,
+            } = Capacity::by_descriptors(Some(limit));
+            [connections, awaiting_hello_max, linked_max, linked_per_source_max, closing]
         };
         assert_eq!(of(0), [8, 4, 6, 5, 2]);
         assert_eq!(of(64), [48, 24, 36, 32, 12]);
@@ -299,16 +310,18 @@ mod tests {
     fn capacity__fits_the_descriptors() {
         let whole = Capacity::by_descriptors(None);
         assert_eq!(whole.connections, CONNECTIONS_MAX);
-        assert_eq!((whole.ungreeted, whole.closing), (UNGREETED_MAX, CLOSING_MAX));
+        assert_eq!((whole.awaiting_hello_max, whole.closing), (AWAITING_HELLO_MAX, CLOSING_MAX));
         // 3 000 honest clients of one host are not refused.
-        assert!(whole.seats_per_site < whole.seats && whole.seats_per_site >= 3_000);
+        assert!(
+            whole.linked_per_source_max < whole.linked_max && whole.linked_per_source_max >= 3_000
+        );
         for limit in [0, 1, 16, 40, 64, 256, 1_024, 65_536] {
             let some = Capacity::by_descriptors(Some(limit));
             assert!(some.connections <= whole.connections);
             assert!(limit < 16 || some.connections < limit as usize);
-            assert!(0 < some.ungreeted && some.ungreeted < some.connections);
-            assert!(0 < some.seats_per_site && some.seats_per_site < some.seats);
-            assert!(some.seats < some.connections && some.closing > 0);
+            assert!(0 < some.awaiting_hello_max && some.awaiting_hello_max < some.connections);
+            assert!(0 < some.linked_per_source_max && some.linked_per_source_max < some.linked_max);
+            assert!(some.linked_max < some.connections && some.closing > 0);
         }
     }
 }

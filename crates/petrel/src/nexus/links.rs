@@ -43,9 +43,9 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Opener: LINK_OPEN is sent.
-    Asked { request: OpenRequest, offers: Vec<Offer>, ecn: bool },
+    Requested { request: OpenRequest, offers: Vec<Offer>, ecn: bool },
     /// Opener: the ticket was presented; the peer's descriptor is expected.
-    Meeting { request: OpenRequest, exchange: Option<ExchangeId> },
+    Exchanging { request: OpenRequest, exchange: Option<ExchangeId> },
     /// Acceptor: the peer has yet to present the ticket.
     Promised { ticket: [u8; 16], max_frame: u32 },
     /// Both endpoints use the link.
@@ -108,7 +108,12 @@ impl<N: Network> Reactor<N> {
             ecn,
         };
         let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
-        self.add_link((id, number), endpoint, peer_endpoint, Stage::Asked { request, offers, ecn });
+        self.add_link(
+            (id, number),
+            endpoint,
+            peer_endpoint,
+            Stage::Requested { request, offers, ecn },
+        );
         self.send(id, message);
     }
 
@@ -139,7 +144,7 @@ impl<N: Network> Reactor<N> {
         self.deadlines.add(deadline, Due::Link(id));
         if let Some(connection) = self.connections.get_mut(&connection) {
             if !connection.is_opener {
-                self.shares.add_link(connection.site, connection.links.is_empty());
+                self.usage.add_link(connection.source, connection.links.is_empty());
             }
             connection.quiet_since = self.now;
             connection.links.insert(number, id);
@@ -184,11 +189,11 @@ impl<N: Network> Reactor<N> {
 
     /// Grants or refuses a link.
     pub(super) fn answer_link_open(&mut self, id: ConnectionId, open: &LinkOpen) {
-        // The connection may have yielded its seat to a link granted just before.
+        // The connection may have been evicted for a link granted just before.
         if !self.connections.get(&id).is_some_and(|connection| connection.is_open()) {
             return;
         }
-        match self.find_seat(id).and_then(|()| self.grant_link(id, open)) {
+        match self.admit_link(id).and_then(|()| self.grant_link(id, open)) {
             Ok((chosen, offered)) => self.accept_link(id, open, chosen, offered),
             Err(reason) => self.refuse_link(id, open.link, reason),
         }
@@ -266,7 +271,8 @@ impl<N: Network> Reactor<N> {
         accept: &LinkAccept,
     ) -> Result<(), Violation> {
         let Some(link) = self.link_at(id, accept.link) else { return Ok(()) };
-        let Some(Stage::Asked { offers, ecn, .. }) = self.links.get(&link).map(|link| &link.stage)
+        let Some(Stage::Requested { offers, ecn, .. }) =
+            self.links.get(&link).map(|link| &link.stage)
         else {
             return Err(Violation("LINK_ACCEPT of a link that was not asked for"));
         };
@@ -276,7 +282,7 @@ impl<N: Network> Reactor<N> {
         let ecn = *ecn && accept.ecn;
         match (accept.offer, accept.ticket) {
             (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame, ecn),
-            (Offer::Shm { .. }, Some(ticket)) => self.show_ticket(link, ticket, max_frame),
+            (Offer::Shm { .. }, Some(ticket)) => self.queue_exchange(link, ticket, max_frame),
             // The decoder rejects any such message.
             (Offer::Shm { .. }, None) => return Err(Violation("LINK_ACCEPT without a ticket")),
         }
@@ -307,7 +313,9 @@ impl<N: Network> Reactor<N> {
     ) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let request = match &link.stage {
-            Stage::Asked { request, .. } | Stage::Meeting { request, .. } => Some(request.request),
+            Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
+                Some(request.request)
+            }
             Stage::Promised { .. } | Stage::Up { .. } => None,
         };
         link.stage = Stage::Up { is_opener: request.is_some(), max_frame };
@@ -332,7 +340,7 @@ impl<N: Network> Reactor<N> {
         refuse: LinkRefuse,
     ) -> Result<(), Violation> {
         let Some(link) = self.link_at(id, refuse.link) else { return Ok(()) };
-        if !matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Asked { .. })) {
+        if !matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Requested { .. })) {
             return Err(Violation("LINK_REFUSE of a link that was not asked for"));
         }
         let text = refuse.text + &self.why_not_offered(id, link);
@@ -343,7 +351,7 @@ impl<N: Network> Reactor<N> {
     /// Returns why the peer was offered no shared memory, or an empty text.
     fn why_not_offered(&self, id: ConnectionId, link: LinkId) -> String {
         let Some(link) = self.links.get(&link) else { return String::new() };
-        let (Stage::Asked { request, offers, .. }, Some(connection), Some(endpoint)) =
+        let (Stage::Requested { request, offers, .. }, Some(connection), Some(endpoint)) =
             (&link.stage, self.connections.get(&id), self.endpoints.get(&link.endpoint))
         else {
             return String::new();
@@ -359,7 +367,7 @@ impl<N: Network> Reactor<N> {
             return;
         }
         let Some(link) = self.link_at(id, close.link) else { return };
-        if matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Meeting { .. })) {
+        if matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Exchanging { .. })) {
             return self.fall_back(link, &close.text);
         }
         self.end_link(link, &Reason::new(not_ok(close.status), close.text));
@@ -372,8 +380,8 @@ impl<N: Network> Reactor<N> {
         };
         match link.stage {
             Stage::Up { .. } => {}
-            Stage::Meeting { .. } => self.fall_back(id, "the peer did not answer in time"),
-            Stage::Asked { .. } | Stage::Promised { .. } => {
+            Stage::Exchanging { .. } => self.fall_back(id, "the peer did not answer in time"),
+            Stage::Requested { .. } | Stage::Promised { .. } => {
                 let why =
                     format!("no answer from the peer within {:?}", self.settings.step_timeout);
                 self.close_link(id, &Reason::new(Status::Unavailable, why));
@@ -398,7 +406,8 @@ impl<N: Network> Reactor<N> {
         self.send_link_close(id, &reason);
         let Some(link) = self.forget_link(id) else { return };
         events::shm_failed(link.endpoint, obstacle);
-        let (Stage::Asked { mut request, .. } | Stage::Meeting { mut request, .. }) = link.stage
+        let (Stage::Requested { mut request, .. } | Stage::Exchanging { mut request, .. }) =
+            link.stage
         else {
             return;
         };
@@ -429,7 +438,7 @@ impl<N: Network> Reactor<N> {
     pub(super) fn end_link(&mut self, id: LinkId, reason: &Reason) {
         let Some(link) = self.forget_link(id) else { return };
         match link.stage {
-            Stage::Asked { request, .. } | Stage::Meeting { request, .. } => {
+            Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
                 self.fail_request(&request, reason.clone());
             }
             // The endpoint does not know the link.
@@ -454,28 +463,28 @@ impl<N: Network> Reactor<N> {
             connection.proposals -= link.proposals.len();
             connection.idle_since = self.now;
             if !connection.is_opener {
-                let site = connection.site;
+                let source = connection.source;
                 if link.session_bytes > 0 || !link.proposals.is_empty() {
                     connection.quiet_since = self.now;
                 }
                 connection.session_bytes -= link.session_bytes;
-                self.shares.remove_sessions(site, link.session_bytes);
+                self.usage.remove_sessions(source, link.session_bytes);
                 link.proposals.values().for_each(|proposal| {
                     connection.proposed_bytes -= session_bytes(proposal.slots());
                     if !planted("nexus_proposals_keep_their_share") {
-                        self.shares.remove_proposal(site, proposal.slots());
+                        self.usage.remove_proposal(source, proposal.slots());
                     }
                 });
-                self.shares.remove_link(site, connection.links.is_empty());
+                self.usage.remove_link(source, connection.links.is_empty());
             }
         }
         self.note_use(link.connection);
         match &link.stage {
             Stage::Promised { .. } if planted("nexus_tickets_stay") => {}
             Stage::Promised { ticket, .. } => drop(self.tickets.remove(ticket)),
-            Stage::Meeting { exchange: Some(exchange), .. } => self.remove_exchange(*exchange),
+            Stage::Exchanging { exchange: Some(exchange), .. } => self.remove_exchange(*exchange),
             Stage::Up { .. } => self.counters.links_up.decrement(),
-            Stage::Asked { .. } | Stage::Meeting { exchange: None, .. } => {}
+            Stage::Requested { .. } | Stage::Exchanging { exchange: None, .. } => {}
         }
         Some(link)
     }
@@ -553,8 +562,8 @@ mod tests {
                 };
                 let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
                 let stage = match stage {
-                    0 => Stage::Asked { request, offers, ecn: false },
-                    1 => Stage::Meeting { request, exchange: None },
+                    0 => Stage::Requested { request, offers, ecn: false },
+                    1 => Stage::Exchanging { request, exchange: None },
                     2 => Stage::Promised { ticket: [0; 16], max_frame: 1_472 },
                     _ => Stage::Up { is_opener: true, max_frame: 1_472 },
                 };
@@ -676,7 +685,7 @@ mod tests {
                     let request =
                         request(&reactor, at, AllowedTransports { udp: true, shm: false });
                     let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
-                    reactor.add_test_link(at, 5, Stage::Asked { request, offers, ecn: own });
+                    reactor.add_test_link(at, 5, Stage::Requested { request, offers, ecn: own });
                     let accept = LinkAccept { link: 5, offer, ticket: None, ecn: peers };
                     reactor.on_link_accept(at, &accept).unwrap();
                 } else {
@@ -747,7 +756,7 @@ mod tests {
             reactor.run_commands();
             let (at, _peer) = open_connection(&mut reactor, true);
             let request = request(&reactor, at, AllowedTransports { udp, shm: true });
-            let link = reactor.add_test_link(at, 5, Stage::Meeting { request, exchange: None });
+            let link = reactor.add_test_link(at, 5, Stage::Exchanging { request, exchange: None });
             reactor.fall_back(link, "no memory");
             assert!(!reactor.links.contains_key(&link));
             let mut sent = said(&mut reactor, at).into_iter();

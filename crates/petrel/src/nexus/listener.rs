@@ -9,7 +9,7 @@ use petrel_proto::Status;
 
 use super::closing::GoodbyeMode;
 use super::connection::{Connection, ConnectionId, retry};
-use super::idlers::Idle;
+use super::idle_connections::Idle;
 use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
 use super::net::{MioNetwork, Network, Stream};
 use super::reactor::{LISTENER, Reactor};
@@ -95,7 +95,7 @@ impl<N: Network> Reactor<N> {
             _ if !self.net.has_waiting(&listener.socket) => listener.has_more = false,
             // No descriptors or memory while a connection is queued: an idle connection yields.
             _ if planted("nexus_accepts_no_more") => listener.has_more = false,
-            _ if self.drop_useless() => {}
+            _ if self.evict_idle() => {}
             _ => self.pause_accepting(),
         }
     }
@@ -111,8 +111,8 @@ impl<N: Network> Reactor<N> {
     fn on_accepted(&mut self, stream: N::Stream, remote: SocketAddr) {
         self.counters.connections_accepted.increment();
         let is_full = self.accepted >= self.capacity.connections;
-        if is_full || self.ungreeted.len() >= self.capacity.ungreeted {
-            self.drop_useless();
+        if is_full || self.awaiting_hello.len() >= self.capacity.awaiting_hello_max {
+            self.evict_idle();
         }
         if self.accepted >= self.capacity.connections {
             self.counters.dropped_connections_full.increment();
@@ -123,37 +123,37 @@ impl<N: Network> Reactor<N> {
         let connection = Connection::new(stream, (local, remote), false, self.now);
         let Some(id) = self.add_connection(connection) else { return };
         self.accepted += 1;
-        self.ungreeted.insert(id);
+        self.awaiting_hello.insert(id);
         self.note_use(id);
-        self.greet(id);
-        // Reads a HELLO already received, so the connection does not count as ungreeted.
+        self.send_hello(id);
+        // Reads a HELLO already received, so the connection does not count as one without HELLO.
         self.read(id);
     }
 
     /// Drops an idle connection in favour of a new one: a connection without HELLO, else without links, else without
-    /// sessions. Of equals, the oldest at the site with the most goes. Returns false if no connection is idle.
-    fn drop_useless(&mut self) -> bool {
+    /// sessions. Of equals, the oldest at the source with the most goes. Returns false if no connection is idle.
+    fn evict_idle(&mut self) -> bool {
         if planted("nexus_nobody_yields") {
             return false;
         }
-        let useless = self.longest_ungreeted().or_else(|| self.longest_idle());
-        let Some(useless) = useless else { return self.make_seat(None).is_some() };
+        let idle = self.longest_awaiting_hello().or_else(|| self.longest_idle());
+        let Some(idle) = idle else { return self.evict_idle_linked(None).is_some() };
         self.counters.dropped_ungreeted_full.increment();
         let reason = Reason::new(Status::ResourceExhausted, "too many useless connections");
-        self.close(useless, &reason, GoodbyeMode::Silent);
+        self.close(idle, &reason, GoodbyeMode::Silent);
         true
     }
 
-    fn longest_ungreeted(&self) -> Option<ConnectionId> {
-        self.idlers.of(Idle::Ungreeted, None).next()
+    fn longest_awaiting_hello(&self) -> Option<ConnectionId> {
+        self.idle_connections.of(Idle::AwaitingHello, None).next()
     }
 
     /// Returns the connection longest without links, with requesters of counters last.
     fn longest_idle(&self) -> Option<ConnectionId> {
-        self.check_idlers();
-        let mut idle = self.idlers.of(Idle::Linkless, None).peekable();
+        self.check_idle_connections();
+        let mut idle = self.idle_connections.of(Idle::Linkless, None).peekable();
         let longest = idle.peek().copied();
-        idle.find(|id| !self.is_asker(*id)).or(longest)
+        idle.find(|id| !self.is_requester(*id)).or(longest)
     }
 
     /// Registers a connection with the readiness loop; does nothing if the system refuses.
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::nexus::links::Stage;
     use crate::nexus::net::MioNetwork;
-    use crate::nexus::reactor::tests::{attach, greeting, open_connection, reactor};
+    use crate::nexus::reactor::tests::{attach, hello_bytes, open_connection, reactor};
     use crate::nexus::sessions::tests::open as session_open;
 
     type Reactor = super::Reactor<MioNetwork>;
@@ -216,10 +216,15 @@ mod tests {
     #[test]
     fn accept_more__the_oldest_that_said_nothing_yields_when_there_are_too_many() {
         for (silent, dropped) in [(2, 0), (3, 1), (5, 3)] {
-            let (reactor, _peers) = with_silent(silent, |reactor| reactor.capacity.ungreeted = 2);
+            let (reactor, _peers) =
+                with_silent(silent, |reactor| reactor.capacity.awaiting_hello_max = 2);
             let first = ConnectionId(3);
             let left = (first.0 + dropped..first.0 + silent).map(ConnectionId);
-            assert!(reactor.ungreeted.iter().copied().eq(left), "{:?}", reactor.ungreeted);
+            assert!(
+                reactor.awaiting_hello.iter().copied().eq(left),
+                "{:?}",
+                reactor.awaiting_hello
+            );
             let stats = reactor.counters.snapshot();
             assert_eq!(stats.dropped_ungreeted_full, dropped as u64);
             assert_eq!((stats.dropped_connections_full, stats.dropped_idle_full), (0, 0));
@@ -253,7 +258,7 @@ mod tests {
             ];
             assert_eq!(dropped, [0, 1, 2].map(|which| u64::from(which == use_of_it)));
             assert_eq!(
-                (reactor.accepted, reactor.ungreeted.len()),
+                (reactor.accepted, reactor.awaiting_hello.len()),
                 (1, usize::from(use_of_it < 2))
             );
         }
@@ -288,7 +293,7 @@ mod tests {
     #[test]
     fn on_not_accepted__goes_on_where_there_is_something_to_accept() {
         let no_room = ErrorKind::Other;
-        for (why, waits, has_useless, [has_more, pauses, yields]) in [
+        for (why, waits, has_idle, [has_more, pauses, yields]) in [
             (ErrorKind::WouldBlock, true, true, [false, false, false]),
             (ErrorKind::ConnectionAborted, true, true, [true, false, false]),
             (ErrorKind::ConnectionAborted, false, true, [true, false, false]),
@@ -297,7 +302,7 @@ mod tests {
             (no_room, true, true, [true, false, true]),
             (no_room, true, false, [true, true, false]),
         ] {
-            let (mut reactor, _peers) = with_silent(usize::from(has_useless), |_| {});
+            let (mut reactor, _peers) = with_silent(usize::from(has_idle), |_| {});
             let address = match &reactor.listener {
                 Some(listener) => listener.socket.local_addr().unwrap(),
                 None => panic!("it listens"),
@@ -320,7 +325,7 @@ mod tests {
                 listener.paused_until.is_some(),
                 stats.dropped_ungreeted_full == 1,
             ];
-            assert_eq!(found, [has_more, pauses, yields], "{why:?} {waits} {has_useless}");
+            assert_eq!(found, [has_more, pauses, yields], "{why:?} {waits} {has_idle}");
             assert_eq!(stats.accept_errors, u64::from(pauses));
         }
     }
@@ -350,7 +355,7 @@ mod tests {
     fn accept_more__takes_its_share_and_the_hellos_that_are_there() {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let hello = greeting();
+        let hello = hello_bytes();
         // The kernel may take a moment to queue them all.
         let has_taken_all = (0..100).any(|_| {
             let peers: Vec<_> = (0..ACCEPTS_PER_TURN)
@@ -363,7 +368,8 @@ mod tests {
             reactor.on_listener_ready();
             let before = reactor.accepted;
             reactor.accept_more();
-            let is_all = reactor.accepted - before == peers.len() && reactor.ungreeted.is_empty();
+            let is_all =
+                reactor.accepted - before == peers.len() && reactor.awaiting_hello.is_empty();
             while reactor.has_more_to_accept() {
                 reactor.accept_more();
             }
@@ -374,20 +380,20 @@ mod tests {
 
     /// Returns true if there is room now. A connection that asks for counters yields last, even as the oldest.
     #[test]
-    fn drop_useless__leaves_who_asks_for_counters_for_the_end() {
+    fn evict_idle__leaves_who_asks_for_counters_for_the_end() {
         let (mut reactor, mailbox) = reactor();
         let _inbox = attach(&mailbox);
         reactor.run_commands();
-        let (asker, _one) = open_connection(&mut reactor, false);
-        reactor.on_stats_request(asker, 1);
+        let (requester, _one) = open_connection(&mut reactor, false);
+        reactor.on_stats_request(requester, 1);
         reactor.now += Duration::from_secs(1);
         let (other, _other) = open_connection(&mut reactor, false);
-        for (dropped, left) in [(other, 1), (asker, 0)] {
-            assert!(reactor.drop_useless());
+        for (dropped, left) in [(other, 1), (requester, 0)] {
+            assert!(reactor.evict_idle());
             assert!(!reactor.connections.contains_key(&dropped));
             assert_eq!(reactor.connections.len(), left);
         }
-        assert!(!reactor.drop_useless(), "there is nothing to drop");
+        assert!(!reactor.evict_idle(), "there is nothing to drop");
         assert_eq!(reactor.counters.snapshot().dropped_ungreeted_full, 2);
     }
 }

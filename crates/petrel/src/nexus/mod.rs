@@ -41,6 +41,7 @@
 //! The nexus ends with the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to the peers, whose
 //! links then go down at once.
 
+mod admit;
 mod census;
 mod closing;
 mod connection;
@@ -54,7 +55,7 @@ mod groups;
 mod handshake;
 mod heartbeat;
 mod host;
-mod idlers;
+mod idle_connections;
 mod limits;
 mod links;
 mod listener;
@@ -66,14 +67,13 @@ mod path;
 mod port;
 mod reactor;
 mod rendezvous;
-mod seats;
 mod sessions;
-mod shares;
 mod stats;
 #[doc(hidden)]
 pub mod stepped;
 mod stream;
 mod thread;
+mod usage;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -16,13 +16,13 @@ use crate::events;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoShm {
     #[error("shared memory is not asked for")]
-    NotAsked,
+    NotRequested,
     #[error("the endpoint does not use shared memory")]
     EndpointWithout,
     #[error("shared memory is off or impossible in the process")]
     ProcessWithout,
     #[error("the peer has not said HELLO")]
-    NotGreeted,
+    NoHello,
     #[error("the two processes are not of one host and user, or one has no shared memory")]
     Elsewhere,
     #[error("shared memory with frames of only {0} bytes")]
@@ -44,8 +44,11 @@ impl<N: Network> Reactor<N> {
         endpoint: &Attach,
         allowed: AllowedTransports,
     ) -> Result<Vec<Offer>, String> {
-        let shm =
-            if allowed.shm { self.shm_offer(connection, endpoint) } else { Err(NoShm::NotAsked) };
+        let shm = if allowed.shm {
+            self.shm_offer(connection, endpoint)
+        } else {
+            Err(NoShm::NotRequested)
+        };
         let udp = if allowed.udp {
             self.udp_offer(connection, endpoint)
         } else {
@@ -97,9 +100,9 @@ impl<N: Network> Reactor<N> {
     /// Counts and logs why a link does without shared memory.
     fn report_no_shm(&self, connection: &Connection<N>, obstacle: NoShm) {
         let counter = match obstacle {
-            NoShm::NotAsked | NoShm::EndpointWithout => &self.counters.no_shm_endpoint,
+            NoShm::NotRequested | NoShm::EndpointWithout => &self.counters.no_shm_endpoint,
             NoShm::ProcessWithout | NoShm::SmallFrames(_) => &self.counters.no_shm_process,
-            NoShm::NotGreeted | NoShm::Elsewhere => &self.counters.no_shm_peer,
+            NoShm::NoHello | NoShm::Elsewhere => &self.counters.no_shm_peer,
         };
         counter.increment();
         events::shm_not_used(connection.remote, &obstacle);
@@ -124,9 +127,9 @@ impl<N: Network> Reactor<N> {
     /// Offers shared memory to a peer of this host and user.
     fn shm_offer(&self, connection: &Connection<N>, endpoint: &Attach) -> Result<Offer, NoShm> {
         let shm = endpoint.shm.ok_or(NoShm::EndpointWithout)?;
-        let meeting = self.meeting.as_ref().ok_or(NoShm::ProcessWithout)?;
-        let peer = connection.peer().ok_or(NoShm::NotGreeted)?;
-        if peer.host_identity != Some(meeting.host_identity) || peer.rendezvous.is_none() {
+        let rendezvous = self.local_rendezvous.as_ref().ok_or(NoShm::ProcessWithout)?;
+        let peer = connection.peer().ok_or(NoShm::NoHello)?;
+        if peer.host_identity != Some(rendezvous.host_identity) || peer.rendezvous.is_none() {
             return Err(NoShm::Elsewhere);
         }
         let max_frame = shm.config.max_frame_bytes.min(MAX_FRAME_BYTES_MAX as usize) as u32;

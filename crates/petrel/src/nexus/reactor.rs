@@ -13,7 +13,7 @@
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
-//! | `shares`, `seats`, `idlers` | the limits of one address, and idle connections |
+//! | `usage`, `admit`, `idle_connections` | the limits of one address, and idle connections |
 //! | `groups` | multicast groups |
 //! | `stats` | counters for callers outside the process |
 
@@ -29,15 +29,15 @@ use super::deadlines::Deadlines;
 use super::dial::Outgoing;
 use super::early::EarlyLink;
 use super::endpoints::Endpoint;
-use super::idlers::Idlers;
+use super::idle_connections::IdleConnections;
 use super::limits::{Capacity, READ_BYTES, TICK_MAX, TICK_MIN};
 use super::links::Link;
 use super::listener::Listener;
 use super::mailbox::Mailbox;
 use super::net::{Events, MioNetwork, Network, Ready};
-use super::rendezvous::{Exchange, ExchangeId, Invitation, Meeting};
-use super::shares::Shares;
+use super::rendezvous::{Exchange, ExchangeId, LocalRendezvous, QueuedExchange};
 use super::stats::Collection;
+use super::usage::UsageTable;
 use crate::control::{AllowedTransports, EndpointId, LinkId};
 
 /// Token of the mailbox's waker.
@@ -81,11 +81,11 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     pub(super) capacity: Capacity,
     /// Accepted connections, except closing ones.
     pub(super) accepted: usize,
-    pub(super) shares: Shares,
-    pub(super) idlers: Idlers,
+    pub(super) usage: UsageTable,
+    pub(super) idle_connections: IdleConnections,
     pub(super) connections: HashMap<ConnectionId, Connection<N>>,
     /// Accepted connections whose peer has not said HELLO, the oldest first.
-    pub(super) ungreeted: BTreeSet<ConnectionId>,
+    pub(super) awaiting_hello: BTreeSet<ConnectionId>,
     /// Connections waiting for the peer to close its end, the oldest first.
     pub(super) closing: BTreeSet<ConnectionId>,
     pub(super) outgoing: HashMap<SocketAddr, Outgoing>,
@@ -95,10 +95,10 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     pub(super) links: HashMap<LinkId, Link>,
     /// Links whose endpoint is not attached yet.
     pub(super) early_links: Vec<EarlyLink>,
-    pub(super) meeting: Option<Meeting<N>>,
+    pub(super) local_rendezvous: Option<LocalRendezvous<N>>,
     pub(super) exchanges: HashMap<ExchangeId, Exchange<N>>,
     /// Links that present their ticket as soon as there are few other exchanges.
-    pub(super) ready_to_meet: VecDeque<Invitation>,
+    pub(super) queued_exchanges: VecDeque<QueuedExchange>,
     /// Links by the ticket that their peer is to present at the rendezvous.
     pub(super) tickets: HashMap<[u8; 16], LinkId>,
     /// Unanswered proposals in all.
@@ -137,19 +137,19 @@ impl<N: Network> Reactor<N> {
             listener: None,
             capacity,
             accepted: 0,
-            shares: Shares::default(),
-            idlers: Idlers::default(),
+            usage: UsageTable::default(),
+            idle_connections: IdleConnections::default(),
             connections: HashMap::new(),
-            ungreeted: BTreeSet::new(),
+            awaiting_hello: BTreeSet::new(),
             closing: BTreeSet::new(),
             outgoing: HashMap::new(),
             incarnations: HashMap::new(),
             endpoints: HashMap::new(),
             links: HashMap::new(),
             early_links: Vec::new(),
-            meeting: None,
+            local_rendezvous: None,
             exchanges: HashMap::new(),
-            ready_to_meet: VecDeque::new(),
+            queued_exchanges: VecDeque::new(),
             tickets: HashMap::new(),
             proposals: 0,
             collection: None,
@@ -197,7 +197,7 @@ impl<N: Network> Reactor<N> {
         self.run_commands();
         self.read_the_unread();
         self.accept_more();
-        self.meet_more();
+        self.run_exchanges();
         self.run_deadlines();
         if self.now >= self.next_tick {
             self.discount_own_delay(self.now - self.next_tick);
@@ -222,7 +222,7 @@ impl<N: Network> Reactor<N> {
 
     /// Returns how long to wait for events; `None` is forever.
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
-        if !self.unread.is_empty() || self.has_more_to_accept() || self.has_more_to_meet() {
+        if !self.unread.is_empty() || self.has_more_to_accept() || self.has_more_exchanges() {
             return Some(Duration::ZERO);
         }
         let tick = (!self.connections.is_empty()).then_some(self.next_tick);
@@ -264,7 +264,7 @@ pub(super) mod tests {
     use crate::control::{FromNexus, Reason, ToNexus};
     use crate::nexus::closing::GoodbyeMode;
     use crate::nexus::connection::{Outbox, Peer, Phase};
-    use crate::nexus::idlers::Idle;
+    use crate::nexus::idle_connections::Idle;
     use crate::nexus::limits::session_bytes;
     use crate::nexus::mailbox::{Command, Inbox};
     use crate::nexus::port::{Attach, UdpAttach};
@@ -307,7 +307,7 @@ pub(super) mod tests {
 
     /// Takes the messages queued on a connection after its HELLO.
     pub(in crate::nexus) fn said(reactor: &mut Reactor, id: ConnectionId) -> Vec<Message> {
-        let bytes = [greeting(), reactor.connections.get_mut(&id).unwrap().out.take()].concat();
+        let bytes = [hello_bytes(), reactor.connections.get_mut(&id).unwrap().out.take()].concat();
         let (mut bytes, mut decoder) = (bytes.as_slice(), Decoder::new());
         std::iter::from_fn(|| decoder.decode(&mut bytes).unwrap()).skip(1).collect()
     }
@@ -329,7 +329,7 @@ pub(super) mod tests {
     }
 
     /// The preface and a HELLO.
-    pub(in crate::nexus) fn greeting() -> Vec<u8> {
+    pub(in crate::nexus) fn hello_bytes() -> Vec<u8> {
         let hello = Hello {
             versions: VersionRange::OWN,
             incarnation: 7,
@@ -370,7 +370,7 @@ pub(super) mod tests {
         let (mut reactor, mailbox) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = greeting();
+        let mut bytes = hello_bytes();
         link_open(0).encode(&mut bytes).unwrap();
         peer.write_all(&bytes).unwrap();
         turns_until(&mut reactor, |reactor| !reactor.early_links.is_empty());
@@ -388,7 +388,7 @@ pub(super) mod tests {
         let (mut reactor, mailbox) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = greeting();
+        let mut bytes = hello_bytes();
         (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
         peer.write_all(&bytes).unwrap();
         turns_until(&mut reactor, |reactor| reactor.early_links.len() == 3);
@@ -403,19 +403,19 @@ pub(super) mod tests {
     #[test]
     fn turn__a_connection_that_yields_to_an_early_link_gets_none_itself() {
         let (mut reactor, mailbox) = reactor();
-        (reactor.capacity.seats, reactor.capacity.seats_per_site) = (1, 1);
+        (reactor.capacity.linked_max, reactor.capacity.linked_per_source_max) = (1, 1);
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let _one = attach_as(&mailbox, EndpointId(1));
         let ask = |endpoints: &[u16]| {
             let mut peer = TcpStream::connect(address).unwrap();
-            let mut bytes = greeting();
+            let mut bytes = hello_bytes();
             endpoints.iter().for_each(|to| link_open(*to).encode(&mut bytes).unwrap());
             peer.write_all(&bytes).unwrap();
             peer
         };
         let _newcomer = ask(&[0]);
         turns_until(&mut reactor, |reactor| reactor.early_links.len() == 1);
-        // This peer has the only seat, also waits for endpoint 0, and has no session.
+        // This peer is the only linked connection allowed, also waits for endpoint 0, and has no session.
         let yields = ask(&[1, 0]);
         turns_until(&mut reactor, |reactor| reactor.early_links.len() == 2);
         assert_eq!(reactor.links.len(), 1);
@@ -434,7 +434,7 @@ pub(super) mod tests {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&greeting()).unwrap();
+        peer.write_all(&hello_bytes()).unwrap();
         turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
         reactor.say_goodbye_to_all();
         drop(reactor);
@@ -495,7 +495,7 @@ pub(super) mod tests {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&greeting()).unwrap();
+        peer.write_all(&hello_bytes()).unwrap();
         turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
         // More than the three intervals that a peer has.
         let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
@@ -527,7 +527,7 @@ pub(super) mod tests {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&greeting()).unwrap();
+        peer.write_all(&hello_bytes()).unwrap();
         turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
         let id = *reactor.connections.keys().next().unwrap();
         let reason = Reason::new(Status::Unavailable, "the test ends it");
@@ -548,13 +548,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn turn__who_has_a_seat_gets_further_links_though_all_are_taken() {
+    fn turn__linked_connection_gets_further_links_at_the_limit() {
         let (mut reactor, mailbox) = reactor();
-        (reactor.capacity.seats, reactor.capacity.seats_per_site) = (1, 1);
+        (reactor.capacity.linked_max, reactor.capacity.linked_per_source_max) = (1, 1);
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let inboxes = [0, 1, 2].map(|endpoint| attach_as(&mailbox, EndpointId(endpoint)));
         let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = greeting();
+        let mut bytes = hello_bytes();
         (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
         peer.write_all(&bytes).unwrap();
         turns_until(&mut reactor, |reactor| {
@@ -566,14 +566,14 @@ pub(super) mod tests {
         }
     }
 
-    /// A session counts towards the shares of its connection and site, from proposal to end.
+    /// A session counts towards the usage of its connection and source, from proposal to end.
     #[test]
     fn turn__sessions_take_their_share_as_long_as_they_are_there() {
         let (mut reactor, mailbox) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let inbox = attach(&mailbox);
         let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = greeting();
+        let mut bytes = hello_bytes();
         link_open(0).encode(&mut bytes).unwrap();
         for request in 1..=3 {
             let open = SessionOpen {
@@ -592,14 +592,14 @@ pub(super) mod tests {
         peer.write_all(&bytes).unwrap();
         turns_until(&mut reactor, |reactor| reactor.proposals == 3);
         // Proposals, bytes of sessions in all, and bytes of the connection's open sessions.
-        let shares = |reactor: &Reactor| {
+        let usage = |reactor: &Reactor| {
             reactor.check_tables().unwrap();
-            let (all, connection) = (reactor.shares.all(), reactor.connections.values().next());
-            assert_eq!((all.seats, all.links, all.proposals), (1, 1, reactor.proposals));
+            let (all, connection) = (reactor.usage.all(), reactor.connections.values().next());
+            assert_eq!((all.linked, all.links, all.proposals), (1, 1, reactor.proposals));
             (all.proposals, all.session_bytes, connection.unwrap().session_bytes)
         };
         let (large, small) = (session_bytes(16), session_bytes(8));
-        assert_eq!(shares(&reactor), (3, 3 * large, 0));
+        assert_eq!(usage(&reactor), (3, 3 * large, 0));
         let Some(FromNexus::LinkUp { link, .. }) = inbox.pop() else { panic!("no link") };
         let mut says = |message, by| {
             mailbox.post(Command::Post(EndpointId(by), message)).unwrap();
@@ -607,7 +607,7 @@ pub(super) mod tests {
             let idle = reactor.connections.values().next().unwrap().idle();
             let is_idle = idle == Some((Idle::Sessionless, reactor.now));
             assert_eq!(idle.is_some(), is_idle);
-            (shares(&reactor), is_idle)
+            (usage(&reactor), is_idle)
         };
         let answer = |request, slots| {
             let accept = SessionAccept {

@@ -15,7 +15,7 @@ use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
 
 use super::connection::retry;
 use super::deadlines::Due;
-use super::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, MEETINGS_MAX};
+use super::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, OPENER_EXCHANGES_MAX};
 use super::links::Stage;
 use super::net::{Fds, Network};
 use super::reactor::{RENDEZVOUS, Reactor};
@@ -35,8 +35,8 @@ pub(super) struct ExchangeId(pub(super) usize);
 
 /// The rendezvous of the process, to which local peers connect.
 #[derive(Debug)]
-pub(super) struct Meeting<N: Network> {
-    rendezvous: N::Rendezvous,
+pub(super) struct LocalRendezvous<N: Network> {
+    listener: N::Rendezvous,
     /// The name sent to peers.
     pub(super) name: Vec<u8>,
     pub(super) host_identity: [u8; HOST_IDENTITY_BYTES],
@@ -47,13 +47,13 @@ pub(super) struct Meeting<N: Network> {
 /// An exchange of descriptors in progress.
 #[derive(Debug)]
 pub(super) struct Exchange<N: Network> {
-    stream: N::Guest,
+    stream: N::ShmPeer,
     part: Part<N>,
 }
 
 /// A link with a ticket to present.
 #[derive(Debug)]
-pub(super) struct Invitation {
+pub(super) struct QueuedExchange {
     link: LinkId,
     ticket: [u8; TICKET_BYTES],
     max_frame: u32,
@@ -72,46 +72,50 @@ impl<N: Network> Reactor<N> {
     /// Opens the rendezvous. Without it shared memory is not offered.
     pub(super) fn open_rendezvous(&mut self) -> io::Result<()> {
         let host_identity = self.net.host_identity()?;
-        let rendezvous = self.net.open_rendezvous(RENDEZVOUS)?;
-        let name = self.net.name_of(&rendezvous);
-        self.meeting = Some(Meeting { rendezvous, name, host_identity, has_more: false });
+        let listener = self.net.open_rendezvous(RENDEZVOUS)?;
+        let name = self.net.name_of(&listener);
+        self.local_rendezvous =
+            Some(LocalRendezvous { listener, name, host_identity, has_more: false });
         Ok(())
     }
 
     pub(super) fn on_rendezvous_ready(&mut self) {
-        if let Some(meeting) = &mut self.meeting {
-            meeting.has_more = true;
+        if let Some(rendezvous) = &mut self.local_rendezvous {
+            rendezvous.has_more = true;
         }
     }
 
-    pub(super) fn has_more_to_meet(&self) -> bool {
-        self.may_meet() || self.meeting.as_ref().is_some_and(|meeting| meeting.has_more)
+    pub(super) fn has_more_exchanges(&self) -> bool {
+        self.may_begin_exchange()
+            || self.local_rendezvous.as_ref().is_some_and(|rendezvous| rendezvous.has_more)
     }
 
     /// Continues ready exchanges, in both roles.
-    pub(super) fn meet_more(&mut self) {
-        self.accept_invitations();
-        self.accept_guests();
+    pub(super) fn run_exchanges(&mut self) {
+        self.begin_queued_exchanges();
+        self.accept_shm_peers();
     }
 
     /// Accepts a bounded number of connections at the rendezvous.
-    fn accept_guests(&mut self) {
-        // While closes hang, new guests wait and in the end fall back to UDP.
+    fn accept_shm_peers(&mut self) {
+        // While closes hang, new peers wait and in the end fall back to UDP.
         for _ in 0..if self.net.can_close() { ACCEPTS_PER_TURN } else { 0 } {
-            let Some(meeting) = self.meeting.as_mut().filter(|meeting| meeting.has_more) else {
+            let Some(rendezvous) =
+                self.local_rendezvous.as_mut().filter(|rendezvous| rendezvous.has_more)
+            else {
                 return;
             };
-            match self.net.accept_guest(&mut meeting.rendezvous) {
+            match self.net.accept_shm_peer(&mut rendezvous.listener) {
                 Ok(Some(stream)) => self.start_accepting(stream),
-                // A flood of strangers: they were dropped, and other work comes first.
+                // A flood of foreign processes: they were dropped, and other work comes first.
                 Err(error) if error.kind() == ErrorKind::Interrupted => return,
-                // Without free descriptors the waiting guests fall back to UDP.
-                Ok(None) | Err(_) => meeting.has_more = false,
+                // Without free descriptors the waiting peers fall back to UDP.
+                Ok(None) | Err(_) => rendezvous.has_more = false,
             }
         }
     }
 
-    fn start_accepting(&mut self, stream: N::Guest) {
+    fn start_accepting(&mut self, stream: N::ShmPeer) {
         if self.exchanges.len() >= EXCHANGES_MAX {
             self.counters.rendezvous_dropped.increment();
             return;
@@ -123,9 +127,9 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    fn add_exchange(&mut self, stream: N::Guest, part: Part<N>) -> io::Result<ExchangeId> {
+    fn add_exchange(&mut self, stream: N::ShmPeer, part: Part<N>) -> io::Result<ExchangeId> {
         let id = ExchangeId(self.new_token());
-        self.net.register_guest(&stream, id.0)?;
+        self.net.register_shm_peer(&stream, id.0)?;
         self.exchanges.insert(id, Exchange { stream, part });
         self.deadlines.add(self.now + self.settings.step_timeout, Due::Exchange(id));
         Ok(id)
@@ -137,34 +141,40 @@ impl<N: Network> Reactor<N> {
 
     fn take_exchange(&mut self, id: ExchangeId) -> Option<Exchange<N>> {
         let exchange = self.exchanges.remove(&id)?;
-        self.net.deregister_guest(&exchange.stream);
+        self.net.deregister_shm_peer(&exchange.stream);
         Some(exchange)
     }
 
     /// Opener: queues a link, to create its rings and send them with the ticket.
-    pub(super) fn show_ticket(&mut self, id: LinkId, ticket: [u8; TICKET_BYTES], max_frame: u32) {
+    pub(super) fn queue_exchange(
+        &mut self,
+        id: LinkId,
+        ticket: [u8; TICKET_BYTES],
+        max_frame: u32,
+    ) {
         self.extend_deadline(id);
         if let Some(link) = self.links.get_mut(&id)
-            && let Stage::Asked { request, .. } = &link.stage
+            && let Stage::Requested { request, .. } = &link.stage
         {
-            link.stage = Stage::Meeting { request: request.clone(), exchange: None };
-            self.ready_to_meet.push_back(Invitation { link: id, ticket, max_frame });
+            link.stage = Stage::Exchanging { request: request.clone(), exchange: None };
+            self.queued_exchanges.push_back(QueuedExchange { link: id, ticket, max_frame });
         }
     }
 
-    fn may_meet(&self) -> bool {
+    fn may_begin_exchange(&self) -> bool {
         let begun = self.exchanges.values().filter(|e| matches!(e.part, Part::Opener { .. }));
-        !self.ready_to_meet.is_empty() && begun.count() < MEETINGS_MAX
+        !self.queued_exchanges.is_empty() && begun.count() < OPENER_EXCHANGES_MAX
     }
 
     /// Opener: begins queued exchanges while few are in progress.
-    fn accept_invitations(&mut self) {
-        while self.may_meet()
-            && let Some(Invitation { link, ticket, max_frame }) = self.ready_to_meet.pop_front()
+    fn begin_queued_exchanges(&mut self) {
+        while self.may_begin_exchange()
+            && let Some(QueuedExchange { link, ticket, max_frame }) =
+                self.queued_exchanges.pop_front()
         {
             match self.send_rings(link, &ticket, max_frame) {
                 Ok(begun) => {
-                    if let Some(Stage::Meeting { exchange, .. }) =
+                    if let Some(Stage::Exchanging { exchange, .. }) =
                         self.links.get_mut(&link).map(|link| &mut link.stage)
                     {
                         *exchange = Some(begun);
@@ -188,9 +198,11 @@ impl<N: Network> Reactor<N> {
         let config = endpoint.attach.shm.ok_or("the endpoint does not use shared memory")?.config;
         let config = ShmConfig { max_frame_bytes: max_frame as usize, ..config };
         let segment = self.net.create_segment(&config)?;
-        let stream =
-            self.net.meet(name).map_err(|error| format!("cannot meet the peer: {error}"))?;
-        match retry(|| self.net.send_to_guest(&stream, ticket, Some(&segment))) {
+        let stream = self
+            .net
+            .connect_rendezvous(name)
+            .map_err(|error| format!("cannot meet the peer: {error}"))?;
+        match retry(|| self.net.send_to_shm_peer(&stream, ticket, Some(&segment))) {
             Ok(TICKET_BYTES) => {}
             Ok(_) => return Err("the ticket was not sent whole".to_owned()),
             Err(error) => return Err(format!("cannot send the rings: {error}")),
@@ -215,7 +227,7 @@ impl<N: Network> Reactor<N> {
         let Some(exchange) = self.exchanges.get(&id) else { return };
         let (mut answer, mut fds) = ([0], N::Fds::default());
         // One byte: wake-ups may follow already.
-        let receive = || self.net.receive_from_guest(&exchange.stream, &mut answer, &mut fds, 0);
+        let receive = || self.net.receive_from_shm_peer(&exchange.stream, &mut answer, &mut fds, 0);
         match retry(receive) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Ok(1) if answer == [GRANTED] => self.use_rings(id, link),
@@ -243,15 +255,15 @@ impl<N: Network> Reactor<N> {
         };
         while *ticket_bytes < TICKET_BYTES {
             let rest = &mut ticket[*ticket_bytes..];
-            match retry(|| self.net.receive_from_guest(stream, rest, fds, FDS_MAX + 1)) {
+            match retry(|| self.net.receive_from_shm_peer(stream, rest, fds, FDS_MAX + 1)) {
                 Ok(count @ 1..) => {
                     *ticket_bytes += count;
                     if fds.count() > FDS_MAX {
-                        return self.drop_stranger(id);
+                        return self.drop_invalid(id);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Ok(0) | Err(_) => return self.drop_stranger(id),
+                Ok(0) | Err(_) => return self.drop_invalid(id),
             }
         }
         let ticket = *ticket;
@@ -259,14 +271,14 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Drops a process of the same user without a valid ticket.
-    fn drop_stranger(&mut self, id: ExchangeId) {
+    fn drop_invalid(&mut self, id: ExchangeId) {
         self.counters.rendezvous_dropped.increment();
         self.remove_exchange(id);
     }
 
     /// Acceptor: finds the link by its ticket.
     fn on_ticket(&mut self, id: ExchangeId, ticket: &[u8; TICKET_BYTES]) {
-        let Some(link) = self.tickets.remove(ticket) else { return self.drop_stranger(id) };
+        let Some(link) = self.tickets.remove(ticket) else { return self.drop_invalid(id) };
         let Some(Exchange { stream, part: Part::Acceptor { mut fds, .. } }) =
             self.take_exchange(id)
         else {
@@ -287,7 +299,7 @@ impl<N: Network> Reactor<N> {
     fn open_rings(
         &self,
         id: LinkId,
-        stream: &N::Guest,
+        stream: &N::ShmPeer,
         memory: Option<<N::Fds as Fds>::Memory>,
     ) -> Result<(N::Segment, u32), String> {
         let memory = memory.ok_or("no memory came with the ticket")?;
@@ -304,7 +316,7 @@ impl<N: Network> Reactor<N> {
             return Err(format!("the rings carry frames of {found} bytes"));
         }
         // A single byte always fits into a socket not written to yet.
-        retry(|| self.net.send_to_guest(stream, &[GRANTED], None))
+        retry(|| self.net.send_to_shm_peer(stream, &[GRANTED], None))
             .map_err(|error| format!("cannot answer at the rendezvous: {error}"))?;
         Ok((segment, max_frame))
     }
@@ -323,7 +335,7 @@ impl<N: Network> Reactor<N> {
     /// Ends an exchange at its deadline. The opener's ends by its link's own deadline.
     pub(super) fn on_exchange_due(&mut self, id: ExchangeId) {
         if let Some(Part::Acceptor { .. }) = self.exchanges.get(&id).map(|e| &e.part) {
-            self.drop_stranger(id);
+            self.drop_invalid(id);
         }
     }
 }

@@ -95,7 +95,7 @@ impl<N: Network> Reactor<N> {
             connection.proposals += 1;
             if !connection.is_opener {
                 connection.proposed_bytes += session_bytes(slots);
-                self.shares.add_proposal(connection.site, slots);
+                self.usage.add_proposal(connection.source, slots);
             }
         }
         self.note_use(at);
@@ -113,7 +113,7 @@ impl<N: Network> Reactor<N> {
             connection.quiet_since = self.now;
             if !connection.is_opener {
                 connection.proposed_bytes -= session_bytes(proposal.slots());
-                self.shares.remove_proposal(connection.site, proposal.slots());
+                self.usage.remove_proposal(connection.source, proposal.slots());
             }
         }
         self.note_use(at);
@@ -128,7 +128,7 @@ impl<N: Network> Reactor<N> {
         let bytes = session_bytes(slots);
         link.session_bytes += bytes;
         connection.session_bytes += bytes;
-        self.shares.add_sessions(connection.site, bytes);
+        self.usage.add_sessions(connection.source, bytes);
         self.note_use(at);
     }
 
@@ -145,7 +145,7 @@ impl<N: Network> Reactor<N> {
         link.session_bytes -= bytes;
         connection.session_bytes -= bytes;
         connection.quiet_since = self.now;
-        self.shares.remove_sessions(connection.site, bytes);
+        self.usage.remove_sessions(connection.source, bytes);
         self.note_use(at);
     }
 
@@ -180,13 +180,13 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Returns the slots for a session within the shares of its connection and site: the more sessions, the fewer for
+    /// Returns the slots for a session within the shares of its connection and source: the more sessions, the fewer for
     /// each.
     fn slots_to_offer(&self, connection: ConnectionId, open: &SessionOpen) -> u16 {
         let Some(connection) = self.connections.get(&connection) else { return open.slots };
         let bytes = connection.session_bytes + connection.proposed_bytes;
         let left = slots_left(SESSION_BYTES_PER_CONNECTION_MAX, bytes);
-        open.slots.min(slots_of(left.min(self.shares.slots_left(connection.site))))
+        open.slots.min(slots_of(left.min(self.usage.slots_left(connection.source))))
     }
 
     fn check_proposal(
@@ -214,8 +214,8 @@ impl<N: Network> Reactor<N> {
                 let why = "your process has its share of this server's memory for sessions";
                 return Err(Reason::new(Status::ResourceExhausted, why));
             }
-            let shares = self.shares.check_session(connection.site, least);
-            shares.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
+            let checked = self.usage.check_session(connection.source, least);
+            checked.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
         }
         Ok(link.endpoint)
     }
@@ -454,8 +454,8 @@ impl<N: Network> Reactor<N> {
     /// Sends further links to the peer's address over another connection: another process may listen there by now.
     fn leave(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.is_left = true;
-        self.forget_way(id);
+        connection.is_retired = true;
+        self.forget_route(id);
     }
 
     /// Handles the deadline of a proposal.

@@ -21,20 +21,20 @@ pub(super) struct Collection {
     /// Each endpoint's answer, or `None` before it.
     answers: BTreeMap<EndpointId, Option<String>>,
     /// The requesting connections, and the number of each request.
-    askers: BTreeMap<ConnectionId, u32>,
+    requesters: BTreeMap<ConnectionId, u32>,
 }
 
 impl Collection {
     /// Returns the connections that wait for it.
-    pub(super) fn askers(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.askers.keys().copied()
+    pub(super) fn requesters(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.requesters.keys().copied()
     }
 }
 
 impl<N: Network> Reactor<N> {
     pub(super) fn on_stats_request(&mut self, connection: ConnectionId, request: u32) {
-        let Some(asker) = self.connections.get(&connection) else { return };
-        if !asker.is_of_this_host() {
+        let Some(requester) = self.connections.get(&connection) else { return };
+        if !requester.is_of_this_host() {
             self.counters.stats_refused.increment();
             let why = "counters are for processes of the same host: ask there, at this address";
             let reason = Reason::new(Status::PermissionDenied, why);
@@ -45,7 +45,7 @@ impl<N: Network> Reactor<N> {
             None => self.start_collection(),
         };
         let collection = self.collection.insert(collection);
-        collection.askers.insert(connection, request);
+        collection.requesters.insert(connection, request);
         self.finish_collection_if_complete();
     }
 
@@ -57,7 +57,7 @@ impl<N: Network> Reactor<N> {
             endpoint.inbox.push(FromNexus::StatsRequested { request: id });
         }
         let answers = self.endpoints.keys().map(|endpoint| (*endpoint, None)).collect();
-        Collection { id, answers, askers: BTreeMap::new() }
+        Collection { id, answers, requesters: BTreeMap::new() }
     }
 
     pub(super) fn on_endpoint_stats(&mut self, from: EndpointId, request: u64, json: String) {
@@ -79,14 +79,14 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Returns true if a connection waits for counters.
-    pub(super) fn is_asker(&self, connection: ConnectionId) -> bool {
-        self.collection.as_ref().is_some_and(|c| c.askers.contains_key(&connection))
+    pub(super) fn is_requester(&self, connection: ConnectionId) -> bool {
+        self.collection.as_ref().is_some_and(|c| c.requesters.contains_key(&connection))
     }
 
     /// Drops the requests of a connection that has ended.
-    pub(super) fn forget_asker(&mut self, connection: ConnectionId) {
+    pub(super) fn forget_requester(&mut self, connection: ConnectionId) {
         if let Some(collection) = &mut self.collection {
-            collection.askers.remove(&connection);
+            collection.requesters.remove(&connection);
         }
     }
 
@@ -94,7 +94,7 @@ impl<N: Network> Reactor<N> {
         let collection = self.collection.take();
         match collection {
             Some(collection) if collection.answers.values().all(Option::is_some) => {
-                self.answer_askers(&collection);
+                self.answer_requesters(&collection);
             }
             collection => self.collection = collection,
         }
@@ -102,13 +102,13 @@ impl<N: Network> Reactor<N> {
 
     pub(super) fn on_stats_due(&mut self, id: u64) {
         if let Some(collection) = self.collection.take_if(|collection| collection.id == id) {
-            self.answer_askers(&collection);
+            self.answer_requesters(&collection);
         }
     }
 
-    fn answer_askers(&mut self, collection: &Collection) {
+    fn answer_requesters(&mut self, collection: &Collection) {
         let json = self.stats_json(&collection.answers);
-        for (connection, request) in &collection.askers {
+        for (connection, request) in &collection.requesters {
             self.counters.stats_answered.increment();
             self.send_stats(*connection, *request, &json);
         }

@@ -45,8 +45,8 @@ impl Hostile {
         let max_frame = PACKET_BYTES + 32;
         let mut control = RawPeer::connect(address);
         let host_identity = Some(host_identity().unwrap());
-        let greeting = Hello { host_identity, rendezvous: Some(vec![b'x']), ..hello() };
-        let rendezvous = control.greet(greeting).rendezvous.unwrap();
+        let hello = Hello { host_identity, rendezvous: Some(vec![b'x']), ..hello() };
+        let rendezvous = control.send_hello(hello).rendezvous.unwrap();
         let offers = vec![Offer::Shm { max_frame }];
         control.send(LinkOpen { link: 4, from_endpoint: 0, to_endpoint: 0, offers, ecn: false });
         let Some(Message::LinkAccept(LinkAccept { ticket: Some(ticket), .. })) = control.receive()

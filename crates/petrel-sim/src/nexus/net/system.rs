@@ -242,7 +242,7 @@ pub(in crate::nexus) enum SimLink {
 impl SharedMemory for SimNetwork {
     /// The name of the rendezvous.
     type Rendezvous = Vec<u8>;
-    type Guest = SimUnixConnection;
+    type ShmPeer = SimUnixConnection;
     type Segment = Memory;
     type Fds = SimFds;
     type Link = SimLink;
@@ -260,25 +260,25 @@ impl SharedMemory for SimNetwork {
         rendezvous.clone()
     }
 
-    fn accept_guest(&self, rendezvous: &mut Vec<u8>) -> io::Result<Option<SimUnixConnection>> {
+    fn accept_shm_peer(&self, rendezvous: &mut Vec<u8>) -> io::Result<Option<SimUnixConnection>> {
         let id = self.net.borrow_mut().accept_unix(self.process, rendezvous)?;
         Ok(id.map(|id| SimUnixConnection { net: Rc::clone(&self.net), id }))
     }
 
-    fn meet(&self, name: &[u8]) -> io::Result<SimUnixConnection> {
+    fn connect_rendezvous(&self, name: &[u8]) -> io::Result<SimUnixConnection> {
         let id = self.net.borrow_mut().connect_rendezvous(self.process, name)?;
         Ok(SimUnixConnection { net: Rc::clone(&self.net), id })
     }
 
-    fn register_guest(&self, connection: &SimUnixConnection, token: usize) -> io::Result<()> {
+    fn register_shm_peer(&self, connection: &SimUnixConnection, token: usize) -> io::Result<()> {
         self.net.borrow_mut().register_unix(connection.id, token)
     }
 
-    fn deregister_guest(&self, connection: &SimUnixConnection) {
+    fn deregister_shm_peer(&self, connection: &SimUnixConnection) {
         self.net.borrow_mut().deregister_unix(connection.id);
     }
 
-    fn send_to_guest(
+    fn send_to_shm_peer(
         &self,
         connection: &SimUnixConnection,
         bytes: &[u8],
@@ -287,7 +287,7 @@ impl SharedMemory for SimNetwork {
         self.net.borrow_mut().send_unix(connection.id, bytes, segment.copied())
     }
 
-    fn receive_from_guest(
+    fn receive_from_shm_peer(
         &self,
         connection: &SimUnixConnection,
         bytes: &mut [u8],

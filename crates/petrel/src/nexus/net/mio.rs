@@ -177,7 +177,7 @@ impl Wake for mio::Waker {
 
 impl SharedMemory for MioNetwork {
     type Rendezvous = Rendezvous;
-    type Guest = PeerStream;
+    type ShmPeer = PeerStream;
     type Segment = Segment;
     type Fds = PeerFds;
     type Link = HostLink;
@@ -197,44 +197,44 @@ impl SharedMemory for MioNetwork {
         rendezvous.name().to_vec()
     }
 
-    fn accept_guest(&self, rendezvous: &mut Rendezvous) -> io::Result<Option<PeerStream>> {
+    fn accept_shm_peer(&self, rendezvous: &mut Rendezvous) -> io::Result<Option<PeerStream>> {
         rendezvous.accept()
     }
 
-    fn meet(&self, name: &[u8]) -> io::Result<PeerStream> {
+    fn connect_rendezvous(&self, name: &[u8]) -> io::Result<PeerStream> {
         shm::connect(name)
     }
 
-    fn register_guest(&self, guest: &PeerStream, token: usize) -> io::Result<()> {
-        let fd = guest.as_raw_fd();
+    fn register_shm_peer(&self, peer: &PeerStream, token: usize) -> io::Result<()> {
+        let fd = peer.as_raw_fd();
         self.poll.registry().register(&mut SourceFd(&fd), Token(token), Interest::READABLE)
     }
 
-    fn deregister_guest(&self, guest: &PeerStream) {
+    fn deregister_shm_peer(&self, peer: &PeerStream) {
         // Fails only for an unregistered socket.
-        let _ = self.poll.registry().deregister(&mut SourceFd(&guest.as_raw_fd()));
+        let _ = self.poll.registry().deregister(&mut SourceFd(&peer.as_raw_fd()));
     }
 
-    fn send_to_guest(
+    fn send_to_shm_peer(
         &self,
-        guest: &PeerStream,
+        peer: &PeerStream,
         bytes: &[u8],
         segment: Option<&Segment>,
     ) -> io::Result<usize> {
         match segment {
-            Some(segment) => send_with_fds(guest, bytes, &[segment.as_fd()]),
-            None => send_with_fds(guest, bytes, &[]),
+            Some(segment) => send_with_fds(peer, bytes, &[segment.as_fd()]),
+            None => send_with_fds(peer, bytes, &[]),
         }
     }
 
-    fn receive_from_guest(
+    fn receive_from_shm_peer(
         &self,
-        guest: &PeerStream,
+        peer: &PeerStream,
         bytes: &mut [u8],
         fds: &mut PeerFds,
         fds_max: usize,
     ) -> io::Result<usize> {
-        let (count, more) = recv_with_fds(guest, bytes, fds_max)?;
+        let (count, more) = recv_with_fds(peer, bytes, fds_max)?;
         fds.add(more);
         Ok(count)
     }
@@ -255,8 +255,8 @@ impl SharedMemory for MioNetwork {
         segment.max_frame_bytes()
     }
 
-    fn shm_link(&self, segment: Segment, side: Side, guest: PeerStream) -> HostLink {
-        HostLink::Shm(ShmLink::new(segment, side, guest))
+    fn shm_link(&self, segment: Segment, side: Side, peer: PeerStream) -> HostLink {
+        HostLink::Shm(ShmLink::new(segment, side, peer))
     }
 
     fn udp_link(&self, link: UdpLink) -> HostLink {

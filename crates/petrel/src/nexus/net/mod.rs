@@ -164,7 +164,7 @@ pub trait SharedMemory: Debug + Sized + 'static {
     /// The socket to which local peers connect.
     type Rendezvous: Debug;
     /// A connection to another process of this host.
-    type Guest: Debug;
+    type ShmPeer: Debug;
     /// The memory of a link's rings.
     type Segment: Debug;
     /// Descriptors received from a peer.
@@ -172,7 +172,7 @@ pub trait SharedMemory: Debug + Sized + 'static {
     /// The resources of an endpoint's transport to reach a peer.
     type Link: Debug;
 
-    /// Listens under a fresh name, and reports guests by `token`.
+    /// Listens under a fresh name, and reports peers by `token`.
     ///
     /// # Errors
     /// When the system lacks descriptors or randomness.
@@ -187,34 +187,37 @@ pub trait SharedMemory: Debug + Sized + 'static {
     /// Returns the name for peers to connect to.
     fn name_of(&self, rendezvous: &Self::Rendezvous) -> Vec<u8>;
 
-    /// Returns the next guest of the same user; `None` if no guest waits.
+    /// Returns the next peer of the same user; `None` if no peer waits.
     ///
     /// # Errors
-    /// The system's error, and [`Interrupted`](io::ErrorKind::Interrupted) after many strangers.
-    fn accept_guest(&self, rendezvous: &mut Self::Rendezvous) -> io::Result<Option<Self::Guest>>;
+    /// The system's error, and [`Interrupted`](io::ErrorKind::Interrupted) after many peers of other users.
+    fn accept_shm_peer(
+        &self,
+        rendezvous: &mut Self::Rendezvous,
+    ) -> io::Result<Option<Self::ShmPeer>>;
 
     /// Connects to a rendezvous.
     ///
     /// # Errors
     /// When no process listens there, or a process of another user, or when the queue is full.
-    fn meet(&self, name: &[u8]) -> io::Result<Self::Guest>;
+    fn connect_rendezvous(&self, name: &[u8]) -> io::Result<Self::ShmPeer>;
 
-    /// Reports from now on by `token` when bytes of a guest arrive.
+    /// Reports from now on by `token` when bytes of a peer arrive.
     ///
     /// # Errors
     /// When the system refuses.
-    fn register_guest(&self, guest: &Self::Guest, token: usize) -> io::Result<()>;
+    fn register_shm_peer(&self, peer: &Self::ShmPeer, token: usize) -> io::Result<()>;
 
-    /// Stops reporting readiness of the guest.
-    fn deregister_guest(&self, guest: &Self::Guest);
+    /// Stops reporting readiness of the peer.
+    fn deregister_shm_peer(&self, peer: &Self::ShmPeer);
 
     /// Sends bytes, with a segment if given. Returns the number of bytes sent.
     ///
     /// # Errors
     /// The system's error.
-    fn send_to_guest(
+    fn send_to_shm_peer(
         &self,
-        guest: &Self::Guest,
+        peer: &Self::ShmPeer,
         bytes: &[u8],
         segment: Option<&Self::Segment>,
     ) -> io::Result<usize>;
@@ -224,9 +227,9 @@ pub trait SharedMemory: Debug + Sized + 'static {
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are there, and the system's error.
-    fn receive_from_guest(
+    fn receive_from_shm_peer(
         &self,
-        guest: &Self::Guest,
+        peer: &Self::ShmPeer,
         bytes: &mut [u8],
         fds: &mut Self::Fds,
         fds_max: usize,
@@ -255,7 +258,7 @@ pub trait SharedMemory: Debug + Sized + 'static {
     fn max_frame_bytes(&self, segment: &Self::Segment) -> usize;
 
     /// Returns a link through shared memory.
-    fn shm_link(&self, segment: Self::Segment, side: Side, guest: Self::Guest) -> Self::Link;
+    fn shm_link(&self, segment: Self::Segment, side: Side, peer: Self::ShmPeer) -> Self::Link;
 
     /// Returns a link over UDP.
     fn udp_link(&self, link: UdpLink) -> Self::Link;

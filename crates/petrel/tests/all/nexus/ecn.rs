@@ -56,7 +56,7 @@ fn answered(heeds_marks: bool, ecn: bool) -> (LinkOpen, bool) {
     let nexus = client();
     let mut client = endpoint(&nexus, heeds_marks, true);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     let open = peer.link_open();
     let offer = Offer::Udp { port: 9, max_frame: 1_472 };
     peer.send(LinkAccept { link: open.link, offer, ticket: None, ecn });
@@ -79,7 +79,7 @@ fn link_open__needs_the_peers_consent() {
 fn link_accept__grants_nothing_that_was_not_asked_for() {
     let (nexus, address) = server(V4);
     let _server = endpoint(&nexus, true, true);
-    let mut peer = RawPeer::greeted(address);
+    let mut peer = RawPeer::after_hello(address);
     assert!(!peer.open_udp(1).ecn);
     let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
     let open = LinkOpen { link: 2, from_endpoint: 5, to_endpoint: 0, offers, ecn: true };

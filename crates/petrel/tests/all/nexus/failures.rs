@@ -54,7 +54,7 @@ fn dial__peer_of_a_later_version_only() {
     let mut client = attach(&nexus, V4);
     client.ask(address, 0, BOTH);
     let mut peer = RawPeer::accept(&listener);
-    peer.greet(Hello { versions: VersionRange { min: 2, max: 3 }, ..hello() });
+    peer.send_hello(Hello { versions: VersionRange { min: 2, max: 3 }, ..hello() });
     let reason = client.failure();
     assert_eq!(reason.status, Status::Unimplemented);
     assert!(reason.message.contains("2 to 3"), "{reason:?}");
@@ -70,10 +70,10 @@ fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
     let mut client = attach(&nexus, V4);
     client.ask(address, 0, UDP);
     drop(listener.accept().unwrap());
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     peer.link_open();
     drop(peer);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     peer.grant_udp();
     client.up();
     assert_eq!(nexus.stats().connections_redialed, 2);
@@ -87,12 +87,12 @@ fn dial__tries_again_when_the_peer_says_goodbye_in_place_of_an_answer() {
         let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
         let mut client = attach(&nexus, V4);
         client.ask(address, 0, UDP);
-        let mut peer = RawPeer::greeted_by(&listener);
+        let mut peer = RawPeer::after_hello_by(&listener);
         peer.link_open();
         peer.send(Goodbye { status, text: "the end".into() });
         drop(peer);
         wait_until(&nexus, |stats| stats.connections_redialed == 1);
-        let mut peer = RawPeer::greeted_by(&listener);
+        let mut peer = RawPeer::after_hello_by(&listener);
         peer.grant_udp();
         client.up();
         assert_eq!(nexus.stats().goodbyes_received, 1);
@@ -104,7 +104,7 @@ fn link__asked_for_of_a_peer_that_wants_no_more_of_us() {
     let (listener, address) = listener();
     let mut client = attach(&client(), V4);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     peer.link_open();
     peer.send(Goodbye { status: Status::InvalidArgument, text: "nonsense".into() });
     let reason = client.failure();
@@ -133,7 +133,7 @@ fn link__refused_by_the_peer_in_its_words() {
     let (listener, address) = listener();
     let mut client = attach(&client(), V4);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     let link = peer.link_open().link;
     let text = "not today".to_owned();
     peer.send(LinkRefuse { link, status: Status::PermissionDenied, text: text.clone() });
@@ -146,7 +146,7 @@ fn link__not_answered_by_the_peer() {
     let nexus = Nexus::builder().connect_timeout(Duration::from_millis(100)).start().unwrap();
     let mut client = attach(&nexus, V4);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     let open = peer.link_open();
     let reason = client.failure();
     assert_eq!(reason.status, Status::Unavailable);
@@ -186,7 +186,7 @@ fn link__down_when_the_connection_breaks() {
     let nexus = client();
     let mut client = attach(&nexus, V4);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     peer.grant_udp();
     let up = client.up();
     drop(peer);
@@ -201,7 +201,7 @@ fn link__down_with_the_peers_goodbye() {
     let (listener, address) = listener();
     let mut client = attach(&client(), V4);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     peer.grant_udp();
     let up = client.up();
     peer.send(Goodbye { status: Status::Ok, text: "maintenance".into() });

@@ -257,20 +257,20 @@ impl RawPeer {
     }
 
     /// Connects and exchanges HELLOs.
-    pub(crate) fn greeted(address: SocketAddr) -> Self {
+    pub(crate) fn after_hello(address: SocketAddr) -> Self {
         let mut peer = Self::connect(address);
-        peer.greet(hello());
+        peer.send_hello(hello());
         peer
     }
 
     /// Accepts and exchanges HELLOs.
-    pub(crate) fn greeted_by(listener: &TcpListener) -> Self {
+    pub(crate) fn after_hello_by(listener: &TcpListener) -> Self {
         let mut peer = Self::accept(listener);
-        peer.greet(hello());
+        peer.send_hello(hello());
         peer
     }
 
-    pub(crate) fn greet(&mut self, hello: Hello) -> Hello {
+    pub(crate) fn send_hello(&mut self, hello: Hello) -> Hello {
         self.stream.write_all(&PREFACE).unwrap();
         self.send(hello);
         match self.receive() {

@@ -15,7 +15,7 @@ use super::harness::*;
 
 /// Opens a link and a session as an honest client.
 fn check_honest(address: SocketAddr, server: &mut Endpoint) {
-    // A crowd may delay it for a while.
+    // A many may delay it for a while.
     let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
     let mut client = attach(&nexus, V4);
     let link = client.link(address, 0, BOTH).link;
@@ -75,7 +75,7 @@ fn broken_messages__are_answered_by_goodbye() {
         b"\0\0\0\0\x01\0\0\0",
     ];
     for message in messages {
-        let mut peer = RawPeer::greeted(address);
+        let mut peer = RawPeer::after_hello(address);
         peer.stream.write_all(message).unwrap();
         let status = peer.goodbye().status;
         assert!(matches!(status, Status::InvalidArgument | Status::Unimplemented), "{status}");
@@ -95,7 +95,7 @@ fn misplaced_messages__are_answered_by_goodbye() {
     let reply = StatsReply { request: 1, part: 0, parts: 1, json: String::new() };
     let misplaced: [Message; 3] = [open.into(), accept.into(), reply.into()];
     for message in misplaced {
-        let mut peer = RawPeer::greeted(address);
+        let mut peer = RawPeer::after_hello(address);
         peer.open_udp(1);
         let link = server.up().link;
         peer.send(message);
@@ -110,7 +110,7 @@ fn misplaced_messages__are_answered_by_goodbye() {
 fn late_messages__are_ignored() {
     let (nexus, address) = server(V4);
     let mut server = attach(&nexus, V4);
-    let mut peer = RawPeer::greeted(address);
+    let mut peer = RawPeer::after_hello(address);
     let open = SessionOpen { link: 9, ..proposal(1) };
     peer.send(open);
     peer.send(acceptance(&open));
@@ -139,7 +139,7 @@ fn silent_and_slow__are_dropped_in_time() {
     half.write_all(&PREFACE).unwrap();
     half.write_all(b"\x40\0\0\0\x01").unwrap();
     // Says HELLO, begins a message, and stalls.
-    let mut slow = RawPeer::greeted(address);
+    let mut slow = RawPeer::after_hello(address);
     slow.stream.write_all(b"\xFF").unwrap();
     check_honest(address, &mut server);
     wait_for_end(&mut silent);
@@ -168,7 +168,7 @@ fn slow_bytes__do_not_extend_the_time_for_hello() {
 fn who_does_not_read__is_dropped() {
     let (nexus, address) = server(V4);
     let mut server = attach(&nexus, V4);
-    let peer = RawPeer::greeted(address);
+    let peer = RawPeer::after_hello(address);
     let mut pings = Vec::new();
     (0..500).for_each(|nonce| Message::from(Ping { nonce }).encode(&mut pings).unwrap());
     // Each PING is answered, and no answer is read.
@@ -200,18 +200,18 @@ fn two_thousand_connections__do_not_keep_an_honest_one_out() {
     raise_descriptor_limit();
     let (nexus, address) = server(V4);
     let mut server = attach(&nexus, V4);
-    let crowd: Vec<_> =
+    let many: Vec<_> =
         (0..1_000).map(|_| TcpStream::connect(address)).collect::<Result<_, _>>().unwrap();
     let pusher = std::thread::spawn(move || {
         (0..1_000).map(|_| TcpStream::connect(address)).collect::<Result<Vec<_>, _>>().unwrap()
     });
     check_honest(address, &mut server);
-    let late_crowd = pusher.join().unwrap();
+    let many_late = pusher.join().unwrap();
     check_honest(address, &mut server);
     let stats = nexus.stats();
     assert!(stats.dropped_ungreeted_full + stats.dropped_hello_timeout >= 1_700, "{stats:?}");
     assert!(stats.connections_open <= 300, "{stats:?}");
-    drop((crowd, late_crowd));
+    drop((many, many_late));
     wait_until(&nexus, |stats| stats.connections_open == 0);
 }
 
@@ -222,7 +222,7 @@ fn proposals_without_end__are_refused() {
     let builder = Nexus::builder().listen(V4.parse().unwrap()).connect_timeout(HANG);
     let nexus = builder.start().unwrap();
     let mut server = attach(&nexus, V4);
-    let mut peer = RawPeer::greeted(nexus.local_addr().unwrap());
+    let mut peer = RawPeer::after_hello(nexus.local_addr().unwrap());
     peer.open_udp(1);
     let link = server.up().link;
     (0..=LIMIT).for_each(|request| {
@@ -242,7 +242,7 @@ fn proposals_without_end__are_refused() {
 }
 
 #[test]
-fn greeted_and_useless__make_room_for_others() {
+fn idle_connections__make_room_for_others() {
     const CONNECTIONS_MAX: usize = 4_096;
     raise_descriptor_limit();
     let (nexus, address) = server(V4);
@@ -250,15 +250,15 @@ fn greeted_and_useless__make_room_for_others() {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     // Both sides are in this process, beside other tests.
     assert!(limit > 3 * CONNECTIONS_MAX as u64, "raise the limit of descriptors: ulimit -n");
-    let mut first = RawPeer::greeted(address);
+    let mut first = RawPeer::after_hello(address);
     first.open_udp(1);
     server.up();
-    let crowd: Vec<_> = (0..CONNECTIONS_MAX).map(|_| RawPeer::greeted(address)).collect();
+    let many: Vec<_> = (0..CONNECTIONS_MAX).map(|_| RawPeer::after_hello(address)).collect();
     check_honest(address, &mut server);
     let stats = nexus.stats();
     assert!(stats.connections_open <= CONNECTIONS_MAX as u64, "{stats:?}");
     assert!(stats.dropped_ungreeted_full >= 2, "{stats:?}");
     // A connection with a link is kept.
     assert_eq!(stats.links_up, 1);
-    drop(crowd);
+    drop(many);
 }

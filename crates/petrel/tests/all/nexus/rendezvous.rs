@@ -36,18 +36,18 @@ fn accept_one(rendezvous: &mut Rendezvous) -> PeerStream {
 }
 
 /// Requests a link over shared memory to a peer whose rendezvous is `name`, and expects UDP in the end.
-fn falls_back(name: &[u8; NAME_BYTES], meet: impl FnOnce() -> Option<PeerStream>) {
+fn falls_back(name: &[u8; NAME_BYTES], connect: impl FnOnce() -> Option<PeerStream>) {
     let (listener, address) = listener();
     let nexus = Nexus::builder().connect_timeout(Duration::from_millis(500)).start().unwrap();
     let mut client = attach(&nexus, V4);
     client.ask(address, 3, BOTH);
     let mut peer = RawPeer::accept(&listener);
-    peer.greet(local_hello(name));
+    peer.send_hello(local_hello(name));
     let open = peer.link_open();
     assert!(matches!(open.offers[..], [Offer::Shm { .. }, Offer::Udp { .. }]), "{open:?}");
     let offer = Offer::Shm { max_frame: FRAME };
     peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
-    let _met = meet();
+    let _connected = connect();
     let Some(Message::LinkClose(close)) = peer.receive() else { panic!("not LINK_CLOSE") };
     assert_eq!((close.link, close.status), (open.link, Status::Aborted));
     let again = peer.grant_udp();
@@ -96,7 +96,7 @@ fn opener__fails_where_only_shared_memory_will_do() {
     let mut client = attach(&client(), V4);
     client.ask(address, 3, SHM);
     let mut peer = RawPeer::accept(&listener);
-    peer.greet(local_hello(&Rendezvous::bind().unwrap().name()));
+    peer.send_hello(local_hello(&Rendezvous::bind().unwrap().name()));
     let open = peer.link_open();
     let offer = Offer::Shm { max_frame: FRAME };
     peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
@@ -114,7 +114,7 @@ fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
     client.ask(address, 3, BOTH);
     let mut rendezvous = Rendezvous::bind().unwrap();
     let mut peer = RawPeer::accept(&listener);
-    peer.greet(local_hello(&rendezvous.name()));
+    peer.send_hello(local_hello(&rendezvous.name()));
     let open = peer.link_open();
     let offer = Offer::Shm { max_frame: FRAME };
     peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
@@ -126,7 +126,7 @@ fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
     met.set_nonblocking(false).unwrap();
     met.read_exact(&mut ticket).unwrap();
     assert!(ticket == TICKET && at_end(&mut met));
-    RawPeer::greeted_by(&listener).grant_udp();
+    RawPeer::after_hello_by(&listener).grant_udp();
     assert!(matches!(client.up().transport, HostLink::Udp(_)));
 }
 
@@ -136,14 +136,14 @@ fn opener__does_not_offer_shared_memory_to_another_host() {
     let mut client = attach(&client(), V4);
     client.ask(address, 3, BOTH);
     let mut peer = RawPeer::accept(&listener);
-    peer.greet(Hello { host_identity: Some([7; 32]), ..local_hello(&TICKET) });
+    peer.send_hello(Hello { host_identity: Some([7; 32]), ..local_hello(&TICKET) });
     assert!(matches!(peer.link_open().offers[..], [Offer::Udp { .. }]));
 }
 
 /// A peer that requested a link over shared memory, and got a ticket.
-fn invited(nexus: &Nexus) -> (RawPeer, Vec<u8>, [u8; 16]) {
+fn with_ticket(nexus: &Nexus) -> (RawPeer, Vec<u8>, [u8; 16]) {
     let mut peer = RawPeer::connect(nexus.local_addr().unwrap());
-    let hello = peer.greet(local_hello(&TICKET));
+    let hello = peer.send_hello(local_hello(&TICKET));
     let offers = vec![Offer::Shm { max_frame: FRAME }];
     peer.send(LinkOpen { link: 4, from_endpoint: 0, to_endpoint: 0, offers, ecn: false });
     match peer.receive() {
@@ -175,7 +175,7 @@ fn at_end(stream: &mut UnixStream) -> bool {
 fn acceptor__takes_rings_from_who_knows_the_ticket() {
     let (nexus, _) = server(V4);
     let mut server = attach(&nexus, V4);
-    let (_peer, name, ticket) = invited(&nexus);
+    let (_peer, name, ticket) = with_ticket(&nexus);
     let segment = rings(FRAME as usize);
     let mut stream = connect(&name).unwrap();
     // In two pieces, the descriptors with the first.
@@ -192,13 +192,13 @@ fn acceptor__takes_rings_from_who_knows_the_ticket() {
 fn acceptor__drops_who_does_not_know_the_ticket() {
     let (nexus, _) = server(V4);
     let mut server = attach(&nexus, V4);
-    let (_peer, name, ticket) = invited(&nexus);
+    let (_peer, name, ticket) = with_ticket(&nexus);
     let segment = rings(FRAME as usize);
-    let mut stranger = connect(&name).unwrap();
-    send_with_fds(&stranger, &[3; 16], &[segment.as_fd()]).unwrap();
-    assert!(at_end(&mut stranger));
+    let mut invalid = connect(&name).unwrap();
+    send_with_fds(&invalid, &[3; 16], &[segment.as_fd()]).unwrap();
+    assert!(at_end(&mut invalid));
     assert_eq!(nexus.stats().rendezvous_dropped, 1);
-    // A guest that hangs up early is dropped too, without effect on further guests.
+    // A peer that hangs up early is dropped too, without effect on further peers.
     drop(connect(&name).unwrap());
     let stream = connect(&name).unwrap();
     send_with_fds(&stream, &ticket, &[segment.as_fd()]).unwrap();
@@ -218,7 +218,7 @@ fn acceptor__refuses_rings_that_it_cannot_use() {
         (vec![tcp.as_fd()], "not a memory file"),
     ];
     for (fds, expected) in cases {
-        let (mut peer, name, ticket) = invited(&nexus);
+        let (mut peer, name, ticket) = with_ticket(&nexus);
         let mut stream = connect(&name).unwrap();
         send_with_fds(&stream, &ticket, &fds).unwrap();
         let text = expect_link_close(&mut peer);
@@ -241,23 +241,23 @@ fn acceptor__is_not_held_up_by_a_descriptor_whose_close_blocks() {
         stream.set_nonblocking(true).unwrap();
         while std::io::Write::write(&mut stream, &[0; 1 << 16]).is_ok() {}
         stream.set_nonblocking(false).unwrap();
-        let (mut peer, name, ticket) = invited(&nexus);
-        let meeting = connect(&name).unwrap();
+        let (mut peer, name, ticket) = with_ticket(&nexus);
+        let stream_to_peer = connect(&name).unwrap();
         match sent_as_memory {
             true => {
-                send_with_fds(&meeting, &ticket, &[stream.as_fd()]).unwrap();
+                send_with_fds(&stream_to_peer, &ticket, &[stream.as_fd()]).unwrap();
                 closers.push(close_aside(stream));
                 assert!(expect_link_close(&mut peer).contains("not a memory file"));
             }
             // More descriptors than belong to a ticket.
             false => {
-                send_with_fds(&meeting, &ticket[..15], &[]).unwrap();
-                send_with_fds(&meeting, &[0], &[stream.as_fd(), stream.as_fd()]).unwrap();
+                send_with_fds(&stream_to_peer, &ticket[..15], &[]).unwrap();
+                send_with_fds(&stream_to_peer, &[0], &[stream.as_fd(), stream.as_fd()]).unwrap();
                 closers.push(close_aside(stream));
                 wait_until(&nexus, |stats| stats.rendezvous_dropped == 1);
             }
         }
-        RawPeer::greeted(address);
+        RawPeer::after_hello(address);
         // Resets the connection, and so ends the last close.
         drop(sink);
         closers.drain(..).for_each(|closer| closer.join().unwrap());
@@ -275,7 +275,7 @@ fn acceptor__gives_up_a_peer_that_does_not_come() {
     let builder = Nexus::builder().listen(V4.parse().unwrap()).connect_timeout(timeout);
     let nexus = builder.start().unwrap();
     let _server = attach(&nexus, V4);
-    let (mut peer, name, ticket) = invited(&nexus);
+    let (mut peer, name, ticket) = with_ticket(&nexus);
     // Half a ticket only.
     let mut stream = connect(&name).unwrap();
     send_with_fds(&stream, &ticket[..8], &[]).unwrap();

@@ -180,7 +180,7 @@ fn session__answer_of_a_peer_beyond_the_proposal_ends_the_connection() {
     let (listener, address) = listener();
     let mut client = attach(&client(), V4);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     peer.grant_udp();
     let link = client.up().link;
     client.port.post(ToNexus::OpenSession { link, open: proposal(1) });
@@ -196,7 +196,7 @@ fn session__late_answer_of_a_peer_is_closed_again() {
     let nexus = Nexus::builder().connect_timeout(Duration::from_millis(100)).start().unwrap();
     let mut client = attach(&nexus, V4);
     client.ask(address, 0, UDP);
-    let mut peer = RawPeer::greeted_by(&listener);
+    let mut peer = RawPeer::after_hello_by(&listener);
     peer.grant_udp();
     let link = client.up().link;
     client.port.post(ToNexus::OpenSession { link, open: proposal(1) });

@@ -26,10 +26,10 @@ fn fetch_stats__from_all_endpoints() {
     for family in [V4, V6] {
         let (nexus, address) = server(family);
         let mut endpoints = [attach(&nexus, family), attach(&nexus, family)];
-        let asker = ask(address);
+        let requester = ask(address);
         answer(&mut endpoints[0], "{\"calls\":5}");
         answer(&mut endpoints[1], "{}");
-        let json = asker.join().unwrap().unwrap();
+        let json = requester.join().unwrap().unwrap();
         let start = format!("{{\"incarnation\":{},\"nexus\":{{", nexus.incarnation());
         assert!(json.starts_with(&start), "{json}");
         assert!(json.contains("\"connections_accepted\":1,"), "{json}");
@@ -51,7 +51,7 @@ fn fetch_stats__in_several_parts() {
     let (nexus, address) = server(V4);
     let mut endpoints: Vec<_> = (0..5).map(|_| attach(&nexus, V4)).collect();
     let long = format!("{{\"name\":\"{}\"}}", "ü".repeat(30_000));
-    let askers = [ask(address), ask(address)];
+    let requesters = [ask(address), ask(address)];
     // A request during another's answer may get the same answer or a new one.
     while nexus.stats().stats_answered < 2 {
         for endpoint in &mut endpoints {
@@ -61,8 +61,8 @@ fn fetch_stats__in_several_parts() {
         }
         std::thread::yield_now();
     }
-    for asker in askers {
-        let json = asker.join().unwrap().unwrap();
+    for requester in requesters {
+        let json = requester.join().unwrap().unwrap();
         assert_eq!(json.matches(&long).count(), 5);
     }
 }
@@ -89,10 +89,10 @@ fn fetch_stats__from_a_process_that_hangs() {
 #[test]
 fn fetch_stats__from_something_else() {
     let (listener, address) = listener();
-    let asker = ask(address);
+    let requester = ask(address);
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"SSH-2.0-OpenSSH_9\r\n").unwrap();
-    let error = asker.join().unwrap().unwrap_err();
+    let error = requester.join().unwrap().unwrap_err();
     assert_eq!(error.status, Status::Unimplemented, "{error}");
     let text = format!("{address} does not follow the protocol");
     assert!(error.message.contains(&text), "{error}");

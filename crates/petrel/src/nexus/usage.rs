@@ -1,0 +1,273 @@
+//! Resources of the process held by peers, per source: no source can exhaust the resources of all.
+//!
+//! There are no credentials yet: a peer is known by its address alone. Many processes may share an address: all of a
+//! host, and on loopback all of the local host. The share of a source is therefore large, and a further rule protects
+//! peers at the same address: idle connections yield to new ones (see `listener` and `admit`).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::limits::{
+    LINKS_PER_SOURCE_MAX, PROPOSALS_PER_SOURCE_MAX, SESSION_BYTES_MAX,
+    SESSION_BYTES_PER_SOURCE_MAX, session_bytes, shrink, slots_left,
+};
+
+/// The location of a peer: an IPv4 address, or an IPv6 network of 64 bits, since a host may use any address in its
+/// network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct SourceNetwork(IpAddr);
+
+impl SourceNetwork {
+    /// Returns the source of a peer's address, which is [canonical](super::connection::canonical).
+    pub(super) fn of(remote: SocketAddr) -> Self {
+        match remote.ip() {
+            IpAddr::V4(v4) => Self(v4.into()),
+            IpAddr::V6(v6) if v6.is_loopback() => Self(v6.into()),
+            IpAddr::V6(v6) => Self(Ipv6Addr::from_bits(v6.to_bits() & !0 << 64).into()),
+        }
+    }
+}
+
+/// The resources held by the peers of a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    /// Connections with links.
+    pub(super) linked: usize,
+    pub(super) links: usize,
+    /// Unanswered session proposals.
+    pub(super) proposals: usize,
+    /// Bytes of sessions, including proposed ones.
+    pub(super) session_bytes: usize,
+}
+
+impl Usage {
+    pub(super) fn add(&mut self, other: Self) {
+        self.linked += other.linked;
+        self.links += other.links;
+        self.proposals += other.proposals;
+        self.session_bytes += other.session_bytes;
+    }
+}
+
+/// The usage of all sources. Everything added is removed again: the sums cover existing objects.
+#[derive(Debug, Default)]
+pub(super) struct UsageTable {
+    by_source: HashMap<SourceNetwork, Usage>,
+    all: Usage,
+}
+
+/// Why a source gets no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exhausted {
+    /// This address has used its share.
+    Source(&'static str),
+    /// The process's limit is reached.
+    All(&'static str),
+}
+
+impl Exhausted {
+    /// Returns a text for people.
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Source(what) => format!("your address has its share of this server's {what}"),
+            Self::All(what) => format!("this server has no {what} left"),
+        }
+    }
+}
+
+impl UsageTable {
+    /// Returns the connections with links, of a source and in all.
+    pub(super) fn linked(&self, source: SourceNetwork) -> (usize, usize) {
+        (self.usage(source).linked, self.all.linked)
+    }
+
+    /// Returns the sum over all sources.
+    pub(super) fn all(&self) -> Usage {
+        self.all
+    }
+
+    /// Returns the usage of each source.
+    pub(super) fn sources(&self) -> impl Iterator<Item = (SourceNetwork, Usage)> + '_ {
+        self.by_source.iter().map(|(source, usage)| (*source, *usage))
+    }
+
+    fn usage(&self, source: SourceNetwork) -> Usage {
+        self.by_source.get(&source).copied().unwrap_or_default()
+    }
+
+    /// Checks that a source may have a further link.
+    pub(super) fn check_link(&self, source: SourceNetwork) -> Result<(), Exhausted> {
+        if self.usage(source).links >= LINKS_PER_SOURCE_MAX {
+            return Err(Exhausted::Source("links"));
+        }
+        Ok(())
+    }
+
+    /// Checks that a source may have a further session with `slots` slots.
+    pub(super) fn check_session(&self, source: SourceNetwork, slots: u16) -> Result<(), Exhausted> {
+        let (usage, bytes) = (self.usage(source), session_bytes(slots));
+        if usage.proposals >= PROPOSALS_PER_SOURCE_MAX {
+            return Err(Exhausted::Source("unanswered proposals"));
+        }
+        if usage.session_bytes + bytes > SESSION_BYTES_PER_SOURCE_MAX {
+            return Err(Exhausted::Source("memory for sessions"));
+        }
+        if self.all.session_bytes + bytes > SESSION_BYTES_MAX {
+            return Err(Exhausted::All("memory for sessions"));
+        }
+        Ok(())
+    }
+
+    /// Returns the slots beyond the minimum that a source's sessions may still get.
+    pub(super) fn slots_left(&self, source: SourceNetwork) -> u64 {
+        let of_source = slots_left(SESSION_BYTES_PER_SOURCE_MAX, self.usage(source).session_bytes);
+        of_source.min(slots_left(SESSION_BYTES_MAX, self.all.session_bytes))
+    }
+
+    /// Adds a link; `is_first`: the connection's first.
+    pub(super) fn add_link(&mut self, source: SourceNetwork, is_first: bool) {
+        self.change(source, |usage| {
+            usage.links += 1;
+            usage.linked += usize::from(is_first);
+        });
+    }
+
+    /// Removes a link; `was_last`: the connection's last.
+    pub(super) fn remove_link(&mut self, source: SourceNetwork, was_last: bool) {
+        self.change(source, |usage| {
+            take(&mut usage.links, 1);
+            take(&mut usage.linked, usize::from(was_last));
+        });
+    }
+
+    /// Adds a proposal with this number of slots.
+    pub(super) fn add_proposal(&mut self, source: SourceNetwork, slots: u16) {
+        self.change(source, |usage| {
+            usage.proposals += 1;
+            usage.session_bytes += session_bytes(slots);
+        });
+    }
+
+    /// Removes a proposal with `slots` slots, answered or ended with its link.
+    pub(super) fn remove_proposal(&mut self, source: SourceNetwork, slots: u16) {
+        self.change(source, |usage| {
+            take(&mut usage.proposals, 1);
+            take(&mut usage.session_bytes, session_bytes(slots));
+        });
+    }
+
+    /// Adds the bytes of open sessions.
+    pub(super) fn add_sessions(&mut self, source: SourceNetwork, bytes: usize) {
+        self.change(source, |usage| usage.session_bytes += bytes);
+    }
+
+    /// Removes the bytes of ended sessions.
+    pub(super) fn remove_sessions(&mut self, source: SourceNetwork, bytes: usize) {
+        self.change(source, |usage| take(&mut usage.session_bytes, bytes));
+    }
+
+    fn change(&mut self, source: SourceNetwork, change: impl Fn(&mut Usage)) {
+        let usage = self.by_source.entry(source).or_default();
+        change(usage);
+        if *usage == Usage::default() {
+            self.by_source.remove(&source);
+            shrink(&mut self.by_source);
+        }
+        change(&mut self.all);
+    }
+}
+
+fn take(from: &mut usize, count: usize) {
+    *from = from.checked_sub(count).expect("what is given back was taken");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(address: &str) -> SourceNetwork {
+        SourceNetwork::of(SocketAddr::new(address.parse().unwrap(), 1))
+    }
+
+    #[test]
+    fn source_network__is_an_address_or_a_network_of_64_bits() {
+        assert_ne!(source("10.0.0.1"), source("10.0.0.2"));
+        assert_eq!(source("2001:db8::1"), source("2001:db8::2:3:4"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_ne!(source("::1"), source("::2"));
+    }
+
+    #[test]
+    fn check_session__keeps_room_for_others() {
+        let (greedy, other) = (source("10.0.0.1"), source("10.0.0.2"));
+        let mut usage = UsageTable::default();
+        let bytes = session_bytes(64);
+        let mut count = 0;
+        while usage.check_session(greedy, 64).is_ok() {
+            usage.add_sessions(greedy, bytes);
+            count += 1;
+        }
+        assert_eq!(count, SESSION_BYTES_PER_SOURCE_MAX / bytes);
+        assert_eq!(usage.check_session(greedy, 64), Err(Exhausted::Source("memory for sessions")));
+        assert_eq!(usage.check_session(other, 64), Ok(()));
+        usage.remove_sessions(greedy, bytes);
+        assert_eq!(usage.check_session(greedy, 64), Ok(()));
+        usage.remove_sessions(greedy, (count - 1) * bytes);
+        assert!(usage.by_source.is_empty() && usage.all == Usage::default());
+    }
+
+    #[test]
+    fn check_session__counts_what_is_proposed() {
+        let greedy = source("10.0.0.1");
+        let mut usage = UsageTable::default();
+        while usage.check_session(greedy, 1).is_ok() {
+            usage.add_proposal(greedy, 1);
+        }
+        assert!(usage.check_session(greedy, 1).is_err());
+        usage.remove_proposal(greedy, 1);
+        assert!(usage.check_session(greedy, 1).is_ok());
+    }
+
+    #[test]
+    fn checks__up_to_the_limits_of_a_source_and_of_all() {
+        let one = source("10.0.0.1");
+        let mut usage = UsageTable::default();
+        for link in 0..LINKS_PER_SOURCE_MAX {
+            assert_eq!(usage.check_link(one), Ok(()), "link {link}");
+            usage.add_link(one, link == 0);
+        }
+        assert_eq!(usage.check_link(one), Err(Exhausted::Source("links")));
+        assert_eq!(usage.check_link(source("10.0.0.2")), Ok(()));
+        assert_eq!((usage.linked(one), usage.linked(source("10.0.0.2"))), ((1, 1), (0, 1)));
+
+        for proposal in 0..PROPOSALS_PER_SOURCE_MAX {
+            assert_eq!(usage.check_session(one, 1), Ok(()), "proposal {proposal}");
+            usage.add_proposal(one, 1);
+        }
+        assert_eq!(usage.check_session(one, 1), Err(Exhausted::Source("unanswered proposals")));
+
+        let mut usage = UsageTable::default();
+        let sources: Vec<_> = (0..8).map(|host| source(&format!("10.0.1.{host}"))).collect();
+        for (number, source) in sources.iter().enumerate() {
+            usage.add_sessions(*source, SESSION_BYTES_PER_SOURCE_MAX - session_bytes(1));
+            assert_eq!(usage.check_session(*source, 1), Ok(()));
+            assert_eq!(
+                usage.check_session(*source, 2),
+                Err(Exhausted::Source("memory for sessions"))
+            );
+            usage.add_sessions(*source, session_bytes(1));
+            assert_eq!(usage.all().session_bytes, (number + 1) * SESSION_BYTES_PER_SOURCE_MAX);
+        }
+        assert_eq!(usage.all().session_bytes, SESSION_BYTES_MAX);
+        assert_eq!(usage.check_session(one, 1), Err(Exhausted::All("memory for sessions")));
+        usage.remove_sessions(sources[0], session_bytes(1));
+        assert_eq!(usage.check_session(one, 1), Ok(()));
+        assert_eq!(usage.check_session(one, 2), Err(Exhausted::All("memory for sessions")));
+    }
+
+    #[test]
+    #[should_panic(expected = "what is given back was taken")]
+    fn remove_link__of_none() {
+        UsageTable::default().remove_link(source("10.0.0.1"), true);
+    }
+}
