@@ -6,7 +6,7 @@
 //!
 //! The effect of scans on lookups needs three threads that do not disturb one another: clients, dispatch
 //! and worker. On two CPUs the clients and a dispatch endpoint take turns on one, and the workers have
-//! the other ([`one_thread`]): while the dispatch endpoint runs a scan, the clients could not get an
+//! the other (`one_thread`): while the dispatch endpoint runs a scan, the clients could not get an
 //! answer anyway. With the workers on the clients' CPU instead, workers would take from the clients the
 //! time saved in the dispatch thread.
 

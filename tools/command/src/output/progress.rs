@@ -1,7 +1,7 @@
 //! Unobtrusive progress bars.
 //!
 //! A bar that flashes up briefly is noise, and a bar in a log file is worse. So a bar draws nothing
-//! until its work has lasted [`SHOW_AFTER`], and nothing at all if programs read the output. Dropping a
+//! until its work has lasted `SHOW_AFTER`, and nothing at all if programs read the output. Dropping a
 //! bar clears it.
 
 use std::time::{Duration, Instant};
