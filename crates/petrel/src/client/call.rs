@@ -138,6 +138,7 @@ impl<T> Call<T> {
 
 impl<T> Call<T> {
     /// Advances the call until it is outstanding, or has failed before.
+    #[inline(never)]
     fn begin(&mut self, cx: &mut Context<'_>) {
         if let Step::New { request } = &mut self.step {
             let request = mem::take(request);
@@ -157,6 +158,43 @@ impl<T> Call<T> {
                 Err(places::Gone) => Step::Failed(endpoint_gone()),
             };
         }
+    }
+
+    /// Begins the call in a task of the client's endpoint, without the inbox and its options. Returns false if this is
+    /// another task, or no place is free.
+    #[inline(always)]
+    fn begin_own(&mut self, waker: &Waker) -> bool {
+        let Step::New { request } = &mut self.step else { return false };
+        let endpoint = self.client.endpoint();
+        let begun = Hub::with_current(|hub| {
+            hub.try_with_local(|local| {
+                if !local.is_of(endpoint) {
+                    return None;
+                }
+                let place = Some(endpoint.places.try_take()?);
+                let clock_ns = hub.clock_now_ns();
+                let end_ns = hub.end_ns(&self.options, self.client.call_timeout(), clock_ns);
+                let (state, pending) = match hub.take_call_state() {
+                    Some(state) => CallState::again(state, place),
+                    None => CallState::new(place),
+                };
+                let (of, request) = ((self.client.key(), self.method), mem::take(request));
+                local.start_awaited(of, request, &self.options, (clock_ns, end_ns), pending);
+                Some((state, hub.task_of(waker)))
+            })
+        });
+        let Some((state, task)) = begun.flatten().flatten() else { return false };
+        // A call that has ended is not woken for.
+        let is_awaited = match task {
+            Some(task) if state.key().is_some() => {
+                state.set_task(task);
+                true
+            }
+            _ => false,
+        };
+        // The request was taken: no instruction is spent on dropping nothing.
+        mem::forget(mem::replace(&mut self.step, Step::Going(state)));
+        is_awaited
     }
 
     /// Posts the call to the endpoint.
@@ -198,12 +236,37 @@ impl<T> Future for Call<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.begin(cx);
+        if let Step::New { .. } = self.step
+            && self.begin_own(cx.waker())
+        {
+            return Poll::Pending;
+        }
+        if !matches!(self.step, Step::Going(_)) {
+            self.begin(cx);
+        }
         if let Step::Going(state) = &self.step {
             let outcome = ready!(state.poll(cx.waker()));
-            self.step = Step::Ended;
+            self.end_going();
             return Poll::Ready(outcome.map(Response::new).and_then(self.read));
         }
+        self.poll_other()
+    }
+}
+
+impl<T> Call<T> {
+    /// Ends the step of an outstanding call whose outcome was fetched.
+    #[inline(always)]
+    fn end_going(&mut self) {
+        if let Step::Going(state) = mem::replace(&mut self.step, Step::Ended)
+            && let Some(state) = CallState::recycled(state)
+        {
+            Hub::with_current(|hub| hub.keep_call_state(state));
+        }
+    }
+
+    /// Polls a call that is not outstanding.
+    #[cold]
+    fn poll_other(&mut self) -> Poll<Result<T, Error>> {
         match mem::replace(&mut self.step, Step::Ended) {
             Step::Failed(error) => Poll::Ready(Err(error)),
             Step::Ended => panic!("a call was polled after it had ended"),

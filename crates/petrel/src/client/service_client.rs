@@ -110,6 +110,12 @@ impl Client {
         self.service.key
     }
 
+    /// Returns the timeout of calls without their own.
+    #[inline]
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.service.timeout
+    }
+
     /// Returns an identity shared by clones, and unique otherwise.
     pub(crate) fn name(&self) -> usize {
         Arc::as_ptr(&self.service).addr()

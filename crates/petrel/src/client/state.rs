@@ -9,7 +9,8 @@ use petrel_proto::{Execution, Status};
 
 use super::places::Place;
 use crate::error::Error;
-use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
+use crate::local::Key;
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
 /// The outcome of a call: the response, or an error.
 pub(crate) type Outcome = Result<Vec<u8>, Error>;
@@ -17,17 +18,22 @@ pub(crate) type Outcome = Result<Vec<u8>, Error>;
 /// The key of a call that the endpoint does not have.
 const NO_KEY: usize = usize::MAX;
 
+/// Stands for the task of a call that no task of the endpoint awaits.
+const NO_TASK: u64 = u64::MAX;
+
 /// The state shared by both sides of a call.
 pub(crate) struct CallState {
     phase: Mutex<Phase>,
     /// Written and read by the endpoint's thread only.
     key: AtomicUsize,
+    /// The task of the endpoint that awaits the call. Written and read by the endpoint's thread only, so that its own
+    /// tasks need neither the lock nor a waker.
+    task: AtomicU64,
 }
 
 enum Phase {
-    /// The call is outstanding. If dropped, it keeps its place until the endpoint has seen the cancellation: otherwise
-    /// a caller that drops calls could post without limit.
-    Going { place: Option<Place>, waker: Option<Waker>, is_wanted: bool },
+    /// The call is outstanding.
+    Going { waker: Option<Waker>, is_wanted: bool },
     /// It has ended, and the outcome was not fetched yet.
     Ended(Outcome),
     /// The outcome was fetched, or is not wanted.
@@ -38,6 +44,9 @@ enum Phase {
 /// with UNAVAILABLE.
 pub(crate) struct Pending {
     state: Option<Arc<CallState>>,
+    /// A dropped call keeps its place until the endpoint has seen the cancellation: otherwise a caller that drops calls
+    /// could post without limit.
+    place: Option<Place>,
     /// Whether the call may have been sent to the server.
     pub(crate) was_made: bool,
 }
@@ -45,10 +54,39 @@ pub(crate) struct Pending {
 impl CallState {
     /// Creates both sides of a call that holds a place until the end.
     pub(crate) fn new(place: Option<Place>) -> (Arc<Self>, Pending) {
-        let phase = Mutex::new(Phase::Going { place, waker: None, is_wanted: true });
-        let state = Arc::new(Self { phase, key: AtomicUsize::new(NO_KEY) });
-        let pending = Pending { state: Some(Arc::clone(&state)), was_made: false };
+        let phase = Mutex::new(Phase::BEGUN);
+        let (key, task) = (AtomicUsize::new(NO_KEY), AtomicU64::new(NO_TASK));
+        Self::again(Arc::new(Self { phase, key, task }), place)
+    }
+
+    /// Creates both sides from the state of a call that has ended: see [`CallState::recycled`].
+    #[inline]
+    pub(crate) fn again(state: Arc<Self>, place: Option<Place>) -> (Arc<Self>, Pending) {
+        let pending = Pending { state: Some(Arc::clone(&state)), place, was_made: false };
         (state, pending)
+    }
+
+    /// Returns the state of a fetched call for use in another, if the endpoint's side is gone and a task of the
+    /// endpoint awaited the call.
+    #[inline]
+    pub(crate) fn recycled(mut state: Arc<Self>) -> Option<Arc<Self>> {
+        state.task()?;
+        let own = Arc::get_mut(&mut state)?;
+        *own.phase.get_mut().ok()? = Phase::BEGUN;
+        own.task.store(NO_TASK, Ordering::Relaxed);
+        Some(state)
+    }
+
+    /// Has the end of the call wake a task of the endpoint. On the endpoint's thread.
+    #[inline]
+    pub(crate) fn set_task(&self, task: Key) {
+        self.task.store(task.to_bits(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn task(&self) -> Option<Key> {
+        let task = self.task.load(Ordering::Relaxed);
+        (task != NO_TASK).then(|| Key::from_bits(task))
     }
 
     /// Returns the outcome, once; before the end, registers `waker`.
@@ -95,13 +133,21 @@ impl CallState {
         matches!(*lock(&self.phase), Phase::Going { is_wanted: true, .. })
     }
 
-    fn end(&self, outcome: Outcome) {
+    /// Ends the call. The place is freed before the waiter is woken, and both without the lock: others may wait for
+    /// the place.
+    #[inline]
+    fn end(&self, outcome: Outcome, place: Option<Place>) {
         let mut phase = lock(&self.phase);
-        if let Phase::Going { is_wanted, .. } = *phase {
-            let next = if is_wanted { Phase::Ended(outcome) } else { Phase::Done };
-            let former = mem::replace(&mut *phase, next);
+        if let Phase::Going { is_wanted, waker } = &mut *phase {
+            let waker = waker.take();
+            let next = if *is_wanted { Phase::Ended(outcome) } else { Phase::Done };
+            // Without its waker the former phase owns nothing: no instruction is spent on dropping it.
+            mem::forget(mem::replace(&mut *phase, next));
             drop(phase);
-            former.leave();
+            drop(place);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         }
     }
 
@@ -112,22 +158,23 @@ impl CallState {
 }
 
 impl Phase {
-    /// Frees the resources of a phase, without the lock: others may wait for the place.
-    fn leave(self) {
-        if let Phase::Going { place, waker, .. } = self {
-            drop(place);
-            waker.into_iter().for_each(Waker::wake);
-        }
-    }
+    const BEGUN: Self = Self::Going { waker: None, is_wanted: true };
 }
 
 impl Pending {
     /// Ends the call.
+    #[inline]
     pub(crate) fn end(mut self, outcome: Outcome) {
         if let Some(state) = self.state.take() {
             state.key.store(NO_KEY, Ordering::Relaxed);
-            state.end(outcome);
+            state.end(outcome, self.place.take());
         }
+    }
+
+    /// Returns the task of the endpoint that awaits the call, to be woken after the end.
+    #[inline]
+    pub(crate) fn task(&self) -> Option<Key> {
+        self.state.as_ref()?.task()
     }
 
     /// Ends the call before anything was sent.
@@ -158,7 +205,8 @@ impl Drop for Pending {
             true => Execution::MayHaveExecuted,
             false => Execution::NotSent,
         };
-        state.end(Err(Error::of(Status::Unavailable, "the endpoint is gone", execution)));
+        let gone = Error::of(Status::Unavailable, "the endpoint is gone", execution);
+        state.end(Err(gone), self.place.take());
     }
 }
 

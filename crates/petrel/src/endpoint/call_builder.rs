@@ -137,7 +137,9 @@ mod callee {
             let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
             let message = Message::Buffer(Some(request));
             let (room, end) = (Some(response), End::Then(tag));
-            let call = begin_call(cx, service, Asked { method, message, room, options, end });
+            let end_ns = options.deadline_ns.expect("a client's call has a time, and has begun");
+            let asked = Asked { method, message, room, options: &options, end_ns, end };
+            let call = begin_call(cx, service, asked);
             Ok(CallKey::of_client(call))
         }
 

@@ -258,6 +258,22 @@ impl<'a, S: 'static> Context<'a, S> {
         core.call_with_at_once(*now_ns, session, call, limits, &mut back)
     }
 
+    /// Makes a call that ends at `end_ns`, where the clock has just been read.
+    #[inline]
+    pub(super) fn start_until(
+        &mut self,
+        session: SessionId,
+        call: PendingCall<MsgBuf, Continuation>,
+        end_ns: u64,
+        clock_ns: u64,
+    ) -> Result<(), NotTaken> {
+        let Local { core, now_ns, .. } = &mut *self.local;
+        core.set_time(clock_ns);
+        let mut back = Timed { back: &mut self.back, clock_ns };
+        let limits = CallLimits { deadline_ns: Some(end_ns) };
+        core.call_with_at_once(*now_ns, session, call, limits, &mut back)
+    }
+
     /// Runs a closure whose calls inherit `deadline_ns`.
     pub(super) fn under_deadline<R>(
         &mut self,

@@ -139,6 +139,18 @@ impl CallOptions {
         self
     }
 
+    /// Returns the end of a call that begins now: after `timeout` if no option limits it.
+    #[inline]
+    pub(crate) fn end_ns(&self, clock_ns: u64, timeout: Duration) -> u64 {
+        match (self.timeout, self.deadline_ns) {
+            (None, Some(at_ns)) => at_ns,
+            (own, at_ns) => {
+                let end_ns = clock_ns.saturating_add(as_ns(own.unwrap_or(timeout)));
+                at_ns.map_or(end_ns, |at_ns| end_ns.min(at_ns))
+            }
+        }
+    }
+
     /// Returns the end of a call that is made now, if limited.
     pub(crate) fn limits(self, now_ns: u64) -> CallLimits {
         limits(self.timeout, self.deadline_ns, now_ns)

@@ -9,11 +9,13 @@ use petrel_transport::wake::Waker;
 use super::context::{Context, Local};
 use super::handler::{Handled, Request};
 use super::service::{
-    Asked, End, Message, begin_call, cancel_posted, close_service, open_service, set_targets,
+    Asked, End, Message, begin_call, begin_call_at, cancel_posted, close_service, open_service,
+    set_targets,
 };
-use super::{CallFailures, ClientCalls, Endpoint, spare::SpareBytes};
+use super::{CallFailures, CallOptions, ClientCalls, Endpoint, spare::SpareBytes};
 use crate::client::places::Places;
-use crate::client::{Client, ClientConfig, ClientShared, ServiceKeys, Target};
+use crate::client::state::Pending;
+use crate::client::{Client, ClientConfig, ClientShared, ServiceKey, ServiceKeys, Target};
 use crate::control::ControlPlane;
 use crate::events;
 use crate::inbox::{Attention, Inbox};
@@ -228,6 +230,33 @@ impl Local {
             start_call(&mut Context::new(self), start);
         }
     }
+
+    /// Returns true if `clients` belong to this endpoint.
+    #[inline]
+    pub(crate) fn is_of(&self, clients: &Arc<ClientShared>) -> bool {
+        self.remote.is_of(clients)
+    }
+
+    /// Makes a call that a task of this endpoint has begun at `clock_ns`, and that ends at `end_ns`.
+    #[inline(always)]
+    pub(crate) fn start_awaited(
+        &mut self,
+        (service, method): (ServiceKey, u16),
+        request: Vec<u8>,
+        options: &CallOptions,
+        (clock_ns, end_ns): (u64, u64),
+        pending: Pending,
+    ) {
+        let Some(service) = self.services.find(service) else { return client_gone(pending) };
+        let (message, end) = (Message::Bytes(request, None), End::Posted(pending));
+        let asked = Asked { method, message, room: None, options, end_ns, end };
+        begin_call_at(&mut Context::new(self), service, asked, Some(clock_ns));
+    }
+}
+
+#[cold]
+fn client_gone(pending: Pending) {
+    pending.end_unsent(Status::Unavailable, "the client is gone");
 }
 
 /// Makes the call of a client's handle.
@@ -236,11 +265,11 @@ fn start_call(cx: &mut Context<'_>, start: StartCall) {
     if !pending.is_wanted() {
         return;
     }
-    let Some(service) = cx.local.services.find(service) else {
-        return pending.end_unsent(Status::Unavailable, "the client is gone");
-    };
+    let Some(service) = cx.local.services.find(service) else { return client_gone(pending) };
     let (message, end) = (Message::Bytes(request, None), End::Posted(pending));
-    begin_call(cx, service, Asked { method, message, room: None, options, end });
+    let end_ns = options.deadline_ns.expect("a client's call has a time, and has begun");
+    let asked = Asked { method, message, room: None, options: &options, end_ns, end };
+    begin_call(cx, service, asked);
 }
 
 impl Request<'_> {

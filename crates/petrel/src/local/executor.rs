@@ -91,7 +91,7 @@ impl Hub {
 
     fn insert(&self, future: BoxedFuture, deadline_ns: Option<u64>) -> Key {
         let ready = Arc::clone(&self.ready);
-        let key = self.tasks.borrow_mut().entries.insert_with(|task| {
+        let (key, _) = self.tasks.borrow_mut().entries.insert_with(|task| {
             let task = Arc::new(TaskWaker { task, queued: AtomicBool::new(true), ready });
             let waker = Waker::from(Arc::clone(&task));
             Entry { future: Some((future, waker)), task, deadline_ns }
@@ -103,12 +103,22 @@ impl Hub {
 
     /// Wakes a task from its endpoint's own thread.
     #[inline]
-    pub(super) fn wake(&self, task: Key) {
+    pub(crate) fn wake(&self, task: Key) {
         let tasks = self.tasks.borrow();
         let Some(entry) = tasks.entries.get(task) else { return };
         if !entry.task.queued.swap(true, Ordering::AcqRel) {
             self.woken.borrow_mut().push(task);
             self.ask();
+        }
+    }
+
+    /// Wakes a task from its endpoint's own thread, in the order of its waker.
+    #[inline]
+    pub(crate) fn wake_in_order(&self, task: Key) {
+        let tasks = self.tasks.borrow();
+        let Some(entry) = tasks.entries.get(task) else { return };
+        if !entry.task.queued.swap(true, Ordering::AcqRel) {
+            self.ready.push_own(task);
         }
     }
 

@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use petrel_proto::{SessionId, Status};
 use petrel_transport::buf::{BufPool, Growth, PoolExhausted};
@@ -25,6 +26,7 @@ use super::serve::Answer;
 use super::session::Watched;
 use super::slab::Key;
 use super::timers::{TimerId, Timers};
+use crate::client::state::CallState;
 use crate::control::{EndpointId, Reason};
 use crate::endpoint::census::LocalCensus;
 use crate::endpoint::{CallOptions, IntoMessage, Local, SessionState, State};
@@ -87,7 +89,12 @@ pub(crate) struct Hub {
     local: Cell<Option<NonNull<Local>>>,
     /// Whether the endpoint is gone: later operations fail.
     is_closed: Cell<bool>,
+    /// States of clients' calls that have ended, for the next calls.
+    call_states: RefCell<Vec<crate::sync::Arc<CallState>>>,
 }
+
+/// The largest number of states of clients' calls that are kept.
+const CALL_STATES_MAX: usize = 256;
 
 impl Hub {
     pub(crate) fn new(
@@ -120,6 +127,7 @@ impl Hub {
             lent: RefCell::new(None),
             local: Cell::new(None),
             is_closed: Cell::new(false),
+            call_states: RefCell::default(),
         })
     }
 
@@ -386,6 +394,34 @@ impl Hub {
         options.begun(|| self.clock.now_ns()).no_later_than(self.inherited_ns.get())
     }
 
+    /// Returns when a client's call ends that a task begins now: `timeout` is for a call without limits.
+    #[inline]
+    pub(crate) fn end_ns(&self, options: &CallOptions, timeout: Duration, clock_ns: u64) -> u64 {
+        let own_ns = options.end_ns(clock_ns, timeout);
+        self.inherited_ns.get().map_or(own_ns, |at_ns| own_ns.min(at_ns))
+    }
+
+    /// Returns the state of a client's call that has ended, for another one.
+    #[inline]
+    pub(crate) fn take_call_state(&self) -> Option<crate::sync::Arc<CallState>> {
+        self.call_states.borrow_mut().pop()
+    }
+
+    /// Keeps the state of a client's call that has ended, if there is room.
+    #[inline]
+    pub(crate) fn keep_call_state(&self, state: crate::sync::Arc<CallState>) {
+        let mut states = self.call_states.borrow_mut();
+        if states.len() < CALL_STATES_MAX {
+            states.push(state);
+        }
+    }
+
+    /// Returns the task that is being polled, if this is its waker.
+    #[inline]
+    pub(crate) fn task_of(&self, waker: &Waker) -> Option<Key> {
+        self.polled.get().and_then(|polled| polled.task_of(waker))
+    }
+
     /// Starts a call, whose options have [begun](CallOptions::begun). An impossible call ends at once.
     // Inline, like its callers from an awaited call: the compiler removes unset options.
     #[inline(always)]
@@ -449,7 +485,7 @@ impl Hub {
         if pending.has_ended() {
             return Poll::Ready(take_ended(&mut calls, key).expect("it has ended"));
         }
-        let own = self.polled.get().and_then(|polled| polled.task_of(waker));
+        let own = self.task_of(waker);
         match (&pending.progress, own) {
             (Progress::Begun | Progress::AwaitedByOwn(_), Some(task)) => {
                 pending.progress.set(Progress::AwaitedByOwn(task));

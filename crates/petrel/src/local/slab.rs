@@ -1,5 +1,7 @@
 //! A table that reuses places but not keys: a stale key finds nothing.
 
+use std::mem;
+
 /// The name of an entry: the place, and the place's number of earlier uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
@@ -30,54 +32,76 @@ impl Key {
 #[derive(Debug)]
 struct Place<T> {
     generation: u32,
+    /// For a free place the next one in the list, or [`NONE`].
+    next_free: u32,
     value: Option<T>,
 }
+
+/// Stands for no place.
+const NONE: u32 = u32::MAX;
 
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
     places: Vec<Place<T>>,
-    free: Vec<u32>,
+    /// The first of the list of free places, or [`NONE`].
+    free: u32,
+    len: usize,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { places: Vec::new(), free: NONE, len: 0 }
     }
 }
 
 impl<T> Slab<T> {
     /// Inserts a value.
+    #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Key {
-        self.insert_with(|_| value)
+        self.insert_with(|_| value).0
     }
 
-    /// Inserts a value made from its key.
-    pub(crate) fn insert_with(&mut self, value: impl FnOnce(Key) -> T) -> Key {
-        if let Some(index) = self.free.pop() {
-            let place = &mut self.places[index as usize];
-            let key = Key::new(index as usize, place.generation);
-            place.value = Some(value(key));
-            return key;
+    /// Inserts a value made from its key. It is made in its place: a large value is not moved.
+    #[inline(always)]
+    pub(crate) fn insert_with(&mut self, value: impl FnOnce(Key) -> T) -> (Key, &mut T) {
+        if self.free == NONE {
+            self.add_place();
         }
-        let key = Key::new(self.places.len(), 0);
-        self.places.push(Place { generation: 0, value: Some(value(key)) });
-        key
+        let index = self.free as usize;
+        let place = &mut self.places[index];
+        let key = Key::new(index, place.generation);
+        let before = place.value.replace(value(key));
+        debug_assert!(before.is_none(), "a free place has no value");
+        // No instruction is spent on dropping nothing.
+        mem::forget(before);
+        self.free = place.next_free;
+        self.len += 1;
+        (key, place.value.as_mut().expect("the value was put there"))
+    }
+
+    #[cold]
+    fn add_place(&mut self) {
+        self.free = self.places.len() as u32;
+        self.places.push(Place { generation: 0, next_free: NONE, value: None });
     }
 
     /// Returns the value of a key, unless it was removed.
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let place = self.places.get(key.index())?;
         if place.generation == key.generation() { place.value.as_ref() } else { None }
     }
 
-    /// Returns the value of a key, unless it was removed, for changes.
+    /// Returns the value of a key for changes, unless it was removed.
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.places.get_mut(key.index())?;
         if place.generation == key.generation() { place.value.as_mut() } else { None }
     }
 
     /// Removes the value of a key.
+    #[inline]
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let place = self.places.get_mut(key.index())?;
         if place.generation != key.generation() {
@@ -85,13 +109,30 @@ impl<T> Slab<T> {
         }
         let value = place.value.take()?;
         place.generation = place.generation.wrapping_add(1);
-        self.free.push(key.index() as u32);
+        place.next_free = mem::replace(&mut self.free, key.index() as u32);
+        self.len -= 1;
         Some(value)
+    }
+
+    /// Removes the value of a key, of which `take` keeps a part. The rest is dropped in its place: a large value is not
+    /// moved.
+    #[inline(always)]
+    pub(crate) fn remove_to<R>(&mut self, key: Key, take: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let place = self.places.get_mut(key.index())?;
+        if place.generation != key.generation() {
+            return None;
+        }
+        let taken = take(place.value.as_mut()?);
+        place.value = None;
+        place.generation = place.generation.wrapping_add(1);
+        place.next_free = mem::replace(&mut self.free, key.index() as u32);
+        self.len -= 1;
+        Some(taken)
     }
 
     /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.len
     }
 
     /// Returns the keys of all values.
@@ -104,7 +145,7 @@ impl<T> Slab<T> {
 
     /// Removes all values.
     pub(crate) fn drain(&mut self) -> Vec<T> {
-        self.free.clear();
+        (self.free, self.len) = (NONE, 0);
         self.places.drain(..).filter_map(|place| place.value).collect()
     }
 }

@@ -8,13 +8,14 @@ use std::rc::Rc;
 
 use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, PendingCall, SessionId, Status};
+use petrel_transport::buf::PoolExhausted;
 
 use super::call::{Asked, Attempt, Call, End, Ending, Step, may_retry, never_left};
 use super::connection::{Connection, Leave, MayBegin, keep};
 use super::leader::Leader;
 use super::servers::Servers;
 use super::{Due, Ended, Resolver, Service, Services, unreachable};
-use crate::client::state::CallState;
+use crate::client::state::{self, CallState, Pending};
 use crate::client::{ServiceKey, Target, Verdict};
 use crate::endpoint::call::{Continuation, Function, Reply};
 use crate::endpoint::context::{Context, Local, NotTaken};
@@ -39,25 +40,38 @@ const SERVERS_NAMED_MAX: usize = 64;
 const NO_SESSION: SessionId = SessionId { index: u32::MAX, generation: u32::MAX };
 
 /// Begins a call of a service.
-pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Key {
-    let Local { services, core, hub, now_ns, .. } = &mut *cx.local;
+pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked<'_>) -> Key {
+    begin_call_at(cx, service, asked, None)
+}
+
+/// Begins a call of a service, at the time that its caller has read from the clock.
+// Inline in the poll of an awaited call: nothing is left of options that were not set.
+#[inline(always)]
+pub(crate) fn begin_call_at(
+    cx: &mut Context<'_>,
+    service: Key,
+    mut asked: Asked<'_>,
+    clock_ns: Option<u64>,
+) -> Key {
+    let Local { services, core, hub, pool, now_ns, clock, .. } = &mut *cx.local;
     let inherited_ns = core.inherited_ns();
-    let Services { list, connections, calls, .. } = &mut **services;
+    let Services { list, connections, calls, calls_made, .. } = &mut **services;
     let of = list.get_mut(service).expect("a client has its service");
     of.counters.calls.increment();
     of.calls += 1;
-    let options = asked.options.no_later_than(inherited_ns);
-    let end_ns = options.deadline_ns.expect("a client's call has a time, and has begun");
-    let is_hedged = options.hedge_after.is_some();
+    asked.end_ns = inherited_ns.map_or(asked.end_ns, |at_ns| at_ns.min(asked.end_ns));
+    let end_ns = asked.end_ns;
+    let is_hedged = asked.options.hedge_after.is_some();
+    let is_allowed = !is_hedged || asked.options.idempotent;
     let is_judged = of.config.judge.is_some();
     // Most calls go to a server at once, and end with its answer.
-    let chosen = match is_hedged || options.key.is_some() {
+    let chosen = match is_hedged || asked.options.key.is_some() {
         true => None,
         false => of.begin_at_once(connections, || hub.random(), *now_ns),
     };
     let session = chosen.as_ref().map(|chosen| chosen.session);
-    let key = calls.insert_with(|key| {
-        let mut call = Call::new(service, asked, is_judged, end_ns, inherited_ns);
+    let (key, call) = calls.insert_with(|key| {
+        let mut call = Call::new(service, asked, is_judged, inherited_ns);
         call.begin(*now_ns);
         call.first = chosen.map(|Chosen { connection, session, leave }| Attempt {
             call: key,
@@ -70,14 +84,39 @@ pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Ke
         }
         call
     });
-    match session {
-        Some(session) => send_first(cx, key, session),
-        None if is_hedged && !options.idempotent => {
-            finish(None, cx, key, Outcome::failed(not_idempotent()));
+    let Some(session) = session else {
+        begin_later(cx, key, is_allowed);
+        return key;
+    };
+    match call.buffers(pool, |bytes| hub.alloc_response(bytes)) {
+        Ok((request, response)) => {
+            if let End::Posted(pending) = &mut call.end {
+                pending.was_made = true;
+            }
+            *calls_made += 1;
+            let tag = Continuation::function(END_FIRST, key.to_bits());
+            let to_make = PendingCall { method: call.method, tag, request, response };
+            let clock_ns = clock_ns.unwrap_or_else(|| clock.now_ns());
+            if let Err(rejected) = cx.start_until(session, to_make, end_ns, clock_ns) {
+                let outcome = not_taken(cx, session, rejected);
+                fail_first(cx, key, outcome);
+            }
         }
-        None => route(cx, key),
+        Err(error) => {
+            let outcome = no_buffers(cx, session, error);
+            fail_first(cx, key, outcome);
+        }
     }
     key
+}
+
+/// Begins a call that cannot be made at once, or that is hedged or has a key.
+#[inline(never)]
+fn begin_later(cx: &mut Context<'_>, key: Key, is_allowed: bool) {
+    match is_allowed {
+        true => route(cx, key),
+        false => finish(None, cx, key, Outcome::failed(not_idempotent())),
+    }
 }
 
 /// An available server, and the right to make an attempt there.
@@ -172,10 +211,16 @@ fn make(cx: &mut Context<'_>, key: Key, connection: Key, leave: Leave) {
 /// Sends a first attempt, recorded in the call.
 fn send_first(cx: &mut Context<'_>, key: Key, session: SessionId) {
     if let Err(outcome) = send(cx, key, session, Continuation::function(END_FIRST, key.to_bits())) {
-        let call = cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call");
-        let attempt = call.first.take().expect("it was put there");
-        end_attempt(None, cx, attempt, outcome, false);
+        fail_first(cx, key, outcome);
     }
+}
+
+/// Ends a first attempt that was not sent.
+#[cold]
+fn fail_first(cx: &mut Context<'_>, key: Key, outcome: Outcome) {
+    let call = cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call");
+    let attempt = call.first.take().expect("it was put there");
+    end_attempt(None, cx, attempt, outcome, false);
 }
 
 /// Makes a further attempt while another is outstanding, if a server is available at once and the budget allows it. The
@@ -244,10 +289,7 @@ fn send(
     let (method, end_ns, inherited_ns) = (call.method, call.end_ns, call.inherited_ns);
     let (request, response) = match call.buffers(pool, |bytes| hub.alloc_response(bytes)) {
         Ok(buffers) => buffers,
-        Err(error) => {
-            services.calls_not_made += 1;
-            return Err(Outcome { session, outcome: Err(error.into()), buffers: None });
-        }
+        Err(error) => return Err(no_buffers(cx, session, error)),
     };
     if let End::Posted(pending) = &mut call.end {
         pending.was_made = true;
@@ -256,13 +298,25 @@ fn send(
     let to_make = PendingCall { method, tag, request, response };
     let sent =
         cx.under_deadline(inherited_ns, |cx| cx.start_with(session, to_make, None, Some(end_ns)));
-    sent.map_err(|NotTaken { error, request, response, .. }| {
-        let Local { services, sessions, .. } = &mut *cx.local;
-        services.calls_not_made += 1;
-        let text = sessions.explain(session, &error);
-        let outcome = Err(Error::not_sent(error.status(), text));
-        Outcome { session, outcome, buffers: Some((request, response)) }
-    })
+    sent.map_err(|rejected| not_taken(cx, session, rejected))
+}
+
+/// Returns the outcome of an attempt for which the endpoint has no memory.
+#[cold]
+fn no_buffers(cx: &mut Context<'_>, session: SessionId, error: PoolExhausted) -> Outcome {
+    cx.local.services.calls_not_made += 1;
+    Outcome { session, outcome: Err(error.into()), buffers: None }
+}
+
+/// Returns the outcome of an attempt that the core has not taken.
+#[cold]
+fn not_taken(cx: &mut Context<'_>, session: SessionId, rejected: NotTaken) -> Outcome {
+    let NotTaken { error, request, response, .. } = rejected;
+    let Local { services, sessions, .. } = &mut *cx.local;
+    services.calls_not_made += 1;
+    let text = sessions.explain(session, &error);
+    let outcome = Err(Error::not_sent(error.status(), text));
+    Outcome { session, outcome, buffers: Some((request, response)) }
 }
 
 /// The continuation of all first attempts.
@@ -281,23 +335,31 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
 }
 
 /// Ends a call whose only attempt has succeeded.
+#[inline]
 fn succeed(state: State<'_>, cx: &mut Context<'_>, attempt: Attempt, reply: Reply) {
     let Attempt { call: key, connection: at, leave, .. } = attempt;
     let Local { services, now_ns, .. } = &mut *cx.local;
     let Services { connections, calls, .. } = &mut **services;
-    let call = calls.remove(key).expect("an attempt belongs to a call");
     let connection = connections.get_mut(at).expect("a server stays for its attempts");
     let is_over = connection.end(leave, Some(&Ok(())), *now_ns);
     let others_wait = !connection.queue.is_empty();
+    let call = calls.get_mut(key).expect("an attempt belongs to a call");
+    let of = call.service;
+    let continued = match call.end {
+        End::Then(_) => calls.remove(key),
+        End::Posted(_) | End::Taken => None,
+    };
     if is_over {
         remove_connection(cx.local, at);
     }
-    note_end(cx.local, call.service, true);
-    match call.end {
-        End::Posted(pending) => {
-            pending.end(Ok(copied(&reply.response, call.message.into_memory())));
+    note_end(cx.local, of, true);
+    match continued {
+        Some(call) => tell(Some(state), cx, call, reply.into()),
+        None => {
+            let taken = cx.local.services.calls.remove_to(key, Call::take_posted).flatten();
+            let (pending, memory) = taken.expect("a call ends once");
+            end_posted(cx.local, pending, Ok(copied(&reply.response, memory)));
         }
-        End::Then(_) => tell(Some(state), cx, call, reply.into()),
     }
     if others_wait {
         serve(cx, at);
@@ -305,6 +367,7 @@ fn succeed(state: State<'_>, cx: &mut Context<'_>, attempt: Attempt, reply: Repl
 }
 
 /// Records the end of a call of a service.
+#[inline]
 fn note_end(local: &mut Local, key: Key, has_succeeded: bool) {
     let service = local.services.list.get_mut(key).expect("a service stays for its calls");
     service.calls -= 1;
@@ -689,7 +752,8 @@ fn tell(state: Option<State<'_>>, cx: &mut Context<'_>, call: Call, outcome: Out
     let Outcome { session, outcome, buffers } = outcome;
     match call.into_end(buffers) {
         Ending::Posted(pending, response, memory) => {
-            pending.end(outcome.map(|()| copied(&response.expect("a success has one"), memory)));
+            let outcome = outcome.map(|()| copied(&response.expect("a success has one"), memory));
+            end_posted(cx.local, pending, outcome);
         }
         Ending::Then(continuation, request, response) => {
             let reply = Reply { session, outcome, request, response };
@@ -702,6 +766,16 @@ fn tell(state: Option<State<'_>>, cx: &mut Context<'_>, call: Call, outcome: Out
                 }
             }
         }
+    }
+}
+
+/// Ends a call for its waiter: a task of the endpoint, or any other.
+#[inline]
+fn end_posted(local: &Local, pending: Pending, outcome: state::Outcome) {
+    let task = pending.task();
+    pending.end(outcome);
+    if let Some(task) = task {
+        local.hub.wake_in_order(task);
     }
 }
 

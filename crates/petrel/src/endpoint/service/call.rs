@@ -1,5 +1,6 @@
 //! A call of a service: parameters, state of the attempts, and end.
 
+use std::mem;
 use std::time::Duration;
 
 use petrel_planted::planted;
@@ -50,11 +51,13 @@ pub(super) struct Call {
 }
 
 /// The parameters of a call of a service.
-pub(crate) struct Asked {
+pub(crate) struct Asked<'a> {
     pub(crate) method: u16,
     pub(crate) message: Message,
     pub(crate) room: Option<MsgBuf>,
-    pub(crate) options: CallOptions,
+    /// Without their times, which `end_ns` replaces.
+    pub(crate) options: &'a CallOptions,
+    pub(crate) end_ns: u64,
     pub(crate) end: End,
 }
 
@@ -64,6 +67,8 @@ pub(crate) enum End {
     Posted(Pending),
     /// A continuation.
     Then(Continuation),
+    /// The receiver was taken out: the call ends.
+    Taken,
 }
 
 /// The end of a call: the receiver, and its arguments.
@@ -127,15 +132,15 @@ struct Progress {
 }
 
 impl Call {
+    #[inline(always)]
     pub(super) fn new(
         service: Key,
-        asked: Asked,
+        asked: Asked<'_>,
         is_judged: bool,
-        end_ns: u64,
         inherited_ns: Option<u64>,
     ) -> Self {
-        let Asked { method, message, room, options, end } = asked;
-        let CallOptions { response_bytes, idempotent, wait_for_ready, hedge_after, key, .. } =
+        let Asked { method, message, room, options, end_ns, end } = asked;
+        let &CallOptions { response_bytes, idempotent, wait_for_ready, hedge_after, key, .. } =
             options;
         Self {
             service,
@@ -161,11 +166,13 @@ impl Call {
     }
 
     /// Returns true if success of the first attempt leaves nothing to undo.
+    #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.timer.is_none() && self.trouble.is_none()
     }
 
     /// Returns the buffers for an attempt.
+    #[inline(always)]
     pub(super) fn buffers(
         &mut self,
         pool: &BufPool,
@@ -190,6 +197,18 @@ impl Call {
         self.room.get_or_insert(response);
     }
 
+    /// Takes the waiting thread out, with memory for the response, unless a continuation gets it.
+    #[inline]
+    pub(super) fn take_posted(&mut self) -> Option<(Pending, Vec<u8>)> {
+        let End::Posted(_) = &self.end else { return None };
+        let End::Posted(pending) = mem::replace(&mut self.end, End::Taken) else { return None };
+        let memory = match &mut self.message {
+            Message::Bytes(bytes, _) => mem::take(bytes),
+            Message::Buffer(_) => Vec::new(),
+        };
+        Some((pending, memory))
+    }
+
     /// Returns the end of the call, with the buffers of the successful attempt, if any.
     pub(super) fn into_end(self, buffers: Option<(MsgBuf, MsgBuf)>) -> Ending {
         let (request, response) = buffers.unzip();
@@ -201,6 +220,7 @@ impl Call {
                 let kept = "a continuation's buffers come back from each attempt";
                 Ending::Then(continuation, request.expect(kept), response.expect(kept))
             }
+            End::Taken => unreachable!("a call ends once"),
         }
     }
 
@@ -333,7 +353,7 @@ impl Call {
     }
 
     pub(super) fn take_hedges(&mut self) -> Vec<Key> {
-        self.trouble.as_mut().map_or_else(Vec::new, |trouble| std::mem::take(&mut trouble.hedges))
+        self.trouble.as_mut().map_or_else(Vec::new, |trouble| mem::take(&mut trouble.hedges))
     }
 
     fn trouble(&mut self, backoff: BackoffConfig) -> &mut Trouble {

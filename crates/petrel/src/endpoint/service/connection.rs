@@ -132,6 +132,7 @@ impl Connection {
 
     /// Returns the permit of an ended attempt, with the outcome if it concerns the server. Returns true if the
     /// connection is then over.
+    #[inline]
     pub(super) fn end(
         &mut self,
         leave: Leave,

@@ -38,8 +38,8 @@ use petrel_planted::planted;
 use petrel_proto::Status;
 
 pub(crate) use attempts::{
-    begin_call, cancel_call, cancel_posted, close_service, open_service, run_due, run_ended,
-    set_targets,
+    begin_call, begin_call_at, cancel_call, cancel_posted, close_service, open_service, run_due,
+    run_ended, set_targets,
 };
 pub(crate) use call::{Asked, End, Message};
 
