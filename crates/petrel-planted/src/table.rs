@@ -40,7 +40,7 @@ pub const DEFECTS: &[Defect] = &[
     defect("endpoint_lone_answer_waits", "the answer to a lone request is not flushed in its turn"),
     defect(
         "inbox_looks_before_its_lock",
-        "a poster looks whether the endpoint sleeps before it locks the inbox",
+        "a sender looks whether the endpoint sleeps before it locks the inbox",
     ),
     defect("index_page_repeats_a_key", "a page of a scan repeats the last key of the page before"),
     defect(

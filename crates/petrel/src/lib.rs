@@ -70,6 +70,7 @@ mod error;
 mod events;
 pub mod group;
 mod inbox;
+mod inbox_message;
 mod local;
 #[cfg(shuttle)]
 #[doc(hidden)]
@@ -77,7 +78,6 @@ pub mod model;
 mod msgbuf;
 pub mod nexus;
 pub mod overload;
-mod post;
 mod prefetch;
 pub mod server;
 mod slot_shares;

@@ -1,4 +1,4 @@
-//! The inbox of an endpoint under every interleaving of its owner and its posters, up to a number of preemptions.
+//! The inbox of an endpoint under every interleaving of its owner and its senders, up to a number of preemptions.
 //!
 //! The test includes the library's file, with loom's mutex and atomics in place of the standard library's. The owner
 //! behaves like the event loop: it polls the flag, and sleeps if the flag is down. A lost wake-up is a deadlock, which
@@ -29,7 +29,7 @@ mod sync {
     }
 }
 
-use inbox::{Attention, Inbox, Poster};
+use inbox::{Inbox, InboxSender, WorkFlag};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -57,32 +57,32 @@ impl Bell {
 }
 
 struct Owner {
-    attention: Attention,
+    work_flag: WorkFlag,
     bell: Bell,
     inbox: Inbox<u32>,
 }
 
 impl Owner {
     fn new() -> Self {
-        let (attention, bell) = (Attention::new(), Bell::new());
+        let (work_flag, bell) = (WorkFlag::new(), Bell::new());
         let ring = bell.clone();
-        let inbox = Inbox::new(attention.clone(), move || ring.ring());
-        Self { attention, bell, inbox }
+        let inbox = Inbox::new(work_flag.clone(), move || ring.ring());
+        Self { work_flag, bell, inbox }
     }
 
     /// Runs turns of the event loop until `count` messages have arrived.
     fn collect(&mut self, count: usize) -> Vec<u32> {
         let mut all = Vec::new();
         while all.len() < count {
-            if self.attention.is_asked() {
-                self.attention.clear();
-                let mut posts = self.inbox.take();
-                if posts.is_empty() {
-                    // A poster holds the lock: its turn.
+            if self.work_flag.is_raised() {
+                self.work_flag.clear();
+                let mut messages = self.inbox.take();
+                if messages.is_empty() {
+                    // A sender holds the lock: its turn.
                     thread::yield_now();
                 }
-                all.append(&mut posts);
-                self.inbox.put_back(posts);
+                all.append(&mut messages);
+                self.inbox.put_back(messages);
             } else if self.inbox.may_sleep() {
                 self.bell.sleep();
                 self.inbox.is_awake();
@@ -94,8 +94,11 @@ impl Owner {
     }
 }
 
-fn post_from_a_thread(poster: Poster<u32>, posts: &'static [u32]) -> thread::JoinHandle<()> {
-    thread::spawn(move || posts.iter().for_each(|post| poster.post(*post).unwrap()))
+fn post_from_a_thread(
+    sender: InboxSender<u32>,
+    messages: &'static [u32],
+) -> thread::JoinHandle<()> {
+    thread::spawn(move || messages.iter().for_each(|message| sender.post(*message).unwrap()))
 }
 
 /// Preemptions of the interleavings in a run of `cargo test`, which takes a quarter of a second. All interleavings take
@@ -113,8 +116,8 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 fn every_post_wakes_the_owner_and_comes_once() {
     model(|| {
         let mut owner = Owner::new();
-        let one = post_from_a_thread(owner.inbox.poster(), &[1]);
-        let two = post_from_a_thread(owner.inbox.poster(), &[2]);
+        let one = post_from_a_thread(owner.inbox.sender(), &[1]);
+        let two = post_from_a_thread(owner.inbox.sender(), &[2]);
         let mut all = owner.collect(2);
         all.sort_unstable();
         assert_eq!(all, [1, 2]);
@@ -127,21 +130,21 @@ fn every_post_wakes_the_owner_and_comes_once() {
 fn posts_of_one_thread_come_in_order_over_several_sleeps() {
     model(|| {
         let mut owner = Owner::new();
-        let poster = post_from_a_thread(owner.inbox.poster(), &[1, 2, 3]);
+        let sender = post_from_a_thread(owner.inbox.sender(), &[1, 2, 3]);
         assert_eq!(owner.collect(3), [1, 2, 3]);
-        poster.join().unwrap();
+        sender.join().unwrap();
     });
 }
 
 #[test]
 fn a_post_to_an_owner_that_goes_comes_back_or_is_dropped_there() {
     model(|| {
-        let attention = Attention::new();
-        let inbox = Inbox::new(attention, || {});
-        let poster = inbox.poster();
+        let work_flag = WorkFlag::new();
+        let inbox = Inbox::new(work_flag, || {});
+        let sender = inbox.sender();
         let dropped = Arc::new(());
-        let post = Arc::clone(&dropped);
-        let thread = thread::spawn(move || drop(poster.post(post)));
+        let message = Arc::clone(&dropped);
+        let thread = thread::spawn(move || drop(sender.post(message)));
         drop(inbox);
         thread.join().unwrap();
         assert_eq!(Arc::strong_count(&dropped), 1, "somebody still holds it");

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use petrel::Status;
 use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
-use petrel::nexus::stepped::Line;
+use petrel::nexus::stepped::NexusHandle;
 use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
 use petrel_proto::control::{GroupJoin, PACKET_OVERHEAD_BYTES, SessionAccept, SessionOpen};
 use petrel_transport::shm::Side;
@@ -108,7 +108,7 @@ pub(super) struct MessageCounts {
 pub(super) struct Actor {
     pub(super) process: ProcessId,
     pub(super) id: EndpointId,
-    line: Line<SimNetwork>,
+    nexus: NexusHandle<SimNetwork>,
     news: VecDeque<FromNexus<SimLink>>,
     pub(super) hangs_until_ns: u64,
     pub(super) requests: BTreeMap<u64, Request>,
@@ -123,11 +123,11 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    pub(super) fn new(process: ProcessId, line: Line<SimNetwork>) -> Self {
+    pub(super) fn new(process: ProcessId, nexus: NexusHandle<SimNetwork>) -> Self {
         Self {
             process,
-            id: line.id(),
-            line,
+            id: nexus.id(),
+            nexus,
             news: VecDeque::new(),
             hangs_until_ns: 0,
             requests: BTreeMap::new(),
@@ -148,7 +148,7 @@ impl Actor {
             return false;
         }
         let was_empty = self.news.is_empty();
-        while let Some(message) = self.line.poll() {
+        while let Some(message) = self.nexus.poll() {
             self.news.push_back(message);
         }
         was_empty && !self.news.is_empty()
@@ -170,7 +170,7 @@ impl Actor {
         let number = self.next_request;
         self.next_request += 1;
         self.requests.insert(number, request);
-        self.line.post(ToNexus::OpenLink { request: number, remote, remote_endpoint, transports });
+        self.nexus.post(ToNexus::OpenLink { request: number, remote, remote_endpoint, transports });
     }
 
     /// Draws an active link opened by this endpoint.
@@ -203,12 +203,12 @@ impl Actor {
         };
         let asked_ns = cx.now_ns;
         self.proposals.insert((link, open.request), Proposal { asked_ns, lateness_ns, open });
-        self.line.post(ToNexus::OpenSession { link, open });
+        self.nexus.post(ToNexus::OpenSession { link, open });
     }
 
     pub(super) fn close_link(&mut self, link: LinkId) {
         let reason = Reason::new(Status::FailedPrecondition, "the transport refused it");
-        self.line.post(ToNexus::CloseLink { link, reason });
+        self.nexus.post(ToNexus::CloseLink { link, reason });
     }
 
     pub(super) fn some_session(&self, rng: &mut Rng) -> Option<u32> {
@@ -219,7 +219,7 @@ impl Actor {
     fn close_session(&mut self, index: u32) {
         let Some(session) = self.sessions.remove(&index) else { return };
         let (peer_session, peer_token) = session.peer;
-        self.line.post(ToNexus::CloseSession {
+        self.nexus.post(ToNexus::CloseSession {
             link: session.link,
             peer_session,
             peer_token,
@@ -232,7 +232,7 @@ impl Actor {
     fn give_back(&self, session: &Session) {
         if !session.is_client {
             let Session { link, slots, .. } = *session;
-            self.line.post(ToNexus::SessionEnded { link, slots });
+            self.nexus.post(ToNexus::SessionEnded { link, slots });
         }
     }
 
@@ -243,7 +243,7 @@ impl Actor {
             let (peer_session, peer_token) = session.peer;
             let message = "the server ends".to_owned();
             let link = session.link;
-            self.line.post(ToNexus::DrainSession { link, peer_session, peer_token, message });
+            self.nexus.post(ToNexus::DrainSession { link, peer_session, peer_token, message });
         }
     }
 
@@ -254,7 +254,7 @@ impl Actor {
         };
         let (link, group) = (session.link, rng.below(8) as u32);
         if rng.below(4) == 0 {
-            return self.line.post(ToNexus::LeaveGroup { link, group });
+            return self.nexus.post(ToNexus::LeaveGroup { link, group });
         }
         let request = self.next_session;
         self.next_session += 1;
@@ -264,7 +264,7 @@ impl Actor {
         let packet_bytes = 1_200;
         let join =
             GroupJoin { link: 0, request, session, token, group, key: 1, address, packet_bytes };
-        self.line.post(ToNexus::JoinGroup { link, join });
+        self.nexus.post(ToNexus::JoinGroup { link, join });
     }
 
     pub(super) fn perform(
@@ -284,12 +284,12 @@ impl Actor {
             DelayedAction::Close { session } => self.close_session(session),
             DelayedAction::Stats { request } => {
                 let json = "{\"calls\":1}".to_owned();
-                self.line.post(ToNexus::Stats { request, json });
+                self.nexus.post(ToNexus::Stats { request, json });
             }
             DelayedAction::AnswerGroup { link, request } if self.links.contains_key(&link) => {
                 let no = || Reason::new(Status::ResourceExhausted, "no group more");
                 let answer = if cx.rng.below(2) == 0 { Ok(()) } else { Err(no()) };
-                self.line.post(ToNexus::AnswerGroup { link, request, answer });
+                self.nexus.post(ToNexus::AnswerGroup { link, request, answer });
             }
             DelayedAction::Answer { .. } | DelayedAction::AnswerGroup { .. } => {}
         }
@@ -301,7 +301,7 @@ impl Actor {
         let request = open.request;
         if cx.rng.below(6) == 0 {
             let reason = Reason::new(Status::ResourceExhausted, "no session more");
-            return self.line.post(ToNexus::AnswerSession { link, request, answer: Err(reason) });
+            return self.nexus.post(ToNexus::AnswerSession { link, request, answer: Err(reason) });
         }
         *cx.next_token += 1;
         let (session, token) = (self.next_session, *cx.next_token);
@@ -327,7 +327,7 @@ impl Actor {
             session,
             Session { link, is_client: false, token, peer, slots, is_draining: false },
         );
-        self.line.post(ToNexus::AnswerSession { link, request, answer: Ok(accept) });
+        self.nexus.post(ToNexus::AnswerSession { link, request, answer: Ok(accept) });
     }
 
     fn handle_message(

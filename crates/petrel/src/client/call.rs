@@ -16,8 +16,8 @@ use super::state::CallState;
 use super::{begun, park};
 use crate::endpoint::CallOptions;
 use crate::error::Error;
+use crate::inbox_message::{InboxMessage, StartCall};
 use crate::local::Hub;
-use crate::post::{Post, StartCall};
 use crate::sync::Arc;
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
@@ -206,7 +206,7 @@ impl<T> Call<T> {
         // A task of the client's endpoint can bypass its inbox.
         Hub::with_current(|hub| hub.try_with_local(|local| local.start_own(endpoint, &mut start)));
         if let Some(start) = start
-            && endpoint.poster.post(Post::Start(start)).is_err()
+            && endpoint.sender.post(InboxMessage::Start(start)).is_err()
         {
             return Step::Failed(endpoint_gone());
         }
@@ -220,9 +220,9 @@ impl<T> Drop for Call<T> {
         if let Step::Going(state) = &self.step
             && state.abandon()
         {
-            let cancel = Post::Cancel(Arc::clone(state));
+            let cancel = InboxMessage::Cancel(Arc::clone(state));
             // Without the endpoint there is nothing to cancel.
-            let _ = self.client.endpoint().poster.post(cancel);
+            let _ = self.client.endpoint().sender.post(cancel);
         }
     }
 }
@@ -303,7 +303,7 @@ mod tests {
         // No process listens there.
         let targets = vec![Target::from("127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap())];
         let (client, open) = Client::of_endpoint(endpoint, targets, ClientConfig::default());
-        assert!(client.endpoint().poster.post(Post::OpenService(Box::new(open))).is_ok());
+        assert!(client.endpoint().sender.post(InboxMessage::OpenService(Box::new(open))).is_ok());
         let is = |call: &Call, step: &str| {
             let text = format!("{call:?}");
             assert!(text.contains("method 7") && text.ends_with(&format!(": {step})")), "{text}");

@@ -90,9 +90,9 @@ pub use target::Target;
 pub use targets::{TargetName, Targets};
 
 use crate::endpoint::CallOptions;
-use crate::inbox::Poster;
+use crate::inbox::InboxSender;
+use crate::inbox_message::InboxMessage;
 use crate::local::Hub;
-use crate::post::Post;
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, now_ns};
 use crate::workers::inherited_deadline_ns;
@@ -100,7 +100,7 @@ use places::Places;
 
 /// The state shared by the clients of an endpoint.
 pub(crate) struct ClientShared {
-    pub(crate) poster: Poster<Post>,
+    pub(crate) sender: InboxSender<InboxMessage>,
     pub(crate) places: Arc<Places>,
     pub(crate) services: ServiceKeys,
     pub(crate) endpoint_thread: ThreadId,
@@ -111,7 +111,7 @@ impl ClientShared {
     /// On the thread of the endpoint, while the endpoint exists.
     fn check_thread(&self) {
         assert!(
-            thread::current().id() != self.endpoint_thread || !self.poster.is_open(),
+            thread::current().id() != self.endpoint_thread || !self.sender.is_open(),
             "the thread that runs the endpoint cannot wait for a call of its client: the endpoint would not run; await \
              the call in a task there"
         );

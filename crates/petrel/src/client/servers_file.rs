@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::events;
 
 /// The time between two checks: soon enough for people, at a cost of some ten microseconds a second.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The longest file: some thirty thousand servers. The path may lead to something else.
 const FILE_BYTES_MAX: usize = 1 << 20;
@@ -55,7 +55,7 @@ impl ServersFile {
     /// the client's service ends, and with it the sender of requests.
     pub(super) fn follow(mut self, asked: &Receiver<()>, set: impl Fn(Vec<Target>)) {
         loop {
-            let may_have_moved = match asked.recv_timeout(LOOK_PAUSE) {
+            let may_have_moved = match asked.recv_timeout(CHECK_INTERVAL) {
                 Ok(()) => true,
                 Err(RecvTimeoutError::Timeout) => false,
                 Err(RecvTimeoutError::Disconnected) => return,

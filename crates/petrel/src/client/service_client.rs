@@ -17,7 +17,7 @@ use super::targets::{Kind, Names, Targets};
 use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
 use crate::endpoint::{CallOptions, HEALTH_METHOD, Health};
 use crate::error::Error;
-use crate::post::{LookUp, OpenService, Post};
+use crate::inbox_message::{InboxMessage, LookUp, OpenService};
 use crate::sync::{Arc, Mutex, Weak, lock};
 
 /// Calls a service, from any thread or task; see the [module](super). Clones are the same client. Dropping the last one
@@ -87,7 +87,7 @@ impl Client {
         let targets: Vec<Target> = targets.into_iter().map(Into::into).collect();
         assert!(!targets.is_empty(), "a client has a target");
         // Without its endpoint no call is made.
-        let _ = self.endpoint().poster.post(Post::SetTargets(self.key(), targets));
+        let _ = self.endpoint().sender.post(InboxMessage::SetTargets(self.key(), targets));
     }
 
     /// Returns counters of sessions, attempts, and their failures.
@@ -205,7 +205,7 @@ impl ClientBuilder {
         let open =
             OpenService { service, targets: found.servers, look_up, config: self.config, opened };
         // Without the endpoint the message is dropped, which ends the wait.
-        let _ = client.endpoint().poster.post(Post::OpenService(Box::new(open)));
+        let _ = client.endpoint().sender.post(InboxMessage::OpenService(Box::new(open)));
         Ok((client, Opened(state)))
     }
 }
@@ -376,7 +376,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         // The endpoint returns the number; without the endpoint none exists.
-        let _ = self.endpoint.poster.post(Post::CloseService(self.key));
+        let _ = self.endpoint.sender.post(InboxMessage::CloseService(self.key));
     }
 }
 

@@ -9,8 +9,8 @@ use petrel_proto::Status;
 
 use super::Client;
 use crate::error::Error;
+use crate::inbox_message::InboxMessage;
 use crate::local::{Handle, Hub};
-use crate::post::Post;
 use crate::sync::{Arc, Mutex, lock, now_ns};
 
 /// The result of a task begun by [`Client::spawn`]. Dropping it ends the task.
@@ -72,7 +72,7 @@ impl Client {
             drop(handle.spawn_within(None, running.run(task)));
         };
         // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
-        let _ = self.endpoint().poster.post(Post::Run(Box::new(begin)));
+        let _ = self.endpoint().sender.post(InboxMessage::Run(Box::new(begin)));
         Spawned { shared }
     }
 

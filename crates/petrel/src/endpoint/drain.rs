@@ -18,7 +18,7 @@ pub(super) const DRAINING: &str = "the server is draining";
 
 /// Nanoseconds between checks whether a session's last call has ended: short for an operator who waits for a process to
 /// end.
-const LOOK_NS: u64 = 200_000;
+const CHECK_INTERVAL_NS: u64 = 200_000;
 
 /// An endpoint's state of draining, as server and as client.
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.begin_drain();
         let end_ns = self.transport.now().saturating_add(as_ns(limit));
         while self.sessions_served() > 0 && self.transport.now() < end_ns {
-            self.run_for(Duration::from_nanos(LOOK_NS), |_, _| false);
+            self.run_for(Duration::from_nanos(CHECK_INTERVAL_NS), |_, _| false);
         }
         let left = self.served();
         for (id, _) in &left {
@@ -106,7 +106,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.local.sessions.retire_link_of(id);
         self.local.hub.note_session(id, &SessionState::Draining);
         self.drain.leaving.push(id);
-        self.attention.ask();
+        self.work_flag.raise();
     }
 
     /// Closes the sessions to be left whose last call has ended.
@@ -125,7 +125,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         });
         self.drain.leaving = leaving;
         if !self.drain.leaving.is_empty() {
-            self.attention.ask_at(now_ns + LOOK_NS);
+            self.work_flag.raise_at(now_ns + CHECK_INTERVAL_NS);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::ahead::Ahead;
 use super::context::{Back, Context, Local};
 use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
-use super::idle::Rest;
+use super::idle::IdleAction;
 use super::{Endpoint, SessionEnd, run_continuation, run_under_deadline};
 use crate::client::InLoop;
 use crate::control::ControlPlane;
@@ -83,7 +83,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.idle_turns = 0;
         let received = self.receive(now_ns);
         // After the frames, which end calls, and before sending the results of tasks.
-        let is_due = now_ns >= self.attention.due_ns();
+        let is_due = now_ns >= self.work_flag.due_ns();
         if is_due {
             self.run_local(now_ns);
         }
@@ -117,7 +117,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         !self.transport.may_receive()
             && !self.local.core.has_transmit()
             && !self.local.core.has_events()
-            && self.local.now_ns < self.attention.due_ns()
+            && self.local.now_ns < self.work_flag.due_ns()
     }
 
     /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or sleeps, by its
@@ -177,14 +177,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             return;
         }
         match self.idle.next(self.local.now_ns) {
-            Rest::Look => hint::spin_loop(),
-            Rest::Yield if self.idle.learns() => {
+            IdleAction::Poll => hint::spin_loop(),
+            IdleAction::Yield if self.idle.learns() => {
                 let begin_ns = self.transport.now();
                 thread::yield_now();
                 self.idle.note_yield(begin_ns, self.transport.now());
             }
-            Rest::Yield => thread::yield_now(),
-            Rest::Sleep => self.sleep_until(end_ns),
+            IdleAction::Yield => thread::yield_now(),
+            IdleAction::Sleep => self.sleep_until(end_ns),
         }
     }
 
@@ -204,7 +204,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Returns when the event loop has to run next without received frames, for callers of [`Endpoint::run_once`] that
     /// wait by themselves. A past time means at once; `None` means no time.
     pub fn next_due_ns(&self) -> Option<u64> {
-        let futures = Some(self.attention.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
+        let futures = Some(self.work_flag.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
         [self.local.core.next_timeout_ns(), futures].into_iter().flatten().min()
     }
 

@@ -13,7 +13,7 @@ use super::health::{self, HEALTH_METHOD, Healths};
 use super::in_place::InPlace;
 use super::state::State;
 use crate::events;
-use crate::inbox::Attention;
+use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
 
 /// A request to be answered.
@@ -207,8 +207,8 @@ impl Request<'_> {
     }
 }
 
-/// [`Request::reply_with`] if the slot has no suitable buffer. Only parts of the request are borrowed: the compiler would
-/// copy the whole to memory, even without a call of this function.
+/// [`Request::reply_with`] if the slot has no suitable buffer. Only parts of the request are borrowed: the compiler
+/// would copy the whole to memory, even without a call of this function.
 #[cold]
 #[inline(never)]
 fn reply_allocated(
@@ -296,17 +296,17 @@ impl Drop for Responder {
 /// Requests with a dropped responder.
 pub(super) struct Dropped {
     handles: RefCell<Vec<RequestHandle>>,
-    attention: Attention,
+    work_flag: WorkFlag,
 }
 
 impl Dropped {
-    pub(super) fn new(attention: Attention) -> Rc<Self> {
-        Rc::new(Self { handles: RefCell::default(), attention })
+    pub(super) fn new(work_flag: WorkFlag) -> Rc<Self> {
+        Rc::new(Self { handles: RefCell::default(), work_flag })
     }
 
     fn push(&self, handle: RequestHandle) {
         self.handles.borrow_mut().push(handle);
-        self.attention.ask();
+        self.work_flag.raise();
     }
 
     pub(super) fn pop(&self) -> Option<RequestHandle> {

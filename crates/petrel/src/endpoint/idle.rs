@@ -36,9 +36,9 @@ const _: () = assert!(SWITCH_NS < ALONE_NS && ALONE_NS < CROWDED_NS && CROWDED_N
 
 /// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum IdleAction {
     /// Poll again at once.
-    Look,
+    Poll,
     /// Poll again after a yield.
     Yield,
     /// Sleep until the next event.
@@ -79,24 +79,24 @@ impl Idle {
     }
 
     /// Returns the next action after a turn without work.
-    pub(super) fn next(&self, now_ns: u64) -> Rest {
+    pub(super) fn next(&self, now_ns: u64) -> IdleAction {
         match self.policy {
-            IdlePolicy::Poll => Rest::Look,
-            IdlePolicy::Yield => Rest::Yield,
-            IdlePolicy::Block => Rest::Sleep,
+            IdlePolicy::Poll => IdleAction::Poll,
+            IdlePolicy::Yield => IdleAction::Yield,
+            IdlePolicy::Block => IdleAction::Sleep,
             IdlePolicy::SpinThenBlock(spin) => self.next_of_spin(spin, now_ns),
         }
     }
 
-    fn next_of_spin(&self, spin: Duration, now_ns: u64) -> Rest {
+    fn next_of_spin(&self, spin: Duration, now_ns: u64) -> IdleAction {
         if now_ns.saturating_sub(self.busy_ns) >= as_ns(spin) {
-            return Rest::Sleep;
+            return IdleAction::Sleep;
         }
         let is_time = now_ns.saturating_sub(self.yielded_ns) >= ALONE_NS;
         match self.is_shared || is_time {
-            false => Rest::Look,
-            true if now_ns < self.sleepy_until_ns => Rest::Sleep,
-            true => Rest::Yield,
+            false => IdleAction::Poll,
+            true if now_ns < self.sleepy_until_ns => IdleAction::Sleep,
+            true => IdleAction::Yield,
         }
     }
 
@@ -131,14 +131,14 @@ mod tests {
 
     #[test]
     fn next__of_a_policy_without_a_limit_is_always_the_same() {
-        for (policy, rest) in [
-            (IdlePolicy::Poll, Rest::Look),
-            (IdlePolicy::Yield, Rest::Yield),
-            (IdlePolicy::Block, Rest::Sleep),
+        for (policy, action) in [
+            (IdlePolicy::Poll, IdleAction::Poll),
+            (IdlePolicy::Yield, IdleAction::Yield),
+            (IdlePolicy::Block, IdleAction::Sleep),
         ] {
             let mut idle = Idle::new(policy, 0);
             idle.note_yield(0, CROWDED_NS);
-            assert_eq!((idle.next(0), idle.next(1 << 40)), (rest, rest));
+            assert_eq!((idle.next(0), idle.next(1 << 40)), (action, action));
             assert!(!idle.learns());
         }
     }
@@ -147,30 +147,30 @@ mod tests {
     fn next__sleeps_when_there_was_no_work_for_so_long() {
         let mut idle = spinning();
         idle.note_work(1_000);
-        assert_ne!(idle.next(100_999), Rest::Sleep);
-        assert_eq!(idle.next(101_000), Rest::Sleep);
+        assert_ne!(idle.next(100_999), IdleAction::Sleep);
+        assert_eq!(idle.next(101_000), IdleAction::Sleep);
         idle.note_work(101_000);
-        assert_ne!(idle.next(101_000), Rest::Sleep);
+        assert_ne!(idle.next(101_000), IdleAction::Sleep);
     }
 
     #[test]
     fn next__alone_yields_now_and_then() {
         let mut idle = spinning();
-        assert_eq!(idle.next(ALONE_NS - 1), Rest::Look);
-        assert_eq!(idle.next(ALONE_NS), Rest::Yield);
+        assert_eq!(idle.next(ALONE_NS - 1), IdleAction::Poll);
+        assert_eq!(idle.next(ALONE_NS), IdleAction::Yield);
         idle.note_yield(ALONE_NS, ALONE_NS + 500);
-        assert_eq!(idle.next(ALONE_NS + 501), Rest::Look);
-        assert_eq!(idle.next(2 * ALONE_NS + 500), Rest::Yield);
+        assert_eq!(idle.next(ALONE_NS + 501), IdleAction::Poll);
+        assert_eq!(idle.next(2 * ALONE_NS + 500), IdleAction::Yield);
     }
 
     #[test]
-    fn next__beside_others_yields_after_each_look() {
+    fn next__beside_others_yields_after_each_poll() {
         let mut idle = spinning();
         idle.note_yield(6_000, 6_000 + SWITCH_NS);
-        assert_eq!(idle.next(7_000), Rest::Yield);
+        assert_eq!(idle.next(7_000), IdleAction::Yield);
         // The others have gone.
         idle.note_yield(8_000, 8_400);
-        assert_eq!(idle.next(8_500), Rest::Look);
+        assert_eq!(idle.next(8_500), IdleAction::Poll);
     }
 
     #[test]
@@ -182,18 +182,18 @@ mod tests {
             idle.note_yield(now_ns - CROWDED_NS, now_ns);
             idle.note_work(now_ns);
             let sleepy_ns = (SLEEPY_NS_MIN << times).min(SLEEPY_NS_MAX);
-            assert_eq!(idle.next(now_ns), Rest::Sleep);
+            assert_eq!(idle.next(now_ns), IdleAction::Sleep);
             idle.note_work(now_ns + sleepy_ns);
-            assert_eq!(idle.next(now_ns + sleepy_ns - 1), Rest::Sleep);
-            assert_eq!(idle.next(now_ns + sleepy_ns), Rest::Yield);
+            assert_eq!(idle.next(now_ns + sleepy_ns - 1), IdleAction::Sleep);
+            assert_eq!(idle.next(now_ns + sleepy_ns), IdleAction::Yield);
             now_ns += sleepy_ns;
         }
         // The computing thread has gone: the next one starts anew.
         idle.note_yield(now_ns, now_ns + 2 * SWITCH_NS);
         idle.note_work(now_ns);
-        assert_eq!(idle.next(now_ns), Rest::Yield);
+        assert_eq!(idle.next(now_ns), IdleAction::Yield);
         idle.note_yield(now_ns, now_ns + CROWDED_NS);
         idle.note_work(now_ns + CROWDED_NS + SLEEPY_NS_MIN);
-        assert_eq!(idle.next(now_ns + CROWDED_NS + SLEEPY_NS_MIN), Rest::Yield);
+        assert_eq!(idle.next(now_ns + CROWDED_NS + SLEEPY_NS_MIN), IdleAction::Yield);
     }
 }

@@ -64,7 +64,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let hub = Rc::clone(&self.local.hub);
         hub.begin(now_ns);
         for _ in 0..ROUNDS_MAX {
-            self.attention.clear();
+            self.work_flag.clear();
             self.handle_posts();
             self.answer_dropped();
             self.run_late_watchers();
@@ -72,7 +72,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             run_ended(self.handlers.state(), &mut Context::new(&mut self.local));
             hub.lend(&mut self.handlers.state, &mut self.local, || hub.poll_tasks());
             self.do_as_asked();
-            if !self.attention.is_asked() {
+            if !self.work_flag.is_raised() {
                 break;
             }
         }

@@ -77,7 +77,7 @@ pub(crate) use state::State;
 
 use crate::control::ControlPlane;
 use crate::error::Error;
-use crate::inbox::Attention;
+use crate::inbox::WorkFlag;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
@@ -143,7 +143,7 @@ pub struct Endpoint<S: 'static = (), T: Transport = Host, C: ControlPlane<T::Lin
     /// Consecutive turns that received frames.
     full_turns: u8,
     /// Raised for other work of [`Endpoint::run_once`]: dropped responders, and messages of other threads.
-    attention: Attention,
+    work_flag: WorkFlag,
     /// An endpoint stays on its thread. The state is among the handlers.
     not_send: PhantomData<*mut S>,
 }
@@ -187,7 +187,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let seed = control.random();
         let memory_bytes = config.memory.max_bytes as u64;
         let protocol = petrel_proto::Config { memory_bytes, ..config.protocol.clone() };
-        let attention = Attention::new();
+        let work_flag = WorkFlag::new();
         let waker = transport.waker();
         let clock = transport.clock();
         let hub = Hub::new(
@@ -195,7 +195,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             message_bytes_max,
             clock.clone(),
             seed,
-            attention.clone(),
+            work_flag.clone(),
             waker.clone(),
         );
 
@@ -207,8 +207,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 pool,
                 hub,
                 groups: Groups::default(),
-                dropped: Dropped::new(attention.clone()),
-                remote: Box::new(Remote::new(attention.clone(), waker, config.client_calls_max)),
+                dropped: Dropped::new(work_flag.clone()),
+                remote: Box::new(Remote::new(work_flag.clone(), waker, config.client_calls_max)),
                 now_ns,
                 clock,
                 part_bytes: 0,
@@ -221,7 +221,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             joined: Vec::new(),
             drain: Drain::default(),
             ahead: Ahead::new(),
-            attention,
+            work_flag,
             idle: Idle::new(config.idle, now_ns),
             factors: (config.factors != Factors::default() || !config.protocol.fast_path)
                 .then_some((config.factors, config.protocol.fast_path)),

@@ -18,18 +18,18 @@ use crate::client::state::Pending;
 use crate::client::{Client, ClientConfig, ClientShared, ServiceKey, ServiceKeys, Target};
 use crate::control::ControlPlane;
 use crate::events;
-use crate::inbox::{Attention, Inbox};
+use crate::inbox::{Inbox, WorkFlag};
+use crate::inbox_message::{Answer, InboxMessage, Refuse, StartCall};
 use crate::local::Handle;
-use crate::post::{Answer, Post, Refuse, StartCall};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 use crate::workers::{WorkerRequest, Workers};
 
 /// State shared with other threads; mostly allocated on first use.
 pub(super) struct Remote {
-    attention: Attention,
+    work_flag: WorkFlag,
     waker: Waker,
     client_calls_max: usize,
-    postbox: Option<Postbox>,
+    remote_inbox: Option<RemoteInbox>,
     running: Running,
     /// Failures of all calls of the endpoint, kept here, away from the state that every call uses.
     pub(super) failures: CallFailures,
@@ -38,47 +38,49 @@ pub(super) struct Remote {
 }
 
 /// Created on the first use by another thread.
-struct Postbox {
-    inbox: Inbox<Post>,
+struct RemoteInbox {
+    inbox: Inbox<InboxMessage>,
     clients: Arc<ClientShared>,
 }
 
 impl Remote {
-    pub(super) fn new(attention: Attention, waker: Waker, client_calls_max: usize) -> Self {
+    pub(super) fn new(work_flag: WorkFlag, waker: Waker, client_calls_max: usize) -> Self {
         Self {
-            attention,
+            work_flag,
             waker,
             client_calls_max,
-            postbox: None,
+            remote_inbox: None,
             running: Running::default(),
             failures: CallFailures::default(),
             spare: SpareBytes::default(),
         }
     }
 
-    fn postbox(&mut self) -> &mut Postbox {
-        self.postbox.get_or_insert_with(|| {
+    fn remote_inbox(&mut self) -> &mut RemoteInbox {
+        self.remote_inbox.get_or_insert_with(|| {
             let waker = self.waker.clone();
-            let inbox = Inbox::new(self.attention.clone(), move || waker.wake());
+            let inbox = Inbox::new(self.work_flag.clone(), move || waker.wake());
             let clients = ClientShared {
-                poster: inbox.poster(),
+                sender: inbox.sender(),
                 places: Places::new(self.client_calls_max),
                 services: ServiceKeys::default(),
                 endpoint_thread: thread::current().id(),
             };
-            Postbox { inbox, clients: Arc::new(clients) }
+            RemoteInbox { inbox, clients: Arc::new(clients) }
         })
     }
 
     /// Returns true if `clients` belong to the endpoint.
     #[inline]
     pub(super) fn is_of(&self, clients: &Arc<ClientShared>) -> bool {
-        self.postbox.as_ref().is_some_and(|postbox| Arc::ptr_eq(&postbox.clients, clients))
+        self.remote_inbox
+            .as_ref()
+            .is_some_and(|remote_inbox| Arc::ptr_eq(&remote_inbox.clients, clients))
     }
 
     /// Returns the counters of client calls.
     pub(super) fn client_calls(&self, (made, not_made): (u64, u64)) -> ClientCalls {
-        let places = self.postbox.as_ref().map(|postbox| &postbox.clients.places);
+        let places = self.remote_inbox.as_ref().map(|remote_inbox| &remote_inbox.clients.places);
         ClientCalls {
             made,
             not_made,
@@ -89,7 +91,7 @@ impl Remote {
 
     /// Records that the endpoint is about to sleep. Returns false if it must not.
     pub(super) fn may_sleep(&self) -> bool {
-        self.postbox.as_ref().is_none_or(|postbox| postbox.inbox.may_sleep())
+        self.remote_inbox.as_ref().is_none_or(|remote_inbox| remote_inbox.inbox.may_sleep())
     }
 
     /// Sets the cancellation flag of a request whose caller no longer waits.
@@ -101,13 +103,13 @@ impl Remote {
 
     /// Records that the endpoint is awake.
     pub(super) fn is_awake(&self) {
-        if let Some(postbox) = &self.postbox {
-            postbox.inbox.is_awake();
+        if let Some(remote_inbox) = &self.remote_inbox {
+            remote_inbox.inbox.is_awake();
         }
     }
 }
 
-impl Drop for Postbox {
+impl Drop for RemoteInbox {
     fn drop(&mut self) {
         // Wakes the callers that wait for a place. The inbox and the calls end their own contents.
         self.clients.places.close();
@@ -157,7 +159,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Returns the state for clients of this endpoint.
     pub(crate) fn client_shared(&mut self) -> Arc<ClientShared> {
-        Arc::clone(&self.local.remote.postbox().clients)
+        Arc::clone(&self.local.remote.remote_inbox().clients)
     }
 
     /// Sets a handler that runs on a worker pool, replacing a former one: for handlers that wait or take longer than
@@ -184,30 +186,30 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Handles the messages of other threads. Returns true if there were any.
     pub(super) fn handle_posts(&mut self) {
-        let Some(postbox) = &mut self.local.remote.postbox else { return };
-        let mut posts = postbox.inbox.take();
+        let Some(remote_inbox) = &mut self.local.remote.remote_inbox else { return };
+        let mut messages = remote_inbox.inbox.take();
         let mut closed = Vec::new();
         let cx = &mut Context::<()>::new(&mut self.local);
-        for post in posts.drain(..) {
-            match post {
-                Post::Answer(answer) => give_answer(cx, answer),
-                Post::Refuse(Refuse { handle, status, text }) => {
+        for message in messages.drain(..) {
+            match message {
+                InboxMessage::Answer(answer) => give_answer(cx, answer),
+                InboxMessage::Refuse(Refuse { handle, status, text }) => {
                     refuse(cx.local, handle, status, text);
                 }
-                Post::Start(start) => start_call(cx, start),
-                Post::Cancel(state) => cancel_posted(cx, &state),
-                Post::OpenService(open) => open_service(cx, *open),
-                Post::SetTargets(key, targets) => set_targets(cx, key, targets),
-                Post::Run(begin) => begin(&Handle::new(cx.local.hub.clone())),
-                Post::CloseService(key) => {
+                InboxMessage::Start(start) => start_call(cx, start),
+                InboxMessage::Cancel(state) => cancel_posted(cx, &state),
+                InboxMessage::OpenService(open) => open_service(cx, *open),
+                InboxMessage::SetTargets(key, targets) => set_targets(cx, key, targets),
+                InboxMessage::Run(begin) => begin(&Handle::new(cx.local.hub.clone())),
+                InboxMessage::CloseService(key) => {
                     close_service(cx.local, key);
                     closed.push(key);
                 }
             }
         }
-        if let Some(postbox) = &mut self.local.remote.postbox {
-            postbox.inbox.put_back(posts);
-            closed.into_iter().for_each(|key| postbox.clients.services.give_back(key));
+        if let Some(remote_inbox) = &mut self.local.remote.remote_inbox {
+            remote_inbox.inbox.put_back(messages);
+            closed.into_iter().for_each(|key| remote_inbox.clients.services.give_back(key));
         }
     }
 }
@@ -216,7 +218,7 @@ impl Local {
     /// Creates a client with sessions of this endpoint.
     pub(crate) fn client(&mut self, targets: Vec<Target>, config: ClientConfig) -> Client {
         assert!(!targets.is_empty(), "a client has a target");
-        let clients = Arc::clone(&self.remote.postbox().clients);
+        let clients = Arc::clone(&self.remote.remote_inbox().clients);
         let (client, open) = Client::of_endpoint(clients, targets, config);
         open_service(&mut Context::new(self), open);
         client
@@ -281,12 +283,12 @@ impl Request<'_> {
         let Request { handle: &handle, method, payload, .. } = self;
         let deadline_ns = cx.deadline_ns();
         let Local { core, remote, sessions, .. } = &mut *cx.local;
-        let poster = remote.postbox().inbox.poster();
+        let sender = remote.remote_inbox().inbox.sender();
         let mut data = remote.spare.take();
         data.extend_from_slice(payload.data());
         core.watch(handle);
         let cancelled = remote.running.add(handle);
-        let request = WorkerRequest::new(handle, method, deadline_ns, data, cancelled, poster)
+        let request = WorkerRequest::new(handle, method, deadline_ns, data, cancelled, sender)
             .with_peer(sessions.peer_of(handle.session).cloned());
         (request, Handled(None))
     }
@@ -380,7 +382,7 @@ mod tests {
     /// The owner of a cancelled request may read its flag for any length of time.
     #[test]
     fn running__does_not_use_the_flag_of_a_cancelled_request_again() {
-        let mut remote = Remote::new(Attention::new(), Waker::new().expect("a waker"), 1);
+        let mut remote = Remote::new(WorkFlag::new(), Waker::new().expect("a waker"), 1);
         let flag = remote.running.add(handle(1));
         assert!(!flag.load(Ordering::Relaxed));
         remote.cancel(handle(1));

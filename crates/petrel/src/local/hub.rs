@@ -31,7 +31,7 @@ use crate::control::{EndpointId, Reason};
 use crate::endpoint::census::LocalCensus;
 use crate::endpoint::{CallOptions, IntoMessage, Local, SessionState, State};
 use crate::error::Error;
-use crate::inbox::Attention;
+use crate::inbox::WorkFlag;
 use crate::msgbuf::MsgBuf;
 
 /// Default room for a response. A longer response gets a larger buffer on arrival. Every medium carries this length in
@@ -65,7 +65,7 @@ pub(crate) struct Hub {
     now_ns: Cell<u64>,
     clock: Clock,
     pub(super) ready: Arc<Ready>,
-    attention: Attention,
+    work_flag: WorkFlag,
     calls: RefCell<Calls>,
     starts: RefCell<VecDeque<Start>>,
     /// Calls dropped after they were made.
@@ -102,7 +102,7 @@ impl Hub {
         message_bytes_max: u32,
         clock: Clock,
         seed: u64,
-        attention: Attention,
+        work_flag: WorkFlag,
         waker: EndpointWaker,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -110,8 +110,8 @@ impl Hub {
             growth: Growth::up_to(message_bytes_max as usize),
             now_ns: Cell::new(clock.now_ns()),
             clock,
-            ready: Arc::new(Ready::new(attention.clone(), waker)),
-            attention,
+            ready: Arc::new(Ready::new(work_flag.clone(), waker)),
+            work_flag,
             calls: RefCell::default(),
             starts: RefCell::default(),
             cancels: RefCell::default(),
@@ -211,7 +211,7 @@ impl Hub {
 
     /// Ends handling the hub: requests the next time at `at_ns`, or earlier for a timer.
     pub(crate) fn end(&self, at_ns: u64) {
-        self.attention.ask_at(at_ns.min(self.timers.borrow_mut().next_ns()));
+        self.work_flag.raise_at(at_ns.min(self.timers.borrow_mut().next_ns()));
     }
 
     pub(crate) fn next_start(&self) -> Option<Start> {
@@ -370,22 +370,22 @@ impl Hub {
 
     /// Asks the event loop to handle the hub at that time, if not before.
     pub(crate) fn ask_at(&self, at_ns: u64) {
-        self.attention.ask_at(at_ns);
+        self.work_flag.raise_at(at_ns);
     }
 
     /// Asks the event loop to handle the hub in its next turn.
     pub(crate) fn ask(&self) {
-        self.attention.ask();
+        self.work_flag.raise();
     }
 
     pub(crate) fn command(&self, command: Command) {
         self.commands.borrow_mut().push_back(command);
-        self.attention.ask();
+        self.work_flag.raise();
     }
 
     pub(super) fn answer(&self, answer: Answer) {
         self.answers.borrow_mut().push_back(answer);
-        self.attention.ask();
+        self.work_flag.raise();
     }
 
     /// Returns the options of a call that a future starts now, and that the event loop makes later.
@@ -460,7 +460,7 @@ impl Hub {
                     self.with_local(|local| local.make_call(start));
                 } else {
                     self.starts.borrow_mut().push_back(start);
-                    self.attention.ask();
+                    self.work_flag.raise();
                 }
                 None
             }
@@ -520,12 +520,12 @@ impl Hub {
         drop(starts);
         if !self.is_closed.get() {
             self.cancels.borrow_mut().push((pending.session, key));
-            self.attention.ask();
+            self.work_flag.raise();
         }
     }
 
     pub(super) fn set_timer(&self, at_ns: u64, waker: Waker) -> TimerId {
-        self.attention.ask_at(at_ns);
+        self.work_flag.raise_at(at_ns);
         self.timers.borrow_mut().insert(at_ns, waker)
     }
 
@@ -580,7 +580,7 @@ mod tests {
     fn hub(seed: u64) -> Rc<Hub> {
         let pool = BufPool::new(PoolConfig::default());
         let waker = EndpointWaker::new().unwrap();
-        Hub::new(pool, 1 << 20, Clock::of(|| 5), seed, Attention::new(), waker)
+        Hub::new(pool, 1 << 20, Clock::of(|| 5), seed, WorkFlag::new(), waker)
     }
 
     /// Endpoints started alike must not retry at the same times.
@@ -613,17 +613,17 @@ mod tests {
         drop(second);
         assert_eq!((there_are(), hub.next_cancel()), ((2, 2), None), "the loop never hears of it");
         let made = hub.next_start().unwrap();
-        hub.attention.clear();
+        hub.work_flag.clear();
         drop(first);
-        assert!(hub.attention.is_asked());
+        assert!(hub.work_flag.is_raised());
         assert_eq!(there_are(), (1, 2));
         assert_eq!(hub.next_cancel(), Some((session, made.key)));
         // An ended call notifies nothing.
         let ended = hub.next_start().unwrap();
         hub.finish(ended.key, Ok(ended.response));
-        hub.attention.clear();
+        hub.work_flag.clear();
         drop(third);
-        assert_eq!((there_are(), hub.attention.is_asked()), ((0, 0), false));
+        assert_eq!((there_are(), hub.work_flag.is_raised()), ((0, 0), false));
         let last = start();
         let _made = hub.next_start();
         hub.close();

@@ -6,7 +6,7 @@ use std::task::Wake;
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::slab::Key;
-use crate::inbox::Attention;
+use crate::inbox::WorkFlag;
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
@@ -15,15 +15,15 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 pub(crate) struct Ready {
     tasks: Mutex<Vec<Key>>,
     /// Raised after a task was added, and before the endpoint is woken.
-    attention: Attention,
+    work_flag: WorkFlag,
     owner: ThreadId,
     endpoint: EndpointWaker,
 }
 
 impl Ready {
-    pub(super) fn new(attention: Attention, endpoint: EndpointWaker) -> Self {
+    pub(super) fn new(work_flag: WorkFlag, endpoint: EndpointWaker) -> Self {
         let owner = thread::current().id();
-        Self { tasks: Mutex::default(), attention, owner, endpoint }
+        Self { tasks: Mutex::default(), work_flag, owner, endpoint }
     }
 
     /// Moves the ready tasks to `into`.
@@ -41,8 +41,8 @@ impl Ready {
     pub(super) fn push(&self, task: Key) {
         let mut tasks = lock(&self.tasks);
         tasks.push(task);
-        // Under the lock: a reader that clears the attention afterwards finds the task.
-        self.attention.ask();
+        // Under the lock: a reader that lowers the flag afterwards finds the task.
+        self.work_flag.raise();
         drop(tasks);
         self.wake_endpoint();
     }

@@ -60,13 +60,13 @@ const RANDOM_WORDS: usize = 32;
 
 /// An endpoint's connection to a nexus over some network. Dropping it ends the endpoint's links.
 #[derive(Debug)]
-pub struct Line<N: Network> {
+pub struct NexusHandle<N: Network> {
     id: EndpointId,
     owner: Arc<Owner<N>>,
     inbox: Arc<Inbox<N::Link>>,
 }
 
-impl<N: Network> Line<N> {
+impl<N: Network> NexusHandle<N> {
     pub(super) fn new(id: EndpointId, owner: Arc<Owner<N>>, inbox: Arc<Inbox<N::Link>>) -> Self {
         Self { id, owner, inbox }
     }
@@ -101,7 +101,7 @@ impl<N: Network> Line<N> {
     }
 }
 
-impl<N: Network> Drop for Line<N> {
+impl<N: Network> Drop for NexusHandle<N> {
     fn drop(&mut self) {
         self.post(ToNexus::Gone);
         // After `Gone`: the number's next owner is attached behind it in the queue.
@@ -112,30 +112,30 @@ impl<N: Network> Drop for Line<N> {
 /// An endpoint's connection to the nexus. Dropping it ends the endpoint's links.
 #[derive(Debug)]
 pub struct ControlPort {
-    line: Line<MioNetwork>,
+    handle: NexusHandle<MioNetwork>,
     random: [u64; RANDOM_WORDS],
     random_left: usize,
 }
 
 impl ControlPort {
-    pub(super) fn new(line: Line<MioNetwork>) -> Self {
-        Self { line, random: [0; RANDOM_WORDS], random_left: 0 }
+    pub(super) fn new(handle: NexusHandle<MioNetwork>) -> Self {
+        Self { handle, random: [0; RANDOM_WORDS], random_left: 0 }
     }
 
     /// Returns the endpoint's number in this process.
     pub fn id(&self) -> EndpointId {
-        self.line.id()
+        self.handle.id()
     }
 
     /// Sends a message to the nexus. Never blocks.
     pub fn post(&self, message: ToNexus) {
-        self.line.post(message);
+        self.handle.post(message);
     }
 
     /// Returns the next message of the nexus, if any: a single load if the queue is empty.
     #[inline]
     pub fn poll(&mut self) -> Option<FromNexus<HostLink>> {
-        self.line.poll()
+        self.handle.poll()
     }
 
     /// Returns an unguessable number.
@@ -179,7 +179,7 @@ impl ControlPlane<HostLink> for ControlPort {
     }
 
     fn endpoint_id(&self) -> EndpointId {
-        self.line.id()
+        self.handle.id()
     }
 
     fn random(&mut self) -> u64 {

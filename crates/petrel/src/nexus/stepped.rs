@@ -13,7 +13,7 @@ use super::{NexusBuilder, NexusStats};
 use crate::error::SetupError;
 
 pub use super::census::Census;
-pub use super::port::Line;
+pub use super::port::NexusHandle;
 
 /// The token by which the network reports a use of the waker.
 pub const WAKER: usize = MAILBOX;
@@ -54,7 +54,7 @@ impl<N: Network> SteppedNexus<N> {
     ///
     /// # Errors
     /// When its number is in use, or the handle was given up.
-    pub fn attach(&self, attach: Attach) -> Result<Line<N>, SetupError> {
+    pub fn attach(&self, attach: Attach) -> Result<NexusHandle<N>, SetupError> {
         self.owner.as_ref().ok_or_else(thread_has_ended)?.attach(attach)
     }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use super::mailbox::{Command, Inbox, Mailbox};
 use super::net::{MioNetwork, Network};
-use super::port::{Attach, Line, thread_ended, thread_has_ended};
+use super::port::{Attach, NexusHandle, thread_ended, thread_has_ended};
 use super::reactor::Reactor;
 use crate::control::EndpointId;
 use crate::error::SetupError;
@@ -39,7 +39,7 @@ impl<N: Network> Owner<N> {
     }
 
     /// Attaches an endpoint, and returns its connection to the nexus.
-    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> Result<Line<N>, SetupError> {
+    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> Result<NexusHandle<N>, SetupError> {
         let id = self.take_endpoint(attach.id)?;
         let inbox = Arc::new(Inbox::new(attach.waker.clone()));
         let command = Command::Attach(id, Box::new(attach), inbox.clone());
@@ -47,7 +47,7 @@ impl<N: Network> Owner<N> {
             self.free_endpoint(id);
             return Err(thread_has_ended());
         }
-        Ok(Line::new(id, self.clone(), inbox))
+        Ok(NexusHandle::new(id, self.clone(), inbox))
     }
 
     pub(super) fn mailbox(&self) -> &Mailbox<N> {
@@ -150,7 +150,7 @@ mod tests {
         // The thread has died before carrying the command out.
         mailbox.post(Command::Post(EndpointId(0), open_link(1))).unwrap();
         reactor.abandon(&thread_ended());
-        let mut port = Line::new(EndpointId(0), Arc::new(Owner::of(mailbox)), inbox);
+        let mut port = NexusHandle::new(EndpointId(0), Arc::new(Owner::of(mailbox)), inbox);
         port.post(open_link(2));
         for expected in [1, 2] {
             match port.poll() {

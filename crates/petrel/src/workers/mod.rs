@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
     use crate::endpoint::IdlePolicy;
-    use crate::inbox::{Attention, Inbox};
+    use crate::inbox::{Inbox, WorkFlag};
     use crate::overload::{Admission, AdmissionConfig, Shedding};
     use crate::sync::AtomicBool;
 
@@ -178,7 +178,7 @@ mod tests {
         let shedding = Shedding::LimitOnly;
         let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
         let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);
-        let poster = Inbox::new(Attention::new(), || ()).poster();
+        let sender = Inbox::new(WorkFlag::new(), || ()).sender();
         let deadline_ns = now_ns() + 3_600_000_000_000;
         for (cancelled, panics, how) in [
             (false, false, RunOutcome::Executed),
@@ -189,8 +189,8 @@ mod tests {
             let session = SessionId { index: 1, generation: 0 };
             let handle = RequestHandle { session, number: 2 };
             let flag = Arc::new(AtomicBool::new(cancelled));
-            let poster = poster.clone();
-            let request = WorkerRequest::new(handle, 7, Some(deadline_ns), vec![0], flag, poster);
+            let sender = sender.clone();
+            let request = WorkerRequest::new(handle, 7, Some(deadline_ns), vec![0], flag, sender);
             let ran = Arc::new(Mutex::new(None));
             let seen = Arc::clone(&ran);
             let handler = move |_: WorkerRequest| {

@@ -287,9 +287,9 @@ mod tests {
     use petrel_proto::SessionId;
 
     use super::*;
-    use crate::inbox::{Attention, Inbox};
+    use crate::inbox::{Inbox, WorkFlag};
+    use crate::inbox_message::InboxMessage;
     use crate::overload::{AdmissionConfig, Shedding};
-    use crate::post::Post;
     use crate::sync::AtomicBool;
 
     /// The counters, except the ones derived from the clock.
@@ -306,14 +306,14 @@ mod tests {
         let shedding = Shedding::LimitOnly;
         let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
         let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);
-        let mut inbox = Inbox::new(Attention::new(), || ());
-        let poster = inbox.poster();
+        let mut inbox = Inbox::new(WorkFlag::new(), || ());
+        let sender = inbox.sender();
         let push = |number, bytes, deadline_ns| {
             let session = SessionId { index: 1, generation: 0 };
             let (handle, flag) =
                 (RequestHandle { session, number }, Arc::new(AtomicBool::new(false)));
             let data = vec![0; bytes];
-            let request = WorkerRequest::new(handle, 7, deadline_ns, data, flag, poster.clone());
+            let request = WorkerRequest::new(handle, 7, deadline_ns, data, flag, sender.clone());
             let pushed = queue.push(0, Arc::new(|_| ()), request);
             pushed.map_err(|refused| {
                 let (handle, reason) = refused.into_parts();
@@ -355,8 +355,8 @@ mod tests {
         let refused: Vec<_> = inbox
             .take()
             .into_iter()
-            .map(|post| match post {
-                Post::Refuse(refuse) => (refuse.handle.number, refuse.status),
+            .map(|message| match message {
+                InboxMessage::Refuse(refuse) => (refuse.handle.number, refuse.status),
                 _ => panic!("only refusals are posted"),
             })
             .collect();
@@ -367,12 +367,12 @@ mod tests {
     fn queue() -> (Queue, impl Fn(&Queue, u64)) {
         let config =
             AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding: Shedding::LimitOnly };
-        let poster = Inbox::new(Attention::new(), || ()).poster();
+        let sender = Inbox::new(WorkFlag::new(), || ()).sender();
         let push = move |queue: &Queue, number| {
             let session = SessionId { index: 1, generation: 0 };
             let handle = RequestHandle { session, number };
             let flag = Arc::new(AtomicBool::new(false));
-            let request = WorkerRequest::new(handle, 7, None, vec![0], flag, poster.clone());
+            let request = WorkerRequest::new(handle, 7, None, vec![0], flag, sender.clone());
             assert!(queue.push(0, Arc::new(|_| ()), request).is_ok());
         };
         (Queue::new(Admission::new(config, 1), IdlePolicy::Block), push)

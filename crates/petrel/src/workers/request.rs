@@ -7,8 +7,8 @@ use std::time::Duration;
 use petrel_proto::{RequestHandle, SessionId, Status};
 
 use crate::endpoint::Peer;
-use crate::inbox::Poster;
-use crate::post::{Answer, Post, Refuse};
+use crate::inbox::InboxSender;
+use crate::inbox_message::{Answer, InboxMessage, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
 
 /// A request that any thread can own and answer.
@@ -24,7 +24,7 @@ pub struct WorkerRequest {
     data: Vec<u8>,
     /// Set by the endpoint. `None` once the request is answered.
     cancelled: Option<Arc<AtomicBool>>,
-    poster: Poster<Post>,
+    sender: InboxSender<InboxMessage>,
     peer: Option<std::sync::Arc<Peer>>,
 }
 
@@ -35,9 +35,9 @@ impl WorkerRequest {
         deadline_ns: Option<u64>,
         data: Vec<u8>,
         cancelled: Arc<AtomicBool>,
-        poster: Poster<Post>,
+        sender: InboxSender<InboxMessage>,
     ) -> Self {
-        Self { handle, method, deadline_ns, data, cancelled: Some(cancelled), poster, peer: None }
+        Self { handle, method, deadline_ns, data, cancelled: Some(cancelled), sender, peer: None }
     }
 
     pub(crate) fn with_peer(mut self, peer: Option<std::sync::Arc<Peer>>) -> Self {
@@ -112,7 +112,8 @@ impl WorkerRequest {
     /// Answers that the handler was not and will not be run.
     pub(crate) fn refuse(mut self, status: Status, text: &'static str) {
         self.cancelled = None;
-        let _ = self.poster.post(Post::Refuse(Refuse { handle: self.handle, status, text }));
+        let _ =
+            self.sender.post(InboxMessage::Refuse(Refuse { handle: self.handle, status, text }));
     }
 
     /// Returns the duty to answer to the endpoint, on its own thread.
@@ -125,7 +126,7 @@ impl WorkerRequest {
         let Some(cancelled) = self.cancelled.take() else { return };
         let answer = Answer { handle: self.handle, status, message, cancelled };
         // Without the endpoint no caller waits for the answer.
-        let _ = self.poster.post(Post::Answer(answer));
+        let _ = self.sender.post(InboxMessage::Answer(answer));
     }
 }
 

@@ -56,7 +56,7 @@ impl Caller {
 
     fn draw(&mut self) -> Wanted {
         let mut method = self.rng.pick(&Method::TIMELESS);
-        if !self.spec.is_calm && self.rng.once_in(4) {
+        if !self.spec.is_untimed && self.rng.once_in(4) {
             method = Method::Sleep;
         }
         if self.spec.may_drop_own_pool && self.rng.once_in(6) {
@@ -64,7 +64,7 @@ impl Caller {
         }
         let mut options = CallOptions::new();
         let mut deadline_ns = None;
-        if !self.spec.is_calm && self.rng.once_in(2) {
+        if !self.spec.is_untimed && self.rng.once_in(2) {
             let span_ns = self.rng.pick(&[0, 1_000, 20_000, 100_000, 10_000_000]);
             deadline_ns = Some(model::now_ns() + span_ns);
             options = match self.rng.once_in(2) {

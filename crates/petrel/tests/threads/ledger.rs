@@ -211,7 +211,7 @@ impl Ledger {
             Status::ResourceExhausted => execution == Execution::Refused && method.is_of_workers(),
             Status::DeadlineExceeded => {
                 // A restless clock may exceed the client's default timeout.
-                deadline_ns.map_or(self.spec.is_restless, |deadline_ns| now_ns >= deadline_ns)
+                deadline_ns.map_or(self.spec.clock_may_jump, |deadline_ns| now_ns >= deadline_ns)
                     || (execution == Execution::Refused && deadline_ns.is_some())
             }
             _ => false,

@@ -24,9 +24,9 @@ const FRAME_BYTES_MAX: usize = 1_472;
 
 /// The location of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat(pub(crate) usize);
+pub(crate) struct EndpointIndex(pub(crate) usize);
 
-impl Seat {
+impl EndpointIndex {
     pub(crate) fn address(self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.0 as u16).into()
     }
@@ -37,20 +37,20 @@ impl Seat {
 pub(crate) struct Medium(Arc<Shared>);
 
 struct Shared {
-    sites: Vec<Site>,
+    endpoints: Vec<EndpointState>,
     links: Mutex<Vec<Link>>,
 }
 
 #[derive(Default)]
-struct Site {
+struct EndpointState {
     frames: Mutex<VecDeque<(PeerId, Vec<u8>)>>,
-    said: Mutex<VecDeque<FromNexus<Seat>>>,
+    said: Mutex<VecDeque<FromNexus<EndpointIndex>>>,
     bell: Arc<Bell>,
     is_gone: Mutex<bool>,
 }
 
 struct Link {
-    ends: [Seat; 2],
+    ends: [EndpointIndex; 2],
     is_up: bool,
 }
 
@@ -79,40 +79,40 @@ impl Bell {
 }
 
 impl Medium {
-    pub(crate) fn new(seats: usize) -> Self {
-        let sites = (0..seats).map(|_| Site::default()).collect();
-        Self(Arc::new(Shared { sites, links: Mutex::default() }))
+    pub(crate) fn new(endpoints: usize) -> Self {
+        let endpoints = (0..endpoints).map(|_| EndpointState::default()).collect();
+        Self(Arc::new(Shared { endpoints, links: Mutex::default() }))
     }
 
-    /// Returns the parts of the endpoint at a seat; call it on the endpoint's thread.
-    pub(crate) fn sit(&self, at: Seat, seed: u64) -> (Port, Control) {
-        *self.site(at).bell.sleeper.lock().unwrap() = Some(thread::current());
+    /// Returns the parts of the endpoint at an index; call it on the endpoint's thread.
+    pub(crate) fn attach(&self, at: EndpointIndex, seed: u64) -> (Port, Control) {
+        *self.endpoint(at).bell.sleeper.lock().unwrap() = Some(thread::current());
         let port = Port { medium: self.clone(), at, burst: Vec::new(), stats: Default::default() };
         (port, Control { medium: self.clone(), at, rng: Rng::new(seed) })
     }
 
-    fn site(&self, at: Seat) -> &Site {
-        &self.0.sites[at.0]
+    fn endpoint(&self, at: EndpointIndex) -> &EndpointState {
+        &self.0.endpoints[at.0]
     }
 
-    fn say(&self, to: Seat, message: FromNexus<Seat>) {
-        if *self.site(to).is_gone.lock().unwrap() {
+    fn say(&self, to: EndpointIndex, message: FromNexus<EndpointIndex>) {
+        if *self.endpoint(to).is_gone.lock().unwrap() {
             return;
         }
-        self.site(to).said.lock().unwrap().push_back(message);
-        self.site(to).bell.ring();
+        self.endpoint(to).said.lock().unwrap().push_back(message);
+        self.endpoint(to).bell.ring();
     }
 
     /// Returns the other end of an active link.
-    fn other_end(&self, link: LinkId, of: Seat) -> Option<Seat> {
+    fn other_end(&self, link: LinkId, of: EndpointIndex) -> Option<EndpointIndex> {
         let links = self.0.links.lock().unwrap();
         let link = links.get(link.0 as usize).filter(|link| link.is_up)?;
         link.ends.into_iter().find(|end| *end != of)
     }
 
-    fn open_link(&self, from: Seat, request: u64, remote: SocketAddr) {
-        let to = Seat(remote.port().into());
-        if *self.site(to).is_gone.lock().unwrap() {
+    fn open_link(&self, from: EndpointIndex, request: u64, remote: SocketAddr) {
+        let to = EndpointIndex(remote.port().into());
+        if *self.endpoint(to).is_gone.lock().unwrap() {
             let reason = Reason::new(Status::Unavailable, "the endpoint is gone");
             return self.say(from, FromNexus::LinkFailed { request, reason });
         }
@@ -120,7 +120,7 @@ impl Medium {
         let link = LinkId(links.len() as u64);
         links.push(Link { ends: [from, to], is_up: true });
         drop(links);
-        let up = |request, transport: Seat| FromNexus::LinkUp {
+        let up = |request, transport: EndpointIndex| FromNexus::LinkUp {
             request,
             link,
             transport,
@@ -134,7 +134,7 @@ impl Medium {
         self.say(to, up(None, from));
     }
 
-    fn close_links(&self, of: Seat, only: Option<LinkId>, reason: &Reason) {
+    fn close_links(&self, of: EndpointIndex, only: Option<LinkId>, reason: &Reason) {
         let mut down = Vec::new();
         for (index, link) in self.0.links.lock().unwrap().iter_mut().enumerate() {
             let id = LinkId(index as u64);
@@ -152,13 +152,13 @@ impl Medium {
 /// The transport of an endpoint.
 pub(crate) struct Port {
     medium: Medium,
-    at: Seat,
-    burst: Vec<(Seat, Vec<u8>)>,
+    at: EndpointIndex,
+    burst: Vec<(EndpointIndex, Vec<u8>)>,
     stats: TransportStats,
 }
 
 impl Transport for Port {
-    type Link = Seat;
+    type Link = EndpointIndex;
 
     fn now(&self) -> u64 {
         model::now_ns()
@@ -168,7 +168,7 @@ impl Transport for Port {
         Clock::of(model::now_ns)
     }
 
-    fn add_peer(&mut self, link: Seat) -> Result<PeerId, LinkError> {
+    fn add_peer(&mut self, link: EndpointIndex) -> Result<PeerId, LinkError> {
         Ok(PeerId(link.0 as u32))
     }
 
@@ -183,7 +183,7 @@ impl Transport for Port {
         let frame = TxFrame { peer, head, body };
         assert!(!frame.is_empty() && frame.len() <= FRAME_BYTES_MAX, "{} bytes", frame.len());
         self.stats.tx_frames += 1;
-        self.burst.push((Seat(peer.0 as usize), [head, body].concat()));
+        self.burst.push((EndpointIndex(peer.0 as usize), [head, body].concat()));
         true
     }
 
@@ -191,21 +191,21 @@ impl Transport for Port {
         let from = PeerId(self.at.0 as u32);
         let mut to_wake = Vec::new();
         for (to, frame) in self.burst.drain(..) {
-            self.medium.site(to).frames.lock().unwrap().push_back((from, frame));
+            self.medium.endpoint(to).frames.lock().unwrap().push_back((from, frame));
             if !to_wake.contains(&to) {
                 to_wake.push(to);
             }
         }
-        to_wake.into_iter().for_each(|to| self.medium.site(to).bell.ring());
+        to_wake.into_iter().for_each(|to| self.medium.endpoint(to).bell.ring());
     }
 
     fn may_receive(&self) -> bool {
-        !self.medium.site(self.at).frames.lock().unwrap().is_empty()
+        !self.medium.endpoint(self.at).frames.lock().unwrap().is_empty()
     }
 
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         for taken in 0..budget {
-            let next = self.medium.site(self.at).frames.lock().unwrap().pop_front();
+            let next = self.medium.endpoint(self.at).frames.lock().unwrap().pop_front();
             let Some((from, frame)) = next else { return taken };
             self.stats.rx_frames += 1;
             handler.handle(from, &frame, ReturnPath::NONE);
@@ -215,11 +215,11 @@ impl Transport for Port {
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
         let end_ns = timeout_ns.map(|span_ns| model::now_ns().saturating_add(span_ns));
-        self.medium.site(self.at).bell.wait(end_ns);
+        self.medium.endpoint(self.at).bell.wait(end_ns);
     }
 
     fn waker(&self) -> Waker {
-        let bell = Arc::clone(&self.medium.site(self.at).bell);
+        let bell = Arc::clone(&self.medium.endpoint(self.at).bell);
         Waker::with_bell(move || bell.ring()).expect("a descriptor for an eventfd")
     }
 
@@ -231,11 +231,11 @@ impl Transport for Port {
 /// The control plane of an endpoint.
 pub(crate) struct Control {
     medium: Medium,
-    at: Seat,
+    at: EndpointIndex,
     rng: Rng,
 }
 
-impl ControlPlane<Seat> for Control {
+impl ControlPlane<EndpointIndex> for Control {
     fn post(&self, message: ToNexus) {
         let (medium, from) = (&self.medium, self.at);
         let notify = |link, message| {
@@ -263,7 +263,7 @@ impl ControlPlane<Seat> for Control {
             }
             ToNexus::CloseLink { link, reason } => medium.close_links(from, Some(link), &reason),
             ToNexus::Gone => {
-                *medium.site(from).is_gone.lock().unwrap() = true;
+                *medium.endpoint(from).is_gone.lock().unwrap() = true;
                 let reason = Reason::new(Status::Unavailable, "the peer's endpoint is gone");
                 medium.close_links(from, None, &reason);
             }
@@ -272,8 +272,8 @@ impl ControlPlane<Seat> for Control {
         }
     }
 
-    fn poll(&mut self) -> Option<FromNexus<Seat>> {
-        self.medium.site(self.at).said.lock().unwrap().pop_front()
+    fn poll(&mut self) -> Option<FromNexus<EndpointIndex>> {
+        self.medium.endpoint(self.at).said.lock().unwrap().pop_front()
     }
 
     fn endpoint_id(&self) -> EndpointId {

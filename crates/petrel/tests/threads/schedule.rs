@@ -19,7 +19,7 @@ const STREAK_MAX: usize = 2_000;
 const HOLD_STEPS: usize = 400;
 
 /// In restless worlds the clock advances once in this number of steps, even during work.
-const RESTLESS: usize = 400;
+const CLOCK_JUMP_ODDS: usize = 400;
 
 /// Parked threads may be chosen once in this number of steps.
 const SPURIOUS: usize = 200;
@@ -51,7 +51,7 @@ pub(crate) struct Chooser {
     seeds: Range<u64>,
     rng: Rng,
     manner: Manner,
-    is_restless: bool,
+    clock_may_jump: bool,
     /// Once in this number of steps the running thread is held for long, if another can run. The others come to rest
     /// while it is in the middle of an operation.
     holds: Option<usize>,
@@ -69,7 +69,7 @@ impl Chooser {
             seeds,
             rng: Rng::new(0),
             manner: Manner::Even,
-            is_restless: false,
+            clock_may_jump: false,
             holds: None,
             held: None,
             ranks: BTreeMap::new(),
@@ -159,7 +159,7 @@ impl Scheduler for Chooser {
             _ => Manner::Ranked(self.rng.pick(&[20, 100, 1_000])),
         };
         (self.holds, self.held) = (self.rng.pick(&[None, Some(50), Some(300), Some(1_000)]), None);
-        self.is_restless = Spec::draw(seed).is_restless;
+        self.clock_may_jump = Spec::draw(seed).clock_may_jump;
         self.ranks.clear();
         (self.last_rank, self.last, self.streak) = (0, 0, 0);
         Some(Schedule::new(seed))
@@ -177,7 +177,9 @@ impl Scheduler for Chooser {
         let mut others = ids_of(&ready);
         others.retain(|id| *id != TIMEKEEPER);
         let is_time = others.is_empty()
-            || (others.len() < ready.len() && self.is_restless && self.rng.once_in(RESTLESS));
+            || (others.len() < ready.len()
+                && self.clock_may_jump
+                && self.rng.once_in(CLOCK_JUMP_ODDS));
         others = self.without_held(others, current.map(usize::from));
         if !parked.is_empty() && self.rng.once_in(SPURIOUS) {
             others.extend(ids_of(&parked));

@@ -13,11 +13,11 @@ use shuttle::sync::mpsc;
 use shuttle::thread;
 
 use crate::ledger::{CallId, Ledger, Method};
-use crate::medium::{Control, Medium, Port, Seat};
+use crate::medium::{Control, EndpointIndex, Medium, Port};
 use crate::spec::Spec;
 
-pub(crate) const SERVER: Seat = Seat(0);
-pub(crate) const CLIENT: Seat = Seat(1);
+pub(crate) const SERVER: EndpointIndex = EndpointIndex(0);
+pub(crate) const CLIENT: EndpointIndex = EndpointIndex(1);
 
 pub(crate) type Endpoint = petrel::Endpoint<(), Port, Control>;
 
@@ -66,8 +66,8 @@ impl PoolSlot {
     }
 }
 
-pub(crate) fn sit(spec: &Spec, medium: &Medium, at: Seat) -> Endpoint {
-    let (port, control) = medium.sit(at, spec.seed ^ at.0 as u64);
+pub(crate) fn open_endpoint(spec: &Spec, medium: &Medium, at: EndpointIndex) -> Endpoint {
+    let (port, control) = medium.attach(at, spec.seed ^ at.0 as u64);
     let mut config = EndpointConfig::default();
     config.idle = spec.endpoint_idle;
     config.client_calls_max = spec.client_calls_max;
@@ -107,7 +107,7 @@ pub(crate) fn serve(
     pool: &PoolSlot,
     ready: &mpsc::Sender<Stop>,
 ) {
-    let mut endpoint = sit(spec, medium, SERVER);
+    let mut endpoint = open_endpoint(spec, medium, SERVER);
     let client = endpoint.client([CLIENT.address()], plain());
     let workers = start_pool(spec);
     let service = Arc::new(Service { ledger: Arc::clone(ledger), pool: pool.clone(), client });

@@ -24,9 +24,9 @@ pub(crate) struct Spec {
     pub(crate) seed: u64,
     /// No call has a deadline, and no thread waits for a time: the clock must stand still, since a thread can always
     /// run.
-    pub(crate) is_calm: bool,
+    pub(crate) is_untimed: bool,
     /// The clock may advance while threads can run.
-    pub(crate) is_restless: bool,
+    pub(crate) clock_may_jump: bool,
     pub(crate) callers: usize,
     /// Actions per caller.
     pub(crate) acts: usize,
@@ -50,14 +50,14 @@ pub(crate) struct Spec {
 impl Spec {
     pub(crate) fn draw(seed: u64) -> Self {
         let rng = &mut Rng::new(seed);
-        let is_calm = rng.once_in(2);
-        let is_restless = !is_calm && rng.once_in(2);
-        // A thread that never blocks keeps a patient clock from advancing.
-        let may_spin = is_calm || is_restless;
+        let is_untimed = rng.once_in(2);
+        let clock_may_jump = !is_untimed && rng.once_in(2);
+        // A thread that never blocks keeps a clock that does not jump from advancing.
+        let may_spin = is_untimed || clock_may_jump;
         Self {
             seed,
-            is_calm,
-            is_restless,
+            is_untimed,
+            clock_may_jump,
             callers: 1 + rng.below(3),
             acts: 1 + rng.below(4),
             workers: 1 + rng.below(3),
@@ -93,7 +93,7 @@ impl Spec {
     /// Returns true if every idle thread sleeps, and time passes only then.
     pub(crate) fn sleeps_when_idle(&self) -> bool {
         let spins = |idle| matches!(idle, IdlePolicy::Poll | IdlePolicy::Yield);
-        !self.is_restless && !spins(self.endpoint_idle) && !self.worker_idle.is_some_and(spins)
+        !self.clock_may_jump && !spins(self.endpoint_idle) && !self.worker_idle.is_some_and(spins)
     }
 
     pub(crate) fn has_pool_end(&self) -> bool {

@@ -65,7 +65,7 @@ fn start_timekeeper(spec: &Spec, pool: &PoolSlot) -> JoinHandle<()> {
 
 /// Checks that no worker sleeps while a request waits. No thread can run now, except with a restless clock.
 fn check_standstill(spec: &Spec, pool: &PoolSlot) {
-    if spec.is_restless {
+    if spec.clock_may_jump {
         return;
     }
     if let Some(stats) = pool.stats() {
@@ -94,7 +94,7 @@ fn start_client(
     let (sender, ready) = mpsc::channel();
     let (spec, medium, ledger) = (*spec, medium.clone(), Arc::clone(ledger));
     let thread = thread::spawn(move || {
-        let mut endpoint = service::sit(&spec, &medium, CLIENT);
+        let mut endpoint = service::open_endpoint(&spec, &medium, CLIENT);
         endpoint.on(Method::Echo as u16, |_, cx, request| {
             assert!(request.deadline_ns(cx).is_some(), "each call of a client has a deadline");
             let message = request.data().to_vec();
@@ -156,7 +156,7 @@ fn end_pool(spec: &Spec, workers: Workers) {
 /// A handler may wait for a time, which passes only while this thread does not run.
 fn wait_while(spec: &Spec, goes_on: impl Fn() -> bool) {
     while goes_on() {
-        match spec.is_calm {
+        match spec.is_untimed {
             true => thread::yield_now(),
             false => model::park_until(Some(model::now_ns() + 1_000)),
         }
@@ -189,7 +189,7 @@ fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
 /// reconnect.
 fn check_clock(spec: &Spec) {
     count(|totals| &totals.clock_moves, model::moves());
-    let nothing_waits = spec.is_calm && spec.server_end.is_none() && spec.client_end.is_none();
+    let nothing_waits = spec.is_untimed && spec.server_end.is_none() && spec.client_end.is_none();
     assert!(
         !nothing_waits || model::moves() == 0,
         "the world stood still {} times",

@@ -22,10 +22,10 @@ use crate::endpoint::context::{Context, Local, NotTaken};
 use crate::endpoint::state::State;
 use crate::error::Error;
 use crate::events;
+use crate::inbox_message::OpenService;
 use crate::local::{Handle, Key};
 use crate::msgbuf::MsgBuf;
 use crate::overload::RetryBudget;
-use crate::post::OpenService;
 
 /// A single address for all first attempts, by which an attempt is found when cancelled.
 const END_FIRST: Function = end_first;

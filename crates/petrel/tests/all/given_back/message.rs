@@ -3,7 +3,7 @@
 use petrel::MsgBuf;
 
 /// Fills buffers after their return.
-pub(crate) const SCRIBBLE: u8 = 0xC7;
+pub(crate) const OVERWRITE: u8 = 0xC7;
 
 const WORD_BYTES: usize = 8;
 
@@ -28,6 +28,6 @@ pub(crate) fn call_of(beginning: &[u8]) -> Option<u32> {
 }
 
 /// Overwrites a returned buffer, as an application may.
-pub(crate) fn scribble(buffer: &mut MsgBuf) {
-    buffer.storage_mut().fill(SCRIBBLE);
+pub(crate) fn overwrite(buffer: &mut MsgBuf) {
+    buffer.storage_mut().fill(OVERWRITE);
 }

@@ -18,7 +18,7 @@ use petrel::unstable::control::ControlPlane;
 use petrel::{Context, Endpoint, MsgBuf, Reply, Request, Status};
 use petrel_transport::Transport;
 
-use message::{call_of, fill, is_part, scribble};
+use message::{call_of, fill, is_part, overwrite};
 
 /// Far longer than any step on a loaded machine: only a hang exceeds it.
 const HANG: Duration = Duration::from_secs(120);
@@ -74,8 +74,8 @@ fn end(app: &Shared, number: u32, len: usize, reply: Reply) {
         }
         Err(failure) => app.failed.push(failure.status),
     }
-    scribble(&mut request);
-    scribble(&mut response);
+    overwrite(&mut request);
+    overwrite(&mut response);
     app.spare.extend([request, response]);
 }
 

@@ -161,12 +161,12 @@ impl Relay {
 }
 
 /// A control plane that sends an endpoint's datagrams through the relay.
-pub(crate) struct Detour {
+pub(crate) struct RelayControl {
     pub(crate) port: ControlPort,
     pub(crate) via: SocketAddr,
 }
 
-impl ControlPlane<HostLink> for Detour {
+impl ControlPlane<HostLink> for RelayControl {
     fn post(&self, message: ToNexus) {
         self.port.post(message);
     }

@@ -9,10 +9,10 @@ use petrel_transport::Transport;
 use petrel_transport::host::Host;
 use petrel_transport::udp::Mtu;
 
-use super::relay::{Detour, Faults, Relay};
+use super::relay::{Faults, Relay, RelayControl};
 use super::*;
 
-type Detoured = Endpoint<(), Host, Detour>;
+type RelayedEndpoint = Endpoint<(), Host, RelayControl>;
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
@@ -33,8 +33,8 @@ fn config(retries_max: u8) -> EndpointConfig {
 struct Net {
     nexus: Nexus,
     relay: Relay,
-    client: Detoured,
-    server: Option<Detoured>,
+    client: RelayedEndpoint,
+    server: Option<RelayedEndpoint>,
     app: Shared,
 }
 
@@ -89,7 +89,12 @@ impl Net {
     }
 }
 
-fn endpoint(nexus: &Nexus, config: &EndpointConfig, relay: &mut Relay, end: usize) -> Detoured {
+fn endpoint(
+    nexus: &Nexus,
+    config: &EndpointConfig,
+    relay: &mut Relay,
+    end: usize,
+) -> RelayedEndpoint {
     let mut host = config.host.clone();
     host.udp.bind = "127.0.0.1:0".parse().unwrap();
     let mtu = host.udp.mtu;
@@ -99,7 +104,7 @@ fn endpoint(nexus: &Nexus, config: &EndpointConfig, relay: &mut Relay, end: usiz
     let udp = Some(UdpAttach { local, mtu, reads_marks: false, heeds_marks: false });
     let attach = Attach { id: None, udp, shm: None, waker: transport.waker() };
     let port = nexus.attach(attach).unwrap();
-    let control = Detour { port, via: relay.address_for(end) };
+    let control = RelayControl { port, via: relay.address_for(end) };
     assert_eq!(usize::from(control.endpoint_id().0), 1 - end, "the server is the first");
     Endpoint::new(transport, control, config).unwrap()
 }
@@ -176,6 +181,6 @@ fn udp__the_server_is_gone_with_packets_unsent() {
     give_back(&net.app, &net.client);
 }
 
-fn endpoint_again(net: &mut Net) -> Detoured {
+fn endpoint_again(net: &mut Net) -> RelayedEndpoint {
     endpoint(&net.nexus, &config(100), &mut net.relay, SERVER)
 }

@@ -9,7 +9,7 @@ use crate::local::Handle;
 use crate::sync::{Arc, AtomicBool, Weak};
 
 /// A message from another thread to an endpoint.
-pub(crate) enum Post {
+pub(crate) enum InboxMessage {
     /// Answer a request.
     Answer(Answer),
     /// Answer a request whose handler was not and will not be run.
