@@ -18,7 +18,7 @@ const STREAK_MAX: usize = 2_000;
 /// Steps for which a thread is held.
 const HOLD_STEPS: usize = 400;
 
-/// In restless worlds the clock advances once in this number of steps, even during work.
+/// In worlds whose clock may jump, it advances once in this number of steps, even during work.
 const CLOCK_JUMP_ODDS: usize = 400;
 
 /// Parked threads may be chosen once in this number of steps.
