@@ -35,7 +35,7 @@ impl Ready {
     /// [`Ready::push`] by the endpoint's own thread, which is awake.
     pub(super) fn push_own(&self, task: Key) {
         lock(&self.tasks).push(task);
-        self.attention.ask();
+        self.work_flag.raise();
     }
 
     pub(super) fn push(&self, task: Key) {
