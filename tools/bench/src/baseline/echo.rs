@@ -42,6 +42,8 @@ pub(in super::super) struct Caller {
     expected: u64,
     /// Datagrams that may be sent.
     to_send: u64,
+    /// Calls below this number include abandoned ones, whose answers may still arrive, perhaps in a later window.
+    late_below: u64,
     started_ns: u64,
     end_ns: u64,
     is_stopping: bool,
@@ -97,6 +99,7 @@ impl Caller {
             sent: 0,
             expected: 0,
             to_send: 0,
+            late_below: 0,
             started_ns: 0,
             end_ns: 0,
             is_stopping: true,
@@ -130,12 +133,15 @@ impl Caller {
             if (self.expected..self.sent).contains(&number) {
                 let lost = number - self.expected;
                 self.window.lost += lost;
+                if lost > 0 {
+                    self.late_below = number;
+                }
                 self.window.answered += 1;
                 self.window.mismatched += u64::from(datagram.len() != self.datagram_bytes);
                 self.to_send += lost + 1;
                 self.expected = number + 1;
-            } else if self.window.lost == 0 {
-                // No call was given up in this window, so the datagram is not a late answer.
+            } else if number >= self.late_below {
+                // The datagram is not the late answer to an abandoned call.
                 self.window.answered += 1;
                 self.window.mismatched += 1;
             }
@@ -147,7 +153,7 @@ impl Caller {
             let lost = self.sent - self.expected;
             self.window.lost += lost;
             self.to_send += lost;
-            self.expected = self.sent;
+            (self.expected, self.late_below) = (self.sent, self.sent);
             self.loss_timeout = LossTimeout::default();
         }
     }
@@ -187,7 +193,7 @@ impl ClientEnd for Caller {
     }
 
     fn give_up(&mut self, _: Duration) {
-        (self.is_stopping, self.expected) = (true, self.sent);
+        (self.is_stopping, self.expected, self.late_below) = (true, self.sent, self.sent);
     }
 
     fn finish(&mut self) -> Window {
@@ -265,5 +271,16 @@ mod tests {
         assert_eq!(answer(2, 48), (3, 1, 1), "one is missing");
         assert_eq!(answer(1, 48), (3, 1, 1), "there it is");
         assert_eq!(answer(3, 40), (4, 2, 1), "cut short");
+        assert_eq!(answer(3, 48), (5, 3, 1), "the same again");
+        caller.poll_once();
+        caller.give_up(Duration::ZERO);
+        caller.begin(u64::MAX);
+        let mut answer = |number: u64| {
+            caller.responses[..8].copy_from_slice(&number.to_le_bytes());
+            caller.check(48);
+            (caller.window.answered, caller.window.mismatched)
+        };
+        assert_eq!(answer(4), (0, 0), "late, in the next window");
+        assert_eq!(answer(1_000), (1, 1), "never sent");
     }
 }
