@@ -66,14 +66,16 @@ impl CallState {
         (state, pending)
     }
 
-    /// Returns the state of a fetched call for use in another, if the endpoint's side is gone and a task of the
-    /// endpoint awaited the call.
+    /// Returns the state of a call whose outcome was fetched, for another call: if a task of the endpoint awaited it, and
+    /// nothing else refers to it.
     #[inline]
-    pub(crate) fn recycled(mut state: Arc<Self>) -> Option<Arc<Self>> {
-        state.task()?;
-        let own = Arc::get_mut(&mut state)?;
-        *own.phase.get_mut().ok()? = Phase::BEGUN;
-        own.task.store(NO_TASK, Ordering::Relaxed);
+    pub(crate) fn recycled(state: Arc<Self>) -> Option<Arc<Self>> {
+        // No weak reference exists, so that a single reference cannot become two meanwhile. The rest is synchronised by
+        // the lock and the endpoint's thread.
+        if state.task().is_none() || Arc::strong_count(&state) != 1 {
+            return None;
+        }
+        state.task.store(NO_TASK, Ordering::Relaxed);
         Some(state)
     }
 
@@ -93,19 +95,22 @@ impl CallState {
     ///
     /// # Panics
     /// When the outcome was taken before.
+    #[inline(always)]
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Outcome> {
         let mut phase = lock(&self.phase);
-        if let Phase::Going { waker: waits, .. } = &mut *phase {
-            match waits {
-                Some(waits) => waits.clone_from(waker),
-                None => *waits = Some(waker.clone()),
-            }
-            return Poll::Pending;
+        if let Phase::Ended(_) = *phase
+            && let Phase::Ended(outcome) = mem::replace(&mut *phase, self.fetched())
+        {
+            return Poll::Ready(outcome);
         }
-        match mem::replace(&mut *phase, Phase::Done) {
-            Phase::Ended(outcome) => Poll::Ready(outcome),
-            _ => panic!("a call was polled after it had ended"),
-        }
+        phase.register(waker);
+        Poll::Pending
+    }
+
+    /// Returns the phase after the outcome was fetched: one that may be used again begins anew.
+    #[inline]
+    fn fetched(&self) -> Phase {
+        if self.task().is_some() { Phase::BEGUN } else { Phase::Done }
     }
 
     /// Returns true if the outcome can be fetched.
@@ -135,7 +140,7 @@ impl CallState {
 
     /// Ends the call. The place is freed before the waiter is woken, and both without the lock: others may wait for
     /// the place.
-    #[inline]
+    #[inline(always)]
     fn end(&self, outcome: Outcome, place: Option<Place>) {
         let mut phase = lock(&self.phase);
         if let Phase::Going { is_wanted, waker } = &mut *phase {
@@ -159,12 +164,27 @@ impl CallState {
 
 impl Phase {
     const BEGUN: Self = Self::Going { waker: None, is_wanted: true };
+
+    /// Registers the waker of a call that has not ended.
+    #[inline(never)]
+    fn register(&mut self, waker: &Waker) {
+        match self {
+            Self::Going { waker: Some(waits), .. } => waits.clone_from(waker),
+            Self::Going { waker: waits, .. } => *waits = Some(waker.clone()),
+            Self::Ended(_) | Self::Done => panic!("a call was polled after it had ended"),
+        }
+    }
 }
 
 impl Pending {
     /// Ends the call.
-    #[inline]
     pub(crate) fn end(mut self, outcome: Outcome) {
+        self.end_now(outcome);
+    }
+
+    /// Ends the call where this side lies; afterwards it has nothing left to do.
+    #[inline(always)]
+    pub(crate) fn end_now(&mut self, outcome: Outcome) {
         if let Some(state) = self.state.take() {
             state.key.store(NO_KEY, Ordering::Relaxed);
             state.end(outcome, self.place.take());
@@ -188,7 +208,7 @@ impl Pending {
     }
 
     /// Records the endpoint's key of the call.
-    pub(crate) fn set_key(&mut self, key: usize) {
+    pub(crate) fn set_key(&self, key: usize) {
         if let Some(state) = &self.state {
             state.key.store(key, Ordering::Relaxed);
         }
@@ -293,7 +313,7 @@ mod tests {
 
     #[test]
     fn key__is_there_while_the_endpoint_has_the_call() {
-        let (_, state, mut pending) = going();
+        let (_, state, pending) = going();
         assert_eq!(state.key(), None);
         pending.set_key(7);
         assert_eq!(state.key(), Some(7));
@@ -324,5 +344,22 @@ mod tests {
             assert_eq!((failure.status, failure.execution), (Status::Unavailable, execution));
             assert_eq!(places.free(), 1);
         }
+    }
+
+    #[test]
+    fn recycled__is_the_state_of_a_fetched_call_that_a_task_awaited() {
+        let (places, state, pending) = going();
+        assert_eq!(pending.task(), None);
+        state.set_task(Key::from_bits(7));
+        assert_eq!(pending.task(), Some(Key::from_bits(7)));
+        assert!(CallState::recycled(Arc::clone(&state)).is_none(), "the endpoint has it");
+        pending.end(Ok(vec![1]));
+        assert!(state.poll(Waker::noop()).is_ready());
+        let state = CallState::recycled(state).expect("nothing else refers to it");
+        let (state, pending) = CallState::again(state, places.try_take());
+        assert!(pending.is_wanted() && pending.task().is_none() && !state.has_ended());
+        pending.end(Ok(vec![2]));
+        assert!(matches!(state.poll(Waker::noop()), Poll::Ready(Ok(answer)) if answer == [2]));
+        assert!(CallState::recycled(state).is_none(), "no task of the endpoint awaited it");
     }
 }

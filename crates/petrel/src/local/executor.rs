@@ -91,11 +91,13 @@ impl Hub {
 
     fn insert(&self, future: BoxedFuture, deadline_ns: Option<u64>) -> Key {
         let ready = Arc::clone(&self.ready);
-        let (key, _) = self.tasks.borrow_mut().entries.insert_with(|task| {
-            let task = Arc::new(TaskWaker { task, queued: AtomicBool::new(true), ready });
-            let waker = Waker::from(Arc::clone(&task));
-            Entry { future: Some((future, waker)), task, deadline_ns }
-        });
+        let mut tasks = self.tasks.borrow_mut();
+        let vacant = tasks.entries.vacant();
+        let key = vacant.key();
+        let task = Arc::new(TaskWaker { task: key, queued: AtomicBool::new(true), ready });
+        let waker = Waker::from(Arc::clone(&task));
+        vacant.insert(Entry { future: Some((future, waker)), task, deadline_ns });
+        drop(tasks);
         self.woken.borrow_mut().push(key);
         self.ask();
         key
@@ -113,7 +115,7 @@ impl Hub {
     }
 
     /// Wakes a task from its endpoint's own thread, in the order of its waker.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake_in_order(&self, task: Key) {
         let tasks = self.tasks.borrow();
         let Some(entry) = tasks.entries.get(task) else { return };

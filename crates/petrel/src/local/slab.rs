@@ -49,6 +49,32 @@ pub(crate) struct Slab<T> {
     len: usize,
 }
 
+/// A free place of a table.
+pub(crate) struct Vacant<'a, T> {
+    place: &'a mut Place<T>,
+    free: &'a mut u32,
+    len: &'a mut usize,
+    key: Key,
+}
+
+impl<'a, T> Vacant<'a, T> {
+    #[inline(always)]
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Inserts a value. One that the caller makes here is made in its place.
+    #[inline(always)]
+    pub(crate) fn insert(self, value: T) -> &'a mut T {
+        let Self { place, free, len, .. } = self;
+        (*free, *len) = (place.next_free, *len + 1);
+        debug_assert!(place.value.is_none(), "a free place has no value");
+        // No instruction is spent on dropping nothing.
+        mem::forget(place.value.replace(value));
+        place.value.as_mut().expect("the value was put there")
+    }
+}
+
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self { places: Vec::new(), free: NONE, len: 0 }
@@ -59,25 +85,23 @@ impl<T> Slab<T> {
     /// Inserts a value.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Key {
-        self.insert_with(|_| value).0
+        let vacant = self.vacant();
+        let key = vacant.key();
+        vacant.insert(value);
+        key
     }
 
-    /// Inserts a value made from its key. It is made in its place: a large value is not moved.
+    /// Returns a free place, to insert a value made from its key.
     #[inline(always)]
-    pub(crate) fn insert_with(&mut self, value: impl FnOnce(Key) -> T) -> (Key, &mut T) {
+    pub(crate) fn vacant(&mut self) -> Vacant<'_, T> {
         if self.free == NONE {
             self.add_place();
         }
-        let index = self.free as usize;
-        let place = &mut self.places[index];
+        let Self { places, free, len } = self;
+        let index = *free as usize;
+        let place = &mut places[index];
         let key = Key::new(index, place.generation);
-        let before = place.value.replace(value(key));
-        debug_assert!(before.is_none(), "a free place has no value");
-        // No instruction is spent on dropping nothing.
-        mem::forget(before);
-        self.free = place.next_free;
-        self.len += 1;
-        (key, place.value.as_mut().expect("the value was put there"))
+        Vacant { place, free, len, key }
     }
 
     #[cold]
@@ -114,20 +138,16 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// Removes the value of a key, of which `take` keeps a part. The rest is dropped in its place: a large value is not
-    /// moved.
+    /// Drops the value of a key in its place: a large value is not moved.
     #[inline(always)]
-    pub(crate) fn remove_to<R>(&mut self, key: Key, take: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let place = self.places.get_mut(key.index())?;
-        if place.generation != key.generation() {
-            return None;
+    pub(crate) fn free(&mut self, key: Key) {
+        let Some(place) = self.places.get_mut(key.index()) else { return };
+        if place.generation == key.generation() && place.value.is_some() {
+            place.value = None;
+            place.generation = place.generation.wrapping_add(1);
+            place.next_free = mem::replace(&mut self.free, key.index() as u32);
+            self.len -= 1;
         }
-        let taken = take(place.value.as_mut()?);
-        place.value = None;
-        place.generation = place.generation.wrapping_add(1);
-        place.next_free = mem::replace(&mut self.free, key.index() as u32);
-        self.len -= 1;
-        Some(taken)
     }
 
     /// Returns the number of values.
@@ -167,5 +187,24 @@ mod tests {
         assert_eq!(slab.get_mut(other), Some(&mut 'b'));
         assert_eq!((slab.len(), slab.keys()), (2, vec![second, other]));
         assert_eq!(Key::from_bits(second.to_bits()), second);
+    }
+
+    #[test]
+    fn free__drops_the_value_and_gives_its_place_to_the_next() {
+        let mut slab = Slab::default();
+        let dropped = std::rc::Rc::new(());
+        let keys = [(); 3].map(|()| slab.insert(std::rc::Rc::clone(&dropped)));
+        slab.free(keys[1]);
+        slab.free(keys[1]);
+        assert_eq!((slab.len(), std::rc::Rc::strong_count(&dropped)), (2, 3));
+        assert!(slab.get(keys[1]).is_none() && slab.remove(keys[1]).is_none());
+        slab.free(keys[0]);
+        let vacant = slab.vacant();
+        let key = vacant.key();
+        assert_eq!((key.index(), key == keys[0]), (0, false), "the place that was freed last");
+        vacant.insert(dropped);
+        assert_eq!(slab.len(), 2);
+        let next = [(); 2].map(|()| slab.insert(std::rc::Rc::default()).index());
+        assert_eq!((next, slab.len()), ([1, 3], 4));
     }
 }

@@ -4,6 +4,7 @@
 //! Continuations of the application run in one place, [`tell`], and only where the end of an attempt was received. All
 //! other ends are kept for [`run_ended`].
 
+use std::mem;
 use std::rc::Rc;
 
 use petrel_planted::planted;
@@ -17,6 +18,7 @@ use super::servers::Servers;
 use super::{Due, Ended, Resolver, Service, Services, unreachable};
 use crate::client::state::{self, CallState, Pending};
 use crate::client::{ServiceKey, Target, Verdict};
+use crate::endpoint::CallOptions;
 use crate::endpoint::call::{Continuation, Function, Reply};
 use crate::endpoint::context::{Context, Local, NotTaken};
 use crate::endpoint::state::State;
@@ -50,7 +52,7 @@ pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked<'_>) -
 pub(crate) fn begin_call_at(
     cx: &mut Context<'_>,
     service: Key,
-    mut asked: Asked<'_>,
+    asked: Asked<'_>,
     clock_ns: Option<u64>,
 ) -> Key {
     let Local { services, core, hub, pool, now_ns, clock, .. } = &mut *cx.local;
@@ -59,33 +61,29 @@ pub(crate) fn begin_call_at(
     let of = list.get_mut(service).expect("a client has its service");
     of.counters.calls.increment();
     of.calls += 1;
-    asked.end_ns = inherited_ns.map_or(asked.end_ns, |at_ns| at_ns.min(asked.end_ns));
-    let end_ns = asked.end_ns;
-    let is_hedged = asked.options.hedge_after.is_some();
-    let is_allowed = !is_hedged || asked.options.idempotent;
+    let end_ns = inherited_ns.map_or(asked.end_ns, |at_ns| at_ns.min(asked.end_ns));
     let is_judged = of.config.judge.is_some();
     // Most calls go to a server at once, and end with its answer.
-    let chosen = match is_hedged || asked.options.key.is_some() {
+    let chosen = match asked.options.hedge_after.is_some() || asked.options.key.is_some() {
         true => None,
         false => of.begin_at_once(connections, || hub.random(), *now_ns),
     };
     let session = chosen.as_ref().map(|chosen| chosen.session);
-    let (key, call) = calls.insert_with(|key| {
-        let mut call = Call::new(service, asked, is_judged, inherited_ns);
-        call.begin(*now_ns);
-        call.first = chosen.map(|Chosen { connection, session, leave }| Attempt {
-            call: key,
-            connection,
-            session,
-            leave,
-        });
-        if let End::Posted(pending) = &mut call.end {
-            pending.set_key(key.to_bits() as usize);
-        }
-        call
+    let options = asked.options;
+    let vacant = calls.vacant();
+    let key = vacant.key();
+    if let End::Posted(pending) = &asked.end {
+        pending.set_key(key.to_bits() as usize);
+    }
+    let first = chosen.map(|Chosen { connection, session, leave }| Attempt {
+        call: key,
+        connection,
+        session,
+        leave,
     });
+    let call = vacant.insert(Call::begun(service, asked, first, is_judged, end_ns, inherited_ns));
     let Some(session) = session else {
-        begin_later(cx, key, is_allowed);
+        begin_later(cx, key, options);
         return key;
     };
     match call.buffers(pool, |bytes| hub.alloc_response(bytes)) {
@@ -112,8 +110,14 @@ pub(crate) fn begin_call_at(
 
 /// Begins a call that cannot be made at once, or that is hedged or has a key.
 #[inline(never)]
-fn begin_later(cx: &mut Context<'_>, key: Key, is_allowed: bool) {
-    match is_allowed {
+fn begin_later(cx: &mut Context<'_>, key: Key, options: &CallOptions) {
+    let now_ns = cx.local.now_ns;
+    let call = cx.local.services.calls.get_mut(key).expect("the call was put there");
+    if options.hedge_after.is_some() {
+        call.copy_message();
+        call.put_off_hedge(now_ns);
+    }
+    match options.hedge_after.is_none() || options.idempotent {
         true => route(cx, key),
         false => finish(None, cx, key, Outcome::failed(not_idempotent())),
     }
@@ -202,7 +206,7 @@ fn make(cx: &mut Context<'_>, key: Key, connection: Key, leave: Leave) {
     let attempt = Attempt { call: key, connection, session, leave };
     assert!(call.first.replace(attempt).is_none(), "a round has one first attempt");
     call.step = Step::Going;
-    if call.timer.is_some() || call.hedge_after.is_some() {
+    if call.timer.is_some() || call.is_hedged() {
         arm(cx.local, key);
     }
     send_first(cx, key, session);
@@ -230,7 +234,7 @@ fn hedge(cx: &mut Context<'_>, key: Key) {
     let services = &mut *cx.local.services;
     let (call, service) = services.service_of(key).expect("a hedge belongs to a call");
     if call.attempts() >= service.config.attempts_max {
-        call.hedge_ns = None;
+        call.end_hedges();
         return arm(cx.local, key);
     }
     call.put_off_hedge(now_ns);
@@ -321,60 +325,76 @@ fn not_taken(cx: &mut Context<'_>, session: SessionId, rejected: NotTaken) -> Ou
 
 /// The continuation of all first attempts.
 fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
-    // A cancelled attempt that had already ended no longer has a call.
     let key = Key::from_bits(bits);
-    let Some(call) = cx.local.services.calls.get_mut(key) else { return };
-    let attempt = call.first.take().expect("an attempt that ends was on its way");
-    let is_plain = reply.outcome.is_ok() && call.is_plain();
-    let is_judged = call.is_judged;
-    let at = attempt.connection;
-    match is_plain && (!is_judged || cx.local.services.is_settled(key, at, &reply.response)) {
-        true => succeed(state, cx, attempt, reply),
-        false => end_attempt(Some(state), cx, attempt, reply.into(), false),
+    let Local { services, hub, now_ns, .. } = &mut *cx.local;
+    let Services { connections, calls, list, .. } = &mut **services;
+    if let Some(call) = calls.get_mut(key)
+        && reply.outcome.is_ok()
+        && call.is_plain()
+        && let End::Posted(pending) = &mut call.end
+        && let Some(attempt) = &mut call.first
+        && let Some(service) = list.get_mut(call.service)
+        && !service.is_closing
+        && let Some(connection) = connections.get_mut(attempt.connection)
+        && !connection.is_retired()
+    {
+        // So ends most of the calls that somebody awaits: nothing but the call itself is over.
+        connection.end_well(attempt.leave.take(), *now_ns);
+        let waiting = (!connection.queue.is_empty()).then_some(attempt.connection);
+        service.note_end(true);
+        let (task, memory) = (pending.task(), call.message.take_memory());
+        pending.end_now(Ok(copied(&reply.response, memory)));
+        // Nothing is left in it: no instruction is spent on dropping it.
+        mem::forget(mem::replace(&mut call.end, End::Taken));
+        calls.free(key);
+        if let Some(task) = task {
+            hub.wake_in_order(task);
+        }
+        if let Some(at) = waiting {
+            serve(cx, at);
+        }
+        return;
     }
+    end_other(state, cx, reply, key);
 }
 
-/// Ends a call whose only attempt has succeeded.
-#[inline]
-fn succeed(state: State<'_>, cx: &mut Context<'_>, attempt: Attempt, reply: Reply) {
-    let Attempt { call: key, connection: at, leave, .. } = attempt;
+/// [`end_first`] in all cases.
+#[inline(never)]
+fn end_other(state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: Key) {
+    // A cancelled attempt that had already ended no longer has a call.
     let Local { services, now_ns, .. } = &mut *cx.local;
-    let Services { connections, calls, .. } = &mut **services;
+    let Services { connections, calls, list, .. } = &mut **services;
+    let Some(call) = calls.get_mut(key) else { return };
+    let attempt = call.first.take().expect("an attempt that ends was on its way");
+    let (at, of) = (attempt.connection, call.service);
+    let service = list.get_mut(of).expect("a service stays for its calls");
+    let is_settled = reply.outcome.is_ok()
+        && call.has_no_trouble()
+        && (!call.is_judged || service.is_settled(call, at, &reply.response));
+    if !is_settled {
+        return end_attempt(Some(state), cx, attempt, reply.into(), false);
+    }
     let connection = connections.get_mut(at).expect("a server stays for its attempts");
-    let is_over = connection.end(leave, Some(&Ok(())), *now_ns);
+    let is_over = connection.end(attempt.leave, Some(&Ok(())), *now_ns);
     let others_wait = !connection.queue.is_empty();
-    let call = calls.get_mut(key).expect("an attempt belongs to a call");
-    let of = call.service;
-    let continued = match call.end {
-        End::Then(_) => calls.remove(key),
-        End::Posted(_) | End::Taken => None,
-    };
+    let is_last = service.note_end(true);
+    let call = calls.remove(key).expect("a call ends once");
     if is_over {
         remove_connection(cx.local, at);
     }
-    note_end(cx.local, of, true);
-    match continued {
-        Some(call) => tell(Some(state), cx, call, reply.into()),
-        None => {
-            let taken = cx.local.services.calls.remove_to(key, Call::take_posted).flatten();
-            let (pending, memory) = taken.expect("a call ends once");
-            end_posted(cx.local, pending, Ok(copied(&reply.response, memory)));
-        }
+    if is_last {
+        remove_service(cx.local, of);
     }
+    tell(Some(state), cx, call, reply.into());
     if others_wait {
         serve(cx, at);
     }
 }
 
 /// Records the end of a call of a service.
-#[inline]
 fn note_end(local: &mut Local, key: Key, has_succeeded: bool) {
     let service = local.services.list.get_mut(key).expect("a service stays for its calls");
-    service.calls -= 1;
-    if has_succeeded {
-        service.note_success();
-    }
-    if service.is_closing && service.calls == 0 {
+    if service.note_end(has_succeeded) {
         remove_service(local, key);
     }
 }
@@ -413,7 +433,7 @@ fn end_attempt(
     };
     match verdict {
         Verdict::Accept | Verdict::Leads => {
-            let has_key = call.key.is_some();
+            let has_key = call.key().is_some();
             service.counters.hedges_won.add(u64::from(is_hedge));
             let of = call.service;
             let freed = cancel_attempts(cx, key, true).map_or_else(Vec::new, |lost| lost.freed);
@@ -780,6 +800,7 @@ fn end_posted(local: &Local, pending: Pending, outcome: state::Outcome) {
 }
 
 /// Returns the response, copied into existing memory.
+#[inline(always)]
 fn copied(response: &[u8], mut memory: Vec<u8>) -> Vec<u8> {
     memory.clear();
     memory.extend_from_slice(response);
@@ -839,7 +860,7 @@ fn run_call(cx: &mut Context<'_>, key: Key) {
             attempt(cx, key);
         }
         Step::Going | Step::Waiting | Step::InQueue(_)
-            if call.hedge_ns.is_some_and(|at_ns| at_ns <= now_ns) =>
+            if call.hedge_ns().is_some_and(|at_ns| at_ns <= now_ns) =>
         {
             hedge(cx, key);
         }
@@ -850,8 +871,7 @@ fn run_call(cx: &mut Context<'_>, key: Key) {
 /// Runs the continuations left by calls that ended where none could run.
 pub(crate) fn run_ended(mut state: State<'_>, cx: &mut Context<'_>) {
     // Calls made in these that end at once have their turn the next time.
-    for Ended { continuation, reply, inherited_ns } in std::mem::take(&mut cx.local.services.ended)
-    {
+    for Ended { continuation, reply, inherited_ns } in mem::take(&mut cx.local.services.ended) {
         cx.under_deadline(inherited_ns, |cx| continuation.run(state.reborrow(), cx, reply));
     }
 }

@@ -26,12 +26,8 @@ pub(super) struct Call {
     pub(super) wait_for_ready: bool,
     /// Whether a response may redirect it.
     pub(super) is_judged: bool,
-    /// The hash of the key, for the choice of a server.
-    pub(super) key: Option<u64>,
-    pub(super) hedge_after: Option<Duration>,
-    /// When the next hedge is due.
-    pub(super) hedge_ns: Option<u64>,
-    response_bytes: Option<usize>,
+    /// Most calls have none.
+    special: Option<Box<Special>>,
     /// The end of all attempts, whenever they are made.
     pub(super) end_ns: u64,
     /// The deadline inherited by its continuation and later attempts.
@@ -48,6 +44,16 @@ pub(super) struct Call {
     progress: Progress,
     /// Most calls have none.
     trouble: Option<Box<Trouble>>,
+}
+
+/// Options that few calls have.
+struct Special {
+    /// The hash of the key, for the choice of a server.
+    key: Option<u64>,
+    hedge_after: Option<Duration>,
+    /// When the next hedge is due.
+    hedge_ns: Option<u64>,
+    response_bytes: Option<usize>,
 }
 
 /// The parameters of a call of a service.
@@ -67,7 +73,7 @@ pub(crate) enum End {
     Posted(Pending),
     /// A continuation.
     Then(Continuation),
-    /// The receiver was taken out: the call ends.
+    /// The receiver has the outcome.
     Taken,
 }
 
@@ -132,43 +138,54 @@ struct Progress {
 }
 
 impl Call {
+    /// Creates a call whose first attempt begins.
     #[inline(always)]
-    pub(super) fn new(
+    pub(super) fn begun(
         service: Key,
         asked: Asked<'_>,
+        first: Option<Attempt>,
         is_judged: bool,
+        end_ns: u64,
         inherited_ns: Option<u64>,
     ) -> Self {
-        let Asked { method, message, room, options, end_ns, end } = asked;
-        let &CallOptions { response_bytes, idempotent, wait_for_ready, hedge_after, key, .. } =
-            options;
+        let Asked { method, message, room, options, end, .. } = asked;
+        let &CallOptions { idempotent, wait_for_ready, .. } = options;
         Self {
             service,
             method,
             idempotent,
             wait_for_ready,
             is_judged,
-            key,
-            hedge_after,
-            hedge_ns: None,
-            response_bytes,
+            special: Special::of(options),
             end_ns,
             inherited_ns,
             end,
-            message: if hedge_after.is_some() { message.copied() } else { message },
+            message,
             room,
             step: Step::Going,
             timer: None,
-            first: None,
-            progress: Progress::default(),
+            first,
+            progress: Progress { attempts: 1, may_have_executed: false },
             trouble: None,
         }
     }
 
+    /// Copies the message, for several attempts at a time.
+    pub(super) fn copy_message(&mut self) {
+        let message = mem::replace(&mut self.message, Message::Buffer(None));
+        self.message = message.copied();
+    }
+
     /// Returns true if success of the first attempt leaves nothing to undo.
     #[inline]
-    pub(super) fn is_plain(&self) -> bool {
+    pub(super) fn has_no_trouble(&self) -> bool {
         self.timer.is_none() && self.trouble.is_none()
+    }
+
+    /// The same of a call whose response needs no judgement.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.has_no_trouble() && !self.is_judged
     }
 
     /// Returns the buffers for an attempt.
@@ -180,7 +197,7 @@ impl Call {
     ) -> Result<(MsgBuf, MsgBuf), PoolExhausted> {
         let room = match self.room.take() {
             Some(room) => room,
-            None => alloc_response(self.response_bytes)?,
+            None => alloc_response(self.special.as_ref().and_then(|own| own.response_bytes))?,
         };
         match self.message.take_to_send(pool) {
             Ok(request) => Ok((request, room)),
@@ -195,18 +212,6 @@ impl Call {
     pub(super) fn put_back(&mut self, request: MsgBuf, response: MsgBuf) {
         self.message.put_back(request);
         self.room.get_or_insert(response);
-    }
-
-    /// Takes the waiting thread out, with memory for the response, unless a continuation gets it.
-    #[inline]
-    pub(super) fn take_posted(&mut self) -> Option<(Pending, Vec<u8>)> {
-        let End::Posted(_) = &self.end else { return None };
-        let End::Posted(pending) = mem::replace(&mut self.end, End::Taken) else { return None };
-        let memory = match &mut self.message {
-            Message::Bytes(bytes, _) => mem::take(bytes),
-            Message::Buffer(_) => Vec::new(),
-        };
-        Some((pending, memory))
     }
 
     /// Returns the end of the call, with the buffers of the successful attempt, if any.
@@ -232,14 +237,38 @@ impl Call {
 
     /// Restarts the time until the next hedge.
     pub(super) fn put_off_hedge(&mut self, now_ns: u64) {
-        self.hedge_ns = self.hedge_after.map(|after| now_ns.saturating_add(as_ns(after)));
+        if let Some(own) = &mut self.special {
+            own.hedge_ns = own.hedge_after.map(|after| now_ns.saturating_add(as_ns(after)));
+        }
+    }
+
+    /// Makes no further hedges.
+    pub(super) fn end_hedges(&mut self) {
+        if let Some(own) = &mut self.special {
+            own.hedge_ns = None;
+        }
+    }
+
+    /// Returns when the next hedge is due.
+    pub(super) fn hedge_ns(&self) -> Option<u64> {
+        self.special.as_ref()?.hedge_ns
+    }
+
+    /// Returns true if the call is hedged.
+    pub(super) fn is_hedged(&self) -> bool {
+        self.special.as_ref().is_some_and(|own| own.hedge_after.is_some())
+    }
+
+    /// Returns the hash of the key, for the choice of a server.
+    pub(super) fn key(&self) -> Option<u64> {
+        self.special.as_ref()?.key
     }
 
     /// Returns when the call's timer is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
         let (step_ns, hedge_ns) = match self.step {
-            Step::Going => (None, self.hedge_ns),
-            Step::Waiting | Step::InQueue(_) => (Some(self.end_ns), self.hedge_ns),
+            Step::Going => (None, self.hedge_ns()),
+            Step::Waiting | Step::InQueue(_) => (Some(self.end_ns), self.hedge_ns()),
             Step::Pausing(until_ns) => (Some(until_ns.min(self.end_ns)), None),
         };
         [step_ns, hedge_ns].into_iter().flatten().min()
@@ -365,6 +394,23 @@ impl Call {
     }
 }
 
+impl Special {
+    #[inline(always)]
+    fn of(options: &CallOptions) -> Option<Box<Self>> {
+        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
+        match (response_bytes, hedge_after, key) {
+            (None, None, None) => None,
+            _ => Some(Self::new(options)),
+        }
+    }
+
+    #[inline(never)]
+    fn new(options: &CallOptions) -> Box<Self> {
+        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
+        Box::new(Self { key, hedge_after, hedge_ns: None, response_bytes })
+    }
+}
+
 impl Message {
     /// Returns the message for an attempt.
     fn take_to_send(&mut self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
@@ -386,6 +432,15 @@ impl Message {
     fn into_buffer(self) -> Option<MsgBuf> {
         match self {
             Message::Bytes(_, buffer) | Message::Buffer(buffer) => buffer,
+        }
+    }
+
+    /// Takes memory that the request no longer needs.
+    #[inline]
+    pub(super) fn take_memory(&mut self) -> Vec<u8> {
+        match self {
+            Message::Bytes(bytes, _) => mem::take(bytes),
+            Message::Buffer(_) => Vec::new(),
         }
     }
 
@@ -445,7 +500,7 @@ pub(super) fn may_retry(failure: &CallFailure, is_idempotent: bool) -> bool {
 pub(super) fn never_left(call: &Call, failure: &CallFailure) -> bool {
     failure.execution == Execution::NotSent
         && failure.status == Status::Unavailable
-        && call.hedge_after.is_none()
+        && !call.is_hedged()
         && !planted("service_unsent_is_an_attempt")
 }
 

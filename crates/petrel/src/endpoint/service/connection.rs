@@ -55,6 +55,14 @@ pub(super) enum MayBegin {
     Later(Option<u64>),
 }
 
+impl Leave {
+    /// Takes the permit out, if the server has a limit.
+    #[inline]
+    pub(super) fn take(&mut self) -> Self {
+        Self(self.0.take())
+    }
+}
+
 impl Connection {
     pub(super) fn new(
         service: Key,
@@ -130,9 +138,17 @@ impl Connection {
         MayBegin::Now(Leave(permit))
     }
 
+    /// Ends an attempt that has succeeded.
+    #[inline]
+    pub(super) fn end_well(&mut self, leave: Leave, now_ns: u64) {
+        self.load.subtract();
+        if let (Some(permit), Some(limit)) = (leave.0, &mut self.limit) {
+            limit.succeeded(permit, now_ns);
+        }
+    }
+
     /// Returns the permit of an ended attempt, with the outcome if it concerns the server. Returns true if the
     /// connection is then over.
-    #[inline]
     pub(super) fn end(
         &mut self,
         leave: Leave,
@@ -155,6 +171,11 @@ impl Connection {
     pub(super) fn retire(&mut self) -> bool {
         self.is_retired = true;
         self.is_over()
+    }
+
+    #[inline]
+    pub(super) fn is_retired(&self) -> bool {
+        self.is_retired
     }
 
     fn is_over(&self) -> bool {

@@ -180,7 +180,7 @@ impl Services {
         let under_way = [under_way, hedged.map(|attempt| attempt.connection).collect()].concat();
         let leader = service.leader.get().filter(|leader| {
             let is_ready = connections.get(*leader).is_some_and(|one| one.session().is_some());
-            is_ready && call.key.is_none() && !under_way.contains(leader)
+            is_ready && call.key().is_none() && !under_way.contains(leader)
         });
         if leader.is_some() {
             return leader;
@@ -198,7 +198,7 @@ impl Services {
             (is_asked, last_tried)
         };
         let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
-            let order = match call.key {
+            let order = match call.key() {
                 Some(key) => b.1.rank(key).total_cmp(&a.1.rank(key)),
                 None if is_less_busy(a.1.load().get(), b.1.load().get()) => Ordering::Less,
                 None if is_less_busy(b.1.load().get(), a.1.load().get()) => Ordering::Greater,
@@ -225,7 +225,8 @@ impl Services {
         let call = self.calls.get(call).expect("a timer ends with its call");
         let service = self.list.get(call.service).expect("a service stays for its calls");
         let error = call.too_late();
-        if service.config.judge.is_none() || call.key.is_some() || service.leader.get().is_some() {
+        if service.config.judge.is_none() || call.key().is_some() || service.leader.get().is_some()
+        {
             return error;
         }
         let is_ready = |key: &Key| {
@@ -235,17 +236,6 @@ impl Services {
         let (count, message) = (service.servers.len(), &error.message);
         let message = format!("no leader: {ready} of {count} servers can be called; {message}");
         error.with_message(message)
-    }
-
-    /// Returns true if a response goes to the caller, and carries no news about its server.
-    fn is_settled(&self, call: Key, connection: Key, answer: &[u8]) -> bool {
-        let call = self.calls.get(call).expect("a call that is answered has not ended");
-        let service = self.list.get(call.service).expect("a service stays for its calls");
-        match service.judge(call.method, answer) {
-            Verdict::Accept => true,
-            Verdict::Leads => call.key.is_some() || service.leader.is_confirmed(connection),
-            Verdict::Redirect(_) | Verdict::Fail(_) => false,
-        }
     }
 
     /// Returns the calls of a service that pause before their next attempt.
@@ -334,6 +324,7 @@ impl Service {
 
     /// Returns a server for a new call, if available at once. A call that has to wait, or that has a key, takes the
     /// general path.
+    #[inline(always)]
     fn begin_at_once(
         &mut self,
         connections: &mut Slab<Connection>,
@@ -358,7 +349,27 @@ impl Service {
         Some(Chosen { connection: key, session, leave })
     }
 
+    /// Returns true if a response goes to the caller, and carries no news about its server.
+    fn is_settled(&self, call: &Call, connection: Key, answer: &[u8]) -> bool {
+        match self.judge(call.method, answer) {
+            Verdict::Accept => true,
+            Verdict::Leads => call.key().is_some() || self.leader.is_confirmed(connection),
+            Verdict::Redirect(_) | Verdict::Fail(_) => false,
+        }
+    }
+
+    /// Records the end of a call. Returns true if it was the last one of a service that closes.
+    #[inline]
+    fn note_end(&mut self, has_succeeded: bool) -> bool {
+        self.calls -= 1;
+        if has_succeeded {
+            self.note_success();
+        }
+        self.is_closing && self.calls == 0
+    }
+
     /// Records the success of a call.
+    #[inline]
     fn note_success(&mut self) {
         if !planted("service_budget_never_filled") {
             self.budget.on_success();

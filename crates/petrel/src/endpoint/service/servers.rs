@@ -9,46 +9,52 @@ use crate::local::Key;
 /// The load of a server. The server's connection updates it; the service reads it without access to the connection.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// Whether there is a session, even a draining one.
-    is_ready: Cell<bool>,
-    /// Outstanding attempts.
-    busy: Cell<u32>,
+    /// Outstanding attempts, with [`NOT_READY`] if there is no session, not even a draining one.
+    state: Cell<u32>,
     weight: Cell<u32>,
 }
+
+/// The bit of a server without a session: as a number, such a server is busier than any other.
+const NOT_READY: u32 = 1 << 31;
 
 impl Load {
     /// Returns the load of a server without a session.
     pub(super) fn new(weight: u32) -> Rc<Self> {
-        Rc::new(Self { is_ready: Cell::new(false), busy: Cell::new(0), weight: Cell::new(weight) })
+        Rc::new(Self { state: Cell::new(NOT_READY), weight: Cell::new(weight) })
     }
 
     pub(super) fn set_ready(&self, is_ready: bool) {
-        self.is_ready.set(is_ready);
+        self.state.set(self.busy() | if is_ready { 0 } else { NOT_READY });
     }
 
+    /// Sets the weight of a server that is not in [`Servers`] now.
     pub(super) fn set_weight(&self, weight: u32) {
         self.weight.set(weight);
     }
 
     /// Counts the begin of an attempt.
     pub(super) fn add(&self) {
-        self.busy.set(self.busy.get() + 1);
+        self.state.set(self.state.get() + 1);
     }
 
     /// Counts the end of an attempt.
     pub(super) fn subtract(&self) {
-        let busy = self.busy.get().checked_sub(1);
-        self.busy.set(busy.expect("an attempt that ends has begun"));
+        assert!(self.busy() > 0, "an attempt that ends has begun");
+        self.state.set(self.state.get() - 1);
     }
 
     pub(super) fn busy(&self) -> u32 {
-        self.busy.get()
+        self.state.get() & !NOT_READY
+    }
+
+    fn is_ready(&self) -> bool {
+        self.state.get() < NOT_READY
     }
 
     /// Returns the outstanding attempts, and the weight.
     #[inline]
     pub(super) fn get(&self) -> (u32, u32) {
-        (self.busy.get(), self.weight.get())
+        (self.busy(), self.weight.get())
     }
 }
 
@@ -62,6 +68,8 @@ struct Server {
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     list: Vec<Server>,
+    /// Whether the weights differ.
+    is_weighed: bool,
     /// Where the search for the least busy server begins: equals take turns.
     turn: usize,
 }
@@ -76,12 +84,14 @@ impl Servers {
     }
 
     pub(super) fn push(&mut self, key: Key, load: Rc<Load>) {
+        let first = self.list.first().map_or(&load, |server| &server.load);
+        self.is_weighed |= first.weight != load.weight;
         self.list.push(Server { key, load });
     }
 
     /// Takes all servers.
     pub(super) fn take(&mut self) -> Vec<Key> {
-        self.turn = 0;
+        (self.turn, self.is_weighed) = (0, false);
         self.list.drain(..).map(|server| server.key).collect()
     }
 
@@ -103,13 +113,19 @@ impl Servers {
     /// Returns the server with the fewest attempts relative to its weight, among servers with a session.
     pub(super) fn least_busy(&mut self) -> Option<Key> {
         let (before, after) = self.list.split_at(next_turn(&mut self.turn, self.list.len()));
-        let less_busy = |chosen: &'_ Server, other: &'_ Server| {
-            is_less_busy(other.load.get(), chosen.load.get())
-        };
-        let ready = after.iter().chain(before).filter(|server| server.load.is_ready.get());
-        let chosen =
-            ready.reduce(|chosen, other| if less_busy(chosen, other) { other } else { chosen });
-        chosen.map(|server| server.key)
+        if self.is_weighed {
+            return least_busy_by_weight(after.iter().chain(before));
+        }
+        let (mut chosen, mut least) = (None, NOT_READY);
+        for part in [after, before] {
+            for server in part {
+                let state = server.load.state.get();
+                if state < least {
+                    (chosen, least) = (Some(server.key), state);
+                }
+            }
+        }
+        chosen
     }
 
     /// Returns the less busy of two servers drawn by random bits. None if neither has a session.
@@ -119,15 +135,26 @@ impl Servers {
         let first = (random >> 32) % count;
         let second = (first + 1 + (random & u64::from(u32::MAX)) % (count - 1)) % count;
         let drawn = [first, second].map(|place| &self.list[place as usize]);
-        let chosen =
-            match drawn.map(|server| Some(server).filter(|server| server.load.is_ready.get())) {
-                [Some(one), Some(other)] if is_less_busy(other.load.get(), one.load.get()) => {
-                    Some(other)
-                }
-                [first, second] => first.or(second),
-            };
+        let chosen = match drawn.map(|server| Some(server).filter(|server| server.load.is_ready()))
+        {
+            [Some(one), Some(other)] if is_less_busy(other.load.get(), one.load.get()) => {
+                Some(other)
+            }
+            [first, second] => first.or(second),
+        };
         chosen.map(|server| server.key)
     }
+}
+
+/// Returns the first of the servers with the fewest attempts relative to their weights, among servers with a session.
+#[inline(never)]
+fn least_busy_by_weight<'a>(servers: impl Iterator<Item = &'a Server>) -> Option<Key> {
+    let is_less_busy =
+        |one: &Server, other: &Server| is_less_busy(one.load.get(), other.load.get());
+    let ready = servers.filter(|server| server.load.is_ready());
+    let chosen =
+        ready.reduce(|chosen, other| if is_less_busy(other, chosen) { other } else { chosen });
+    chosen.map(|server| server.key)
 }
 
 /// Returns the place where a search begins, and advances it for the next search.
@@ -161,6 +188,19 @@ mod tests {
         let mut servers = servers(&[(true, 1, 1), (true, 1, 1), (true, 1, 1)]);
         let chosen: Vec<_> = (0..6).map(|_| least_busy(&mut servers)).collect();
         assert_eq!(chosen, [0, 1, 2, 0, 1, 2].map(Some));
+    }
+
+    #[test]
+    fn least_busy__of_equal_weights_only_with_a_session() {
+        let mut servers = servers(&[(true, 3, 2), (false, 0, 2), (true, 1, 2), (false, 1, 2)]);
+        let load = std::rc::Rc::clone(&servers.list[3].load);
+        assert_eq!(least_busy(&mut servers), Some(2));
+        load.set_ready(true);
+        load.subtract();
+        assert_eq!((least_busy(&mut servers), load.busy()), (Some(3), 0));
+        servers.list.iter().for_each(|server| server.load.set_ready(false));
+        load.add();
+        assert_eq!((least_busy(&mut servers), load.get()), (None, (1, 2)));
     }
 
     #[test]
