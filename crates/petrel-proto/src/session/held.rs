@@ -140,12 +140,14 @@ impl Held {
         }
     }
 
-    fn of_session(&self, session: SessionId) -> u64 {
+    /// Returns the bytes that a session holds.
+    pub(crate) fn of_session(&self, session: SessionId) -> u64 {
         self.by_session.get(session.index as usize).copied().unwrap_or(0)
     }
 
     /// Adds a holding of `bytes` for a slot.
     pub(crate) fn add(&mut self, kind: HoldingKind, holder: Holder, bytes: u64) -> HoldingId {
+        assert!(bytes > 0, "a holding has bytes");
         let now_ns = self.now_ns;
         let holding = Holding {
             holder,
@@ -176,14 +178,25 @@ impl Held {
     /// Removes a holding.
     pub(crate) fn remove(&mut self, id: &mut HoldingId) {
         let HoldingId(index) = std::mem::replace(id, HoldingId::NONE);
+        let Holding { holder, bytes, .. } = *self.live(index);
         self.unlink(index);
-        let Holding { holder, bytes, .. } = self.nodes[index as usize];
+        assert!(
+            self.count > 0 && bytes <= self.bytes,
+            "no more memory is released than the endpoint holds"
+        );
+        assert!(
+            bytes <= self.of_session(holder.session),
+            "no more memory is released than the session holds"
+        );
+        // No live holding is empty.
+        self.nodes[index as usize].bytes = 0;
         self.nodes[index as usize].next = self.free;
         self.free = index;
         self.count -= 1;
         self.bytes -= bytes;
         self.by_session[holder.session.index as usize] -= bytes;
         let of_peer = self.by_peer.get_mut(&holder.peer.0).expect("the peer holds something");
+        assert!(bytes <= *of_peer, "no more memory is released than the peer holds");
         *of_peer -= bytes;
         assert!(self.count > 0 || self.bytes == 0, "who holds nothing holds no bytes");
     }
@@ -192,13 +205,24 @@ impl Held {
     #[inline]
     pub(crate) fn touch(&mut self, id: HoldingId) {
         if id.is_some() {
-            self.nodes[id.0 as usize].touched_ns = self.now_ns;
+            let now_ns = self.now_ns;
+            let holding = &mut self.nodes[id.0 as usize];
+            assert!(holding.bytes > 0, "a holding is touched before it is released");
+            holding.touched_ns = now_ns;
         }
+    }
+
+    /// Returns a holding that was not released.
+    fn live(&self, index: u32) -> &Holding {
+        assert!(index != NIL, "a slot without a holding names none");
+        let holding = &self.nodes[index as usize];
+        assert!(holding.bytes > 0, "a holding is released once");
+        holding
     }
 
     /// Returns the slot and the kind of a holding.
     pub(crate) fn holder(&self, id: HoldingId) -> (Holder, HoldingKind) {
-        let Holding { holder, kind, .. } = self.nodes[id.0 as usize];
+        let Holding { holder, kind, .. } = *self.live(id.0);
         (holder, kind)
     }
 
@@ -242,6 +266,7 @@ impl Held {
             self.nodes[index as usize].since_ns = node.touched_ns;
             self.append(index);
         }
+        assert!(found_bytes <= self.bytes, "no more is found than is held");
         found
     }
 
@@ -259,14 +284,18 @@ impl Held {
     fn unlink(&mut self, index: u32) {
         let Holding { before, next, kind, .. } = self.nodes[index as usize];
         let list = &mut self.lists[kind as usize];
-        match before {
-            NIL => list.first = next,
-            before => self.nodes[before as usize].next = next,
-        }
-        match next {
-            NIL => list.last = before,
-            next => self.nodes[next as usize].before = before,
-        }
+        let to_this = match before {
+            NIL => &mut list.first,
+            before => &mut self.nodes[before as usize].next,
+        };
+        assert!(*to_this == index, "a holding and the one before it name each other");
+        *to_this = next;
+        let to_this = match next {
+            NIL => &mut list.last,
+            next => &mut self.nodes[next as usize].before,
+        };
+        assert!(*to_this == index, "a holding and the one behind it name each other");
+        *to_this = before;
     }
 
     fn allocate(&mut self, holding: Holding) -> u32 {
@@ -460,5 +489,47 @@ mod tests {
                 prop_assert_eq!(listed, expected, "oldest first");
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot without a holding names none")]
+    fn remove__of_a_slot_without_a_holding() {
+        let mut none = HoldingId::NONE;
+        Held::new(0, 1 << 20).remove(&mut none);
+    }
+
+    #[test]
+    #[should_panic(expected = "a holding is released once")]
+    fn remove__twice() {
+        let mut held = Held::new(0, 1 << 20);
+        let id = held.add(HoldingKind::Answer, holder(0, 0), 100);
+        [id, id].iter_mut().for_each(|id| held.remove(id));
+    }
+
+    #[test]
+    #[should_panic(expected = "a holding is touched before it is released")]
+    fn touch__of_a_holding_that_was_released() {
+        let mut held = Held::new(0, 1 << 20);
+        let id = held.add(HoldingKind::Answer, holder(0, 0), 100);
+        held.remove(&mut id.clone());
+        held.touch(id);
+    }
+
+    #[test]
+    #[should_panic(expected = "no more memory is released than the session holds")]
+    fn remove__of_more_than_the_session_holds() {
+        let mut held = Held::new(0, 1 << 20);
+        let mut id = held.add(HoldingKind::Answer, holder(2, 0), 100);
+        held.by_session[2] = 99;
+        held.remove(&mut id);
+    }
+
+    #[test]
+    #[should_panic(expected = "a holding and the one before it name each other")]
+    fn remove__of_a_holding_that_stands_in_no_list() {
+        let mut held = Held::new(0, 1 << 20);
+        let mut id = held.add(HoldingKind::Answer, holder(0, 0), 100);
+        held.unlink(id.0);
+        held.remove(&mut id);
     }
 }

@@ -61,6 +61,12 @@ impl<B, T> SessionTable<B, T> {
         peer: Option<PeerKey>,
         role: Role<B, T>,
     ) -> Option<SessionId> {
+        assert!(!matches!(role, Role::Free), "a session has a role");
+        assert_eq!(
+            self.open as usize + self.free.len(),
+            self.entries.len(),
+            "each entry is open or free"
+        );
         if self.open >= self.open_max {
             return None;
         }
@@ -72,6 +78,7 @@ impl<B, T> SessionTable<B, T> {
         }
         if let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
+            assert!(matches!(entry.role, Role::Free), "a free index names no open session");
             let generation = entry.generation.wrapping_add(1);
             *entry = Entry { origin: Origin::new(token, peer), generation, role };
             return Some(SessionId { index, generation });
@@ -90,6 +97,10 @@ impl<B, T> SessionTable<B, T> {
         self.free.push_back(id.index);
         self.open -= 1;
         if let Role::Server(server) = &role {
+            assert!(
+                self.servers > 0 && self.server_slots >= u64::from(server.agreed.slots),
+                "a server that ends was counted with its slots"
+            );
             self.servers -= 1;
             self.server_slots -= u64::from(server.agreed.slots);
         }
@@ -198,5 +209,25 @@ mod tests {
             }
             assert_eq!(table.open_count(), 0);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "each entry is open or free")]
+    fn insert__after_an_entry_was_lost() {
+        let mut table = Table::new(8);
+        let id = open(&mut table);
+        table.remove(id);
+        table.free.clear();
+        open(&mut table);
+    }
+
+    #[test]
+    #[should_panic(expected = "a free index names no open session")]
+    fn insert__with_an_open_session_among_the_free_ones() {
+        let mut table = Table::new(8);
+        let [first, second] = [(); 2].map(|()| open(&mut table));
+        table.remove(first);
+        table.free[0] = second.index;
+        open(&mut table);
     }
 }

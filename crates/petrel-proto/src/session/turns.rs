@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use crate::limits::SLOTS_MAX;
+
 /// Slots in the order of their requests, without duplicates. An empty queue is a word and a count.
 #[derive(Debug, Default)]
 pub(crate) struct SlotQueue {
@@ -57,6 +59,7 @@ impl SlotQueue {
         if order.members.len() <= word {
             order.members.resize(word + 1, 0);
         }
+        assert!(slot < usize::from(SLOTS_MAX), "only a slot waits for its turn");
         order.members[word] |= 1 << (slot % 64);
         order.slots.push_back(slot as u16);
         self.len += 1;
@@ -78,6 +81,7 @@ impl SlotQueue {
     pub(crate) fn pop(&mut self) -> Option<usize> {
         let order = self.order.as_mut()?;
         let slot = usize::from(order.slots.pop_front()?);
+        assert!(order.has(slot), "a slot leaves a queue that it had entered");
         order.members[slot / 64] &= !(1 << (slot % 64));
         self.len -= 1;
         Some(slot)
@@ -99,6 +103,11 @@ impl SlotQueue {
         order.slots.remove(place);
         order.members[slot / 64] &= !(1 << (slot % 64));
         self.len -= 1;
+        assert_eq!(
+            order.slots.len(),
+            self.len as usize,
+            "the length of a queue is the number of its slots"
+        );
     }
 }
 
@@ -148,5 +157,20 @@ mod tests {
                 prop_assert_eq!(queue.contains(slot), model.contains(&slot));
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "only a slot waits for its turn")]
+    fn push__of_a_number_beyond_all_slots() {
+        SlotQueue::default().push(usize::from(SLOTS_MAX));
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot leaves a queue that it had entered")]
+    fn pop__of_a_slot_that_is_no_member() {
+        let mut queue = SlotQueue::default();
+        queue.push(3);
+        queue.order.as_mut().expect("it has a slot").members[0] = 0;
+        queue.pop();
     }
 }
