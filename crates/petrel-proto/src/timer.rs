@@ -125,6 +125,10 @@ impl TimerWheel {
     /// Inserts an entry, which comes due at `deadline_ns` or up to a tick later.
     pub fn insert(&mut self, key: TimerKey, deadline_ns: u64) -> TimerEntry {
         let (bucket, due_ns) = self.place_of(deadline_ns);
+        assert!(
+            due_ns > self.tick << TICK_SHIFT,
+            "an entry comes due after the time handled so far"
+        );
         let next = self.heads[usize::from(bucket)];
         let node = self.allocate(Node { key, next, before: NIL, bucket });
         if next != NIL {
@@ -191,14 +195,19 @@ impl TimerWheel {
     /// Removes an entry that has not come due yet.
     pub fn remove(&mut self, entry: TimerEntry) {
         let Node { next, before, bucket, .. } = self.nodes[entry.0 as usize];
-        debug_assert_ne!(bucket, NO_BUCKET, "the entry came due");
+        assert_ne!(bucket, NO_BUCKET, "an entry is removed once, before it comes due");
         if next != NIL {
-            self.nodes[next as usize].before = before;
+            let next = &mut self.nodes[next as usize];
+            assert_eq!(next.before, entry.0, "an entry and the next one name each other");
+            next.before = before;
         }
         if before != NIL {
-            self.nodes[before as usize].next = next;
+            let before = &mut self.nodes[before as usize];
+            assert_eq!(before.next, entry.0, "an entry and the one before name each other");
+            before.next = next;
         } else {
-            self.heads[usize::from(bucket)] = next;
+            let head = std::mem::replace(&mut self.heads[usize::from(bucket)], next);
+            assert_eq!(head, entry.0, "an entry without one before is the first of its bucket");
             if next == NIL {
                 self.note_empty(bucket);
             }
@@ -245,7 +254,8 @@ impl TimerWheel {
             return None;
         }
         let index = self.due;
-        let Node { key, next, .. } = self.nodes[index as usize];
+        let Node { key, next, bucket, .. } = self.nodes[index as usize];
+        assert_eq!(bucket, NO_BUCKET, "a due entry is in no bucket");
         self.due = next;
         self.release(index);
         Some(key)
@@ -316,6 +326,7 @@ impl TimerWheel {
     fn empty_bucket(&mut self, bucket: u16) {
         self.note_empty(bucket);
         let list = core::mem::replace(&mut self.heads[usize::from(bucket)], NIL);
+        assert_ne!(list, NIL, "a bucket marked as filled has an entry");
         self.append_due(list, bucket < FAR_BUCKET);
     }
 
@@ -330,6 +341,7 @@ impl TimerWheel {
     fn append_due(&mut self, list: u32, is_near: bool) {
         let mut last = list;
         loop {
+            assert!(!is_near || self.count > 0, "each entry of the ring of timeouts is counted");
             self.count -= u32::from(is_near);
             let node = &mut self.nodes[last as usize];
             node.bucket = NO_BUCKET;
@@ -355,6 +367,7 @@ impl TimerWheel {
             return self.nodes.len() as u32 - 1;
         }
         let index = self.free;
+        assert_eq!(self.nodes[index as usize].bucket, NO_BUCKET, "a free entry is in no bucket");
         self.free = self.nodes[index as usize].next;
         self.nodes[index as usize] = node;
         index
@@ -549,5 +562,31 @@ mod tests {
                 entries.insert(index as u32, entry);
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "an entry is removed once, before it comes due")]
+    fn remove__of_an_entry_that_came_due() {
+        let mut wheel = TimerWheel::new(0);
+        let entry = wheel.insert(key(1), 2 * TICK);
+        wheel.advance(5 * TICK);
+        wheel.remove(entry);
+    }
+
+    #[test]
+    #[should_panic(expected = "an entry is removed once, before it comes due")]
+    fn remove__twice() {
+        let mut wheel = TimerWheel::new(0);
+        let entry = wheel.insert(key(1), 2 * TICK);
+        (0..2).for_each(|_| wheel.remove(entry));
+    }
+
+    #[test]
+    #[should_panic(expected = "a bucket marked as filled has an entry")]
+    fn advance__over_a_filled_bucket_without_an_entry() {
+        let mut wheel = TimerWheel::new(0);
+        wheel.insert(key(1), 2 * TICK);
+        wheel.heads.fill(NIL);
+        wheel.advance(5 * TICK);
     }
 }

@@ -89,6 +89,8 @@ impl Releases {
         {
             let bucket = (tick % BUCKETS) as usize;
             let list = core::mem::replace(&mut self.lists[bucket], List::EMPTY);
+            assert_ne!(list.first, NIL, "a bucket marked as filled has an entry");
+            assert!(tick > self.tick, "the time of releases does not go back");
             self.filled.clear(bucket);
             self.tick = tick;
             append(&mut self.nodes, &mut self.due, list);
@@ -106,6 +108,7 @@ impl Releases {
         if first == NIL {
             return None;
         }
+        assert!(self.count > 0, "each due release is counted");
         let Node { key, next } = self.nodes[first as usize];
         self.due.first = next;
         self.nodes[first as usize].next = self.free;
