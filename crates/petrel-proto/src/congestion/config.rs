@@ -214,7 +214,11 @@ impl CongestionControl {
     }
 
     /// Makes the state of a new session, which is uncongested.
+    ///
+    /// # Panics
+    /// If the session has no credits, or packets of no bytes.
     pub fn start(&self, flow: Flow) -> Congestion {
+        assert!(flow.credits > 0 && flow.packet_bytes > 0, "a session has credits and packets");
         let control = match &self.0 {
             Shared::None => Control::None,
             Shared::Timely(config) => Control::Timely(Timely::new(Arc::clone(config), flow)),
@@ -434,5 +438,15 @@ mod tests {
         let mut dcqcn = DcqcnConfig::for_line(Rate::gbit(25));
         dcqcn.increase_bytes = 0;
         assert_eq!(error_of(CongestionConfig::Dcqcn(dcqcn)), "increase_bytes must not be zero");
+    }
+
+    #[test]
+    #[should_panic(expected = "a session has credits and packets")]
+    fn start__of_a_session_without_credits() {
+        CongestionControl::default().start(Flow {
+            credits: 0,
+            packet_bytes: 1_200,
+            base_rtt_ns: 0,
+        });
     }
 }

@@ -169,6 +169,7 @@ impl Dcqcn {
             self.is_limited = true;
             self.alpha = 1.0;
         }
+        assert!((0.0..=1.0).contains(&self.alpha), "the share of marked packets is at most 1");
         let least = self.config.min_rate.as_f64();
         self.target = self.rate.min(self.flow.rate_most(saturating_u32_ns(rtt_ns))).max(least);
         self.rate = (self.target * (1.0 - self.alpha / 2.0)).max(least);
@@ -204,6 +205,8 @@ impl Dcqcn {
     }
 
     fn increase(&mut self) {
+        assert!(self.is_limited, "only a limited rate grows");
+        assert!(self.rate <= self.target, "a rate is at most its target");
         let recovery = self.config.recovery_stages;
         let (less, more) = match self.time_stage < self.byte_stage {
             true => (self.time_stage, self.byte_stage),

@@ -29,7 +29,7 @@ impl Round {
     /// Adds a round trip. At the end of a round of at least `length_ns_min`, returns the round's shortest
     /// round trip and opens the next round.
     pub(super) fn note(&mut self, now_ns: u64, rtt_ns: u32, length_ns_min: u32) -> Option<u32> {
-        debug_assert!(self.is_open());
+        assert!(self.is_open(), "a round trip is noted in an open round");
         self.rtt_min_ns = self.rtt_min_ns.min(rtt_ns);
         let sent_ns = now_ns.saturating_sub(u64::from(rtt_ns));
         let is_over =
@@ -300,5 +300,12 @@ mod tests {
             losses.on_ack(1_600_000, 1, answer_ns_max);
             assert_eq!(losses.on_timeout(3_000_000), counts);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a round trip is noted in an open round")]
+    fn note__in_a_closed_round() {
+        let mut round = Round::CLOSED;
+        round.note(1, 1, 0);
     }
 }

@@ -247,6 +247,7 @@ impl Congestion {
             Control::Swift(swift) => (swift.bypass_rtt_ns(), swift.window()),
         };
         self.bypass_below_ns = bypass_rtt_ns.map_or(0, |limit_ns| limit_ns.saturating_add(1));
+        assert_ne!(window, Some(0), "a window has room for a packet");
         self.window_packets = window.unwrap_or(u32::MAX);
         let pace = self.rate().map_or(Pace::UNLIMITED, Pace::of);
         if self.pace != pace {

@@ -200,6 +200,8 @@ impl Swift {
     }
 
     fn reduce(&mut self, now_ns: u64, factor: f64) {
+        assert!(self.is_limited, "only a limited window is reduced");
+        assert!(factor <= 1.0, "a reduction does not make a window larger");
         let factor = factor.max(1.0 - self.config.reduction_max);
         self.window = (self.window * factor).max(self.config.window_min);
         self.reduced_ns = now_ns;
@@ -245,6 +247,10 @@ impl Controller for Swift {
     }
 
     fn window(&self) -> Option<u32> {
+        assert!(
+            self.window > 0.0 && self.window <= f64::from(self.flow.credits),
+            "a window is above 0 and at most the credits"
+        );
         // At least one: a smaller window is a pace.
         self.is_limited.then_some((self.window as u32).max(1))
     }

@@ -187,6 +187,7 @@ impl Timely {
     }
 
     fn end_round(&mut self, rtt_ns: u32) {
+        assert!(self.is_limited, "a round changes the rate of a limited session");
         let gradient = self.note_gradient(rtt_ns);
         if rtt_ns <= self.low_ns() {
             return self.increase_when_low();
@@ -264,12 +265,14 @@ impl Timely {
     }
 
     fn reduce(&mut self, rtt_ns: u32, factor: f64) {
+        assert!(factor <= 1.0, "a reduction does not raise the rate");
         let useful = self.flow.rate_most(rtt_ns);
         self.increases = 0;
         self.set_rate(self.rate.min(useful) * factor.max(REDUCTION_MIN));
     }
 
     fn set_rate(&mut self, rate: f64) {
+        assert!(!rate.is_nan(), "a rate is a number");
         self.rate = rate.clamp(self.config.min_rate.as_f64(), self.config.line_rate.as_f64());
     }
 

@@ -155,3 +155,25 @@ fn window__is_what_the_rate_sends_in_its_time() {
     // 1.5625 GB/s · 40 µs are 62 500 bytes, 44.4 packets.
     assert_eq!(marked().window(), Some(45));
 }
+
+#[test]
+#[should_panic(expected = "only a limited rate grows")]
+fn increase__of_an_unlimited_session() {
+    dcqcn().increase();
+}
+
+#[test]
+#[should_panic(expected = "a rate is at most its target")]
+fn increase__beyond_the_target() {
+    let mut dcqcn = marked();
+    dcqcn.target = dcqcn.rate / 2.0;
+    dcqcn.increase();
+}
+
+#[test]
+#[should_panic(expected = "the share of marked packets is at most 1")]
+fn reduce__with_more_marks_than_packets() {
+    let mut dcqcn = marked();
+    dcqcn.alpha = 1.5;
+    dcqcn.reduce(2 * FIRST_NS, 0);
+}

@@ -235,3 +235,21 @@ fn is_at_floor__up_to_twice_the_smallest_window() {
     assert!(!limited(2.1 * least).is_at_floor());
     assert!(!Swift { is_limited: false, ..limited(least) }.is_at_floor());
 }
+
+#[test]
+#[should_panic(expected = "a reduction does not make a window larger")]
+fn reduce__by_more_than_all() {
+    limited(8.0).reduce(1, 1.1);
+}
+
+#[test]
+#[should_panic(expected = "only a limited window is reduced")]
+fn reduce__of_an_unlimited_window() {
+    swift().reduce(1, 0.5);
+}
+
+#[test]
+#[should_panic(expected = "a window is above 0 and at most the credits")]
+fn window__beyond_the_credits() {
+    limited(33.0).window();
+}

@@ -166,3 +166,21 @@ fn long_path__moves_the_thresholds() {
     // Weight 1/2, error (180 - 120) / 120.
     assert_near(timely.rate, LINE * (1.0 - 0.26 * 0.25) + 0.5 * STEP);
 }
+
+#[test]
+#[should_panic(expected = "a rate is a number")]
+fn set_rate__to_none() {
+    timely(Gradient::Weighted, WIDE).set_rate(f64::NAN);
+}
+
+#[test]
+#[should_panic(expected = "a reduction does not raise the rate")]
+fn reduce__by_more_than_all() {
+    timely(Gradient::Weighted, WIDE).reduce(1, 1.1);
+}
+
+#[test]
+#[should_panic(expected = "a round changes the rate of a limited session")]
+fn end_round__of_an_unlimited_session() {
+    timely(Gradient::Weighted, WIDE).end_round(1);
+}
