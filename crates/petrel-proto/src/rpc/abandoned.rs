@@ -49,7 +49,7 @@ impl<B: Buffer> Shared<B> {
             Age::New | Age::Current => server.make_ready(slot),
         }
         let state = &mut server.slots[slot];
-        match (age, state.state) {
+        match (age, state.state()) {
             (Age::Current, ServerState::Idle) => self.counters.dropped_stale += 1,
             (Age::Current, ServerState::Answered) => {
                 self.counters.frames_accepted += 1;

@@ -6,9 +6,7 @@ use petrel_planted::planted;
 
 use super::{Core, Event, FrameSink, Notice, Shared};
 use crate::buffer::Buffer;
-use crate::limits::{
-    ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of,
-};
+use crate::limits::{ENDPOINT_METHOD, MESSAGE_BYTES_MAX, packets_of};
 use crate::session::backlog::{Expiry, NEVER, PendingCall, Queued};
 use crate::session::client::{ClientSession, ClientState, SendPath, SlotCall};
 use crate::session::{PeerKey, Role, SessionId};
@@ -332,6 +330,7 @@ pub(super) fn start<B: Buffer, T>(
     slot: usize,
     Queued { call, expiry }: Queued<B, T>,
 ) {
+    assert!(client.agreed.is_some(), "a call starts when its session is open");
     let size = call.request.wire_len();
     let packets = packets_of(size as u32, client.packet_bytes);
     // Messages in shared memory cannot use the fast path.
@@ -370,10 +369,7 @@ pub(super) fn finish<B: Buffer, T>(
     shared.note_queued_end(client, slot, outcome.is_err());
     client.leave_waiting(slot);
     let state = &mut client.slots[slot];
-    state.state = ClientState::Free;
-    if state.request_sent > 0 {
-        state.number += stride;
-    }
+    state.end(stride);
     client.credits.take_back_all(&mut state.held);
     let Some(SlotCall { tag, request, mut response }) = state.call.take() else {
         unreachable!("a slot in use holds its call");
@@ -420,7 +416,7 @@ impl<B> Shared<B> {
     #[inline(never)]
     fn count_queued_end<T>(&mut self, client: &ClientSession<B, T>, slot: usize, fails: bool) {
         let state = &client.slots[slot];
-        let repeats = state.state == ClientState::Sending && state.first_lost().is_some();
+        let repeats = state.state() == ClientState::Sending && state.first_lost().is_some();
         self.counters.ended_before_repeat += u64::from(repeats);
         self.counters.failed_while_paced += u64::from(fails && client.held.contains(slot));
     }
@@ -451,10 +447,10 @@ pub(super) fn after_end<B: Buffer, T>(
     slot: usize,
 ) {
     let state = &client.slots[slot];
-    let is_unheard = u64::from(state.unacknowledged_rounds) >= FUTURE_ROUNDS_MAX;
-    if state.number >= REQUEST_NUMBER_END || is_unheard {
+    let is_too_far_ahead = state.is_too_far_ahead();
+    if state.is_spent() {
         // The other slots have numbers left: with one call at a time, a single slot has made all calls.
-        if client.retire() || is_unheard {
+        if client.retire() || is_too_far_ahead {
             shared.notices.push_back(Notice::Exhausted(id));
         }
     } else {
@@ -470,8 +466,10 @@ pub(super) fn after_end<B: Buffer, T>(
 fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut ClientSession<B, T>) {
     if client.has_room()
         && let Some(queued) = client.backlog.pop_front()
-        && let Some(slot) = client.take_slot()
     {
+        let Some(slot) = client.take_slot() else {
+            unreachable!("a session with room has a slot for the next call");
+        };
         start(shared, index, client, slot, queued);
     }
 }

@@ -52,24 +52,25 @@ impl Census {
     }
 
     fn add_client<B, T>(&mut self, client: &ClientSession<B, T>) {
+        client.assert_sound();
         self.calls += client.pending_calls();
         self.waiting += client.backlog.len();
         self.held_back += client.stalled.count() + client.held.count();
         self.credits_out += client.credits.lent() as usize;
-        self.credits_out += client.waiting_slots as usize;
+        self.credits_out += client.waiting_slots() as usize;
         self.slots += client.slots.len();
         let is_free = |state: ClientState| state == ClientState::Free;
         let with_box =
-            client.slots.iter().filter(|slot| is_free(slot.state) && slot.parts.is_some());
+            client.slots.iter().filter(|slot| is_free(slot.state()) && slot.parts.is_some());
         self.parts += with_box.count();
     }
 
     fn add_server<B>(&mut self, server: &ServerSession<B>) {
         self.slots += server.slots.len();
         for slot in &server.slots {
-            let is_busy = matches!(slot.state, ServerState::Arriving | ServerState::Running);
+            let is_busy = matches!(slot.state(), ServerState::Arriving | ServerState::Running);
             self.requests += usize::from(is_busy);
-            self.parts += usize::from(slot.state == ServerState::Idle && slot.parts.is_some());
+            self.parts += usize::from(slot.state() == ServerState::Idle && slot.parts.is_some());
         }
     }
 }

@@ -4,9 +4,7 @@ use super::{Recovery, Shared};
 use crate::bitmap::words_end;
 use crate::limits::{REORDERING_THRESHOLD, WAITING_PROBE_DIVISOR, WAITING_PROBE_NS_MAX};
 use crate::session::SessionId;
-use crate::session::client::{
-    ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED, TIMED_REPEAT,
-};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, TIMED_REPEAT};
 use crate::wire::{Credit, Flags, Header};
 
 impl<B> Shared<B> {
@@ -24,17 +22,17 @@ impl<B> Shared<B> {
         };
         let Some(slot) = self.slot_of(client, &header) else { return };
         let state = &mut client.slots[slot];
-        if !is_sound(&credit, state.request_sent) {
+        if !is_sound(&credit, state.request_sent()) {
             self.counters.dropped_malformed += 1;
             return;
         }
         self.counters.frames_accepted += 1;
         let was_asked = state.probed || state.unanswered > 0;
         state.unanswered = 0;
-        if state.state == ClientState::Sending {
+        if state.state() == ClientState::Sending {
             self.acknowledge(now_ns, id, client, slot, &credit, header.flags);
         }
-        if header.flags.waits() && client.slots[slot].state == ClientState::Waiting {
+        if header.flags.waits() && client.slots[slot].state() == ClientState::Waiting {
             self.park(id, client, slot);
             if was_asked {
                 self.delay_probe(now_ns, id, client, slot);
@@ -94,6 +92,7 @@ impl<B> Shared<B> {
         if returned > 0 {
             state.heard();
         }
+        assert!(below <= state.request_sent(), "only packets that were sent are acknowledged");
         let is_whole = below == state.request_packets;
         if is_whole {
             // One credit stays until the response begins, or until flag W (§4).
@@ -109,15 +108,11 @@ impl<B> Shared<B> {
             client.trips.sample(now_ns, sent_ns, &self.config.rto);
         }
         if is_whole {
-            let state = &mut client.slots[slot];
-            state.state = ClientState::Waiting;
-            state.timed_packet = NOT_TIMED;
-            state.timed_ns = now_ns;
-            client.waiting_slots += u32::from(state.held.count() > 0);
+            client.enter_waiting(now_ns, slot);
         }
         self.heard(now_ns, client, rtt_ns, returned, flags);
         let state = &mut client.slots[slot];
-        if state.state == ClientState::Sending {
+        if state.state() == ClientState::Sending {
             let lost = match self.config.recovery {
                 Recovery::Selective => find_lost(state, before, credit.echo, flags.repeats()),
                 Recovery::GoBackN => {
@@ -147,7 +142,7 @@ fn is_sound(credit: &Credit, sent: u32) -> bool {
 
 /// Clears the loss marks of acknowledged packets.
 fn forget_acknowledged<B, T>(state: &mut ClientSlot<B, T>, from: u32) {
-    let (sent, Some(parts)) = (state.request_sent, &mut state.parts) else { return };
+    let (sent, Some(parts)) = (state.request_sent(), &mut state.parts) else { return };
     let ClientParts { acknowledged, lost, .. } = &mut **parts;
     (from..sent)
         .filter(|&packet| acknowledged.contains(packet))
@@ -157,6 +152,7 @@ fn forget_acknowledged<B, T>(state: &mut ClientSlot<B, T>, from: u32) {
 /// Marks packets as lost that were sent well before the `echo` packet and are not acknowledged. Clears the
 /// marks of acknowledged ones. Returns the number of new marks.
 fn find_lost<B, T>(state: &mut ClientSlot<B, T>, from: u32, echo: u32, repeats: bool) -> u32 {
+    let sent = state.request_sent();
     let (2.., Some(parts)) = (state.request_packets, &mut state.parts) else { return 0 };
     let ClientParts { acknowledged, lost, order, .. } = &mut **parts;
     let oldest = acknowledged.cumulative();
@@ -164,9 +160,9 @@ fn find_lost<B, T>(state: &mut ClientSlot<B, T>, from: u32, echo: u32, repeats: 
         // Without repetitions the oldest missing packet was sent first.
         return 0;
     }
-    let echo_order = order.arrived(echo, repeats, state.request_sent).unwrap_or(0);
+    let echo_order = order.arrived(echo, repeats, sent).unwrap_or(0);
     let mut found = 0;
-    for packet in from..state.request_sent {
+    for packet in from..sent {
         if acknowledged.contains(packet) {
             lost.clear(packet);
         } else if order.of(packet) + REORDERING_THRESHOLD <= echo_order {

@@ -51,7 +51,8 @@ impl<B: Buffer, T> Core<B, T> {
     pub(super) fn handle_expiries(&mut self, now_ns: u64, id: SessionId) {
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };
-        client.expiry_timer = None;
+        let entry = client.expiry_timer.take();
+        assert!(entry.is_some(), "deadlines come due by the entry of their session");
         if client.next_expiry_ns <= now_ns {
             let Self { shared, events, .. } = self;
             // The queue first: a call that ends in a slot makes room for the next in the queue.
@@ -62,7 +63,7 @@ impl<B: Buffer, T> Core<B, T> {
             for slot in 0..client.slots.len() {
                 let state = &client.slots[slot];
                 let expiry = state.expiry();
-                if state.state != ClientState::Free && expiry.at_ns <= now_ns {
+                if state.state() != ClientState::Free && expiry.at_ns <= now_ns {
                     let ended = shared.expire(id, client, slot, expiry);
                     events.push_back(Event::Completed(ended));
                 }
@@ -170,7 +171,7 @@ impl<B: Buffer> Shared<B> {
 impl<B, T> ClientSession<B, T> {
     /// Returns the time at which the first call expires, or [`NEVER`].
     fn first_expiry_ns(&self) -> u64 {
-        let busy = self.slots.iter().filter(|state| state.state != ClientState::Free);
+        let busy = self.slots.iter().filter(|state| state.state() != ClientState::Free);
         let in_slots = busy.map(|state| state.expiry().at_ns).min();
         in_slots.unwrap_or(NEVER).min(self.backlog.next_expiry_ns())
     }

@@ -117,7 +117,7 @@ impl<B: Buffer> Shared<B> {
         failure: CallFailure,
     ) -> Completion<B, T> {
         let state = &client.slots[slot];
-        if state.request_sent > 0 {
+        if state.request_sent() > 0 {
             let number = state.number;
             client.note_given_up(slot);
             self.queue_notice(Over { session: id, number, received: 0 });
@@ -159,12 +159,12 @@ impl Over {
 impl<B, T> ClientSlot<B, T> {
     /// Returns true if the slot's call has the wanted tag.
     fn holds(&self, is_it: &mut impl FnMut(&T) -> bool) -> bool {
-        self.state != ClientState::Free && self.call.as_ref().is_some_and(|call| is_it(&call.tag))
+        self.state() != ClientState::Free && self.call.as_ref().is_some_and(|call| is_it(&call.tag))
     }
 
     /// Returns the known execution of a call that ends without an answer.
     pub(super) fn execution(&self) -> Execution {
-        if self.request_sent > 0 { Execution::MayHaveExecuted } else { Execution::NotSent }
+        if self.request_sent() > 0 { Execution::MayHaveExecuted } else { Execution::NotSent }
     }
 }
 

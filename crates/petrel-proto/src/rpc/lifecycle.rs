@@ -114,6 +114,10 @@ impl<B: Buffer, T> Core<B, T> {
             Role::Server(mut server) => {
                 self.shared.note_abandoned(id, &server);
                 self.shared.release_holdings(&mut server);
+                assert!(
+                    self.shared.held.of_session(id) == 0,
+                    "a session that ends holds no memory for messages"
+                );
                 self.shared.multicast.forget(id);
                 Some(Closed { agreed: Some(server.agreed), was_client: false })
             }
@@ -219,13 +223,14 @@ impl<B: Buffer, T> Core<B, T> {
         status: Status,
         text: &str,
     ) {
+        client.assert_sound();
         let failure = |execution| CallFailure { status, message: text.to_owned(), execution };
         (0..client.slots.len()).for_each(|slot| self.shared.note_queued_end(&client, slot, true));
         for slot in client.slots {
-            if slot.state == ClientState::Free {
+            if slot.state() == ClientState::Free {
                 continue;
             }
-            let (sent, expiry) = (slot.request_sent > 0, slot.expiry());
+            let (sent, expiry) = (slot.request_sent() > 0, slot.expiry());
             let execution = if sent { Execution::MayHaveExecuted } else { Execution::NotSent };
             let Some(SlotCall { tag, request, response }) = slot.call else {
                 unreachable!("a slot in use holds its call");

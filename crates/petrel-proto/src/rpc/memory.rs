@@ -85,6 +85,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// Handles the due timer entry of the search.
     #[cold]
     pub(super) fn sweep_held(&mut self) {
+        assert!(self.shared.sweeps, "a search for idle holdings comes due that was not set");
         self.shared.sweeps = false;
         for kind in [HoldingKind::Answer, HoldingKind::Arriving] {
             let victims = self.shared.held.idle(kind, HELD_IDLE_NS, None, u64::MAX);
@@ -142,6 +143,7 @@ impl<B: Buffer> Shared<B> {
     /// again.
     #[cold]
     pub(super) fn ask_for_room(&mut self, shortage: Shortage, bytes: u64) -> bool {
+        assert!(self.wanted.is_none(), "a frame asks for room once");
         let asks = matches!(self.patience, Patience::Asks);
         if asks {
             self.wanted = Some(Wanted { shortage, bytes });
@@ -170,8 +172,8 @@ impl<B: Buffer> Shared<B> {
 
     /// Charges a request that begins to arrive.
     pub(super) fn hold_request(&mut self, holder: Holder, state: &mut ServerSlot<B>, bytes: u64) {
-        assert!(state.state == ServerState::Arriving && !state.held.is_some());
-        state.held = self.held.add(HoldingKind::Arriving, holder, bytes);
+        assert!(state.state() == ServerState::Arriving, "a request is charged while it arrives");
+        state.hold(self.held.add(HoldingKind::Arriving, holder, bytes));
         self.sweep_later();
     }
 
@@ -197,7 +199,7 @@ impl<B: Buffer> Shared<B> {
         state: &mut ServerSlot<B>,
         reason: Reason,
     ) {
-        assert_eq!(state.state, ServerState::Arriving);
+        assert_eq!(state.state(), ServerState::Arriving, "only an arriving request is dropped");
         self.release_holding(state);
         if let Some(parts) = &mut state.parts {
             parts.request = None;

@@ -49,7 +49,7 @@ use crate::counters::Counters;
 use crate::limits;
 use crate::recovery::rtt::RtoBounds;
 use crate::session::backlog::NEVER;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
 use crate::session::free_list::FreeList;
 use crate::session::held::Held;
 use crate::session::server::{ServerParts, ServerSlot};
@@ -360,6 +360,10 @@ impl<B> Shared<B> {
         if let Some(slot) = client.stalled.first()
             && client.sendable_packets() > 0
         {
+            assert!(
+                client.slots[slot].state() != ClientState::Free,
+                "a slot that waits for a credit has a call"
+            );
             self.queue_client(session, slot, &mut client.slots[slot]);
         }
     }
@@ -395,10 +399,10 @@ impl<B> Shared<B> {
         state: &mut ClientSlot<B, T>,
         slot: usize,
     ) {
-        if state.in_wheel && self.timers.comes_after(state.timer, state.deadline_ns) {
+        if state.in_wheel() && self.timers.comes_after(state.timer, state.deadline_ns) {
             state.leave_wheel(&mut self.timers);
         }
-        if !state.in_wheel {
+        if !state.in_wheel() {
             let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u16 };
             state.enter_wheel(now_ns, key, &self.config.rto, &mut self.timers);
         }

@@ -61,7 +61,7 @@ impl<B: Buffer, T> Core<B, T> {
         let id = SessionId { index: key.session, generation: key.generation };
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };
-        client.awaits_release = false;
+        client.note_release();
         let at_ns = client.congestion.next_send_ns();
         if client.congestion.is_paced() && at_ns > now_ns {
             // An entry far ahead comes due early.
@@ -119,7 +119,7 @@ impl<B> Shared<B> {
             return false;
         }
         client.held.push(slot);
-        if !client.awaits_release {
+        if !client.awaits_release() {
             self.await_release(now_ns, id, client, at_ns);
         }
         true
@@ -132,7 +132,7 @@ impl<B> Shared<B> {
         client: &mut ClientSession<B, T>,
         at_ns: u64,
     ) {
-        client.awaits_release = true;
+        client.await_release();
         let SessionId { index: session, generation } = id;
         let key = TimerKey { session, generation, slot: WHOLE_SESSION };
         self.timers.insert_release(now_ns, key, at_ns);
@@ -155,8 +155,12 @@ pub(super) fn hear(
 impl<B, T> ClientSession<B, T> {
     /// Notes packets in flight, counted as full packets: differences of a few bytes do not matter to a pace.
     #[inline]
-    pub(crate) fn charge(&mut self, now_ns: u64, packets: u32) {
+    pub(crate) fn charge(&mut self, now_ns: u64, slot: usize, packets: u32) {
         if self.congestion.is_paced() {
+            assert!(
+                packets == 0 || self.congestion.next_send_ns() <= now_ns || self.is_reserved(slot),
+                "a paced session sends no packet before its time"
+            );
             self.congestion.charge(now_ns, packets * self.packet_bytes);
         }
     }

@@ -23,7 +23,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
         let slot = server.slot_index(header.request);
         let current = server.current(slot);
         let known = server.slots.get_mut(slot);
-        let known = known.filter(|state| state.state != ServerState::Idle);
+        let known = known.filter(|state| state.state() != ServerState::Idle);
         let Some(state) = known.filter(|_| header.request == current) else {
             if header.request > current {
                 self.counters.dropped_future += 1;
@@ -32,7 +32,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
             }
             return;
         };
-        if state.state != ServerState::Answered {
+        if state.state() != ServerState::Answered {
             self.counters.frames_accepted += 1;
             state.note_asked();
             let (echo, repeats) = (state.echo, state.echo_repeats);
@@ -51,12 +51,12 @@ impl<B: crate::buffer::Buffer> Shared<B> {
         if state.is_error_answer() {
             // The client may have packets of the replaced answer; the error is sent for any `cumulative`.
             self.counters.frames_accepted += 1;
-            if state.response_sent > 0 && (pull.resend_below > 0 || pull.cumulative > 0) {
+            if state.response_sent() > 0 && (pull.resend_below > 0 || pull.cumulative > 0) {
                 state.parts(&mut self.server_parts).resend.set(0);
             }
             return self.queue_server(id.index, slot, state);
         }
-        if pull.cumulative > state.response_sent {
+        if pull.cumulative > state.response_sent() {
             self.counters.dropped_malformed += 1;
             return;
         }
@@ -78,7 +78,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
 /// Computes the packets to send again: asked for now, or asked for before and not yet sent, and still missing
 /// at the client.
 fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull, spare: &mut FreeList<ServerParts<B>>) {
-    let end = state.response_sent.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
+    let end = state.response_sent().min(pull.cumulative.saturating_add(WINDOW_PACKETS));
     let state = state.parts(spare);
     if pull.cumulative < state.resend_from {
         // An overtaken PULL: packets that it shows missing may have arrived since.

@@ -99,7 +99,7 @@ impl<B: Buffer> ServerSlot<B> {
     /// Returns the place for the payload of `len` bytes, the size of a full packet.
     #[inline(always)]
     fn take_next(&mut self, fields: u64, len: usize) -> Option<&mut [u8]> {
-        let (ServerState::Arriving, Some(parts)) = (self.state, &mut self.parts) else {
+        let (ServerState::Arriving, Some(parts)) = (self.state(), &mut self.parts) else {
             return None;
         };
         let ServerParts { arrived, request: Some(request), .. } = &mut **parts else { return None };
@@ -224,7 +224,7 @@ impl<B: Buffer> Shared<B> {
             return self.malformed();
         }
         state.note_mark(header.flags);
-        if state.state != ServerState::Arriving {
+        if state.state() != ServerState::Arriving {
             return self.on_repeated_request(id, server, slot, part.packet, header.flags);
         }
         self.store_part(id, state, slot, packet_bytes, &packet)
@@ -277,7 +277,6 @@ impl<B: Buffer> Shared<B> {
                 return Err(Received::Nothing);
             }
         };
-        state.state = ServerState::Arriving;
         let bytes = request.memory_bytes() as u64;
         state.parts(&mut self.server_parts).request = Some(request);
         self.hold_request(holder, state, bytes);
@@ -343,7 +342,7 @@ impl<B: Buffer> Shared<B> {
         if deadline_ns <= self.latest_ns(now_ns) {
             return self.refuse_expired(id, state, slot);
         }
-        state.state = ServerState::Running;
+        state.run();
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
         // A larger buffer is freed at once: its memory is worth more than the saved time.
@@ -361,12 +360,13 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let deadline_ns = state.parts.as_ref().map_or(NEVER, |parts| parts.deadline_ns);
         self.release_holding(state);
-        let request = state.parts.as_mut().and_then(|parts| parts.request.take());
+        let request =
+            state.parts.as_mut().and_then(|parts| parts.take_whole(state.request_packets));
         self.server_parts.take_back(&mut state.parts);
         let Some(message) = request else {
             unreachable!("a request of several packets arrives in a buffer");
         };
-        state.state = ServerState::Running;
+        state.run();
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
         let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
@@ -386,7 +386,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         self.counters.dropped_duplicate += 1;
         let state = &mut server.slots[slot];
-        match state.state {
+        match state.state() {
             ServerState::Running => {
                 state.note_mark(flags);
                 state.note_asked();
@@ -397,7 +397,7 @@ impl<B: Buffer> Shared<B> {
             }
             // Packets without flag R were in flight when the request was answered, for instance those of a
             // long refused request.
-            ServerState::Answered if state.response_sent > 0 && flags.repeats() => {
+            ServerState::Answered if state.response_sent() > 0 && flags.repeats() => {
                 self.held.touch(state.held);
                 let parts = state.parts(&mut self.server_parts);
                 // With a higher base, the client has acknowledged the first packets.
@@ -421,9 +421,7 @@ impl<B: Buffer> Shared<B> {
         packet: u32,
         repeats: bool,
     ) {
-        state.credit_due = true;
-        state.echo = packet;
-        state.echo_repeats = repeats;
+        state.note_packet(packet, repeats);
         self.queue_server(session, slot, state);
     }
 
@@ -453,6 +451,10 @@ impl<B: Buffer> Shared<B> {
         state: &mut ServerSlot<B>,
         slot: usize,
     ) -> Received<'f, B, T> {
+        assert!(
+            state.state() == ServerState::Arriving,
+            "a deadline refuses a request whose handler was not called"
+        );
         self.counters.requests_expired += 1;
         let text = "too late: the deadline was over on arrival";
         self.release_holding(state);

@@ -103,7 +103,7 @@ impl<B: Buffer, T> Core<B, T> {
         let state = &mut server.slots[slot];
         self.shared.server_parts.take_back(&mut state.parts);
         state.takes_plain = !is_large;
-        state.held = held;
+        state.hold(held);
         state.set_answer(status, bits, message, packets_of(len as u32, packet_bytes));
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);
@@ -129,8 +129,11 @@ impl<B: Buffer, T> Core<B, T> {
     }
 
     /// Answers a request with an error that needs no buffer. Does nothing if the client no longer waits.
+    ///
+    /// # Panics
+    /// If `status` is OK.
     pub fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
-        debug_assert!(status != Status::Ok);
+        assert!(status != Status::Ok, "an error has another status than OK");
         let Some((server, slot)) = running(&mut self.sessions, handle) else {
             self.shared.counters.answers_discarded += 1;
             return;
@@ -141,8 +144,11 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Answers a request with an error that marks it as refused: its handler was not called and will not be,
     /// so the client may safely repeat the call. Does nothing if the client no longer waits.
+    ///
+    /// # Panics
+    /// If `status` is OK.
     pub fn refuse(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
-        debug_assert!(status != Status::Ok);
+        assert!(status != Status::Ok, "a refusal has another status than OK");
         let Some((server, slot)) = running(&mut self.sessions, handle) else {
             self.shared.counters.answers_discarded += 1;
             return;

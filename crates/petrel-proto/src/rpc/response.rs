@@ -31,7 +31,7 @@ impl<B> Shared<B> {
             self.counters.dropped_future += 1;
             return None;
         };
-        if header.request == state.number && state.state != ClientState::Free {
+        if header.request == state.number && state.state() != ClientState::Free {
             return Some(slot);
         }
         if header.request >= state.number {
@@ -64,7 +64,7 @@ impl<B: Buffer> Shared<B> {
         // A server answers once, in one packet or in several; but it may have given up an answer's missing
         // packets.
         let is_ok = header.aux as u8 == 0;
-        if state.request_sent == 0 || is_ok && state.state == ClientState::Receiving {
+        if state.request_sent() == 0 || is_ok && state.state() == ClientState::Receiving {
             return self.malformed();
         }
         self.counters.frames_accepted += 1;
@@ -113,7 +113,7 @@ impl<B: Buffer> Shared<B> {
             self.counters.dropped_out_of_order += 1;
             return Received::Nothing;
         }
-        if client.slots[slot].state != ClientState::Receiving {
+        if client.slots[slot].state() != ClientState::Receiving {
             let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
             let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
             self.heard(now_ns, client, rtt_ns, 0, header.flags);
@@ -151,11 +151,7 @@ impl<B: Buffer> Shared<B> {
         }
         client.leave_waiting(slot);
         let state = &mut client.slots[slot];
-        state.state = ClientState::Receiving;
-        let parts = state.parts(&mut self.client_parts);
-        parts.response_size = part.size;
-        parts.response_packets = packets;
-        state.response_limit = state.response_limit.min(packets);
+        state.enter_receiving(part.size, packets, &mut self.client_parts);
         // Returns the request's credits, and those for packets beyond the response's end. A slot in WAITING
         // without a credit has none for the first packet either.
         let excess = state.held.count().saturating_sub(state.response_limit);
@@ -177,8 +173,9 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let state = &mut client.slots[slot];
         let Some(parts) = &mut state.parts else { return Received::Nothing };
-        // Packets below the limit are all within the window.
-        if parts.received.insert(part.packet) != Insert::New {
+        let inserted = parts.received.insert(part.packet);
+        assert!(inserted != Insert::Beyond, "packets below the limit are within the window");
+        if inserted != Insert::New {
             self.counters.dropped_duplicate += 1;
             return Received::Nothing;
         }
@@ -229,10 +226,10 @@ fn is_sound<B, T>(state: &ClientSlot<B, T>, part: Part, packet_bytes: u32, len: 
     part.size <= MESSAGE_BYTES_MAX
         && part.packet < packets_of(part.size, packet_bytes)
         && len == packet_span(part.packet, part.size, packet_bytes).1
-        && match (state.state, &state.parts) {
+        && match (state.state(), &state.parts) {
             (ClientState::Receiving, Some(parts)) => part.size == parts.response_size,
             // A server cannot answer before the whole request was sent.
-            _ => state.request_sent == state.request_packets,
+            _ => state.request_sent() == state.request_packets,
         }
 }
 

@@ -18,7 +18,7 @@ impl<B: Buffer> Shared<B> {
         agreed: &Agreed,
         to: Destination,
     ) -> Turn {
-        match state.state {
+        match state.state() {
             ServerState::Idle => Turn::NOTHING,
             ServerState::Arriving | ServerState::Running => {
                 self.send_credit(out, state, agreed, to)
@@ -37,7 +37,7 @@ impl<B: Buffer> Shared<B> {
         if !state.credit_due {
             return Turn::NOTHING;
         }
-        let (cumulative, bitmap) = match (state.state, &state.parts) {
+        let (cumulative, bitmap) = match (state.state(), &state.parts) {
             (ServerState::Arriving, Some(parts)) => {
                 (parts.arrived.cumulative(), *parts.arrived.words())
             }
@@ -72,10 +72,10 @@ impl<B: Buffer> Shared<B> {
         while turn.sent < out.budget {
             turn.then = Then::Done;
             let repeated = state.first_to_resend();
-            if repeated.is_none() && state.response_sent >= end {
+            if repeated.is_none() && state.response_sent() >= end {
                 break;
             }
-            let packet = repeated.unwrap_or(state.response_sent);
+            let packet = repeated.unwrap_or(state.response_sent());
             let flags = if repeated.is_some() { Flags::REPEATS } else { Flags::NONE };
             let flags = state.echo_flags(flags);
             if !write_answer_packet(state, agreed, to, packet, flags, out) {
@@ -85,11 +85,10 @@ impl<B: Buffer> Shared<B> {
             turn.sent += 1;
             state.marked = false;
             if repeated.is_some() {
-                state.parts(&mut self.server_parts).resend.clear(packet);
+                state.note_repeated(packet, &mut self.server_parts);
                 self.counters.packets_retransmitted += 1;
             } else {
-                state.is_plain = false;
-                state.response_sent += 1;
+                state.note_sent();
                 self.counters.packets_sent += 1;
             }
             if state.response_packets == 1 {

@@ -23,7 +23,7 @@ impl<B: Buffer> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) -> Turn {
-        match client.slots[slot].state {
+        match client.slots[slot].state() {
             ClientState::Free => Turn::NOTHING,
             ClientState::Sending => self.send_request(out, id, client, slot),
             ClientState::Waiting | ClientState::Receiving => self.pull(out, id, client, slot),
@@ -63,7 +63,7 @@ impl<B: Buffer> Shared<B> {
                 break;
             }
             turn.sent += 1;
-            client.charge(out.now_ns, 1);
+            client.charge(out.now_ns, slot, 1);
             self.note_request_packet(out.now_ns, client, slot, packet, repeats, extra);
             let state = &client.slots[slot];
             if state.request_packets == 1 {
@@ -88,7 +88,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Turn {
         let most = client.message_credits(slot);
         let state = &mut client.slots[slot];
-        let first = state.request_sent;
+        let first = state.request_sent();
         let is_short = self.config.fast_path
             && first + 1 < state.request_packets
             && out.may_take_credits
@@ -119,7 +119,7 @@ impl<B: Buffer> Shared<B> {
         }
         let sent = packet - first;
         parts.order.note_new(first..packet);
-        state.request_sent = packet;
+        state.note_sent(sent);
         client.credits.lend(&mut state.held, sent);
         if sent > 0 && state.timed_packet == NOT_TIMED {
             state.timed_packet = first;
@@ -154,11 +154,11 @@ impl<B: Buffer> Shared<B> {
             }
             self.counters.packets_retransmitted += 1;
             self.counters.repeats_paced += u64::from(client.congestion.is_paced());
-            state.parts(&mut self.client_parts).repeated += 1;
+            state.note_repeated(packet, &mut self.client_parts);
         } else {
             self.counters.packets_sent += 1;
             state.send_path = SendPath::General;
-            state.request_sent += 1;
+            state.note_sent(1);
             if !is_reserved {
                 client.credits.lend(&mut state.held, 1 + extra);
             }
@@ -171,14 +171,10 @@ impl<B: Buffer> Shared<B> {
                 state.timed_ns = now_ns;
             }
         }
-        if state.request_packets > 1 || repeats {
+        if state.request_packets > 1 && !repeats {
             let parts = state.parts(&mut self.client_parts);
             parts.lost.clear(packet);
-            if repeats {
-                parts.order.note_repeat(packet);
-            } else {
-                parts.order.note_new(packet..packet + 1);
-            }
+            parts.order.note_new(packet..packet + 1);
         }
     }
 
@@ -194,13 +190,13 @@ impl<B: Buffer> Shared<B> {
             true => 0,
             false => self.allow_more(client, slot, out.may_take_credits),
         };
-        client.charge(out.now_ns, allowed);
+        client.charge(out.now_ns, slot, allowed);
         let (to, peer) = (client.to, client.agreed.as_ref().map(|agreed| agreed.peer));
         let state = &mut client.slots[slot];
         // If the medium refuses this PULL, the next one carries the raised limit.
         state.pull_due |= allowed > 0;
         let (true, Some(peer)) = (state.pull_due, peer) else { return Turn::NOTHING };
-        let is_receiving = state.state == ClientState::Receiving;
+        let is_receiving = state.state() == ClientState::Receiving;
         let parts = state.parts.as_deref();
         let (cumulative, bitmap) = match parts {
             Some(parts) if is_receiving => (parts.received.cumulative(), *parts.received.words()),
@@ -237,7 +233,7 @@ impl<B: Buffer> Shared<B> {
         if let Some(packet) = state.first_lost() {
             return Some((packet, true));
         }
-        let packet = state.request_sent;
+        let packet = state.request_sent();
         let window_end = state.acknowledged_below() + WINDOW_PACKETS;
         if packet == state.request_packets || packet >= window_end {
             return None;
@@ -265,7 +261,7 @@ impl<B: Buffer> Shared<B> {
         let sendable = if may_take_credits { client.sendable_packets() } else { 0 };
         let most = client.message_credits(slot);
         let state = &mut client.slots[slot];
-        let (ClientState::Receiving, Some(parts)) = (state.state, &state.parts) else { return 0 };
+        let (ClientState::Receiving, Some(parts)) = (state.state(), &state.parts) else { return 0 };
         let window_end = parts.received.cumulative() + WINDOW_PACKETS;
         let wanted = parts.response_packets.min(window_end).saturating_sub(state.response_limit);
         let wanted = wanted.min(most);
@@ -277,7 +273,7 @@ impl<B: Buffer> Shared<B> {
             self.counters.credit_waits += 1;
             client.stalled.push(slot);
         }
-        state.response_limit += allowed;
+        state.allow(allowed);
         client.credits.lend(&mut state.held, allowed);
         allowed
     }

@@ -52,7 +52,7 @@ impl<B: Buffer, T> Core<B, T> {
         let slot = key.slot as usize;
         let state = &mut client.slots[slot];
         state.note_due();
-        if state.state == ClientState::Free {
+        if state.state() == ClientState::Free {
             return;
         }
         if state.deadline_ns > now_ns {
@@ -113,7 +113,7 @@ impl<B: Buffer> Shared<B> {
             state.backoff = state.backoff.max(client.trips.backoff).saturating_add(1);
         }
         repeat(state, self.config.recovery, &mut self.client_parts);
-        if state.state == ClientState::Sending {
+        if state.state() == ClientState::Sending {
             client.trips.backoff = client.trips.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));
         }
         self.queue_client(id.index, slot, state);
@@ -133,9 +133,9 @@ fn is_waiting_for_server<B, T>(state: &ClientSlot<B, T>) -> bool {
     let count = |window: fn(&ClientParts) -> &Window| {
         state.parts.as_ref().map_or(0, |parts| window(parts).count())
     };
-    match state.state {
+    match state.state() {
         ClientState::Free => false,
-        ClientState::Sending => count(|parts| &parts.acknowledged) < state.request_sent,
+        ClientState::Sending => count(|parts| &parts.acknowledged) < state.request_sent(),
         ClientState::Waiting => true,
         ClientState::Receiving => count(|parts| &parts.received) < state.response_limit,
     }
@@ -144,8 +144,8 @@ fn is_waiting_for_server<B, T>(state: &ClientSlot<B, T>) -> bool {
 /// Returns true if a timeout is a sign of congestion. The first timeout of a request that may still be
 /// running is not.
 fn is_silence<B, T>(state: &ClientSlot<B, T>) -> bool {
-    let has_unacknowledged = state.request_packets > 1 && state.state == ClientState::Sending;
-    has_unacknowledged || state.state == ClientState::Receiving || state.unanswered > 0
+    let has_unacknowledged = state.request_packets > 1 && state.state() == ClientState::Sending;
+    has_unacknowledged || state.state() == ClientState::Receiving || state.unanswered > 0
 }
 
 /// Selects the packets to send again (§7.2).
@@ -154,11 +154,12 @@ fn repeat<B, T>(
     recovery: Recovery,
     spare: &mut FreeList<ClientParts>,
 ) {
-    if state.state == ClientState::Sending {
-        let sent = state.request_sent;
+    if state.state() == ClientState::Sending {
+        let sent = state.request_sent();
         let parts = state.parts(spare);
         let first = parts.acknowledged.cumulative();
         let end = if recovery == Recovery::GoBackN { sent } else { first + 1 };
+        assert!(first < end && end <= sent, "a timeout repeats packets that were sent");
         if let Some(announced) = &mut parts.announced
             && parts.acknowledged.count() == 0
         {
@@ -178,6 +179,7 @@ fn repeat<B, T>(
     let parts = state.parts(spare);
     let first = parts.received.cumulative();
     let end = if recovery == Recovery::GoBackN { limit } else { first + 1 };
+    assert!(first < end && end <= limit, "a timeout asks for packets that the server may send");
     parts.resend_below = parts.resend_below.max(end);
     parts.probed_packet = Some(ProbedPacket { packet: first, limit });
 }

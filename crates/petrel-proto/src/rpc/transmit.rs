@@ -137,6 +137,7 @@ impl<B: Buffer, T> Core<B, T> {
             }
             let budget = TRAIN_PACKETS.min(TRANSMIT_FRAMES_MAX - sent);
             let turn = self.take_turn(now_ns, work, budget, sink);
+            assert!(turn.sent <= budget, "a slot sends no more frames than its turn allows");
             sent += turn.sent;
             if turn.then == Then::Done {
                 continue;

@@ -9,7 +9,8 @@ use super::{Agreed, NO_PEER, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::congestion::{Congestion, CongestionControl, Flow};
 use crate::limits::{
-    CREDITS_SHARED_MIN, REQUEST_NUMBER_END, SLOTS_AT_FIRST, SLOTS_WITH_RESERVE_MIN,
+    CREDITS_SHARED_MIN, FUTURE_ROUNDS_MAX, REQUEST_NUMBER_END, SLOTS_AT_FIRST,
+    SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS,
 };
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
 use crate::timer::{TimerEntry, TimerKey, TimerWheel};
@@ -42,13 +43,13 @@ pub(crate) struct ClientSession<B, T> {
     /// Slots waiting for the session's pace.
     pub(crate) held: SlotQueue,
     /// Slots in WAITING that hold a credit: a credit without a packet in flight.
-    pub(crate) waiting_slots: u32,
+    waiting_slots: u32,
     /// Most credits for one message.
     message_credits_max: u32,
     /// Slots whose request numbers are used up.
-    pub(crate) retired: u16,
+    retired: u16,
     /// True while the timer wheel has an entry for the release of a slot in `held`.
-    pub(crate) awaits_release: bool,
+    awaits_release: bool,
     /// Calls without a slot.
     pub(crate) backlog: Backlog<B, T>,
     pub(crate) first_request: u64,
@@ -194,6 +195,15 @@ impl<B, T> ClientSession<B, T> {
 
     /// Stores the agreed parameters; from now on calls are sent.
     pub(crate) fn establish(&mut self, agreed: Agreed, control: &CongestionControl) {
+        assert!(self.agreed.is_none(), "a session is established once");
+        assert!(
+            agreed.slots.is_power_of_two(),
+            "a mask finds the slot of a request: the slots are a power of two"
+        );
+        assert!(
+            self.first_request.is_multiple_of(u64::from(agreed.slots)),
+            "the first request number belongs to slot 0"
+        );
         let (credits, packet_bytes) = (u32::from(agreed.credits), agreed.packet_bytes);
         self.congestion = control.start(Flow { credits, packet_bytes, base_rtt_ns: 0 });
         self.slot_mask = agreed.slots - 1;
@@ -217,6 +227,10 @@ impl<B, T> ClientSession<B, T> {
         match self.congestion.window_packets() {
             u32::MAX => self.credits.available(),
             window => {
+                assert!(
+                    self.waiting_slots <= self.credits.lent(),
+                    "each slot counted as waiting holds a credit"
+                );
                 let in_flight = self.credits.lent() - self.waiting_slots;
                 self.credits.available().min(window.saturating_sub(in_flight))
             }
@@ -261,7 +275,7 @@ impl<B, T> ClientSession<B, T> {
     pub(crate) fn take_reserved_slot(&mut self) -> Option<usize> {
         let is_free = self.has_reserve()
             && self.slots[RESERVED].state == ClientState::Free
-            && self.slots[RESERVED].number < REQUEST_NUMBER_END;
+            && !self.slots[RESERVED].is_spent();
         is_free.then_some(RESERVED)
     }
 
@@ -294,9 +308,14 @@ impl<B, T> ClientSession<B, T> {
     /// Frees the slot of an ended call.
     #[inline(always)]
     pub(crate) fn release(&mut self, slot: usize) {
+        assert!(
+            self.slots[slot].state == ClientState::Free,
+            "a slot is free before it returns to the free slots"
+        );
         if self.is_reserved(slot) {
             return;
         }
+        assert!(self.free != slot as u16, "a slot returns to the free slots once");
         self.slots[slot].next_free = self.free;
         self.free = slot as u16;
     }
@@ -304,6 +323,10 @@ impl<B, T> ClientSession<B, T> {
     /// Retires a slot without request numbers left. Returns true if at least half of the slots are retired:
     /// then the session must be closed (§5).
     pub(crate) fn retire(&mut self) -> bool {
+        assert!(
+            u64::from(self.retired) < self.stride(),
+            "no more slots are retired than the session has"
+        );
         self.retired += 1;
         2 * u64::from(self.retired) >= self.stride()
     }
@@ -349,7 +372,86 @@ impl<B, T> ClientSession<B, T> {
     pub(crate) fn leave_waiting(&mut self, slot: usize) {
         let state = &self.slots[slot];
         let was_counted = state.state == ClientState::Waiting && state.held.count() > 0;
+        assert!(
+            self.waiting_slots >= u32::from(was_counted),
+            "a slot leaves WAITING that was not counted"
+        );
         self.waiting_slots -= u32::from(was_counted);
+    }
+
+    /// Notes that the server has the whole request of a slot: the slot enters WAITING.
+    pub(crate) fn enter_waiting(&mut self, now_ns: u64, slot: usize) {
+        let state = &mut self.slots[slot];
+        assert!(state.state == ClientState::Sending, "a slot enters WAITING from SENDING");
+        assert!(
+            state.acknowledged_below() == state.request_packets,
+            "a slot enters WAITING when the whole request is acknowledged"
+        );
+        state.state = ClientState::Waiting;
+        state.timed_packet = NOT_TIMED;
+        state.timed_ns = now_ns;
+        self.waiting_slots += u32::from(state.held.count() > 0);
+    }
+
+    /// Returns the number of slots in WAITING that hold a credit.
+    pub(crate) fn waiting_slots(&self) -> u32 {
+        self.waiting_slots
+    }
+
+    /// Returns true while the timer wheel has an entry for the session's release.
+    #[inline]
+    pub(crate) fn awaits_release(&self) -> bool {
+        self.awaits_release
+    }
+
+    /// Notes the entry of the timer wheel for the session's release.
+    pub(crate) fn await_release(&mut self) {
+        assert!(!self.awaits_release, "a session has one entry for its release");
+        self.awaits_release = true;
+    }
+
+    /// Notes that the entry for the session's release has come due.
+    pub(crate) fn note_release(&mut self) {
+        assert!(self.awaits_release, "a session is released that has no entry for its release");
+        self.awaits_release = false;
+    }
+
+    /// Checks the invariants that span all slots. Takes a step for each slot: called when a session ends, and
+    /// by checkers.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub(crate) fn assert_sound(&self) {
+        let (mut held, mut waiting, mut free) = (0, 0, 0);
+        for (place, slot) in self.slots.iter().enumerate() {
+            held += slot.held.count();
+            let is_free = slot.state == ClientState::Free;
+            assert!(is_free == slot.call.is_none(), "a slot is free if and only if it has no call");
+            assert!(!is_free || slot.held.count() == 0, "a free slot holds no credit");
+            assert!(
+                !is_free || !self.stalled.contains(place) && !self.held.contains(place),
+                "a free slot waits for nothing"
+            );
+            assert!(
+                slot.request_sent <= slot.request_packets,
+                "a slot has sent no more packets than its request has"
+            );
+            waiting += u32::from(slot.state == ClientState::Waiting && slot.held.count() > 0);
+            free += usize::from(is_free && !self.is_reserved(place));
+        }
+        assert_eq!(
+            held,
+            self.credits.lent(),
+            "the credits of a session are free or with its slots"
+        );
+        assert_eq!(waiting, self.waiting_slots, "the slots in WAITING with a credit are counted");
+        let after = |slot: &u16| self.slots.get(usize::from(*slot)).map(|slot| slot.next_free);
+        let listed = std::iter::successors(Some(self.free), after);
+        let listed = listed.take_while(|slot| *slot != NO_SLOT).take(self.slots.len() + 1).count();
+        assert!(
+            listed <= free && free <= listed + usize::from(self.retired),
+            "each free slot is listed once, or retired"
+        );
     }
 
     /// Ends a slot's measurement. Returns the round trip, if the measured packet was sent once only (Karn).
@@ -414,13 +516,13 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) held: HeldCredits,
     /// Packets of the request, and packets sent at least once.
     pub(crate) request_packets: u32,
-    pub(crate) request_sent: u32,
+    request_sent: u32,
     /// Packets of the response that the server may send.
     pub(crate) response_limit: u32,
     /// The packet whose round trip is being measured, sent once so far; or [`NOT_TIMED`], or
     /// [`TIMED_REPEAT`].
     pub(crate) timed_packet: u32,
-    pub(crate) state: ClientState,
+    state: ClientState,
     /// True if the request was sent by a fast path (see [`SendPath`]) and neither side has acted since. Valid
     /// while the slot is in use.
     pub(crate) awaits_plain: bool,
@@ -441,7 +543,7 @@ pub(crate) struct ClientSlot<B, T> {
     /// The kind of time limit.
     expires: Expires,
     /// True while the timer wheel has an entry for this slot.
-    pub(crate) in_wheel: bool,
+    in_wheel: bool,
     /// True if that entry comes due soon enough for any deadline, the common case. An entry set for a timeout
     /// or for a slower path would fire too late for the next call's probe.
     pub(crate) wakes_soon: bool,
@@ -593,9 +695,43 @@ impl<B, T> ClientSlot<B, T> {
         }
     }
 
+    #[inline(always)]
+    pub(crate) fn state(&self) -> ClientState {
+        self.state
+    }
+
+    /// Returns how many packets of the request were sent at least once.
+    #[inline(always)]
+    pub(crate) fn request_sent(&self) -> u32 {
+        self.request_sent
+    }
+
+    /// Returns true while the timer wheel has an entry for this slot.
+    #[inline(always)]
+    pub(crate) fn in_wheel(&self) -> bool {
+        self.in_wheel
+    }
+
+    /// Returns true if the slot takes no further call: its request numbers are used up, or the server follows
+    /// no further (§5.4).
+    pub(crate) fn is_spent(&self) -> bool {
+        self.number >= REQUEST_NUMBER_END || self.is_too_far_ahead()
+    }
+
+    /// Returns true if so many requests were given up in a row that the server accepts no further one.
+    pub(crate) fn is_too_far_ahead(&self) -> bool {
+        u64::from(self.unacknowledged_rounds) >= FUTURE_ROUNDS_MAX
+    }
+
     /// Prepares the slot for a call. The response's fields are set when the first packet arrives.
     #[inline(always)]
     pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, send_path: SendPath) {
+        assert!(self.state == ClientState::Free, "a call begins in a free slot");
+        assert!(!self.is_spent(), "a retired slot takes no call");
+        assert!(self.call.is_none(), "a slot takes one call at a time");
+        assert!(self.held.count() == 0, "a slot begins a call without credits");
+        assert!(self.parts.is_none(), "a slot begins a call without the state of another");
+        assert!(packets > 0, "a request has at least one packet");
         self.begin(call, packets);
         self.note_unsent(send_path);
     }
@@ -656,6 +792,84 @@ impl<B, T> ClientSlot<B, T> {
         self.timed_ns = now_ns;
     }
 
+    /// Notes that the next `count` packets of the request were sent for the first time.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, count: u32) {
+        assert!(self.state == ClientState::Sending, "a packet of a request is sent in SENDING");
+        assert!(
+            self.request_sent + count <= self.request_packets,
+            "no packet is sent beyond the end of a request"
+        );
+        self.request_sent += count;
+    }
+
+    /// Notes that a packet of the request was sent again.
+    pub(crate) fn note_repeated(&mut self, packet: u32, spare: &mut FreeList<ClientParts>) {
+        assert!(packet < self.request_sent, "only a packet of a request that was sent is repeated");
+        let is_single = self.request_packets == 1;
+        let parts = self.parts(spare);
+        parts.repeated += 1;
+        parts.lost.clear(packet);
+        if !is_single {
+            parts.order.note_repeat(packet);
+        }
+    }
+
+    /// Notes that the first packet of a response of several packets arrived, with any index: the slot enters
+    /// RECEIVING.
+    pub(crate) fn enter_receiving(
+        &mut self,
+        size: u32,
+        packets: u32,
+        spare: &mut FreeList<ClientParts>,
+    ) {
+        assert!(
+            matches!(self.state, ClientState::Sending | ClientState::Waiting),
+            "a response begins once"
+        );
+        assert!(
+            self.request_sent == self.request_packets,
+            "a response in parts begins after the whole request was sent"
+        );
+        assert!(self.response_limit > 0, "the request allows the first packet of its response");
+        self.state = ClientState::Receiving;
+        let parts = self.parts(spare);
+        parts.response_size = size;
+        parts.response_packets = packets;
+        self.response_limit = self.response_limit.min(packets);
+    }
+
+    /// Allows `count` more packets of the response.
+    pub(crate) fn allow(&mut self, count: u32) {
+        assert!(self.state == ClientState::Receiving, "a PULL allows packets in RECEIVING");
+        self.response_limit += count;
+        let Some(parts) = &self.parts else { unreachable!("RECEIVING has its state") };
+        assert!(
+            self.response_limit <= parts.response_packets,
+            "no packet is allowed beyond the end of a response"
+        );
+        assert!(
+            self.response_limit <= parts.received.cumulative() + WINDOW_PACKETS,
+            "no packet of a response is allowed beyond the window"
+        );
+    }
+
+    /// Ends the call. The next call gets another number, unless the server has seen no packet of this one.
+    pub(crate) fn end(&mut self, stride: u64) {
+        assert!(self.state != ClientState::Free, "a call ends once");
+        self.state = ClientState::Free;
+        if self.request_sent > 0 {
+            self.number += stride;
+        }
+    }
+
+    /// Ends a call answered by the fast path.
+    #[inline(always)]
+    pub(crate) fn end_plain(&mut self, stride: u64) {
+        self.state = ClientState::Free;
+        self.number += stride;
+    }
+
     /// Puts the slot into the timer wheel.
     pub(crate) fn enter_wheel(
         &mut self,
@@ -664,6 +878,7 @@ impl<B, T> ClientSlot<B, T> {
         bounds: &RtoBounds,
         timers: &mut TimerWheel,
     ) {
+        assert!(!self.in_wheel, "a slot has one entry in the timer wheel");
         self.timer = timers.insert(key, self.deadline_ns);
         self.in_wheel = true;
         self.wakes_soon = self.deadline_ns <= now_ns + bounds.soon_ns();
@@ -672,6 +887,7 @@ impl<B, T> ClientSlot<B, T> {
     /// The slot's entry in the timer wheel has come due.
     #[inline]
     pub(crate) fn note_due(&mut self) {
+        assert!(self.in_wheel, "a timer comes due that the slot has not set");
         self.in_wheel = false;
         self.wakes_soon = false;
     }
@@ -736,13 +952,18 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Sets the default timeout.
     pub(crate) fn expire_by_default_at(&mut self, at_ns: u64) {
+        assert!(!self.is_on_wire(), "a default timeout replaces no deadline");
         self.expires = Expires::Default;
         self.expiry_ns = at_ns;
     }
 
     /// Sets a deadline that is carried on the wire, the caller's or an inherited one.
     pub(crate) fn set_expiry(&mut self, expiry: Expiry, spare: &mut FreeList<ClientParts>) {
-        debug_assert!(expiry.is_on_wire);
+        assert!(expiry.is_on_wire, "a deadline is carried on the wire, a default timeout is not");
+        assert!(
+            expiry.at_ns <= expiry.inherited_ns,
+            "a call ends at its inherited deadline at the latest"
+        );
         self.expire_at(expiry.at_ns);
         if expiry.inherited_ns == expiry.at_ns {
             self.expires = Expires::Inherited;
@@ -754,6 +975,7 @@ impl<B, T> ClientSlot<B, T> {
     /// Notes that the request was given up, and counts requests without any sign from the server. `rounds` is
     /// the stride.
     pub(crate) fn note_given_up(&mut self, stride: u64) {
+        assert!(self.state != ClientState::Free, "a slot without a call gives no request up");
         let is_heard = self.state != ClientState::Sending
             || self.parts.as_ref().is_some_and(|parts| parts.acknowledged.count() > 0);
         let follows = self.given_up == self.number.wrapping_sub(stride) as u32;
@@ -768,6 +990,7 @@ impl<B, T> ClientSlot<B, T> {
     /// Notes that the server has seen an earlier request of the slot.
     #[cold]
     pub(crate) fn note_seen(&mut self, request: u64, stride: u64) {
+        assert!(request < self.number, "the server has seen an earlier request of the slot");
         let later = (self.number - request) / stride - 1;
         self.unacknowledged_rounds =
             self.unacknowledged_rounds.min(u32::try_from(later).unwrap_or(u32::MAX));
@@ -1188,7 +1411,6 @@ mod tests {
     fn start__readies_a_used_slot_for_a_call_of_which_nothing_was_sent() {
         let mut session = session(8);
         let slot = &mut session.slots[0];
-        slot.state = ClientState::Waiting;
         (slot.pull_due, slot.probed, slot.awaits_plain) = (true, true, true);
         (slot.backoff, slot.unanswered, slot.grant) = (3, 4, 5);
         (slot.timed_packet, slot.request_sent, slot.request_packets) = (6, 7, 8);
@@ -1389,5 +1611,216 @@ mod tests {
         assert_eq!(give_up(slot, ClientState::Sending, false), 2);
         slot.number += stride;
         assert_eq!(give_up(slot, ClientState::Sending, false), 1, "one between them was answered");
+    }
+
+    fn call() -> PendingCall<Vec<u8>, u64> {
+        PendingCall { method: 1, tag: 2, request: Vec::new(), response: Vec::new() }
+    }
+
+    /// Returns a session whose first slot has begun a call with a request of this many packets.
+    fn calling(packets: u32) -> ClientSession<Vec<u8>, u64> {
+        let mut session = session(8);
+        let slot = session.take_slot().expect("the session is open");
+        session.slots[slot].start(call(), packets, SendPath::General);
+        session
+    }
+
+    #[test]
+    #[should_panic(expected = "a session is established once")]
+    fn establish__twice() {
+        let mut session = session(8);
+        let agreed = session.agreed.expect("the session is open");
+        session.establish(agreed, &CongestionControl::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "a call begins in a free slot")]
+    fn start__of_a_slot_with_a_call() {
+        calling(1).slots[0].start(call(), 1, SendPath::General);
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot takes one call at a time")]
+    fn start__of_a_free_slot_with_a_call() {
+        let mut session = calling(1);
+        session.slots[0].state = ClientState::Free;
+        session.slots[0].start(call(), 1, SendPath::General);
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot begins a call without credits")]
+    fn start__of_a_slot_with_credits() {
+        let mut session = session(8);
+        session.slots[0].held = lent(8, 1).1;
+        session.slots[0].start(call(), 1, SendPath::General);
+    }
+
+    #[test]
+    #[should_panic(expected = "a retired slot takes no call")]
+    fn start__of_a_slot_without_request_numbers() {
+        let mut session = session(8);
+        session.slots[0].number = REQUEST_NUMBER_END;
+        session.slots[0].start(call(), 1, SendPath::General);
+    }
+
+    #[test]
+    #[should_panic(expected = "no packet is sent beyond the end of a request")]
+    fn note_sent__beyond_the_end() {
+        calling(3).slots[0].note_sent(4);
+    }
+
+    #[test]
+    #[should_panic(expected = "only a packet of a request that was sent is repeated")]
+    fn note_repeated__of_a_packet_that_was_not_sent() {
+        let mut session = calling(3);
+        session.slots[0].note_sent(1);
+        session.slots[0].note_repeated(1, &mut FreeList::new());
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot enters WAITING when the whole request is acknowledged")]
+    fn enter_waiting__with_a_packet_unacknowledged() {
+        let mut session = calling(1);
+        session.slots[0].note_sent(1);
+        session.enter_waiting(1, 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot leaves WAITING that was not counted")]
+    fn leave_waiting__of_a_slot_that_was_not_counted() {
+        let mut session = calling(1);
+        session.slots[0].state = ClientState::Waiting;
+        session.slots[0].held = lent(8, 1).1;
+        session.leave_waiting(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "each slot counted as waiting holds a credit")]
+    fn sendable_packets__with_more_waiting_slots_than_lent_credits() {
+        use crate::congestion::{CongestionConfig, CongestionCounters, SwiftConfig};
+        let mut session = session(8);
+        let control = CongestionControl::new(CongestionConfig::Swift(SwiftConfig::new())).unwrap();
+        let flow = Flow { credits: 8, packet_bytes: 1_200, base_rtt_ns: 0 };
+        session.congestion = control.start(flow);
+        session.congestion.on_loss(0, 9, &mut CongestionCounters::default());
+        session.waiting_slots = 1;
+        session.sendable_packets();
+    }
+
+    #[test]
+    #[should_panic(expected = "a response in parts begins after the whole request was sent")]
+    fn enter_receiving__while_packets_are_left_to_send() {
+        let mut session = calling(3);
+        session.slots[0].note_sent(2);
+        session.slots[0].enter_receiving(5_000, 5, &mut FreeList::new());
+    }
+
+    /// Returns a session whose first slot receives a response of five packets.
+    fn receiving() -> ClientSession<Vec<u8>, u64> {
+        let mut session = calling(1);
+        session.slots[0].note_plain_sent(1);
+        session.slots[0].enter_receiving(5_000, 5, &mut FreeList::new());
+        session
+    }
+
+    #[test]
+    #[should_panic(expected = "a response begins once")]
+    fn enter_receiving__twice() {
+        receiving().slots[0].enter_receiving(5_000, 5, &mut FreeList::new());
+    }
+
+    #[test]
+    #[should_panic(expected = "no packet is allowed beyond the end of a response")]
+    fn allow__beyond_the_end() {
+        receiving().slots[0].allow(5);
+    }
+
+    #[test]
+    #[should_panic(expected = "a call ends once")]
+    fn end__twice() {
+        let mut session = calling(1);
+        (0..2).for_each(|_| session.slots[0].end(8));
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot is free before it returns to the free slots")]
+    fn release__of_a_slot_with_a_call() {
+        calling(1).release(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "no more slots are retired than the session has")]
+    fn retire__of_more_slots_than_there_are() {
+        let mut session = session(8);
+        (0..9).for_each(|_| _ = session.retire());
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot has one entry in the timer wheel")]
+    fn enter_wheel__twice() {
+        let mut timers = TimerWheel::new(0);
+        let mut session = calling(1);
+        let key = TimerKey { session: 0, generation: 0, slot: 0 };
+        for _ in 0..2 {
+            session.slots[0].enter_wheel(0, key, &RtoBounds::default(), &mut timers);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a timer comes due that the slot has not set")]
+    fn note_due__without_an_entry() {
+        calling(1).slots[0].note_due();
+    }
+
+    #[test]
+    #[should_panic(expected = "a default timeout replaces no deadline")]
+    fn expire_by_default_at__over_a_deadline() {
+        let mut session = calling(1);
+        session.slots[0].expire_at(5);
+        session.slots[0].expire_by_default_at(9);
+    }
+
+    #[test]
+    #[should_panic(expected = "a session is released that has no entry for its release")]
+    fn note_release__without_an_entry() {
+        session(8).note_release();
+    }
+
+    #[test]
+    #[should_panic(expected = "the credits of a session are free or with its slots")]
+    fn assert_sound__with_a_credit_lost() {
+        let mut session = calling(1);
+        session.credits.lend(&mut HeldCredits::default(), 1);
+        session.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "each free slot is listed once, or retired")]
+    fn assert_sound__with_a_free_slot_lost() {
+        let mut session = session(8);
+        session.assert_sound();
+        session.take_slot();
+        session.assert_sound();
+    }
+
+    #[test]
+    #[should_panic(expected = "a paced session sends no packet before its time")]
+    fn charge__before_the_time_of_the_next_packet() {
+        use crate::congestion::CongestionCounters;
+        let mut session = session(8);
+        session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
+        session.charge(1_000_000, 1, 1_000);
+        session.charge(1_000_000, 1, 0);
+        session.charge(1_000_000, 1, 1);
+    }
+
+    /// The server would take a request that many rounds ahead for a future one.
+    #[test]
+    fn take_reserved_slot__not_beyond_the_requests_that_the_server_follows() {
+        let mut session = session(SLOTS_WITH_RESERVE_MIN);
+        for (rounds, slot) in [(FUTURE_ROUNDS_MAX - 1, Some(RESERVED)), (FUTURE_ROUNDS_MAX, None)] {
+            session.slots[RESERVED].unacknowledged_rounds = rounds as u32;
+            assert_eq!(session.take_reserved_slot(), slot, "after {rounds} rounds");
+        }
     }
 }

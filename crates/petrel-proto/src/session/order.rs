@@ -49,6 +49,7 @@ impl SendOrder {
         if self.is_kept {
             packets.for_each(|packet| self.note_kept(packet, false));
         } else {
+            assert!(packets.start == self.sent, "new packets are sent in sequence");
             self.sent += packets.end - packets.start;
         }
     }
@@ -56,6 +57,7 @@ impl SendOrder {
     /// Notes that a packet was sent again.
     #[cold]
     pub(crate) fn note_repeat(&mut self, packet: u32) {
+        assert!(packet < self.sent, "a packet is repeated after its first transmission");
         if !self.is_kept {
             self.keep();
         }
@@ -196,5 +198,21 @@ mod tests {
                 prop_assert_eq!(order.has_no_repetition(), !repeats);
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "new packets are sent in sequence")]
+    fn note_new__with_a_gap() {
+        let mut order = SendOrder::default();
+        order.note_new(0..2);
+        order.note_new(3..4);
+    }
+
+    #[test]
+    #[should_panic(expected = "a packet is repeated after its first transmission")]
+    fn note_repeat__of_a_packet_that_was_not_sent() {
+        let mut order = SendOrder::default();
+        order.note_new(0..2);
+        order.note_repeat(2);
     }
 }

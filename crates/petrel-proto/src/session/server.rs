@@ -37,6 +37,10 @@ pub(crate) struct ServerSession<B> {
 
 impl<B> ServerSession<B> {
     pub(crate) fn new(agreed: Agreed, first_request: u64, request_bytes_max: u32) -> Self {
+        assert!(
+            agreed.slots.is_power_of_two(),
+            "a mask finds the slot of a request: the slots are a power of two"
+        );
         let kept_answer_bytes_max = agreed.packet_bytes.min(KEPT_ANSWER_BYTES_MAX);
         let mut session = Self {
             slots: Box::default(),
@@ -140,8 +144,8 @@ pub(crate) struct ServerSlot<B> {
     /// Packets of the response: allowed, total, and sent at least once.
     pub(crate) response_limit: u32,
     pub(crate) response_packets: u32,
-    pub(crate) response_sent: u32,
-    pub(crate) state: ServerState,
+    response_sent: u32,
+    state: ServerState,
     /// True if the answer is a message of one packet, not sent yet: the fast path's case.
     pub(crate) is_plain: bool,
     /// Set to send a CREDIT.
@@ -203,6 +207,17 @@ impl<B> Reusable for ServerParts<B> {
     }
 }
 
+impl<B> ServerParts<B> {
+    /// Takes the request, of which all `packets` have arrived.
+    pub(crate) fn take_whole(&mut self, packets: u32) -> Option<B> {
+        assert!(
+            self.arrived.cumulative() == packets && self.arrived.end() == packets,
+            "a request is handed over when exactly its packets have arrived"
+        );
+        self.request.take()
+    }
+}
+
 impl<B> ServerSlot<B> {
     fn new(current: u64) -> Self {
         Self {
@@ -229,7 +244,18 @@ impl<B> ServerSlot<B> {
         }
     }
 
-    /// Begins a new request and frees the slot's former content, except a message. The caller sets the state.
+    #[inline(always)]
+    pub(crate) fn state(&self) -> ServerState {
+        self.state
+    }
+
+    /// Returns how many packets of the response were sent at least once.
+    #[inline]
+    pub(crate) fn response_sent(&self) -> u32 {
+        self.response_sent
+    }
+
+    /// Begins a new request in ARRIVING, and frees the slot's former content, except a message.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -239,11 +265,20 @@ impl<B> ServerSlot<B> {
         packets: u32,
         spare: &mut FreeList<ServerParts<B>>,
     ) {
-        assert!(!self.held.is_some(), "what the slot held was given back");
+        assert!(
+            !self.held.is_some(),
+            "a new request begins after the memory of the former is released"
+        );
+        assert!(
+            number.wrapping_sub(self.current) as i64 > 0,
+            "the request number of a slot only grows"
+        );
+        assert!(packets > 0, "a request has at least one packet");
         if let Some(parts) = &mut self.parts {
             parts.request = None;
         }
         spare.take_back(&mut self.parts);
+        self.state = ServerState::Arriving;
         self.current = number;
         self.method = method;
         self.takes_plain = false;
@@ -258,8 +293,51 @@ impl<B> ServerSlot<B> {
         self.response_limit = 1;
     }
 
+    /// Begins a new request of one packet in RUNNING, without any peculiarity: the fast path's case.
+    #[inline(always)]
+    pub(crate) fn begin_plain(&mut self, number: u64, method: u16, size: u32) {
+        assert!(!self.held.is_some(), "a slot for plain requests holds no memory");
+        self.current = number;
+        self.request_packets = 1;
+        self.echo = 0;
+        self.request_size = size;
+        self.response_limit = 1;
+        self.state = ServerState::Running;
+        self.is_plain = false;
+        self.credit_due = false;
+        self.echo_repeats = false;
+        self.method = method;
+    }
+
+    /// Starts RUNNING: the caller calls the handler.
+    #[inline]
+    pub(crate) fn run(&mut self) {
+        assert!(
+            self.state == ServerState::Arriving,
+            "a handler is called once for a request, on the step from ARRIVING to RUNNING"
+        );
+        assert!(!self.held.is_some(), "a running request is not charged for its arrival");
+        assert!(self.parts.is_none(), "a request runs without the state of its arrival");
+        self.state = ServerState::Running;
+    }
+
+    /// Notes a packet of the request, in ARRIVING the last arrival, in RUNNING a repetition. A CREDIT
+    /// acknowledges the packet.
+    #[inline]
+    pub(crate) fn note_packet(&mut self, packet: u32, repeats: bool) {
+        assert!(
+            matches!(self.state, ServerState::Arriving | ServerState::Running),
+            "a CREDIT is due for a request without an answer"
+        );
+        assert!(packet < self.request_packets, "a CREDIT names a packet of the request");
+        self.credit_due = true;
+        self.echo = packet;
+        self.echo_repeats = repeats;
+    }
+
     /// Frees the slot's content for a request about to begin.
     pub(crate) fn empty(&mut self) {
+        assert!(!self.held.is_some(), "a slot frees its content after its memory is released");
         self.message = None;
         if let Some(parts) = &mut self.parts {
             parts.request = None;
@@ -284,7 +362,9 @@ impl<B> ServerSlot<B> {
     /// the handler was given the kept one.
     #[inline]
     pub(crate) fn set_answer(&mut self, status: Status, bits: u16, message: B, packets: u32) {
-        debug_assert!(self.message.is_none());
+        assert!(self.state == ServerState::Running, "a handler answers a running request");
+        assert!(self.message.is_none(), "an answer overwrites no other answer");
+        assert!(packets > 0, "an answer has at least one packet");
         self.begin_answer(status, bits, packets);
         self.is_plain = packets == 1 && !self.marked;
         fill(&mut self.message, message);
@@ -292,6 +372,12 @@ impl<B> ServerSlot<B> {
 
     /// Stores an answer of `packets` packets without a message.
     pub(crate) fn set_error_answer(&mut self, status: Status, bits: u16, packets: u32) {
+        assert!(
+            matches!(self.state, ServerState::Arriving | ServerState::Running)
+                || self.is_answer_gone(),
+            "an error answers a request that has no answer"
+        );
+        assert!(!self.held.is_some(), "an error answer holds no memory");
         self.begin_answer(status, bits, packets);
         self.message = None;
     }
@@ -315,13 +401,18 @@ impl<B> ServerSlot<B> {
     /// Begins a request that the client has given up, or ends the current one, and frees the slot's content.
     /// Nothing is sent for the request.
     pub(crate) fn give_up(&mut self, number: u64, spare: &mut FreeList<ServerParts<B>>) {
-        assert!(!self.held.is_some(), "what the slot held was given back");
+        assert!(!self.held.is_some(), "a request is given up after its memory is released");
+        assert!(
+            number.wrapping_sub(self.current) as i64 >= 0,
+            "a request before the current one is not given up"
+        );
         if let Some(parts) = &mut self.parts {
             parts.request = None;
         }
         spare.take_back(&mut self.parts);
         self.current = number;
-        self.set_error_answer(Status::Cancelled, 0, 0);
+        self.begin_answer(Status::Cancelled, 0, 0);
+        self.message = None;
         self.response_limit = 0;
         self.marked = false;
         self.takes_plain = true;
@@ -336,7 +427,7 @@ impl<B> ServerSlot<B> {
     /// Frees a large answer that the client has or no longer wants. Nothing is sent for the request from now
     /// on.
     pub(crate) fn release_answer(&mut self, spare: &mut FreeList<ServerParts<B>>) {
-        assert_eq!(self.state, ServerState::Answered);
+        assert_eq!(self.state, ServerState::Answered, "only an answer can be released");
         self.give_up(self.current, spare);
     }
 
@@ -361,6 +452,7 @@ impl<B> ServerSlot<B> {
     /// Notes that the answer was sent whole at once. The answer stays for repetitions.
     #[inline(always)]
     pub(crate) fn set_sent_answer(&mut self, message: B) {
+        assert!(self.message.is_none(), "a plain answer overwrites no other answer");
         self.answer_bits = 0;
         self.state = ServerState::Answered;
         self.is_plain = false;
@@ -370,6 +462,46 @@ impl<B> ServerSlot<B> {
         self.response_packets = 1;
         self.response_sent = 1;
         fill(&mut self.message, message);
+    }
+
+    /// Notes that the next packet of the answer was sent.
+    #[inline]
+    pub(crate) fn note_sent(&mut self) {
+        assert!(self.state == ServerState::Answered, "a packet of an answer is sent in ANSWERED");
+        assert!(
+            self.response_sent < self.response_packets,
+            "no packet is sent beyond the end of an answer"
+        );
+        assert!(
+            self.response_sent < self.response_limit,
+            "no packet of an answer is sent before the client allows it"
+        );
+        self.is_plain = false;
+        self.response_sent += 1;
+    }
+
+    /// Notes that an answer of one packet was sent by the fast path.
+    #[inline(always)]
+    pub(crate) fn note_plain_sent(&mut self) {
+        self.is_plain = false;
+        self.queued = false;
+        self.response_sent = 1;
+    }
+
+    /// Notes that a packet of the answer was sent again.
+    #[inline]
+    pub(crate) fn note_repeated(&mut self, packet: u32, spare: &mut FreeList<ServerParts<B>>) {
+        assert!(
+            packet < self.response_sent,
+            "only a packet of an answer that was sent is repeated"
+        );
+        self.parts(spare).resend.clear(packet);
+    }
+
+    /// Stores the account of a large answer or of an arriving request.
+    pub(crate) fn hold(&mut self, id: HoldingId) {
+        assert!(!self.held.is_some(), "a slot has one account at a time");
+        self.held = id;
     }
 
     /// Returns the state for messages of several packets, allocated on first use.
@@ -387,6 +519,7 @@ impl<B> ServerSlot<B> {
 
     /// Requests a notice if the client gives the request up before the answer.
     pub(crate) fn watch(&mut self) {
+        assert!(self.state == ServerState::Running, "only a running request is watched");
         self.answer_bits = WATCHED;
         // The slot's next request must not bypass the notice.
         self.takes_plain = false;
@@ -572,6 +705,7 @@ mod tests {
             echo: (0, false),
             // The number of the answer's packets is set with the answer.
             response: (1, 8, 7),
+            state: ServerState::Arriving,
             answer: (Status::Internal, 0),
             is_plain: false,
             takes_plain: false,
@@ -609,7 +743,7 @@ mod tests {
         for (packets, marked, is_plain) in
             [(1, false, true), (2, false, false), (1, true, false), (2, true, false)]
         {
-            let mut slot = ServerSlot { marked, ..used() };
+            let mut slot = ServerSlot { marked, state: ServerState::Running, ..used() };
             slot.set_answer(Status::Ok, ANSWERED_LATER, vec![1], packets);
             let answered = Said {
                 response: (9, packets, 0),
@@ -688,5 +822,133 @@ mod tests {
                 assert_eq!(slot.is_watched(), runs);
             }
         }
+    }
+
+    /// Returns a slot in a state, with a request of three packets.
+    fn slot_in(state: ServerState) -> ServerSlot<Vec<u8>> {
+        ServerSlot { state, request_packets: 3, ..ServerSlot::new(5) }
+    }
+
+    /// Returns a slot that holds memory.
+    fn holding() -> ServerSlot<Vec<u8>> {
+        use crate::session::SessionId;
+        use crate::session::held::{Held, Holder, HoldingKind};
+        let session = SessionId { index: 0, generation: 0 };
+        let holder = Holder { session, slot: 0, peer: PeerKey(1) };
+        let mut slot = slot_in(ServerState::Arriving);
+        slot.hold(Held::new(0, 1 << 20).add(HoldingKind::Arriving, holder, 1));
+        slot
+    }
+
+    #[test]
+    #[should_panic(expected = "the request number of a slot only grows")]
+    fn begin__of_the_current_request() {
+        slot_in(ServerState::Answered).begin(5, 1, 2, 1, &mut FreeList::new());
+    }
+
+    #[test]
+    #[should_panic(expected = "a new request begins after the memory of the former is released")]
+    fn begin__while_the_slot_holds_memory() {
+        holding().begin(13, 1, 2, 1, &mut FreeList::new());
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot for plain requests holds no memory")]
+    fn begin_plain__while_the_slot_holds_memory() {
+        holding().begin_plain(13, 1, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot has one account at a time")]
+    fn hold__twice() {
+        holding().hold(HoldingId::NONE);
+    }
+
+    #[test]
+    #[should_panic(expected = "a handler is called once for a request")]
+    fn run__twice() {
+        let mut slot = slot_in(ServerState::Arriving);
+        slot.run();
+        slot.run();
+    }
+
+    #[test]
+    #[should_panic(expected = "exactly its packets have arrived")]
+    fn take_whole__of_a_request_with_a_packet_missing() {
+        let mut parts = ServerParts::<Vec<u8>>::fresh();
+        [0, 2].into_iter().for_each(|packet| _ = parts.arrived.insert(packet));
+        parts.take_whole(3);
+    }
+
+    #[test]
+    #[should_panic(expected = "a CREDIT is due for a request without an answer")]
+    fn note_packet__after_the_answer() {
+        slot_in(ServerState::Answered).note_packet(0, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "a CREDIT names a packet of the request")]
+    fn note_packet__beyond_the_request() {
+        slot_in(ServerState::Running).note_packet(3, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "a handler answers a running request")]
+    fn set_answer__of_a_request_that_arrives() {
+        slot_in(ServerState::Arriving).set_answer(Status::Ok, 0, vec![1], 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "an answer overwrites no other answer")]
+    fn set_answer__over_another() {
+        let mut slot = slot_in(ServerState::Running);
+        slot.message = Some(vec![1]);
+        slot.set_answer(Status::Ok, 0, vec![2], 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "an error answers a request that has no answer")]
+    fn set_error_answer__of_a_request_that_was_given_up() {
+        let mut slot = slot_in(ServerState::Running);
+        slot.give_up(5, &mut FreeList::new());
+        slot.set_error_answer(Status::Internal, 0, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "a request before the current one is not given up")]
+    fn give_up__of_an_earlier_request() {
+        slot_in(ServerState::Running).give_up(4, &mut FreeList::new());
+    }
+
+    #[test]
+    #[should_panic(expected = "no packet of an answer is sent before the client allows it")]
+    fn note_sent__beyond_the_limit() {
+        let mut slot = slot_in(ServerState::Running);
+        slot.set_answer(Status::Ok, 0, vec![1], 2);
+        slot.response_limit = 1;
+        (0..2).for_each(|_| slot.note_sent());
+    }
+
+    #[test]
+    #[should_panic(expected = "no packet is sent beyond the end of an answer")]
+    fn note_sent__beyond_the_end() {
+        let mut slot = slot_in(ServerState::Running);
+        slot.set_answer(Status::Ok, 0, vec![1], 1);
+        slot.response_limit = 9;
+        (0..2).for_each(|_| slot.note_sent());
+    }
+
+    #[test]
+    #[should_panic(expected = "only a packet of an answer that was sent is repeated")]
+    fn note_repeated__of_a_packet_that_was_not_sent() {
+        let mut slot = slot_in(ServerState::Running);
+        slot.set_answer(Status::Ok, 0, vec![1], 1);
+        slot.note_repeated(0, &mut FreeList::new());
+    }
+
+    #[test]
+    #[should_panic(expected = "only a running request is watched")]
+    fn watch__of_a_request_that_was_answered() {
+        slot_in(ServerState::Answered).watch();
     }
 }

@@ -1,7 +1,7 @@
 //! The 16 bytes at the start of every frame (`docs/wire-protocol.md` §3).
 
 use super::Malformed;
-use crate::limits::HEADER_BYTES;
+use crate::limits::{HEADER_BYTES, SESSIONS_MAX};
 
 /// The protocol version of this crate.
 pub const VERSION: u8 = 1;
@@ -184,7 +184,7 @@ impl Destination {
     /// Makes the destination from the index and token that the receiving end chose.
     #[inline]
     pub const fn new(session: u32, token: u32) -> Self {
-        debug_assert!(session < 1 << 20);
+        assert!(session < SESSIONS_MAX, "the session field of a frame has 20 bits");
         Self((VERSION as u64) << 4 | (session as u64) << 12 | (token as u64) << 32)
     }
 

@@ -27,9 +27,7 @@ use crate::buffer::{Buffer, Payload};
 use crate::congestion::Ack;
 use crate::limits::{ENDPOINT_METHOD, HEADER_BYTES, REQUEST_NUMBER_END};
 use crate::session::backlog::{NEVER, PendingCall};
-use crate::session::client::{
-    ClientSession, ClientSlot, ClientState, RoundTrips, SendPath, SlotCall,
-};
+use crate::session::client::{ClientSession, ClientSlot, RoundTrips, SendPath, SlotCall};
 use crate::session::credits::Credits;
 use crate::session::{Origin, PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Destination, Flags, Kind, first_bits};
@@ -289,8 +287,7 @@ impl<B: Buffer, T> Core<B, T> {
         counters.frames_accepted += 1;
         counters.calls_succeeded += 1;
         let session = SessionId { index: parsed.session(), generation: entry.generation };
-        state.state = ClientState::Free;
-        state.number += u64::from(client.slot_mask) + 1;
+        state.end_plain(u64::from(client.slot_mask) + 1);
         let others_wait = !client.stalled.is_empty() || client.backlog.was_used();
         if state.number >= REQUEST_NUMBER_END || others_wait {
             return Some(call::ended_before_others(&mut self.shared, session, client, slot));
@@ -360,9 +357,7 @@ impl<B: Buffer, T> Core<B, T> {
                 if !sink.send(server.peer, message.frame(header), &[]) {
                     return false;
                 }
-                state.is_plain = false;
-                state.queued = false;
-                state.response_sent = 1;
+                state.note_plain_sent();
                 self.shared.counters.packets_sent += 1;
                 true
             }

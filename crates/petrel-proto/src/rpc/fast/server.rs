@@ -72,16 +72,7 @@ impl<B: Buffer, T> Core<B, T> {
         if !is_plain {
             return None;
         }
-        state.current = number;
-        state.request_packets = 1;
-        state.echo = 0;
-        state.request_size = (frame_bytes - HEADER_BYTES) as u32;
-        state.response_limit = 1;
-        state.state = ServerState::Running;
-        state.is_plain = false;
-        state.credit_due = false;
-        state.echo_repeats = false;
-        state.method = parsed.aux();
+        state.begin_plain(number, parsed.aux(), (frame_bytes - HEADER_BYTES) as u32);
         let counters = &mut self.shared.counters;
         counters.frames_accepted += 1;
         counters.requests_received += 1;
@@ -114,7 +105,7 @@ impl<B: Buffer, T> Core<B, T> {
         let is_plain = sink.reaches(peer)
             && entry.generation == session.generation
             && state.current == number
-            && state.state == ServerState::Running
+            && state.state() == ServerState::Running
             && state.takes_plain
             && message.capacity() <= server.plain_response_bytes_max as usize;
         if !is_plain {

@@ -83,6 +83,10 @@ impl<B> Member<B> {
         if self.announced.iter().any(|known| known.sequence == request.sequence) {
             return;
         }
+        assert!(
+            self.announced.len() as u64 <= SEQUENCES_BEHIND_MAX,
+            "a member keeps a limited number of announced requests"
+        );
         if self.announced.len() as u64 == SEQUENCES_BEHIND_MAX {
             self.announced.pop_front();
         }
@@ -112,6 +116,10 @@ impl<B: Buffer> Member<B> {
         let mut dropped = 0;
         while self.held.len() >= HELD_PACKETS_MAX || self.held_bytes + rest.len() > HELD_BYTES_MAX {
             let Some(oldest) = self.held.pop_front() else { return dropped + 1 };
+            assert!(
+                oldest.rest.len() <= self.held_bytes,
+                "no more bytes leave a group than it holds"
+            );
             self.held_bytes -= oldest.rest.len();
             dropped += 1;
         }
@@ -127,6 +135,8 @@ impl<B: Buffer> Member<B> {
         let oldest = self.newest_sequence.saturating_sub(SEQUENCES_BEHIND_MAX);
         let (held, all) = (std::mem::take(&mut self.held), &mut self.held);
         let mut taken = Vec::new();
+        let bytes: usize = held.iter().map(|packet| packet.rest.len()).sum();
+        assert_eq!(bytes, self.held_bytes, "a group counts the bytes that it holds");
         for packet in held {
             match packet.sequence {
                 at if at == sequence => taken.push(packet),
@@ -172,6 +182,7 @@ impl<B: Buffer, T> Core<B, T> {
         });
         let members = &mut self.shared.multicast.members;
         members.leave(session, group);
+        assert!(members.0.len() <= MEMBERSHIPS_MAX, "an endpoint has a limited number of groups");
         if !is_served || members.0.len() == MEMBERSHIPS_MAX {
             return false;
         }
@@ -241,7 +252,7 @@ impl<B: Buffer> Shared<B> {
         let state = server.slots.get(slot);
         // The request is complete or has ended: repetitions arrive on the session itself.
         if state.is_none_or(|state| {
-            state.current != header.request || state.state != ServerState::Arriving
+            state.current != header.request || state.state() != ServerState::Arriving
         }) {
             self.counters.dropped_duplicate += 1;
             return Received::Nothing;
@@ -284,7 +295,7 @@ impl<B: Buffer> Shared<B> {
         if part.size != state.request_size {
             return self.malformed();
         }
-        if state.state != ServerState::Arriving {
+        if state.state() != ServerState::Arriving {
             let echo = state.echo;
             return self.on_repeated_request(id, server, slot, echo, header.flags);
         }
@@ -465,5 +476,14 @@ mod tests {
         for (peer, group, key) in [(2, 5, 77), (1, 7, 77), (1, 5, 78)] {
             assert!(members.find(PeerKey(peer), group, key).is_none());
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a group counts the bytes that it holds")]
+    fn take_held__after_bytes_were_lost() {
+        let mut member = member();
+        hold(&mut member, 1, 10);
+        member.held_bytes = 9;
+        member.take_held(1);
     }
 }

@@ -116,6 +116,10 @@ impl<B: Buffer> Shared<B> {
     ) {
         self.counters.multicast_announced += 1;
         let packets = client.slots[slot].request_packets;
+        assert!(
+            client.stalled.is_empty() && !client.congestion.is_limited(),
+            "an announced request waits neither for credits nor for its pace"
+        );
         client.credits.lend(&mut client.slots[slot].held, packets - 1);
         let extra = match self.config.response_grants {
             true => grant_with(client, slot, packets - 1),
@@ -124,7 +128,7 @@ impl<B: Buffer> Shared<B> {
         let granted = if planted("multicast_grant_is_free") { 0 } else { extra };
         let state = &mut client.slots[slot];
         client.credits.lend(&mut state.held, 1 + granted);
-        state.request_sent = packets;
+        state.note_sent(packets);
         state.grant = extra as u8 + 1;
         state.response_limit = extra + 1;
         state.timed_packet = packets - 1;
@@ -195,6 +199,7 @@ impl<B: Buffer> Shared<B> {
         let multicast = &mut self.multicast;
         let Some(transmission) = multicast.outgoing.front_mut() else { return Turn::NOTHING };
         let Transmission { to, message, packets, next } = transmission;
+        assert!(*next < *packets, "a message to a group waits while it has packets left to send");
         let destination = Destination::new(to.announcement.group, to.key);
         let header = destination.words(Kind::Multicast, Flags::NONE, 0, to.announcement.sequence);
         let mut turn = Turn { sent: 0, then: Then::More };
