@@ -338,7 +338,7 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
         && let Some(connection) = connections.get_mut(attempt.connection)
         && !connection.is_retired()
     {
-        // So ends most of the calls that somebody awaits: nothing but the call itself is over.
+        // Most awaited calls end like this: only the call itself is over.
         connection.end_well(attempt.leave.take(), *now_ns);
         let waiting = (!connection.queue.is_empty()).then_some(attempt.connection);
         service.note_end(true);
