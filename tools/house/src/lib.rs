@@ -1,7 +1,8 @@
 //! Figures of Petrel's own source. `petrel-house language` measures the language of comments and documents, `petrel-house shape` the
-//! shape of the code, and `petrel-house links` follows the links of the documents. `CONTRIBUTING.md` lists the bounds; the tests of this
-//! crate hold those for language and links.
+//! shape of the code, `petrel-house links` follows the links of the documents, and `petrel-house dependencies` checks licences and sources.
+//! `CONTRIBUTING.md` lists the bounds; the tests of this crate hold those for language, links and dependencies.
 
+pub mod dependencies;
 mod imports;
 pub mod language;
 pub mod links;
@@ -28,5 +29,17 @@ pub enum Failure {
         path: PathBuf,
         /// The parser's reason.
         error: syn::Error,
+    },
+    /// The rules for dependencies contain no list of licences.
+    #[error("{}: no list `allow` of licences under [licenses]", path.display())]
+    Rules {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Cargo cannot resolve the dependencies.
+    #[error("{error}")]
+    Cargo {
+        /// Cargo's reason.
+        error: Box<cargo_metadata::Error>,
     },
 }

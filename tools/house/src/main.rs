@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
 use petrel_house::language::{Figures, Kind, Sentence};
-use petrel_house::{Failure, language, links, shape, source};
+use petrel_house::{Failure, dependencies, language, links, shape, source};
 
 /// Figures of Petrel's own source
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ enum Command {
     Shape,
     /// Links of the documents that lead nowhere
     Links,
+    /// Dependencies whose licence or source `deny.toml` does not allow
+    Dependencies,
 }
 
 /// Folders that are measured by themselves, and all.
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Language { worst, folders } => print_language(worst, folders),
         Command::Shape => print_shape(),
         Command::Links => print_links(),
+        Command::Dependencies => print_dependencies(),
     };
     done.unwrap_or_else(|failure| {
         eprintln!("petrel-house: {failure}");
@@ -161,6 +164,15 @@ fn print_links() -> Result<ExitCode, Failure> {
     }
     println!("{followed} links, {} of them lead nowhere", broken.len());
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_dependencies() -> Result<ExitCode, Failure> {
+    let (checked, refused) = dependencies::check(&source::root())?;
+    for dependency in &refused {
+        println!("{} {}", dependency.package, dependency.why);
+    }
+    println!("{checked} crates, {} of them are refused", refused.len());
+    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn table(header: &[&str]) -> Table {
