@@ -1,6 +1,6 @@
 //! The parsers of frames.
 
-use petrel_proto::wire::{Fields, Frame, Header, Kind, Malformed, deadline_word};
+use petrel_proto::wire::{Fields, Frame, Header, Kind, Malformed, Marks, Order, deadline_word};
 
 /// Parses any bytes as a frame. If the bytes are the canonical form of version 1, the encoders must
 /// reproduce the frame byte for byte.
@@ -14,8 +14,36 @@ pub fn check(bytes: &[u8]) {
             if is_canonical(bytes, &frame) {
                 assert_eq!(encode(&frame), bytes);
             }
+            check_marks(bytes, &frame);
+            check_order(bytes, &frame);
         }
     }
+}
+
+/// Reads the marks of a CREDIT, as on a link of several paths, and writes them again.
+fn check_marks(bytes: &[u8], frame: &Frame<'_>) {
+    let Fields::Credit(credit) = frame.fields else { return };
+    let flags = frame.header.flags;
+    let Ok(Some(marks)) = Marks::read(flags, &bytes[16..]) else { return };
+    assert_eq!(marks.packets().next(), Some(marks.from));
+    let (again, length) = marks.encode(&credit, frame.header.words());
+    assert_eq!(Marks::read(flags, &again[16..length]), Ok(Some(marks)));
+    assert_eq!(Frame::parse(&again[..length]), Ok(*frame));
+}
+
+/// Reads the order of a call, as on a link with ordered calls, and writes it again.
+fn check_order(bytes: &[u8], frame: &Frame<'_>) {
+    let at = match frame.header.kind {
+        Kind::Request => 16,
+        Kind::RequestPart => 24,
+        Kind::Pull => 32,
+        _ => return,
+    };
+    let flags = frame.header.flags;
+    let Ok(Some(order)) = Order::read(flags, &bytes[at..]) else { return };
+    assert!(order.is_possible());
+    let (block, length) = order.block(frame.extensions.deadline_us);
+    assert_eq!(Order::read(flags, &block[..length]), Ok(Some(order)));
 }
 
 /// Returns true if a version 1 sender would encode the frame as these bytes: with a deadline or without

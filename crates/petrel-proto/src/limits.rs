@@ -17,6 +17,20 @@ pub const PACKET_OVERHEAD_BYTES: usize = PART_HEADER_BYTES + DEADLINE_BLOCK_BYTE
 /// Longest frame without payload: a PULL with a whole bitmap.
 pub const CONTROL_FRAME_BYTES_MAX: usize = HEADER_BYTES + 16 + 8 * BITMAP_WORDS;
 
+/// Longest extension block with marks: the lengths of block and record, the first packet, a word for each 64
+/// packets of a window.
+pub const MARKS_BLOCK_BYTES_MAX: usize = 2 + 2 + 4 + 8 * BITMAP_WORDS;
+
+/// Longest CREDIT with marks. Other control frames keep the size of [`CONTROL_FRAME_BYTES_MAX`], so that they
+/// copy no more than before.
+pub const MARKED_CREDIT_BYTES_MAX: usize =
+    HEADER_BYTES + 8 + MARKS_BLOCK_BYTES_MAX + 8 * BITMAP_WORDS;
+
+/// Bytes of an extension block with an order alone.
+pub const ORDER_BLOCK_BYTES: usize = 2 + 2 + 8;
+/// Bytes of an extension block with a deadline and an order.
+pub const DEADLINE_ORDER_BLOCK_BYTES: usize = DEADLINE_BLOCK_BYTES + 2 + 8;
+
 /// Slots of a session: outstanding requests before calls queue. eRPC §4.3 uses 8, for handlers that answer at
 /// once. A call that waits for an event occupies a slot meanwhile: with 8 slots, eight waiting calls stopped
 /// a session. An application of many tasks has a few thousand calls on a handle.
@@ -55,6 +69,17 @@ pub const BITMAP_WORDS: usize = 4;
 
 /// Packets of one message in flight at most: as many as the bitmap names.
 pub const WINDOW_PACKETS: u32 = 64 * BITMAP_WORDS as u32;
+
+/// Further source ports that a side of a link can announce (§14.1): with the port of its offer, 32 paths. A
+/// Clos network with more equal-cost paths between two racks is covered by chance, as by any hash.
+pub const PATH_PORTS_MAX: usize = 31;
+
+/// Paths of a session at most.
+pub const PATHS_MAX: usize = PATH_PORTS_MAX + 1;
+
+/// Distance between the sequence of an ordered call and the oldest call that has not ended (§14.6): the
+/// server remembers by a bitmap of a window which calls have run.
+pub const ORDER_WINDOW_CALLS: u32 = WINDOW_PACKETS;
 
 /// Largest message that can be agreed on, in bytes: bounds a server's memory for one request.
 pub const MESSAGE_BYTES_MAX: u32 = 1 << 30;

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use super::records::{Records, Tags};
 use super::{
     AGENT_BYTES_MAX, DecodeError, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello,
-    Kind, LinkAccept, LinkClose, LinkOpen, LinkRefuse, Message, Offer, OutOfRange, Ping, Pong,
-    STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
-    StatsReply, StatsRequest, TEXT_BYTES_MAX, VersionRange,
+    Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Message, Offer, OutOfRange,
+    PathPorts, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain,
+    SessionOpen, SessionRefuse, StatsReply, StatsRequest, TEXT_BYTES_MAX, VersionRange,
 };
+use crate::limits::PATH_PORTS_MAX;
 
 /// Decodes one body. Every value of the result is in range.
 pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeError> {
@@ -45,8 +46,8 @@ const fn tags(kind: Kind) -> &'static Tags {
     }
     match kind {
         Kind::Hello => const { &single(&[1, 2, 3, 4, 5, 6, 7]) },
-        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3, 8], repeated: Some(4) } },
-        Kind::LinkAccept => const { &single(&[1, 4, 5, 8]) },
+        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3, 8, 9, 10], repeated: Some(4) } },
+        Kind::LinkAccept => const { &single(&[1, 4, 5, 8, 9, 10]) },
         Kind::LinkRefuse | Kind::LinkClose => const { &single(&[1, 6, 7]) },
         Kind::SessionOpen => const { &single(&[1, 2, 3, 4, 5, 6, 7, 8, 9]) },
         Kind::SessionAccept => const { &single(&[1, 2, 3, 4, 6, 7, 8, 9]) },
@@ -86,6 +87,7 @@ fn read_link_open(records: &Records<'_>) -> Result<LinkOpen, DecodeError> {
             .filter_map(|value| read_offer(Kind::LinkOpen, value).transpose())
             .collect::<Result<_, _>>()?,
         ecn: records.flag(8)?,
+        features: read_features(records)?,
     })
 }
 
@@ -97,7 +99,24 @@ fn read_link_accept(records: &Records<'_>) -> Result<LinkAccept, DecodeError> {
         offer: offer.ok_or(OutOfRange { kind, field: "offer" })?,
         ticket: records.optional_array(5)?,
         ecn: records.flag(8)?,
+        features: read_features(records)?,
     })
+}
+
+fn read_features(records: &Records<'_>) -> Result<LinkFeatures, DecodeError> {
+    Ok(LinkFeatures { paths: read_paths(records)?, order: records.flag(10)? })
+}
+
+/// Reads the further source ports of a side.
+fn read_paths(records: &Records<'_>) -> Result<PathPorts, DecodeError> {
+    let (kind, tag) = (records.kind(), 9);
+    let Some(value) = records.optional(tag) else { return Ok(PathPorts::NONE) };
+    let (pairs, odd) = value.as_chunks::<2>();
+    if !odd.is_empty() || !(1..=PATH_PORTS_MAX).contains(&pairs.len()) {
+        return Err(DecodeError::RecordLength { kind, tag });
+    }
+    let ports: Vec<u16> = pairs.iter().map(|pair| u16::from_le_bytes(*pair)).collect();
+    PathPorts::new(&ports).ok_or(OutOfRange { kind, field: "paths" }.into())
 }
 
 /// Reads an offer. Returns `None` for a transport unknown to version 1.

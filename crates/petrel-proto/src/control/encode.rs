@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::records::{cut, write};
 use super::{
-    AGENT_BYTES_MAX, Goodbye, GroupJoin, HEADER_BYTES, Hello, LinkAccept, LinkOpen, Message, Offer,
-    OutOfRange, SessionAccept, SessionClose, SessionOpen, StatsReply, TEXT_BYTES_MAX,
+    AGENT_BYTES_MAX, Goodbye, GroupJoin, HEADER_BYTES, Hello, LinkAccept, LinkFeatures, LinkOpen,
+    Message, Offer, OutOfRange, SessionAccept, SessionClose, SessionOpen, StatsReply,
+    TEXT_BYTES_MAX,
 };
 use crate::Status;
 
@@ -94,7 +95,8 @@ fn write_link_open(out: &mut Vec<u8>, open: &LinkOpen) {
     write_u16(out, 2, open.from_endpoint);
     write_u16(out, 3, open.to_endpoint);
     open.offers.iter().for_each(|offer| write_offer(out, *offer));
-    write_ecn(out, open.ecn);
+    write_flag(out, 8, open.ecn);
+    write_features(out, &open.features);
 }
 
 fn write_link_accept(out: &mut Vec<u8>, accept: &LinkAccept) {
@@ -103,14 +105,25 @@ fn write_link_accept(out: &mut Vec<u8>, accept: &LinkAccept) {
     if let Some(ticket) = &accept.ticket {
         write(out, 5, ticket);
     }
-    write_ecn(out, accept.ecn);
+    write_flag(out, 8, accept.ecn);
+    write_features(out, &accept.features);
 }
 
 /// Writes an empty record, whose presence is the information.
-fn write_ecn(out: &mut Vec<u8>, is_there: bool) {
+fn write_flag(out: &mut Vec<u8>, tag: u16, is_there: bool) {
     if is_there {
-        write(out, 8, &[]);
+        write(out, tag, &[]);
     }
+}
+
+/// Writes a record for each feature that the side has.
+fn write_features(out: &mut Vec<u8>, features: &LinkFeatures) {
+    let ports = features.paths.as_slice();
+    if !ports.is_empty() {
+        let bytes: Vec<u8> = ports.iter().flat_map(|port| port.to_le_bytes()).collect();
+        write(out, 9, &bytes);
+    }
+    write_flag(out, 10, features.order);
 }
 
 fn write_offer(out: &mut Vec<u8>, offer: Offer) {
@@ -212,6 +225,7 @@ mod tests {
             to_endpoint: u16::MAX,
             offers: vec![],
             ecn: false,
+            features: LinkFeatures::NONE,
         };
         assert_eq!(Message::from(open).encode(&mut out).unwrap_err().field, "to_endpoint");
         assert_eq!(out, b"before");

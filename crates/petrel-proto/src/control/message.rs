@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use thiserror::Error;
 
-use super::VersionRange;
+use super::{PathPorts, VersionRange};
 use crate::Status;
 
 /// A field whose value the specification does not allow.
@@ -166,6 +166,20 @@ impl Offer {
     }
 }
 
+/// Features of a link that both sides must have, beside ECN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkFeatures {
+    /// Over UDP: the side's further source ports (§14.1).
+    pub paths: PathPorts,
+    /// True if the side's sessions may have ordered calls (§14.6).
+    pub order: bool,
+}
+
+impl LinkFeatures {
+    /// No feature.
+    pub const NONE: Self = Self { paths: PathPorts::NONE, order: false };
+}
+
 /// Asks for a link; answered by LINK_ACCEPT or LINK_REFUSE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkOpen {
@@ -180,6 +194,8 @@ pub struct LinkOpen {
     pub offers: Vec<Offer>,
     /// Over UDP: true if this side's sessions react to ECN marks and would send ECN-capable packets.
     pub ecn: bool,
+    /// Further features offered by this side.
+    pub features: LinkFeatures,
 }
 
 /// Accepts a link.
@@ -193,6 +209,8 @@ pub struct LinkAccept {
     pub ticket: Option<[u8; 16]>,
     /// True if this side reads and echoes ECN marks, as the opener asked.
     pub ecn: bool,
+    /// The opener's further features that this side shares.
+    pub features: LinkFeatures,
 }
 
 /// Refuses a link.

@@ -19,6 +19,7 @@ mod encode;
 mod error;
 mod message;
 mod negotiate;
+mod paths;
 mod ranges;
 mod records;
 
@@ -33,10 +34,11 @@ pub use decoder::Decoder;
 pub use error::{DecodeError, Fault};
 pub use message::{
     Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello, Kind, LinkAccept, LinkClose,
-    LinkOpen, LinkRefuse, Message, Offer, OutOfRange, Ping, Pong, SessionAccept, SessionClose,
-    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
+    LinkFeatures, LinkOpen, LinkRefuse, Message, Offer, OutOfRange, Ping, Pong, SessionAccept,
+    SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
+pub use paths::PathPorts;
 
 use crate::limits::{FIRST_REQUEST_END, PACKET_BYTES_MAX, PACKET_BYTES_MIN, SLOTS_MAX};
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Status;
+use crate::limits::PATH_PORTS_MAX;
 
 fn status() -> impl Strategy<Value = Status> {
     (0u8..17).prop_map(Status::from_code)
@@ -22,6 +23,19 @@ fn offer() -> impl Strategy<Value = Offer> {
     let shm = max_frame.clone().prop_map(|max_frame| Offer::Shm { max_frame });
     let udp = (1u16.., max_frame).prop_map(|(port, max_frame)| Offer::Udp { port, max_frame });
     prop_oneof![udp, shm]
+}
+
+fn path_ports() -> impl Strategy<Value = Vec<u16>> {
+    prop::collection::hash_set(1u16.., 0..=PATH_PORTS_MAX)
+        .prop_map(|ports| ports.into_iter().collect())
+}
+
+/// The ports without those that the side offers as path 0.
+fn ports_besides(mut ports: Vec<u16>, offers: &[Offer]) -> PathPorts {
+    for offer in offers {
+        ports.retain(|port| !matches!(offer, Offer::Udp { port: offered, .. } if offered == port));
+    }
+    PathPorts::new(&ports).unwrap()
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
@@ -44,22 +58,23 @@ fn hello() -> impl Strategy<Value = Hello> {
 fn link_open() -> impl Strategy<Value = LinkOpen> {
     let endpoint = 0..u16::MAX;
     let offers = vec(offer(), 1..=OFFERS_MAX);
-    (any::<u32>(), endpoint.clone(), endpoint, offers, any::<bool>()).prop_map(
-        |(link, from_endpoint, to_endpoint, offers, ecn)| LinkOpen {
-            link,
-            from_endpoint,
-            to_endpoint,
-            offers,
-            ecn,
+    let extras = (any::<bool>(), path_ports(), any::<bool>());
+    (any::<u32>(), endpoint.clone(), endpoint, offers, extras).prop_map(
+        |(link, from_endpoint, to_endpoint, offers, (ecn, ports, order))| {
+            let features = LinkFeatures { paths: ports_besides(ports, &offers), order };
+            LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features }
         },
     )
 }
 
 fn link_accept() -> impl Strategy<Value = LinkAccept> {
     let ticket = any::<[u8; 16]>();
-    (any::<u32>(), offer(), ticket, any::<bool>()).prop_map(|(link, offer, ticket, ecn)| {
+    let extras = (any::<bool>(), path_ports(), any::<bool>());
+    (any::<u32>(), offer(), ticket, extras).prop_map(|(link, offer, ticket, extras)| {
+        let (ecn, ports, order) = extras;
         let ticket = matches!(offer, Offer::Shm { .. }).then_some(ticket);
-        LinkAccept { link, offer, ticket, ecn }
+        let features = LinkFeatures { paths: ports_besides(ports, &[offer]), order };
+        LinkAccept { link, offer, ticket, ecn, features }
     })
 }
 
@@ -389,7 +404,14 @@ fn decode__offers_of_unknown_transports_are_left_out() {
     let unknown = [4, 0, 3, 0, 9, 1, 2];
     let body = [&link[..], &unknown].concat();
     let messages = feed_all([&raw(true, body.len() as u32, 2, &body)[..]]).0;
-    let open = LinkOpen { link: 7, from_endpoint: 0, to_endpoint: 1, offers: vec![], ecn: false };
+    let open = LinkOpen {
+        link: 7,
+        from_endpoint: 0,
+        to_endpoint: 1,
+        offers: vec![],
+        ecn: false,
+        features: LinkFeatures::NONE,
+    };
     assert_eq!(messages.last(), Some(&open.into()));
     let missing = error_of(&raw(true, link.len() as u32, 2, &link));
     assert_eq!(missing, DecodeError::RecordMissing { kind: Kind::LinkOpen, tag: 4 });

@@ -3,9 +3,9 @@
 use super::{
     Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello, Kind,
     LinkAccept, LinkClose, LinkOpen, LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN,
-    OFFERS_MAX, Offer, OutOfRange, Ping, Pong, RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX,
-    SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply,
-    StatsRequest,
+    OFFERS_MAX, Offer, OutOfRange, PathPorts, Ping, Pong, RENDEZVOUS_BYTES_MAX,
+    STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
+    StatsReply, StatsRequest,
 };
 use crate::limits::{
     CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
@@ -36,6 +36,12 @@ impl Offer {
         in_range(frames.contains(&self.max_frame()), kind, "offer.max_frame")?;
         in_range(!matches!(self, Offer::Udp { port: 0, .. }), kind, "offer.port")
     }
+
+    /// The offered port is path 0, and no port is two paths.
+    fn check_paths(self, paths: &PathPorts, kind: Kind) -> Result<(), OutOfRange> {
+        let is_twice = matches!(self, Offer::Udp { port, .. } if paths.contains(port));
+        in_range(!is_twice, kind, "paths")
+    }
 }
 
 impl LinkOpen {
@@ -43,7 +49,11 @@ impl LinkOpen {
         in_range(self.offers.len() <= OFFERS_MAX, Kind::LinkOpen, "offer")?;
         in_range(self.from_endpoint != u16::MAX, Kind::LinkOpen, "from_endpoint")?;
         in_range(self.to_endpoint != u16::MAX, Kind::LinkOpen, "to_endpoint")?;
-        self.offers.iter().try_for_each(|offer| offer.check(Kind::LinkOpen))
+        for offer in &self.offers {
+            offer.check(Kind::LinkOpen)?;
+            offer.check_paths(&self.features.paths, Kind::LinkOpen)?;
+        }
+        Ok(())
     }
 }
 
@@ -51,7 +61,8 @@ impl LinkAccept {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         let needs_ticket = matches!(self.offer, Offer::Shm { .. });
         in_range(self.ticket.is_some() == needs_ticket, Kind::LinkAccept, "ticket")?;
-        self.offer.check(Kind::LinkAccept)
+        self.offer.check(Kind::LinkAccept)?;
+        self.offer.check_paths(&self.features.paths, Kind::LinkAccept)
     }
 }
 

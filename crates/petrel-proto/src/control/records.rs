@@ -55,6 +55,11 @@ impl<'a> Records<'a> {
         Ok(())
     }
 
+    /// Returns the type of the message.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Returns the values of the repeated tag, in order.
     pub(super) fn repeated(&self) -> &[&'a [u8]] {
         &self.repeated[..self.repeated_count]

@@ -57,14 +57,22 @@ fn records(kind: Kind) -> Vec<Record> {
             (6, (1..=32).collect(), Optional),
             (7, b"name".to_vec(), Free),
         ],
-        Kind::LinkOpen => {
-            vec![u32_(1, 71), u16_(2, 72), u16_(3, 73), (4, udp, Offers), (8, vec![], Optional)]
-        }
+        Kind::LinkOpen => vec![
+            u32_(1, 71),
+            u16_(2, 72),
+            u16_(3, 73),
+            (4, udp, Offers),
+            (8, vec![], Optional),
+            (9, vec![0x3A, 0x30], Optional),
+            (10, vec![], Optional),
+        ],
         Kind::LinkAccept => vec![
             u32_(1, 71),
             (4, vec![2, 0xC0, 5, 0, 0], Fixed),
             (5, (1..=16).collect(), Optional),
             (8, vec![], Optional),
+            (9, vec![0x3A, 0x30], Optional),
+            (10, vec![], Optional),
         ],
         Kind::LinkRefuse | Kind::LinkClose => vec![u32_(1, 71), status(6), text(7, 256)],
         Kind::SessionOpen => vec![
@@ -353,6 +361,17 @@ fn bounds() -> Vec<Bounds> {
             vec![address(0, &[224, 0, 0, 1]), address(1, &[10, 0, 0, 1]), address(1, one_ip)],
         ),
     ];
+    let most_ports: Vec<u16> = (1..=31).collect();
+    let path_ports = |ports: &[u16]| ports.iter().flat_map(|port| port.to_le_bytes()).collect();
+    let own_port = 0x3039;
+    for kind in [Kind::LinkOpen, Kind::LinkAccept] {
+        let valid = vec![path_ports(&[65_535]), path_ports(&most_ports)];
+        let mut invalid = vec![path_ports(&[0]), path_ports(&[7, 8, 7])];
+        if kind == Kind::LinkOpen {
+            invalid.push(path_ports(&[7, own_port]));
+        }
+        all.push((kind, "paths", 9, valid, invalid));
+    }
     for kind in [Kind::SessionOpen, Kind::SessionAccept] {
         let messages = of_u32([0, 1 << 30]);
         all.push((kind, "slots", 6, of_u16([1, 8, 4_096]), of_u16([0, 6, 8_192])));
@@ -397,7 +416,14 @@ fn field__at_the_ends_of_its_range() {
 #[test]
 fn encode__of_a_value_out_of_range() {
     let offers = vec![Offer::Shm { max_frame: 4_096 }; OFFERS_MAX + 1];
-    let open = LinkOpen { link: 1, from_endpoint: 0, to_endpoint: 0, offers, ecn: false };
+    let open = LinkOpen {
+        link: 1,
+        from_endpoint: 0,
+        to_endpoint: 0,
+        offers,
+        ecn: false,
+        features: LinkFeatures::NONE,
+    };
     let json = "j".repeat(STATS_PART_BYTES_MAX + 1);
     let reply = StatsReply { request: 1, part: 0, parts: 1, json };
     for (message, field) in [(Message::from(open), "offer"), (reply.into(), "json")] {

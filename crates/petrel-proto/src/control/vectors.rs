@@ -43,8 +43,12 @@ fn offer_words(offer: &Offer) -> String {
     }
 }
 
-fn ecn_word(ecn: bool) -> &'static str {
-    if ecn { " ecn" } else { "" }
+/// Returns the words of the records that a link need not have.
+fn extra_words(ecn: bool, features: &LinkFeatures) -> String {
+    let ports: Vec<String> = features.paths.as_slice().iter().map(u16::to_string).collect();
+    let paths =
+        if ports.is_empty() { String::new() } else { format!(" paths={}", ports.join(",")) };
+    [if ecn { " ecn" } else { "" }, &paths, if features.order { " order" } else { "" }].concat()
 }
 
 /// Returns a message in the notation of the specification.
@@ -63,13 +67,13 @@ fn words(message: &Message) -> String {
             words.extend(rendezvous.map(|hex| format!(" rendezvous={hex}")));
             words
         }
-        Message::LinkOpen(LinkOpen { link, from_endpoint, to_endpoint, offers, ecn }) => {
+        Message::LinkOpen(LinkOpen { link, from_endpoint, to_endpoint, offers, ecn, features }) => {
             let offers: Vec<String> = offers.iter().map(offer_words).collect();
             let ends = format!("from_endpoint={from_endpoint} to_endpoint={to_endpoint}");
-            format!("{name} link={link} {ends} {}{}", offers.join(" "), ecn_word(*ecn))
+            format!("{name} link={link} {ends} {}{}", offers.join(" "), extra_words(*ecn, features))
         }
-        Message::LinkAccept(LinkAccept { link, offer, ticket: None, ecn }) => {
-            format!("{name} link={link} {}{}", offer_words(offer), ecn_word(*ecn))
+        Message::LinkAccept(LinkAccept { link, offer, ticket: None, ecn, features }) => {
+            format!("{name} link={link} {}{}", offer_words(offer), extra_words(*ecn, features))
         }
         Message::SessionOpen(open) => format!(
             "{name} link={} request={} session={} token={:#x} first_request={} slots={} \

@@ -77,6 +77,29 @@ fn read_block(rest: &[u8]) -> Result<(Extensions, &[u8]), Malformed> {
     Ok((extensions, rest))
 }
 
+/// Returns the value of the last record of a type, with the bytes behind the block.
+///
+/// # Errors
+/// As [`read_extensions`].
+pub(super) fn find_record(
+    flags: Flags,
+    rest: &[u8],
+    wanted: u8,
+) -> Result<(Option<&[u8]>, &[u8]), Malformed> {
+    let behind = skip_extensions(flags, rest)?;
+    let block = &rest[..rest.len() - behind.len()];
+    let mut records = block.get(2..).unwrap_or_default();
+    let mut found = None;
+    while let Some((&[kind, length], value)) = records.split_first_chunk::<2>() {
+        let (value, next) = value.split_at(usize::from(length));
+        if kind == wanted {
+            found = Some(value);
+        }
+        records = next;
+    }
+    Ok((found, behind))
+}
+
 impl Extensions {
     fn take(&mut self, kind: u8, value: &[u8]) -> Result<(), Malformed> {
         match kind {

@@ -2,12 +2,15 @@
 //!
 //! Parsers accept any bytes, never allocate, and never read beyond their slice. The core parses in two steps:
 //! first the common [`Header`], then the fields of the kind where they are used. [`Frame`] does both at once,
-//! for traces, tests and tools.
+//! for traces, tests and tools. [`Marks`] and [`Order`] read and write the extensions that a link must agree on
+//! first; other links skip them.
 
 mod announce;
 mod control;
 mod extension;
 mod header;
+mod marks;
+mod order;
 mod part;
 
 pub use announce::Announcement;
@@ -16,6 +19,8 @@ pub use control::{Credit, Pull, check_cancel};
 pub(crate) use extension::word_left_us;
 pub use extension::{Extensions, deadline_word, read_extensions, skip_extensions};
 pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, REFUSED, VERSION};
+pub use marks::Marks;
+pub use order::Order;
 pub use part::Part;
 pub(crate) use part::part_words;
 

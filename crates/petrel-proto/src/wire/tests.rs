@@ -1,6 +1,7 @@
 //! Tests the frame layer against its specification, and against arbitrary frames and bytes.
 
 mod exhaustive;
+mod extensions;
 mod properties;
 mod vectors;
 

@@ -110,6 +110,7 @@ impl Network {
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
             // Simulated transports get their ECN setting at construction.
             ecn: false,
+            features: Default::default(),
         };
         let stage = Stage::Opening { request, open, is_sent: false };
         let proposals = BTreeMap::new();
@@ -172,7 +173,17 @@ impl Network {
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
         let entry = Link { connection: id, number, endpoint, stage, proposals, peer };
         self.process(host).links.insert(link, entry);
-        self.send(id, 1, LinkAccept { link: number, offer, ticket: None, ecn: false });
+        self.send(
+            id,
+            1,
+            LinkAccept {
+                link: number,
+                offer,
+                ticket: None,
+                ecn: false,
+                features: Default::default(),
+            },
+        );
         let transport = self.data_link((id, number), host, SimAddr::new(opener, port));
         self.tell_up((id, 1), (host, endpoint), None, link, transport);
     }

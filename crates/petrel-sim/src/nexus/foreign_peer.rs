@@ -363,7 +363,14 @@ fn hello_of(rng: &mut Rng, heartbeat_ms: u32, versions: VersionRange) -> Vec<u8>
 fn link_open(rng: &mut Rng, link: u32) -> LinkOpen {
     let to_endpoint = rng.below(4) as u16;
     let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-    LinkOpen { link, from_endpoint: 0, to_endpoint, offers, ecn: rng.below(2) == 0 }
+    LinkOpen {
+        link,
+        from_endpoint: 0,
+        to_endpoint,
+        offers,
+        ecn: rng.below(2) == 0,
+        features: Default::default(),
+    }
 }
 
 fn session_open(rng: &mut Rng, link: u32, request: u32) -> SessionOpen {
@@ -391,9 +398,15 @@ fn answer_link(answer: &mut Vec<u8>, rng: &mut Rng, behaviour: Behaviour, open: 
         ),
         (Behaviour::Odd, 1) => {
             let (offer, ticket) = (Offer::Shm { max_frame: 4_096 }, Some([3; 16]));
-            put(answer, LinkAccept { link, offer, ticket, ecn: false });
+            put(
+                answer,
+                LinkAccept { link, offer, ticket, ecn: false, features: Default::default() },
+            );
         }
-        _ => put(answer, LinkAccept { link, offer: udp, ticket: None, ecn: true }),
+        _ => put(
+            answer,
+            LinkAccept { link, offer: udp, ticket: None, ecn: true, features: Default::default() },
+        ),
     }
     if behaviour == Behaviour::Odd && rng.below(2) == 0 {
         let text = "after all".to_owned();
@@ -434,7 +447,8 @@ fn any_message(rng: &mut Rng) -> Message {
         3..=5 => link_open(rng, link).into(),
         6 => {
             let offer = Offer::Udp { port: 9, max_frame: 1_472 };
-            LinkAccept { link, offer, ticket: None, ecn: false }.into()
+            LinkAccept { link, offer, ticket: None, ecn: false, features: Default::default() }
+                .into()
         }
         7 => LinkRefuse { link, status, text }.into(),
         8 => LinkClose { link, status, text }.into(),

@@ -99,7 +99,14 @@ mod tests {
     use crate::nexus::reactor::tests::{attach, reactor};
 
     fn open(link: u32) -> LinkOpen {
-        LinkOpen { link, from_endpoint: 0, to_endpoint: 0, offers: Vec::new(), ecn: false }
+        LinkOpen {
+            link,
+            from_endpoint: 0,
+            to_endpoint: 0,
+            offers: Vec::new(),
+            ecn: false,
+            features: Default::default(),
+        }
     }
 
     #[test]

@@ -161,7 +161,14 @@ mod tests {
                 0 => {
                     let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
                     let (link, from_endpoint, to_endpoint) = (6, 0, 0);
-                    let open = LinkOpen { link, from_endpoint, to_endpoint, offers, ecn: false };
+                    let open = LinkOpen {
+                        link,
+                        from_endpoint,
+                        to_endpoint,
+                        offers,
+                        ecn: false,
+                        features: Default::default(),
+                    };
                     reactor.on_link_open(at, &open).unwrap();
                 }
                 1 => reactor.on_session_open(at, session_open(5, 1)).unwrap(),

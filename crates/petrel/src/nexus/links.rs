@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
-use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer};
+use petrel_proto::control::{LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer};
 use petrel_transport::udp::UdpLink;
 
 use super::closing::not_ok;
@@ -106,6 +106,7 @@ impl<N: Network> Reactor<N> {
             to_endpoint: request.remote_endpoint.0,
             offers: offers.clone(),
             ecn,
+            features: LinkFeatures::NONE,
         };
         let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
         self.add_link(
@@ -246,7 +247,16 @@ impl<N: Network> Reactor<N> {
         let endpoint = EndpointId(open.to_endpoint);
         let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
         let ecn = matches!(chosen, Offer::Udp { .. }) && open.ecn && self.reads_marks(endpoint);
-        self.send(id, LinkAccept { link: open.link, offer: chosen, ticket, ecn });
+        self.send(
+            id,
+            LinkAccept {
+                link: open.link,
+                offer: chosen,
+                ticket,
+                ecn,
+                features: LinkFeatures::NONE,
+            },
+        );
         match (offered, ticket) {
             (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame, ecn),
             (Offer::Shm { .. }, Some(ticket)) => drop(self.tickets.insert(ticket, link)),
@@ -519,7 +529,14 @@ mod tests {
 
     fn link_open(link: u32) -> LinkOpen {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        LinkOpen { link, from_endpoint: 0, to_endpoint: 0, offers, ecn: false }
+        LinkOpen {
+            link,
+            from_endpoint: 0,
+            to_endpoint: 0,
+            offers,
+            ecn: false,
+            features: Default::default(),
+        }
     }
 
     /// LINK_OPEN comes from the side that connected, with a number not in use by a link, up or early.
@@ -546,7 +563,13 @@ mod tests {
     fn answers_to_a_link__that_was_not_asked_for_break_the_protocol() {
         let udp = Offer::Udp { port: 9, max_frame: 1_400 };
         let shm = Offer::Shm { max_frame: 1_400 };
-        let accept = |offer, ticket| LinkAccept { link: 5, offer, ticket, ecn: false };
+        let accept = |offer, ticket| LinkAccept {
+            link: 5,
+            offer,
+            ticket,
+            ecn: false,
+            features: Default::default(),
+        };
         for (stage, is_asked) in [(0, true), (1, false), (2, false), (3, false)] {
             let with_a_link = || {
                 let (mut reactor, _) = reactor();
@@ -612,7 +635,14 @@ mod tests {
             give_up_at: now,
         };
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        let open = LinkOpen { link: 0, from_endpoint: 0, to_endpoint: 0, offers, ecn: false };
+        let open = LinkOpen {
+            link: 0,
+            from_endpoint: 0,
+            to_endpoint: 0,
+            offers,
+            ecn: false,
+            features: Default::default(),
+        };
         let may = |reactor: &Reactor| {
             let asks = reactor.prepare_link(id, &request).map(drop);
             assert_eq!(reactor.grant_link(id, &open).is_ok(), asks.is_ok());
@@ -686,7 +716,13 @@ mod tests {
                         request(&reactor, at, AllowedTransports { udp: true, shm: false });
                     let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
                     reactor.add_test_link(at, 5, Stage::Requested { request, offers, ecn: own });
-                    let accept = LinkAccept { link: 5, offer, ticket: None, ecn: peers };
+                    let accept = LinkAccept {
+                        link: 5,
+                        offer,
+                        ticket: None,
+                        ecn: peers,
+                        features: Default::default(),
+                    };
                     reactor.on_link_accept(at, &accept).unwrap();
                 } else {
                     let endpoint = reactor.endpoints.get_mut(&EndpointId(0)).unwrap();

@@ -347,7 +347,15 @@ pub(super) mod tests {
     fn link_open(to_endpoint: u16) -> Message {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
         let link = u32::from(to_endpoint);
-        LinkOpen { link, from_endpoint: 0, to_endpoint, offers, ecn: false }.into()
+        LinkOpen {
+            link,
+            from_endpoint: 0,
+            to_endpoint,
+            offers,
+            ecn: false,
+            features: Default::default(),
+        }
+        .into()
     }
 
     /// Adds an endpoint with number 0.

@@ -48,7 +48,14 @@ impl Hostile {
         let hello = Hello { host_identity, rendezvous: Some(vec![b'x']), ..hello() };
         let rendezvous = control.send_hello(hello).rendezvous.unwrap();
         let offers = vec![Offer::Shm { max_frame }];
-        control.send(LinkOpen { link: 4, from_endpoint: 0, to_endpoint: 0, offers, ecn: false });
+        control.send(LinkOpen {
+            link: 4,
+            from_endpoint: 0,
+            to_endpoint: 0,
+            offers,
+            ecn: false,
+            features: Default::default(),
+        });
         let Some(Message::LinkAccept(LinkAccept { ticket: Some(ticket), .. })) = control.receive()
         else {
             panic!("no ticket");

@@ -59,7 +59,13 @@ fn answered(heeds_marks: bool, ecn: bool) -> (LinkOpen, bool) {
     let mut peer = RawPeer::after_hello_by(&listener);
     let open = peer.link_open();
     let offer = Offer::Udp { port: 9, max_frame: 1_472 };
-    peer.send(LinkAccept { link: open.link, offer, ticket: None, ecn });
+    peer.send(LinkAccept {
+        link: open.link,
+        offer,
+        ticket: None,
+        ecn,
+        features: Default::default(),
+    });
     (open, is_ecn(&client.up()))
 }
 
@@ -82,7 +88,14 @@ fn link_accept__grants_nothing_that_was_not_asked_for() {
     let mut peer = RawPeer::after_hello(address);
     assert!(!peer.open_udp(1).ecn);
     let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-    let open = LinkOpen { link: 2, from_endpoint: 5, to_endpoint: 0, offers, ecn: true };
+    let open = LinkOpen {
+        link: 2,
+        from_endpoint: 5,
+        to_endpoint: 0,
+        offers,
+        ecn: true,
+        features: Default::default(),
+    };
     peer.send(open);
     let Some(Message::LinkAccept(accept)) = peer.receive() else { panic!("not LINK_ACCEPT") };
     assert!(accept.ecn);

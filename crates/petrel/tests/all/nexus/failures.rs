@@ -152,8 +152,13 @@ fn link__not_answered_by_the_peer() {
     assert_eq!(reason.status, Status::Unavailable);
     // The late answer has no effect.
     let offer = open.offers[0];
-    let accept =
-        petrel_proto::control::LinkAccept { link: open.link, offer, ticket: None, ecn: false };
+    let accept = petrel_proto::control::LinkAccept {
+        link: open.link,
+        offer,
+        ticket: None,
+        ecn: false,
+        features: Default::default(),
+    };
     peer.send(accept);
     wait_until(&nexus, |stats| stats.late_messages > 0);
     assert_eq!(nexus.stats().connections_open, 1);

@@ -332,14 +332,27 @@ impl RawPeer {
     pub(crate) fn grant_udp(&mut self) -> LinkOpen {
         let open = self.link_open();
         let offer = Offer::Udp { port: 9, max_frame: 1_472 };
-        self.send(LinkAccept { link: open.link, offer, ticket: None, ecn: false });
+        self.send(LinkAccept {
+            link: open.link,
+            offer,
+            ticket: None,
+            ecn: false,
+            features: Default::default(),
+        });
         open
     }
 
     /// Requests a link to endpoint 0 over UDP.
     pub(crate) fn open_udp(&mut self, link: u32) -> LinkAccept {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        self.send(LinkOpen { link, from_endpoint: 5, to_endpoint: 0, offers, ecn: false });
+        self.send(LinkOpen {
+            link,
+            from_endpoint: 5,
+            to_endpoint: 0,
+            offers,
+            ecn: false,
+            features: Default::default(),
+        });
         match self.receive() {
             Some(Message::LinkAccept(accept)) => accept,
             other => panic!("not LINK_ACCEPT: {other:?}"),

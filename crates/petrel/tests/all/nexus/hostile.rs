@@ -90,7 +90,14 @@ fn misplaced_messages__are_answered_by_goodbye() {
     let (nexus, address) = server(V4);
     let mut server = attach(&nexus, V4);
     let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-    let open = LinkOpen { link: 1, from_endpoint: 0, to_endpoint: 0, offers, ecn: false };
+    let open = LinkOpen {
+        link: 1,
+        from_endpoint: 0,
+        to_endpoint: 0,
+        offers,
+        ecn: false,
+        features: Default::default(),
+    };
     let accept = acceptance(&SessionOpen { link: 1, ..proposal(1) });
     let reply = StatsReply { request: 1, part: 0, parts: 1, json: String::new() };
     let misplaced: [Message; 3] = [open.into(), accept.into(), reply.into()];

@@ -46,7 +46,13 @@ fn falls_back(name: &[u8; NAME_BYTES], connect: impl FnOnce() -> Option<PeerStre
     let open = peer.link_open();
     assert!(matches!(open.offers[..], [Offer::Shm { .. }, Offer::Udp { .. }]), "{open:?}");
     let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
+    peer.send(LinkAccept {
+        link: open.link,
+        offer,
+        ticket: Some(TICKET),
+        ecn: false,
+        features: Default::default(),
+    });
     let _connected = connect();
     let Some(Message::LinkClose(close)) = peer.receive() else { panic!("not LINK_CLOSE") };
     assert_eq!((close.link, close.status), (open.link, Status::Aborted));
@@ -99,7 +105,13 @@ fn opener__fails_where_only_shared_memory_will_do() {
     peer.send_hello(local_hello(&Rendezvous::bind().unwrap().name()));
     let open = peer.link_open();
     let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
+    peer.send(LinkAccept {
+        link: open.link,
+        offer,
+        ticket: Some(TICKET),
+        ecn: false,
+        features: Default::default(),
+    });
     let reason = client.failure();
     assert_eq!(reason.status, Status::FailedPrecondition);
     assert!(reason.message.contains("shared memory could not be set up"), "{reason:?}");
@@ -117,7 +129,13 @@ fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
     peer.send_hello(local_hello(&rendezvous.name()));
     let open = peer.link_open();
     let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
+    peer.send(LinkAccept {
+        link: open.link,
+        offer,
+        ticket: Some(TICKET),
+        ecn: false,
+        features: Default::default(),
+    });
     // The opener waits for an answer that does not come.
     let mut met = accept_one(&mut rendezvous);
     drop(peer);
@@ -145,7 +163,14 @@ fn with_ticket(nexus: &Nexus) -> (RawPeer, Vec<u8>, [u8; 16]) {
     let mut peer = RawPeer::connect(nexus.local_addr().unwrap());
     let hello = peer.send_hello(local_hello(&TICKET));
     let offers = vec![Offer::Shm { max_frame: FRAME }];
-    peer.send(LinkOpen { link: 4, from_endpoint: 0, to_endpoint: 0, offers, ecn: false });
+    peer.send(LinkOpen {
+        link: 4,
+        from_endpoint: 0,
+        to_endpoint: 0,
+        offers,
+        ecn: false,
+        features: Default::default(),
+    });
     match peer.receive() {
         Some(Message::LinkAccept(LinkAccept { ticket: Some(ticket), .. })) => {
             (peer, hello.rendezvous.unwrap(), ticket)
