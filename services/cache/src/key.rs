@@ -1,0 +1,105 @@
+//! Keys with their hashes.
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+use crate::error::KeyError;
+use crate::limits::KEY_BYTES_MAX;
+
+/// The hash of a server: every partition, and every client that steers by partition, computes the same.
+///
+/// A server draws its seed at random, so that the clients of memcached's protocol cannot choose keys that collide.
+#[derive(Clone, Debug)]
+pub struct Hasher {
+    seed: u64,
+    secrets: RapidSecrets,
+}
+
+impl Hasher {
+    /// The hash with this seed.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, secrets: RapidSecrets::seed(seed) }
+    }
+
+    /// The seed, for clients that steer by partition.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Returns the key with its hash.
+    ///
+    /// # Errors
+    /// [`KeyError`] if the bytes are too few or too many for a key.
+    #[inline]
+    pub fn key<'a>(&self, bytes: &'a [u8]) -> Result<Key<'a>, KeyError> {
+        if bytes.is_empty() || bytes.len() > KEY_BYTES_MAX {
+            return Err(KeyError { bytes: bytes.len() });
+        }
+        Ok(Key { bytes, hash: self.hash(bytes) })
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, bytes: &[u8]) -> u64 {
+        rapidhash_v3_seeded(bytes, &self.secrets)
+    }
+}
+
+/// A key of 1 to 250 bytes with its hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key<'a> {
+    bytes: &'a [u8],
+    hash: u64,
+}
+
+impl<'a> Key<'a> {
+    /// The bytes.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The hash.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The number of the partition that owns the key, of `count` partitions. The high bits of the hash decide; the
+    /// index of a partition uses the others.
+    #[inline]
+    pub fn partition(&self, count: usize) -> usize {
+        ((u128::from(self.hash) * count as u128) >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key__has_1_to_250_bytes() {
+        let hasher = Hasher::new(1);
+        assert_eq!(hasher.key(b""), Err(KeyError { bytes: 0 }));
+        assert_eq!(hasher.key(&[b'k'; 251]), Err(KeyError { bytes: 251 }));
+        assert_eq!(hasher.key(&[b'k'; 250]).unwrap().bytes().len(), 250);
+    }
+
+    #[test]
+    fn partition__is_even_over_any_count() {
+        let hasher = Hasher::new(7);
+        for count in [1, 3, 5, 16] {
+            let mut keys = vec![0usize; count];
+            for number in 0..10_000u32 {
+                keys[hasher.key(&number.to_le_bytes()).unwrap().partition(count)] += 1;
+            }
+            let mean = 10_000 / count;
+            assert!(keys.iter().all(|keys| keys.abs_diff(mean) < mean / 4 + 1), "{keys:?}");
+        }
+    }
+
+    /// Clients of another version compute the same: the value is part of the protocol.
+    #[test]
+    fn hash__is_fixed() {
+        assert_eq!(Hasher::new(1).key(b"petrel").unwrap().hash(), 12_147_801_703_830_317_878);
+        assert_ne!(Hasher::new(1).hash(b"petrel"), Hasher::new(2).hash(b"petrel"));
+    }
+}

@@ -1,0 +1,378 @@
+//! A partition of the cache: an index and a log with one owner.
+//!
+//! The design is MICA's (Lim et al., NSDI 2014), as HERD §4.1 uses it. The *log* has the items, in the order of their
+//! storage; the *index* leads from a key's hash to the item. A look-up reads a line of the index and the item.
+//!
+//! - In [cache mode](Mode::Cache) the log releases the oldest items when it needs room, and a full bucket of the index
+//!   releases its oldest item. The index keeps entries of released items: their positions are before the log's tail.
+//! - In [store mode](Mode::Store) buckets overflow into others, and a *cleaner* moves the live items at the tail to the
+//!   head. A value that would fill the log beyond 7/8 is refused with [`StoreError::Full`].
+//!
+//! A partition has no lock, reads no clock and allocates nothing after its creation, except for the scratch memory
+//! of APPEND, PREPEND and the cleaner. The owner calls [`Partition::set_time`] and everything else.
+//!
+//! Departures from MICA: an item's header has a *dead* bit, so that the tail can count evictions without the index.
+//! The index is scrubbed by one bucket per append, so an entry cannot outlive the range of its position. A value that
+//! takes the space of its predecessor is written in place only while the item is young: an item that is set again
+//! has not become older.
+
+mod arithmetic;
+mod counters;
+mod header;
+mod index;
+mod log;
+mod meta;
+mod room;
+mod store;
+
+pub use arithmetic::{Arithmetic, Counted};
+pub use counters::Counters;
+pub use meta::{Fetch, Fetched};
+pub use store::{Store, Stored, Verb};
+
+use self::header::{HEADER_BYTES, Header};
+use self::index::{BUCKET_BYTES, Index, Inserted, Slot};
+use self::log::Log;
+use crate::error::ConfigError;
+use crate::key::{Hasher, Key};
+use crate::limits::{
+    CACHE_ITEMS_PER_LOG_MIN, ITEM_BYTES_EXPECTED_DEFAULT, PARTITION_BYTES_MAX, PARTITION_BYTES_MIN,
+    STORE_ITEMS_PER_LOG_MIN,
+};
+
+/// The behaviour of a partition whose memory is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Old items make place for new ones.
+    #[default]
+    Cache,
+    /// New items are refused.
+    Store,
+}
+
+/// The settings of a partition.
+#[derive(Clone, Debug)]
+pub struct PartitionConfig {
+    /// Memory for index and log together, in bytes.
+    pub memory_bytes: u64,
+    /// The behaviour of a full partition.
+    pub mode: Mode,
+    /// The expected mean size of an item (key, value and 24 bytes), from which the index gets its size.
+    pub item_bytes_expected: u32,
+    /// The position of the first item. A test begins shortly before positions repeat in the index.
+    #[doc(hidden)]
+    pub first_position: u64,
+}
+
+impl PartitionConfig {
+    /// A partition with this memory, in cache mode.
+    pub fn new(memory_bytes: u64) -> Self {
+        Self {
+            memory_bytes,
+            mode: Mode::Cache,
+            item_bytes_expected: ITEM_BYTES_EXPECTED_DEFAULT,
+            first_position: 0,
+        }
+    }
+}
+
+/// A partition of the cache.
+pub struct Partition {
+    index: Index,
+    log: Log,
+    hasher: Hasher,
+    mode: Mode,
+    memory_bytes: u64,
+    /// The largest item, with header and key.
+    item_bytes_max: u64,
+    /// The second of the owner's clock.
+    now: u32,
+    /// The version of the last change.
+    cas: u64,
+    /// Items that look-ups can find, and items whose time is over but which are still there.
+    items: u64,
+    /// The bytes that these items take in the log.
+    live_bytes: u64,
+    counters: Counters,
+    scratch: Vec<u8>,
+    /// The second in which a full store last looked for expired items.
+    cleaned_at: u32,
+}
+
+/// An item as a look-up found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// The value.
+    pub value: &'a [u8],
+    /// The client's flags.
+    pub flags: u32,
+    /// The version: another number after each change of the item.
+    pub cas: u64,
+    /// The second at which the item ends; 0 for never.
+    pub expiry: u32,
+}
+
+/// A found item: the entry, and the item's position and header.
+#[derive(Clone, Copy)]
+struct Place {
+    slot: Slot,
+    position: u64,
+    header: Header,
+}
+
+/// The outcome of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    /// The item is gone, or stale if that was asked for.
+    Done,
+    /// There is no item.
+    NotFound,
+    /// The item has another version.
+    Exists,
+}
+
+impl Partition {
+    /// An empty partition.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn new(config: &PartitionConfig, hasher: Hasher) -> Result<Self, ConfigError> {
+        let bytes = config.memory_bytes;
+        let (min, max) = (PARTITION_BYTES_MIN, PARTITION_BYTES_MAX);
+        if bytes < min || bytes > max {
+            return Err(ConfigError::Memory { bytes, min, max });
+        }
+        let (buckets, log_bytes) = shares(config);
+        let items_min = match config.mode {
+            Mode::Cache => CACHE_ITEMS_PER_LOG_MIN,
+            Mode::Store => STORE_ITEMS_PER_LOG_MIN,
+        };
+        let log = Log::new(log_bytes, config.first_position);
+        assert!(u64::from(buckets) * BUCKET_BYTES + log.capacity() <= bytes, "more than was given");
+        Ok(Self {
+            index: Index::new(buckets, config.mode == Mode::Store),
+            item_bytes_max: log.capacity() / items_min,
+            log,
+            hasher,
+            mode: config.mode,
+            memory_bytes: bytes,
+            now: 0,
+            cas: 0,
+            items: 0,
+            live_bytes: 0,
+            counters: Counters::default(),
+            scratch: Vec::new(),
+            cleaned_at: 0,
+        })
+    }
+
+    /// Sets the time, in seconds of the owner's clock. The time of an expiry is of the same clock. Time does not go
+    /// back: an earlier time changes nothing.
+    pub fn set_time(&mut self, now: u32) {
+        self.now = self.now.max(now);
+    }
+
+    /// The time.
+    pub fn time(&self) -> u32 {
+        self.now
+    }
+
+    /// Items in the partition, with those whose time is over but whose space is not yet free.
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// The bytes of these items, with headers.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// The memory of index and log, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// The behaviour of a full partition.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The first memory that a look-up of the hash reads, for a prefetch.
+    #[inline]
+    pub fn address(&self, hash: u64) -> *const u8 {
+        self.index.address(hash)
+    }
+
+    /// Looks an item up, and counts the look-up.
+    #[inline]
+    pub fn get(&mut self, key: Key<'_>) -> Option<Item<'_>> {
+        self.counters.cmd_get += 1;
+        let Some(place) = self.find_counted(key) else {
+            self.counters.get_misses += 1;
+            return None;
+        };
+        self.counters.get_hits += 1;
+        let header = self.note_access(&place);
+        Some(self.item(place.position, &header))
+    }
+
+    /// Looks an item up and changes its expiry.
+    pub fn get_and_touch(&mut self, key: Key<'_>, expiry: u32) -> Option<Item<'_>> {
+        self.counters.cmd_get += 1;
+        self.counters.cmd_touch += 1;
+        let Some(place) = self.find_counted(key) else {
+            self.counters.get_misses += 1;
+            self.counters.touch_misses += 1;
+            return None;
+        };
+        self.counters.get_hits += 1;
+        self.counters.touch_hits += 1;
+        let header = Header { expiry, ..self.note_access(&place) };
+        self.log.set_header(place.position, header);
+        Some(self.item(place.position, &header))
+    }
+
+    /// Changes the expiry of an item. Returns whether there is one.
+    pub fn touch(&mut self, key: Key<'_>, expiry: u32) -> bool {
+        self.counters.cmd_touch += 1;
+        let Some(place) = self.find(key) else {
+            self.counters.touch_misses += 1;
+            return false;
+        };
+        self.counters.touch_hits += 1;
+        let header = Header { expiry, ..place.header };
+        self.log.set_header(place.position, header);
+        true
+    }
+
+    /// Removes an item, if the version is that of `compare`.
+    pub fn delete(&mut self, key: Key<'_>, compare: Option<u64>) -> Removed {
+        let Some(place) = self.find(key) else {
+            self.counters.delete_misses += 1;
+            return Removed::NotFound;
+        };
+        if compare.is_some_and(|cas| cas != place.header.cas) {
+            return Removed::Exists;
+        }
+        self.counters.delete_hits += 1;
+        self.drop_item(key, &place);
+        Removed::Done
+    }
+
+    /// Removes all items.
+    pub fn flush(&mut self) {
+        self.counters.cmd_flush += 1;
+        self.log.clear();
+        if self.mode == Mode::Store {
+            self.index.clear();
+        }
+        (self.items, self.live_bytes) = (0, 0);
+    }
+
+    /// Finds an item. Removes an item whose time is over.
+    #[inline]
+    fn find(&mut self, key: Key<'_>) -> Option<Place> {
+        let place = self.find_any(key)?;
+        if !place.header.is_expired(self.now) {
+            return Some(place);
+        }
+        self.count_expired(&place.header);
+        self.drop_item(key, &place);
+        None
+    }
+
+    /// As [`Partition::find`], for look-ups: counts an item whose time is over.
+    #[inline]
+    fn find_counted(&mut self, key: Key<'_>) -> Option<Place> {
+        let reclaimed = self.counters.reclaimed;
+        let place = self.find(key);
+        self.counters.get_expired += self.counters.reclaimed - reclaimed;
+        place
+    }
+
+    /// Finds an item whose time may be over.
+    #[inline]
+    fn find_any(&self, key: Key<'_>) -> Option<Place> {
+        let mut found = None;
+        let slot = self.index.find(key.hash(), |offset| {
+            let Some(position) = self.log.position(offset) else { return false };
+            let header = self.log.header(position);
+            found = Some((position, header));
+            self.log.key(position, &header) == key.bytes()
+        })?;
+        let (position, header) = found?;
+        assert!(!header.is_dead, "the index leads to a dead item");
+        Some(Place { slot, position, header })
+    }
+
+    /// Notes in the header that a client has fetched the item.
+    #[inline]
+    fn note_access(&mut self, place: &Place) -> Header {
+        let header = Header { accessed: self.now, is_fetched: true, ..place.header };
+        // An item that is fetched often stays unchanged, and its line in the cache clean.
+        if header != place.header {
+            self.log.set_header(place.position, header);
+        }
+        header
+    }
+
+    #[inline]
+    fn item(&self, position: u64, header: &Header) -> Item<'_> {
+        let value = self.log.value(position, header);
+        Item { value, flags: header.flags, cas: header.cas, expiry: header.expiry }
+    }
+
+    fn next_cas(&mut self) -> u64 {
+        self.cas += 1;
+        self.cas
+    }
+
+    fn count_expired(&mut self, header: &Header) {
+        self.counters.reclaimed += 1;
+        self.counters.expired_unfetched += u64::from(!header.is_fetched);
+    }
+
+    fn count_evicted(&mut self, header: &Header) {
+        self.counters.evictions += 1;
+        self.counters.evicted_unfetched += u64::from(!header.is_fetched);
+    }
+
+    /// Takes an item out of the index and of the counts.
+    fn drop_item(&mut self, key: Key<'_>, place: &Place) {
+        self.index.remove(key.hash(), place.slot);
+        self.bury(place.position);
+    }
+
+    /// Marks an item as dead, which the index does not lead to any more.
+    fn bury(&mut self, position: u64) {
+        let header = self.log.header(position);
+        assert!(!header.is_dead, "an item dies once");
+        self.log.set_header(position, Header { is_dead: true, ..header });
+        self.uncount(&header);
+    }
+
+    fn uncount(&mut self, header: &Header) {
+        assert!(self.items > 0 && self.live_bytes >= header.space(), "the counts are too low");
+        self.items -= 1;
+        self.live_bytes -= header.space();
+    }
+}
+
+/// Divides a partition's memory between the index, in buckets, and the log, in bytes.
+fn shares(config: &PartitionConfig) -> (u32, u64) {
+    let item_bytes = u64::from(config.item_bytes_expected.max(HEADER_BYTES as u32 + 8));
+    // A bucket of eight entries for five items. In a bucket that hashing gives more than eight (2.4 % of all items, by
+    // the Poisson distribution) the oldest are evicted early.
+    let buckets = config.memory_bytes / (5 * item_bytes + BUCKET_BYTES);
+    // The log needs half of the memory at least, however small the items are.
+    let buckets = buckets.clamp(8, config.memory_bytes / 2 / BUCKET_BYTES);
+    let buckets = u32::try_from(buckets).unwrap_or(u32::MAX);
+    // A line is for the log's alignment.
+    let log_bytes = config.memory_bytes - (u64::from(buckets) + 1) * BUCKET_BYTES;
+    (buckets, log_bytes)
+}

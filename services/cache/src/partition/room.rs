@@ -1,0 +1,142 @@
+//! Making room in the log: eviction in cache mode, cleaning in store mode.
+
+use super::log::Oldest;
+use super::{Header, Inserted, Log, Mode, Partition};
+use crate::error::StoreError;
+use crate::limits::{STORE_FILL_EIGHTHS, VALUE_BYTES_MAX};
+
+impl Partition {
+    /// Checks the size of an item, with header and key.
+    pub(super) fn check_size(&mut self, header: &Header) -> Result<(), StoreError> {
+        let bytes = header.space();
+        if bytes <= self.item_bytes_max && header.value_bytes as usize <= VALUE_BYTES_MAX {
+            return Ok(());
+        }
+        self.counters.store_too_large += 1;
+        let max = (self.item_bytes_max as usize).min(VALUE_BYTES_MAX);
+        Err(StoreError::TooLarge { bytes: bytes as usize, max })
+    }
+
+    /// Makes room for an item that takes this space, and replaces one of `replaced` bytes. Positions that the caller
+    /// has found before are not valid any more.
+    pub(super) fn make_room(&mut self, space: u64, replaced: u64) -> Result<(), StoreError> {
+        match self.mode {
+            Mode::Cache => self.evict(space),
+            Mode::Store => self.clean(space, replaced)?,
+        }
+        assert!(self.log.needed(space) <= self.log.free(), "no room after making room");
+        Ok(())
+    }
+
+    /// Releases the oldest items until one of this space fits.
+    fn evict(&mut self, space: u64) {
+        while self.log.needed(space) > self.log.free() {
+            let Some(oldest) = self.log.oldest() else { unreachable!("an empty log has room") };
+            if let Oldest::Item { header, .. } = oldest
+                && !header.is_dead
+            {
+                match header.is_expired(self.now) {
+                    true => self.count_expired(&header),
+                    false => self.count_evicted(&header),
+                }
+                self.uncount(&header);
+            }
+            self.log.release(oldest);
+        }
+        let Self { index, log, .. } = self;
+        index.scrub(|offset| log.position(offset).is_some());
+    }
+
+    /// Moves live items until a new item fits beside two of the greatest size.
+    fn clean(&mut self, space: u64, replaced: u64) -> Result<(), StoreError> {
+        if !self.has_store_room(space, replaced) && self.cleaned_at != self.now {
+            // Items whose time is over count until the cleaner meets them. Once a second it looks for them.
+            self.cleaned_at = self.now;
+            let capacity = self.log.capacity();
+            self.clean_until(|log, released| released >= capacity || log.oldest().is_none());
+        }
+        if !self.has_store_room(space, replaced) {
+            self.counters.store_no_memory += 1;
+            return Err(StoreError::Full);
+        }
+        let spare = 2 * self.item_bytes_max;
+        self.clean_until(|log, _| log.needed(space) + spare <= log.free());
+        Ok(())
+    }
+
+    fn has_store_room(&self, space: u64, replaced: u64) -> bool {
+        let limit = self.log.capacity() / 8 * STORE_FILL_EIGHTHS;
+        self.live_bytes - replaced + space <= limit
+    }
+
+    /// Takes items from the tail and appends the live ones, until `is_done` says so of the log and the bytes released.
+    fn clean_until(&mut self, is_done: impl Fn(&Log, u64) -> bool) {
+        let mut released = 0;
+        while !is_done(&self.log, released) {
+            assert!(released <= 2 * self.log.capacity(), "a lap of the cleaner frees an eighth");
+            let Some(oldest) = self.log.oldest() else { return };
+            let before = self.log.free();
+            match oldest {
+                Oldest::Padding(_) => self.log.release(oldest),
+                Oldest::Item { header, .. } if header.is_dead => self.log.release(oldest),
+                Oldest::Item { position, header } if header.is_expired(self.now) => {
+                    self.count_expired(&header);
+                    self.forget(position, &header);
+                    self.log.release(oldest);
+                }
+                Oldest::Item { position, header } => {
+                    self.move_item(position, header);
+                    self.log.release(oldest);
+                    released += header.space();
+                    continue;
+                }
+            }
+            released += self.log.free() - before;
+        }
+    }
+
+    /// Takes an item out of the index and of the counts, by its position.
+    fn forget(&mut self, position: u64, header: &Header) {
+        let hash = self.hasher.hash(self.log.key(position, header));
+        let offset = Log::offset(position);
+        let slot = self.index.find(hash, |found| found == offset);
+        self.index.remove(hash, slot.expect("a live item has an entry"));
+        self.uncount(header);
+    }
+
+    /// Appends a copy of the item at the tail, and lets its entry lead there.
+    fn move_item(&mut self, position: u64, header: Header) {
+        let key_bytes = usize::from(header.key_bytes);
+        self.scratch.clear();
+        self.scratch.extend_from_slice(self.log.key(position, &header));
+        self.scratch.extend_from_slice(self.log.value(position, &header));
+        let (key, value) = self.scratch.split_at(key_bytes);
+        let (hash, offset) = (self.hasher.hash(key), Log::offset(position));
+        let slot = self.index.find(hash, |found| found == offset);
+        let copy = self.log.append(header, key, value);
+        self.index.set(slot.expect("a live item has an entry"), Log::offset(copy));
+        self.counters.moved_items += 1;
+    }
+
+    /// Adds the entry of a new item. A full bucket of a cache loses its oldest item.
+    pub(super) fn insert(&mut self, hash: u64, position: u64) -> Result<(), StoreError> {
+        let Self { index, log, .. } = self;
+        let age = |offset| log.position(offset).map(|position| log.age(position));
+        match index.insert(hash, Log::offset(position), age) {
+            Inserted::Free => Ok(()),
+            Inserted::Replaced(offset) => {
+                let Some(old) = self.log.position(offset) else {
+                    unreachable!("an entry without an item is free")
+                };
+                self.counters.index_evictions += 1;
+                self.count_evicted(&self.log.header(old));
+                self.bury(old);
+                Ok(())
+            }
+            Inserted::Full => {
+                self.counters.store_no_memory += 1;
+                Err(StoreError::Full)
+            }
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the cache from outside.
+
+mod model;
