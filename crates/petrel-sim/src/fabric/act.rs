@@ -2,9 +2,10 @@
 
 use crate::time::Time;
 
+use super::config::LinkConfig;
 use super::fault::FaultPlan;
 use super::stats::DropReason;
-use super::topology::{HostId, LinkId, NodeId};
+use super::topology::{HostId, LinkId};
 use super::{Event, Fabric, Place, Step};
 
 /// A change to the fabric, made now or at a scheduled time.
@@ -17,6 +18,26 @@ pub enum Action {
         links: LinkSet,
         /// The plan from now on.
         plan: FaultPlan,
+    },
+    /// Takes links down, or up again. Packets vanish that enter a link which is down, or would arrive over
+    /// it; the queue in front of it continues to empty at the link's rate.
+    Link {
+        /// The links.
+        links: LinkSet,
+        /// The state from now on.
+        is_up: bool,
+        /// After this time all switches follow the state that the links have then: routes lead around links
+        /// that are down, over the shortest remaining paths. Without a time no switch ever learns of the
+        /// change: a link that went down is a black hole, and a withdrawn link stays unused.
+        reconverge_ns: Option<u64>,
+    },
+    /// Gives links another rate and delay, from the next packet of each on. A shorter delay lets packets
+    /// overtake those on the way.
+    Shape {
+        /// The links.
+        links: LinkSet,
+        /// Rate and delay from now on. The rate must not be zero.
+        config: LinkConfig,
     },
     /// Separates two sets of hosts. Packets that would arrive while the partition lasts are dropped; hosts
     /// that are in neither set are not affected.
@@ -70,6 +91,8 @@ pub enum LinkSet {
     All,
     /// This link.
     One(LinkId),
+    /// Both directions of the cable to which this link belongs.
+    Cable(LinkId),
     /// Both directions of a host's link.
     Host(HostId),
 }
@@ -101,6 +124,10 @@ impl Fabric {
     pub(super) fn act(&mut self, action: Action) -> Option<Step> {
         match action {
             Action::Faults { links, plan } => self.set_faults(links, plan),
+            Action::Link { links, is_up, reconverge_ns } => {
+                self.set_links_up(links, is_up, reconverge_ns);
+            }
+            Action::Shape { links, config } => self.shape_links(links, config),
             Action::Partition { from, to, one_way, for_ns } => {
                 self.begin_partition(&from, &to, one_way, for_ns);
             }
@@ -135,15 +162,8 @@ impl Fabric {
     }
 
     fn set_faults(&mut self, links: LinkSet, plan: FaultPlan) {
-        for (index, link) in self.links.iter_mut().enumerate() {
-            let is_meant = match links {
-                LinkSet::All => true,
-                LinkSet::One(id) => id.0 as usize == index,
-                LinkSet::Host(host) => [link.from, link.to].contains(&NodeId::Host(host)),
-            };
-            if is_meant {
-                link.faults.set_plan(plan);
-            }
+        for link in self.links_of(links) {
+            self.links[link.0 as usize].faults.set_plan(plan);
         }
         self.note(format_args!("FAULTS {links:?} {plan:?}"));
     }

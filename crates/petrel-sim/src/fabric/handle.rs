@@ -173,6 +173,12 @@ impl FabricHandle {
         numbered.filter(|(link, _)| (link.from, link.to) == (from, to)).map(|(_, id)| id).collect()
     }
 
+    /// Returns the links that packets between two addresses take at present, from the sender's on; `None`
+    /// without a path.
+    pub fn route(&self, from: SimAddr, to: SimAddr) -> Option<Vec<LinkId>> {
+        self.fabric.borrow().route(from, to)
+    }
+
     /// Returns the counters of a switch; zeros for an unknown switch.
     pub fn switch_stats(&self, switch: SwitchId) -> SwitchStats {
         let fabric = self.fabric.borrow();

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::rng::Rng;
 use crate::time::Time;
 
-use super::config::LinkConfig;
+use super::config::{EcnConfig, LinkConfig};
 use super::fault::FaultState;
 use super::packet::PacketRef;
 use super::stats::{DropReason, LinkStats};
@@ -24,8 +24,14 @@ pub(super) struct Link {
     pub(super) node_latency_ns: u64,
     pub(super) faults: FaultState,
     pub(super) stats: LinkStats,
+    /// When the port in front of the link marks packets.
+    pub(super) ecn: Option<EcnConfig>,
     /// Decides which packets are marked.
     pub(super) red: Rng,
+    /// Whether bits arrive at the other end.
+    pub(super) is_up: bool,
+    /// Whether the routes use the link; they learn late, or never, that a link is down.
+    pub(super) is_routed: bool,
     /// The packet in transmission is the first; its bytes leave the queue with its last bit.
     queue: VecDeque<Queued>,
     queued_bytes: u64,
@@ -47,8 +53,7 @@ const PS_PER_BYTE_AT_1_BPS: u64 = 8_000_000_000_000;
 
 impl Link {
     pub(super) fn new(direction: Direction, faults: Rng, red: Rng) -> Self {
-        let Direction { from, to, config } = direction;
-        let is_whole = PS_PER_BYTE_AT_1_BPS.is_multiple_of(config.rate_bps);
+        let Direction { from, to, config, .. } = direction;
         Self {
             from,
             to,
@@ -57,13 +62,26 @@ impl Link {
             node_latency_ns: 0,
             faults: FaultState::new(faults),
             stats: LinkStats::default(),
+            ecn: None,
             red,
+            is_up: true,
+            is_routed: true,
             queue: VecDeque::new(),
             queued_bytes: 0,
             summed_until: Time::ZERO,
             measured_since: Time::ZERO,
-            ps_per_byte: is_whole.then(|| PS_PER_BYTE_AT_1_BPS / config.rate_bps),
+            ps_per_byte: ps_per_byte(config),
         }
+    }
+
+    /// Changes rate and delay. A packet in transmission keeps the time of its last bit.
+    ///
+    /// # Panics
+    /// If the rate is zero, at which no transmission ends.
+    pub(super) fn set_config(&mut self, config: LinkConfig) {
+        assert!(config.rate_bps > 0, "a link needs a rate; take it down instead");
+        self.config = config;
+        self.ps_per_byte = ps_per_byte(config);
     }
 
     /// Appends a packet. Returns true if the transmitter was idle, and has to start.
@@ -126,8 +144,10 @@ impl Link {
 
     /// Returns the counters, complete until `now`.
     pub(super) fn stats_at(&self, now: Time) -> LinkStats {
+        let byte_ps = self.not_summed(now);
         LinkStats {
-            queued_byte_ps: self.stats.queued_byte_ps + self.not_summed(now),
+            queued_byte_ps: self.stats.queued_byte_ps + byte_ps,
+            queued_byte2_ps: self.stats.queued_byte2_ps + byte_ps * u128::from(self.queued_bytes),
             measured_ps: now.ps() - self.measured_since.ps(),
             ..self.stats
         }
@@ -152,7 +172,9 @@ impl Link {
     }
 
     fn sum_up(&mut self, now: Time) {
-        self.stats.queued_byte_ps += self.not_summed(now);
+        let byte_ps = self.not_summed(now);
+        self.stats.queued_byte_ps += byte_ps;
+        self.stats.queued_byte2_ps += byte_ps * u128::from(self.queued_bytes);
         self.summed_until = now;
     }
 
@@ -161,17 +183,24 @@ impl Link {
     }
 }
 
+/// Returns the picoseconds for each byte, if a whole number.
+fn ps_per_byte(config: LinkConfig) -> Option<u64> {
+    let is_whole = PS_PER_BYTE_AT_1_BPS.is_multiple_of(config.rate_bps);
+    is_whole.then(|| PS_PER_BYTE_AT_1_BPS / config.rate_bps)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fabric::packet::{Packets, SimAddr};
-    use crate::fabric::topology::HostId;
+    use crate::fabric::topology::{HostId, Marking};
 
     const A: SimAddr = SimAddr::new(HostId(0), 0);
     const B: SimAddr = SimAddr::new(HostId(1), 0);
 
     fn link(config: LinkConfig) -> Link {
-        let direction = Direction { from: A.host.into(), to: B.host.into(), config };
+        let (from, to, marking) = (A.host.into(), B.host.into(), Marking::OfSwitch);
+        let direction = Direction { from, to, config, marking };
         Link::new(direction, Rng::new(0), Rng::new(0))
     }
 
@@ -203,16 +232,38 @@ mod tests {
         assert!(link.pop_sent(at(150)).is_none());
         // 100 for 1 ns, 175 for 10, 150 for 89, 50 for 50.
         let queued_byte_ps = 1_000 * (100 + 1_750 + 13_350 + 2_500);
+        let queued_byte2_ps = 1_000 * (10_000 + 306_250 + 2_002_500 + 125_000);
         let expected = LinkStats {
             packets: 2,
             bytes: 150,
             queued_bytes_max: 175,
             queued_byte_ps,
+            queued_byte2_ps,
             measured_ps: 200_000,
             ..LinkStats::default()
         };
         assert_eq!(link.stats_at(at(200)), expected);
         link.begin_measuring(at(200));
         assert_eq!(link.stats_at(at(200)), LinkStats::default());
+    }
+
+    #[test]
+    fn queued_bytes_deviation__of_a_queue_that_is_there_half_of_the_time() {
+        let mut packets = Packets::default();
+        let mut link = link(LinkConfig::gbit(8, 0));
+        assert!(link.push(Time::from_ns(0), packets.create(A, B), 100));
+        assert!(link.pop_sent(Time::from_ns(100)).is_some());
+        let stats = link.stats_at(Time::from_ns(200));
+        // 100 bytes or none, in equal parts.
+        assert_eq!((stats.queued_bytes_mean(), stats.queued_bytes_deviation()), (50.0, 50.0));
+        assert_eq!(LinkStats::default().queued_bytes_deviation(), 0.0);
+    }
+
+    #[test]
+    fn set_config__holds_from_the_next_packet_on() {
+        let mut link = link(LinkConfig::gbit(8, 0));
+        assert_eq!(link.serialization_ps(10), 10_000);
+        link.set_config(LinkConfig { rate_bps: 3_000_000_000, delay_ns: 7 });
+        assert_eq!((link.serialization_ps(10), link.config.delay_ns), (26_667, 7));
     }
 }

@@ -24,6 +24,7 @@ mod handle;
 mod histogram;
 mod leaf_spine;
 mod link;
+mod link_state;
 mod multicast;
 mod nic;
 mod packet;
@@ -107,6 +108,8 @@ pub(crate) struct Fabric {
     switches: Vec<Switch>,
     links: Vec<Link>,
     routes: Routes,
+    /// Nodes and links, to find the routes again.
+    topology: Topology,
     cores: Vec<Core>,
     sources: Vec<Source>,
     /// Delays of sources count only packets that were sent since.
@@ -149,6 +152,8 @@ enum Event {
     Emit(SourceId),
     /// A scheduled action.
     Act(Box<Action>),
+    /// The routes follow the state of links.
+    Reconverge(LinkSet),
     /// A partition ends.
     Heal(u32),
     /// A crashed host comes back.
@@ -185,6 +190,7 @@ impl Fabric {
             switches: switches_of(topology, seed),
             links: links_of(topology, seed),
             routes,
+            topology: topology.clone(),
             cores: Vec::new(),
             sources: Vec::new(),
             measured_since: Time::ZERO,
@@ -235,6 +241,7 @@ impl Fabric {
             Event::Timer { actor, token } => self.handle_timer(actor, token),
             Event::Emit(source) => self.handle_emit(source),
             Event::Act(action) => return self.act(*action),
+            Event::Reconverge(links) => self.reconverge(links),
             Event::Heal(partition) => self.heal(partition),
             Event::Restart(host) => return self.restart(host),
             Event::Ring(ring_state, count) => self.handle_ring(&ring_state, count),
@@ -255,6 +262,7 @@ fn links_of(topology: &Topology, seed: u64) -> Vec<Link> {
     let link = |(&direction, index): (&topology::Direction, u32)| {
         let stream = |domain| Rng::stream(seed, domain, index);
         let mut link = Link::new(direction, stream(STREAM_LINK), stream(STREAM_RED));
+        link.ecn = topology.ecn_of(&direction);
         if let NodeId::Switch(switch) = direction.to {
             let switch = topology.switches[usize::from(switch.0)];
             link.cuts_through = switch.forwarding == Forwarding::CutThrough;

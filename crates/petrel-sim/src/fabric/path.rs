@@ -99,7 +99,11 @@ impl Fabric {
 
     /// Handles a packet at the end of a link.
     pub(super) fn handle_arrival(&mut self, id: LinkId, packet: PacketRef) {
-        match self.links[id.0 as usize].to {
+        let link = &self.links[id.0 as usize];
+        if !link.is_up {
+            return self.drop_on_dead_link(id, packet);
+        }
+        match link.to {
             NodeId::Host(host) => self.deliver(host, packet),
             NodeId::Switch(switch) => self.forward(switch, packet),
         }
@@ -210,6 +214,9 @@ impl Fabric {
     /// receiver needs has been sent.
     fn launch(&mut self, id: LinkId, packet: PacketRef, lead_ps: u64) {
         let link = &mut self.links[id.0 as usize];
+        if !link.is_up {
+            return self.drop_on_dead_link(id, packet);
+        }
         let fate = link.faults.decide(self.now);
         let way_ns = link.config.delay_ns.saturating_add(link.node_latency_ns);
         let on_time = self.now.plus_ps(lead_ps).max(fate.held_until).plus_ns(way_ns);
@@ -284,9 +291,9 @@ impl Fabric {
 
     /// Marks a packet that enters an output port, if the port is congested.
     fn mark(&mut self, id: SwitchId, port: LinkId, packet: &PacketRef, queued_bytes: u64) {
-        let switch = &mut self.switches[usize::from(id.0)];
-        let Some(ecn) = switch.config.ecn else { return };
         let link = &mut self.links[port.0 as usize];
+        let Some(ecn) = link.ecn else { return };
+        let switch = &mut self.switches[usize::from(id.0)];
         let head = self.packets.head_mut(packet);
         if head.ecn != Ecn::NotEct && ecn.marks(queued_bytes, &mut link.red) {
             head.ecn = Ecn::Ce;

@@ -31,15 +31,24 @@ struct Group {
 impl Routes {
     /// Finds all paths. `uplinks` has the link of every host.
     pub(super) fn find(topology: &Topology, uplinks: Vec<LinkId>) -> Result<Self, TopologyError> {
-        let group_of = vec![NOWHERE; topology.switches.len() * uplinks.len()];
-        let mut routes = Self { uplinks, group_of, groups: Vec::new(), members: Vec::new() };
-        let around = Around::new(topology);
-        let mut known = BTreeMap::new();
-        for host in 0..routes.uplinks.len() {
-            routes.add_destination(topology, &around, HostId(host as u16), &mut known);
-        }
+        let mut routes =
+            Self { uplinks, group_of: Vec::new(), groups: Vec::new(), members: Vec::new() };
+        routes.find_again(topology, |_| true);
         routes.check_complete(topology)?;
         Ok(routes)
+    }
+
+    /// Finds all paths over the usable links. Hosts without a path stay unreachable.
+    pub(super) fn find_again(&mut self, topology: &Topology, is_usable: impl Fn(LinkId) -> bool) {
+        self.group_of.clear();
+        self.group_of.resize(topology.switches.len() * self.uplinks.len(), NOWHERE);
+        self.groups.clear();
+        self.members.clear();
+        let around = Around::new(topology, is_usable);
+        let mut known = BTreeMap::new();
+        for host in 0..self.uplinks.len() {
+            self.add_destination(topology, &around, HostId(host as u16), &mut known);
+        }
     }
 
     /// Returns the link out of a host.
@@ -125,11 +134,12 @@ struct Around {
 }
 
 impl Around {
-    fn new(topology: &Topology) -> Self {
+    fn new(topology: &Topology, is_usable: impl Fn(LinkId) -> bool) -> Self {
         let nodes = topology.hosts.len() + topology.switches.len();
         let mut around =
             Self { incoming: vec![Vec::new(); nodes], outgoing: vec![Vec::new(); nodes] };
-        for (link, id) in topology.links.iter().zip((0u32..).map(LinkId)) {
+        let numbered = topology.links.iter().zip((0u32..).map(LinkId));
+        for (link, id) in numbered.filter(|&(_, id)| is_usable(id)) {
             around.incoming[topology.node_index(link.to)].push(id);
             around.outgoing[topology.node_index(link.from)].push(id);
         }
@@ -234,5 +244,31 @@ mod tests {
         // Backwards there is one path.
         let back = routes.next_hop(switches[1], hosts[0], || u64::MAX).unwrap();
         assert_eq!(topology.links[back.0 as usize].to, switches[0].into());
+    }
+
+    #[test]
+    fn find_again__leaves_out_links_and_takes_them_back() {
+        // h0 - s0 = s1 - h1, with two links between the switches.
+        let mut topology = Topology::new();
+        let hosts = [topology.add_host(nic()), topology.add_host(nic())];
+        let switches = [
+            topology.add_switch(SwitchConfig::default()),
+            topology.add_switch(SwitchConfig::default()),
+        ];
+        let link = LinkConfig::default();
+        topology.connect(hosts[0], switches[0], link);
+        topology.connect(hosts[1], switches[1], link);
+        let parallel = [(); 2].map(|()| topology.connect(switches[0], switches[1], link).0);
+        let mut routes = topology.routes().unwrap();
+        let chosen = |routes: &Routes| {
+            [0, u64::MAX].map(|hash| routes.next_hop(switches[0], hosts[1], || hash))
+        };
+        assert_eq!(chosen(&routes), parallel.map(Some));
+        routes.find_again(&topology, |id| id != parallel[0]);
+        assert_eq!(chosen(&routes), [Some(parallel[1]); 2]);
+        routes.find_again(&topology, |id| !parallel.contains(&id));
+        assert_eq!(chosen(&routes), [None; 2]);
+        routes.find_again(&topology, |_| true);
+        assert_eq!(chosen(&routes), parallel.map(Some));
     }
 }

@@ -26,11 +26,13 @@ pub enum DropReason {
     Checksum,
     /// The output port of a switch held its share of the memory, although more memory was free.
     SwitchThreshold,
+    /// A link was down.
+    LinkDown,
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Loss,
         Self::Partition,
         Self::SwitchBuffer,
@@ -42,6 +44,7 @@ impl DropReason {
         Self::Closed,
         Self::Checksum,
         Self::SwitchThreshold,
+        Self::LinkDown,
     ];
 
     /// Returns a short name, for traces and tables.
@@ -58,6 +61,7 @@ impl DropReason {
             Self::Closed => "closed",
             Self::Checksum => "checksum",
             Self::SwitchThreshold => "switch-threshold",
+            Self::LinkDown => "link-down",
         }
     }
 }
@@ -153,6 +157,8 @@ pub struct LinkStats {
     pub queued_bytes_max: u64,
     /// Bytes that waited, summed over time: bytes times picoseconds.
     pub queued_byte_ps: u128,
+    /// The squares of the waiting bytes, summed over time: square bytes times picoseconds.
+    pub queued_byte2_ps: u128,
     /// The length of this time, in picoseconds.
     pub measured_ps: u64,
     /// Packets marked as they entered the queue.
@@ -163,12 +169,22 @@ pub struct LinkStats {
     pub dropped_threshold: u64,
     /// Packets that the link lost.
     pub lost: u64,
+    /// Packets that entered the link, or would have left it, while it was down.
+    pub dropped_down: u64,
 }
 
 impl LinkStats {
     /// Returns the waiting bytes, averaged over time.
     pub fn queued_bytes_mean(&self) -> f64 {
         self.queued_byte_ps as f64 / (self.measured_ps as f64).max(1.0)
+    }
+
+    /// Returns the standard deviation of the waiting bytes over time.
+    pub fn queued_bytes_deviation(&self) -> f64 {
+        let mean = self.queued_bytes_mean();
+        let square_mean = self.queued_byte2_ps as f64 / (self.measured_ps as f64).max(1.0);
+        // The difference of two rounded numbers may be a little below zero.
+        (square_mean - mean * mean).max(0.0).sqrt()
     }
 
     /// Returns the bits sent per second.

@@ -1,6 +1,6 @@
 //! Hosts, switches and the links between them.
 
-use super::config::{BufferPolicy, LinkConfig, NicConfig, SwitchConfig};
+use super::config::{BufferPolicy, EcnConfig, LinkConfig, NicConfig, SwitchConfig};
 use super::routes::Routes;
 
 /// Maximum number of hosts in one fabric: the routing tables of all switches then stay within a few
@@ -101,6 +101,14 @@ pub enum TopologyError {
         /// The problem and its remedy.
         problem: &'static str,
     },
+    /// The marking rule of an output port is impossible.
+    #[error("the port of link {} cannot mark: {problem}", link.0)]
+    BadPort {
+        /// The link behind the port.
+        link: LinkId,
+        /// The problem and its remedy.
+        problem: &'static str,
+    },
 }
 
 /// Hosts, switches and links, from which a fabric is made.
@@ -117,6 +125,17 @@ pub(super) struct Direction {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) config: LinkConfig,
+    pub(super) marking: Marking,
+}
+
+/// Which marking rule the port in front of a link has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Marking {
+    /// The rule of the port's switch.
+    #[default]
+    OfSwitch,
+    /// A rule of the port's own; `None` for no marks.
+    Own(Option<EcnConfig>),
 }
 
 impl Topology {
@@ -165,9 +184,28 @@ impl Topology {
     ) -> (LinkId, LinkId) {
         let (a, b) = (a.into(), b.into());
         let first = self.links.len() as u32;
-        self.links.push(Direction { from: a, to: b, config });
-        self.links.push(Direction { from: b, to: a, config });
+        let marking = Marking::OfSwitch;
+        self.links.push(Direction { from: a, to: b, config, marking });
+        self.links.push(Direction { from: b, to: a, config, marking });
         (LinkId(first), LinkId(first + 1))
+    }
+
+    /// Gives the output port in front of a link a marking rule of its own, in place of its switch's;
+    /// `None` for no marks.
+    ///
+    /// # Panics
+    /// If the link was never added.
+    pub fn set_ecn(&mut self, link: LinkId, ecn: Option<EcnConfig>) {
+        self.links[link.0 as usize].marking = Marking::Own(ecn);
+    }
+
+    /// Returns the marking rule of the port in front of a link. A host's NIC never marks.
+    pub(super) fn ecn_of(&self, direction: &Direction) -> Option<EcnConfig> {
+        match (direction.from, direction.marking) {
+            (NodeId::Host(_), _) => None,
+            (NodeId::Switch(_), Marking::Own(ecn)) => ecn,
+            (NodeId::Switch(switch), Marking::OfSwitch) => self.switches[usize::from(switch.0)].ecn,
+        }
     }
 
     /// Returns the number of hosts.
@@ -180,6 +218,7 @@ impl Topology {
         self.check_size()?;
         self.check_links()?;
         self.check_switches()?;
+        self.check_ports()?;
         Routes::find(self, self.uplinks()?)
     }
 
@@ -187,6 +226,22 @@ impl Topology {
         for (index, switch) in self.switches.iter().enumerate() {
             if let Some(problem) = problem_of(switch) {
                 return Err(TopologyError::BadSwitch { switch: SwitchId(index as u16), problem });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_ports(&self) -> Result<(), TopologyError> {
+        for (direction, link) in self.links.iter().zip((0u32..).map(LinkId)) {
+            let problem = match (direction.from, direction.marking) {
+                (_, Marking::OfSwitch) => None,
+                (NodeId::Host(_), Marking::Own(_)) => {
+                    Some("the NIC of a host marks nothing; set the rule of a switch's port")
+                }
+                (NodeId::Switch(_), Marking::Own(ecn)) => ecn.and_then(problem_of_ecn),
+            };
+            if let Some(problem) = problem {
+                return Err(TopologyError::BadPort { link, problem });
             }
         }
         Ok(())
@@ -248,12 +303,13 @@ fn problem_of(switch: &SwitchConfig) -> Option<&'static str> {
     {
         return Some("alpha must be above zero, and finite");
     }
-    match switch.ecn {
-        Some(ecn) if ecn.k_min_bytes > ecn.k_max_bytes => {
-            Some("k_min_bytes must not be above k_max_bytes")
-        }
-        _ => None,
-    }
+    switch.ecn.and_then(problem_of_ecn)
+}
+
+/// Returns the problem with a marking rule.
+fn problem_of_ecn(ecn: EcnConfig) -> Option<&'static str> {
+    let is_upside_down = ecn.k_min_bytes > ecn.k_max_bytes;
+    is_upside_down.then_some("k_min_bytes must not be above k_max_bytes")
 }
 
 /// Returns the index of the newest of `count` items; `Topology::routes` refuses numbers beyond `u16`.
@@ -326,5 +382,35 @@ mod tests {
         assert!(refused(shared(1, 0)) && refused(shared(0, 1)) && !refused(shared(1, 2)));
         let ecn = EcnConfig { k_min_bytes: 2, k_max_bytes: 1, ..EcnConfig::DCQCN };
         assert!(refused(SwitchConfig { ecn: Some(ecn), ..SwitchConfig::default() }));
+    }
+
+    #[test]
+    fn set_ecn__is_for_ports_of_switches() {
+        let star = || Topology::star(2, nic(), SwitchConfig::default(), LinkConfig::default());
+        let (to_switch, to_host) = (LinkId(0), LinkId(1));
+        let with = |link, ecn| {
+            let mut topology = star();
+            topology.set_ecn(link, Some(ecn));
+            topology.routes().err()
+        };
+        assert_eq!(with(to_host, EcnConfig::DCQCN), None);
+        let refused = |error| matches!(error, Some(TopologyError::BadPort { .. }));
+        assert!(refused(with(to_switch, EcnConfig::DCQCN)));
+        assert!(refused(with(
+            to_host,
+            EcnConfig { k_min_bytes: 2, k_max_bytes: 1, ..EcnConfig::DCQCN }
+        )));
+    }
+
+    #[test]
+    fn ecn_of__is_the_switch_s_unless_the_port_has_its_own() {
+        let switch = SwitchConfig { ecn: Some(EcnConfig::DCQCN), ..SwitchConfig::default() };
+        let mut topology = Topology::star(2, nic(), switch, LinkConfig::default());
+        let own = EcnConfig { k_min_bytes: 7, ..EcnConfig::DCQCN };
+        topology.set_ecn(LinkId(1), Some(own));
+        let rules: Vec<_> = topology.links.iter().map(|link| topology.ecn_of(link)).collect();
+        assert_eq!(rules, [None, Some(own), None, Some(EcnConfig::DCQCN)]);
+        topology.set_ecn(LinkId(1), None);
+        assert_eq!(topology.ecn_of(&topology.links[1]), None);
     }
 }

@@ -11,6 +11,7 @@ mod control;
 mod experiments;
 mod fabric;
 mod faults;
+mod links;
 mod nexus;
 mod queueing;
 mod record;
