@@ -1,18 +1,18 @@
 //! The simulated implementation of [`Transport`].
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, SharedFrame, Transport,
-    TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX,
+    Transport, TransportStats, TxFrame,
 };
 
 use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
+use crate::peers::{Peers, Sender};
 use crate::push_check::PushedFrames;
 use crate::ring::{DataLink, Rings};
 use crate::udp::Udp;
@@ -20,9 +20,6 @@ use crate::udp::Udp;
 /// Allowed limits for the frame size: from the size that every transport must carry to the largest UDP
 /// payload over IPv4.
 pub const FRAME_BYTES: RangeInclusive<usize> = MIN_FRAME_BYTES..=65_507;
-
-/// Maximum number of peers of one transport.
-const PEERS_MAX: usize = 1 << 20;
 
 /// The medium between an endpoint and the fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,12 +48,24 @@ pub struct SimTransportConfig {
     pub ecn_capable: bool,
     /// How frames become packets. `coalesce` applies to packets only.
     pub medium: Medium,
+    /// Number of ports that packets may come from, 1 to [`SOURCE_PORTS_MAX`]: the port of the address, and
+    /// further ones, which only send. The medium of UDP has one.
+    pub source_ports: u8,
 }
+
+/// Maximum number of source ports of a transport.
+pub const SOURCE_PORTS_MAX: u8 = 32;
 
 impl Default for SimTransportConfig {
     fn default() -> Self {
         // An Ethernet frame of 1500 bytes minus IPv4 and UDP headers.
-        Self { max_frame_bytes: 1472, coalesce: false, ecn_capable: false, medium: Medium::Packets }
+        Self {
+            max_frame_bytes: 1472,
+            coalesce: false,
+            ecn_capable: false,
+            medium: Medium::Packets,
+            source_ports: 1,
+        }
     }
 }
 
@@ -82,10 +91,13 @@ pub struct SimTransport {
     /// reference and [`SimTransport::rest`] changes state that peers see.
     rings: RefCell<Option<Box<Rings>>>,
     peers: Peers,
+    /// The source ports after the first.
+    further_ports: Vec<u16>,
     stats: TransportStats,
     /// The packet with the frames in processing.
     received: Frames,
     received_ecn: Ecn,
+    received_source: u8,
     rx_marked: u64,
     /// The packet that accepts more frames.
     open: Option<Open>,
@@ -108,7 +120,15 @@ impl SimTransport {
         if !FRAME_BYTES.contains(&config.max_frame_bytes) {
             return Err(BindError::FrameBytes { bytes: config.max_frame_bytes });
         }
+        let is_udp = config.medium != Medium::Packets;
+        let count_max = if is_udp { 1 } else { SOURCE_PORTS_MAX };
+        if !(1..=count_max).contains(&config.source_ports) {
+            return Err(BindError::SourcePorts { count: config.source_ports, count_max });
+        }
         let binding = fabric.bind(at)?;
+        let further = usize::from(config.source_ports) - 1;
+        let opened = fabric.borrow_mut().open_source_ports(binding, further);
+        let further_ports = opened.inspect_err(|_| fabric.unbind(binding, &[]))?;
         let udp = match config.medium {
             Medium::Packets => None,
             Medium::Udp { seed } => {
@@ -124,9 +144,11 @@ impl SimTransport {
             udp,
             rings: RefCell::new(None),
             peers: Peers::default(),
+            further_ports,
             stats: TransportStats::default(),
             received: Frames::default(),
             received_ecn: Ecn::NotEct,
+            received_source: 0,
             rx_marked: 0,
             open: None,
             pushed: PushedFrames::default(),
@@ -155,6 +177,70 @@ impl SimTransport {
     /// Number of packets received with "congestion experienced".
     pub fn rx_marked(&self) -> u64 {
         self.rx_marked
+    }
+
+    /// Returns the address of a source port, by index; 0 is that of [`SimTransport::addr`].
+    ///
+    /// # Panics
+    /// If the transport has no source port of this index.
+    pub fn source_addr(&self, source: u8) -> SimAddr {
+        match usize::from(source).checked_sub(1) {
+            None => self.binding.at,
+            Some(index) => SimAddr { port: self.further_ports[index], ..self.binding.at },
+        }
+    }
+
+    /// Returns the source ports after the first: those that peers must accept.
+    pub fn further_ports(&self) -> &[u16] {
+        &self.further_ports
+    }
+
+    /// Accepts packets of a peer from further source ports, in the order in which the peer announced them.
+    /// Frames from any of them are the peer's.
+    pub fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) {
+        self.peers.set_further_ports(peer, ports);
+    }
+
+    /// Returns the index of the source port from which the packet delivered last came. Bursts with a budget
+    /// of one frame see the index of every packet.
+    ///
+    /// [`Transport`] has no method for source ports yet; nor for [`SimTransport::push_from`].
+    pub fn received_source(&self) -> u8 {
+        self.received_source
+    }
+
+    /// Like [`Transport::push`], from the source port of this index.
+    ///
+    /// # Safety
+    /// That of [`Transport::push`].
+    ///
+    /// # Panics
+    /// If the medium has no source port of this index: UDP and shared memory have only the first.
+    #[expect(unsafe_code, reason = "the trait's contract is passed on")]
+    pub unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if self.udp.is_some() || Self::shares_memory(peer) {
+            assert_eq!(source, 0, "this medium has one source port");
+            // SAFETY: by this function's contract.
+            return unsafe { self.push(peer, head, body) };
+        }
+        self.push_packet(self.source_addr(source), &TxFrame { peer, head, body })
+    }
+
+    /// Like [`Transport::tx_burst`], from the source port of this index.
+    ///
+    /// # Panics
+    /// If the transport has no source port of this index, or for more frames than a burst may have.
+    #[expect(unsafe_code, reason = "the frames are borrowed until after the flush")]
+    pub fn tx_burst_from(&mut self, source: u8, frames: &[TxFrame<'_>]) -> u64 {
+        assert!(frames.len() <= TX_BURST_MAX, "a burst of more than TX_BURST_MAX frames");
+        let mut refused = 0;
+        for (index, frame) in frames.iter().enumerate() {
+            // SAFETY: the frames are borrowed until this function returns, after the flush.
+            let is_taken = unsafe { self.push_from(source, frame.peer, frame.head, frame.body) };
+            refused |= u64::from(!is_taken) << index;
+        }
+        self.flush();
+        refused
     }
 
     /// Returns true if the endpoint has not taken all received frames.
@@ -232,12 +318,32 @@ impl SimTransport {
         None
     }
 
+    /// Sends a frame in a packet. Returns false if the NIC has no room.
+    fn push_packet(&mut self, from: SimAddr, frame: &TxFrame<'_>) -> bool {
+        let Some(to) = self.check(frame) else { return true };
+        if !self.fabric.borrow_mut().is_bound(self.binding) {
+            self.stats.tx_dropped_error += 1;
+            return true;
+        }
+        // All peers share one queue: frames after a refused frame must not overtake it.
+        if self.is_full || !self.place(from, to, frame) {
+            self.is_full = true;
+            self.stats.tx_blocked += 1;
+            return false;
+        }
+        self.fabric.borrow_mut().note_step();
+        self.stats.tx_frames += 1;
+        self.stats.tx_bytes += frame.len() as u64;
+        self.pushed.note(frame.head, frame.body);
+        true
+    }
+
     /// Joins the frame to the open packet, or opens a packet. Returns false if the NIC has no room.
-    fn place(&mut self, to: SimAddr, frame: &TxFrame<'_>) -> bool {
+    fn place(&mut self, from: SimAddr, to: SimAddr, frame: &TxFrame<'_>) -> bool {
         let mut fabric = self.fabric.borrow_mut();
         let joined_bytes = self.open.as_ref().map_or(0, |open| open.bytes) + frame.len();
         let joins = self.config.coalesce
-            && self.open.as_ref().is_some_and(|open| open.to == to)
+            && self.open.as_ref().is_some_and(|open| (open.from, open.to) == (from, to))
             && joined_bytes <= self.config.max_frame_bytes;
         if !joins && let Some(full) = self.open.take() {
             fabric.submit(full.packet);
@@ -251,12 +357,12 @@ impl SimTransport {
             Some(open) => open,
             None => {
                 self.stats.tx_datagrams += 1;
-                let packet = fabric.packets.create(self.binding.at, to);
+                let packet = fabric.packets.create(from, to);
                 // No sender knows whether all members process marks (§12.2).
                 if self.config.ecn_capable && !fabric.is_group(to) {
                     fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
                 }
-                self.open.insert(Open { packet, to, bytes: 0 })
+                self.open.insert(Open { packet, from, to, bytes: 0 })
             }
         };
         target.bytes = bytes;
@@ -267,10 +373,11 @@ impl SimTransport {
     /// Hands the frames of one received packet to the endpoint.
     fn deliver<H: FrameHandler>(&mut self, from: SimAddr, handler: &mut H) -> usize {
         self.stats.rx_datagrams += 1;
-        let Some(peer) = self.peers.find(from) else {
+        let Some(Sender { peer, source }) = self.peers.find(from) else {
             self.stats.rx_dropped_unknown_peer += 1;
             return 0;
         };
+        self.received_source = source;
         let count = self.received.count();
         if count == 0 {
             // Truncated to nothing in the network.
@@ -329,6 +436,7 @@ impl<H: FrameHandler> FrameHandler for ByRing<'_, H> {
 #[derive(Debug)]
 struct Open {
     packet: PacketRef,
+    from: SimAddr,
     to: SimAddr,
     bytes: usize,
 }
@@ -437,23 +545,7 @@ impl Transport for SimTransport {
             }
             return is_taken;
         }
-        let frame = TxFrame { peer, head, body };
-        let Some(to) = self.check(&frame) else { return true };
-        if !self.fabric.borrow_mut().is_bound(self.binding) {
-            self.stats.tx_dropped_error += 1;
-            return true;
-        }
-        // All peers share one queue: frames after a refused frame must not overtake it.
-        if self.is_full || !self.place(to, &frame) {
-            self.is_full = true;
-            self.stats.tx_blocked += 1;
-            return false;
-        }
-        self.fabric.borrow_mut().note_step();
-        self.stats.tx_frames += 1;
-        self.stats.tx_bytes += frame.len() as u64;
-        self.pushed.note(head, body);
-        true
+        self.push_packet(self.binding.at, &TxFrame { peer, head, body })
     }
 
     #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]
@@ -524,131 +616,6 @@ impl Transport for SimTransport {
 
 impl Drop for SimTransport {
     fn drop(&mut self) {
-        self.fabric.unbind(self.binding);
-    }
-}
-
-/// The peers of a transport, by number and by address. A repeatedly added address keeps its peer, which
-/// stays until the matching number of removals.
-#[derive(Debug, Default)]
-struct Peers {
-    slots: Vec<Option<Peer>>,
-    free: Vec<PeerId>,
-    numbers: Numbers,
-}
-
-#[derive(Debug)]
-struct Peer {
-    addr: SimAddr,
-    added_count: u32,
-}
-
-impl Peers {
-    fn add(&mut self, addr: SimAddr) -> Result<PeerId, LinkError> {
-        if let Some(id) = self.find(addr) {
-            if let Some(peer) = &mut self.slots[id.0 as usize] {
-                peer.added_count += 1;
-            }
-            return Ok(id);
-        }
-        if self.slots.len() - self.free.len() >= PEERS_MAX {
-            return Err(LinkError::TooManyPeers { limit: PEERS_MAX });
-        }
-        let id = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            PeerId((self.slots.len() - 1) as u32)
-        });
-        self.slots[id.0 as usize] = Some(Peer { addr, added_count: 1 });
-        self.numbers.set(addr, Some(id));
-        Ok(id)
-    }
-
-    fn remove(&mut self, id: PeerId) {
-        let Some(slot) = self.slots.get_mut(id.0 as usize) else { return };
-        let Some(peer) = slot else { return };
-        peer.added_count -= 1;
-        if peer.added_count == 0 {
-            self.numbers.set(peer.addr, None);
-            *slot = None;
-            self.free.push(id);
-        }
-    }
-
-    fn addr(&self, id: PeerId) -> Option<SimAddr> {
-        self.slots.get(id.0 as usize)?.as_ref().map(|peer| peer.addr)
-    }
-
-    fn find(&self, addr: SimAddr) -> Option<PeerId> {
-        self.numbers.get(addr)
-    }
-}
-
-/// Ports from this number on are looked up in a tree, because all ports would make a host's table large.
-const TABLE_PORTS: u16 = 64;
-
-/// The peer of each address. Every received packet needs a lookup. Therefore the usual addresses of
-/// clusters, hosts and ports counted from zero, are in tables.
-#[derive(Debug, Default)]
-struct Numbers {
-    /// By host, then by port: the peer's number plus 1, or 0 without a peer.
-    tables: Vec<Vec<u32>>,
-    others: BTreeMap<SimAddr, PeerId>,
-}
-
-impl Numbers {
-    #[inline]
-    fn get(&self, addr: SimAddr) -> Option<PeerId> {
-        if addr.port >= TABLE_PORTS {
-            return self.others.get(&addr).copied();
-        }
-        let number = *self.tables.get(usize::from(addr.host.0))?.get(usize::from(addr.port))?;
-        number.checked_sub(1).map(PeerId)
-    }
-
-    fn set(&mut self, addr: SimAddr, id: Option<PeerId>) {
-        let (host, port) = (usize::from(addr.host.0), usize::from(addr.port));
-        if addr.port >= TABLE_PORTS {
-            match id {
-                Some(id) => self.others.insert(addr, id),
-                None => self.others.remove(&addr),
-            };
-            return;
-        }
-        if self.tables.len() <= host {
-            self.tables.resize(host + 1, Vec::new());
-        }
-        let table = &mut self.tables[host];
-        if table.len() <= port {
-            table.resize(port + 1, 0);
-        }
-        table[port] = id.map_or(0, |id| id.0 + 1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fabric::HostId;
-
-    #[test]
-    fn peers__are_found_by_address_until_every_addition_is_removed() {
-        let mut peers = Peers::default();
-        let addresses: Vec<SimAddr> = [0, 1, 63, 64, 65_535]
-            .into_iter()
-            .flat_map(|port| [0, 3, 4_095].map(|host| SimAddr::new(HostId(host), port)))
-            .collect();
-        let ids: Vec<PeerId> = addresses.iter().map(|&addr| peers.add(addr).unwrap()).collect();
-        for (&addr, &id) in addresses.iter().zip(&ids) {
-            assert_eq!((peers.find(addr), peers.addr(id)), (Some(id), Some(addr)));
-            assert_eq!(peers.add(addr).unwrap(), id, "the same peer");
-        }
-        assert_eq!(peers.find(SimAddr::new(HostId(1), 1)), None);
-        for &id in &ids {
-            peers.remove(id);
-            assert!(peers.addr(id).is_some(), "it was added twice");
-            peers.remove(id);
-        }
-        assert!(addresses.iter().all(|&addr| peers.find(addr).is_none()));
-        assert!(ids.contains(&peers.add(addresses[4]).unwrap()), "a number that is free again");
+        self.fabric.unbind(self.binding, &self.further_ports);
     }
 }

@@ -204,6 +204,7 @@ impl Fabric {
         crashed.is_up = false;
         crashed.incarnation = crashed.incarnation.wrapping_add(1);
         crashed.paused_until = Time::ZERO;
+        crashed.source_ports.clear();
         let mut lost = Vec::new();
         for (_, mut port) in std::mem::take(&mut crashed.ports) {
             lost.extend(std::iter::from_fn(|| port.pop()));

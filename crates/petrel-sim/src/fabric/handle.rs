@@ -271,11 +271,12 @@ impl FabricHandle {
         }
     }
 
-    /// Closes a port, if the binding still holds.
-    pub(crate) fn unbind(&self, binding: Binding) {
+    /// Closes a port and its further source ports, if the binding still holds.
+    pub(crate) fn unbind(&self, binding: Binding, source_ports: &[u16]) {
         self.wakers.remove(binding.waker);
         // A panic inside the fabric may be unwinding through the transport's owner.
         if let Ok(mut fabric) = self.fabric.try_borrow_mut() {
+            fabric.close_source_ports(binding, source_ports);
             fabric.close(binding.at, binding.incarnation);
         }
     }

@@ -1,6 +1,6 @@
 //! Hosts: a NIC, the ports bound on it, and whether the host runs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::time::Time;
 
@@ -17,12 +17,25 @@ pub(super) struct Host {
     pub(super) incarnation: u32,
     pub(super) paused_until: Time,
     pub(super) ports: BTreeMap<u16, Port>,
+    /// Ports that only send: packets to them find no port.
+    pub(super) source_ports: BTreeSet<u16>,
 }
 
 impl Host {
     pub(super) fn new(nic: NicConfig) -> Self {
-        let (paused_until, ports) = (Time::ZERO, BTreeMap::new());
-        Self { nic, is_up: true, incarnation: 0, paused_until, ports }
+        Self {
+            nic,
+            is_up: true,
+            incarnation: 0,
+            paused_until: Time::ZERO,
+            ports: BTreeMap::new(),
+            source_ports: BTreeSet::new(),
+        }
+    }
+
+    /// Returns true if a port is bound, for receiving or for sending alone.
+    pub(super) fn has_port(&self, port: u16) -> bool {
+        self.ports.contains_key(&port) || self.source_ports.contains(&port)
     }
 
     /// Returns true if a transport bound in `incarnation` still belongs to this host.

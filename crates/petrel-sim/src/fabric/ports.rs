@@ -9,6 +9,9 @@ use super::stats::DropReason;
 use super::topology::HostId;
 use super::{Fabric, Place};
 
+/// The lowest port that a host binds for sending alone: the ephemeral ports of Linux begin here.
+const SOURCE_PORT_FIRST: u16 = 32_768;
+
 /// The error of binding a port.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -29,6 +32,19 @@ pub enum BindError {
         /// The requested size.
         bytes: usize,
     },
+    /// A transport needs a source port, and its medium allows only some.
+    #[error("{count} source ports; this medium allows 1 to {count_max}")]
+    SourcePorts {
+        /// The requested number.
+        count: u8,
+        /// The largest number.
+        count_max: u8,
+    },
+    /// All ports for sending are bound.
+    #[error(
+        "{0} has no free port left to send from; close transports or give them fewer source ports"
+    )]
+    NoFreePort(HostId),
     /// The operating system provided no descriptor for the transport's waker.
     #[error("cannot make a waker: {0}; close files or raise the limit of open files")]
     Waker(std::io::Error),
@@ -51,11 +67,35 @@ impl Fabric {
         if !host.is_up {
             return Err(BindError::HostDown(at.host));
         }
-        if host.ports.contains_key(&at.port) {
+        if host.has_port(at.port) {
             return Err(BindError::InUse(at));
         }
         host.ports.insert(at.port, Port::default());
         Ok(host.incarnation)
+    }
+
+    /// Binds ports that only send, in addition to a binding: the lowest free ones.
+    pub(crate) fn open_source_ports(
+        &mut self,
+        binding: Binding,
+        count: usize,
+    ) -> Result<Vec<u16>, BindError> {
+        let host = &mut self.hosts[usize::from(binding.at.host.0)];
+        let free = (SOURCE_PORT_FIRST..=u16::MAX).filter(|&port| !host.has_port(port));
+        let ports: Vec<u16> = free.take(count).collect();
+        if ports.len() < count {
+            return Err(BindError::NoFreePort(binding.at.host));
+        }
+        host.source_ports.extend(&ports);
+        Ok(ports)
+    }
+
+    /// Closes ports that only send.
+    pub(super) fn close_source_ports(&mut self, binding: Binding, ports: &[u16]) {
+        if self.is_bound(binding) {
+            let open = &mut self.hosts[usize::from(binding.at.host.0)].source_ports;
+            ports.iter().for_each(|port| assert!(open.remove(port), "an open port is closed once"));
+        }
     }
 
     /// Closes a port; packets in its receive queue are dropped.

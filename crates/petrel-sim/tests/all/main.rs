@@ -16,4 +16,5 @@ mod nexus;
 mod queueing;
 mod record;
 mod simulation;
+mod source_ports;
 mod stalls;
