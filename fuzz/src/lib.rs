@@ -11,6 +11,7 @@
 //! | [`congestion`] | the congestion controller of a session, with any events and times |
 //! | [`kv`] | messages, commands and images of the replicated store |
 //! | [`index`] | the messages of the ordered index |
+//! | [`cache`] | memcached's protocol, with a partition of the cache behind it |
 //! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
 //!
 //! Two targets need private items and stand in the tested crates: `petrel_kv::fuzzing` and
@@ -20,6 +21,7 @@
 //! files and replay the corpora, on stable Rust and without the fuzzer.
 
 pub mod bundle;
+pub mod cache;
 pub mod congestion;
 pub mod control;
 pub mod cores;

@@ -17,6 +17,7 @@
 //! | --- | --- |
 //! | [`Partition`] | the items of one owner: an index and a circular log |
 //! | [`Hasher`], [`Key`] | keys with their hashes, from which the partition follows |
+//! | [`memcached`] | memcached's protocol, without sockets |
 //! | [`limits`] | every limit, with its reason |
 //!
 //! **Guarantees.** A hit is never wrong: the item is the last one that was stored under the key, and its time is not
@@ -28,6 +29,7 @@
 mod error;
 mod key;
 pub mod limits;
+pub mod memcached;
 mod pages;
 mod partition;
 

@@ -6,6 +6,15 @@ pub const KEY_BYTES_MAX: usize = 250;
 /// Longest value, in bytes: memcached's default limit for an item, which its users know.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
+/// Longest line of a command, in bytes, without its end: the longest key twice, numbers, and flags with their tokens.
+pub const LINE_BYTES_MAX: usize = 2 << 10;
+
+/// Longest line with a list of keys, in bytes: 4 000 keys of the greatest length.
+pub const KEYS_LINE_BYTES_MAX: usize = 1 << 20;
+
+/// Longest opaque token of a meta command, in bytes: memcached's limit.
+pub const OPAQUE_BYTES_MAX: usize = 32;
+
 /// Least memory of a partition, in bytes. Below, the log has room for a few small values only.
 pub const PARTITION_BYTES_MIN: u64 = 64 << 10;
 

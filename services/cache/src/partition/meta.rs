@@ -1,5 +1,6 @@
 //! Look-ups against thundering herds: stale items, and the one client that makes a new value.
 
+use super::header::space;
 use super::{Header, Item, Partition, Place, Removed};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -22,6 +23,8 @@ pub struct Fetch {
 pub struct Fetched<'a> {
     /// The item.
     pub item: Item<'a>,
+    /// The bytes that the item takes in the log.
+    pub bytes: u64,
     /// Whether a client has fetched the item before.
     pub was_fetched: bool,
     /// Seconds since the last access.
@@ -64,8 +67,10 @@ impl Partition {
         let header = Header { expiry, accessed: self.now, is_won: true, ..Header::default() };
         let cas = self.write(key, b"", header, None)?;
         let item = Item { value: b"", flags: 0, cas, expiry };
+        let bytes = space(key.bytes().len(), 0);
         Ok(Fetched {
             item,
+            bytes,
             was_fetched: false,
             idle_s: 0,
             is_stale: false,
@@ -94,6 +99,7 @@ impl Partition {
         }
         Fetched {
             item: self.item(place.position, &header),
+            bytes: header.space(),
             was_fetched: before.is_fetched,
             idle_s: self.now.saturating_sub(before.accessed),
             is_stale: before.is_stale,
@@ -108,6 +114,7 @@ impl Partition {
         let header = place.header;
         Some(Fetched {
             item: self.item(place.position, &header),
+            bytes: header.space(),
             was_fetched: header.is_fetched,
             idle_s: self.now.saturating_sub(header.accessed),
             is_stale: header.is_stale,

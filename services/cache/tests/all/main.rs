@@ -1,3 +1,4 @@
 //! Tests of the cache from outside.
 
+mod corpus;
 mod model;

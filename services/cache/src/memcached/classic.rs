@@ -1,0 +1,201 @@
+//! The classic commands.
+
+use super::numbers::{signed, unsigned};
+use super::operation::{Action, Everywhere, Operation, Request};
+use super::parser::Line;
+use super::replies::{BAD_FORMAT, ERROR, EXPTIME, OK};
+use crate::limits::KEY_BYTES_MAX;
+use crate::partition::Verb;
+
+/// Most words of a command without a list of keys: `cas key flags exptime bytes version noreply`, and one too many.
+const WORDS_MAX: usize = 8;
+
+const VERSION: &[u8] =
+    concat!("VERSION 1.6.18-petrel-", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes();
+
+/// The words of a line.
+struct Words<'a> {
+    words: [&'a [u8]; WORDS_MAX],
+    count: usize,
+}
+
+impl<'a> Words<'a> {
+    fn of(line: &'a [u8]) -> Self {
+        let mut words = [&b""[..]; WORDS_MAX];
+        let all = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        let count = words.iter_mut().zip(all).map(|(place, word)| *place = word).count();
+        Self { words, count }
+    }
+
+    /// The word at this place; empty if the line is shorter.
+    fn at(&self, place: usize) -> &'a [u8] {
+        self.words[place]
+    }
+
+    /// Returns true if the command asks for silence.
+    fn is_quiet(&self) -> bool {
+        self.words[..self.count].last().is_some_and(|word| *word == b"noreply")
+    }
+}
+
+/// Parses a line without its end.
+pub(super) fn parse(line: &[u8]) -> Line<'_> {
+    let start = line.iter().position(|byte| *byte != b' ').unwrap_or(line.len());
+    let rest = &line[start..];
+    let name = &rest[..rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len())];
+    let after = start + name.len();
+    match name {
+        b"get" => keys(line, after, Action::Get { with_cas: false, touch: None }),
+        b"gets" => keys(line, after, Action::Get { with_cas: true, touch: None }),
+        b"gat" => get_and_touch(line, after, false),
+        b"gats" => get_and_touch(line, after, true),
+        b"set" => store(line, Verb::Set, false),
+        b"add" => store(line, Verb::Add, false),
+        b"replace" => store(line, Verb::Replace, false),
+        b"append" => store(line, Verb::Append, false),
+        b"prepend" => store(line, Verb::Prepend, false),
+        b"cas" => store(line, Verb::Set, true),
+        b"delete" => delete(line),
+        b"incr" => count(line, true),
+        b"decr" => count(line, false),
+        b"touch" => touch(line),
+        _ => Line::Request(administration(name, &Words::of(line))),
+    }
+}
+
+fn refuse<'a>(reply: &'static [u8]) -> Line<'a> {
+    Line::Request(Request::Reply(reply))
+}
+
+fn operation<'a>(action: Action, key: &'a [u8]) -> Line<'a> {
+    Line::Request(Request::Operation(Operation { action, key, value: b"", flags: b"" }))
+}
+
+/// A list of keys from this place of the line. All are checked first: a reply begins only for a correct command.
+fn keys(line: &[u8], start: usize, action: Action) -> Line<'_> {
+    let mut keys =
+        line[start..].split(|byte| *byte == b' ').filter(|key| !key.is_empty()).peekable();
+    if keys.peek().is_none() && matches!(action, Action::Get { touch: None, .. }) {
+        return refuse(ERROR);
+    }
+    if keys.any(|key| key.len() > KEY_BYTES_MAX) {
+        return refuse(BAD_FORMAT);
+    }
+    Line::Keys { action, start }
+}
+
+fn get_and_touch(line: &[u8], start: usize, with_cas: bool) -> Line<'_> {
+    let words = Words::of(line);
+    if words.count < 2 {
+        return refuse(ERROR);
+    }
+    let Some(exptime) = signed(words.at(1)) else { return refuse(EXPTIME) };
+    // Behind the word: its bytes lie within the line.
+    let skipped = line[start..].iter().take_while(|byte| **byte == b' ').count();
+    let start = start + skipped + words.at(1).len();
+    keys(line, start, Action::Get { with_cas, touch: Some(exptime) })
+}
+
+fn store(line: &[u8], verb: Verb, has_version: bool) -> Line<'_> {
+    let words = Words::of(line);
+    let least = if has_version { 6 } else { 5 };
+    if words.count < least || words.count > least + 1 {
+        return refuse(ERROR);
+    }
+    let key = words.at(1);
+    let numbers = || {
+        let client_flags = u32::try_from(unsigned(words.at(2))?).ok()?;
+        let bytes = usize::try_from(unsigned(words.at(4))?).ok()?;
+        let compare = if has_version { Some(unsigned(words.at(5))?) } else { None };
+        let is_possible = key.len() <= KEY_BYTES_MAX && bytes <= i32::MAX as usize;
+        is_possible.then_some((client_flags, signed(words.at(3))?, bytes, compare))
+    };
+    let Some((client_flags, exptime, bytes, compare)) = numbers() else {
+        return refuse(BAD_FORMAT);
+    };
+    let is_quiet = words.is_quiet();
+    let action = Action::Store { verb, client_flags, exptime, compare, is_quiet };
+    let operation = Operation { action, key, value: b"", flags: b"" };
+    Line::Value { operation, bytes, is_quiet }
+}
+
+fn delete(line: &[u8]) -> Line<'_> {
+    const USAGE: &[u8] =
+        b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+    let words = Words::of(line);
+    let is_quiet = words.is_quiet();
+    match words.count {
+        0 | 1 => return refuse(ERROR),
+        2 => {}
+        3 if is_quiet || words.at(2) == b"0" => {}
+        4 if is_quiet && words.at(2) == b"0" => {}
+        3 | 4 => return refuse(USAGE),
+        _ => return refuse(ERROR),
+    }
+    with_key(words.at(1), Action::Delete { is_quiet })
+}
+
+fn with_key(key: &[u8], action: Action) -> Line<'_> {
+    if key.len() > KEY_BYTES_MAX { refuse(BAD_FORMAT) } else { operation(action, key) }
+}
+
+fn count(line: &[u8], is_increment: bool) -> Line<'_> {
+    let words = Words::of(line);
+    if words.count < 3 || words.count > 4 {
+        return refuse(ERROR);
+    }
+    let Some(delta) = unsigned(words.at(2)) else {
+        return refuse(b"CLIENT_ERROR invalid numeric delta argument\r\n");
+    };
+    with_key(words.at(1), Action::Count { is_increment, delta, is_quiet: words.is_quiet() })
+}
+
+fn touch(line: &[u8]) -> Line<'_> {
+    let words = Words::of(line);
+    if words.count < 3 || words.count > 4 {
+        return refuse(ERROR);
+    }
+    let Some(exptime) = signed(words.at(2)) else { return refuse(EXPTIME) };
+    with_key(words.at(1), Action::Touch { exptime, is_quiet: words.is_quiet() })
+}
+
+/// Commands without a key.
+fn administration(name: &[u8], words: &Words<'_>) -> Request<'static> {
+    let is_quiet = words.is_quiet();
+    let answer = |reply| Request::Reply(if is_quiet { b"" } else { reply });
+    match name {
+        b"version" => Request::Reply(VERSION),
+        b"quit" => Request::Close(b""),
+        b"flush_all" => flush(words),
+        b"stats" => stats(words),
+        // The level has no effect: the server writes no log.
+        b"verbosity" if words.count < 2 => Request::Reply(ERROR),
+        b"verbosity" if is_quiet || unsigned(words.at(1)).is_some() => answer(OK),
+        b"verbosity" => Request::Reply(BAD_FORMAT),
+        b"shutdown" => Request::Reply(b"ERROR: shutdown not enabled\r\n"),
+        _ => Request::Reply(ERROR),
+    }
+}
+
+fn flush(words: &Words<'_>) -> Request<'static> {
+    let is_quiet = words.is_quiet();
+    let exptime = match words.count - usize::from(is_quiet) {
+        1 => Some(0),
+        _ => signed(words.at(1)),
+    };
+    match exptime {
+        Some(exptime) => Request::Everywhere(Everywhere::Flush { exptime, is_quiet }),
+        None => Request::Reply(EXPTIME),
+    }
+}
+
+fn stats(words: &Words<'_>) -> Request<'static> {
+    match words.at(1) {
+        b"" => Request::Everywhere(Everywhere::Stats),
+        b"settings" => Request::Everywhere(Everywhere::Settings),
+        b"reset" => Request::Everywhere(Everywhere::ResetStats),
+        // There are no slabs: a report of no classes.
+        b"items" | b"slabs" | b"sizes" | b"conns" => Request::Reply(super::replies::END),
+        _ => Request::Reply(ERROR),
+    }
+}

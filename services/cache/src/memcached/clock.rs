@@ -1,0 +1,54 @@
+//! Times in memcached's notation.
+
+/// Longest time in seconds that a client may give as a distance; larger numbers are seconds since 1970.
+const DISTANCE_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// The relation between a server's seconds and those of its clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Seconds since 1970 at the server's second 0.
+    zero: i64,
+}
+
+impl Clock {
+    /// The first second of a server. An item of the second before has ended, and 0 means no end.
+    pub const FIRST: u32 = 2;
+
+    /// A clock that shows [`Clock::FIRST`] at this time, in seconds since 1970.
+    pub fn starting_at(unix_seconds: i64) -> Self {
+        Self { zero: unix_seconds - i64::from(Self::FIRST) }
+    }
+
+    /// The server's second at this time, in seconds since 1970.
+    pub fn second(&self, unix_seconds: i64) -> u32 {
+        u32::try_from(unix_seconds - self.zero).unwrap_or(0).max(Self::FIRST)
+    }
+
+    /// The server's second of an exptime at the second `now`: 0 for never, `now` for a time that is over.
+    pub fn expiry(&self, exptime: i64, now: u32) -> u32 {
+        let second = match exptime {
+            0 => return 0,
+            ..0 => return now,
+            1..=DISTANCE_MAX => i64::from(now) + exptime,
+            _ => exptime.saturating_sub(self.zero),
+        };
+        u32::try_from(second.max(now.into())).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expiry__takes_distances_and_times() {
+        let clock = Clock::starting_at(1_700_000_000);
+        assert_eq!(clock.second(1_700_000_000), 2);
+        assert_eq!((clock.expiry(0, 50), clock.expiry(-1, 50), clock.expiry(7, 50)), (0, 50, 57));
+        assert_eq!(clock.expiry(DISTANCE_MAX, 50), 50 + DISTANCE_MAX as u32);
+        // More than 30 days are a time, here in 1970 and in the future.
+        assert_eq!(clock.expiry(DISTANCE_MAX + 1, 50), 50);
+        assert_eq!(clock.expiry(1_700_000_098, 50), 100);
+        assert_eq!(clock.expiry(i64::MAX, 50), u32::MAX);
+    }
+}
