@@ -22,7 +22,7 @@ enum State {
     Line,
     /// In a line of keys that has come completely.
     Keys(Action),
-    /// In a value that nobody wants, with the bytes of it that are still to come.
+    /// In a value that was refused, with the number of its bytes that are still to come.
     Skip(usize),
 }
 
