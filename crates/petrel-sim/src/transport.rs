@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use petrel_transport::clock::Clock;
+use petrel_transport::shm::Outgoing;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX,
-    Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, SharedFrame, TX_BURST_MAX, Transport,
+    TransportStats, TxFrame,
 };
 
 use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
@@ -371,7 +372,7 @@ impl SimTransport {
     }
 
     /// Hands the frames of one received packet to the endpoint.
-    fn deliver<H: FrameHandler>(&mut self, from: SimAddr, handler: &mut H) -> usize {
+    fn deliver<H: FrameHandler<Outgoing>>(&mut self, from: SimAddr, handler: &mut H) -> usize {
         self.stats.rx_datagrams += 1;
         let Some(Sender { peer, source }) = self.peers.find(from) else {
             self.stats.rx_dropped_unknown_peer += 1;
@@ -388,7 +389,7 @@ impl SimTransport {
         let is_marked = self.received_ecn == Ecn::Ce;
         self.received.iter().for_each(|frame| match is_marked {
             true => handler.handle_marked(peer, frame),
-            false => handler.handle(peer, frame, ReturnPath::NONE),
+            false => handler.handle(peer, frame, None),
         });
         count
     }
@@ -410,8 +411,8 @@ fn in_ring(peer: PeerId) -> PeerId {
 /// Passes on frames from shared memory.
 struct ByRing<'a, H>(&'a mut H);
 
-impl<H: FrameHandler> FrameHandler for ByRing<'_, H> {
-    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+impl<H: FrameHandler<Outgoing>> FrameHandler<Outgoing> for ByRing<'_, H> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: Option<&mut Outgoing>) {
         self.0.handle(of_ring(peer), frame, back);
     }
 
@@ -419,7 +420,7 @@ impl<H: FrameHandler> FrameHandler for ByRing<'_, H> {
         self.0.handle_marked(of_ring(peer), frame);
     }
 
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: Option<&mut Outgoing>) {
         self.0.handle_shared(of_ring(peer), frame, back);
     }
 
@@ -443,6 +444,7 @@ struct Open {
 
 impl Transport for SimTransport {
     type Link = DataLink;
+    type Return = Outgoing;
 
     fn now(&self) -> u64 {
         self.fabric.clock_ns()
@@ -567,7 +569,7 @@ impl Transport for SimTransport {
         fabric.forget_reading();
     }
 
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+    fn rx_burst_to<H: FrameHandler<Outgoing>>(&mut self, budget: usize, mut handler: H) -> usize {
         let mut count = 0;
         if let Some(rings) = self.rings.get_mut() {
             // Half is for packets and UDP, to prevent starvation of either.

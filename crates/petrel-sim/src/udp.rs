@@ -16,8 +16,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use petrel_transport::bundle;
+use petrel_transport::shm::Outgoing;
 use petrel_transport::udp::detached::{Arrival, Detached, Refusal, Wire};
-use petrel_transport::{FrameHandler, LinkError, PeerId, ReturnPath, TransportStats};
+use petrel_transport::{FrameHandler, LinkError, NoReturn, PeerId, TransportStats};
 
 use crate::fabric::{Binding, Ecn, FabricHandle, Frames, HostId, SimAddr};
 use crate::rng::Rng;
@@ -168,7 +169,11 @@ impl Udp {
         self.check_nothing_left();
     }
 
-    pub(crate) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
+    pub(crate) fn rx_burst_to<H: FrameHandler<Outgoing>>(
+        &mut self,
+        budget: usize,
+        handler: H,
+    ) -> usize {
         let incoming = Rc::clone(&self.socket.incoming);
         let (fabric, at) = (self.socket.fabric.clone(), self.socket.binding.at);
         let checked = Checked { handler, fabric, at, incoming };
@@ -377,10 +382,10 @@ impl<H> Checked<H> {
     }
 }
 
-impl<H: FrameHandler> FrameHandler for Checked<H> {
-    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+impl<H: FrameHandler<Outgoing>> FrameHandler<NoReturn> for Checked<H> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: Option<&mut NoReturn>) {
         self.note(peer, frame);
-        self.handler.handle(peer, frame, back);
+        self.handler.handle(peer, frame, None);
     }
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {

@@ -1,32 +1,14 @@
-//! Shared memory to processes of this host and UDP to all others, as one transport.
-//!
-//! A [`Host`] is an endpoint's default transport. The control plane chooses the medium per peer, by
-//! the link it hands over. The top bit of a [`PeerId`] is set for peers over shared memory.
-//!
-//! A look at a socket costs a system call, and a look at a ring a few instructions. Therefore
-//! `rx_burst` skips the socket while there is no UDP peer, and for up to seven calls in a row while
-//! the rings have frames. If UDP and shared memory have peers, a polled medium gets at least half
-//! of the budget. A flood on one medium thus does not starve the second.
+//! Shared memory to processes of this host and UDP to all others, as one transport: an endpoint's
+//! default.
 
-use std::net::SocketAddr;
-use std::os::fd::AsFd;
-
-use crate::clock::Clock;
+use crate::mux::{Mux, MuxLink};
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
-use crate::transport::{
-    FrameHandler, LinkError, PeerId, PeerProcess, ReturnPath, SharedFrame, Transport,
-    TransportStats,
-};
+use crate::transport::PeerId;
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
 
-/// Marks the peers that are reached through shared memory.
-const SHM_BIT: u32 = 1 << 31;
-
-/// Calls in a row that skip the socket while the rings are busy. An empty receive costs some 200
-/// ns, like a call that finds frames in a ring. The socket thus takes an eighth of the time, and a
-/// datagram waits for some microseconds, less than its travel time.
-const UDP_SKIPS_MAX: u32 = 7;
+/// The bit of peers that are reached through shared memory.
+const SHM_BIT: u32 = 31;
 
 /// Settings of a [`Host`].
 #[derive(Clone, Debug, Default)]
@@ -49,25 +31,22 @@ pub enum HostError {
     Shm(#[from] ShmError),
 }
 
-/// How a peer is reached.
-#[derive(Debug)]
-pub enum HostLink {
-    /// Over the network.
-    Udp(UdpLink),
-    /// Through rings in shared memory.
-    Shm(ShmLink),
+/// UDP and shared memory as one transport.
+pub type Host = Mux<Shm, Udp, SHM_BIT>;
+
+/// How a peer of a [`Host`] is reached.
+pub type HostLink = MuxLink<ShmLink, UdpLink>;
+
+impl From<UdpLink> for HostLink {
+    fn from(link: UdpLink) -> Self {
+        MuxLink::Far(link)
+    }
 }
 
-/// UDP and shared memory as one transport.
-pub struct Host {
-    udp: Udp,
-    shm: Shm,
-    waker: Waker,
-    shm_peer_count: usize,
-    /// Whether the last poll of the rings found frames.
-    shm_is_busy: bool,
-    /// Calls since the last poll of the socket.
-    udp_skips: u32,
+impl From<ShmLink> for HostLink {
+    fn from(link: ShmLink) -> Self {
+        MuxLink::Near(link)
+    }
 }
 
 impl Host {
@@ -78,339 +57,32 @@ impl Host {
     pub fn new(config: HostConfig) -> Result<Self, HostError> {
         config.shm.validate()?;
         let waker = Waker::new().map_err(UdpError::Io)?;
-        Ok(Self {
-            udp: Udp::bind_with_waker(config.udp, waker.clone())?,
-            shm: Shm::new(&config.shm, waker.clone()),
-            waker,
-            shm_peer_count: 0,
-            shm_is_busy: false,
-            udp_skips: 0,
-        })
+        let udp = Udp::bind_with_waker(config.udp, waker.clone())?;
+        Ok(Self::of(Shm::new(&config.shm, waker.clone()), udp, waker))
     }
 
     /// The UDP part: its address and the options the kernel granted.
     pub fn udp(&self) -> &Udp {
-        &self.udp
+        self.far()
     }
 
     /// Returns true if the peer is reached through shared memory.
     #[inline]
     pub fn is_shm(peer: PeerId) -> bool {
-        peer.0 & SHM_BIT != 0
-    }
-
-    /// Returns true if this call polls the socket.
-    #[inline]
-    fn take_udp_turn(&mut self) -> bool {
-        if self.udp.peer_count() == 0 {
-            return false;
-        }
-        let is_due = !self.shm_is_busy || self.udp_skips >= UDP_SKIPS_MAX;
-        self.udp_skips = if is_due { 0 } else { self.udp_skips + 1 };
-        is_due
-    }
-
-    /// Sleeps until a frame arrives on either medium or the waker is used. Returns true if a peer
-    /// over shared memory rang.
-    fn sleep(&mut self, timeout_ns: Option<u64>) -> bool {
-        // Without UDP peers no call empties the socket: strangers' datagrams must not end the
-        // sleep.
-        let socket =
-            (self.udp.peer_count() > 0).then(|| (self.udp.as_fd(), self.udp.has_backlog()));
-        self.waker.sleep_with(socket, [self.udp.listeners(), self.shm.bells()], timeout_ns)
-    }
-}
-
-fn by_network(peer: PeerId) -> Result<(), LinkError> {
-    if Host::is_shm(peer) {
-        let why = "multicast is for peers over the network, and this one shares memory";
-        return Err(LinkError::Unsupported(why.to_owned()));
-    }
-    Ok(())
-}
-
-#[inline]
-fn to_shm(peer: PeerId) -> PeerId {
-    PeerId(peer.0 & !SHM_BIT)
-}
-
-#[inline]
-fn from_shm(peer: PeerId) -> PeerId {
-    debug_assert!(peer.0 & SHM_BIT == 0);
-    PeerId(peer.0 | SHM_BIT)
-}
-
-impl Transport for Host {
-    type Link = HostLink;
-
-    #[inline]
-    fn now(&self) -> u64 {
-        self.udp.now()
-    }
-
-    fn clock(&self) -> Clock {
-        Clock::machine()
-    }
-
-    fn add_peer(&mut self, link: HostLink) -> Result<PeerId, LinkError> {
-        match link {
-            HostLink::Udp(link) => self.udp.add_peer(link),
-            HostLink::Shm(link) => {
-                let peer = self.shm.add_peer(link)?;
-                self.shm_peer_count += 1;
-                Ok(from_shm(peer))
-            }
-        }
-    }
-
-    fn remove_peer(&mut self, peer: PeerId) {
-        if !Self::is_shm(peer) {
-            self.udp.remove_peer(peer);
-        } else if self.max_frame_bytes(peer) > 0 {
-            self.shm_peer_count -= 1;
-            self.shm.remove_peer(to_shm(peer));
-        }
-    }
-
-    fn open_group(
-        &mut self,
-        address: SocketAddr,
-        towards: PeerId,
-        hops: u32,
-    ) -> Result<PeerId, LinkError> {
-        by_network(towards)?;
-        self.udp.open_group(address, towards, hops)
-    }
-
-    fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
-        by_network(from)?;
-        self.udp.join_group(address, from)
-    }
-
-    fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
-        if !Self::is_shm(from) {
-            self.udp.leave_group(address, from);
-        }
-    }
-
-    fn source_of(&self, peer: PeerId) -> PeerId {
-        if Self::is_shm(peer) { peer } else { self.udp.source_of(peer) }
-    }
-
-    #[inline]
-    fn max_frame_bytes(&self, peer: PeerId) -> usize {
-        if Self::is_shm(peer) {
-            self.shm.max_frame_bytes(to_shm(peer))
-        } else {
-            self.udp.max_frame_bytes(peer)
-        }
-    }
-
-    fn is_networked(&self, peer: PeerId) -> bool {
-        !Self::is_shm(peer)
-    }
-
-    fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
-        if Self::is_shm(peer) { self.shm.process_of(to_shm(peer)) } else { None }
-    }
-
-    #[inline]
-    fn may_receive(&self) -> bool {
-        self.udp.peer_count() > 0 || self.shm.may_receive()
-    }
-
-    #[inline(always)]
-    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        // SAFETY: the contract is the same, and `flush` flushes both.
-        unsafe {
-            if Self::is_shm(peer) {
-                self.shm.push(to_shm(peer), head, body)
-            } else {
-                push_by_udp(&mut self.udp, peer, head, body)
-            }
-        }
-    }
-
-    #[inline]
-    fn flush(&mut self) {
-        // Shared memory first: its peers are microseconds nearer.
-        self.shm.flush();
-        self.udp.flush();
-    }
-
-    #[inline]
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
-        let shares = self.shm_peer_count > 0;
-        let mut received = 0;
-        if self.take_udp_turn() {
-            let udp_budget = if shares { budget.div_ceil(2) } else { budget };
-            received += self.udp.rx_burst_to(udp_budget, ByUdp(&mut handler));
-        }
-        if shares {
-            let left = budget.saturating_sub(received);
-            let count = self.shm.rx_burst_to(left, ByShm(&mut handler));
-            self.shm_is_busy = count > 0;
-            received += count;
-        }
-        received
-    }
-
-    fn wait(&mut self, timeout_ns: Option<u64>) {
-        // Makes the next `rx_burst` poll the socket as well.
-        self.shm_is_busy = false;
-        if self.udp.has_ready() {
-            return;
-        }
-        if self.shm_peer_count == 0 {
-            self.sleep(timeout_ns);
-        } else if self.shm.prepare_wait() {
-            let has_rung = self.sleep(timeout_ns);
-            self.shm.finish_wait(has_rung);
-        }
-    }
-
-    fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
-    fn stats(&self) -> TransportStats {
-        self.udp.stats() + self.shm.stats()
-    }
-}
-
-/// Out of line, so the path through shared memory stays short.
-///
-/// # Safety
-/// As for [`Transport::push`].
-#[inline(never)]
-unsafe fn push_by_udp(udp: &mut Udp, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-    // SAFETY: the contract is the same.
-    unsafe { udp.push(peer, head, body) }
-}
-
-/// Forwards frames that came through shared memory, under the host's peer ids.
-struct ByShm<'a, H>(&'a mut H);
-
-impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
-    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        self.0.handle_marked(from_shm(peer), frame);
-    }
-
-    #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
-        self.0.handle(from_shm(peer), frame, back);
-    }
-
-    #[inline]
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
-        self.0.handle_shared(from_shm(peer), frame, back);
-    }
-
-    #[inline(always)]
-    fn looks_ahead(&self) -> bool {
-        self.0.looks_ahead()
-    }
-
-    #[inline(always)]
-    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
-        self.0.prepare(frame, is_whole);
-    }
-}
-
-/// Forwards frames that came over the network.
-struct ByUdp<'a, H>(&'a mut H);
-
-impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
-    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        self.0.handle_marked(peer, frame);
-    }
-
-    /// Out of line, so the handler is inlined once only.
-    #[inline(never)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
-        self.0.handle(peer, frame, back);
-    }
-
-    #[inline(always)]
-    fn looks_ahead(&self) -> bool {
-        self.0.looks_ahead()
-    }
-
-    #[inline(always)]
-    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
-        self.0.prepare(frame, is_whole);
+        Self::is_near(peer)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Transport;
     use crate::TxFrame;
     use crate::conformance::{self, End, Harness, Medium, Star};
     use crate::shm::{Segment, Side};
     use std::net::UdpSocket;
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
-
-    /// Logs each call as a string. The flag is the result of `looks_ahead`.
-    struct Heard(bool, Vec<String>);
-
-    impl FrameHandler for Heard {
-        fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
-            assert!(!back.is_there());
-            self.1.push(format!("{} {frame:?}", peer.0));
-        }
-
-        fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-            self.1.push(format!("{} {frame:?} marked", peer.0));
-        }
-
-        fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
-            assert!(!back.is_there());
-            self.1.push(format!("{} {:?} shared", peer.0, frame.into_private()));
-        }
-
-        fn looks_ahead(&self) -> bool {
-            self.0
-        }
-
-        fn prepare(&mut self, frame: &[u8], is_whole: bool) {
-            self.1.push(format!("{frame:?} ahead, {is_whole}"));
-        }
-    }
-
-    /// Calls each method of a handler, as for peer 3.
-    fn hand_all<H: FrameHandler>(mut by: H) {
-        by.handle(PeerId(3), &[1], ReturnPath::NONE);
-        by.handle_marked(PeerId(3), &[2]);
-        by.handle_shared(
-            PeerId(3),
-            SharedFrame::new(crate::SharedBytes::from(&[3][..]), &mut vec![0]),
-            ReturnPath::NONE,
-        );
-        by.prepare(&[4], true);
-        by.prepare(&[5], false);
-    }
-
-    #[test]
-    fn handlers_behind_either_transport__hear_all_and_by_the_hosts_names() {
-        for looks_ahead in [false, true] {
-            let mut heard = Heard(looks_ahead, Vec::new());
-            assert_eq!(ByShm(&mut heard).looks_ahead(), looks_ahead);
-            assert_eq!(ByUdp(&mut heard).looks_ahead(), looks_ahead);
-            hand_all(ByShm(&mut heard));
-            let peer = from_shm(PeerId(3)).0;
-            assert_ne!(peer, 3);
-            let ahead = ["[4] ahead, true".to_owned(), "[5] ahead, false".to_owned()];
-            let [frame, marked] = [format!("{peer} [1]"), format!("{peer} [2] marked")];
-            let shared = format!("{peer} [3] shared");
-            assert_eq!(heard.1, [&[frame, marked, shared][..], &ahead].concat());
-            heard.1.clear();
-            hand_all(ByUdp(&mut heard));
-            // Over UDP there are no shared frames: `handle_shared` falls back to `handle`.
-            let frames = ["3 [1]", "3 [2] marked", "3 [3]"].map(str::to_owned);
-            assert_eq!(heard.1, [&frames[..], &ahead].concat());
-        }
-    }
 
     fn host() -> Host {
         Host::new(HostConfig::default()).unwrap()
@@ -418,7 +90,7 @@ mod tests {
 
     fn link_by_udp(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
         let to = |host: &Host| {
-            HostLink::Udp(UdpLink { addr: host.udp().local_addr(), max_frame: None, ecn: false })
+            HostLink::Far(UdpLink { addr: host.udp().local_addr(), max_frame: None, ecn: false })
         };
         (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap())
     }
@@ -429,7 +101,7 @@ mod tests {
         let opened = Segment::from_fd(segment.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let link_a = ShmLink::new(segment, Side::Creator, bell_a);
         let link_b = ShmLink::new(opened, Side::Opener, bell_b);
-        (a.add_peer(HostLink::Shm(link_a)).unwrap(), b.add_peer(HostLink::Shm(link_b)).unwrap())
+        (a.add_peer(HostLink::Near(link_a)).unwrap(), b.add_peer(HostLink::Near(link_b)).unwrap())
     }
 
     type LinkUp = fn(&mut Host, &mut Host) -> (PeerId, PeerId);

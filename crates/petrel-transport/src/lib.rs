@@ -14,6 +14,7 @@
 //! | [`shm`] | rings in shared memory, between processes of one host |
 //! | [`heap`] | returning freed memory from the allocator to the system |
 //! | [`path`] | the kernel's measurements of the path to a peer |
+//! | [`mux`] | two media as one transport |
 //! | [`host`] | UDP and shared memory as one transport, an endpoint's default |
 //! | [`conformance`] | the test suite that every transport passes |
 //!
@@ -31,6 +32,7 @@ mod copy;
 pub mod heap;
 pub mod host;
 mod link;
+pub mod mux;
 pub mod path;
 mod shared;
 pub mod shm;
@@ -40,6 +42,6 @@ pub mod wake;
 
 pub use shared::{PRIVATE_BYTES_MAX, SharedBytes};
 pub use transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, PeerProcess, RX_BURST_MAX, ReturnPath,
-    SharedFrame, TX_BURST_MAX, Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, PeerProcess, RX_BURST_MAX,
+    ReturnPath, SharedFrame, TX_BURST_MAX, Transport, TransportStats, TxFrame,
 };

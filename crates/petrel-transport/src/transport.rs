@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::clock::Clock;
-use crate::shared::{RingFrame, SharedBytes};
-use crate::shm::Outgoing;
+use crate::shared::SharedBytes;
 use crate::wake::Waker;
 
 pub use crate::link::{LinkError, MIN_FRAME_BYTES, PeerId, PeerProcess, TransportStats};
@@ -47,12 +46,12 @@ impl TxFrame<'_> {
     }
 }
 
-/// Receives the frames of a transport. The compiler can inline `handle` into the transport's loop,
-/// unlike a closure with two call sites.
-pub trait FrameHandler {
+/// Receives the frames of a transport with return paths of type `R`. The compiler can inline
+/// `handle` into the transport's loop, unlike a closure with two call sites.
+pub trait FrameHandler<R> {
     /// Processes a received frame. The slice is private memory: the receive buffer itself, or a
-    /// copy of bytes the peer could change. `back` may accept an answer at once.
-    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>);
+    /// copy of bytes the peer could change. `back`, if there is one, may accept an answer at once.
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: Option<&mut R>);
 
     /// Processes a frame received with the mark *Congestion Experienced* (RFC 3168).
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]);
@@ -60,7 +59,7 @@ pub trait FrameHandler {
     /// Processes a frame of more than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX) bytes, in
     /// memory to which its peer can write.
     #[inline]
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: Option<&mut R>) {
         self.handle(peer, frame.into_private(), back);
     }
 
@@ -80,7 +79,7 @@ pub trait FrameHandler {
     }
 }
 
-/// A long frame over shared memory, still in the ring.
+/// A long frame in memory to which its peer can write.
 #[derive(Debug)]
 pub struct SharedFrame<'a> {
     bytes: SharedBytes<'a>,
@@ -113,8 +112,8 @@ impl<'a> SharedFrame<'a> {
 /// Adapts a closure to a handler.
 struct Each<F>(F);
 
-impl<F: FnMut(PeerId, &[u8])> FrameHandler for Each<F> {
-    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: ReturnPath<'_>) {
+impl<R, F: FnMut(PeerId, &[u8])> FrameHandler<R> for Each<F> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: Option<&mut R>) {
         self.0(peer, frame);
     }
 
@@ -123,59 +122,22 @@ impl<F: FnMut(PeerId, &[u8])> FrameHandler for Each<F> {
     }
 }
 
-/// The send path to the peer whose frame is being handled, where the transport has a path it can
-/// use during delivery: the outgoing ring beside the frame's incoming ring.
-#[derive(Debug)]
-pub struct ReturnPath<'a>(Option<&'a mut Outgoing>);
-
-impl<'a> ReturnPath<'a> {
-    /// No return path: the frame's answer goes by [`Transport::push`].
-    pub const NONE: ReturnPath<'static> = ReturnPath(None);
-
-    #[inline(always)]
-    pub(crate) fn by_ring(outgoing: &'a mut Outgoing) -> Self {
-        Self(Some(outgoing))
-    }
-
-    /// Returns the same path with a shorter lifetime.
-    #[inline(always)]
-    pub fn reborrow(&mut self) -> ReturnPath<'_> {
-        ReturnPath(self.0.as_deref_mut())
-    }
-
-    /// Returns true if there is a return path.
-    #[inline(always)]
-    pub fn is_there(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// The ring position of the next frame, if there is a path.
-    pub(crate) fn position(&self) -> Option<u64> {
-        self.0.as_ref().map(|outgoing| outgoing.position())
-    }
-
-    /// Shows the frames pushed since the path was at `position`.
-    pub(crate) fn look_back(&self, position: Option<u64>, on_frame: impl FnMut(RingFrame<'_>)) {
-        if let (Some(outgoing), Some(position)) = (&self.0, position) {
-            outgoing.look_back(position, on_frame);
-        }
-    }
-
+/// The send path to the peer whose frame is being handled: for a transport that can send to this
+/// peer during delivery.
+pub trait ReturnPath: 'static {
     /// Copies a frame into the burst the next [`Transport::flush`] ends. If it returns false,
     /// nothing was copied, and the caller has to use [`Transport::push`].
-    #[inline(always)]
-    pub fn push(&mut self, frame: &[u8]) -> bool {
-        match &mut self.0 {
-            Some(outgoing) => outgoing.push_line(frame) || push_small(outgoing, frame),
-            None => false,
-        }
-    }
+    fn push(&mut self, frame: &[u8]) -> bool;
 }
 
-/// Out of line, so [`ReturnPath::push`] stays short enough to inline.
-#[inline(never)]
-fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
-    to.push_at_once(frame, &[])
+/// The return path of a transport without any.
+#[derive(Debug)]
+pub enum NoReturn {}
+
+impl ReturnPath for NoReturn {
+    fn push(&mut self, _frame: &[u8]) -> bool {
+        match *self {}
+    }
 }
 
 /// Unreliable datagrams in bursts, with static dispatch.
@@ -190,6 +152,9 @@ fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
 pub trait Transport {
     /// The control plane's description of how to reach one peer: an address, or opened rings.
     type Link: Send + 'static;
+
+    /// The send path during delivery; [`NoReturn`] if there is none.
+    type Return: ReturnPath;
 
     /// Returns nanoseconds on this transport's monotonic clock. A simulator returns its virtual
     /// time.
@@ -308,7 +273,7 @@ pub trait Transport {
     /// `budget`.
     ///
     /// The handler's slice is the receive buffer itself, valid only during its call.
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize;
+    fn rx_burst_to<H: FrameHandler<Self::Return>>(&mut self, budget: usize, handler: H) -> usize;
 
     /// Returns true if a poll may find frames. Returns false only if a poll would surely find none.
     /// The check costs next to nothing: no system call, no clock.
@@ -344,8 +309,8 @@ mod tests {
     fn each__has_frames_with_and_without_a_mark() {
         let mut got = Vec::new();
         let mut each = Each(|peer, frame: &[u8]| got.push((peer, frame.to_vec())));
-        each.handle(PeerId(3), b"plain", ReturnPath(None));
-        each.handle_marked(PeerId(4), b"marked");
+        each.handle(PeerId(3), b"plain", None::<&mut NoReturn>);
+        FrameHandler::<NoReturn>::handle_marked(&mut each, PeerId(4), b"marked");
         assert_eq!(got, [(PeerId(3), b"plain".to_vec()), (PeerId(4), b"marked".to_vec())]);
     }
 

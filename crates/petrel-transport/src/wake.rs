@@ -1,7 +1,7 @@
 //! Waking an endpoint that blocks in [`Transport::wait`](crate::Transport::wait).
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -75,39 +75,69 @@ impl Waker {
             }
         }
     }
+}
 
-    /// Sleeps until the waker is used, `other` is readable (or writable, if the flag is set),
-    /// `timeout_ns` have passed (`None`: no limit), or a signal came. Then clears the wakes.
-    pub fn sleep(&self, other: Option<(BorrowedFd<'_>, bool)>, timeout_ns: Option<u64>) {
-        self.sleep_with(other, [None; 2], timeout_ns);
+/// Most descriptors that end one sleep, with the waker's.
+const WATCHED_MAX: usize = 16;
+
+/// A sleep, with the descriptors that end it.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    waker: &'a Waker,
+    all: [PollFd<'a>; WATCHED_MAX],
+    count: usize,
+}
+
+impl<'a> Watch<'a> {
+    /// Creates a sleep that ends when the waker is used.
+    pub fn new(waker: &'a Waker) -> Self {
+        let all = [(); WATCHED_MAX].map(|()| PollFd::new(waker, PollFlags::IN));
+        Self { waker, all, count: 1 }
     }
 
-    /// [`Waker::sleep`] that also ends when a descriptor in `more` is readable. Returns true if the
-    /// last descriptor of `more` is readable.
-    pub fn sleep_with(
-        &self,
-        other: Option<(BorrowedFd<'_>, bool)>,
-        more: [Option<BorrowedFd<'_>>; 2],
-        timeout_ns: Option<u64>,
-    ) -> bool {
+    /// Adds a descriptor, which ends the sleep when it is readable, or writable if `for_room`.
+    ///
+    /// # Panics
+    /// With more than 15 descriptors.
+    pub fn add(&mut self, fd: BorrowedFd<'a>, for_room: bool) {
+        let events = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        self.all[self.count] = PollFd::from_borrowed_fd(fd, events);
+        self.count += 1;
+    }
+
+    /// Sleeps until a descriptor or the waker ends the sleep, `timeout_ns` have passed (`None`: no
+    /// limit), or a signal came. Then clears the wakes.
+    pub fn sleep(mut self, timeout_ns: Option<u64>) -> Woken {
         let timeout = timeout_ns.map(timespec);
-        let mut all = [(); 4].map(|()| PollFd::new(self, PollFlags::IN));
-        let mut count = 1;
-        if let Some((other, for_room)) = other {
-            let events = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-            all[count] = PollFd::from_borrowed_fd(other, events);
-            count += 1;
-        }
-        for fd in more.into_iter().flatten() {
-            all[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            count += 1;
-        }
+        let all = &mut self.all[..self.count];
         // Errors are signals and shortage of kernel memory: callers look for work and return.
-        let _ = poll(&mut all[..count], timeout.as_ref());
+        let _ = poll(all, timeout.as_ref());
         if !all[0].revents().is_empty() {
-            self.drain();
+            self.waker.drain();
         }
-        more[1].is_some() && !all[count - 1].revents().is_empty()
+        let mut woken = Woken::NONE;
+        for fd in all[1..].iter().filter(|fd| !fd.revents().is_empty()) {
+            woken.ready[woken.count] = fd.as_fd().as_raw_fd();
+            woken.count += 1;
+        }
+        woken
+    }
+}
+
+/// The descriptors that ended a sleep.
+#[derive(Clone, Copy, Debug)]
+pub struct Woken {
+    ready: [RawFd; WATCHED_MAX],
+    count: usize,
+}
+
+impl Woken {
+    /// None did.
+    pub const NONE: Woken = Woken { ready: [-1; WATCHED_MAX], count: 0 };
+
+    /// Returns true if the descriptor was added and ready.
+    pub fn is_ready(&self, fd: BorrowedFd<'_>) -> bool {
+        self.ready[..self.count].contains(&fd.as_raw_fd())
     }
 }
 
@@ -123,8 +153,6 @@ impl AsFd for Waker {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
 
     fn is_readable(waker: &Waker, timeout: Option<&Timespec>) -> bool {
@@ -145,40 +173,43 @@ mod tests {
         assert!(!is_readable(&waker, Some(&AT_ONCE)));
     }
 
+    fn sleep(waker: &Waker, fds: &[(&Waker, bool)], timeout_ns: Option<u64>) -> Woken {
+        let mut watch = Watch::new(waker);
+        fds.iter().for_each(|(fd, for_room)| watch.add(fd.as_fd(), *for_room));
+        watch.sleep(timeout_ns)
+    }
+
     #[test]
     fn sleep__ends_by_wake_by_timeout_and_by_the_other_descriptor() {
         let (waker, other) = (Waker::new().unwrap(), Waker::new().unwrap());
         waker.wake();
-        waker.sleep(None, None);
-        waker.sleep(None, Some(0));
-        waker.sleep(Some((other.as_fd(), false)), Some(1_000));
+        sleep(&waker, &[], None);
+        sleep(&waker, &[], Some(0));
+        assert!(!sleep(&waker, &[(&other, false)], Some(1_000)).is_ready(other.as_fd()));
         other.wake();
-        waker.sleep(Some((other.as_fd(), false)), None);
+        assert!(sleep(&waker, &[(&other, false)], None).is_ready(other.as_fd()));
         assert!(other.drain());
-        waker.sleep(Some((other.as_fd(), true)), None);
+        assert!(sleep(&waker, &[(&other, true)], None).is_ready(other.as_fd()));
         assert!(!waker.drain());
     }
 
-    /// The result depends only on the last descriptor, whatever ends the sleep.
     #[test]
-    fn sleep_with__tells_whether_the_last_one_has_something_to_read() {
-        let ready = Waker::new().unwrap();
-        ready.wake();
-        let (ready, idle) = (ready.as_fd(), Waker::new().unwrap());
-        let any = [None, Some(idle.as_fd()), Some(ready)];
-        for (other, first, last) in
-            any.into_iter().flat_map(|a| any.map(|b| any.map(|c| (a, b, c)))).flatten()
-        {
+    fn sleep__tells_which_of_any_descriptors_were_ready() {
+        let fds = [(); 3].map(|()| Waker::new().unwrap());
+        for ready in 0..8_u32 {
+            let is_ready = |index: usize| ready & (1 << index) != 0;
+            (0..3).filter(|index| is_ready(*index)).for_each(|index| fds[index].wake());
             for is_woken in [false, true] {
                 let waker = Waker::new().unwrap();
                 if is_woken {
                     waker.wake();
                 }
-                let other = other.map(|other| (other, false));
-                let is_last = waker.sleep_with(other, [first, last], Some(0));
-                assert_eq!(is_last, last.is_some_and(|last| last.as_raw_fd() == ready.as_raw_fd()));
+                let woken = sleep(&waker, &[(&fds[0], false), (&fds[2], false)], Some(0));
+                let found = [0, 1, 2].map(|index| woken.is_ready(fds[index].as_fd()));
+                assert_eq!(found, [is_ready(0), false, is_ready(2)], "the second was not added");
                 assert!(!waker.drain(), "its own wakes are taken back");
             }
+            fds.iter().for_each(|fd| _ = fd.drain());
         }
     }
 

@@ -13,6 +13,7 @@ mod ring_state;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use petrel_transport::shm::Outgoing;
 use petrel_transport::shm::detached::{Cord, Detached, Eye, RingViolation};
 use petrel_transport::{FrameHandler, LinkError, PeerId, TransportStats};
 
@@ -138,7 +139,11 @@ impl Rings {
         }
     }
 
-    pub(crate) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
+    pub(crate) fn rx_burst_to<H: FrameHandler<Outgoing>>(
+        &mut self,
+        budget: usize,
+        handler: H,
+    ) -> usize {
         self.wake_up();
         let clock = self.fabric.borrow_mut().note_step();
         // For an actor that stops in this turn, later frames have not arrived yet.

@@ -61,10 +61,10 @@ struct Answering {
     taken: Vec<Vec<u8>>,
 }
 
-impl FrameHandler for &mut Answering {
-    fn handle(&mut self, _: PeerId, _: &[u8], mut back: ReturnPath<'_>) {
+impl<R: ReturnPath> FrameHandler<R> for &mut Answering {
+    fn handle(&mut self, _: PeerId, _: &[u8], back: Option<&mut R>) {
         let answer = frame(13, self.len as u32, self.len);
-        if back.push(&answer) {
+        if back.is_some_and(|back| back.push(&answer)) {
             self.taken.push(answer);
         }
     }
@@ -73,7 +73,7 @@ impl FrameHandler for &mut Answering {
         panic!("no frame here met congestion");
     }
 
-    fn handle_shared(&mut self, peer: PeerId, _: SharedFrame<'_>, back: ReturnPath<'_>) {
+    fn handle_shared(&mut self, peer: PeerId, _: SharedFrame<'_>, back: Option<&mut R>) {
         self.handle(peer, &[], back);
     }
 }

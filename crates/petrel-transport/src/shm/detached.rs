@@ -10,12 +10,12 @@ use super::error::ShmError;
 use super::layout::segment_bytes;
 use super::link::OpenLink;
 use super::mapping::{Mapping, RingMemory};
-use super::peer::Peer;
 pub use super::peer::RingViolation;
+use super::peer::{Outgoing, Peer};
 use super::ring::{Consumer, Producer};
 use super::rings::Rings;
 use super::segment::{Side, ends_of};
-use crate::transport::{FrameHandler, PeerId, ReturnPath, SharedFrame, TransportStats};
+use crate::transport::{FrameHandler, PeerId, SharedFrame, TransportStats};
 
 /// Carries wake-ups between an endpoint and a peer.
 pub trait Cord {
@@ -99,7 +99,7 @@ impl<C: Cord> Detached<C> {
     }
 
     /// See [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
-    pub fn rx_burst_to<H: FrameHandler, E: Eye>(
+    pub fn rx_burst_to<H: FrameHandler<Outgoing>, E: Eye>(
         &mut self,
         budget: usize,
         handler: H,
@@ -172,21 +172,22 @@ struct Seen<'a, H, E> {
     eye: &'a mut E,
 }
 
-impl<H: FrameHandler, E: Eye> Seen<'_, H, E> {
+impl<H: FrameHandler<Outgoing>, E: Eye> Seen<'_, H, E> {
     fn hand_over(
         &mut self,
         peer: PeerId,
-        mut back: ReturnPath<'_>,
-        act: impl FnOnce(&mut H, ReturnPath<'_>),
+        back: Option<&mut Outgoing>,
+        act: impl FnOnce(&mut H, Option<&mut Outgoing>),
     ) {
-        let position = back.position();
-        act(&mut self.handler, back.reborrow());
-        back.look_back(position, |frame| self.eye.answered(peer, &frame.to_vec()));
+        let Some(outgoing) = back else { return act(&mut self.handler, None) };
+        let position = outgoing.position();
+        act(&mut self.handler, Some(outgoing));
+        outgoing.look_back(position, |frame| self.eye.answered(peer, &frame.to_vec()));
     }
 }
 
-impl<H: FrameHandler, E: Eye> FrameHandler for Seen<'_, H, E> {
-    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+impl<H: FrameHandler<Outgoing>, E: Eye> FrameHandler<Outgoing> for Seen<'_, H, E> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: Option<&mut Outgoing>) {
         self.eye.taken(peer, frame);
         self.hand_over(peer, back, |handler, back| handler.handle(peer, frame, back));
     }
@@ -196,7 +197,7 @@ impl<H: FrameHandler, E: Eye> FrameHandler for Seen<'_, H, E> {
         self.handler.handle_marked(peer, frame);
     }
 
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: Option<&mut Outgoing>) {
         self.eye.taken(peer, &frame.bytes().to_vec());
         self.hand_over(peer, back, |handler, back| handler.handle_shared(peer, frame, back));
     }
@@ -239,12 +240,12 @@ mod tests {
     /// Accepts and ignores all frames.
     struct Taker;
 
-    impl FrameHandler for &mut Taker {
-        fn handle(&mut self, _: PeerId, _: &[u8], _: ReturnPath<'_>) {}
+    impl FrameHandler<Outgoing> for &mut Taker {
+        fn handle(&mut self, _: PeerId, _: &[u8], _: Option<&mut Outgoing>) {}
 
         fn handle_marked(&mut self, _: PeerId, _: &[u8]) {}
 
-        fn handle_shared(&mut self, _: PeerId, _: SharedFrame<'_>, _: ReturnPath<'_>) {}
+        fn handle_shared(&mut self, _: PeerId, _: SharedFrame<'_>, _: Option<&mut Outgoing>) {}
     }
 
     const PEER: PeerId = PeerId(0);

@@ -1,15 +1,17 @@
 //! The transport itself: the rings of one endpoint, and the endpoint's sleep.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::bell::{Bell, Bells};
 use super::config::ShmConfig;
 use super::link::ShmLink;
-use super::peer::Peer;
+use super::peer::{Outgoing, Peer};
 use super::rings::Rings;
 use crate::clock::{Clock, now_ns};
+use crate::mux::Member;
 use crate::transport::{FrameHandler, LinkError, PeerId, PeerProcess, Transport, TransportStats};
-use crate::wake::Waker;
+use crate::wake::{Waker, Watch, Woken};
 
 /// The shared-memory transport of one endpoint. See the [module](super).
 #[derive(Debug)]
@@ -96,12 +98,20 @@ impl Shm {
 
     fn sleep(&mut self, timeout_ns: Option<u64>) -> bool {
         self.rings.stats_mut().rx_syscalls += 1;
-        self.waker.sleep_with(None, [None, self.bells()], timeout_ns)
+        let mut watch = Watch::new(&self.waker);
+        self.watch(&mut watch);
+        let woken = watch.sleep(timeout_ns);
+        self.has_rung(&woken)
+    }
+
+    fn has_rung(&self, woken: &Woken) -> bool {
+        self.bells().is_some_and(|bells| woken.is_ready(bells))
     }
 }
 
 impl Transport for Shm {
     type Link = ShmLink;
+    type Return = Outgoing;
 
     #[inline]
     fn now(&self) -> u64 {
@@ -127,6 +137,14 @@ impl Transport for Shm {
         {
             gone.hang_up(bells);
         }
+    }
+
+    fn open_group(&mut self, _: SocketAddr, _: PeerId, _: u32) -> Result<PeerId, LinkError> {
+        Err(no_multicast())
+    }
+
+    fn join_group(&mut self, _: SocketAddr, _: PeerId) -> Result<(), LinkError> {
+        Err(no_multicast())
     }
 
     #[inline]
@@ -158,7 +176,7 @@ impl Transport for Shm {
     }
 
     #[inline]
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
+    fn rx_burst_to<H: FrameHandler<Outgoing>>(&mut self, budget: usize, handler: H) -> usize {
         self.rings.rx_burst_to(budget, handler)
     }
 
@@ -178,5 +196,31 @@ impl Transport for Shm {
 
     fn stats(&self) -> TransportStats {
         self.rings.stats()
+    }
+}
+
+fn no_multicast() -> LinkError {
+    let why = "multicast is for peers over the network, and this one shares memory";
+    LinkError::Unsupported(why.to_owned())
+}
+
+impl Member for Shm {
+    fn has_peers(&self) -> bool {
+        self.rings.peer_count() > 0
+    }
+
+    fn prepare_wait(&mut self) -> bool {
+        Shm::prepare_wait(self)
+    }
+
+    fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
+        if let Some(bells) = self.bells() {
+            watch.add(bells, false);
+        }
+    }
+
+    fn finish_wait(&mut self, woken: &Woken) {
+        let has_rung = self.has_rung(woken);
+        Shm::finish_wait(self, has_rung);
     }
 }

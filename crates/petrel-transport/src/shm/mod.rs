@@ -149,7 +149,6 @@ pub use fds::{
 };
 pub use host::{HOST_IDENTITY_BYTES, host_identity};
 pub use link::ShmLink;
+pub use peer::Outgoing;
 pub use rendezvous::{NAME_BYTES, Rendezvous, connect};
 pub use segment::{Segment, Side};
-
-pub(crate) use peer::Outgoing;

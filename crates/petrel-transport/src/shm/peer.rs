@@ -1,12 +1,14 @@
 //! One peer of the transport: the rings in either direction.
 
+use std::any::Any;
+
 use petrel_planted::planted;
 
 use super::bell::{Bell, Bells, Doorbell, Heard};
 use super::link::OpenLink;
 use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, Received, RingFrame};
-use crate::transport::{LinkError, PeerProcess, TransportStats};
+use crate::transport::{LinkError, PeerProcess, ReturnPath, TransportStats};
 
 /// Bytes of large frames after which a part of the burst is published, to let the peer copy the
 /// first frames out while the last are copied in. Between 16 and 64 KiB it makes no difference;
@@ -44,10 +46,11 @@ enum TxBurst {
     Closed,
 }
 
-/// The ring to a peer, and counts of the frames sent since the last publication.
+/// The ring to a peer, and counts of the frames sent since the last publication: the return path of
+/// frames from this peer.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Outgoing {
+pub struct Outgoing {
     frames: u64,
     ring: Producer<RingMemory>,
     // Not next to `frames`: the compiler would then update the two at once, in more instructions.
@@ -86,6 +89,30 @@ impl Outgoing {
         }
         is_written
     }
+}
+
+impl Outgoing {
+    /// Returns a return path if it is a ring: for code compiled once for all transports, as the
+    /// handlers of requests are. A pointer to any kind of path would cost two instructions for each
+    /// frame; without a path, answers wait for the end of the burst.
+    #[inline(always)]
+    pub fn of<R: ReturnPath>(path: Option<&mut R>) -> Option<&mut Self> {
+        // The compiler knows whether the types are the same.
+        path.and_then(|path| (path as &mut dyn Any).downcast_mut())
+    }
+}
+
+impl ReturnPath for Outgoing {
+    #[inline(always)]
+    fn push(&mut self, frame: &[u8]) -> bool {
+        self.push_line(frame) || push_small(self, frame)
+    }
+}
+
+/// Out of line, so [`ReturnPath::push`] stays short enough to inline.
+#[inline(never)]
+fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
+    to.push_at_once(frame, &[])
 }
 
 /// One peer of the transport.

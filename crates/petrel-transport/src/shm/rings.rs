@@ -7,13 +7,11 @@
 use petrel_planted::planted;
 
 use super::bell::Doorbell;
-use super::peer::Peer;
+use super::peer::{Outgoing, Peer};
 use super::ring::{RingFrame, sleep_fence};
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::shared::PRIVATE_BYTES_MAX;
-use crate::transport::{
-    FrameHandler, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX, TransportStats,
-};
+use crate::transport::{FrameHandler, PeerId, SharedFrame, TX_BURST_MAX, TransportStats};
 
 /// No peer has this index.
 const NO_PEER: u32 = u32::MAX;
@@ -225,7 +223,11 @@ impl<B: Doorbell> Rings<B> {
 
     /// [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
     #[inline]
-    pub(super) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+    pub(super) fn rx_burst_to<H: FrameHandler<Outgoing>>(
+        &mut self,
+        budget: usize,
+        mut handler: H,
+    ) -> usize {
         // With a single ring there is no rotation, and an idle ring is left at once.
         let only = self.schedule.only_ring();
         match only {
@@ -251,7 +253,7 @@ impl<B: Doorbell> Rings<B> {
     }
 
     #[inline]
-    fn receive_from<H: FrameHandler>(
+    fn receive_from<H: FrameHandler<Outgoing>>(
         &mut self,
         index: u32,
         budget: usize,
@@ -268,7 +270,7 @@ impl<B: Doorbell> Rings<B> {
         }
         let scratch = &mut self.scratch;
         let received = peer.receive(budget, &mut self.stats, |frame, outgoing| {
-            let back = ReturnPath::by_ring(outgoing);
+            let back = Some(outgoing);
             match frame.line() {
                 Some(line) => handler.handle(PeerId(index), line.frame(), back),
                 None if frame.len() > PRIVATE_BYTES_MAX => {
@@ -290,19 +292,19 @@ impl<B: Doorbell> Rings<B> {
 /// Delivers a copy of a frame of more than a line, and no more than [`PRIVATE_BYTES_MAX`]. Out of
 /// line, to keep the path of shorter frames short.
 #[inline(never)]
-fn deliver_copied<H: FrameHandler>(
+fn deliver_copied<H: FrameHandler<Outgoing>>(
     peer: PeerId,
     frame: RingFrame<'_>,
     scratch: &mut Vec<u8>,
     handler: &mut H,
-    back: ReturnPath<'_>,
+    back: Option<&mut Outgoing>,
 ) {
     handler.handle(peer, SharedFrame::new(frame.bytes(), scratch).into_private(), back);
 }
 
 /// Announces a frame to the handler by a copy of its start.
 #[inline]
-fn show<H: FrameHandler>(frame: RingFrame<'_>, handler: &mut H) {
+fn show<H: FrameHandler<Outgoing>>(frame: RingFrame<'_>, handler: &mut H) {
     if let Some(line) = frame.line() {
         return handler.prepare(line.frame(), true);
     }
@@ -343,12 +345,12 @@ mod tests {
     /// Accepts and ignores all frames.
     struct Taker;
 
-    impl FrameHandler for &mut Taker {
-        fn handle(&mut self, _: PeerId, _: &[u8], _: ReturnPath<'_>) {}
+    impl FrameHandler<Outgoing> for &mut Taker {
+        fn handle(&mut self, _: PeerId, _: &[u8], _: Option<&mut Outgoing>) {}
 
         fn handle_marked(&mut self, _: PeerId, _: &[u8]) {}
 
-        fn handle_shared(&mut self, _: PeerId, _: SharedFrame<'_>, _: ReturnPath<'_>) {}
+        fn handle_shared(&mut self, _: PeerId, _: SharedFrame<'_>, _: Option<&mut Outgoing>) {}
     }
 
     impl Eye for Taker {

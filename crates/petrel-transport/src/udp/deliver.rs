@@ -8,7 +8,7 @@ use super::Udp;
 use super::peers::PeerTable;
 use super::receive::Receiver;
 use crate::bundle::{self, BUNDLE_MARK};
-use crate::transport::{FrameHandler, PeerId, ReturnPath, TransportStats};
+use crate::transport::{FrameHandler, NoReturn, PeerId, TransportStats};
 
 impl Udp {
     /// Receives datagrams from the socket, and returns true if the socket is known to hold more.
@@ -23,7 +23,7 @@ impl Udp {
     /// frames and the work in frames: dropped datagrams count as work too, so a flood of them
     /// cannot hold us.
     #[inline]
-    pub(super) fn deliver<H: FrameHandler>(
+    pub(super) fn deliver<H: FrameHandler<NoReturn>>(
         &mut self,
         budget: usize,
         handler: &mut H,
@@ -35,7 +35,7 @@ impl Udp {
     /// Delivers frames received by multicast, up to about `budget`. Returns their number.
     #[cold]
     #[inline(never)]
-    pub(super) fn deliver_multicast<H: FrameHandler>(
+    pub(super) fn deliver_multicast<H: FrameHandler<NoReturn>>(
         &mut self,
         budget: usize,
         handler: &mut H,
@@ -55,7 +55,7 @@ impl Udp {
 
 /// Delivers frames of received datagrams, of one buffer; see [`Udp::deliver`].
 #[inline(always)]
-pub(super) fn deliver_ready<H: FrameHandler>(
+pub(super) fn deliver_ready<H: FrameHandler<NoReturn>>(
     receiver: &mut Receiver,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
@@ -72,7 +72,7 @@ pub(super) fn deliver_ready<H: FrameHandler>(
 /// (`docs/wire-protocol.md` §8.4).
 #[cold]
 #[inline(never)]
-fn deliver_marked<H: FrameHandler>(
+fn deliver_marked<H: FrameHandler<NoReturn>>(
     receiver: &mut Receiver,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
@@ -87,7 +87,7 @@ fn deliver_marked<H: FrameHandler>(
 /// Delivers the datagrams of one buffer. Inlined at two call sites: a further call takes 25
 /// instructions at either end of an RPC alone.
 #[inline(always)]
-pub(super) fn deliver_train<H: FrameHandler>(
+pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
     receiver: &mut Receiver,
     peers: &mut PeerTable,
     stats: &mut TransportStats,
@@ -130,8 +130,8 @@ pub(super) fn deliver_train<H: FrameHandler>(
 /// Passes frames to a handler as marked.
 struct AsMarked<'a, H>(&'a mut H);
 
-impl<H: FrameHandler> FrameHandler for AsMarked<'_, H> {
-    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: ReturnPath<'_>) {
+impl<H: FrameHandler<NoReturn>> FrameHandler<NoReturn> for AsMarked<'_, H> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: Option<&mut NoReturn>) {
         self.0.handle_marked(peer, frame);
     }
 
@@ -150,7 +150,7 @@ impl<H: FrameHandler> FrameHandler for AsMarked<'_, H> {
 
 /// Delivers a datagram of one frame.
 #[inline(always)]
-fn deliver_lone<H: FrameHandler>(
+fn deliver_lone<H: FrameHandler<NoReturn>>(
     stats: &mut TransportStats,
     peer: PeerId,
     frame: &[u8],
@@ -162,13 +162,13 @@ fn deliver_lone<H: FrameHandler>(
     stats.rx_datagrams += 1;
     stats.rx_frames += 1;
     stats.rx_bytes += frame.len() as u64;
-    handler.handle(peer, frame, ReturnPath::NONE);
+    handler.handle(peer, frame, None);
 }
 
 /// Delivers the frames of a bundle, and returns their number. Out of line, to give the loop all
 /// registers: five instructions less for each frame.
 #[inline(never)]
-fn deliver_bundle<H: FrameHandler>(
+fn deliver_bundle<H: FrameHandler<NoReturn>>(
     stats: &mut TransportStats,
     peer: PeerId,
     datagram: &[u8],
@@ -184,7 +184,7 @@ fn deliver_bundle<H: FrameHandler>(
     let mut count = 0;
     for frame in frames {
         count += 1;
-        handler.handle(peer, frame, ReturnPath::NONE);
+        handler.handle(peer, frame, None);
     }
     stats.rx_datagrams += 1;
     stats.rx_frames += count as u64;
@@ -204,9 +204,9 @@ mod tests {
         frames: Vec<(Vec<u8>, bool)>,
     }
 
-    impl FrameHandler for Heard {
-        fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
-            assert!(peer == PeerId(3) && !back.is_there());
+    impl FrameHandler<NoReturn> for Heard {
+        fn handle(&mut self, peer: PeerId, frame: &[u8], back: Option<&mut NoReturn>) {
+            assert!(peer == PeerId(3) && back.is_none());
             self.frames.push((frame.to_vec(), false));
         }
 

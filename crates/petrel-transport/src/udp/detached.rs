@@ -12,7 +12,7 @@ use super::deliver::deliver_ready;
 use super::peers::PeerTable;
 use super::plan::{Loose, Plan};
 use super::receive::Receiver;
-use crate::transport::{FrameHandler, LinkError, PeerId, TransportStats};
+use crate::transport::{FrameHandler, LinkError, NoReturn, PeerId, TransportStats};
 
 /// Most messages accepted by a simulated call.
 const MESSAGES_MAX: usize = 64;
@@ -158,7 +158,7 @@ impl Detached {
     }
 
     /// See [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
-    pub fn rx_burst_to<W: Wire, H: FrameHandler>(
+    pub fn rx_burst_to<W: Wire, H: FrameHandler<NoReturn>>(
         &mut self,
         wire: &mut W,
         budget: usize,

@@ -11,7 +11,7 @@ use super::peers::PeerTable;
 use super::plan::{Loose, Message, PIECES_MAX, Plan, SMALL_FRAME_BYTES_MAX};
 use super::receive::Receiver;
 use crate::bundle::{self, BUNDLE_MARK};
-use crate::transport::{FrameHandler, PeerId, ReturnPath, TransportStats};
+use crate::transport::{FrameHandler, NoReturn, PeerId, TransportStats};
 
 /// The largest datagram of each peer.
 const LIMITS: [usize; 4] = [1_232, 1_472, 8_972, 65_507];
@@ -91,8 +91,8 @@ fn address(peer: usize) -> SocketAddr {
 #[derive(Default)]
 struct Came(Vec<(PeerId, Vec<u8>)>);
 
-impl FrameHandler for Came {
-    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: ReturnPath<'_>) {
+impl FrameHandler<NoReturn> for Came {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: Option<&mut NoReturn>) {
         self.0.push((peer, frame.to_vec()));
     }
 

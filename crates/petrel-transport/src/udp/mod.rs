@@ -50,10 +50,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::clock;
+use crate::mux::Member;
 use crate::transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, NoReturn, PeerId, Transport, TransportStats,
 };
-use crate::wake::Waker;
+use crate::wake::{Waker, Watch};
 
 pub use config::{
     MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError, UdpLink,
@@ -206,21 +207,6 @@ impl Udp {
         self.receiver.read_marks(socket, self.ecn.v6(), self.peers.ecn_count() > 0)
     }
 
-    /// Returns true if [`Transport::wait`] has to wait for room in the kernel as well.
-    pub(crate) fn has_backlog(&self) -> bool {
-        self.room.is_backlog
-    }
-
-    /// Returns true if received frames may wait that [`Transport::rx_burst`] did not deliver yet.
-    pub(crate) fn has_ready(&self) -> bool {
-        self.receiver.has_ready() || self.listeners.has_ready()
-    }
-
-    /// A descriptor that is readable when multicast datagrams have arrived.
-    pub(crate) fn listeners(&self) -> Option<BorrowedFd<'_>> {
-        self.listeners.waits()
-    }
-
     fn addr_of(&self, peer: PeerId) -> Result<SocketAddr, LinkError> {
         let gone = || LinkError::Unsupported("the peer is gone".to_owned());
         self.peers.get(peer).map(|peer| peer.addr()).ok_or_else(gone)
@@ -233,6 +219,7 @@ fn header_bytes(local: SocketAddr) -> usize {
 
 impl Transport for Udp {
     type Link = UdpLink;
+    type Return = NoReturn;
 
     #[inline]
     fn now(&self) -> u64 {
@@ -325,7 +312,7 @@ impl Transport for Udp {
         self.room.has_asked = false;
     }
 
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+    fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
         if self.room.is_backlog {
             self.send_pushed();
         }
@@ -348,9 +335,10 @@ impl Transport for Udp {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        if !self.has_ready() {
-            let socket = Some((self.socket.as_fd(), self.has_backlog()));
-            self.waker.sleep_with(socket, [self.listeners(), None], timeout_ns);
+        if self.prepare_wait() {
+            let mut watch = Watch::new(&self.waker);
+            self.watch(&mut watch);
+            watch.sleep(timeout_ns);
         }
     }
 
@@ -361,6 +349,25 @@ impl Transport for Udp {
     fn stats(&self) -> TransportStats {
         let rx_dropped_kernel = socket::dropped(self.socket.as_fd()).into();
         TransportStats { rx_dropped_kernel, ..self.stats }
+    }
+}
+
+impl Member for Udp {
+    #[inline]
+    fn has_peers(&self) -> bool {
+        self.peers.len() > 0
+    }
+
+    /// Returns false if received frames wait that [`Transport::rx_burst`] did not deliver yet.
+    fn prepare_wait(&mut self) -> bool {
+        !self.receiver.has_ready() && !self.listeners.has_ready()
+    }
+
+    fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
+        watch.add(self.socket.as_fd(), self.room.is_backlog);
+        if let Some(listeners) = self.listeners.waits() {
+            watch.add(listeners, false);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use petrel_proto::{
 use petrel_transport::ReturnPath;
 use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
+use petrel_transport::shm::Outgoing;
 
 use super::call::{Continuation, Keyed};
 use super::call_builder::{CallBuilder, Callee, IntoMessage};
@@ -81,15 +82,15 @@ pub struct Context<'a, S = ()> {
 /// The sender of the frame being handled, and the return path to it: frames to that peer bypass the queue.
 pub(super) struct Back<'a> {
     peer: PeerKey,
-    path: ReturnPath<'a>,
+    path: Option<&'a mut Outgoing>,
 }
 
 impl<'a> Back<'a> {
     /// No frame is being handled.
-    pub(super) const NONE: Back<'static> = Back { peer: PeerKey(0), path: ReturnPath::NONE };
+    pub(super) const NONE: Back<'static> = Back { peer: PeerKey(0), path: None };
 
     #[inline(always)]
-    pub(super) fn new(peer: PeerKey, path: ReturnPath<'a>) -> Self {
+    pub(super) fn new(peer: PeerKey, path: Option<&'a mut Outgoing>) -> Self {
         Self { peer, path }
     }
 }
@@ -98,12 +99,12 @@ impl FrameSink for Back<'_> {
     #[inline(always)]
     fn send(&mut self, _peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         // Only messages of one packet use the return path, and their bytes are contiguous.
-        body.is_empty() && self.path.push(head)
+        body.is_empty() && self.path.as_mut().is_some_and(|path| path.push(head))
     }
 
     #[inline(always)]
     fn reaches(&self, peer: PeerKey) -> bool {
-        self.path.is_there() && self.peer == peer
+        self.path.is_some() && self.peer == peer
     }
 }
 
@@ -147,7 +148,7 @@ impl<'a, S> Context<'a, S> {
     #[inline(always)]
     pub(super) fn reborrow(&mut self) -> Context<'_, S> {
         let Back { peer, path } = &mut self.back;
-        Context::with_back(self.local, Back { peer: *peer, path: path.reborrow() })
+        Context::with_back(self.local, Back { peer: *peer, path: path.as_deref_mut() })
     }
 
     /// The same without the type of the state.
@@ -355,8 +356,8 @@ mod tests {
         taken: Vec<bool>,
     }
 
-    impl FrameHandler for &mut Echo<'_> {
-        fn handle(&mut self, peer: PeerId, _frame: &[u8], path: ReturnPath<'_>) {
+    impl FrameHandler<Outgoing> for &mut Echo<'_> {
+        fn handle(&mut self, peer: PeerId, _frame: &[u8], path: Option<&mut Outgoing>) {
             let peer = PeerKey(peer.0);
             let mut back = Back::new(peer, path);
             assert!(back.reaches(peer) && !back.reaches(PeerKey(peer.0 + 1)));

@@ -7,6 +7,7 @@ use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES, TRANSMIT_FRAMES_MAX}
 use petrel_proto::{
     Event, FrameSink, PeerKey, PlainRequest, Received, Status, method_of, peek_request,
 };
+use petrel_transport::shm::Outgoing;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
     FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, SharedBytes, SharedFrame, Transport,
@@ -327,9 +328,10 @@ pub(super) struct Dispatch<'a> {
     pub(super) now_ns: u64,
 }
 
-impl FrameHandler for Dispatch<'_> {
+impl Dispatch<'_> {
+    /// Handles a frame without a mark in private memory.
     #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
+    pub(super) fn take(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut Outgoing>) {
         let Self { local, handlers, now_ns } = self;
         let peer = PeerKey(peer.0);
         if frame.len() > SMALL_FRAME_BYTES && local.core.handle_next_part(peer, frame) {
@@ -351,6 +353,13 @@ impl FrameHandler for Dispatch<'_> {
             None => dispatch_timed(local, handlers, *now_ns, peer, frame, back),
         }
     }
+}
+
+impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
+    #[inline(always)]
+    fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
+        self.take(peer, frame, Outgoing::of(path));
+    }
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         let Self { local, handlers, now_ns } = self;
@@ -360,7 +369,7 @@ impl FrameHandler for Dispatch<'_> {
 
     /// Copies a long frame once, to its place in a message, if it belongs to one of the two usual messages.
     #[inline(always)]
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: ReturnPath<'_>) {
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: Option<&mut R>) {
         let Self { local, .. } = self;
         let (key, bytes) = (PeerKey(peer.0), frame.bytes());
         if let Some(head) = bytes.read::<PART_HEADER_BYTES>(0)
@@ -371,7 +380,7 @@ impl FrameHandler for Dispatch<'_> {
             local.part_bytes += bytes.len();
             return;
         }
-        dispatch_shared(self, peer, frame, path);
+        dispatch_shared(self, peer, frame, Outgoing::of(path));
     }
 }
 
@@ -381,7 +390,7 @@ fn dispatch_shared(
     dispatch: &mut Dispatch<'_>,
     peer: PeerId,
     frame: SharedFrame<'_>,
-    path: ReturnPath<'_>,
+    path: Option<&mut Outgoing>,
 ) {
     let Dispatch { local, handlers, now_ns } = dispatch;
     let (key, bytes) = (PeerKey(peer.0), frame.bytes());
@@ -403,7 +412,7 @@ fn dispatch_shared(
             return handlers.run_in_place(cx, handle, method, payload, spare);
         }
     }
-    dispatch.handle(peer, frame.into_private(), path);
+    dispatch.take(peer, frame.into_private(), path);
 }
 
 /// The payload of a frame under the control of its peer.
@@ -437,19 +446,19 @@ impl DispatchAhead<'_> {
     }
 }
 
-impl FrameHandler for DispatchAhead<'_> {
+impl<R: ReturnPath> FrameHandler<R> for DispatchAhead<'_> {
     #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
         self.step();
         self.dispatch.handle(peer, frame, path);
     }
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         self.step();
-        self.dispatch.handle_marked(peer, frame);
+        FrameHandler::<R>::handle_marked(&mut self.dispatch, peer, frame);
     }
 
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: ReturnPath<'_>) {
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: Option<&mut R>) {
         self.step();
         self.dispatch.handle_shared(peer, frame, path);
     }

@@ -3,6 +3,7 @@
 
 use petrel_proto::PeerKey;
 use petrel_transport::clock::now_ns;
+use petrel_transport::shm::Outgoing;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, Transport};
 
 use super::context::{Back, Context, Local};
@@ -54,16 +55,17 @@ pub(super) struct SlowDispatch<'a> {
     pub(super) now_ns: u64,
 }
 
-impl FrameHandler for SlowDispatch<'_> {
+impl<R: ReturnPath> FrameHandler<R> for SlowDispatch<'_> {
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         let Self { local, handlers, now_ns, .. } = self;
         local.core.set_time(local.clock.now_ns());
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
 
-    fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
         let Self { factors, fast_path, local, handlers, .. } = self;
-        let path = if factors.immediate_sends && factors.bursts { path } else { ReturnPath::NONE };
+        let path = path.filter(|_| factors.immediate_sends && factors.bursts);
+        let path = Outgoing::of(path);
         if !factors.clock_once_per_turn {
             self.now_ns = now_ns();
         }
@@ -84,7 +86,7 @@ impl FrameHandler for SlowDispatch<'_> {
             let cx = &mut Context::with_back(local, Back::new(key, path));
             handlers.run(cx, request.handle, request.method, payload, spare);
         } else {
-            Dispatch { local, handlers, now_ns }.handle(peer, frame, path);
+            Dispatch { local, handlers, now_ns }.take(peer, frame, path);
         }
     }
 }

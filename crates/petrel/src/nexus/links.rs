@@ -743,7 +743,7 @@ mod tests {
                 };
                 assert_eq!((request, incarnation), (is_opener.then_some(1), 7));
                 assert_eq!(peer, name);
-                let HostLink::Udp(udp) = transport else { panic!("not by UDP") };
+                let HostLink::Far(udp) = transport else { panic!("not by UDP") };
                 assert_eq!((udp.addr, udp.max_frame, udp.ecn), (remote, Some(1_400), ecn));
                 let stats = reactor.counters.snapshot();
                 let opened = (stats.links_opened, stats.links_opened_shm, stats.links_opened_ecn);

@@ -13,7 +13,7 @@ use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, NoReturn, PeerId, Transport, TransportStats, TxFrame,
 };
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::thread::{self, Thread};
@@ -159,6 +159,7 @@ pub(crate) struct Port {
 
 impl Transport for Port {
     type Link = EndpointIndex;
+    type Return = NoReturn;
 
     fn now(&self) -> u64 {
         model::now_ns()
@@ -203,12 +204,12 @@ impl Transport for Port {
         !self.medium.endpoint(self.at).frames.lock().unwrap().is_empty()
     }
 
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+    fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
         for taken in 0..budget {
             let next = self.medium.endpoint(self.at).frames.lock().unwrap().pop_front();
             let Some((from, frame)) = next else { return taken };
             self.stats.rx_frames += 1;
-            handler.handle(from, &frame, ReturnPath::NONE);
+            handler.handle(from, &frame, None);
         }
         budget
     }

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 
 use super::*;
-use crate::transport::{FrameHandler, ReturnPath};
+use crate::transport::{FrameHandler, NoReturn};
 use crate::udp::ecn;
 use crate::udp::option::{self, set_int_option};
 
@@ -15,8 +15,8 @@ const CE: u8 = 0b11;
 #[derive(Default)]
 pub(super) struct Heard(pub(super) Vec<(Vec<u8>, bool)>);
 
-impl FrameHandler for &mut Heard {
-    fn handle(&mut self, _peer: PeerId, frame: &[u8], _back: ReturnPath<'_>) {
+impl FrameHandler<NoReturn> for &mut Heard {
+    fn handle(&mut self, _peer: PeerId, frame: &[u8], _back: Option<&mut NoReturn>) {
         self.0.push((frame.to_vec(), false));
     }
 

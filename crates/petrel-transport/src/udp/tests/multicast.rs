@@ -101,7 +101,7 @@ fn open_group__over_ipv6() {
     if group.open().is_some() {
         let (leaf, hub) = &mut group.leaves[0];
         if unless_host_lacks(leaf.join_group(group.address, *hub)).is_some() {
-            assert!(leaf.listeners().is_some());
+            assert!(leaf.listeners.waits().is_some());
         }
     }
 }
@@ -123,7 +123,7 @@ fn join_group__hears_its_peer_only_and_only_as_long_as_it_wants() {
     assert_eq!(receive(leaf, 1), [(*hub, own.to_vec())]);
     assert_eq!(leaf.stats().rx_dropped_unknown_peer, 1);
     leaf.leave_group(group.address, *hub);
-    assert!(leaf.listeners().is_none(), "nobody listens any more");
+    assert!(leaf.listeners.waits().is_none(), "nobody listens any more");
 }
 
 #[test]

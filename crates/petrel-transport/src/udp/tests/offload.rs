@@ -163,7 +163,7 @@ fn receive(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     while heard.0.len() < MESSAGES * FIRST_BYTES.len() && Instant::now() < deadline {
         udp.wait(Some(1_000_000_000));
         udp.refill();
-        while udp.has_ready() {
+        while udp.receiver.has_ready() {
             longest = longest.max(udp.receiver.train().map_or(0, |train| train.datagram_count()));
             udp.deliver(1_000, &mut &mut heard);
         }

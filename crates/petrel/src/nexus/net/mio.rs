@@ -256,11 +256,11 @@ impl SharedMemory for MioNetwork {
     }
 
     fn shm_link(&self, segment: Segment, side: Side, peer: PeerStream) -> HostLink {
-        HostLink::Shm(ShmLink::new(segment, side, peer))
+        HostLink::Near(ShmLink::new(segment, side, peer))
     }
 
     fn udp_link(&self, link: UdpLink) -> HostLink {
-        HostLink::Udp(link)
+        HostLink::Far(link)
     }
 }
 

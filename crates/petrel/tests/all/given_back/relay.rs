@@ -173,7 +173,7 @@ impl ControlPlane<HostLink> for RelayControl {
 
     fn poll(&mut self) -> Option<FromNexus<HostLink>> {
         let mut message = self.port.poll()?;
-        if let FromNexus::LinkUp { transport: HostLink::Udp(UdpLink { addr, .. }), .. } =
+        if let FromNexus::LinkUp { transport: HostLink::Far(UdpLink { addr, .. }), .. } =
             &mut message
         {
             *addr = self.via;

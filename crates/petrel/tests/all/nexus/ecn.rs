@@ -18,8 +18,8 @@ fn endpoint(nexus: &Nexus, heeds_marks: bool, reads_marks: bool) -> Endpoint {
 
 fn is_ecn(up: &Up) -> bool {
     match &up.transport {
-        HostLink::Udp(link) => link.ecn,
-        HostLink::Shm(_) => false,
+        HostLink::Far(link) => link.ecn,
+        HostLink::Near(_) => false,
     }
 }
 
@@ -45,7 +45,7 @@ fn link__over_shared_memory_is_never_ecn_capable() {
     let mut server = endpoint(&server_nexus, true, true);
     let mut client = endpoint(&client_nexus, true, true);
     for up in [client.link(address, 0, BOTH), server.up()] {
-        assert!(matches!(up.transport, HostLink::Shm(_)), "{up:?}");
+        assert!(matches!(up.transport, HostLink::Near(_)), "{up:?}");
     }
     assert_eq!(server_nexus.stats().links_opened_ecn, 0);
 }

@@ -58,7 +58,7 @@ fn falls_back(name: &[u8; NAME_BYTES], connect: impl FnOnce() -> Option<PeerStre
     assert_eq!((close.link, close.status), (open.link, Status::Aborted));
     let again = peer.grant_udp();
     assert!(matches!(again.offers[..], [Offer::Udp { .. }]), "{again:?}");
-    assert!(matches!(client.up().transport, HostLink::Udp(_)));
+    assert!(matches!(client.up().transport, HostLink::Far(_)));
     assert_eq!(nexus.stats().shm_fallbacks, 1);
 }
 
@@ -145,7 +145,7 @@ fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
     met.read_exact(&mut ticket).unwrap();
     assert!(ticket == TICKET && at_end(&mut met));
     RawPeer::after_hello_by(&listener).grant_udp();
-    assert!(matches!(client.up().transport, HostLink::Udp(_)));
+    assert!(matches!(client.up().transport, HostLink::Far(_)));
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn acceptor__takes_rings_from_who_knows_the_ticket() {
     // In two pieces, the descriptors with the first.
     send_with_fds(&stream, &ticket[..5], &[segment.as_fd()]).unwrap();
     send_with_fds(&stream, &ticket[5..], &[]).unwrap();
-    assert!(matches!(server.up().transport, HostLink::Shm(_)));
+    assert!(matches!(server.up().transport, HostLink::Near(_)));
     stream.set_nonblocking(false).unwrap();
     let mut answer = [0];
     stream.read_exact(&mut answer).unwrap();
@@ -227,7 +227,7 @@ fn acceptor__drops_who_does_not_know_the_ticket() {
     drop(connect(&name).unwrap());
     let stream = connect(&name).unwrap();
     send_with_fds(&stream, &ticket, &[segment.as_fd()]).unwrap();
-    assert!(matches!(server.up().transport, HostLink::Shm(_)));
+    assert!(matches!(server.up().transport, HostLink::Near(_)));
     wait_until(&nexus, |stats| stats.rendezvous_dropped == 2);
 }
 

@@ -13,7 +13,7 @@ use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, NoReturn, PeerId, Transport, TransportStats, TxFrame,
 };
 
 /// The default largest frame: a datagram on Ethernet.
@@ -60,6 +60,7 @@ pub(crate) struct Port(Rc<Site>);
 
 impl Transport for Port {
     type Link = u32;
+    type Return = NoReturn;
 
     fn now(&self) -> u64 {
         self.0.now_ns.get()
@@ -111,13 +112,13 @@ impl Transport for Port {
         !self.0.to_take.borrow().is_empty()
     }
 
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+    fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
         self.0.budgets.borrow_mut().push(budget);
         for taken in 0..budget {
             let Some(frame) = self.0.to_take.borrow_mut().pop_front() else { return taken };
             self.0.now_ns.set(self.0.now_ns.get() + self.0.held_up_ns.get());
             match (PeerId(self.0.source.get()), self.0.marks.get()) {
-                (peer, false) => handler.handle(peer, &frame, ReturnPath::NONE),
+                (peer, false) => handler.handle(peer, &frame, None),
                 (peer, true) => handler.handle_marked(peer, &frame),
             }
         }
