@@ -2,13 +2,11 @@
 
 use core::fmt;
 
-use petrel_planted::planted;
-
 use super::{Core, Event, FrameSink, Notice, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{ENDPOINT_METHOD, MESSAGE_BYTES_MAX, packets_of};
 use crate::session::backlog::{Expiry, NEVER, PendingCall, Queued};
-use crate::session::client::{ClientSession, ClientState, SendPath, SlotCall};
+use crate::session::client::{ClientSession, ClientState, SendPath, SlotCall, SlotEnd};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 
@@ -259,7 +257,7 @@ impl<B: Buffer, T> Core<B, T> {
                     expiry.at_ns = now_ns.saturating_add(self.shared.config.call_timeout_ns);
                 }
                 self.shared.counters.calls_queued += 1;
-                client.backlog.push_back(Queued { call, expiry });
+                client.backlog_mut().push_back(Queued { call, expiry });
             }
         }
         self.shared.note_expiry(session, client, expiry.at_ns);
@@ -269,10 +267,10 @@ impl<B: Buffer, T> Core<B, T> {
     /// Starts calls that waited for the session to open. Calls too large for the server fail.
     pub(super) fn start_backlog(&mut self, id: SessionId) {
         let Some(entry) = self.sessions.get_mut(id) else { return };
-        let Role::Client(client) = &mut entry.role else { return };
-        let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
+        let Role::Client(client) = entry.role_mut() else { return };
+        let max = client.agreed().map_or(0, |agreed| agreed.peer_message_bytes_max);
         let is_too_large = |queued: &Queued<B, T>| queued.call.request.wire_len() > max as usize;
-        client.backlog.sift(is_too_large, |queued| {
+        client.backlog_mut().sift(is_too_large, |queued| {
             let error = CallError::RequestTooLarge { len: queued.call.request.wire_len(), max };
             let failure = CallFailure {
                 status: error.status(),
@@ -282,7 +280,7 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.calls_failed += 1;
             self.events.push_back(Event::Completed(failed(id, queued, failure)));
         });
-        while !client.backlog.is_empty() && client.has_room() {
+        while !client.backlog().is_empty() && client.has_room() {
             start_next(&mut self.shared, id.index, client);
         }
     }
@@ -293,7 +291,7 @@ fn slot_for<B: Buffer, T>(
     client: &mut ClientSession<B, T>,
     call: &PendingCall<B, T>,
 ) -> Option<usize> {
-    let is_small = call.request.wire_len() <= client.packet_bytes as usize;
+    let is_small = call.request.wire_len() <= client.packet_bytes() as usize;
     let reserved = match call.method == ENDPOINT_METHOD && is_small {
         true => client.take_reserved_slot(),
         false => None,
@@ -307,15 +305,15 @@ pub(super) fn check<B, T>(
     len: usize,
     backlog_max: usize,
 ) -> Result<(), CallError> {
-    if client.is_draining {
+    if client.is_draining() {
         return Err(CallError::Draining);
     }
     // Until the server's limit is known, the protocol's limit applies.
-    let max = client.agreed.as_ref().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
+    let max = client.agreed().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
     if len > max as usize {
         return Err(CallError::RequestTooLarge { len, max });
     }
-    if !client.has_room() && client.backlog.len() >= backlog_max {
+    if !client.has_room() && client.backlog().len() >= backlog_max {
         return Err(CallError::QueueFull { max: backlog_max });
     }
     Ok(())
@@ -330,12 +328,11 @@ pub(super) fn start<B: Buffer, T>(
     slot: usize,
     Queued { call, expiry }: Queued<B, T>,
 ) {
-    assert!(client.agreed.is_some(), "a call starts when its session is open");
     let size = call.request.wire_len();
-    let packets = packets_of(size as u32, client.packet_bytes);
+    let packets = packets_of(size as u32, client.packet_bytes());
     // Messages in shared memory cannot use the fast path.
     let is_own = call.request.len() == size;
-    let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
+    let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes() as usize;
     let is_reserved = client.is_reserved(slot);
     let send_path = match is_small && is_own && !is_reserved {
         true if !expiry.is_on_wire => SendPath::Plain,
@@ -343,17 +340,16 @@ pub(super) fn start<B: Buffer, T>(
         true if expiry.inherited_ns == NEVER => SendPath::Timed,
         _ => SendPath::General,
     };
-    let state = &mut client.slots[slot];
-    state.start(call, packets, send_path);
+    let is_first = client.start(slot, call, packets, send_path);
+    let state = client.slot_mut(slot);
     if expiry.is_on_wire {
         state.set_expiry(expiry, &mut shared.client_parts);
     }
-    if !client.stalled.is_empty() && !is_reserved {
+    if is_first {
+        shared.queue_client(index, slot, state);
+    } else {
         // Slots that already wait for a credit come first.
         shared.counters.credit_waits += 1;
-        client.stalled.push(slot);
-    } else {
-        shared.queue_client(index, slot, state);
     }
 }
 
@@ -365,33 +361,17 @@ pub(super) fn finish<B: Buffer, T>(
     slot: usize,
     outcome: Result<(), Box<CallFailure>>,
 ) -> Completion<B, T> {
-    let stride = client.stride();
     shared.note_queued_end(client, slot, outcome.is_err());
-    client.leave_waiting(slot);
-    let state = &mut client.slots[slot];
-    state.end(stride);
-    client.credits.take_back_all(&mut state.held);
-    let Some(SlotCall { tag, request, mut response }) = state.call.take() else {
-        unreachable!("a slot in use holds its call");
-    };
-    let inherited_ns = state.expiry().inherited();
-    if let Some(missed) = state.missed_multicast() {
-        client.multicast.note(missed);
-        shared.counters.multicast_missed += u64::from(missed);
-    }
-    let state = &mut client.slots[slot];
-    shared.client_parts.take_back(&mut state.parts);
+    let ended = client.end_call(slot, &mut shared.client_parts);
+    let SlotCall { tag, request, mut response } = ended.call;
+    let inherited_ns = ended.inherited_ns;
+    shared.counters.multicast_missed += u64::from(ended.missed_multicast == Some(true));
     match &outcome {
         Ok(()) => shared.counters.calls_succeeded += 1,
         Err(_) => {
             shared.counters.calls_failed += 1;
             response.set_len(0);
         }
-    }
-    state.send_path = SendPath::General;
-    client.stalled.remove(slot);
-    if !planted("proto_held_slot_stays") {
-        client.held.remove(slot);
     }
     after_end(shared, id, client, slot);
     Completion { session: id, tag, outcome, request, response, inherited_ns }
@@ -407,7 +387,7 @@ impl<B> Shared<B> {
         slot: usize,
         fails: bool,
     ) {
-        if client.slots[slot].queued || client.held.contains(slot) {
+        if client.slot(slot).is_queued() || client.is_held_back(slot) {
             self.count_queued_end(client, slot, fails);
         }
     }
@@ -415,10 +395,10 @@ impl<B> Shared<B> {
     #[cold]
     #[inline(never)]
     fn count_queued_end<T>(&mut self, client: &ClientSession<B, T>, slot: usize, fails: bool) {
-        let state = &client.slots[slot];
+        let state = client.slot(slot);
         let repeats = state.state() == ClientState::Sending && state.first_lost().is_some();
         self.counters.ended_before_repeat += u64::from(repeats);
-        self.counters.failed_while_paced += u64::from(fails && client.held.contains(slot));
+        self.counters.failed_while_paced += u64::from(fails && client.is_held_back(slot));
     }
 }
 
@@ -432,9 +412,7 @@ pub(super) fn ended_before_others<B: Buffer, T>(
     client: &mut ClientSession<B, T>,
     slot: usize,
 ) -> PlainCompletion<B, T> {
-    let Some(SlotCall { tag, request, response }) = client.slots[slot].call.take() else {
-        unreachable!("a slot in use holds its call");
-    };
+    let SlotCall { tag, request, response } = client.take_ended(slot);
     after_end(shared, id, client, slot);
     PlainCompletion { session: id, tag, request, response }
 }
@@ -446,18 +424,14 @@ pub(super) fn after_end<B: Buffer, T>(
     client: &mut ClientSession<B, T>,
     slot: usize,
 ) {
-    let state = &client.slots[slot];
-    let is_too_far_ahead = state.is_too_far_ahead();
-    if state.is_spent() {
-        // The other slots have numbers left: with one call at a time, a single slot has made all calls.
-        if client.retire() || is_too_far_ahead {
-            shared.notices.push_back(Notice::Exhausted(id));
+    match client.recycle(slot) {
+        SlotEnd::Released => {
+            if !client.backlog().is_empty() {
+                start_next(shared, id.index, client);
+            }
         }
-    } else {
-        client.release(slot);
-        if !client.backlog.is_empty() {
-            start_next(shared, id.index, client);
-        }
+        SlotEnd::Retired => {}
+        SlotEnd::Exhausted => shared.notices.push_back(Notice::Exhausted(id)),
     }
     shared.wake_stalled(id.index, client);
 }
@@ -465,7 +439,7 @@ pub(super) fn after_end<B: Buffer, T>(
 /// Starts the call that has waited longest for a slot.
 fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut ClientSession<B, T>) {
     if client.has_room()
-        && let Some(queued) = client.backlog.pop_front()
+        && let Some(queued) = client.backlog_mut().pop_front()
     {
         let Some(slot) = client.take_slot() else {
             unreachable!("a session with room has a slot for the next call");

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::buffer::Buffer;
 use crate::session::Role;
-use crate::session::client::{ClientSession, ClientState};
+use crate::session::client::ClientSession;
 use crate::session::server::{ServerSession, ServerState};
 
 /// Counts of everything that a core holds. Not for applications: the fields follow the code.
@@ -54,23 +54,23 @@ impl Census {
     fn add_client<B, T>(&mut self, client: &ClientSession<B, T>) {
         client.assert_sound();
         self.calls += client.pending_calls();
-        self.waiting += client.backlog.len();
-        self.held_back += client.stalled.count() + client.held.count();
-        self.credits_out += client.credits.lent() as usize;
+        self.waiting += client.backlog().len();
+        self.held_back += client.held_back_count();
+        let (available, agreed) = client.credits();
+        self.credits_out += (agreed - available) as usize;
         self.credits_out += client.waiting_slots() as usize;
-        self.slots += client.slots.len();
-        let is_free = |state: ClientState| state == ClientState::Free;
+        self.slots += client.slots().len();
         let with_box =
-            client.slots.iter().filter(|slot| is_free(slot.state()) && slot.parts.is_some());
+            client.slots().iter().filter(|slot| slot.is_free() && slot.parts().is_some());
         self.parts += with_box.count();
     }
 
     fn add_server<B>(&mut self, server: &ServerSession<B>) {
-        self.slots += server.slots.len();
-        for slot in &server.slots {
+        self.slots += server.slots().len();
+        for slot in server.slots() {
             let is_busy = matches!(slot.state(), ServerState::Arriving | ServerState::Running);
             self.requests += usize::from(is_busy);
-            self.parts += usize::from(slot.state() == ServerState::Idle && slot.parts.is_some());
+            self.parts += usize::from(slot.state() == ServerState::Idle && slot.boxes().0);
         }
     }
 }

@@ -11,7 +11,7 @@ use super::call::{CallFailure, Execution, failed, finish};
 use super::{Completion, Core, Event, Shared};
 use crate::buffer::Buffer;
 use crate::session::backlog::{Expiry, NEVER, Queued};
-use crate::session::client::{ClientSession, ClientState, NOT_TIMED};
+use crate::session::client::ClientSession;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
@@ -50,26 +50,23 @@ impl<B: Buffer, T> Core<B, T> {
     #[inline(never)]
     pub(super) fn handle_expiries(&mut self, now_ns: u64, id: SessionId) {
         let Some(entry) = self.sessions.get_mut(id) else { return };
-        let Role::Client(client) = &mut entry.role else { return };
-        let entry = client.expiry_timer.take();
-        assert!(entry.is_some(), "deadlines come due by the entry of their session");
-        if client.next_expiry_ns <= now_ns {
+        let Role::Client(client) = entry.role_mut() else { return };
+        if client.expiry_timer().note_due(now_ns) {
             let Self { shared, events, .. } = self;
             // The queue first: a call that ends in a slot makes room for the next in the queue.
             let mut ended = Vec::new();
-            client.backlog.take_expired(now_ns, |queued| ended.push(queued));
+            client.backlog_mut().take_expired(now_ns, |queued| ended.push(queued));
             let ended = ended.into_iter().map(|queued| shared.expired_unsent(id, queued));
             events.extend(ended.map(Event::Completed));
-            for slot in 0..client.slots.len() {
-                let state = &client.slots[slot];
+            for slot in 0..client.slots().len() {
+                let state = client.slot(slot);
                 let expiry = state.expiry();
-                if state.state() != ClientState::Free && expiry.at_ns <= now_ns {
+                if !state.is_free() && expiry.at_ns <= now_ns {
                     let ended = shared.expire(id, client, slot, expiry);
                     events.push_back(Event::Completed(ended));
                 }
             }
         }
-        client.next_expiry_ns = NEVER;
         let next_ns = client.first_expiry_ns();
         self.shared.note_expiry(id, client, next_ns);
     }
@@ -84,23 +81,16 @@ impl<B: Buffer> Shared<B> {
         client: &mut ClientSession<B, T>,
         at_ns: u64,
     ) {
-        if at_ns < client.next_expiry_ns {
+        if client.expiry_timer().is_later_than(at_ns) {
             self.wake_at(id, client, at_ns);
         }
     }
 
     #[inline(never)]
     fn wake_at<T>(&mut self, id: SessionId, client: &mut ClientSession<B, T>, at_ns: u64) {
-        client.next_expiry_ns = at_ns;
-        if let Some(timer) = client.expiry_timer {
-            if !self.timers.comes_after(timer, at_ns) {
-                return;
-            }
-            self.timers.remove(timer);
-        }
         let SessionId { index: session, generation } = id;
         let key = TimerKey { session, generation, slot: EXPIRY };
-        client.expiry_timer = Some(self.timers.insert(key, at_ns));
+        client.expiry_timer().set(at_ns, key, &mut self.timers);
     }
 
     /// Sets the default timeout of a call without a time limit, when the slot's timer fires.
@@ -111,13 +101,13 @@ impl<B: Buffer> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) {
-        let state = &mut client.slots[slot];
+        let state = client.slot_mut(slot);
         let at_ns = state.expiry().at_ns;
         if at_ns != NEVER {
             return;
         }
-        let is_timed = state.timed_packet != NOT_TIMED;
-        let since_ns = if is_timed { state.timed_ns } else { now_ns };
+        let timer = state.timer();
+        let since_ns = if timer.is_measuring() { timer.since_ns() } else { now_ns };
         // Saturates to `NEVER` without a default timeout.
         let at_ns = since_ns.saturating_add(self.config.call_timeout_ns);
         state.expire_by_default_at(at_ns);
@@ -145,7 +135,7 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         execution: Execution,
     ) -> Option<Completion<B, T>> {
-        let expiry = client.slots[slot].expiry();
+        let expiry = client.slot(slot).expiry();
         if !expiry.is_on_wire || expiry.at_ns > self.latest_ns(now_ns) {
             return None;
         }
@@ -163,17 +153,8 @@ impl<B: Buffer> Shared<B> {
         expiry: Expiry,
     ) -> Completion<B, T> {
         self.counters.calls_deadline_exceeded += 1;
-        let execution = client.slots[slot].execution();
+        let execution = client.slot(slot).execution();
         self.give_up(id, client, slot, exceeded(expiry, execution))
-    }
-}
-
-impl<B, T> ClientSession<B, T> {
-    /// Returns the time at which the first call expires, or [`NEVER`].
-    fn first_expiry_ns(&self) -> u64 {
-        let busy = self.slots.iter().filter(|state| state.state() != ClientState::Free);
-        let in_slots = busy.map(|state| state.expiry().at_ns).min();
-        in_slots.unwrap_or(NEVER).min(self.backlog.next_expiry_ns())
     }
 }
 

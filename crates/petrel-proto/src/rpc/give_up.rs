@@ -12,7 +12,7 @@ use crate::limits::{
     CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES, TRANSMIT_FRAMES_MAX,
 };
 use crate::session::SessionId;
-use crate::session::client::{ClientSession, ClientSlot, ClientState};
+use crate::session::client::{ClientSession, ClientSlot};
 use crate::status::Status;
 use crate::wire::{ControlBytes, Destination, Flags, Kind, Pull, header_bytes};
 
@@ -46,12 +46,12 @@ impl<B: Buffer, T> Core<B, T> {
         mut is_it: impl FnMut(&T) -> bool,
     ) -> Option<Completion<B, T>> {
         let client = self.sessions.client_mut(session)?;
-        if let Some(slot) = client.slots.iter().position(|state| state.holds(&mut is_it)) {
+        if let Some(slot) = client.slots().iter().position(|state| state.holds(&mut is_it)) {
             self.shared.counters.calls_cancelled += 1;
-            let failure = cancelled(client.slots[slot].execution());
+            let failure = cancelled(client.slot(slot).execution());
             return Some(self.shared.give_up(session, client, slot, failure));
         }
-        let queued = client.backlog.take(is_it)?;
+        let queued = client.backlog_mut().take(is_it)?;
         self.shared.counters.calls_cancelled += 1;
         self.shared.counters.calls_failed += 1;
         Some(failed(session, queued, cancelled(Execution::NotSent)))
@@ -84,10 +84,9 @@ impl<B: Buffer, T> Core<B, T> {
     #[cold]
     pub(super) fn send_cancel<S: FrameSink>(&mut self, sink: &mut S) -> Turn {
         let Some(&over) = self.shared.cancels.0.front() else { return Turn::NOTHING };
-        let agreed = match self.sessions.client_mut(over.session) {
-            Some(ClientSession { to, agreed: Some(agreed), .. }) => Some((*to, agreed.peer)),
-            _ => None,
-        };
+        let client = self.sessions.client_mut(over.session);
+        let open = client.filter(|client| client.agreed().is_some());
+        let agreed = open.map(|client| (client.to(), client.peer()));
         let mut taken = false;
         if let Some((to, peer)) = agreed {
             taken = self.control.send(sink, peer, over.frame(to));
@@ -116,9 +115,9 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         failure: CallFailure,
     ) -> Completion<B, T> {
-        let state = &client.slots[slot];
+        let state = client.slot(slot);
         if state.request_sent() > 0 {
-            let number = state.number;
+            let number = state.number();
             client.note_given_up(slot);
             self.queue_notice(Over { session: id, number, received: 0 });
         }
@@ -157,11 +156,6 @@ impl Over {
 }
 
 impl<B, T> ClientSlot<B, T> {
-    /// Returns true if the slot's call has the wanted tag.
-    fn holds(&self, is_it: &mut impl FnMut(&T) -> bool) -> bool {
-        self.state() != ClientState::Free && self.call.as_ref().is_some_and(|call| is_it(&call.tag))
-    }
-
     /// Returns the known execution of a call that ends without an answer.
     pub(super) fn execution(&self) -> Execution {
         if self.request_sent() > 0 { Execution::MayHaveExecuted } else { Execution::NotSent }

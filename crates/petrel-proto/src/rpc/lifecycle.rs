@@ -3,11 +3,10 @@
 use super::call::{self, CallFailure, Execution};
 use super::{Core, Event};
 use crate::buffer::Buffer;
-use crate::session::backlog::PendingCall;
 use crate::session::backlog::Queued;
-use crate::session::client::{ClientSession, ClientState, SlotCall};
+use crate::session::client::ClientSession;
 use crate::session::server::ServerSession;
-use crate::session::{Agreed, Origin, PeerKey, Role, SessionId};
+use crate::session::{Agreed, PeerKey, Role, SessionId};
 use crate::status::Status;
 
 /// The parameters of a session that a server accepts.
@@ -66,13 +65,13 @@ impl<B: Buffer, T> Core<B, T> {
     /// [`OpenError::Unsound`] and [`OpenError::NotOpening`]; the session is unchanged then.
     pub fn establish(&mut self, id: SessionId, agreed: Agreed) -> Result<(), OpenError> {
         let Some(entry) = self.sessions.get_mut(id) else { return Err(OpenError::NotOpening) };
-        match &mut entry.role {
-            Role::Client(client) if client.agreed.is_none() => {
-                if !agreed.is_sound(client.first_request) {
+        match entry.role_mut() {
+            Role::Client(client) if client.agreed().is_none() => {
+                if !agreed.is_sound(client.first_request()) {
                     return Err(OpenError::Unsound);
                 }
-                entry.origin = Origin::new(entry.origin.token(), Some(agreed.peer));
                 client.establish(agreed, &self.shared.config.congestion);
+                entry.set_source(agreed.peer);
             }
             _ => return Err(OpenError::NotOpening),
         }
@@ -97,10 +96,10 @@ impl<B: Buffer, T> Core<B, T> {
     /// frames of every link arrive under one name. Returns false if the session is not open.
     pub fn accept_from(&mut self, id: SessionId, source: PeerKey) -> bool {
         let Some(entry) = self.sessions.get_mut(id) else { return false };
-        if entry.origin.peer().is_none() {
+        if entry.origin().peer().is_none() {
             return false;
         }
-        entry.origin = Origin::new(entry.origin.token(), Some(source));
+        entry.set_source(source);
         true
     }
 
@@ -119,10 +118,10 @@ impl<B: Buffer, T> Core<B, T> {
                     "a session that ends holds no memory for messages"
                 );
                 self.shared.multicast.forget(id);
-                Some(Closed { agreed: Some(server.agreed), was_client: false })
+                Some(Closed { agreed: Some(*server.agreed()), was_client: false })
             }
             Role::Client(client) => {
-                let agreed = client.agreed;
+                let agreed = client.agreed().copied();
                 self.fail_calls(id, client, status, message);
                 Some(Closed { agreed, was_client: true })
             }
@@ -146,9 +145,9 @@ impl<B: Buffer, T> Core<B, T> {
     ) {
         // The table may free entries meanwhile.
         for index in 0.. {
-            let Some(entry) = self.sessions.entries.get(index) else { break };
-            if entry.origin.peer() == Some(peer) {
-                let id = SessionId { index: index as u32, generation: entry.generation };
+            let Some(entry) = self.sessions.at(index) else { break };
+            if entry.origin().peer() == Some(peer) {
+                let id = SessionId { index, generation: entry.generation() };
                 if let Some(closed) = self.close(id, status, message) {
                     ended(id, closed.was_client);
                 }
@@ -165,43 +164,42 @@ impl<B: Buffer, T> Core<B, T> {
     /// may still be accepted; the server answers it like the others.)
     pub fn begin_drain(&mut self, id: SessionId) {
         if let Some(client) = self.sessions.client_mut(id) {
-            client.is_draining = true;
-            // Keeps the fast path from sending, except for empty requests: a separate condition would cost
-            // every call.
-            client.plain_request_bytes_max = 0;
+            client.begin_drain();
         }
     }
 
     /// Returns true if the server of a session has asked for no further calls.
     pub fn is_draining(&self, id: SessionId) -> bool {
         let entry = self.sessions.get(id);
-        entry.is_some_and(|entry| matches!(&entry.role, Role::Client(client) if client.is_draining))
+        entry.is_some_and(
+            |entry| matches!(entry.role(), Role::Client(client) if client.is_draining()),
+        )
     }
 
     /// Returns true if this endpoint is a session's server.
     pub fn is_server(&self, id: SessionId) -> bool {
-        self.sessions.get(id).is_some_and(|entry| matches!(entry.role, Role::Server(_)))
+        self.sessions.get(id).is_some_and(|entry| matches!(entry.role(), Role::Server(_)))
     }
 
     /// Returns the agreed parameters of an open session, in either role.
     pub fn agreed(&self, id: SessionId) -> Option<&Agreed> {
-        match &self.sessions.get(id)?.role {
+        match self.sessions.get(id)?.role() {
             Role::Free => None,
-            Role::Client(client) => client.agreed.as_ref(),
-            Role::Server(server) => Some(&server.agreed),
+            Role::Client(client) => client.agreed(),
+            Role::Server(server) => Some(server.agreed()),
         }
     }
 
     /// Returns this endpoint's own token for a session.
     pub fn token(&self, id: SessionId) -> Option<u32> {
-        self.sessions.get(id).map(|entry| entry.origin.token())
+        self.sessions.get(id).map(|entry| entry.origin().token())
     }
 
     /// Returns the session with this index and token, as named in messages of the control plane.
     pub fn find(&self, index: u32, token: u32) -> Option<SessionId> {
-        let entry = self.sessions.entries.get(index as usize)?;
-        let id = SessionId { index, generation: entry.generation };
-        (entry.origin.token() == token && self.sessions.get(id).is_some()).then_some(id)
+        let entry = self.sessions.at(index)?;
+        let id = SessionId { index, generation: entry.generation() };
+        (entry.origin().token() == token && self.sessions.get(id).is_some()).then_some(id)
     }
 
     fn insert(
@@ -219,28 +217,18 @@ impl<B: Buffer, T> Core<B, T> {
     fn fail_calls(
         &mut self,
         id: SessionId,
-        mut client: ClientSession<B, T>,
+        client: ClientSession<B, T>,
         status: Status,
         text: &str,
     ) {
-        client.assert_sound();
-        let failure = |execution| CallFailure { status, message: text.to_owned(), execution };
-        (0..client.slots.len()).for_each(|slot| self.shared.note_queued_end(&client, slot, true));
-        for slot in client.slots {
-            if slot.state() == ClientState::Free {
-                continue;
-            }
-            let (sent, expiry) = (slot.request_sent() > 0, slot.expiry());
-            let execution = if sent { Execution::MayHaveExecuted } else { Execution::NotSent };
-            let Some(SlotCall { tag, request, response }) = slot.call else {
-                unreachable!("a slot in use holds its call");
-            };
-            let call = PendingCall { method: slot.method, tag, request, response };
-            self.push_failed(id, Queued { call, expiry }, failure(execution));
+        for slot in 0..client.slots().len() {
+            self.shared.note_queued_end(&client, slot, true);
         }
-        while let Some(queued) = client.backlog.pop_front() {
-            self.push_failed(id, queued, failure(Execution::NotSent));
-        }
+        client.end(|queued, is_sent| {
+            let execution = if is_sent { Execution::MayHaveExecuted } else { Execution::NotSent };
+            let failure = CallFailure { status, message: text.to_owned(), execution };
+            self.push_failed(id, queued, failure);
+        });
     }
 
     fn push_failed(&mut self, id: SessionId, queued: Queued<B, T>, failure: CallFailure) {

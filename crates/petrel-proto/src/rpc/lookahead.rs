@@ -68,7 +68,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
     /// First step: returns the line of the session's entry.
     #[inline]
     pub fn session_address(&self, upcoming: UpcomingFrame) -> *const u8 {
-        match self.sessions.entries.get(upcoming.session as usize) {
+        match self.sessions.at(upcoming.session) {
             Some(entry) => std::ptr::from_ref(entry).cast(),
             None => std::ptr::null(),
         }
@@ -77,11 +77,11 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
     /// Second step, once the entry is cached: returns the line of the slot.
     #[inline]
     pub fn slot_address(&self, upcoming: UpcomingFrame) -> *const u8 {
-        match self.sessions.entries.get(upcoming.session as usize).map(|entry| &entry.role) {
+        match self.sessions.at(upcoming.session).map(|entry| entry.role()) {
             Some(Role::Server(server)) => {
                 let slot = server.slot_index(upcoming.request.into());
                 server
-                    .slots
+                    .slots()
                     .get(slot)
                     .map_or(std::ptr::null(), |slot| std::ptr::from_ref(slot).cast())
             }
@@ -92,11 +92,11 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
     /// Third step, once the slot is cached: returns the two lines of the former answer's buffer.
     #[inline]
     pub fn answer_addresses(&self, upcoming: UpcomingFrame) -> [*const u8; 2] {
-        let entry = self.sessions.entries.get(upcoming.session as usize);
-        let buffer = match entry.map(|entry| &entry.role) {
+        let entry = self.sessions.at(upcoming.session);
+        let buffer = match entry.map(|entry| entry.role()) {
             Some(Role::Server(server)) => {
                 let slot = server.slot_index(upcoming.request.into());
-                server.slots.get(slot).and_then(|state| state.message.as_ref())
+                server.slots().get(slot).and_then(|state| state.message())
             }
             _ => None,
         };

@@ -99,11 +99,11 @@ impl<B: Buffer, T> Core<B, T> {
         for id in victims {
             let (Holder { session, slot, .. }, kind) = self.shared.held.holder(*id);
             let entry = self.sessions.get_mut(session).expect("a session gives back when it ends");
-            let Role::Server(server) = &mut entry.role else {
+            let Role::Server(server) = entry.role_mut() else {
                 unreachable!("servers hold requests and answers");
             };
-            let state = &mut server.slots[slot];
-            assert_eq!(state.held, *id, "a holding and its slot name each other");
+            let state = server.slot_mut(slot);
+            assert_eq!(state.holding(), *id, "a holding and its slot name each other");
             match kind {
                 HoldingKind::Arriving => self.shared.drop_arriving(session, slot, state, reason),
                 HoldingKind::Answer => self.shared.drop_answer(state, reason),
@@ -122,8 +122,8 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Result<HoldingId, RespondError> {
         let session = handle.session;
         let entry = self.sessions.get(session).expect("the request runs");
-        let Role::Server(server) = &entry.role else { unreachable!("servers answer") };
-        let peer = server.agreed.peer;
+        let Role::Server(server) = entry.role() else { unreachable!("servers answer") };
+        let peer = server.peer();
         let holder = Holder { session, slot, peer };
         if let Err(shortage) = self.shared.held.check(holder, bytes) {
             self.make_room_of(shortage, bytes);
@@ -172,7 +172,6 @@ impl<B: Buffer> Shared<B> {
 
     /// Charges a request that begins to arrive.
     pub(super) fn hold_request(&mut self, holder: Holder, state: &mut ServerSlot<B>, bytes: u64) {
-        assert!(state.state() == ServerState::Arriving, "a request is charged while it arrives");
         state.hold(self.held.add(HoldingKind::Arriving, holder, bytes));
         self.sweep_later();
     }
@@ -180,14 +179,12 @@ impl<B: Buffer> Shared<B> {
     /// Releases a slot's holding of any kind.
     #[inline]
     pub(super) fn release_holding(&mut self, state: &mut ServerSlot<B>) {
-        if state.held.is_some() {
-            self.held.remove(&mut state.held);
-        }
+        state.release_holding(&mut self.held);
     }
 
     /// Releases all holdings of an ended session.
     pub(super) fn release_holdings(&mut self, server: &mut ServerSession<B>) {
-        server.slots.iter_mut().for_each(|state| self.release_holding(state));
+        server.slots_mut().iter_mut().for_each(|state| self.release_holding(state));
     }
 
     /// Drops a request whose further packets did not come, or came too slowly while memory was short. The
@@ -201,9 +198,7 @@ impl<B: Buffer> Shared<B> {
     ) {
         assert_eq!(state.state(), ServerState::Arriving, "only an arriving request is dropped");
         self.release_holding(state);
-        if let Some(parts) = &mut state.parts {
-            parts.request = None;
-        }
+        state.drop_request();
         let (status, text) = match reason {
             Reason::Idle => {
                 self.counters.requests_dropped_idle += 1;
@@ -228,7 +223,7 @@ impl<B: Buffer> Shared<B> {
 
     /// Frees a large answer that the client has received or no longer wants.
     pub(super) fn release_answer(&mut self, state: &mut ServerSlot<B>) {
-        if state.held.is_some() {
+        if state.has_holding() {
             self.counters.answers_released += 1;
             self.release_holding(state);
             state.release_answer(&mut self.server_parts);

@@ -41,6 +41,7 @@ pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use transmit::FrameSink;
 
+pub use crate::recovery::Recovery;
 pub use crate::session::backlog::PendingCall;
 
 use crate::buffer::Buffer;
@@ -49,7 +50,7 @@ use crate::counters::Counters;
 use crate::limits;
 use crate::recovery::rtt::RtoBounds;
 use crate::session::backlog::NEVER;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot};
 use crate::session::free_list::FreeList;
 use crate::session::held::Held;
 use crate::session::server::{ServerParts, ServerSlot};
@@ -60,18 +61,6 @@ use memory::{Patience, Wanted};
 use multicast::Multicast;
 use transmit::ControlFrames;
 use work::{Work, WorkQueue};
-
-/// The method of recovery from loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Recovery {
-    /// Packets are accepted in any order, and missing ones are sent again at the first evidence of loss.
-    #[default]
-    Selective,
-    /// Packets out of order are dropped, and a timeout repeats all packets from the first missing one on, as
-    /// in eRPC (§5.3); for comparison. The two ends of a session should use one method.
-    GoBackN,
-}
 
 /// The configuration of a core, common to all sessions of an endpoint.
 #[derive(Clone, Debug)]
@@ -283,7 +272,7 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Returns the number of pending calls of a client session: outstanding and queued.
     pub fn pending_calls(&self, id: SessionId) -> usize {
-        match self.sessions.get(id).map(|entry| &entry.role) {
+        match self.sessions.get(id).map(|entry| entry.role()) {
             Some(crate::session::Role::Client(client)) => client.pending_calls(),
             _ => 0,
         }
@@ -298,9 +287,9 @@ impl<B: Buffer, T> Core<B, T> {
     /// Returns the number of allocated slots of a session: as many as its calls, or the requests of its
     /// client, have needed at once.
     pub fn slots_allocated(&self, id: SessionId) -> usize {
-        match self.sessions.get(id).map(|entry| &entry.role) {
-            Some(crate::session::Role::Client(client)) => client.slots.len(),
-            Some(crate::session::Role::Server(server)) => server.slots.len(),
+        match self.sessions.get(id).map(|entry| entry.role()) {
+            Some(crate::session::Role::Client(client)) => client.slots().len(),
+            Some(crate::session::Role::Server(server)) => server.slots().len(),
             _ => 0,
         }
     }
@@ -308,10 +297,10 @@ impl<B: Buffer, T> Core<B, T> {
     /// Returns the free credits of a client session, and all credits. For tests and checkers: in a session
     /// without pending calls all credits are free.
     pub fn credits(&self, id: SessionId) -> Option<(u32, u32)> {
-        match &self.sessions.get(id)?.role {
+        match self.sessions.get(id)?.role() {
             crate::session::Role::Client(client) => {
-                client.agreed.as_ref()?;
-                Some((client.credits.available(), client.credits.agreed()))
+                client.agreed()?;
+                Some(client.credits())
             }
             _ => None,
         }
@@ -319,8 +308,8 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Returns the smoothed round-trip time of a client session in nanoseconds, once measured.
     pub fn srtt_ns(&self, id: SessionId) -> Option<u64> {
-        match &self.sessions.get(id)?.role {
-            crate::session::Role::Client(client) => client.trips.rtt.srtt_ns(),
+        match self.sessions.get(id)?.role() {
+            crate::session::Role::Client(client) => client.trips().srtt_ns(),
             _ => None,
         }
     }
@@ -337,8 +326,7 @@ impl<B> Shared<B> {
     /// Puts a client slot into the transmit queue, unless already queued.
     #[inline]
     fn queue_client<T>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B, T>) {
-        if !state.queued {
-            state.queued = true;
+        if state.enter_queue() {
             self.work.push(Work { session, slot: slot as u16, of_client: true });
         }
     }
@@ -346,8 +334,7 @@ impl<B> Shared<B> {
     /// Puts a server slot into the transmit queue, unless already queued.
     #[inline]
     fn queue_server(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
-        if !state.queued {
-            state.queued = true;
+        if state.enter_queue() {
             self.work.push(Work { session, slot: slot as u16, of_client: false });
         }
     }
@@ -357,14 +344,8 @@ impl<B> Shared<B> {
     /// Then `Core::transmit` wakes the next slot.
     #[inline]
     fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
-        if let Some(slot) = client.stalled.first()
-            && client.sendable_packets() > 0
-        {
-            assert!(
-                client.slots[slot].state() != ClientState::Free,
-                "a slot that waits for a credit has a call"
-            );
-            self.queue_client(session, slot, &mut client.slots[slot]);
+        if let Some(slot) = client.next_stalled() {
+            self.queue_client(session, slot, client.slot_mut(slot));
         }
     }
 
@@ -377,17 +358,9 @@ impl<B> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) {
-        let state = &mut client.slots[slot];
-        let backoff = state.backoff.max(client.trips.backoff);
-        let rto_ns = match backoff {
-            0 if !state.probed => client.trips.probe_ns,
-            _ => client.trips.rtt.rto_ns(&self.config.rto, backoff.into()),
-        };
-        state.deadline_ns = now_ns + rto_ns;
-        if state.wakes_soon {
-            return;
+        if !client.restart_timer(now_ns, slot, &self.config.rto) {
+            self.keep_in_wheel(now_ns, id, client.slot_mut(slot), slot);
         }
-        self.keep_in_wheel(now_ns, id, state, slot);
     }
 
     /// Ensures that the timer wheel wakes a slot by its deadline.
@@ -399,12 +372,7 @@ impl<B> Shared<B> {
         state: &mut ClientSlot<B, T>,
         slot: usize,
     ) {
-        if state.in_wheel() && self.timers.comes_after(state.timer, state.deadline_ns) {
-            state.leave_wheel(&mut self.timers);
-        }
-        if !state.in_wheel() {
-            let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u16 };
-            state.enter_wheel(now_ns, key, &self.config.rto, &mut self.timers);
-        }
+        let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u16 };
+        state.keep_in_wheel(now_ns, key, &self.config.rto, &mut self.timers);
     }
 }

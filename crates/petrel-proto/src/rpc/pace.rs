@@ -6,11 +6,9 @@
 
 use super::{Core, Shared};
 use crate::buffer::Buffer;
-use crate::congestion::{Ack, Congestion, CongestionCounters};
-use crate::session::client::{ClientSession, RoundTrips};
+use crate::session::client::ClientSession;
 use crate::session::{Role, SessionId};
 use crate::timer::TimerKey;
-use crate::wire::Flags;
 
 /// Response packets that one PULL allows in a paced session. The packets arrive at the speed of the server's
 /// link, so their number must be small.
@@ -41,7 +39,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// Takes a session out of congestion control, because its packets do not use a network.
     pub fn exempt_from_congestion_control(&mut self, id: SessionId) {
         if let Some(client) = self.sessions.client_mut(id) {
-            client.congestion = Congestion::unlimited();
+            client.exempt_from_congestion_control();
         }
     }
 
@@ -51,8 +49,7 @@ impl<B: Buffer, T> Core<B, T> {
     pub fn note_path(&mut self, now_ns: u64, id: SessionId, rtt_ns: u32) {
         let bounds = &self.shared.config.rto;
         if let Some(client) = self.sessions.client_mut(id) {
-            client.congestion.note_path(now_ns, rtt_ns);
-            client.trips.expect(rtt_ns, bounds);
+            client.note_path(now_ns, rtt_ns, bounds);
         }
     }
 
@@ -60,22 +57,22 @@ impl<B: Buffer, T> Core<B, T> {
     fn release_session(&mut self, now_ns: u64, key: TimerKey) {
         let id = SessionId { index: key.session, generation: key.generation };
         let Some(entry) = self.sessions.get_mut(id) else { return };
-        let Role::Client(client) = &mut entry.role else { return };
+        let Role::Client(client) = entry.role_mut() else { return };
         client.note_release();
-        let at_ns = client.congestion.next_send_ns();
-        if client.congestion.is_paced() && at_ns > now_ns {
+        let at_ns = client.congestion().next_send_ns();
+        if client.congestion().is_paced() && at_ns > now_ns {
             // An entry far ahead comes due early.
             self.shared.await_release(now_ns, id, client, at_ns);
             return;
         }
-        while let Some(slot) = client.held.pop() {
-            self.shared.queue_client(id.index, slot, &mut client.slots[slot]);
-            if client.congestion.is_paced() {
+        while let Some(slot) = client.next_held_back() {
+            self.shared.queue_client(id.index, slot, client.slot_mut(slot));
+            if client.congestion().is_paced() {
                 // One packet, then the next slot.
                 break;
             }
         }
-        if !client.held.is_empty() {
+        if client.has_held_back() {
             // With the next tick: by then the packet has left, and the next packet's time is known.
             self.shared.await_release(now_ns, id, client, now_ns);
         }
@@ -83,25 +80,6 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B> Shared<B> {
-    /// Reports acknowledged packets to the session's congestion control.
-    #[inline]
-    pub(super) fn heard<T>(
-        &mut self,
-        now_ns: u64,
-        client: &mut ClientSession<B, T>,
-        rtt_ns: Option<u64>,
-        packets: u32,
-        flags: Flags,
-    ) {
-        let ce = flags.congestion();
-        if client.congestion.is_bypassed(rtt_ns.unwrap_or(0), ce) {
-            return;
-        }
-        let bytes = packets * client.packet_bytes;
-        let ack = Ack { now_ns, rtt_ns, packets, bytes, ce };
-        hear(&mut client.congestion, &client.trips, &ack, &mut self.congestion);
-    }
-
     /// Returns true if a slot has to wait for the session's pace. The slot is woken at its time.
     #[inline]
     pub(super) fn must_wait<T>(
@@ -111,14 +89,7 @@ impl<B> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) -> bool {
-        if !client.congestion.is_paced() || client.is_reserved(slot) {
-            return false;
-        }
-        let at_ns = client.congestion.next_send_ns();
-        if at_ns <= now_ns {
-            return false;
-        }
-        client.held.push(slot);
+        let Some(at_ns) = client.wait_for_pace(now_ns, slot) else { return false };
         if !client.awaits_release() {
             self.await_release(now_ns, id, client, at_ns);
         }
@@ -136,32 +107,5 @@ impl<B> Shared<B> {
         let SessionId { index: session, generation } = id;
         let key = TimerKey { session, generation, slot: WHOLE_SESSION };
         self.timers.insert_release(now_ns, key, at_ns);
-    }
-}
-
-/// Reports an acknowledgement that was not bypassed to a congestion control.
-#[cold]
-#[inline(never)]
-pub(super) fn hear(
-    congestion: &mut Congestion,
-    trips: &RoundTrips,
-    ack: &Ack,
-    counters: &mut CongestionCounters,
-) {
-    congestion.lower_base_rtt(ack.now_ns, trips.shortest_ns);
-    congestion.on_ack(ack, counters);
-}
-
-impl<B, T> ClientSession<B, T> {
-    /// Notes packets in flight, counted as full packets: differences of a few bytes do not matter to a pace.
-    #[inline]
-    pub(crate) fn charge(&mut self, now_ns: u64, slot: usize, packets: u32) {
-        if self.congestion.is_paced() {
-            assert!(
-                packets == 0 || self.congestion.next_send_ns() <= now_ns || self.is_reserved(slot),
-                "a paced session sends no packet before its time"
-            );
-            self.congestion.charge(now_ns, packets * self.packet_bytes);
-        }
     }
 }

@@ -105,9 +105,10 @@ impl<B: Buffer, T> Core<B, T> {
         pool: &mut P,
     ) -> Received<'f, B, T> {
         let shared = &mut self.shared;
-        let entry = match self.sessions.entries.get_mut(header.session as usize) {
+        let entry = match self.sessions.at_mut(header.session) {
             Some(entry)
-                if entry.origin.token() == header.token && !matches!(entry.role, Role::Free) =>
+                if entry.origin().token() == header.token
+                    && !matches!(entry.role(), Role::Free) =>
             {
                 entry
             }
@@ -116,13 +117,13 @@ impl<B: Buffer, T> Core<B, T> {
                 return Received::Nothing;
             }
         };
-        if entry.origin.peer() != Some(peer) {
+        if entry.origin().peer() != Some(peer) {
             shared.counters.dropped_wrong_peer += 1;
             return Received::Nothing;
         }
         header.flags = header.flags.with(mark);
-        let id = SessionId { index: header.session, generation: entry.generation };
-        match (header.kind, &mut entry.role) {
+        let id = SessionId { index: header.session, generation: entry.generation() };
+        match (header.kind, entry.role_mut()) {
             (Kind::Request, Role::Server(server)) => {
                 shared.on_request(now_ns, id, server, header, rest)
             }

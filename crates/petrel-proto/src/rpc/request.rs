@@ -5,39 +5,16 @@ use super::{Core, Received, Recovery, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{
-    FUTURE_ROUNDS_MAX, KEPT_ANSWER_BYTES_MAX, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES,
-    packet_span, packets_of,
+    KEPT_ANSWER_BYTES_MAX, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES, packet_span, packets_of,
 };
 use crate::session::backlog::NEVER;
 use crate::session::held::{Holder, Shortage};
-use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
-use crate::session::{Origin, PeerKey, Role, SessionId};
+use crate::session::server::{Age, ServerSession, ServerSlot, ServerState};
+use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 use crate::wire::{
     ANSWERED_LATER, Flags, Header, Kind, Part, REFUSED, first_bits, part_words, read_extensions,
 };
-
-/// The relation of a request number to its slot's current request.
-pub(super) enum Age {
-    Stale,
-    Current,
-    New,
-    Future,
-}
-
-#[inline]
-pub(super) fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
-    // The numbers are below 2^48 (or one stride below 0), and thus the wrapped difference has the right sign.
-    let ahead = request.wrapping_sub(server.current(slot)) as i64;
-    match ahead {
-        ..0 => Age::Stale,
-        // A slot not allocated yet has had no request, and this number precedes its first.
-        0 if slot >= server.slots.len() => Age::Stale,
-        0 => Age::Current,
-        _ if ahead as u64 <= FUTURE_ROUNDS_MAX * server.stride() => Age::New,
-        _ => Age::Future,
-    }
-}
 
 impl<B: Buffer, T> Core<B, T> {
     /// Accepts a frame if it is the expected next packet of an arriving request, neither its last nor the
@@ -76,44 +53,20 @@ impl<B: Buffer, T> Core<B, T> {
         if first as u32 & 0xFFF != first_bits(Kind::RequestPart) {
             return None;
         }
-        let session = (first >> 12) as usize & 0xF_FFFF;
-        let entry = self.sessions.entries.get_mut(session)?;
-        if entry.origin != Origin::new((first >> 32) as u32, Some(peer)) {
+        let session = (first >> 12) as u32 & 0xF_FFFF;
+        let entry = self.sessions.at_mut(session)?;
+        if !entry.is_from((first >> 32) as u32, peer) {
             return None;
         }
-        let Role::Server(server) = &mut entry.role else { return None };
+        let Role::Server(server) = entry.role_mut() else { return None };
         let slot = server.slot_index(second >> 16);
-        let is_full = payload_bytes == server.agreed.packet_bytes as usize;
-        let state = server.slots.get_mut(slot)?;
-        if !is_full || state.current != second >> 16 || !state.queued {
+        let is_full = payload_bytes == server.agreed().packet_bytes as usize;
+        let state = server.slots_mut().get_mut(slot)?;
+        if !is_full || state.current() != second >> 16 || !state.is_queued() {
             return None;
         }
         let place = state.take_next(third, payload_bytes)?;
         self.shared.counters.frames_accepted += 1;
-        Some(place)
-    }
-}
-
-impl<B: Buffer> ServerSlot<B> {
-    /// Accepts the next packet of the arriving request, if the fields match and the packet is not the last.
-    /// Returns the place for the payload of `len` bytes, the size of a full packet.
-    #[inline(always)]
-    fn take_next(&mut self, fields: u64, len: usize) -> Option<&mut [u8]> {
-        let (ServerState::Arriving, Some(parts)) = (self.state(), &mut self.parts) else {
-            return None;
-        };
-        let ServerParts { arrived, request: Some(request), .. } = &mut **parts else { return None };
-        let packet = arrived.next_in_order()?;
-        let expected = Part { size: self.request_size, packet, grant: 1 };
-        if fields != expected.word() || packet + 1 == self.request_packets {
-            return None;
-        }
-        let offset = packet as usize * len;
-        let place = request.storage_mut().get_mut(offset..offset + len)?;
-        arrived.insert_next();
-        self.credit_due = true;
-        self.echo = packet;
-        self.echo_repeats = false;
         Some(place)
     }
 }
@@ -138,7 +91,7 @@ impl<B: Buffer> Shared<B> {
         header: Header,
         rest: &'f [u8],
     ) -> Received<'f, B, T> {
-        let packet_bytes = server.agreed.packet_bytes;
+        let packet_bytes = server.agreed().packet_bytes;
         let (extensions, payload) = match read_extensions(header.flags, rest) {
             Ok((extensions, payload)) if payload.len() <= packet_bytes as usize => {
                 (extensions, payload)
@@ -146,17 +99,17 @@ impl<B: Buffer> Shared<B> {
             _ => return self.malformed(),
         };
         let slot = server.slot_index(header.request);
-        match age(server, slot, header.request) {
+        match server.age(slot, header.request) {
             Age::New => {}
             Age::Current => return self.on_repeated_request(id, server, slot, 0, header.flags),
             count_stale_or_future => return self.count_stale_or_future(count_stale_or_future),
         }
         self.counters.frames_accepted += 1;
         server.make_ready(slot);
-        if payload.len() > server.request_bytes_max as usize {
+        if payload.len() > server.request_bytes_max() as usize {
             return self.refuse_too_large(id, server, slot, header, payload.len() as u32);
         }
-        let state = &mut server.slots[slot];
+        let state = server.slot_mut(slot);
         self.begin(id, state, header, payload.len() as u32, 1);
         let part = Part { size: payload.len() as u32, packet: 0, grant: 1 };
         let deadline_ns = deadline_ns(now_ns, extensions);
@@ -193,7 +146,7 @@ impl<B: Buffer> Shared<B> {
         let Ok((part, extensions, payload)) = Part::parse(header.flags, rest) else {
             return self.malformed();
         };
-        let packet_bytes = server.agreed.packet_bytes;
+        let packet_bytes = server.agreed().packet_bytes;
         let packets = packets_of(part.size, packet_bytes);
         if part.grant == 0
             || part.packet >= packets
@@ -204,7 +157,7 @@ impl<B: Buffer> Shared<B> {
         let deadline_ns = if part.packet == 0 { deadline_ns(now_ns, extensions) } else { NEVER };
         let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
         let slot = server.slot_index(header.request);
-        match age(server, slot, header.request) {
+        match server.age(slot, header.request) {
             Age::New => {
                 if let Err(refused) = self.begin_parts(id, server, slot, header, part, pool) {
                     return refused;
@@ -212,15 +165,15 @@ impl<B: Buffer> Shared<B> {
                 if packets == 1 {
                     // A whole request, sent in this form to carry a grant.
                     self.counters.frames_accepted += 1;
-                    return self.run(id, &mut server.slots[slot], slot, packet_bytes, &packet);
+                    return self.run(id, server.slot_mut(slot), slot, packet_bytes, &packet);
                 }
             }
             Age::Current => {}
             count_stale_or_future => return self.count_stale_or_future(count_stale_or_future),
         }
-        let state = &mut server.slots[slot];
+        let state = server.slot_mut(slot);
         // The size of a request cancelled before its first packet is unknown.
-        if part.size != state.request_size && !state.is_given_up() {
+        if part.size != state.request_size() && !state.is_given_up() {
             return self.malformed();
         }
         state.note_mark(header.flags);
@@ -241,16 +194,16 @@ impl<B: Buffer> Shared<B> {
         pool: &mut P,
     ) -> Result<(), Received<'f, B, T>> {
         server.make_ready(slot);
-        if part.size > server.request_bytes_max {
+        if part.size > server.request_bytes_max() {
             self.counters.frames_accepted += 1;
             return Err(self.refuse_too_large(id, server, slot, header, part.size));
         }
-        let packets = packets_of(part.size, server.agreed.packet_bytes);
-        let holder = Holder { session: id, slot, peer: server.agreed.peer };
-        let state = &mut server.slots[slot];
+        let packets = packets_of(part.size, server.agreed().packet_bytes);
+        let holder = Holder { session: id, slot, peer: server.peer() };
+        let state = server.slot_mut(slot);
         if packets == 1 {
             self.begin(id, state, header, part.size, packets);
-            state.response_limit = u32::from(part.grant);
+            state.grant(part.grant);
             return Ok(());
         }
         // Frees the slot's former content before taking a buffer.
@@ -266,7 +219,7 @@ impl<B: Buffer> Shared<B> {
         {
             return Err(Received::Nothing);
         }
-        let state = &mut server.slots[slot];
+        let state = server.slot_mut(slot);
         self.begin(id, state, header, part.size, packets);
         let request = match request {
             Ok(request) => request,
@@ -278,7 +231,7 @@ impl<B: Buffer> Shared<B> {
             }
         };
         let bytes = request.memory_bytes() as u64;
-        state.parts(&mut self.server_parts).request = Some(request);
+        state.begin_buffer(request, &mut self.server_parts);
         self.hold_request(holder, state, bytes);
         Ok(())
     }
@@ -294,14 +247,12 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let go_back_n = self.config.recovery == Recovery::GoBackN;
         let Packet { now_ns, part, flags, deadline_ns, payload } = *packet;
-        let held = state.held;
-        let parts = state.parts(&mut self.server_parts);
-        if go_back_n && part.packet > parts.arrived.cumulative() {
+        if go_back_n && part.packet > state.arrived_below() {
             self.counters.dropped_out_of_order += 1;
             return Received::Nothing;
         }
-        parts.deadline_ns = parts.deadline_ns.min(deadline_ns);
-        match parts.arrived.insert(part.packet) {
+        let deadline_ns = state.note_deadline(deadline_ns);
+        match state.arrive(part.packet) {
             Insert::New => {}
             Insert::Duplicate => {
                 self.counters.dropped_duplicate += 1;
@@ -314,16 +265,16 @@ impl<B: Buffer> Shared<B> {
             }
         }
         self.counters.frames_accepted += 1;
-        self.held.touch(held);
-        if parts.deadline_ns <= self.clock_ns.max(now_ns) {
+        self.held.touch(state.holding());
+        if deadline_ns <= self.latest_ns(now_ns) {
             return self.refuse_expired(id, state, slot);
         }
-        if let Some(buffer) = &mut parts.request {
+        if let Some(buffer) = state.arriving_request_mut() {
             let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
             buffer.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
-        let is_whole = parts.arrived.cumulative() == state.request_packets;
-        state.response_limit = state.response_limit.max(u32::from(part.grant));
+        let is_whole = state.is_whole();
+        state.grant(part.grant);
         self.credit_due(id.index, slot, state, part.packet, flags.repeats());
         if is_whole { self.run_message(id, state) } else { Received::Nothing }
     }
@@ -344,13 +295,13 @@ impl<B: Buffer> Shared<B> {
         }
         state.run();
         self.counters.requests_received += 1;
-        let handle = RequestHandle { session: id, number: state.current };
+        let handle = RequestHandle { session: id, number: state.current() };
         // A larger buffer is freed at once: its memory is worth more than the saved time.
         let kept_answer_bytes_max = packet_bytes.min(KEPT_ANSWER_BYTES_MAX) as usize;
         let fits = |spare: &B| spare.capacity() <= kept_answer_bytes_max;
-        let spare = state.message.take().filter(fits);
+        let spare = state.take_message().filter(fits);
         let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
-        Received::Request { handle, method: state.method, payload, spare, deadline_ns }
+        Received::Request { handle, method: state.method(), payload, spare, deadline_ns }
     }
 
     fn run_message<'f, T>(
@@ -358,19 +309,12 @@ impl<B: Buffer> Shared<B> {
         id: SessionId,
         state: &mut ServerSlot<B>,
     ) -> Received<'f, B, T> {
-        let deadline_ns = state.parts.as_ref().map_or(NEVER, |parts| parts.deadline_ns);
         self.release_holding(state);
-        let request =
-            state.parts.as_mut().and_then(|parts| parts.take_whole(state.request_packets));
-        self.server_parts.take_back(&mut state.parts);
-        let Some(message) = request else {
-            unreachable!("a request of several packets arrives in a buffer");
-        };
-        state.run();
+        let (message, deadline_ns) = state.run_message(&mut self.server_parts);
         self.counters.requests_received += 1;
-        let handle = RequestHandle { session: id, number: state.current };
+        let handle = RequestHandle { session: id, number: state.current() };
         let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
-        Received::Message { handle, method: state.method, message, deadline_ns }
+        Received::Message { handle, method: state.method(), message, deadline_ns }
     }
 
     /// Handles a packet of a complete or answered request: the client may lack the acknowledgement or the
@@ -385,7 +329,7 @@ impl<B: Buffer> Shared<B> {
         flags: Flags,
     ) -> Received<'f, B, T> {
         self.counters.dropped_duplicate += 1;
-        let state = &mut server.slots[slot];
+        let state = server.slot_mut(slot);
         match state.state() {
             ServerState::Running => {
                 state.note_mark(flags);
@@ -398,11 +342,8 @@ impl<B: Buffer> Shared<B> {
             // Packets without flag R were in flight when the request was answered, for instance those of a
             // long refused request.
             ServerState::Answered if state.response_sent() > 0 && flags.repeats() => {
-                self.held.touch(state.held);
-                let parts = state.parts(&mut self.server_parts);
-                // With a higher base, the client has acknowledged the first packets.
-                if parts.resend_from == 0 {
-                    parts.resend.set(0);
+                self.held.touch(state.holding());
+                if state.repeat_first(&mut self.server_parts) {
                     self.queue_server(id.index, slot, state);
                 }
             }
@@ -435,8 +376,8 @@ impl<B: Buffer> Shared<B> {
         size: u32,
     ) -> Received<'f, B, T> {
         self.counters.refused_too_large += 1;
-        let packets = packets_of(size, server.agreed.packet_bytes);
-        let state = &mut server.slots[slot];
+        let packets = packets_of(size, server.agreed().packet_bytes);
+        let state = server.slot_mut(slot);
         self.begin(id, state, header, size, packets);
         let text = "the request exceeds the agreed size";
         self.refuse(id, state, slot, Status::ResourceExhausted, text);
@@ -458,9 +399,7 @@ impl<B: Buffer> Shared<B> {
         self.counters.requests_expired += 1;
         let text = "too late: the deadline was over on arrival";
         self.release_holding(state);
-        if let Some(parts) = &mut state.parts {
-            parts.request = None;
-        }
+        state.drop_request();
         self.refuse(id, state, slot, Status::DeadlineExceeded, text);
         Received::Nothing
     }
@@ -488,8 +427,8 @@ impl<B: Buffer> Shared<B> {
         text: &'static str,
     ) {
         // Marked as answered later even if immediate: the round trip of an error is not needed.
-        state.set_error_answer(status, bits | ANSWERED_LATER, 1);
-        state.parts(&mut self.server_parts).refusal = Some(text);
+        let bits = bits | ANSWERED_LATER;
+        state.set_error_answer(status, bits, text, &mut self.server_parts);
         self.counters.responses_sent += 1;
         self.queue_server(id.index, slot, state);
     }

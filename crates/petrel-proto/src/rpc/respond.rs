@@ -82,16 +82,16 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.answers_discarded += 1;
             return Err(RespondRejected { error: RespondError::Gone, message });
         };
-        let packet_bytes = server.agreed.packet_bytes;
+        let packet_bytes = server.agreed().packet_bytes;
         if status != Status::Ok {
             cut_text(&mut message, packet_bytes as usize);
         }
-        let (len, max) = (message.len(), server.agreed.peer_message_bytes_max);
+        let (len, max) = (message.len(), server.agreed().peer_message_bytes_max);
         if len > max as usize && status == Status::Ok {
             return Err(RespondRejected { error: RespondError::TooLarge { len, max }, message });
         }
         let mut held = HoldingId::NONE;
-        let is_large = message.capacity() > server.kept_answer_bytes_max as usize;
+        let is_large = message.capacity() > server.kept_answer_bytes_max() as usize;
         if is_large {
             match self.keep_answer(handle, slot, message.memory_bytes() as u64) {
                 Ok(id) => held = id,
@@ -100,11 +100,10 @@ impl<B: Buffer, T> Core<B, T> {
             let running = running(&mut self.sessions, handle);
             (server, _) = running.expect("a request runs until it is answered");
         }
-        let state = &mut server.slots[slot];
-        self.shared.server_parts.take_back(&mut state.parts);
-        state.takes_plain = !is_large;
-        state.hold(held);
-        state.set_answer(status, bits, message, packets_of(len as u32, packet_bytes));
+        let state = server.slot_mut(slot);
+        let packets = packets_of(len as u32, packet_bytes);
+        let spare = &mut self.shared.server_parts;
+        state.set_answer((status, bits), message, packets, held, spare);
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);
         Ok(())
@@ -138,7 +137,7 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.answers_discarded += 1;
             return;
         };
-        let state = &mut server.slots[slot];
+        let state = server.slot_mut(slot);
         self.shared.answer_by_text(handle.session, state, slot, status, 0, text);
     }
 
@@ -153,13 +152,14 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.answers_discarded += 1;
             return;
         };
-        self.shared.refuse(handle.session, &mut server.slots[slot], slot, status, text);
+        self.shared.refuse(handle.session, server.slot_mut(slot), slot, status, text);
     }
 
     /// Returns the largest response that the client of a running request accepts, in bytes; `None` if the
     /// client no longer waits.
     pub fn response_bytes_max(&mut self, handle: RequestHandle) -> Option<u32> {
-        running(&mut self.sessions, handle).map(|(server, _)| server.agreed.peer_message_bytes_max)
+        running(&mut self.sessions, handle)
+            .map(|(server, _)| server.agreed().peer_message_bytes_max)
     }
 }
 
@@ -169,7 +169,7 @@ pub(super) fn running<B, T>(
     sessions: &mut crate::session::SessionTable<B, T>,
     handle: RequestHandle,
 ) -> Option<(&mut ServerSession<B>, usize)> {
-    let Role::Server(server) = &mut sessions.get_mut(handle.session)?.role else { return None };
+    let Role::Server(server) = sessions.get_mut(handle.session)?.role_mut() else { return None };
     let slot = server.runs(handle.number)?;
     Some((server, slot))
 }

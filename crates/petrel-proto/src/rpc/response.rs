@@ -2,16 +2,12 @@
 
 use super::call::{CallFailure, Execution, finish};
 use super::{Completion, Received, Recovery, Shared};
-use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{
-    CONFIRMED_RESPONSE_BYTES_MIN, MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, REORDERING_THRESHOLD,
-    packet_span, packets_of,
+    CONFIRMED_RESPONSE_BYTES_MIN, MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, packet_span, packets_of,
 };
 use crate::session::SessionId;
-use crate::session::client::{
-    ClientParts, ClientSession, ClientSlot, ClientState, ProbedPacket, SlotCall,
-};
+use crate::session::client::{ClientSession, ClientSlot, ClientState};
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Flags, Header, Part, REFUSED, skip_extensions};
 
@@ -24,21 +20,20 @@ impl<B> Shared<B> {
         header: &Header,
     ) -> Option<usize> {
         // An entry with a peer has slots: the opening of the session sets both.
-        let stride = client.stride();
-        let slot = header.request as usize & usize::from(client.slot_mask);
-        let Some(state) = client.slots.get_mut(slot) else {
+        let slot = client.slot_index(header.request);
+        let Some(state) = client.slots().get(slot) else {
             // No call has needed the slot yet.
             self.counters.dropped_future += 1;
             return None;
         };
-        if header.request == state.number && state.state() != ClientState::Free {
+        if header.request == state.number() && !state.is_free() {
             return Some(slot);
         }
-        if header.request >= state.number {
+        if header.request >= state.number() {
             self.counters.dropped_future += 1;
         } else {
             self.counters.dropped_stale += 1;
-            state.note_seen(header.request, stride);
+            client.note_seen(slot, header.request);
         }
         None
     }
@@ -56,11 +51,11 @@ impl<B: Buffer> Shared<B> {
         pool: &mut P,
     ) -> Received<'f, B, T> {
         let payload = match skip_extensions(header.flags, rest) {
-            Ok(payload) if payload.len() <= client.packet_bytes as usize => payload,
+            Ok(payload) if payload.len() <= client.packet_bytes() as usize => payload,
             _ => return self.malformed(),
         };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
-        let state = &mut client.slots[slot];
+        let state = client.slot(slot);
         // A server answers once, in one packet or in several; but it may have given up an answer's missing
         // packets.
         let is_ok = header.aux as u8 == 0;
@@ -71,14 +66,14 @@ impl<B: Buffer> Shared<B> {
         let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
         // The round trip of a later answer includes more than the network.
         let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
-        let packets = client.slots[slot].held.count();
-        self.heard(now_ns, client, rtt_ns, packets, header.flags);
+        let packets = client.slot(slot).credits();
+        client.report(now_ns, rtt_ns, packets, header.flags.congestion(), &mut self.congestion);
         let refused = header.aux & REFUSED != 0 && !is_ok;
         let execution = if refused { Execution::Refused } else { Execution::MayHaveExecuted };
         if let Some(late) = self.too_late(now_ns, id, client, slot, execution) {
             return Received::Completed(late);
         }
-        let outcome = match client.slots[slot].response() {
+        let outcome = match client.slot_mut(slot).response_mut() {
             Some(response) if is_ok => copy_whole(response, payload, pool),
             _ => Err(server_failure(header.aux, payload)),
         };
@@ -99,24 +94,24 @@ impl<B: Buffer> Shared<B> {
             return self.malformed();
         };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
-        let packet_bytes = client.packet_bytes;
-        if !is_sound(&client.slots[slot], part, packet_bytes, payload.len()) {
+        let packet_bytes = client.packet_bytes();
+        if !is_sound(client.slot(slot), part, packet_bytes, payload.len()) {
             return self.malformed();
         }
-        if part.packet >= client.slots[slot].response_limit {
+        if part.packet >= client.slot(slot).response_limit() {
             self.counters.dropped_beyond_window += 1;
             return Received::Nothing;
         }
         if self.config.recovery == Recovery::GoBackN
-            && part.packet > client.slots[slot].received_below()
+            && part.packet > client.slot(slot).received_below()
         {
             self.counters.dropped_out_of_order += 1;
             return Received::Nothing;
         }
-        if client.slots[slot].state() != ClientState::Receiving {
+        if client.slot(slot).state() != ClientState::Receiving {
             let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
             let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
-            self.heard(now_ns, client, rtt_ns, 0, header.flags);
+            client.report(now_ns, rtt_ns, 0, header.flags.congestion(), &mut self.congestion);
             if let Err(completion) = self.begin_response(id, client, slot, part, pool) {
                 return Received::Completed(completion);
             }
@@ -142,20 +137,14 @@ impl<B: Buffer> Shared<B> {
         part: Part,
         pool: &mut P,
     ) -> Result<(), Completion<B, T>> {
-        let packets = packets_of(part.size, client.packet_bytes);
-        let state = &mut client.slots[slot];
-        let room = state.response().map_or(Ok(()), |to| make_room(to, part.size as usize, pool));
+        let packets = packets_of(part.size, client.packet_bytes());
+        let response = client.slot_mut(slot).response_mut();
+        let room = response.map_or(Ok(()), |to| make_room(to, part.size as usize, pool));
         if let Err(failure) = room {
             self.counters.frames_accepted += 1;
             return Err(finish(self, id, client, slot, Err(failure)));
         }
-        client.leave_waiting(slot);
-        let state = &mut client.slots[slot];
-        state.enter_receiving(part.size, packets, &mut self.client_parts);
-        // Returns the request's credits, and those for packets beyond the response's end. A slot in WAITING
-        // without a credit has none for the first packet either.
-        let excess = state.held.count().saturating_sub(state.response_limit);
-        client.credits.take_back(&mut state.held, excess);
+        client.enter_receiving(slot, part.size, packets, &mut self.client_parts);
         Ok(())
     }
 
@@ -171,49 +160,39 @@ impl<B: Buffer> Shared<B> {
         flags: Flags,
         payload: &[u8],
     ) -> Received<'f, B, T> {
-        let state = &mut client.slots[slot];
-        let Some(parts) = &mut state.parts else { return Received::Nothing };
-        let inserted = parts.received.insert(part.packet);
-        assert!(inserted != Insert::Beyond, "packets below the limit are within the window");
-        if inserted != Insert::New {
+        let state = client.slot_mut(slot);
+        if !state.receive(part.packet) {
             self.counters.dropped_duplicate += 1;
             return Received::Nothing;
         }
         self.counters.frames_accepted += 1;
         let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
-        if let Some(SlotCall { response, .. }) = &mut state.call {
+        if let Some(response) = state.response_mut() {
             response.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
-        state.heard();
-        assert!(
-            state.held.count() > 0 || part.packet == 0,
-            "only the first packet comes without a credit"
-        );
-        let credits = state.held.count().min(1);
-        client.credits.take_back(&mut state.held, credits);
-        if client.congestion.is_limited() || flags.congestion() {
-            self.heard(now_ns, client, None, 1, flags);
+        state.timer_mut().note_progress();
+        client.take_credit_back(slot, part.packet);
+        if client.congestion().is_limited() || flags.congestion() {
+            client.report(now_ns, None, 1, flags.congestion(), &mut self.congestion);
         }
-        let state = &mut client.slots[slot];
-        let Some(parts) = &mut state.parts else { return Received::Nothing };
-        if parts.received.cumulative() == parts.response_packets {
-            if let Some(SlotCall { response, .. }) = &mut state.call {
+        let state = client.slot_mut(slot);
+        if state.is_response_whole() {
+            if let Some(response) = state.response_mut() {
                 response.set_len(part.size as usize);
             }
             if part.size >= CONFIRMED_RESPONSE_BYTES_MIN {
-                let packets = parts.response_packets;
-                self.confirm_received(id, client.slots[slot].number, packets);
+                let packets = packets_of(part.size, packet_bytes);
+                self.confirm_received(id, state.number(), packets);
             }
             let late = self.too_late(now_ns, id, client, slot, Execution::MayHaveExecuted);
             let ended = late.unwrap_or_else(|| finish(self, id, client, slot, Ok(())));
             return Received::Completed(ended);
         }
-        if ask_again(parts, part.packet, flags.repeats()) {
-            state.pull_due = true;
+        if state.is_evidence(part.packet, flags.repeats()) {
             self.counters.losses_detected += 1;
-            client.congestion.on_loss(now_ns, 1, &mut self.congestion);
+            client.congestion_mut().on_loss(now_ns, 1, &mut self.congestion);
         }
-        let state = &mut client.slots[slot];
+        let state = client.slot_mut(slot);
         self.queue_client(id.index, slot, state);
         self.wake_stalled(id.index, client);
         self.arm(now_ns, id, client, slot);
@@ -226,30 +205,11 @@ fn is_sound<B, T>(state: &ClientSlot<B, T>, part: Part, packet_bytes: u32, len: 
     part.size <= MESSAGE_BYTES_MAX
         && part.packet < packets_of(part.size, packet_bytes)
         && len == packet_span(part.packet, part.size, packet_bytes).1
-        && match (state.state(), &state.parts) {
-            (ClientState::Receiving, Some(parts)) => part.size == parts.response_size,
+        && match (state.state(), state.parts()) {
+            (ClientState::Receiving, Some(parts)) => part.size == parts.response().size(),
             // A server cannot answer before the whole request was sent.
-            _ => state.request_sent() == state.request_packets,
+            _ => state.is_request_sent(),
         }
-}
-
-/// Detects losses: a packet sent later has arrived (§5.2). Every packet is asked for once by this evidence.
-/// After that the timer asks for the first missing packet; when its repetition arrives, all further packets
-/// allowed by then are late too, having been sent before.
-fn ask_again(parts: &mut ClientParts, packet: u32, repeats: bool) -> bool {
-    let probed_packet =
-        parts.probed_packet.filter(|probed_packet| repeats && probed_packet.packet == packet);
-    let (from, below) = match probed_packet {
-        Some(ProbedPacket { limit, .. }) => (0, limit.min(parts.response_packets)),
-        None => (parts.requested_below, (packet + 1).saturating_sub(REORDERING_THRESHOLD)),
-    };
-    let from = from.max(parts.received.cumulative());
-    if (from..below).all(|earlier| parts.received.contains(earlier)) {
-        return false;
-    }
-    parts.requested_below = parts.requested_below.max(below);
-    parts.resend_below = parts.resend_below.max(below);
-    true
 }
 
 /// Ensures that a response has room for `len` bytes, by a larger buffer if the caller allows one.
@@ -323,44 +283,6 @@ fn server_failure(aux: u16, payload: &[u8]) -> Box<CallFailure> {
 mod tests {
     use super::*;
     use crate::buffer::{HeapBuffer, HeapPool};
-    use crate::session::free_list::Reusable;
-
-    /// Tests which packets are evidence of loss, and which packets the next PULL asks for.
-    #[test]
-    fn ask_again__by_what_came_and_whether_it_was_looked_for() {
-        const N: u32 = REORDERING_THRESHOLD;
-        // Received, asked for below, looked for, the packet that arrives, whether it repeats; then the
-        // result.
-        for (received, requested_below, probed_packet, packet, repeats, resend_below) in [
-            // Too few packets behind a gap, and just enough.
-            (&[0, 1][..], 0, None, N + 1, false, None),
-            (&[0, 1][..], 0, None, N + 2, false, Some(3)),
-            // Nothing is missing below, or it was asked for.
-            (&[0, 1, 2][..], 0, None, N + 2, false, None),
-            (&[0, 1][..], 3, None, N + 2, false, None),
-            (&[0, 1][..], 3, None, N + 3, false, Some(4)),
-            // The repetition of the packet looked for shows the loss of all packets allowed then, up to the
-            // response's end.
-            (&[0, 1][..], 0, Some((2, 6)), 2, true, Some(6)),
-            (&[0, 1][..], 0, Some((2, 90)), 2, true, Some(20)),
-            // A first copy is no evidence, nor is the repetition of another packet.
-            (&[0, 1][..], 0, Some((2, 6)), 2, false, None),
-            (&[0, 1][..], 0, Some((2, 6)), 3, true, None),
-        ] {
-            let mut parts = ClientParts::fresh();
-            parts.response_packets = 20;
-            parts.requested_below = requested_below;
-            parts.probed_packet =
-                probed_packet.map(|(packet, limit)| ProbedPacket { packet, limit });
-            for received in received.iter().chain([&packet]) {
-                parts.received.insert(*received);
-            }
-            let case = (received, requested_below, probed_packet, packet, repeats);
-            assert_eq!(ask_again(&mut parts, packet, repeats), resend_below.is_some(), "{case:?}");
-            assert_eq!(parts.resend_below, resend_below.unwrap_or(0), "{case:?}");
-            assert_eq!(parts.requested_below, requested_below.max(resend_below.unwrap_or(0)));
-        }
-    }
 
     /// A buffer with an allowed larger replacement.
     struct Growing(HeapBuffer, usize);

@@ -1,18 +1,13 @@
 //! The client's transmission: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
-use petrel_planted::planted;
-
 use super::Shared;
 use super::pace::PACED_PULL_PACKETS;
 use super::transmit::{FrameSink, Out, Then, Turn, send_part};
-use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{PACKET_OVERHEAD_BYTES, WINDOW_PACKETS, packet_span, packets_of};
-use crate::session::client::{
-    ClientSession, ClientState, NOT_TIMED, SendPath, SlotCall, TIMED_REPEAT,
-};
-use crate::session::{PeerKey, SessionId};
-use crate::wire::{Flags, Kind, Part, Pull, deadline_word, header_bytes};
+use crate::session::client::{ClientSession, ClientState};
+use crate::session::{NO_PEER, PeerKey, SessionId};
+use crate::wire::{Flags, Kind, Part, deadline_word, header_bytes};
 
 impl<B: Buffer> Shared<B> {
     #[inline]
@@ -23,7 +18,7 @@ impl<B: Buffer> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) -> Turn {
-        match client.slots[slot].state() {
+        match client.slot(slot).state() {
             ClientState::Free => Turn::NOTHING,
             ClientState::Sending => self.send_request(out, id, client, slot),
             ClientState::Waiting | ClientState::Receiving => self.pull(out, id, client, slot),
@@ -39,9 +34,8 @@ impl<B: Buffer> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) -> Turn {
-        let Some(peer) = client.agreed.as_ref().map(|agreed| agreed.peer) else {
-            return Turn::NOTHING;
-        };
+        let peer = client.peer();
+        assert!(peer != NO_PEER, "a request is sent when its session is open");
         if let Some(turn) = self.announce(out, id, client, slot, peer) {
             return turn;
         }
@@ -58,15 +52,14 @@ impl<B: Buffer> Shared<B> {
                 false => 0,
             };
             let next = Next { packet, repeats, extra };
-            if !write_request_packet(client, slot, peer, next, out.now_ns, out.sink) {
+            if !write_request_packet(client, slot, next, out.now_ns, out.sink) {
                 turn.then = Then::Refused;
                 break;
             }
             turn.sent += 1;
             client.charge(out.now_ns, slot, 1);
-            self.note_request_packet(out.now_ns, client, slot, packet, repeats, extra);
-            let state = &client.slots[slot];
-            if state.request_packets == 1 {
+            self.note_request_packet(out.now_ns, client, slot, next);
+            if client.slot(slot).request_packets() == 1 {
                 break;
             }
             turn.then = Then::More;
@@ -86,27 +79,29 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         peer: PeerKey,
     ) -> Turn {
-        let most = client.message_credits(slot);
-        let state = &mut client.slots[slot];
-        let first = state.request_sent();
+        let is_limited = client.congestion().is_limited();
+        let allowed = client.credits().0.min(client.message_credits(slot)).min(out.budget as u32);
+        let (to, packet_bytes) = (client.to(), client.packet_bytes() as usize);
+        let state = client.slot_mut(slot);
+        let (first, packets) = (state.request_sent(), state.request_packets());
         let is_short = self.config.fast_path
-            && first + 1 < state.request_packets
+            && first + 1 < packets
             && out.may_take_credits
-            && !client.congestion.is_limited()
+            && !is_limited
             // Packet 0 carries the time left.
             && !(first == 0 && state.expiry().is_on_wire);
-        let (Some(SlotCall { request, .. }), true) = (&mut state.call, is_short) else {
-            return Turn::NOTHING;
-        };
-        let parts = state.parts.get_or_insert_with(|| self.client_parts.take());
-        if !parts.lost.is_empty() {
+        if !is_short {
             return Turn::NOTHING;
         }
-        let allowed = client.credits.available().min(most).min(out.budget as u32);
-        let window_end = parts.acknowledged.cumulative() + WINDOW_PACKETS;
-        let end = (first + allowed).min(window_end).min(state.request_packets - 1);
-        let (size, packet_bytes) = (request.wire_len() as u32, client.packet_bytes as usize);
-        let header = client.to.words(Kind::RequestPart, Flags::NONE, state.method, state.number);
+        let sent = state.parts_mut(&mut self.client_parts).request();
+        if sent.has_lost() {
+            return Turn::NOTHING;
+        }
+        let window_end = sent.acknowledged_below() + WINDOW_PACKETS;
+        let end = (first + allowed).min(window_end).min(packets - 1);
+        let header = to.words(Kind::RequestPart, Flags::NONE, state.method(), state.number());
+        let Some(request) = state.request_mut() else { return Turn::NOTHING };
+        let size = request.wire_len() as u32;
         let (mut packet, mut offset) = (first, first as usize * packet_bytes);
         while packet < end {
             let part = Part { size, packet, grant: 1 };
@@ -118,13 +113,9 @@ impl<B: Buffer> Shared<B> {
             offset += packet_bytes;
         }
         let sent = packet - first;
-        parts.order.note_new(first..packet);
-        state.note_sent(sent);
-        client.credits.lend(&mut state.held, sent);
-        if sent > 0 && state.timed_packet == NOT_TIMED {
-            state.timed_packet = first;
-            state.timed_ns = out.now_ns;
-        }
+        client.note_sent(out.now_ns, slot, sent, 0);
+        let state = client.slot_mut(slot);
+        state.parts_mut(&mut self.client_parts).request_mut().note_run(first..packet);
         self.counters.packets_sent += u64::from(sent);
         let then = if packet < end { Then::Refused } else { Then::More };
         Turn { sent: sent as usize, then }
@@ -137,44 +128,19 @@ impl<B: Buffer> Shared<B> {
         now_ns: u64,
         client: &mut ClientSession<B, T>,
         slot: usize,
-        packet: u32,
-        repeats: bool,
-        extra: u32,
+        Next { packet, repeats, extra }: Next,
     ) {
-        let is_reserved = client.is_reserved(slot);
-        let state = &mut client.slots[slot];
         if repeats {
-            if planted("proto_karn") {
-                // The packet is measured from the first copy on.
-            } else if state.request_packets == 1 && state.timed_packet == 0 {
-                state.timed_packet = TIMED_REPEAT;
-                state.timed_ns = now_ns;
-            } else if state.timed_packet == packet || state.timed_packet == TIMED_REPEAT {
-                state.timed_packet = NOT_TIMED;
-            }
             self.counters.packets_retransmitted += 1;
-            self.counters.repeats_paced += u64::from(client.congestion.is_paced());
-            state.note_repeated(packet, &mut self.client_parts);
-        } else {
-            self.counters.packets_sent += 1;
-            state.send_path = SendPath::General;
-            state.note_sent(1);
-            if !is_reserved {
-                client.credits.lend(&mut state.held, 1 + extra);
-            }
-            if packet + 1 == state.request_packets {
-                state.grant = extra as u8 + 1;
-                state.response_limit = extra + 1;
-            }
-            if state.timed_packet == NOT_TIMED {
-                state.timed_packet = packet;
-                state.timed_ns = now_ns;
-            }
+            self.counters.repeats_paced += u64::from(client.congestion().is_paced());
+            client.slot_mut(slot).note_repeated(packet, now_ns, &mut self.client_parts);
+            return;
         }
-        if state.request_packets > 1 && !repeats {
-            let parts = state.parts(&mut self.client_parts);
-            parts.lost.clear(packet);
-            parts.order.note_new(packet..packet + 1);
+        self.counters.packets_sent += 1;
+        client.note_sent(now_ns, slot, 1, extra);
+        let state = client.slot_mut(slot);
+        if state.request_packets() > 1 {
+            state.parts_mut(&mut self.client_parts).request_mut().note_new(packet);
         }
     }
 
@@ -191,30 +157,22 @@ impl<B: Buffer> Shared<B> {
             false => self.allow_more(client, slot, out.may_take_credits),
         };
         client.charge(out.now_ns, slot, allowed);
-        let (to, peer) = (client.to, client.agreed.as_ref().map(|agreed| agreed.peer));
-        let state = &mut client.slots[slot];
-        // If the medium refuses this PULL, the next one carries the raised limit.
-        state.pull_due |= allowed > 0;
-        let (true, Some(peer)) = (state.pull_due, peer) else { return Turn::NOTHING };
-        let is_receiving = state.state() == ClientState::Receiving;
-        let parts = state.parts.as_deref();
-        let (cumulative, bitmap) = match parts {
-            Some(parts) if is_receiving => (parts.received.cumulative(), *parts.received.words()),
-            _ => (0, Words::default()),
-        };
-        let resend_below = parts.map_or(0, |parts| parts.resend_below);
-        // Before the first packet the server has its grant, and may give it up (§6.3).
-        let limit = if is_receiving { state.response_limit } else { 1 };
-        let pull = Pull { cumulative, limit, resend_below, bitmap };
+        let (to, peer) = (client.to(), client.peer());
+        let state = client.slot_mut(slot);
+        if allowed > 0 {
+            // If the medium refuses this PULL, the next one carries the raised limit.
+            state.timer_mut().ask();
+        }
+        if !state.timer().is_pull_due() {
+            return Turn::NOTHING;
+        }
+        let pull = state.pull();
         let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
-        let header = to.words(Kind::Pull, flags, 0, state.number);
+        let header = to.words(Kind::Pull, flags, 0, state.number());
         if !out.control.send(out.sink, peer, pull.encode(header)) {
             return Turn::one(false);
         }
-        state.pull_due = false;
-        if let Some(parts) = &mut state.parts {
-            parts.resend_below = 0;
-        }
+        state.note_pull_sent();
         self.counters.control_frames_sent += 1;
         self.arm(out.now_ns, id, client, slot);
         Turn::one(true)
@@ -229,13 +187,13 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         may_take_credits: bool,
     ) -> Option<(u32, bool)> {
-        let state = &client.slots[slot];
+        let state = client.slot(slot);
         if let Some(packet) = state.first_lost() {
             return Some((packet, true));
         }
         let packet = state.request_sent();
         let window_end = state.acknowledged_below() + WINDOW_PACKETS;
-        if packet == state.request_packets || packet >= window_end {
+        if state.is_request_sent() || packet >= window_end {
             return None;
         }
         if client.message_credits(slot) == 0 {
@@ -245,7 +203,7 @@ impl<B: Buffer> Shared<B> {
         let may_take = may_take_credits && client.sendable_packets() > 0;
         if !may_take && !client.is_reserved(slot) {
             self.counters.credit_waits += 1;
-            client.stalled.push(slot);
+            client.stall(slot);
             return None;
         }
         Some((packet, false))
@@ -260,21 +218,23 @@ impl<B: Buffer> Shared<B> {
     ) -> u32 {
         let sendable = if may_take_credits { client.sendable_packets() } else { 0 };
         let most = client.message_credits(slot);
-        let state = &mut client.slots[slot];
-        let (ClientState::Receiving, Some(parts)) = (state.state(), &state.parts) else { return 0 };
-        let window_end = parts.received.cumulative() + WINDOW_PACKETS;
-        let wanted = parts.response_packets.min(window_end).saturating_sub(state.response_limit);
+        let state = client.slot(slot);
+        let (ClientState::Receiving, Some(parts)) = (state.state(), state.parts()) else {
+            return 0;
+        };
+        let window_end = parts.response().received_below() + WINDOW_PACKETS;
+        let packets = parts.response().packets();
+        let wanted = packets.min(window_end).saturating_sub(state.response_limit());
         let wanted = wanted.min(most);
         let mut allowed = wanted.min(sendable);
-        if client.congestion.is_paced() {
+        if client.congestion().is_paced() {
             allowed = allowed.min(PACED_PULL_PACKETS);
         }
         if allowed < wanted {
             self.counters.credit_waits += 1;
-            client.stalled.push(slot);
+            client.stall(slot);
         }
-        state.allow(allowed);
-        client.credits.lend(&mut state.held, allowed);
+        client.allow(slot, allowed);
         allowed
     }
 }
@@ -289,22 +249,23 @@ pub(super) fn grant_with<B: Buffer, T>(
     if client.is_reserved(slot) {
         return 0;
     }
-    let state = &client.slots[slot];
-    let capacity = state.call.as_ref().map_or(0, |call| call.response.capacity());
-    if capacity <= client.packet_bytes as usize
-        || packet + 1 != state.request_packets
+    let state = client.slot(slot);
+    let capacity = state.call().map_or(0, |call| call.response.capacity());
+    if capacity <= client.packet_bytes() as usize
+        || packet + 1 != state.request_packets()
         // The server would send granted packets at the speed of its link.
-        || client.congestion.is_limited()
+        || client.congestion().is_limited()
     {
         return 0;
     }
-    let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, client.packet_bytes) - 1;
+    let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, client.packet_bytes()) - 1;
     // Half of the free credits: the caller's buffer may be far larger than the response, and other calls
     // should not wait for unused credits.
-    wanted.min((client.credits.available() - 1) / 2).min(u32::from(u8::MAX) - 1)
+    wanted.min((client.credits().0 - 1) / 2).min(u32::from(u8::MAX) - 1)
 }
 
 /// The next packet of a request.
+#[derive(Clone, Copy)]
 struct Next {
     packet: u32,
     /// True for a repetition.
@@ -318,39 +279,41 @@ struct Next {
 fn write_request_packet<B: Buffer, T, S: FrameSink>(
     client: &mut ClientSession<B, T>,
     slot: usize,
-    peer: PeerKey,
     Next { packet, repeats, extra }: Next,
     now_ns: u64,
     sink: &mut S,
 ) -> bool {
-    let (to, packet_bytes) = (client.to, client.packet_bytes);
-    let state = &mut client.slots[slot];
-    let expiry = state.expiry();
-    let Some(SlotCall { request, .. }) = &mut state.call else {
+    let (to, peer, packet_bytes) = (client.to(), client.peer(), client.packet_bytes());
+    let state = client.slot_mut(slot);
+    let (deadline_ns, packets) = (state.wire_deadline_ns(), state.request_packets());
+    let (method, number, granted) = (state.method(), state.number(), state.grant());
+    let Some(request) = state.request_mut() else {
         unreachable!("a slot in use holds its request");
     };
     let flags = if repeats { Flags::REPEATS } else { Flags::NONE };
     // The last packet carries the grant.
-    let grant = match packet + 1 == state.request_packets {
-        true if repeats => state.grant,
+    let grant = match packet + 1 == packets {
+        true if repeats => granted,
         true => extra as u8 + 1,
         false => 1,
     };
-    if packet == 0 && expiry.is_on_wire {
+    if packet == 0
+        && let Some(deadline_ns) = deadline_ns
+    {
         let flags = flags.with(Flags::EXTENDED);
-        let is_whole = state.request_packets == 1 && grant == 1;
+        let is_whole = packets == 1 && grant == 1;
         let kind = if is_whole { Kind::Request } else { Kind::RequestPart };
-        let header = to.words(kind, flags, state.method, state.number);
-        let left = deadline_word(left_us(sink.now_ns(now_ns), expiry.at_ns));
+        let header = to.words(kind, flags, method, number);
+        let left = deadline_word(left_us(sink.now_ns(now_ns), deadline_ns));
         let part = (!is_whole).then_some(grant);
         return send_first(request, header, part, left, packet_bytes, peer, sink);
     }
-    if state.request_packets == 1 && grant == 1 {
-        let header = to.words(Kind::Request, flags, state.method, state.number);
+    if packets == 1 && grant == 1 {
+        let header = to.words(Kind::Request, flags, method, number);
         let (head, body) = request.pieces(header);
         return sink.send(peer, head, body);
     }
-    let header = to.words(Kind::RequestPart, flags, state.method, state.number);
+    let header = to.words(Kind::RequestPart, flags, method, number);
     send_part(request, header, packet, grant, packet_bytes, peer, sink)
 }
 

@@ -7,11 +7,11 @@
 //! to 1 690. A queue of refused frames beside the slots was overtaken by new packets, and the changed order
 //! looked like loss: with a short transmit queue one lost packet led to thousands of repetitions.
 
+use super::send_answer::Address;
 use super::work::{CANCEL, MULTICAST};
 use super::{Core, Work};
 use crate::buffer::Buffer;
 use crate::limits::{CONTROL_FRAME_BYTES_MAX, TRANSMIT_FRAMES_MAX, packet_span};
-use crate::session::server::ServerSession;
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::Part;
 
@@ -177,33 +177,34 @@ impl<B: Buffer, T> Core<B, T> {
         if work.slot == MULTICAST {
             return self.shared.send_multicast(budget, sink);
         }
-        let Some(entry) = self.sessions.entries.get_mut(work.session as usize) else {
+        let Some(entry) = self.sessions.at_mut(work.session) else {
             return Turn::NOTHING;
         };
-        let id = SessionId { index: work.session, generation: entry.generation };
+        let id = SessionId { index: work.session, generation: entry.generation() };
         let slot = work.slot as usize;
         let (shared, control) = (&mut self.shared, &mut self.control);
-        match &mut entry.role {
-            Role::Client(client) if work.of_client && slot < client.slots.len() => {
+        match entry.role_mut() {
+            Role::Client(client) if work.of_client && slot < client.slots().len() => {
                 let may_take_credits = client.take_turn(slot);
                 let mut out = Out { now_ns, budget, may_take_credits, control, sink };
                 let turn = shared.turn_of_client(&mut out, id, client, slot);
-                client.slots[slot].queued = turn.then != Then::Done;
-                if turn.then == Then::Refused && may_take_credits && !client.stalled.is_empty() {
-                    client.stalled.push_first(slot);
+                client.slot_mut(slot).note_turn(turn.then != Then::Done);
+                if turn.then == Then::Refused && may_take_credits && client.has_stalled() {
+                    client.stall_first(slot);
                 }
-                if !client.stalled.is_empty() {
+                if client.has_stalled() {
                     // The slot was woken for a credit, and may not have needed it.
                     shared.wake_stalled(id.index, client);
                 }
                 turn
             }
-            Role::Server(server) if !work.of_client && slot < server.slots.len() => {
-                let ServerSession { agreed, to, slots, .. } = server;
+            Role::Server(server) if !work.of_client && slot < server.slots().len() => {
+                let (to, peer) = (server.to(), server.peer());
+                let address = Address { to, peer, packet_bytes: server.agreed().packet_bytes };
                 let mut out = Out { now_ns, budget, may_take_credits: false, control, sink };
-                let state = &mut slots[slot];
-                let turn = shared.turn_of_server(&mut out, state, agreed, *to);
-                state.queued = turn.then != Then::Done;
+                let state = server.slot_mut(slot);
+                let turn = shared.turn_of_server(&mut out, state, &address);
+                state.note_turn(turn.then != Then::Done);
                 turn
             }
             // The session ended after the slot was queued.

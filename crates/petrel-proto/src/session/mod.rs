@@ -4,9 +4,9 @@
 pub(crate) mod backlog;
 pub(crate) mod client;
 pub(crate) mod credits;
+pub(crate) mod expiry_timer;
 pub(crate) mod free_list;
 pub(crate) mod held;
-pub(crate) mod order;
 pub(crate) mod server;
 pub(crate) mod table;
 pub(crate) mod turns;
@@ -81,9 +81,44 @@ impl Agreed {
 /// second line at the latest; only the slots are in memory of their own.
 #[repr(C, align(128))]
 pub(crate) struct Entry<B, T> {
-    pub(crate) origin: Origin,
-    pub(crate) generation: u32,
-    pub(crate) role: Role<B, T>,
+    origin: Origin,
+    generation: u32,
+    role: Role<B, T>,
+}
+
+impl<B, T> Entry<B, T> {
+    /// Returns true if a frame with this token from this peer belongs to the session.
+    #[inline(always)]
+    pub(crate) fn is_from(&self, token: u32, peer: PeerKey) -> bool {
+        self.origin == Origin::new(token, Some(peer))
+    }
+
+    /// Returns the token and the source peer required of the session's frames.
+    #[inline(always)]
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Sets the source peer required of the session's frames.
+    pub(crate) fn set_source(&mut self, source: PeerKey) {
+        assert!(source != NO_PEER, "the frames of an open session come from a peer");
+        self.origin = Origin::new(self.origin.token(), Some(source));
+    }
+
+    #[inline(always)]
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    #[inline(always)]
+    pub(crate) fn role(&self) -> &Role<B, T> {
+        &self.role
+    }
+
+    #[inline(always)]
+    pub(crate) fn role_mut(&mut self) -> &mut Role<B, T> {
+        &mut self.role
+    }
 }
 
 /// The token (lower half) and the source peer (upper half) required of a session's frames, packed into one

@@ -5,7 +5,7 @@ use super::{Entry, Origin, PeerKey, Role, SessionId};
 
 /// The sessions of one endpoint.
 pub(crate) struct SessionTable<B, T> {
-    pub(crate) entries: Vec<Entry<B, T>>,
+    entries: Vec<Entry<B, T>>,
     /// Free indices, the longest free in front: late frames of a closed session then rarely meet a new
     /// session.
     free: std::collections::VecDeque<u32>,
@@ -74,7 +74,7 @@ impl<B, T> SessionTable<B, T> {
         self.look_at = self.look_at.max(self.open / 2);
         if let Role::Server(server) = &role {
             self.servers += 1;
-            self.server_slots += u64::from(server.agreed.slots);
+            self.server_slots += u64::from(server.agreed().slots);
         }
         if let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
@@ -98,11 +98,11 @@ impl<B, T> SessionTable<B, T> {
         self.open -= 1;
         if let Role::Server(server) = &role {
             assert!(
-                self.servers > 0 && self.server_slots >= u64::from(server.agreed.slots),
+                self.servers > 0 && self.server_slots >= u64::from(server.agreed().slots),
                 "a server that ends was counted with its slots"
             );
             self.servers -= 1;
-            self.server_slots -= u64::from(server.agreed.slots);
+            self.server_slots -= u64::from(server.agreed().slots);
         }
         if self.open <= self.look_at {
             self.look_at = self.open / 2;
@@ -147,6 +147,18 @@ impl<B, T> SessionTable<B, T> {
     pub(crate) fn get(&self, id: SessionId) -> Option<&Entry<B, T>> {
         let entry = self.entries.get(id.index as usize)?;
         (entry.generation == id.generation && !matches!(entry.role, Role::Free)).then_some(entry)
+    }
+
+    /// Returns the entry at an index, of an open session or free.
+    #[inline(always)]
+    pub(crate) fn at(&self, index: u32) -> Option<&Entry<B, T>> {
+        self.entries.get(index as usize)
+    }
+
+    /// Returns the entry at an index, of an open session or free, for a change.
+    #[inline(always)]
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut Entry<B, T>> {
+        self.entries.get_mut(index as usize)
     }
 
     /// Returns the roles of all entries, free ones included.

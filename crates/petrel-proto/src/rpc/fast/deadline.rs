@@ -47,10 +47,10 @@ impl<B: Buffer, T> Core<B, T> {
     /// Returns true if a slot has a request with a deadline to send by the fast path.
     #[inline(always)]
     pub(in crate::rpc) fn is_timed(&self, work: Work) -> bool {
-        let role = self.sessions.entries.get(work.session as usize).map(|entry| &entry.role);
+        let role = self.sessions.at(work.session).map(|entry| entry.role());
         let (Some(Role::Client(client)), true) = (role, work.of_client) else { return false };
-        let slot = client.slots.get(work.slot as usize);
-        slot.is_some_and(|state| state.send_path == SendPath::Timed)
+        let slot = client.slots().get(work.slot as usize);
+        slot.is_some_and(|state| state.path() == SendPath::Timed)
     }
 
     /// [`Core::send_plain`] of a request with a deadline.

@@ -5,8 +5,7 @@
 //! be shorter:
 //!
 //! 1. One flag of a slot replaces all conditions: set while nothing unusual holds, cleared otherwise. The
-//!    flag is [`ClientSlot::send_path`](crate::session::client::ClientSlot::send_path) before the request is
-//!    sent, `awaits_plain` until the response has arrived, and a server slot's `is_plain` for an answer.
+//!    flag is [`SendPath`] from the call to the response, and a server slot's `is_plain` for an answer.
 //! 2. Version, kind and flags of a header are compared as one number.
 //! 3. The results are for one kind of frame, to save callers from distinguishing kinds again.
 //!
@@ -19,17 +18,14 @@ mod server;
 pub use server::PlainRequest;
 
 use super::call::{self, PlainCompletion};
-use super::pace::hear;
 use super::send_request::left_us;
 use super::work::Work;
-use super::{Core, FrameSink};
+use super::{Core, FrameSink, Shared};
 use crate::buffer::{Buffer, Payload};
-use crate::congestion::Ack;
-use crate::limits::{ENDPOINT_METHOD, HEADER_BYTES, REQUEST_NUMBER_END};
+use crate::limits::{ENDPOINT_METHOD, HEADER_BYTES};
 use crate::session::backlog::{NEVER, PendingCall};
-use crate::session::client::{ClientSession, ClientSlot, RoundTrips, SendPath, SlotCall};
-use crate::session::credits::Credits;
-use crate::session::{Origin, PeerKey, Role, SessionId, SessionTable};
+use crate::session::client::{ClientSession, PlainSend, SendPath, SlotCall};
+use crate::session::{PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Destination, Flags, Kind, first_bits};
 use deadline::send_timed;
 
@@ -71,50 +67,6 @@ impl Parsed<'_> {
     }
 }
 
-/// The state for a call on the fast path, every part looked up once. No operation on this state may panic
-/// while a caller holds the call: otherwise the compiler would keep the call in memory, to drop it from
-/// there.
-struct PlainPlace<'a, B, T> {
-    peer: PeerKey,
-    to: Destination,
-    credits: &'a mut Credits,
-    others_wait: bool,
-    trips: &'a RoundTrips,
-    is_limited: bool,
-    slot: usize,
-    state: &'a mut ClientSlot<B, T>,
-}
-
-impl<'a, B, T> PlainPlace<'a, B, T> {
-    /// Takes a free slot of a session, if the `sizes` of the request and of the response's buffer are at most
-    /// one packet each.
-    #[inline(always)]
-    fn find(
-        sessions: &'a mut SessionTable<B, T>,
-        session: SessionId,
-        sizes: (usize, usize),
-    ) -> Option<Self> {
-        let entry = sessions.entries.get_mut(session.index as usize)?;
-        let Role::Client(client) = &mut entry.role else { return None };
-        let is_plain = entry.generation == session.generation
-            && sizes.0 <= client.plain_request_bytes_max as usize
-            && sizes.1 <= client.packet_bytes as usize;
-        if !is_plain {
-            return None;
-        }
-        let ClientSession { free, slots, to, credits, peer, stalled, trips, congestion, .. } =
-            client;
-        let is_limited = congestion.is_limited();
-        let slot = usize::from(*free);
-        // Without a free slot, or before the session is open, the index is beyond the slots.
-        let state = slots.get_mut(slot)?;
-        *free = state.next_free;
-        let peer = *peer;
-        let others_wait = !stalled.is_empty();
-        Some(Self { peer, to: *to, credits, others_wait, trips, is_limited, slot, state })
-    }
-}
-
 impl<B: Buffer, T> Core<B, T> {
     /// Makes a call with a request and a response of one packet. The request is sent at once if `sink`
     /// accepts it. Returns the call if the session has no free slot, or the fast path does not apply.
@@ -147,56 +99,47 @@ impl<B: Buffer, T> Core<B, T> {
             return Some(PendingCall { method, tag, request, response });
         }
         let sizes = (request.len(), response.capacity());
-        let Some(place) = PlainPlace::find(&mut self.sessions, session, sizes) else {
+        let deadline_ns = TIMED.then_some(deadline_ns);
+        let place = find_client(&mut self.sessions, session).and_then(|it| it.plain_place(sizes));
+        let Some(mut place) = place else {
             return Some(PendingCall { method, tag, request, response });
         };
-        let PlainPlace { peer, to, credits, others_wait, trips, is_limited, slot, state } = place;
-        state.hold(SlotCall { tag, request, response });
+        place.hold(SlotCall { tag, request, response });
+        let slot = place.slot();
         self.shared.counters.calls_started += 1;
-        let send_path = if TIMED { SendPath::Timed } else { SendPath::Plain };
-        let note_begun = |state: &mut ClientSlot<B, T>| {
-            state.note_begun(method, 1);
-            if TIMED {
-                state.expire_at(deadline_ns);
-            }
-        };
-        if others_wait {
-            note_begun(state);
-            state.note_unsent(send_path);
+        let path = if TIMED { SendPath::Timed } else { SendPath::Plain };
+        if place.others_wait() {
+            place.begin(method, deadline_ns);
+            place.leave_unsent(path);
             self.stall_slot(session, slot);
             return None;
         }
+        let peer = place.peer();
         if sink.reaches(peer)
-            && credits.available() > 0
-            && !is_limited
-            && let Some(SlotCall { request, .. }) = &mut state.call
+            && place.may_send()
+            && let Some(PlainSend { to, number, request, .. }) = place.outgoing()
+            && send_request::<B, S, TIMED>(
+                (to, number, method),
+                request,
+                (now_ns, deadline_ns.unwrap_or(NEVER)),
+                peer,
+                sink,
+            )
         {
-            let taken = if TIMED {
-                let header = to.words(Kind::Request, Flags::EXTENDED, method, state.number);
-                let left_us = left_us(sink.now_ns(now_ns), deadline_ns);
-                send_timed(request, header, left_us, peer, sink)
-            } else {
-                let header = to.words(Kind::Request, Flags::NONE, method, state.number);
-                sink.send(peer, request.frame(header), &[])
-            };
-            if taken {
-                credits.lend_first(&mut state.held);
-                note_begun(state);
-                state.note_plain_sent(now_ns);
-                self.shared.counters.packets_sent += 1;
-                if trips.backoff == 0 && state.wakes_soon {
-                    state.deadline_ns = now_ns + trips.probe_ns;
-                } else {
-                    self.arm_slot(now_ns, session, slot);
-                }
-                return None;
+            place.lend();
+            place.begin(method, deadline_ns);
+            let is_armed = place.note_sent(now_ns);
+            self.shared.counters.packets_sent += 1;
+            if !is_armed {
+                self.arm_slot(now_ns, session, slot);
             }
+            return None;
         }
-        note_begun(state);
-        state.note_unsent(send_path);
+        place.begin(method, deadline_ns);
+        place.leave_unsent(path);
         // Also if the queue has an entry of the slot's former call, usable for the new call: a check would
         // wait for the slot's memory.
-        state.queued = true;
+        place.note_queued();
         self.shared.work.push(Work { session: session.index, slot: slot as u16, of_client: true });
         None
     }
@@ -213,7 +156,7 @@ impl<B: Buffer, T> Core<B, T> {
     fn stall_slot(&mut self, session: SessionId, slot: usize) {
         if let Some(client) = self.sessions.client_mut(session) {
             self.shared.counters.credit_waits += 1;
-            client.stalled.push(slot);
+            client.stall(slot);
         }
     }
 
@@ -245,59 +188,35 @@ impl<B: Buffer, T> Core<B, T> {
         clock: impl FnOnce() -> u64,
     ) -> Option<PlainCompletion<B, T>> {
         let parsed = Parsed::of_kind(Kind::Response, head)?;
-        let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
-        if entry.origin != Origin::new(parsed.token(), Some(peer)) {
+        let entry = self.sessions.at_mut(parsed.session())?;
+        if !entry.is_from(parsed.token(), peer) {
             return None;
         }
-        let Role::Client(client) = &mut entry.role else { return None };
-        let slot = parsed.request() as usize & usize::from(client.slot_mask);
-        let state = client.slots.get_mut(slot)?;
-        let is_plain = state.awaits_plain
-            && state.number == parsed.request()
-            && parsed.aux() == 0
-            && !client.congestion.needs_every_ack()
-            && payload.len() <= client.packet_bytes as usize
-            && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
-        if !is_plain || state.is_on_wire() && state.expiry_ns <= clock() {
+        let session = SessionId { index: parsed.session(), generation: entry.generation() };
+        let Role::Client(client) = entry.role_mut() else { return None };
+        let answer = client.plain_answer(parsed.request(), payload.len());
+        let mut answer = answer.filter(|_| parsed.aux() == 0)?;
+        if answer.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= clock()) {
             return None;
         }
-        if let Some(call) = &mut state.call {
-            payload.fill(&mut call.response);
+        if let Some(response) = answer.response_mut() {
+            payload.fill(response);
         }
-        client.credits.take_back_only(&mut state.held);
-        if client.trips.sampled_ns != now_ns {
-            client.trips.sample(now_ns, state.timed_ns, &self.shared.config.rto);
-            let rtt_ns = now_ns.saturating_sub(state.timed_ns);
-            if !client.congestion.is_bypassed(rtt_ns, false) {
-                let ClientSession { congestion, trips, packet_bytes, .. } = client;
-                let ack = Ack {
-                    now_ns,
-                    rtt_ns: Some(rtt_ns),
-                    packets: 1,
-                    bytes: *packet_bytes,
-                    ce: false,
-                };
-                hear(congestion, trips, &ack, &mut self.shared.congestion);
-            }
+        let Shared { config, counters, congestion, timers, .. } = &mut self.shared;
+        answer.take_credit_back();
+        answer.sample(now_ns, &config.rto, congestion);
+        if timers.is_crowded() {
+            answer.leave_wheel(timers);
         }
-        if self.shared.timers.is_crowded() {
-            state.leave_wheel(&mut self.shared.timers);
-        }
-        let counters = &mut self.shared.counters;
         counters.frames_accepted += 1;
         counters.calls_succeeded += 1;
-        let session = SessionId { index: parsed.session(), generation: entry.generation };
-        state.end_plain(u64::from(client.slot_mask) + 1);
-        let others_wait = !client.stalled.is_empty() || client.backlog.was_used();
-        if state.number >= REQUEST_NUMBER_END || others_wait {
-            return Some(call::ended_before_others(&mut self.shared, session, client, slot));
+        let slot = answer.slot();
+        match answer.end() {
+            Some(SlotCall { tag, request, response }) => {
+                Some(PlainCompletion { session, tag, request, response })
+            }
+            None => Some(call::ended_before_others(&mut self.shared, session, client, slot)),
         }
-        state.next_free = client.free;
-        client.free = slot as u16;
-        let Some(SlotCall { tag, request, response }) = state.call.take() else {
-            unreachable!("a slot in use holds its call");
-        };
-        Some(PlainCompletion { session, tag, request, response })
     }
 
     /// Sends a request or answer by the fast path. Returns false if the fast path does not apply, or the
@@ -309,52 +228,38 @@ impl<B: Buffer, T> Core<B, T> {
         work: Work,
         sink: &mut S,
     ) -> bool {
-        let Some(entry) = self.sessions.entries.get_mut(work.session as usize) else {
-            return false;
-        };
-        match &mut entry.role {
+        let Some(entry) = self.sessions.at_mut(work.session) else { return false };
+        let id = SessionId { index: work.session, generation: entry.generation() };
+        match entry.role_mut() {
             Role::Client(client) if work.of_client => {
-                let ClientSession { to, credits, peer, stalled, slots, trips, congestion, .. } =
-                    client;
-                let peer = *peer;
-                let Some(state) = slots.get_mut(work.slot as usize) else { return false };
-                let is_first = credits.available() > 0 && stalled.is_empty();
-                let send_path = if TIMED { SendPath::Timed } else { SendPath::Plain };
-                let may_send = state.send_path == send_path && is_first && !congestion.is_limited();
-                let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {
-                    return false;
-                };
-                let taken = if TIMED {
-                    let header =
-                        to.words(Kind::Request, Flags::EXTENDED, state.method, state.number);
-                    let left_us = left_us(sink.now_ns(now_ns), state.expiry_ns);
-                    send_timed(request, header, left_us, peer, sink)
-                } else {
-                    let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
-                    sink.send(peer, request.frame(header), &[])
-                };
-                if !taken {
+                let slot = work.slot as usize;
+                let path = if TIMED { SendPath::Timed } else { SendPath::Plain };
+                let Some(mut place) = client.queued_plain_place(slot, path) else { return false };
+                let peer = place.peer();
+                let Some(send) = place.outgoing() else { return false };
+                let PlainSend { to, number, method, deadline_ns, request } = send;
+                let (header, times) = ((to, number, method), (now_ns, deadline_ns));
+                if !send_request::<B, S, TIMED>(header, request, times, peer, sink) {
                     return false;
                 }
-                credits.lend_first(&mut state.held);
-                state.note_plain_sent(now_ns);
+                place.lend();
+                let is_armed = place.note_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
-                if trips.backoff == 0 && state.wakes_soon {
-                    state.deadline_ns = now_ns + trips.probe_ns;
-                } else {
-                    let id = SessionId { index: work.session, generation: entry.generation };
-                    self.shared.arm(now_ns, id, client, work.slot as usize);
+                if !is_armed {
+                    self.shared.arm(now_ns, id, client, slot);
                 }
                 true
             }
             Role::Server(server) if !work.of_client && !TIMED => {
-                let Some(state) = server.slots.get_mut(work.slot as usize) else { return false };
-                let aux = state.answer_aux();
-                let (true, Some(message)) = (state.is_plain, &mut state.message) else {
+                let (to, peer) = (server.to(), server.peer());
+                let Some(state) = server.slots_mut().get_mut(work.slot as usize) else {
                     return false;
                 };
-                let header = server.to.words(Kind::Response, Flags::NONE, aux, state.current);
-                if !sink.send(server.peer, message.frame(header), &[]) {
+                let (aux, number, is_plain) =
+                    (state.answer_aux(), state.current(), state.is_plain());
+                let (true, Some(message)) = (is_plain, state.message_mut()) else { return false };
+                let header = to.words(Kind::Response, Flags::NONE, aux, number);
+                if !sink.send(peer, message.frame(header), &[]) {
                     return false;
                 }
                 state.note_plain_sent();
@@ -363,5 +268,41 @@ impl<B: Buffer, T> Core<B, T> {
             }
             _ => false,
         }
+    }
+}
+
+/// Returns a client session that is open or being opened.
+#[inline(always)]
+fn find_client<B, T>(
+    sessions: &mut SessionTable<B, T>,
+    session: SessionId,
+) -> Option<&mut ClientSession<B, T>> {
+    let entry = sessions.at_mut(session.index)?;
+    if entry.generation() != session.generation {
+        return None;
+    }
+    match entry.role_mut() {
+        Role::Client(client) => Some(client),
+        _ => None,
+    }
+}
+
+/// Sends a request of one packet, with the time left until its deadline if `TIMED`. `times` are the burst's
+/// time and the deadline. Returns false if the medium refused the frame.
+#[inline(always)]
+fn send_request<B: Buffer, S: FrameSink, const TIMED: bool>(
+    (to, number, method): (Destination, u64, u16),
+    request: &mut B,
+    (now_ns, deadline_ns): (u64, u64),
+    peer: PeerKey,
+    sink: &mut S,
+) -> bool {
+    if TIMED {
+        let header = to.words(Kind::Request, Flags::EXTENDED, method, number);
+        let left_us = left_us(sink.now_ns(now_ns), deadline_ns);
+        send_timed(request, header, left_us, peer, sink)
+    } else {
+        let header = to.words(Kind::Request, Flags::NONE, method, number);
+        sink.send(peer, request.frame(header), &[])
     }
 }

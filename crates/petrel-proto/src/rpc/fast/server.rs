@@ -5,7 +5,7 @@ use super::Parsed;
 use crate::buffer::Buffer;
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES};
 use crate::session::server::ServerState;
-use crate::session::{Origin, PeerKey, Role, SessionId};
+use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Flags, Kind};
 
 /// A request of one packet, still in the receive buffer. It must be answered.
@@ -55,20 +55,21 @@ impl<B: Buffer, T> Core<B, T> {
         parsed: Parsed<'f>,
         frame_bytes: usize,
     ) -> Option<PlainRequest<'f, B>> {
-        let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
-        if entry.origin != Origin::new(parsed.token(), Some(peer)) {
+        let entry = self.sessions.at_mut(parsed.session())?;
+        if !entry.is_from(parsed.token(), peer) {
             return None;
         }
-        let Role::Server(server) = &mut entry.role else { return None };
+        let session = SessionId { index: parsed.session(), generation: entry.generation() };
+        let Role::Server(server) = entry.role_mut() else { return None };
         let number = parsed.request();
         let slot = server.slot_index(number);
-        let slot_mask = u64::from(server.slot_mask);
-        let state = server.slots.get_mut(slot)?;
+        let (last_slot, frame_bytes_max) = (server.stride() - 1, server.plain_frame_bytes_max());
+        let state = server.slots_mut().get_mut(slot)?;
         // Counted from 0 for the next number; earlier numbers wrap to large values.
-        let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
-        let is_plain = ahead / FUTURE_ROUNDS_MAX <= slot_mask
-            && frame_bytes <= server.plain_frame_bytes_max as usize
-            && state.takes_plain;
+        let ahead = number.wrapping_sub(state.current()).wrapping_sub(1);
+        let is_plain = ahead / FUTURE_ROUNDS_MAX <= last_slot
+            && frame_bytes <= frame_bytes_max as usize
+            && state.takes_plain();
         if !is_plain {
             return None;
         }
@@ -76,12 +77,11 @@ impl<B: Buffer, T> Core<B, T> {
         let counters = &mut self.shared.counters;
         counters.frames_accepted += 1;
         counters.requests_received += 1;
-        let session = SessionId { index: parsed.session(), generation: entry.generation };
         Some(PlainRequest {
             handle: RequestHandle { session, number },
             method: parsed.aux(),
             payload: parsed.payload,
-            spare: state.message.take(),
+            spare: state.take_message(),
         })
     }
 
@@ -95,23 +95,23 @@ impl<B: Buffer, T> Core<B, T> {
         sink: &mut S,
     ) -> Option<B> {
         let RequestHandle { session, number } = handle;
-        let Some(entry) = self.sessions.entries.get_mut(session.index as usize) else {
-            return Some(message);
-        };
-        let Role::Server(server) = &mut entry.role else { return Some(message) };
-        let peer = server.peer;
+        let Some(entry) = self.sessions.at_mut(session.index) else { return Some(message) };
+        let generation = entry.generation();
+        let Role::Server(server) = entry.role_mut() else { return Some(message) };
+        let (to, peer) = (server.to(), server.peer());
+        let response_bytes_max = server.plain_response_bytes_max();
         let place = server.slot_index(number);
-        let Some(state) = server.slots.get_mut(place) else { return Some(message) };
+        let Some(state) = server.slots_mut().get_mut(place) else { return Some(message) };
         let is_plain = sink.reaches(peer)
-            && entry.generation == session.generation
-            && state.current == number
+            && generation == session.generation
+            && state.current() == number
             && state.state() == ServerState::Running
-            && state.takes_plain
-            && message.capacity() <= server.plain_response_bytes_max as usize;
+            && state.takes_plain()
+            && message.capacity() <= response_bytes_max as usize;
         if !is_plain {
             return Some(message);
         }
-        let header = server.to.words(Kind::Response, Flags::NONE, 0, number);
+        let header = to.words(Kind::Response, Flags::NONE, 0, number);
         if !sink.send(peer, message.frame(header), &[]) {
             return Some(message);
         }

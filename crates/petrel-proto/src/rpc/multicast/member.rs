@@ -6,11 +6,10 @@ use petrel_planted::planted;
 
 use super::super::expiry::deadline_ns;
 use super::super::receive::Received;
-use super::super::request::{Age, age};
 use super::super::{Core, Shared};
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::packets_of;
-use crate::session::server::{ServerSession, ServerState};
+use crate::session::server::{Age, ServerSession, ServerState};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Announcement, Flags, Header, Kind, Part};
 
@@ -178,7 +177,7 @@ impl<B: Buffer, T> Core<B, T> {
     pub fn join_group(&mut self, membership: Membership) -> bool {
         let Membership { peer, group, session, key: _ } = membership;
         let is_served = self.sessions.get(session).is_some_and(|entry| {
-            matches!(entry.role, Role::Server(_)) && entry.origin.peer() == Some(peer)
+            matches!(entry.role(), Role::Server(_)) && entry.origin().peer() == Some(peer)
         });
         let members = &mut self.shared.multicast.members;
         members.leave(session, group);
@@ -224,7 +223,7 @@ impl<B: Buffer, T> Core<B, T> {
         };
         let id = member.of.session;
         let Some(entry) = self.sessions.get_mut(id) else { return Received::Nothing };
-        let Role::Server(server) = &mut entry.role else { return Received::Nothing };
+        let Role::Server(server) = entry.role_mut() else { return Received::Nothing };
         let header = as_part(header.flags, request);
         shared.adopt(now_ns, id, server, header, rest, pool)
     }
@@ -249,10 +248,10 @@ impl<B: Buffer> Shared<B> {
         pool: &mut P,
     ) -> Received<'f, B, T> {
         let slot = server.slot_index(header.request);
-        let state = server.slots.get(slot);
+        let state = server.slots().get(slot);
         // The request is complete or has ended: repetitions arrive on the session itself.
         if state.is_none_or(|state| {
-            state.current != header.request || state.state() != ServerState::Arriving
+            state.current() != header.request || state.state() != ServerState::Arriving
         }) {
             self.counters.dropped_duplicate += 1;
             return Received::Nothing;
@@ -277,12 +276,12 @@ impl<B: Buffer> Shared<B> {
                 Some((part, extensions, Announcement::parse(payload).ok()?))
             });
         let Some((part, extensions, announcement)) = parsed else { return self.malformed() };
-        let packets = packets_of(part.size, server.agreed.packet_bytes);
+        let packets = packets_of(part.size, server.agreed().packet_bytes);
         if part.packet != 0 || part.grant == 0 || packets < 2 {
             return self.malformed();
         }
         let slot = server.slot_index(header.request);
-        match age(server, slot, header.request) {
+        match server.age(slot, header.request) {
             Age::New => {
                 if let Err(refused) = self.begin_parts(id, server, slot, header, part, pool) {
                     return refused;
@@ -291,19 +290,18 @@ impl<B: Buffer> Shared<B> {
             Age::Current => {}
             count_stale_or_future => return self.count_stale_or_future(count_stale_or_future),
         }
-        let state = &mut server.slots[slot];
-        if part.size != state.request_size {
+        let state = server.slot_mut(slot);
+        if part.size != state.request_size() {
             return self.malformed();
         }
         if state.state() != ServerState::Arriving {
-            let echo = state.echo;
+            let (echo, _) = state.echo();
             return self.on_repeated_request(id, server, slot, echo, header.flags);
         }
         self.counters.frames_accepted += 1;
         let ends_ns = deadline_ns(now_ns, extensions);
-        state.response_limit = state.response_limit.max(u32::from(part.grant));
-        let parts = state.parts(&mut self.server_parts);
-        parts.deadline_ns = parts.deadline_ns.min(ends_ns);
+        state.grant(part.grant);
+        state.note_deadline(ends_ns);
         if ends_ns <= self.latest_ns(now_ns) {
             return self.refuse_expired(id, state, slot);
         }

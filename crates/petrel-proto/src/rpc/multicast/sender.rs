@@ -11,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::limits::{WINDOW_PACKETS, packets_of};
 use crate::session::backlog::PendingCall;
 use crate::session::backlog::Queued;
-use crate::session::client::{Announced, ClientSession};
+use crate::session::client::ClientSession;
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Announcement, Destination, Flags, Kind, deadline_word};
 
@@ -42,17 +42,17 @@ impl<B: Buffer, T> Core<B, T> {
     /// window and pace are never exceeded. Mostly false for a session not reached by multicast.
     pub fn may_announce(&mut self, session: SessionId, len: usize, packet_bytes: u32) -> bool {
         let Some(client) = self.sessions.client_mut(session) else { return false };
-        let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
-        if client.is_draining || len > max as usize || client.packet_bytes != packet_bytes {
+        let max = client.agreed().map_or(0, |agreed| agreed.peer_message_bytes_max);
+        if client.is_draining() || len > max as usize || client.packet_bytes() != packet_bytes {
             return false;
         }
         let packets = packets_of(len as u32, packet_bytes);
         (2..=WINDOW_PACKETS).contains(&packets)
             && client.has_room()
-            && client.stalled.is_empty()
-            && client.credits.available() >= packets
-            && !client.congestion.is_limited()
-            && client.multicast.is_likely()
+            && !client.has_stalled()
+            && client.credits().0 >= packets
+            && !client.congestion().is_limited()
+            && client.is_multicast_likely()
     }
 
     /// Makes a call whose packets are sent by multicast. The server gets an ANNOUNCE of the packets, and
@@ -115,27 +115,24 @@ impl<B: Buffer> Shared<B> {
         announcement: Announcement,
     ) {
         self.counters.multicast_announced += 1;
-        let packets = client.slots[slot].request_packets;
+        let packets = client.slot(slot).request_packets();
         assert!(
-            client.stalled.is_empty() && !client.congestion.is_limited(),
+            !client.has_stalled() && !client.congestion().is_limited(),
             "an announced request waits neither for credits nor for its pace"
         );
-        client.credits.lend(&mut client.slots[slot].held, packets - 1);
+        client.note_sent(now_ns, slot, packets - 1, 0);
         let extra = match self.config.response_grants {
             true => grant_with(client, slot, packets - 1),
             false => 0,
         };
         let granted = if planted("multicast_grant_is_free") { 0 } else { extra };
-        let state = &mut client.slots[slot];
-        client.credits.lend(&mut state.held, 1 + granted);
-        state.note_sent(packets);
-        state.grant = extra as u8 + 1;
-        state.response_limit = extra + 1;
-        state.timed_packet = packets - 1;
-        state.timed_ns = now_ns;
-        let parts = state.parts(&mut self.client_parts);
-        parts.order.note_new(0..packets);
-        parts.announced = Some(Announced { announcement, is_due: true });
+        client.note_sent(now_ns, slot, 1, granted);
+        let state = client.slot_mut(slot);
+        state.note_granted(extra);
+        state.timer_mut().measure(packets - 1, now_ns);
+        let parts = state.parts_mut(&mut self.client_parts);
+        parts.request_mut().note_run(0..packets);
+        parts.announce(announcement);
     }
 
     /// Sends a due ANNOUNCE, in a turn of its own.
@@ -148,12 +145,8 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         peer: PeerKey,
     ) -> Option<Turn> {
-        match client.slots[slot].parts.as_ref().and_then(|parts| parts.announced) {
-            Some(announced) if announced.is_due => {
-                Some(self.send_announce(out, id, client, slot, peer, announced.announcement))
-            }
-            _ => None,
-        }
+        let announcement = client.slot(slot).parts()?.due_announcement()?;
+        Some(self.send_announce(out, id, client, slot, peer, announcement))
     }
 
     #[cold]
@@ -166,23 +159,19 @@ impl<B: Buffer> Shared<B> {
         peer: PeerKey,
         announcement: Announcement,
     ) -> Turn {
-        let (to, state) = (client.to, &mut client.slots[slot]);
-        let expiry = state.expiry();
-        let (Some(call), Some(parts)) = (&state.call, &mut state.parts) else {
-            return Turn::NOTHING;
-        };
-        let left = expiry
-            .is_on_wire
-            .then(|| deadline_word(left_us(out.sink.now_ns(out.now_ns), expiry.at_ns)));
+        let (to, state) = (client.to(), client.slot(slot));
+        let Some(call) = state.call() else { return Turn::NOTHING };
+        let left = |deadline_ns| deadline_word(left_us(out.sink.now_ns(out.now_ns), deadline_ns));
+        let left = state.wire_deadline_ns().map(left);
         let flags = if left.is_some() { Flags::EXTENDED } else { Flags::NONE };
         let size = call.request.wire_len() as u32;
-        let part = crate::wire::Part { size, packet: 0, grant: state.grant };
-        let header = to.words(Kind::Announce, flags, state.method, state.number);
+        let part = crate::wire::Part { size, packet: 0, grant: state.grant() };
+        let header = to.words(Kind::Announce, flags, state.method(), state.number());
         if !out.control.send(out.sink, peer, announcement.encode(header, part, left)) {
             return Turn::one(false);
         }
-        if let Some(announced) = &mut parts.announced {
-            announced.is_due = false;
+        if let Some(parts) = client.slot_mut(slot).known_parts_mut() {
+            parts.note_announced();
         }
         self.counters.control_frames_sent += 1;
         self.arm(out.now_ns, id, client, slot);

@@ -864,7 +864,7 @@ fn a_request_of_one_packet_borrows_nothing_until_it_is_sent_again() {
             let session = pair.session;
             let has_parts = |pair: &mut Pair| {
                 let client = pair.client.sessions.client_mut(session).unwrap();
-                client.slots.iter().any(|slot| slot.parts.is_some())
+                client.slots().iter().any(|slot| slot.parts().is_some())
             };
             assert_eq!(has_parts(&mut pair), borrows, "{len} bytes in {} frames", first.len());
             pair.wait_for_timeout();

@@ -228,8 +228,8 @@ fn with_a_window_of_one() -> Pair {
     let mut counters = CongestionCounters::default();
     let client = pair.client.sessions.client_mut(pair.session).unwrap();
     for at in 0..100 {
-        client.congestion.on_loss(pair.now + at, 5, &mut counters);
-        if client.congestion.window_packets() == 1 {
+        client.congestion_mut().on_loss(pair.now + at, 5, &mut counters);
+        if client.congestion().window_packets() == 1 {
             return pair;
         }
     }

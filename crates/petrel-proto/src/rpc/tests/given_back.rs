@@ -75,7 +75,7 @@ fn a_call_given_up_while_its_pace_holds_it_back_waits_for_it_no_more() {
     (0..3).for_each(|tag| pair.call(&pattern((5 * P) as usize, tag), 10, tag));
     pair.client_sends();
     let held =
-        |pair: &mut Pair| pair.client.sessions.client_mut(pair.session).unwrap().held.count();
+        |pair: &mut Pair| pair.client.sessions.client_mut(pair.session).unwrap().held_back_count();
     assert_eq!(held(&mut pair), 3);
     for left in (0..3).rev() {
         let ended = pair.client.cancel(pair.session, |tag| *tag == left as u64).unwrap();

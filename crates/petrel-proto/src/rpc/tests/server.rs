@@ -63,11 +63,11 @@ fn addresses_of_an_upcoming_request_are_those_of_session_slot_and_answer() {
     let (handle, _) = pair.at_server(&frame).request();
     let place = pair.server_session.index as usize;
     let expected = |pair: &Pair| {
-        let entry = &pair.server.sessions.entries[place];
-        let Role::Server(server) = &entry.role else { panic!("a server's session") };
-        let slot = &server.slots[server.slot_index(FIRST)];
-        let message = slot.message.as_ref().map_or(std::ptr::null(), Buffer::address);
-        let is_answered = slot.message.is_some();
+        let entry = pair.server.sessions.at(place as u32).expect("the session");
+        let Role::Server(server) = entry.role() else { panic!("a server's session") };
+        let slot = &server.slots()[server.slot_index(FIRST)];
+        let message = slot.message().map_or(std::ptr::null(), Buffer::address);
+        let is_answered = slot.message().is_some();
         (std::ptr::from_ref(entry).cast(), std::ptr::from_ref(slot).cast(), message, is_answered)
     };
     for has_answer in [false, true] {
@@ -242,11 +242,9 @@ fn a_request_comes_with_the_buffer_of_the_answer_before_it() {
 #[test]
 fn a_request_that_is_whole_or_too_late_holds_no_memory_for_its_packets() {
     let of_slot = |pair: &Pair| {
-        let Role::Server(server) = &pair.server.sessions.entries[0].role else {
-            panic!("a server")
-        };
-        let parts = server.slots[server.slot_index(FIRST)].parts.as_ref();
-        (parts.is_some(), parts.is_some_and(|parts| parts.request.is_some()))
+        let entry = pair.server.sessions.at(0).expect("the session");
+        let Role::Server(server) = entry.role() else { panic!("a server") };
+        server.slots()[server.slot_index(FIRST)].boxes()
     };
     let mut pair = Pair::new();
     pair.call(&pattern(2 * P as usize, 1), 10, 1);

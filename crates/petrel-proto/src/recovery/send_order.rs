@@ -9,7 +9,7 @@ use crate::limits::WINDOW_PACKETS;
 /// The transmission numbers of a request's packets.
 ///
 /// Until the first repetition packet *i* is transmission *i* + 1, and nothing is recorded.
-pub(crate) struct SendOrder {
+pub(super) struct SendOrder {
     /// Transmissions so far.
     sent: u32,
     /// True from the first repetition on: transmissions are recorded.
@@ -32,20 +32,20 @@ impl Default for SendOrder {
 
 impl SendOrder {
     /// Readies the object for another request.
-    pub(crate) fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.sent = 0;
         self.is_kept = false;
     }
 
     /// Returns true if every packet was sent once only.
     #[inline]
-    pub(crate) fn has_no_repetition(&self) -> bool {
+    pub(super) fn has_no_repetition(&self) -> bool {
         !self.is_kept
     }
 
     /// Notes that new packets were sent in sequence.
     #[inline]
-    pub(crate) fn note_new(&mut self, packets: Range<u32>) {
+    pub(super) fn note_new(&mut self, packets: Range<u32>) {
         if self.is_kept {
             packets.for_each(|packet| self.note_kept(packet, false));
         } else {
@@ -56,7 +56,7 @@ impl SendOrder {
 
     /// Notes that a packet was sent again.
     #[cold]
-    pub(crate) fn note_repeat(&mut self, packet: u32) {
+    pub(super) fn note_repeat(&mut self, packet: u32) {
         assert!(packet < self.sent, "a packet is repeated after its first transmission");
         if !self.is_kept {
             self.keep();
@@ -91,7 +91,7 @@ impl SendOrder {
     /// If a copy were taken for a later one, every packet sent between the two would seem lost and be
     /// repeated. Then the first copies of these packets would arrive and repeat the error, and so on to the
     /// message's end.
-    pub(crate) fn arrived(&self, packet: u32, is_repeat: bool, first_sent: u32) -> Option<u32> {
+    pub(super) fn arrived(&self, packet: u32, is_repeat: bool, first_sent: u32) -> Option<u32> {
         let place = (packet % WINDOW_PACKETS) as usize;
         if first_sent > packet + WINDOW_PACKETS {
             return None;
@@ -108,7 +108,7 @@ impl SendOrder {
     }
 
     /// Returns the number of the last transmission of `packet`.
-    pub(crate) fn of(&self, packet: u32) -> u32 {
+    pub(super) fn of(&self, packet: u32) -> u32 {
         if self.is_kept { self.last[(packet % WINDOW_PACKETS) as usize] } else { packet + 1 }
     }
 }

@@ -1,0 +1,354 @@
+//! The timer of a client slot (`docs/wire-protocol.md` §7): the packet whose round trip is measured, the time of
+//! the next look for loss, and the probes and timeouts since the server's last sign.
+
+use petrel_planted::planted;
+
+use super::round_trips::RoundTrips;
+use super::rtt::RtoBounds;
+
+/// No packet is being measured.
+const NOT_TIMED: u32 = u32::MAX;
+
+/// The measured packet is the only repetition of a request of one packet; the CREDIT that answers the
+/// repetition ends the measurement (§7.1).
+const TIMED_REPEAT: u32 = u32::MAX - 1;
+
+/// The timer of a client slot.
+///
+/// Fields set together are side by side, for the compiler to merge their stores with those of the slot.
+#[repr(C)]
+pub(crate) struct LossTimer {
+    /// The packet whose round trip is being measured, sent once so far; or [`NOT_TIMED`], or
+    /// [`TIMED_REPEAT`].
+    packet: u32,
+    /// Doublings of the timeout since the last frame taken.
+    backoff: u8,
+    /// Timeouts since the last frame taken.
+    unanswered: u8,
+    /// True if a probe was sent since the last frame taken.
+    probed: bool,
+    /// Set to send a PULL at the next opportunity, even without raising the limit.
+    pull_due: bool,
+    /// When the timer fires, in nanoseconds.
+    deadline_ns: u64,
+    /// The time at which the measured packet was sent; in WAITING the time at which the slot entered WAITING.
+    since_ns: u64,
+}
+
+const _: () = assert!(size_of::<LossTimer>() == 24);
+
+impl LossTimer {
+    pub(crate) const fn new() -> Self {
+        Self {
+            packet: NOT_TIMED,
+            backoff: 0,
+            unanswered: 0,
+            probed: false,
+            pull_due: false,
+            deadline_ns: 0,
+            since_ns: 0,
+        }
+    }
+
+    /// Forgets the probes and timeouts of an earlier call.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) {
+        self.pull_due = false;
+        self.backoff = 0;
+        self.unanswered = 0;
+        self.probed = false;
+    }
+
+    /// Notes that the server gave a sign which brought the slot forward.
+    #[inline]
+    pub(crate) fn note_progress(&mut self) {
+        self.unanswered = 0;
+        self.backoff = 0;
+        self.probed = false;
+    }
+
+    /// Notes a sign of the server. Returns true if a probe or a timeout has asked for one.
+    #[inline]
+    pub(crate) fn note_sign(&mut self) -> bool {
+        let was_asked = self.probed || self.unanswered > 0;
+        self.unanswered = 0;
+        was_asked
+    }
+
+    /// Measures the round trip of a packet just sent for the first time.
+    #[inline(always)]
+    pub(crate) fn measure(&mut self, packet: u32, now_ns: u64) {
+        self.packet = packet;
+        self.since_ns = now_ns;
+    }
+
+    /// As [`LossTimer::measure`], unless a packet is being measured.
+    #[inline]
+    pub(crate) fn measure_next(&mut self, packet: u32, now_ns: u64) {
+        if self.packet == NOT_TIMED {
+            self.measure(packet, now_ns);
+        }
+    }
+
+    /// Ends a measurement without a result.
+    #[inline(always)]
+    pub(crate) fn measure_nothing(&mut self) {
+        self.packet = NOT_TIMED;
+    }
+
+    /// Notes that a packet of a request was sent again: its round trip cannot be measured (Karn), except that
+    /// of a repetition whose CREDIT names it.
+    pub(crate) fn note_repeat(&mut self, packet: u32, is_single: bool, now_ns: u64) {
+        assert!(packet < TIMED_REPEAT, "a packet that is repeated has an index");
+        if planted("proto_karn") {
+            // The packet is measured from the first copy on.
+        } else if is_single && self.packet == 0 {
+            self.packet = TIMED_REPEAT;
+            self.since_ns = now_ns;
+        } else if self.packet == packet || self.packet == TIMED_REPEAT {
+            self.packet = NOT_TIMED;
+        }
+    }
+
+    /// Returns the measured packet, of which one copy was sent.
+    #[inline]
+    pub(crate) fn measured(&self) -> Option<u32> {
+        (self.packet < TIMED_REPEAT).then_some(self.packet)
+    }
+
+    /// Returns true if the only repetition of a request of one packet is measured.
+    #[inline]
+    pub(crate) fn measures_repeat(&self) -> bool {
+        self.packet == TIMED_REPEAT
+    }
+
+    /// Returns true if a packet or a repetition is being measured.
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.packet != NOT_TIMED
+    }
+
+    /// Ends the measurement. Returns the time of the packet's transmission, if the packet was sent once only
+    /// (Karn).
+    #[inline(always)]
+    pub(crate) fn take_measured(&mut self) -> Option<u64> {
+        let packet = core::mem::replace(&mut self.packet, NOT_TIMED);
+        (packet < TIMED_REPEAT).then_some(self.since_ns)
+    }
+
+    /// Returns the time at which the measured packet was sent, or at which the slot entered WAITING.
+    #[inline(always)]
+    pub(crate) fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
+    /// Notes that the server has the whole request: no packet is measured, and the wait for the response
+    /// begins.
+    pub(crate) fn enter_waiting(&mut self, now_ns: u64) {
+        self.packet = NOT_TIMED;
+        self.since_ns = now_ns;
+    }
+
+    /// Sets the time of the next look for loss.
+    #[inline(always)]
+    pub(crate) fn set_deadline(&mut self, deadline_ns: u64) {
+        self.deadline_ns = deadline_ns;
+    }
+
+    /// Returns the time of the next look for loss, in nanoseconds.
+    #[inline(always)]
+    pub(crate) fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
+    /// Sets the time of the next look for loss by the round trips of the session, and by the probes and
+    /// timeouts so far.
+    #[inline]
+    pub(crate) fn restart(&mut self, now_ns: u64, trips: &RoundTrips, bounds: &RtoBounds) {
+        let backoff = self.backoff.max(trips.backoff());
+        let rto_ns = match backoff {
+            0 if !self.probed => trips.probe_ns(),
+            _ => trips.rto_ns(bounds, backoff),
+        };
+        self.deadline_ns = now_ns + rto_ns;
+    }
+
+    /// Sets the time of the next look for the response of a request that still runs: the next silence is the
+    /// first one again.
+    pub(crate) fn look_again(&mut self, deadline_ns: u64) {
+        assert!(self.unanswered == 0, "the server has just given a sign");
+        self.backoff = 0;
+        self.probed = false;
+        self.deadline_ns = deadline_ns;
+    }
+
+    /// Returns true if nothing was repeated since the last frame taken, and the session's timeouts are not
+    /// doubled.
+    pub(crate) fn is_probe_due(&self, trips: &RoundTrips) -> bool {
+        !self.probed && self.unanswered == 0 && self.backoff.max(trips.backoff()) == 0
+    }
+
+    /// Notes a probe.
+    pub(crate) fn note_probe(&mut self) {
+        assert!(
+            !self.probed && self.unanswered == 0,
+            "a slot probes once, before its first timeout"
+        );
+        self.probed = true;
+    }
+
+    /// Notes a timeout. The slot's timeout was doubled as often as the session's, and is doubled further from
+    /// there.
+    pub(crate) fn note_timeout(&mut self, trips: &RoundTrips) {
+        assert!(self.unanswered < u8::MAX, "a call ends at the limit of unanswered timeouts");
+        self.unanswered += 1;
+        if !planted("proto_no_backoff") {
+            self.backoff = self.backoff.max(trips.backoff()).saturating_add(1);
+        }
+    }
+
+    /// Returns the doublings of the timeout since the last frame taken.
+    pub(crate) fn backoff(&self) -> u8 {
+        self.backoff
+    }
+
+    /// Returns the timeouts since the last frame taken.
+    #[inline]
+    pub(crate) fn unanswered(&self) -> u8 {
+        self.unanswered
+    }
+
+    /// Requests a PULL.
+    #[inline]
+    pub(crate) fn ask(&mut self) {
+        self.pull_due = true;
+    }
+
+    /// Returns true if a PULL is to be sent.
+    #[inline]
+    pub(crate) fn is_pull_due(&self) -> bool {
+        self.pull_due
+    }
+
+    /// Notes that the PULL was sent.
+    #[inline]
+    pub(crate) fn note_asked(&mut self) {
+        assert!(self.pull_due, "a PULL is sent when one is due");
+        self.pull_due = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trips() -> RoundTrips {
+        RoundTrips::new(&RtoBounds::default())
+    }
+
+    /// Karn's rule, and its one exception.
+    #[test]
+    fn note_repeat__ends_the_measurement_of_the_packet() {
+        for (measured, repeated, is_single, left, repeat) in [
+            (4, 4, false, None, false),
+            (4, 3, false, Some(4), false),
+            (0, 0, true, None, true),
+            (0, 0, false, None, false),
+        ] {
+            let mut timer = LossTimer::new();
+            timer.measure(measured, 10);
+            timer.note_repeat(repeated, is_single, 20);
+            assert_eq!((timer.measured(), timer.measures_repeat()), (left, repeat));
+            assert_eq!(timer.since_ns(), if repeat { 20 } else { 10 });
+            timer.note_repeat(repeated, is_single, 30);
+            assert!(!timer.measures_repeat(), "a second repetition is measured by nothing");
+        }
+    }
+
+    #[test]
+    fn take_measured__of_a_packet_that_was_sent_once() {
+        let mut timer = LossTimer::new();
+        assert_eq!(timer.take_measured(), None);
+        timer.measure_next(7, 10);
+        timer.measure_next(8, 20);
+        assert_eq!((timer.measured(), timer.take_measured()), (Some(7), Some(10)));
+        assert_eq!((timer.is_measuring(), timer.take_measured()), (false, None));
+        timer.measure(0, 30);
+        timer.note_repeat(0, true, 40);
+        assert_eq!((timer.is_measuring(), timer.take_measured()), (true, None));
+    }
+
+    #[test]
+    fn note_progress__begins_the_search_for_what_was_lost_anew() {
+        let mut timer = LossTimer::new();
+        timer.note_probe();
+        timer.note_timeout(&trips());
+        assert!(!timer.is_probe_due(&trips()));
+        timer.note_progress();
+        assert_eq!((timer.unanswered(), timer.backoff()), (0, 0));
+        assert!(timer.is_probe_due(&trips()));
+    }
+
+    #[test]
+    fn note_sign__says_whether_it_was_asked_for() {
+        let mut timer = LossTimer::new();
+        assert!(!timer.note_sign());
+        timer.note_probe();
+        assert!(timer.note_sign() && timer.note_sign(), "the probe is not answered yet");
+        timer.look_again(50);
+        assert!(!timer.note_sign() && timer.deadline_ns() == 50);
+        timer.note_timeout(&trips());
+        assert!(timer.note_sign());
+        assert_eq!(timer.unanswered(), 0);
+    }
+
+    /// The first look is the probe's; after a probe, and with doubled timeouts, it is a timeout.
+    #[test]
+    fn restart__by_the_probes_and_timeouts_so_far() {
+        let (bounds, mut trips, mut timer) = (RtoBounds::default(), trips(), LossTimer::new());
+        trips.sample(1_000_000, 900_000, &bounds);
+        let after = |timer: &mut LossTimer, trips: &RoundTrips| {
+            timer.restart(5, trips, &bounds);
+            timer.deadline_ns() - 5
+        };
+        assert_eq!(after(&mut timer, &trips), trips.probe_ns());
+        timer.note_probe();
+        assert_eq!(after(&mut timer, &trips), trips.rto_ns(&bounds, 0));
+        timer.note_timeout(&trips);
+        assert_eq!(after(&mut timer, &trips), trips.rto_ns(&bounds, 1));
+        timer.note_progress();
+        trips.back_off(3);
+        assert_eq!(after(&mut timer, &trips), trips.rto_ns(&bounds, 3));
+    }
+
+    #[test]
+    fn begin__leaves_nothing_of_the_call_before() {
+        let mut timer = LossTimer::new();
+        timer.note_probe();
+        timer.note_timeout(&trips());
+        timer.ask();
+        timer.begin();
+        assert!(!timer.is_pull_due() && timer.is_probe_due(&trips()));
+        assert_eq!((timer.unanswered(), timer.backoff()), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "a slot probes once, before its first timeout")]
+    fn note_probe__twice() {
+        let mut timer = LossTimer::new();
+        (0..2).for_each(|_| timer.note_probe());
+    }
+
+    #[test]
+    #[should_panic(expected = "a PULL is sent when one is due")]
+    fn note_asked__without_a_reason_to_ask() {
+        LossTimer::new().note_asked();
+    }
+
+    #[test]
+    #[should_panic(expected = "the server has just given a sign")]
+    fn look_again__in_the_middle_of_a_silence() {
+        let mut timer = LossTimer::new();
+        timer.note_timeout(&trips());
+        timer.look_again(1);
+    }
+}

@@ -1,0 +1,281 @@
+//! A client session and one of its slots, borrowed for a small call: every part is looked up once.
+//!
+//! The fast path of `rpc/fast` composes these steps. All are inlined, and the borrowed parts stay in registers.
+
+use super::super::slot::{ClientSlot, NO_SLOT, SendPath, SlotCall};
+use super::ClientSession;
+use super::flow::hear;
+use crate::buffer::Buffer;
+use crate::congestion::{Ack, Congestion, CongestionCounters};
+use crate::recovery::round_trips::RoundTrips;
+use crate::recovery::rtt::RtoBounds;
+use crate::session::PeerKey;
+use crate::session::backlog::Backlog;
+use crate::session::credits::Credits;
+use crate::session::turns::SlotQueue;
+use crate::timer::TimerWheel;
+use crate::wire::Destination;
+
+/// The parts of a session for a call with a request of one packet. No operation on them may panic while a
+/// caller holds the call: otherwise the compiler would keep the call in memory, to drop it from there.
+pub(crate) struct PlainPlace<'a, B, T> {
+    peer: PeerKey,
+    to: Destination,
+    credits: &'a mut Credits,
+    others_wait: bool,
+    trips: &'a RoundTrips,
+    is_limited: bool,
+    slot: usize,
+    state: &'a mut ClientSlot<B, T>,
+}
+
+impl<B: Buffer, T> ClientSession<B, T> {
+    /// Takes a free slot, if the `sizes` of the request and of the response's buffer are at most one packet
+    /// each.
+    #[inline(always)]
+    pub(crate) fn plain_place(&mut self, sizes: (usize, usize)) -> Option<PlainPlace<'_, B, T>> {
+        let is_plain = sizes.0 <= self.plain_request_bytes_max as usize
+            && sizes.1 <= self.packet_bytes as usize;
+        if !is_plain {
+            return None;
+        }
+        let Self { free, slots, to, credits, peer, stalled, trips, congestion, .. } = self;
+        let is_limited = congestion.is_limited();
+        let slot = usize::from(*free);
+        // Without a free slot, or before the session is open, the index is beyond the slots.
+        let state = slots.get_mut(slot)?;
+        *free = state.next_free();
+        let peer = *peer;
+        let others_wait = !stalled.is_empty();
+        Some(PlainPlace { peer, to: *to, credits, others_wait, trips, is_limited, slot, state })
+    }
+
+    /// Returns the place of a slot that waits in the transmit queue, if its request may be sent by this path
+    /// now.
+    #[inline(always)]
+    pub(crate) fn queued_plain_place(
+        &mut self,
+        slot: usize,
+        path: SendPath,
+    ) -> Option<PlainPlace<'_, B, T>> {
+        let Self { to, credits, peer, stalled, slots, trips, congestion, .. } = self;
+        let peer = *peer;
+        let state = slots.get_mut(slot)?;
+        let is_first = credits.available() > 0 && stalled.is_empty();
+        let may_send = state.path() == path && is_first && !congestion.is_limited();
+        may_send.then_some(PlainPlace {
+            peer,
+            to: *to,
+            credits,
+            others_wait: false,
+            trips,
+            is_limited: false,
+            slot,
+            state,
+        })
+    }
+
+    /// Returns the call that a response of one packet answers, if the request was sent by a fast path and
+    /// `len` bytes fit its buffer.
+    #[inline(always)]
+    pub(crate) fn plain_answer(
+        &mut self,
+        request: u64,
+        len: usize,
+    ) -> Option<PlainAnswer<'_, B, T>> {
+        let slot = request as usize & usize::from(self.slot_mask);
+        let state = self.slots.get_mut(slot)?;
+        let is_plain = state.path() == SendPath::Sent
+            && state.number() == request
+            && !self.congestion.needs_every_ack()
+            && len <= self.packet_bytes as usize
+            && state.call().is_some_and(|call| len <= call.response.capacity());
+        if !is_plain {
+            return None;
+        }
+        Some(PlainAnswer {
+            slot,
+            free: &mut self.free,
+            stride: u64::from(self.slot_mask) + 1,
+            stalled: &self.stalled,
+            backlog: &self.backlog,
+            packet_bytes: &self.packet_bytes,
+            credits: &mut self.credits,
+            trips: &mut self.trips,
+            congestion: &mut self.congestion,
+            state,
+        })
+    }
+}
+
+impl<B: Buffer, T> PlainPlace<'_, B, T> {
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    #[inline(always)]
+    pub(crate) fn peer(&self) -> PeerKey {
+        self.peer
+    }
+
+    /// Returns true if slots of earlier calls wait for a credit.
+    #[inline(always)]
+    pub(crate) fn others_wait(&self) -> bool {
+        self.others_wait
+    }
+
+    /// Returns true if the session has a credit, and no limit holds the packet back.
+    #[inline(always)]
+    pub(crate) fn may_send(&self) -> bool {
+        self.credits.available() > 0 && !self.is_limited
+    }
+
+    /// Takes the call in.
+    #[inline(always)]
+    pub(crate) fn hold(&mut self, call: SlotCall<B, T>) {
+        self.state.hold(call);
+    }
+
+    /// Notes the begun call, and its deadline if one is carried to the server.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, method: u16, deadline_ns: Option<u64>) {
+        self.state.note_begun(method, 1);
+        if let Some(deadline_ns) = deadline_ns {
+            self.state.expire_at(deadline_ns);
+        }
+    }
+
+    /// Notes that the request waits for its turn on this path.
+    #[inline(always)]
+    pub(crate) fn leave_unsent(&mut self, path: SendPath) {
+        self.state.note_unsent(path);
+    }
+
+    /// Notes that the slot has an entry in the transmit queue.
+    #[inline(always)]
+    pub(crate) fn note_queued(&mut self) {
+        self.state.note_queued();
+    }
+
+    /// Returns the request to send, with its destination and number.
+    #[inline(always)]
+    pub(crate) fn outgoing(&mut self) -> Option<PlainSend<'_, B>> {
+        let (to, number, method) = (self.to, self.state.number(), self.state.method());
+        let deadline_ns = self.state.wire_deadline_ns().unwrap_or(0);
+        let request = self.state.request_mut()?;
+        Some(PlainSend { to, number, method, deadline_ns, request })
+    }
+
+    /// Lends the slot its credit: the request was sent.
+    #[inline(always)]
+    pub(crate) fn lend(&mut self) {
+        self.credits.lend_first(self.state.held_mut());
+    }
+
+    /// Notes that the request was sent now. Returns false if the slot's timer must be set by the general
+    /// path.
+    #[inline(always)]
+    pub(crate) fn note_sent(&mut self, now_ns: u64) -> bool {
+        self.state.note_plain_sent(now_ns);
+        let is_armed = self.trips.backoff() == 0 && self.state.wakes_soon();
+        if is_armed {
+            self.state.timer_mut().set_deadline(now_ns + self.trips.probe_ns());
+        }
+        is_armed
+    }
+}
+
+/// A request of one packet that is ready to be sent.
+pub(crate) struct PlainSend<'a, B> {
+    pub(crate) to: Destination,
+    pub(crate) number: u64,
+    pub(crate) method: u16,
+    /// The deadline that the request carries, if it carries one.
+    pub(crate) deadline_ns: u64,
+    pub(crate) request: &'a mut B,
+}
+
+/// The parts of a session for a response of one packet.
+pub(crate) struct PlainAnswer<'a, B, T> {
+    slot: usize,
+    free: &'a mut u16,
+    stride: u64,
+    stalled: &'a SlotQueue,
+    backlog: &'a Backlog<B, T>,
+    packet_bytes: &'a u32,
+    credits: &'a mut Credits,
+    trips: &'a mut RoundTrips,
+    congestion: &'a mut Congestion,
+    state: &'a mut ClientSlot<B, T>,
+}
+
+impl<B: Buffer, T> PlainAnswer<'_, B, T> {
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// Returns the deadline that the request carried.
+    #[inline(always)]
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.state.wire_deadline_ns()
+    }
+
+    /// Returns the buffer of the response.
+    #[inline(always)]
+    pub(crate) fn response_mut(&mut self) -> Option<&mut B> {
+        self.state.response_mut()
+    }
+
+    /// Takes the slot's credit back.
+    #[inline(always)]
+    pub(crate) fn take_credit_back(&mut self) {
+        self.credits.take_back_only(self.state.held_mut());
+    }
+
+    /// Measures the round trip, once per burst, and reports it to congestion control.
+    #[inline(always)]
+    pub(crate) fn sample(
+        &mut self,
+        now_ns: u64,
+        bounds: &RtoBounds,
+        counters: &mut CongestionCounters,
+    ) {
+        if self.trips.is_sampled(now_ns) {
+            return;
+        }
+        let since_ns = self.state.timer().since_ns();
+        self.trips.sample(now_ns, since_ns, bounds);
+        let rtt_ns = now_ns.saturating_sub(since_ns);
+        if !self.congestion.is_bypassed(rtt_ns, false) {
+            let (packets, bytes) = (1, *self.packet_bytes);
+            let ack = Ack { now_ns, rtt_ns: Some(rtt_ns), packets, bytes, ce: false };
+            hear(self.congestion, self.trips, &ack, counters);
+        }
+    }
+
+    /// Removes the slot's entry from the timer wheel.
+    #[inline(always)]
+    pub(crate) fn leave_wheel(&mut self, timers: &mut TimerWheel) {
+        self.state.leave_wheel(timers);
+    }
+
+    /// Ends the call and frees the slot. Returns `None` if further calls or slots wait for the slot or its
+    /// credit, or if the slot's request numbers are used up: then the call stays until
+    /// [`ClientSession::take_ended`].
+    #[inline(always)]
+    pub(crate) fn end(self) -> Option<SlotCall<B, T>> {
+        let state = self.state;
+        state.end_plain(self.stride);
+        let others_wait = !self.stalled.is_empty() || self.backlog.was_used();
+        if !state.has_numbers() || others_wait {
+            return None;
+        }
+        state.set_next_free(*self.free);
+        *self.free = self.slot as u16;
+        Some(state.take_call())
+    }
+}
+
+const _: () = assert!(NO_SLOT as usize > crate::limits::SLOTS_MAX as usize);

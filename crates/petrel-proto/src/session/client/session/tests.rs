@@ -1,0 +1,365 @@
+use super::super::slot::{ClientState, SendPath};
+use super::*;
+use crate::limits::{FUTURE_ROUNDS_MAX, REQUEST_NUMBER_END, SLOTS_WITH_RESERVE_MIN};
+use crate::session::backlog::Expiry;
+use crate::session::credits::{HeldCredits, lent};
+use crate::session::free_list::FreeList;
+
+/// Returns an open session with this number of slots.
+fn session(slots: u16) -> ClientSession<Vec<u8>, u64> {
+    let mut session = ClientSession::opening(0, &RtoBounds::default());
+    let agreed = Agreed {
+        peer: PeerKey(1),
+        peer_session: 2,
+        peer_token: 3,
+        slots,
+        credits: 8,
+        packet_bytes: 1_200,
+        peer_message_bytes_max: 1 << 20,
+    };
+    session.establish(agreed, &CongestionControl::default());
+    session
+}
+
+/// The session has neither credits nor slots, and sends no packet.
+#[test]
+fn opening__has_nothing_until_the_peer_has_agreed() {
+    let session: ClientSession<Vec<u8>, u64> = ClientSession::opening(77, &RtoBounds::default());
+    assert_eq!((session.first_request, session.peer, session.agreed), (77, NO_PEER, None));
+    assert_eq!((session.free, session.slots.len()), (NO_SLOT, 0));
+    assert_eq!(session.credits, Credits::default());
+    assert_eq!((session.waiting_slots, session.sendable_packets()), (0, 0));
+    assert_eq!((session.packet_bytes, session.plain_request_bytes_max), (0, 0));
+    assert_eq!((session.retired, session.pending_calls()), (0, 0));
+    assert!(!session.awaits_release && !session.is_draining && !session.backlog.was_used());
+    assert!(session.stalled.is_empty() && session.paced.is_empty());
+    assert_eq!(session.first_expiry_ns(), NEVER);
+}
+
+#[test]
+fn establish__takes_all_that_was_agreed() {
+    use crate::congestion::{CongestionConfig, DcqcnConfig, Flow, Rate, SwiftConfig, TimelyConfig};
+    let line = Rate::gbit(25);
+    for config in [
+        CongestionConfig::Timely(TimelyConfig::for_line(line)),
+        CongestionConfig::Dcqcn(DcqcnConfig::for_line(line)),
+        CongestionConfig::Swift(SwiftConfig::new()),
+    ] {
+        let control = CongestionControl::new(config).unwrap();
+        for (packet_bytes, message_bytes_max) in [(1_200, 1_199), (1_200, 1_200), (1_200, 1_201)] {
+            let mut session: ClientSession<Vec<u8>, u64> =
+                ClientSession::opening(64, &RtoBounds::default());
+            let agreed = Agreed {
+                peer: PeerKey(1),
+                peer_session: 2,
+                peer_token: 3,
+                slots: 32,
+                credits: 8,
+                packet_bytes,
+                peer_message_bytes_max: message_bytes_max,
+            };
+            session.establish(agreed, &control);
+            assert_eq!((session.agreed, session.peer), (Some(agreed), PeerKey(1)));
+            assert_eq!(session.to, Destination::new(2, 3));
+            assert_eq!((session.stride(), session.slots.len()), (32, SLOTS_AT_FIRST.into()));
+            assert_eq!((session.credits, session.message_credits_max), (Credits::new(8), 8));
+            let plain = (session.packet_bytes, session.plain_request_bytes_max);
+            assert_eq!(plain, (packet_bytes, packet_bytes.min(message_bytes_max)));
+            // Nothing is known of the path yet.
+            let flow = Flow { credits: 8, packet_bytes, base_rtt_ns: 0 };
+            let begun = format!("{:?}", control.start(flow));
+            assert_eq!(format!("{:?}", session.congestion), begun);
+        }
+    }
+}
+
+/// With many credits a message gets at most half of the credits.
+#[test]
+fn establish__shares_credits_among_messages_where_there_are_many() {
+    for (credits, most) in [
+        (1, 1),
+        (CREDITS_SHARED_MIN - 1, CREDITS_SHARED_MIN - 1),
+        (CREDITS_SHARED_MIN, CREDITS_SHARED_MIN / 2),
+        (1_000, 500),
+    ] {
+        let mut session: ClientSession<Vec<u8>, u64> =
+            ClientSession::opening(0, &RtoBounds::default());
+        let agreed = Agreed {
+            peer: PeerKey(1),
+            peer_session: 2,
+            peer_token: 3,
+            slots: 8,
+            credits,
+            packet_bytes: 1_200,
+            peer_message_bytes_max: 1 << 20,
+        };
+        session.establish(agreed, &CongestionControl::default());
+        for held in [0, 1, most] {
+            *session.slots[0].held_mut() = lent(credits, held.into()).1;
+            assert_eq!(session.message_credits(0), u32::from(most - held), "of {credits}");
+        }
+        *session.slots[0].held_mut() = lent(most + 1, u32::from(most) + 1).1;
+        assert_eq!(session.message_credits(0), 0);
+        assert_eq!(session.sendable_packets(), credits.into());
+    }
+}
+
+/// Credits in use are packets in flight, except the credits of calls whose handlers run.
+#[test]
+fn sendable_packets__fill_the_window_as_far_as_there_are_credits() {
+    use crate::congestion::{CongestionConfig, CongestionCounters, Flow, SwiftConfig};
+    let mut session = session(8);
+    let control = CongestionControl::new(CongestionConfig::Swift(SwiftConfig::new())).unwrap();
+    let flow = Flow { credits: 8, packet_bytes: 1_200, base_rtt_ns: 0 };
+    session.congestion = control.start(flow);
+    let mut windows = Vec::new();
+    for now_ns in 0..100 {
+        let window = session.congestion.window_packets();
+        windows.push(window);
+        for (credits, waiting) in (0..=8).flat_map(|c| (0..=8 - c).map(move |w| (c, w))) {
+            session.credits = lent(8, 8 - credits).0;
+            session.waiting_slots = waiting;
+            let on_the_way = 8 - credits - waiting;
+            let sendable = credits.min(window.saturating_sub(on_the_way));
+            assert_eq!(session.sendable_packets(), sendable, "{window} {credits} {waiting}");
+        }
+        session.congestion.on_loss(now_ns, 5, &mut CongestionCounters::default());
+    }
+    assert!(windows.contains(&u32::MAX) && windows.contains(&1), "{windows:?}");
+    assert!(windows.iter().any(|window| (2..8).contains(window)), "{windows:?}");
+}
+
+#[test]
+fn has_room__until_all_slots_are_taken_that_were_agreed_on() {
+    let opening: ClientSession<Vec<u8>, u64> = ClientSession::opening(0, &RtoBounds::default());
+    assert!(!opening.has_room());
+    for (slots, usable) in [(1, 1), (8, 8), (32, 32), (64, 63), (256, 255)] {
+        let mut session = session(slots);
+        for taken in 0..usable {
+            assert!(session.has_room(), "{taken} of {slots}");
+            let slot = session.take_slot().expect("a slot");
+            assert!(!session.is_reserved(slot));
+            session.slots[slot].set_state(ClientState::Sending);
+            assert_eq!(session.busy_slots(), taken + 1);
+        }
+        assert!(!session.has_room());
+        assert_eq!(session.take_slot(), None);
+    }
+}
+
+/// With credits available the longest waiting slot has its turn; without waiting slots any slot has; the
+/// reserved slot always has.
+#[test]
+fn take_turn__in_the_order_in_which_they_began_to_wait() {
+    for slots in [8, 64] {
+        let mut session = session(slots);
+        assert!((0..4).all(|slot| session.take_turn(slot)));
+        session.stalled.push(3);
+        session.stalled.push(1);
+        session.credits = lent(1, 1).0;
+        let is_reserved = |slot| slots == 64 && slot == RESERVED;
+        for slot in 0..4 {
+            assert_eq!(session.take_turn(slot), is_reserved(slot), "there are no credits");
+        }
+        session.credits = Credits::new(1);
+        for slot in [0, 1, 2] {
+            assert_eq!(session.take_turn(slot), is_reserved(slot), "another comes first");
+        }
+        assert!(session.take_turn(3));
+        assert_eq!(session.take_turn(3), is_reserved(3));
+        assert!(session.take_turn(1));
+        assert!(session.stalled.is_empty());
+    }
+}
+
+#[test]
+fn pending_calls__are_those_in_slots_and_those_that_wait_for_one() {
+    let mut session = session(8);
+    for (busy, waiting) in [(1, 0), (2, 1), (2, 2), (3, 2)] {
+        session.slots[busy - 1].set_state(ClientState::Sending);
+        while session.backlog.len() < waiting {
+            let (request, response) = (Vec::new(), Vec::new());
+            let call = PendingCall { method: 1, tag: 1, request, response };
+            session.backlog.push_back(Queued { call, expiry: Expiry::NONE });
+        }
+        assert_eq!(session.busy_slots(), busy);
+        assert_eq!(session.pending_calls(), busy + waiting);
+    }
+}
+
+#[test]
+fn take_reserved_slot__one_that_is_kept_and_free_and_has_numbers_left() {
+    for has_reserve in [false, true] {
+        let slots = if has_reserve { SLOTS_WITH_RESERVE_MIN } else { SLOTS_WITH_RESERVE_MIN / 2 };
+        for (state, is_free) in [
+            (ClientState::Free, true),
+            (ClientState::Sending, false),
+            (ClientState::Waiting, false),
+            (ClientState::Receiving, false),
+        ] {
+            for (number, is_left) in
+                [(0, true), (REQUEST_NUMBER_END - 1, true), (REQUEST_NUMBER_END, false)]
+            {
+                let mut session = session(slots);
+                session.slots[RESERVED].set_state(state);
+                session.slots[RESERVED].set_number(number);
+                let expected = (has_reserve && is_free && is_left).then_some(RESERVED);
+                assert_eq!(session.take_reserved_slot(), expected, "{slots} {state:?} {number}");
+            }
+        }
+    }
+}
+
+fn call() -> PendingCall<Vec<u8>, u64> {
+    PendingCall { method: 1, tag: 2, request: Vec::new(), response: Vec::new() }
+}
+
+/// Returns a session whose first slot has begun a call with a request of this many packets.
+fn calling(packets: u32) -> ClientSession<Vec<u8>, u64> {
+    let mut session = session(8);
+    let slot = session.take_slot().expect("the session is open");
+    session.slots[slot].start(call(), packets, SendPath::General);
+    session
+}
+
+#[test]
+#[should_panic(expected = "a session is established once")]
+fn establish__twice() {
+    let mut session = session(8);
+    let agreed = session.agreed.expect("the session is open");
+    session.establish(agreed, &CongestionControl::default());
+}
+
+#[test]
+#[should_panic(expected = "a slot leaves WAITING that was not counted")]
+fn leave_waiting__of_a_slot_that_was_not_counted() {
+    let mut session = calling(1);
+    session.slots[0].set_state(ClientState::Waiting);
+    *session.slots[0].held_mut() = lent(8, 1).1;
+    session.leave_waiting(0);
+}
+
+#[test]
+#[should_panic(expected = "each slot counted as waiting holds a credit")]
+fn sendable_packets__with_more_waiting_slots_than_lent_credits() {
+    use crate::congestion::{CongestionConfig, CongestionCounters, SwiftConfig};
+    let mut session = session(8);
+    let control = CongestionControl::new(CongestionConfig::Swift(SwiftConfig::new())).unwrap();
+    let flow = Flow { credits: 8, packet_bytes: 1_200, base_rtt_ns: 0 };
+    session.congestion = control.start(flow);
+    session.congestion.on_loss(0, 9, &mut CongestionCounters::default());
+    session.waiting_slots = 1;
+    session.sendable_packets();
+}
+
+#[test]
+#[should_panic(expected = "a slot is free before it returns to the free slots")]
+fn release__of_a_slot_with_a_call() {
+    calling(1).release(0);
+}
+
+#[test]
+#[should_panic(expected = "no more slots are retired than the session has")]
+fn retire__of_more_slots_than_there_are() {
+    let mut session = session(8);
+    (0..9).for_each(|_| _ = session.retire());
+}
+
+#[test]
+#[should_panic(expected = "a session is released that has no entry for its release")]
+fn note_release__without_an_entry() {
+    session(8).note_release();
+}
+
+#[test]
+#[should_panic(expected = "the credits of a session are free or with its slots")]
+fn assert_sound__with_a_credit_lost() {
+    let mut session = calling(1);
+    session.credits.lend(&mut HeldCredits::default(), 1);
+    session.assert_sound();
+}
+
+#[test]
+#[should_panic(expected = "each free slot is listed once, or retired")]
+fn assert_sound__with_a_free_slot_lost() {
+    let mut session = session(8);
+    session.assert_sound();
+    session.take_slot();
+    session.assert_sound();
+}
+
+#[test]
+#[should_panic(expected = "a paced session sends no packet before its time")]
+fn charge__before_the_time_of_the_next_packet() {
+    use crate::congestion::CongestionCounters;
+    let mut session = session(8);
+    session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
+    session.charge(1_000_000, 1, 1_000);
+    session.charge(1_000_000, 1, 0);
+    session.charge(1_000_000, 1, 1);
+}
+
+/// The server would take a request that many rounds ahead for a future one.
+#[test]
+fn take_reserved_slot__not_beyond_the_requests_that_the_server_follows() {
+    let mut session = session(SLOTS_WITH_RESERVE_MIN);
+    for (rounds, slot) in [(FUTURE_ROUNDS_MAX - 1, Some(RESERVED)), (FUTURE_ROUNDS_MAX, None)] {
+        session.slots[RESERVED].set_unacknowledged_rounds(rounds as u32);
+        assert_eq!(session.take_reserved_slot(), slot, "after {rounds} rounds");
+    }
+}
+
+#[test]
+#[should_panic(expected = "the fast path has ended the call")]
+fn take_ended__of_a_call_that_goes_on() {
+    calling(1).take_ended(0);
+}
+
+#[test]
+#[should_panic(expected = "a slot is free if and only if it has no call")]
+fn assert_sound__with_a_call_lost() {
+    let mut session = calling(1);
+    session.slots[0].take_call();
+    session.assert_sound();
+}
+
+#[test]
+#[should_panic(expected = "the numbers of a slot are a stride apart")]
+fn assert_sound__with_the_number_of_another_slot() {
+    let mut session = session(8);
+    session.slots[3].set_number(4);
+    session.assert_sound();
+}
+
+#[test]
+#[should_panic(expected = "the timer wheel releases the slots that wait for the pace")]
+fn assert_sound__with_a_paced_slot_that_is_not_released() {
+    let mut session = calling(1);
+    session.paced.push(0);
+    session.assert_sound();
+}
+
+#[test]
+#[should_panic(expected = "a slot that waits for a credit has a call")]
+fn next_stalled__of_a_free_slot() {
+    let mut session = session(8);
+    session.stall(0);
+    session.next_stalled();
+}
+
+/// A call that ends leaves nothing behind, whatever its slot waited for.
+#[test]
+fn end_call__in_every_queue() {
+    let mut session = calling(3);
+    let mut spare = FreeList::new();
+    session.note_sent(5, 0, 2, 0);
+    session.slots[0].parts_mut(&mut spare).request_mut().note_run(0..2);
+    session.stall(0);
+    session.paced.push(0);
+    assert_eq!(session.credits(), (6, 8));
+    let ended = session.end_call(0, &mut spare);
+    assert_eq!((ended.call.tag, ended.inherited_ns, ended.missed_multicast), (2, None, None));
+    assert_eq!((session.credits(), session.held_back_count()), ((8, 8), 0));
+    assert_eq!(session.recycle(0), SlotEnd::Released);
+    session.assert_sound();
+}

@@ -1,0 +1,64 @@
+use super::*;
+
+/// Every bound is the least of the values behind it.
+#[test]
+fn new__takes_all_that_was_agreed() {
+    let (spare, header) = (KEPT_ANSWER_BYTES_MAX, HEADER_BYTES as u32);
+    for (packet_bytes, request_bytes_max, answer_bytes_max) in [
+        (1_200, 8 << 20, 8 << 20),
+        (1_200, 1_199, 1_199),
+        (1_200, 1_201, 1_201),
+        (spare - 1, 8 << 20, 8 << 20),
+        (spare, 8 << 20, 8 << 20),
+        (spare + 1, 8 << 20, 8 << 20),
+        (spare + 1, 8 << 20, spare - 1),
+        (1_200, 0, 0),
+    ] {
+        let agreed = Agreed {
+            peer: PeerKey(1),
+            peer_session: 2,
+            peer_token: 3,
+            slots: 32,
+            credits: 8,
+            packet_bytes,
+            peer_message_bytes_max: answer_bytes_max,
+        };
+        let session: ServerSession<Vec<u8>> = ServerSession::new(agreed, 64, request_bytes_max);
+        let what = format!("{packet_bytes} {request_bytes_max} {answer_bytes_max}");
+        assert_eq!((session.agreed, session.peer), (agreed, PeerKey(1)));
+        assert_eq!(session.to, Destination::new(2, 3));
+        assert_eq!((session.stride(), session.first_request), (32, 64));
+        assert_eq!(session.slots.len(), usize::from(SLOTS_AT_FIRST));
+        let (packet, request) = (session.packet_bytes, session.request_bytes_max);
+        assert_eq!((packet, request), (packet_bytes, request_bytes_max), "{what}");
+        let plain = session.plain_frame_bytes_max;
+        assert_eq!(plain, header + packet_bytes.min(request_bytes_max), "{what}");
+        assert_eq!(session.kept_answer_bytes_max, packet_bytes.min(spare), "{what}");
+        let plain = session.plain_response_bytes_max;
+        assert_eq!(plain, packet_bytes.min(spare).min(answer_bytes_max), "{what}");
+    }
+}
+
+#[test]
+fn age__by_the_distance_from_the_current_request() {
+    let agreed = Agreed {
+        peer: PeerKey(1),
+        peer_session: 2,
+        peer_token: 3,
+        slots: 32,
+        credits: 8,
+        packet_bytes: 1_200,
+        peer_message_bytes_max: 1 << 20,
+    };
+    let mut session: ServerSession<Vec<u8>> = ServerSession::new(agreed, 64, 1 << 20);
+    let ages = |session: &ServerSession<Vec<u8>>, slot: usize, first: u64| {
+        let furthest = first - 32 + FUTURE_ROUNDS_MAX * 32;
+        [first - 32, first, furthest, furthest + 32].map(|request| session.age(slot, request))
+    };
+    use Age::{Current, Future, New, Stale};
+    assert_eq!(ages(&session, 3, 67), [Current, New, New, Future]);
+    // A slot not allocated yet has had no request.
+    assert_eq!(ages(&session, 20, 84), [Stale, New, New, Future]);
+    session.make_ready(20);
+    assert_eq!(ages(&session, 20, 84), [Current, New, New, Future]);
+}
