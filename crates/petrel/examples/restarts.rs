@@ -85,8 +85,8 @@ async fn run_and_report(plan: &Plan, log: &Path) -> Result<ExitCode, Failure> {
 
 /// Runs the program again where it may create and cut networks.
 fn run_inside(log: &Path) -> Result<ExitCode, Failure> {
-    match network::find_flags() {
-        Ok(flags) => Ok(exit_code(network::run_inside(flags, log)?)),
+    match network::find() {
+        Ok(namespaces) => Ok(exit_code(network::run_inside(namespaces, log)?)),
         Err(why) => {
             skip(Need::Namespaces, format!("no network namespaces: {why}"));
             Ok(ExitCode::SUCCESS)

@@ -8,10 +8,7 @@
 //! devices, however the process ends. The benchmark needs the right to create namespaces, and the
 //! program `ip`.
 
-mod features;
-
-use std::io;
-use std::process::{Command, Stdio};
+use std::net::Ipv4Addr;
 use std::thread;
 
 use petrel_command::failure::Failure;
@@ -25,7 +22,7 @@ const CLIENT_DEVICE: &str = "petrel0";
 const SERVER_DEVICE: &str = "petrel1";
 
 /// Addresses of the two ends; these namespaces contain no other host.
-const ADDRESSES: [[u8; 4]; 2] = [[10, 99, 0, 1], [10, 99, 0, 2]];
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
 
 /// The result of a measurement.
 pub(super) enum Outcome {
@@ -75,54 +72,22 @@ pub(super) fn command(measurement: &Measurement) -> String {
 /// Creates and joins the two namespaces; the calling thread is in the first, the test bed's second thread
 /// in the second.
 fn set_up(is_realtime: bool) -> Result<TestBed, Failure> {
-    leave_namespace()?;
+    petrel_netns::leave().map_err(Failure::because)?;
     let server_thread = ServerThread::start()?;
     let thread = server_thread.execute(|| {
-        leave_namespace()?;
+        petrel_netns::leave().map_err(Failure::because)?;
         Ok(rustix::thread::gettid().as_raw_nonzero().to_string())
     })?;
-    let peer = ["peer", "name", SERVER_DEVICE, "netns", &thread];
-    ip(&[&["link", "add", CLIENT_DEVICE, "type", "veth"], &peer[..]].concat())?;
+    let pair =
+        format!("link add {CLIENT_DEVICE} type veth peer name {SERVER_DEVICE} netns {thread}");
+    petrel_netns::ip(&pair).map_err(Failure::because)?;
     bring_up(CLIENT_DEVICE, ADDRESSES[0])?;
     server_thread.execute(|| bring_up(SERVER_DEVICE, ADDRESSES[1]))?;
     TestBed::with(Cores::Two, is_realtime, Some(server_thread), ADDRESSES.map(Into::into))
 }
 
-/// Moves this thread into a new network namespace.
-fn leave_namespace() -> Result<(), Failure> {
-    // SAFETY: a new network namespace shares no memory and no descriptor table; existing sockets stay in
-    // their namespace.
-    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    Err(Failure::because(format!("a network namespace cannot be made (are you root?): {error}")))
-}
-
-fn bring_up(device: &str, address: [u8; 4]) -> Result<(), Failure> {
-    let [a, b, c, d] = address;
-    ip(&["address", "add", &format!("{a}.{b}.{c}.{d}/24"), "dev", device])?;
-    features::switch_off(device)?;
-    ip(&["link", "set", device, "up"])
-}
-
-/// Runs `ip`, in this thread's namespace.
-fn ip(arguments: &[&str]) -> Result<(), Failure> {
-    tool("ip", arguments).map(|_| ())
-}
-
-/// Runs a program in this thread's namespace; returns its output.
-pub(super) fn tool(name: &str, arguments: &[&str]) -> Result<String, Failure> {
-    let command = format!("{name} {}", arguments.join(" "));
-    let output = Command::new(name)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Failure::because(format!("`{command}` cannot be run: {error}")))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::because(format!("`{command}` failed: {}", stderr.trim())))
+fn bring_up(device: &str, address: Ipv4Addr) -> Result<(), Failure> {
+    petrel_netns::switch_off_offloads(device)
+        .and_then(|()| petrel_netns::bring_up(device, address))
+        .map_err(Failure::because)
 }

@@ -4,7 +4,7 @@
 //! The network is loopback in a separate network namespace, where nftables mark ECN-capable packets. Each test restarts
 //! itself in such a namespace, and needs the programs `unshare`, `ip` and `nft`, and root or user namespaces.
 
-use crate::common::own_network::{self, Trial, run};
+use crate::common::own_network::{self, Trial};
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::Endpoint;
 use petrel::endpoint::{EndpointConfig, SessionId};
@@ -37,7 +37,7 @@ fn in_own_network(test: &str, inside: impl FnOnce()) {
 }
 
 fn set_rules(rules: &str) {
-    run("nft", &["-f", "-"], rules).unwrap();
+    petrel_netns::nft(rules).unwrap();
 }
 
 /// A client with DCQCN. No timeouts, which on a busy host would count as congestion.
@@ -161,8 +161,8 @@ fn dcqcn__heeds_marks_on_answers() {
 
 /// ECN-capable packets since the rules were set.
 fn ect_count() -> u64 {
-    let output = run("nft", &["list", "counter", "inet", "petrel", "ect"], "").unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let list = ["list", "counter", "inet", "petrel", "ect"];
+    let text = petrel_netns::run("nft", &list, "").unwrap();
     let count = text.split_whitespace().skip_while(|word| *word != "packets").nth(1);
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count in {text}"))
 }

@@ -5,9 +5,7 @@
 //! `nft`, and root or user namespaces.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +13,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::common::own_network::{self, Trial, run};
+use crate::common::own_network::{self, Trial};
 use crate::common::{ECHO, over, pattern};
 use petrel::endpoint::{EndpointConfig, Hearing, MulticastConfig, SharedMsg, Stop};
 use petrel::group::{Group, GroupCall, Need};
 use petrel::{Endpoint, Nexus};
+use petrel_netns::{Host, ip, nft};
 use petrel_proto::counters::Counters;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const MEMBERS: usize = 3;
 
@@ -29,10 +27,6 @@ const GROUP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(239, 77, 0, 9
 
 /// Fourteen packets.
 const MESSAGE_BYTES: usize = 20_000;
-
-fn ip(arguments: &str) {
-    run("ip", &arguments.split(' ').collect::<Vec<_>>(), "").unwrap();
-}
 
 /// A trial of the tests' network: two namespaces joined by a bridge, and a rule.
 const TRIAL: &str = "ip link add br0 type bridge mcast_snooping 0 && ip link set br0 up && \
@@ -46,71 +40,28 @@ fn in_own_networks(test: &str, inside: impl FnOnce(&mut Network)) {
     own_network::in_own_network(&trial, module_path!(), test, || inside(&mut Network::new()));
 }
 
-/// A namespace, kept alive by a process inside.
+/// A host at the bridge.
 struct Space {
-    holder: Child,
-    name_space: File,
+    host: Host,
     address: Ipv4Addr,
 }
 
 impl Space {
-    /// A namespace at the bridge, with the address 10.77.0.`number`.
+    /// A host with the address 10.77.0.`number`.
     fn new(number: u8) -> Self {
-        // The holder ends with standard input, and at the latest with this process.
-        let holder = Command::new("unshare")
-            .args(["--net", "sh", "-c", "echo; exec cat"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        let mut holder = holder.unwrap();
-        let mut said = [0; 1];
-        let out = holder.stdout.as_mut().expect("it is piped");
-        std::io::Read::read_exact(out, &mut said).unwrap();
-        let name_space = File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
-        ip(&format!("link add v{number} type veth peer name eth0 netns {}", holder.id()));
-        ip(&format!("link set v{number} master br0 up"));
-        let address = Ipv4Addr::new(10, 77, 0, number);
-        let space = Self { holder, name_space, address };
-        space.run(move || {
-            ip("link set lo up");
-            ip(&format!("address add {address}/24 dev eth0"));
-            ip("link set eth0 up");
-        });
-        space
-    }
-
-    /// Runs `inside` in the namespace, on a new thread whose own threads inherit the namespace.
-    fn start<R: Send + 'static>(
-        &self,
-        inside: impl FnOnce() -> R + Send + 'static,
-    ) -> JoinHandle<R> {
-        let name_space = self.name_space.try_clone().unwrap();
-        std::thread::spawn(move || {
-            use std::os::fd::AsFd;
-            let kind = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(name_space.as_fd(), kind).unwrap();
-            inside()
-        })
-    }
-
-    fn run<R: Send + 'static>(&self, inside: impl FnOnce() -> R + Send + 'static) -> R {
-        self.start(inside).join().unwrap()
+        let (host, address) = (Host::new().unwrap(), Ipv4Addr::new(10, 77, 0, number));
+        host.join(&format!("v{number}"), "eth0").unwrap();
+        ip(&format!("link set v{number} master br0 up")).unwrap();
+        host.bring_up("eth0", address).unwrap();
+        Self { host, address }
     }
 
     /// Drops incoming multicast packets that match.
     fn drop_multicast(&self, matching: &'static str) {
-        self.run(move || {
-            let chain = "add chain inet p in { type filter hook input priority 0; }";
-            let rule = format!("add rule inet p in ip daddr 239.77.0.9 {matching} drop");
-            run("nft", &["-f", "-"], &format!("add table inet p\n{chain}\n{rule}\n")).unwrap();
-        });
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        drop(self.holder.stdin.take());
-        let _ = self.holder.wait();
+        let chain = "add chain inet p in { type filter hook input priority 0; }";
+        let rule = format!("add rule inet p in ip daddr 239.77.0.9 {matching} drop");
+        let script = format!("add table inet p\n{chain}\n{rule}\n");
+        self.host.spawn(move || nft(&script).unwrap()).join().unwrap();
     }
 }
 
@@ -131,8 +82,8 @@ struct Member {
 
 impl Network {
     fn new() -> Self {
-        ip("link add br0 type bridge mcast_snooping 0");
-        ip("link set br0 up");
+        ip("link add br0 type bridge mcast_snooping 0").unwrap();
+        ip("link set br0 up").unwrap();
         let members = (0..MEMBERS as u8).map(|nth| Member::start(Space::new(nth + 2))).collect();
         Self { client: Space::new(1), members }
     }
@@ -144,7 +95,7 @@ impl Member {
         let ran = Arc::new(AtomicU64::new(0));
         let counts = Arc::clone(&ran);
         let listen = SocketAddr::from((space.address, 0));
-        let server = space.start(move || {
+        let server = space.host.spawn(move || {
             let nexus = Nexus::builder().insecure().listen(listen).start().unwrap();
             let mut endpoint = nexus.endpoint(over(true, false)).unwrap();
             endpoint.on(ECHO, move |_, cx, request| {
@@ -184,7 +135,7 @@ fn client_config(address: Ipv4Addr) -> EndpointConfig {
 fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
     let address = network.client.address;
     let members: Vec<SocketAddr> = network.members.iter().map(|member| member.control).collect();
-    network.client.run(move || {
+    let inside = move || {
         let nexus = Nexus::builder().insecure().start().unwrap();
         let mut client = nexus.endpoint(client_config(address)).unwrap();
         let sessions: Vec<_> =
@@ -196,7 +147,8 @@ fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
         }
         (0..calls).for_each(|number| call(&mut client, &group, number));
         (*client.core().counters(), hearing(&client, &group))
-    })
+    };
+    network.client.host.spawn(inside).join().unwrap()
 }
 
 fn hearing(client: &Endpoint, group: &Group) -> Vec<Hearing> {

@@ -1,9 +1,9 @@
 //! Tests that restart themselves in a separate network namespace. They need the programs `unshare` and `ip`, and root
 //! or user namespaces.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
 
+use petrel_netns::{Isolation, Namespaces};
 use petrel_skip::{Need, skip};
 
 /// Set in the process inside the namespace.
@@ -30,8 +30,8 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
         println!("{DONE}");
         return;
     }
-    let flags = match way_in(trial) {
-        Ok(flags) => flags,
+    let namespaces = match Namespaces::find(Isolation::Network, trial.script, trial.input) {
+        Ok(namespaces) => namespaces,
         Err(why) => return skip(Need::Namespaces, format!("no {}: {why}", trial.what)),
     };
     // The harness's names omit the program's.
@@ -41,37 +41,8 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
     };
     let own = std::env::current_exe().unwrap();
     let start = r#"ip link set lo up && exec "$0" --exact "$1" --nocapture 2>&1"#;
-    let own = own.to_str().expect("the test's path is text");
-    let arguments: Vec<&str> = flags.split(' ').chain(["sh", "-c", start, own, &test]).collect();
-    let output = Command::new("unshare").args(&arguments).env(INSIDE, "1").output().unwrap();
+    let mut command = namespaces.command(Path::new("sh"));
+    let output = command.args(["-c", start]).arg(own).arg(test).env(INSIDE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains(DONE), "{said}");
-}
-
-/// Returns the flags with which `unshare` creates a network namespace for the user.
-fn way_in(trial: &Trial<'_>) -> Result<&'static str, String> {
-    let flags = ["--net", "--user --map-root-user --net"];
-    let mut ways = flags.iter().map(|flags| {
-        let arguments: Vec<&str> = flags.split(' ').chain(["sh", "-c", trial.script]).collect();
-        run("unshare", &arguments, trial.input).map(|_| *flags)
-    });
-    let first = ways.next().expect("there are two");
-    first.or_else(|why| ways.next().expect("there are two").map_err(|_| why))
-}
-
-/// Runs a program with this input; the error is for people.
-pub(crate) fn run(program: &str, arguments: &[&str], input: &str) -> Result<Output, String> {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("`{program}` cannot be run: {error}"))?;
-    let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    match (output.status.success(), written) {
-        (true, Some(Ok(()))) => Ok(output),
-        _ => Err(format!("`{program}`: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
 }

@@ -66,6 +66,12 @@ impl From<String> for ChaosError {
     }
 }
 
+impl From<petrel_netns::Error> for ChaosError {
+    fn from(error: petrel_netns::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// Runs phases until the time is over, and calls `tell` after each.
 ///
 /// The process starts its program again with equal arguments, in new namespaces, and the child calls the function, too.

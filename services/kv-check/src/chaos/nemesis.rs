@@ -146,7 +146,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
             Fault::Rule(rule) => Some(rule.clone()),
             _ => None,
         });
-        self.cluster.network.set_rules(&rules.collect::<Vec<_>>())
+        Ok(self.cluster.network.set_rules(&rules.collect::<Vec<_>>())?)
     }
 
     fn push(&mut self, name: &'static str, fault: Fault) {

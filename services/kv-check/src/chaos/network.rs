@@ -1,8 +1,10 @@
 //! Hosts: network namespaces joined by a bridge. The run itself, with the clients, is on the bridge.
 
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
+
+use petrel_netns::{Error, Host, bring_up, ip, nft};
 
 /// Most hosts of replicas.
 pub(super) const HOSTS: u16 = 5;
@@ -32,68 +34,36 @@ pub(super) enum Rule {
 }
 
 pub(super) struct Network {
-    /// Processes that hold the namespaces open.
-    holders: Vec<Child>,
+    hosts: Vec<Host>,
 }
 
 impl Network {
     /// Creates this number of hosts.
-    pub(super) fn make(hosts: u16) -> Result<Self, String> {
+    pub(super) fn make(hosts: u16) -> Result<Self, Error> {
         ip("link set lo up")?;
         ip("link add br0 type bridge")?;
-        ip(&format!("address add {}/24 dev br0", host(CLIENTS)))?;
-        ip("link set br0 up")?;
-        let mut network = Self { holders: Vec::new() };
-        for node in 1..=hosts {
-            network.add_host(node)?;
-        }
-        Ok(network)
-    }
-
-    fn add_host(&mut self, node: u16) -> Result<(), String> {
-        // The process writes a line from within the namespace.
-        let mut holder = Command::new("unshare")
-            .args(["--net", "sh", "-c", "echo in; exec sleep infinity"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let mut byte = [0];
-        let output = holder.stdout.as_mut().expect("it is piped");
-        std::io::Read::read_exact(output, &mut byte).map_err(|error| error.to_string())?;
-        let id = holder.id();
-        self.holders.push(holder);
-        ip(&format!("link add v{node} type veth peer name e0 netns {id}"))?;
-        ip(&format!("link set v{node} master br0 up"))?;
-        let inside = |what: String| {
-            let words = format!("--target {id} --net ip {what}");
-            tool("nsenter", &words.split(' ').collect::<Vec<_>>(), "")
-        };
-        inside("link set lo up".to_owned())?;
-        inside(format!("address add {}/24 dev e0", host(node)))?;
-        inside("link set e0 up".to_owned())
+        bring_up("br0", host(CLIENTS))?;
+        let hosts = (1..=hosts).map(add_host).collect::<Result<_, _>>()?;
+        Ok(Self { hosts })
     }
 
     /// A command that runs a program on a node's host.
-    pub(super) fn on(&self, node: u16, program: &std::path::Path) -> Command {
-        let holder = self.holders[usize::from(node) - 1].id().to_string();
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &holder, "--net", "--"]).arg(program);
-        command
+    pub(super) fn on(&self, node: u16, program: &Path) -> Command {
+        self.hosts[usize::from(node) - 1].command(program)
     }
 
-    pub(super) fn set_link(&self, node: u16, is_up: bool) -> Result<(), String> {
+    pub(super) fn set_link(&self, node: u16, is_up: bool) -> Result<(), Error> {
         ip(&format!("link set v{node} {}", if is_up { "up" } else { "down" }))
     }
 
     /// Sets all links up, and removes all rules.
-    pub(super) fn heal(&self, nodes: u16) -> Result<(), String> {
+    pub(super) fn heal(&self, nodes: u16) -> Result<(), Error> {
         self.set_rules(&[])?;
         (1..=nodes).try_for_each(|node| self.set_link(node, true))
     }
 
     /// Replaces all rules atomically.
-    pub(super) fn set_rules(&self, rules: &[Rule]) -> Result<(), String> {
+    pub(super) fn set_rules(&self, rules: &[Rule]) -> Result<(), Error> {
         let lines: String = rules.iter().flat_map(lines).collect();
         let mut script = format!("add table bridge {TABLE}\ndelete table bridge {TABLE}\n");
         script += &format!("table bridge {TABLE} {{\n");
@@ -102,8 +72,17 @@ impl Network {
             script += &format!("chain {hook} {{\ntype filter hook {hook} priority 0;\n{lines}}}\n");
         }
         script += "}\n";
-        tool("nft", &["-f", "-"], &script)
+        nft(&script)
     }
+}
+
+/// Creates a node's host at the bridge.
+fn add_host(node: u16) -> Result<Host, Error> {
+    let made = Host::new()?;
+    made.join(&format!("v{node}"), "e0")?;
+    ip(&format!("link set v{node} master br0 up"))?;
+    made.bring_up("e0", host(node))?;
+    Ok(made)
 }
 
 fn lines(rule: &Rule) -> Vec<String> {
@@ -125,43 +104,9 @@ fn lines(rule: &Rule) -> Vec<String> {
     }
 }
 
-impl Drop for Network {
-    fn drop(&mut self) {
-        for holder in &mut self.holders {
-            let _ = holder.kill();
-            let _ = holder.wait();
-        }
-    }
-}
-
-fn ip(words: &str) -> Result<(), String> {
-    tool("ip", &words.split(' ').collect::<Vec<_>>(), "")
-}
-
-fn tool(program: &str, arguments: &[&str], input: &str) -> Result<(), String> {
-    let failed = |why: String| format!("`{program} {}`: {why}", arguments.join(" "));
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes()));
-    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
-    match (output.status.success(), written) {
-        (true, Ok(())) => Ok(()),
-        _ => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::net::UdpSocket;
-    use std::os::fd::AsFd;
-
-    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
     use super::*;
     use crate::chaos::namespaces;
@@ -173,15 +118,11 @@ mod tests {
 
     /// Opens a socket on a host. The socket outlives its thread.
     fn socket(network: &Network, node: u16) -> UdpSocket {
-        let holder = network.holders.get(usize::from(node) - 1).map(Child::id);
-        let open = move || {
-            if let Some(id) = holder {
-                let space = File::open(format!("/proc/{id}/ns/net")).unwrap();
-                move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            }
-            UdpSocket::bind((host(node), PORT)).unwrap()
-        };
-        std::thread::spawn(open).join().unwrap()
+        let open = move || UdpSocket::bind((host(node), PORT)).unwrap();
+        match network.hosts.get(usize::from(node) - 1) {
+            Some(host) => host.spawn(open).join().unwrap(),
+            None => open(),
+        }
     }
 
     /// Counts the datagrams that arrive under the rules. A last datagram without rules marks the end.

@@ -10,7 +10,6 @@ use petrel_command::failure::Failure;
 use serde_json::Value;
 
 use crate::test_bed::TestBed;
-use crate::veth::tool;
 use crate::window::Packets;
 
 /// The unit of loss probabilities: one part of this number.
@@ -22,13 +21,15 @@ const TABLE: &str = "petrel_loss";
 /// Sets the loss of arriving packets at the two ends, in parts per billion, and resets the counters.
 pub(super) fn set(test_bed: &TestBed, loss_ppb: u32) -> Result<(), Failure> {
     let rules = rules(loss_ppb);
-    test_bed.in_each_thread(move || tool("nft", &[&rules]).map_err(not_filtered)).map(|_| ())
+    let set = move || petrel_netns::nft(&rules).map_err(not_filtered);
+    test_bed.in_each_thread(set).map(|_| ())
 }
 
 /// Returns the counts of the two ends since the loss was set.
 pub(super) fn count(test_bed: &TestBed) -> Result<Packets, Failure> {
     let counts = test_bed.in_each_thread(|| {
-        let text = tool("nft", &["-j", "list", "counters", "table", "ip", TABLE])?;
+        let list = ["-j", "list", "counters", "table", "ip", TABLE];
+        let text = petrel_netns::run("nft", &list, "").map_err(Failure::because)?;
         parse(&text).ok_or_else(|| Failure::because(format!("`nft` printed: {text}")))
     })?;
     let dropped_requests = counts.get(1).map_or(0, |count| count.dropped);
@@ -47,8 +48,8 @@ struct Count {
     dropped: u64,
 }
 
-fn not_filtered(failure: Failure) -> Failure {
-    let text = format!("packets cannot be thrown away (is nftables installed?): {failure}");
+fn not_filtered(error: petrel_netns::Error) -> Failure {
+    let text = format!("packets cannot be thrown away (is nftables installed?): {error}");
     Failure::because(text)
 }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-use petrel_command::failure::Failure;
+use crate::tool::Error;
 
 /// The offloads that join several packets into one; all are switched off.
 const OFFLOADS: [&str; 3] = ["tx-udp-segmentation", "tx-generic-segmentation", "rx-gro"];
@@ -27,29 +27,27 @@ const NAME_WORDS: usize = NAME_BYTES / 4;
 /// Most features that a kernel may report; kernels have about 64.
 const FEATURES_MAX: usize = 1024;
 
-/// Switches off the offloads of a device of this thread's namespace.
-pub(super) fn switch_off(device: &str) -> Result<(), Failure> {
+/// Switches off the offloads by which a device of this thread's namespace joins several packets into one.
+///
+/// # Errors
+/// There is no such device, or its kernel keeps an offload on.
+pub fn switch_off_offloads(device: &str) -> Result<(), Error> {
+    switch_off(device).map_err(|error| Error::Offloads { device: device.to_owned(), error })
+}
+
+fn switch_off(device: &str) -> io::Result<()> {
     let control = Control { device, socket: UdpSocket::bind(("0.0.0.0", 0))? };
-    let names = control.names().map_err(|error| offload_error(device, &error))?;
+    let names = control.names()?;
     let indices: Vec<usize> = OFFLOADS
         .iter()
         .filter_map(|offload| names.iter().position(|name| name == offload))
         .collect();
-    let still_on = control
-        .clear(&indices, names.len())
-        .and_then(|()| control.active(names.len()))
-        .map_err(|error| offload_error(device, &error))?;
+    control.clear(&indices, names.len())?;
+    let still_on = control.active(names.len())?;
     match indices.iter().find(|index| is_set(&still_on, **index)) {
         None => Ok(()),
-        Some(index) => {
-            let text = format!("{device}: the kernel keeps {} on", names[*index]);
-            Err(Failure::because(text))
-        }
+        Some(index) => Err(io::Error::other(format!("the kernel keeps {} on", names[*index]))),
     }
-}
-
-fn offload_error(device: &str, error: &io::Error) -> Failure {
-    Failure::because(format!("the offloads of {device} cannot be switched off: {error}"))
 }
 
 fn is_set(words: &[u32], index: usize) -> bool {
@@ -144,7 +142,7 @@ mod tests {
 
     #[test]
     fn switch_off__names_the_device_that_there_is_not() {
-        let failure = switch_off("no-such-dev").unwrap_err();
+        let failure = switch_off_offloads("no-such-dev").unwrap_err();
         assert!(failure.to_string().contains("no-such-dev"), "{failure}");
     }
 }
