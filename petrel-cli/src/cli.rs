@@ -3,6 +3,7 @@
 //! Every flag states its unit and its default. Sizes are written `64KiB`, durations `10us`; see
 //! [`petrel_command::units`].
 
+mod cache;
 mod client;
 mod doctor;
 mod index;
@@ -20,6 +21,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::log::EventLevel;
 
+pub(crate) use cache::{CacheArgs, CacheCommand, CacheServeArgs};
 pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use index::{
@@ -105,6 +107,7 @@ pub(crate) enum Command {
     #[cfg(feature = "bench")]
     Bench(petrel_bench::args::BenchArgs),
     Index(IndexArgs),
+    Cache(CacheArgs),
     #[cfg(feature = "sim")]
     Sim(SimArgs),
     Doctor(DoctorArgs),

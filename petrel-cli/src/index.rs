@@ -10,6 +10,8 @@ use petrel_index::{ClientError, ServerError};
 
 use crate::cli::{IndexArgs, IndexCommand};
 
+pub(crate) use serve::print_counters;
+
 /// Runs one of the subcommands.
 pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {

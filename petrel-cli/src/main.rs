@@ -10,6 +10,7 @@
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
 
+mod cache;
 mod call;
 mod cli;
 mod doctor;
@@ -59,6 +60,7 @@ fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
         #[cfg(feature = "bench")]
         Command::Bench(args) => petrel_bench::run(args, output),
         Command::Index(args) => index::run(args, output),
+        Command::Cache(args) => cache::run(args, output),
         #[cfg(feature = "sim")]
         Command::Sim(args) => sim::run(args, output),
         Command::Doctor(args) => Ok(doctor::run(args, output)?),

@@ -116,7 +116,7 @@ fn print(stopped: &Stopped, output: Output) -> Result<(), Failure> {
 }
 
 /// Prints the nonzero counters, as a table.
-pub(super) fn print_counters(counters: &[(String, u64)], output: Output) -> Result<(), Failure> {
+pub(crate) fn print_counters(counters: &[(String, u64)], output: Output) -> Result<(), Failure> {
     let mut table = output.table(&["counter", "value"]);
     for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
         let number = Cell::new(value).set_alignment(CellAlignment::Right);

@@ -3,6 +3,7 @@
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
 mod bench;
+mod cache;
 mod calls;
 mod command;
 mod common;

@@ -51,6 +51,11 @@ pub struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
+    /// A key whose hash another thread has computed.
+    pub(crate) fn hashed(bytes: &'a [u8], hash: u64) -> Self {
+        Self { bytes, hash }
+    }
+
     /// The bytes.
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {

@@ -17,6 +17,7 @@
 //! | --- | --- |
 //! | [`Partition`] | the items of one owner: an index and a circular log |
 //! | [`Hasher`], [`Key`] | keys with their hashes, from which the partition follows |
+//! | [`CacheServer`] | threads with a partition each, and connections of memcached's clients |
 //! | [`memcached`] | memcached's protocol, without sockets |
 //! | [`limits`] | every limit, with its reason |
 //!
@@ -30,11 +31,13 @@ mod error;
 mod key;
 pub mod limits;
 pub mod memcached;
+mod net;
 mod pages;
 mod partition;
 
 pub use error::{ConfigError, KeyError, StoreError};
 pub use key::{Hasher, Key};
+pub use net::{CacheConfig, CacheServer, Placement, ServerError, Stopped};
 pub use partition::{
     Arithmetic, Counted, Counters, Fetch, Fetched, Item, Mode, Partition, PartitionConfig, Removed,
     Store, Stored, Verb,

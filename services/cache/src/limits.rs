@@ -36,6 +36,48 @@ pub const STORE_ITEMS_PER_LOG_MIN: u64 = 64;
 /// than seven bytes for each byte that it frees.
 pub const STORE_FILL_EIGHTHS: u64 = 7;
 
+/// Bytes that a thread reads at a time, to a buffer that its connections share.
+pub const READ_BYTES: usize = 64 << 10;
+
+/// Reads of a connection in a row, before the others get their turn.
+pub const READS_MAX: usize = 4;
+
+/// Bytes of replies that a connection may have unsent; beyond, its requests wait.
+pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
+
+/// Replies that a connection may wait for; beyond, its requests wait.
+pub const REPLIES_MAX: usize = 1024;
+
+/// Operations in a batch for another thread: some 100 µs of work for the owner.
+pub const BATCH_ENTRIES_MAX: usize = 1024;
+
+/// Bytes of keys and values in a batch for another thread, with one value beyond.
+pub const BATCH_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of replies in a batch, with one reply beyond. The owner returns a batch with more, before it has run all.
+pub const REPLIES_BYTES_MAX: usize = 256 << 10;
+
+/// Most threads of a server.
+pub const THREADS_MAX: u16 = 256;
+
+/// Memory of a server beyond partitions and buffers, in bytes: code, stacks, and what the allocator keeps.
+pub const PROCESS_BYTES: u64 = 12 << 20;
+
+/// Part of a server's memory that connections may use for buffers: a 32nd, and at least [`BUFFER_BYTES_MIN`].
+pub const BUFFER_SHARE: u64 = 32;
+
+/// Least memory of a thread for the buffers of its connections, in bytes: two values, and batches.
+pub const BUFFER_BYTES_MIN: u64 = 4 << 20;
+
+/// Memory for the batch between a thread and an owner, in bytes: the replies, and one value beyond.
+pub const BATCH_HELD_BYTES: u64 = (REPLIES_BYTES_MAX + VALUE_BYTES_MAX) as u64;
+
+/// Default limit of connections: memcached's.
+pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;
+
+/// Seconds after which a connection that does not read its replies is closed, if memory for buffers is short.
+pub const STALLED_S: u32 = 2;
+
 const _: () = {
     assert!(KEY_BYTES_MAX <= u8::MAX as usize && VALUE_BYTES_MAX < 1 << 21);
     // A full lap of the cleaner frees an eighth of the log: eight items of the greatest size.

@@ -14,6 +14,11 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
+            /// Makes counters with values in the order of [`Counters::named`].
+            pub(crate) fn from_values(mut next: impl FnMut() -> u64) -> Self {
+                Self { $($name: next(),)* }
+            }
+
             /// Adds the counters of another partition.
             pub fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)*

@@ -97,6 +97,8 @@ pub struct Partition {
     scratch: Vec<u8>,
     /// The second in which a full store last looked for expired items.
     cleaned_at: u32,
+    /// The second at which all items end.
+    flush_due: Option<u32>,
 }
 
 /// An item as a look-up found it.
@@ -163,6 +165,7 @@ impl Partition {
             counters: Counters::default(),
             scratch: Vec::new(),
             cleaned_at: 0,
+            flush_due: None,
         })
     }
 
@@ -170,6 +173,9 @@ impl Partition {
     /// back: an earlier time changes nothing.
     pub fn set_time(&mut self, now: u32) {
         self.now = self.now.max(now);
+        if self.flush_due.is_some_and(|second| second <= self.now) {
+            self.remove_all();
+        }
     }
 
     /// The time.
@@ -266,7 +272,25 @@ impl Partition {
 
     /// Removes all items.
     pub fn flush(&mut self) {
+        self.flush_at(0);
+    }
+
+    /// Removes all items at this second, or at once if it is over. A later request replaces an earlier one.
+    pub fn flush_at(&mut self, second: u32) {
         self.counters.cmd_flush += 1;
+        match second <= self.now {
+            true => self.remove_all(),
+            false => self.flush_due = Some(second),
+        }
+    }
+
+    /// Sets the counters to zero.
+    pub fn reset_counters(&mut self) {
+        self.counters = Counters::default();
+    }
+
+    fn remove_all(&mut self) {
+        self.flush_due = None;
         self.log.clear();
         if self.mode == Mode::Store {
             self.index.clear();

@@ -1,0 +1,87 @@
+//! `petrel cache serve`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use petrel_cache::{CacheConfig, CacheServer, Mode, Placement, Stopped};
+use petrel_command::Outcome;
+use petrel_command::cores;
+use petrel_command::failure::Failure;
+use petrel_command::interrupt::Interrupt;
+use petrel_command::output::Output;
+use serde::Serialize;
+
+use super::server_failure;
+use crate::cli::CacheServeArgs;
+use crate::index::print_counters;
+
+/// Interval of the check whether the server's threads still run.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The line that tells scripts the address.
+#[derive(Serialize)]
+struct Ready {
+    event: &'static str,
+    memcached: SocketAddr,
+    pid: u32,
+    threads: u16,
+    memory_bytes: usize,
+}
+
+/// The last line.
+#[derive(Serialize)]
+struct Ended {
+    event: &'static str,
+    counters: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Serves until interrupted, then closes the connections.
+pub(super) fn run(args: &CacheServeArgs, output: Output) -> Result<Outcome, Failure> {
+    // Before any thread starts: this thread alone must receive the signals.
+    let interrupt = Interrupt::install()?;
+    let server = CacheServer::start(&config(args)).map_err(server_failure)?;
+    announce(args, server.address(), output)?;
+    while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
+    // From now on a second signal ends the process at once.
+    drop(interrupt);
+    print(&server.stop().map_err(server_failure)?, output)?;
+    Ok(Outcome::Success)
+}
+
+fn config(args: &CacheServeArgs) -> CacheConfig {
+    let cpus = args.cpus.clone();
+    let place = move |thread: usize| match cpus.is_empty() {
+        true => Ok(()),
+        false => cores::pin(cpus[thread % cpus.len()]),
+    };
+    let place: Placement = Arc::new(place);
+    CacheConfig {
+        insecure: args.insecure,
+        memory_bytes: args.memory as u64,
+        threads: args.threads,
+        mode: if args.store { Mode::Store } else { Mode::Cache },
+        item_bytes_expected: args.item_size,
+        connections_max: args.connections,
+        idle: args.idle_timeout,
+        placement: Some(place),
+        ..CacheConfig::at(args.memcached)
+    }
+}
+
+fn announce(args: &CacheServeArgs, memcached: SocketAddr, output: Output) -> Result<(), Failure> {
+    let (threads, kind) = (args.threads, if args.store { "store" } else { "cache" });
+    output.line(format!(
+        "A {kind} for memcached's clients on {memcached}, {threads} threads. Stop with Ctrl-C."
+    ))?;
+    let (pid, memory_bytes) = (std::process::id(), args.memory);
+    Ok(output.record(&Ready { event: "ready", memcached, pid, threads, memory_bytes })?)
+}
+
+fn print(stopped: &Stopped, output: Output) -> Result<(), Failure> {
+    let counters: Vec<_> =
+        stopped.counters.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    let pairs = counters.iter().map(|(name, value)| (name.clone(), (*value).into()));
+    output.record(&Ended { event: "stopped", counters: pairs.collect() })?;
+    print_counters(&counters, output)
+}

@@ -1,0 +1,81 @@
+//! `petrel cache`: a server process, with a client of memcached's protocol.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStdout};
+use std::time::Duration;
+
+use crate::common::{command, finish, petrel, stderr, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// A running `petrel cache serve`; killed on drop.
+struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    memcached: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let fixed = ["cache", "serve", "--json", "--memcached", "127.0.0.1:0"];
+        let mut child = command(&[&fixed, arguments].concat()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+            panic!("no server: {:?}", finish(child));
+        };
+        let memcached = ready["memcached"].as_str().unwrap().to_owned();
+        Self { child, stdout, memcached }
+    }
+
+    /// Sends requests on a connection of their own, and expects these replies.
+    fn ask(&self, requests: &str, replies: &str) {
+        let mut socket = TcpStream::connect(&self.memcached).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.write_all(requests.as_bytes()).unwrap();
+        let mut got = vec![0; replies.len()];
+        socket.read_exact(&mut got).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got), replies);
+    }
+
+    /// Asks the server to end; returns its exit code and its last line.
+    fn terminate(mut self) -> (Option<i32>, Value) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(wait_until(|| self.child.try_wait().unwrap().is_some()), "it does not end");
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), serde_json::from_str(&rest).unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The server may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn serve__answers_memcacheds_clients_until_it_is_told_to_end() {
+    let server = Server::start(&["--threads", "2", "--memory", "64MiB", "--cpus", "0"]);
+    server.ask("set petrel 7 0 7\r\nseabird\r\n", "STORED\r\n");
+    server.ask("get petrel\r\n", "VALUE petrel 7 7\r\nseabird\r\nEND\r\n");
+    let (code, ended) = server.terminate();
+    let counters = &ended["counters"];
+    assert_eq!((code, &ended["event"]), (Some(0), &json!("stopped")));
+    assert_eq!((&counters["get_hits"], &counters["curr_items"]), (&json!(1), &json!(1)));
+}
+
+#[test]
+fn serve__says_why_it_cannot() {
+    let server = Server::start(&["--store", "--memory", "32MiB"]);
+    let taken = petrel(&["cache", "serve", "--memcached", &server.memcached]);
+    assert_eq!(taken.status.code(), Some(1));
+    let open = petrel(&["cache", "serve", "--memcached", "0.0.0.0:0"]);
+    assert!(stderr(&open).contains("--insecure"), "{}", stderr(&open));
+    let small = petrel(&["cache", "serve", "--memcached", "127.0.0.1:0", "--memory", "1MiB"]);
+    assert!(stderr(&small).contains("too few"), "{}", stderr(&small));
+}

@@ -1,0 +1,188 @@
+//! A connection: its socket, and the bytes that have come and that are to go.
+
+use std::io::{self, ErrorKind, Read, Write};
+
+use mio::net::TcpStream;
+
+use super::replies::Replies;
+use crate::limits::{OUTPUT_BYTES_MAX, REPLIES_MAX};
+use crate::memcached::Parser;
+
+/// Memory for output that a connection keeps when nothing is to be sent.
+const OUTPUT_KEPT_BYTES: usize = 4 << 10;
+
+/// A connection of a client.
+pub(super) struct Connection {
+    socket: TcpStream,
+    /// Differs from that of earlier connections with the same number.
+    pub(super) generation: u32,
+    pub(super) parser: Parser,
+    /// Bytes that have come, and that belong to no complete request.
+    pub(super) input: Vec<u8>,
+    pub(super) output: Vec<u8>,
+    /// Bytes of the output that have been sent.
+    written: usize,
+    pub(super) replies: Replies,
+    can_read: bool,
+    can_write: bool,
+    /// The peer has closed its side: reading goes on until the end shows.
+    is_read_closed: bool,
+    /// No request is read any more; the connection ends when its replies are sent.
+    is_closing: bool,
+    /// The thread will look at the connection in this turn.
+    pub(super) is_queued: bool,
+    /// The second in which bytes last came or went.
+    active: u32,
+}
+
+/// The outcome of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadOutcome {
+    Bytes(usize),
+    /// Nothing has come.
+    Later,
+    /// The peer has sent everything, or the connection is broken.
+    Ended,
+}
+
+impl Connection {
+    pub(super) fn new(socket: TcpStream, generation: u32, now: u32) -> Self {
+        Self {
+            socket,
+            generation,
+            parser: Parser::new(),
+            input: Vec::new(),
+            output: Vec::new(),
+            written: 0,
+            replies: Replies::default(),
+            can_read: true,
+            can_write: true,
+            is_read_closed: false,
+            is_closing: false,
+            is_queued: false,
+            active: now,
+        }
+    }
+
+    pub(super) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
+    }
+
+    /// The socket has become ready.
+    pub(super) fn note_ready(&mut self, event: &mio::event::Event) {
+        self.can_read |= event.is_readable() || event.is_error();
+        self.can_write |= event.is_writable() || event.is_error();
+        self.is_read_closed |= event.is_read_closed();
+    }
+
+    /// Reads to `buffer`. A read that fills only a part has taken everything: no second call asks for more, unless the
+    /// peer has closed its side, for which no further event comes.
+    pub(super) fn read(&mut self, buffer: &mut [u8], now: u32) -> ReadOutcome {
+        if self.is_closing || !self.can_read {
+            return ReadOutcome::Later;
+        }
+        loop {
+            match self.socket.read(buffer) {
+                Ok(0) => return ReadOutcome::Ended,
+                Ok(bytes) => {
+                    self.can_read = bytes == buffer.len() || self.is_read_closed;
+                    self.active = now;
+                    return ReadOutcome::Bytes(bytes);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.can_read = false;
+                    return ReadOutcome::Later;
+                }
+                Err(_) => return ReadOutcome::Ended,
+            }
+        }
+    }
+
+    /// Sends the output, as far as the socket takes it.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub(super) fn flush(&mut self, now: u32) -> io::Result<()> {
+        while self.can_write && self.written < self.output.len() {
+            match self.socket.write(&self.output[self.written..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(bytes) => {
+                    self.written += bytes;
+                    self.active = now;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.can_write = false,
+                Err(error) => return Err(error),
+            }
+        }
+        if self.written == self.output.len() {
+            self.written = 0;
+            match self.output.capacity() > OUTPUT_KEPT_BYTES {
+                true => self.output = Vec::new(),
+                false => self.output.clear(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of replies that have not been sent.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.output.len() - self.written
+    }
+
+    /// Returns true if the replies must be sent before further requests run.
+    pub(super) fn is_full(&self) -> bool {
+        self.unsent_bytes() + self.replies.bytes() > OUTPUT_BYTES_MAX
+            || self.replies.len() >= REPLIES_MAX
+    }
+
+    /// Returns true if the client waits for this reply, and has read those before.
+    pub(super) fn needs(&self, sequence: u64) -> bool {
+        self.replies.is_next(sequence) && self.unsent_bytes() <= OUTPUT_BYTES_MAX
+    }
+
+    /// Reads no more requests.
+    pub(super) fn close(&mut self) {
+        self.is_closing = true;
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// Returns true if the connection can end: nothing is to be sent any more.
+    pub(super) fn is_finished(&self) -> bool {
+        self.is_closing && self.unsent_bytes() == 0 && self.replies.is_empty()
+    }
+
+    /// Returns true if bytes may have come that were not read.
+    pub(super) fn can_read(&self) -> bool {
+        self.can_read && !self.is_closing
+    }
+
+    /// Seconds without a byte in either direction.
+    pub(super) fn idle_s(&self, now: u32) -> u32 {
+        now.saturating_sub(self.active)
+    }
+
+    /// The memory for buffers.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.input.capacity() + self.output.capacity() + self.replies.held_bytes()
+    }
+
+    /// Keeps the rest of the bytes that have come.
+    pub(super) fn keep(&mut self, rest: &[u8], needed: usize) {
+        // A value of known size gets its memory at once.
+        self.input.reserve_exact(rest.len().max(needed.saturating_sub(self.input.len())));
+        self.input.extend_from_slice(rest);
+    }
+
+    /// Drops the bytes that requests have used.
+    pub(super) fn use_input(&mut self, used: usize) {
+        match used == self.input.len() {
+            true => self.input = Vec::new(),
+            false => drop(self.input.drain(..used)),
+        }
+    }
+}

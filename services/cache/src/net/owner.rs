@@ -1,0 +1,43 @@
+//! The owner of a partition.
+
+use super::batch::{Batch, Work};
+use super::report::Snapshot;
+use crate::limits::REPLIES_BYTES_MAX;
+use crate::memcached::{Clock, Everywhere, execute};
+use crate::partition::Partition;
+
+/// A partition, and the clock of its owner.
+pub(crate) struct Owner {
+    pub(crate) partition: Partition,
+    pub(crate) clock: Clock,
+}
+
+impl Owner {
+    /// Runs a batch, until the replies are large.
+    pub(crate) fn serve(&mut self, batch: &mut Batch) {
+        let Self { partition, clock } = self;
+        batch.run(REPLIES_BYTES_MAX, |work, out| match work {
+            Work::Operation(key, operation) => execute(partition, clock, key, &operation, out),
+            Work::Everywhere(everywhere) => {
+                run_everywhere(partition, clock, everywhere).encode(out)
+            }
+        });
+    }
+
+    /// Runs an operation on all partitions on this one.
+    pub(crate) fn run_everywhere(&mut self, everywhere: Everywhere) -> Snapshot {
+        run_everywhere(&mut self.partition, &self.clock, everywhere)
+    }
+}
+
+fn run_everywhere(partition: &mut Partition, clock: &Clock, everywhere: Everywhere) -> Snapshot {
+    match everywhere {
+        Everywhere::Flush { exptime, .. } => {
+            let second = clock.expiry(exptime, partition.time());
+            partition.flush_at(second);
+        }
+        Everywhere::ResetStats => partition.reset_counters(),
+        Everywhere::Stats | Everywhere::Settings => {}
+    }
+    Snapshot::of(partition)
+}

@@ -1,0 +1,161 @@
+//! The replies of a connection, in the order of its requests.
+
+use std::collections::VecDeque;
+
+use super::report::Snapshot;
+use crate::memcached::Everywhere;
+
+/// Replies that wait for others. While none waits, replies go to the output at once.
+#[derive(Default)]
+pub(super) struct Replies {
+    queue: VecDeque<Reply>,
+    /// The sequence number of the queue's front.
+    first: u64,
+    /// The bytes of the replies that are there.
+    bytes: usize,
+}
+
+enum Reply {
+    /// Another thread owes the reply.
+    Owed,
+    /// Other threads owe parts.
+    Gathered { left: usize, sum: Box<Snapshot>, everywhere: Everywhere },
+    /// The reply, and the replies of the thread itself behind it.
+    Ready(Vec<u8>),
+}
+
+impl Replies {
+    /// The number of requests without a reply, and of replies behind them.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Returns true if the reply of this request is the next to be sent.
+    pub(super) fn is_next(&self, sequence: u64) -> bool {
+        !self.queue.is_empty() && sequence == self.first
+    }
+
+    /// Bytes of replies that wait for others.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.bytes + self.queue.capacity() * size_of::<Reply>()
+    }
+
+    /// Lets `write` append a reply behind all others.
+    #[inline]
+    pub(super) fn write(&mut self, output: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.queue.is_empty() {
+            return write(output);
+        }
+        if !matches!(self.queue.back(), Some(Reply::Ready(_))) {
+            self.queue.push_back(Reply::Ready(Vec::new()));
+        }
+        let Some(Reply::Ready(last)) = self.queue.back_mut() else { unreachable!("just added") };
+        let before = last.len();
+        write(last);
+        self.bytes += last.len() - before;
+    }
+
+    /// Makes a place for a reply that another thread owes; returns its sequence number.
+    pub(super) fn owe(&mut self) -> u64 {
+        self.queue.push_back(Reply::Owed);
+        self.first + self.queue.len() as u64 - 1
+    }
+
+    /// Makes a place for a reply with parts of `left` other threads.
+    pub(super) fn gather(&mut self, left: usize, sum: Snapshot, everywhere: Everywhere) -> u64 {
+        self.queue.push_back(Reply::Gathered { left, sum: Box::new(sum), everywhere });
+        self.first + self.queue.len() as u64 - 1
+    }
+
+    /// Takes a reply of another thread. `format` writes the reply that has been gathered from parts.
+    pub(super) fn take(
+        &mut self,
+        sequence: u64,
+        bytes: &[u8],
+        output: &mut Vec<u8>,
+        format: impl FnOnce(Everywhere, &Snapshot, &mut Vec<u8>),
+    ) {
+        let place = (sequence - self.first) as usize;
+        let reply = &mut self.queue[place];
+        let ready = match reply {
+            Reply::Ready(_) => unreachable!("a reply comes once"),
+            Reply::Owed if place == 0 => {
+                // The usual case: no copy but the one to the output.
+                output.extend_from_slice(bytes);
+                Vec::new()
+            }
+            Reply::Owed => bytes.to_vec(),
+            Reply::Gathered { left, sum, everywhere } => {
+                assert!(*left > 0, "more parts than partitions");
+                sum.add(&Snapshot::decode(bytes));
+                *left -= 1;
+                if *left > 0 {
+                    return;
+                }
+                let mut text = Vec::new();
+                format(*everywhere, sum, &mut text);
+                text
+            }
+        };
+        self.bytes += ready.len();
+        *reply = Reply::Ready(ready);
+        self.send_ready(output);
+    }
+
+    /// Moves the replies at the front that are there to the output.
+    fn send_ready(&mut self, output: &mut Vec<u8>) {
+        while let Some(Reply::Ready(bytes)) = self.queue.front() {
+            output.extend_from_slice(bytes);
+            self.bytes -= bytes.len();
+            self.queue.pop_front();
+            self.first += 1;
+        }
+        assert!(!self.queue.is_empty() || self.bytes == 0, "{} bytes are lost", self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(text: &'static [u8]) -> impl FnOnce(&mut Vec<u8>) {
+        |out| out.extend_from_slice(text)
+    }
+
+    #[test]
+    fn take__keeps_the_order_of_the_requests() {
+        let (mut replies, mut output) = (Replies::default(), Vec::new());
+        replies.write(&mut output, put(b"1"));
+        let second = replies.owe();
+        replies.write(&mut output, put(b"3"));
+        replies.write(&mut output, put(b"4"));
+        let fifth = replies.owe();
+        replies.write(&mut output, put(b"6"));
+        replies.take(fifth, b"5", &mut output, |_, _, _| ());
+        assert_eq!((output.as_slice(), replies.len()), (&b"1"[..], 4));
+        replies.take(second, b"2", &mut output, |_, _, _| ());
+        assert_eq!((output.as_slice(), replies.len()), (&b"123456"[..], 0));
+    }
+
+    #[test]
+    fn take__gathers_parts() {
+        let (mut replies, mut output) = (Replies::default(), Vec::new());
+        let part = Snapshot { items: 5, ..Snapshot::default() };
+        let sequence = replies.gather(2, part, Everywhere::Stats);
+        let mut bytes = Vec::new();
+        part.encode(&mut bytes);
+        let format = |_, sum: &Snapshot, out: &mut Vec<u8>| out.push(sum.items as u8);
+        replies.take(sequence, &bytes, &mut output, format);
+        assert!(output.is_empty());
+        replies.take(sequence, &bytes, &mut output, format);
+        assert_eq!((output, replies.is_empty()), (vec![15], true));
+    }
+}

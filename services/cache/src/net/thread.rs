@@ -1,0 +1,471 @@
+//! A thread of the server.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use slab::Slab;
+
+use super::batch::{Batch, Ticket};
+use super::connection::{Connection, ReadOutcome};
+use super::drive::{Pause, Router};
+use super::inbox::{Inbox, Parcel};
+use super::report::{self, Snapshot};
+use crate::limits::{READ_BYTES, READS_MAX, STALLED_S};
+use crate::memcached::Clock;
+use crate::partition::Mode;
+
+/// The token of the thread's waker.
+pub(super) const WAKER: Token = Token(usize::MAX);
+
+/// The token of the listener.
+const LISTENER: Token = Token(usize::MAX - 1);
+
+/// Most events of a turn.
+const EVENTS_MAX: usize = 256;
+
+/// The longest sleep: idle connections and the time are looked at so often.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Seconds in which a stopping thread sends the replies that it owes.
+const STOP_S: u32 = 3;
+
+/// State of all threads.
+pub(crate) struct Shared {
+    /// The inboxes of all threads. The first are those of the partitions' owners.
+    pub(crate) inboxes: Box<[Inbox]>,
+    pub(crate) partitions: usize,
+    /// Threads with connections.
+    pub(crate) servers: usize,
+    /// Threads whose connections have ended.
+    pub(crate) finished: AtomicUsize,
+    pub(crate) mode: Mode,
+    pub(crate) clock: Clock,
+    /// The start, in seconds since 1970.
+    pub(crate) started: i64,
+    pub(crate) connections: ConnectionCounters,
+    pub(crate) limits: Limits,
+}
+
+/// Counters of connections.
+#[derive(Default)]
+pub(crate) struct ConnectionCounters {
+    pub(crate) open: AtomicUsize,
+    pub(crate) accepted: AtomicU64,
+    /// Beyond the limit.
+    pub(crate) rejected: AtomicU64,
+    /// Closed because nothing came.
+    pub(crate) idle: AtomicU64,
+    /// Closed because memory was short, and nothing went.
+    pub(crate) stalled: AtomicU64,
+}
+
+/// Limits of all threads.
+pub(crate) struct Limits {
+    pub(crate) memory_bytes: u64,
+    pub(crate) connections_max: usize,
+    pub(crate) idle_s: Option<u32>,
+    /// For the buffers of a thread's connections.
+    pub(crate) buffer_bytes_max: usize,
+}
+
+/// The presence of a thread among those with connections. The others wait for its end, even if it ends by a panic.
+pub(super) struct Presence {
+    number: usize,
+    shared: Arc<Shared>,
+    has_ended: bool,
+}
+
+impl Presence {
+    pub(super) fn new(number: usize, shared: Arc<Shared>) -> Self {
+        Self { number, shared, has_ended: false }
+    }
+
+    /// Tells the others that this thread's connections have ended.
+    fn end(&mut self) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        self.shared.finished.fetch_add(1, Ordering::SeqCst);
+        let others = self.shared.inboxes.iter().enumerate().filter(|it| it.0 != self.number);
+        others.for_each(|(_, inbox)| inbox.push(Parcel::Finished));
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A thread with connections.
+pub(super) struct Thread {
+    poll: Poll,
+    listener: Option<TcpListener>,
+    router: Router,
+    connections: Slab<Connection>,
+    generations: u32,
+    /// Connections to look at in this turn.
+    queue: Vec<usize>,
+    /// Connections whose requests wait for another thread, or for memory.
+    paused: Vec<usize>,
+    buffer: Box<[u8]>,
+    now: u32,
+    /// The second of the last look at all connections.
+    looked_at: u32,
+    /// The thread that gets the next connection.
+    next_thread: usize,
+    /// The second at which the thread ends, if it is to stop.
+    ends_at: Option<u32>,
+    presence: Presence,
+}
+
+impl Thread {
+    pub(super) fn new(
+        poll: Poll,
+        mut listener: Option<TcpListener>,
+        router: Router,
+        presence: Presence,
+    ) -> io::Result<Self> {
+        if let Some(listener) = &mut listener {
+            poll.registry().register(listener, LISTENER, Interest::READABLE)?;
+        }
+        Ok(Self {
+            poll,
+            listener,
+            router,
+            connections: Slab::new(),
+            generations: 0,
+            queue: Vec::new(),
+            paused: Vec::new(),
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            now: Clock::FIRST,
+            looked_at: 0,
+            next_thread: 0,
+            ends_at: None,
+            presence,
+        })
+    }
+
+    /// Serves until the server stops; returns the counters of the thread's partition.
+    ///
+    /// # Errors
+    /// The system's, if the thread cannot wait for its sockets.
+    pub(super) fn run(mut self) -> io::Result<Snapshot> {
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let (mut parcels, mut turn) = (Vec::new(), Vec::new());
+        while !self.is_over() {
+            self.wait(&mut events)?;
+            self.set_time();
+            for event in &events {
+                match event.token() {
+                    WAKER => {}
+                    LISTENER => self.accept(),
+                    Token(number) => self.note_ready(number, event),
+                }
+            }
+            self.inbox().take(&mut parcels);
+            parcels.drain(..).for_each(|parcel| self.receive(parcel));
+            std::mem::swap(&mut self.queue, &mut turn);
+            turn.drain(..).for_each(|number| self.drive(number));
+            self.dispatch();
+            self.look_at_all();
+            self.finish();
+        }
+        Ok(self.router.owner.map_or_else(Snapshot::default, |owner| Snapshot::of(&owner.partition)))
+    }
+
+    fn inbox(&self) -> &Inbox {
+        &self.router.shared.inboxes[self.router.number]
+    }
+
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let may_sleep = self.queue.is_empty() && self.inbox().may_sleep();
+        match self.poll.poll(events, Some(if may_sleep { TICK } else { Duration::ZERO })) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            result => result,
+        }
+    }
+
+    fn set_time(&mut self) {
+        let shared = &self.router.shared;
+        self.now = self.now.max(shared.clock.second(unix_seconds()));
+        if let Some(owner) = &mut self.router.owner {
+            owner.partition.set_time(self.now);
+        }
+    }
+
+    fn note_ready(&mut self, number: usize, event: &mio::event::Event) {
+        if let Some(connection) = self.connections.get_mut(number) {
+            connection.note_ready(event);
+            self.enqueue(number);
+        }
+    }
+
+    /// Makes the thread look at a connection in this turn.
+    fn enqueue(&mut self, number: usize) {
+        if let Some(connection) = self.connections.get_mut(number)
+            && !connection.is_queued
+        {
+            connection.is_queued = true;
+            self.queue.push(number);
+        }
+    }
+
+    /// Accepts connections, and gives them to the threads in turn.
+    fn accept(&mut self) {
+        // An error is that of one connection, or a shortage: the tick tries again.
+        while let Some(Ok((socket, _))) = self.listener.as_ref().map(TcpListener::accept) {
+            let shared = &self.router.shared;
+            shared.connections.accepted.fetch_add(1, Ordering::Relaxed);
+            let open = shared.connections.open.fetch_add(1, Ordering::Relaxed);
+            if open >= shared.limits.connections_max {
+                shared.connections.open.fetch_sub(1, Ordering::Relaxed);
+                shared.connections.rejected.fetch_add(1, Ordering::Relaxed);
+                // The client may be gone.
+                let _ = io::Write::write(&mut &socket, b"ERROR Too many open connections\r\n");
+                continue;
+            }
+            // The threads with connections are the last.
+            let first = shared.inboxes.len() - shared.servers;
+            let thread = first + self.next_thread;
+            self.next_thread = (self.next_thread + 1) % shared.servers;
+            match thread == self.router.number {
+                true => self.add(socket),
+                false => shared.inboxes[thread].push(Parcel::Connection(socket)),
+            }
+        }
+    }
+
+    fn add(&mut self, mut socket: TcpStream) {
+        // A reply must not wait for the acknowledgement of another.
+        let _ = socket.set_nodelay(true);
+        let number = self.connections.vacant_key();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = self.poll.registry().register(&mut socket, Token(number), interest);
+        if registered.is_err() || self.ends_at.is_some() {
+            self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        self.generations = self.generations.wrapping_add(1);
+        self.connections.insert(Connection::new(socket, self.generations, self.now));
+        self.enqueue(number);
+    }
+
+    fn remove(&mut self, number: usize) {
+        let mut connection = self.connections.remove(number);
+        self.router.held_bytes -= connection.held_bytes();
+        // The socket closes here; registration ends with it.
+        let _ = self.poll.registry().deregister(connection.socket());
+        self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn receive(&mut self, parcel: Parcel) {
+        match parcel {
+            Parcel::Connection(socket) => self.add(socket),
+            Parcel::Work(mut batch) => {
+                let Some(owner) = &mut self.router.owner else {
+                    unreachable!("work goes to owners")
+                };
+                owner.serve(&mut batch);
+                self.router.shared.inboxes[batch.origin].push(Parcel::Done(batch));
+            }
+            Parcel::Done(batch) => self.take_replies(batch),
+            Parcel::Stop => self.stop(),
+            Parcel::Finished => {}
+        }
+    }
+
+    /// Gives the replies of a batch to the connections that are still there.
+    fn take_replies(&mut self, mut batch: Box<Batch>) {
+        batch.drain(|ticket, reply| {
+            let Some(connection) = self.connections.get_mut(ticket.connection) else { return };
+            if connection.generation != ticket.generation {
+                return;
+            }
+            let held = connection.held_bytes();
+            let shared = &self.router.shared;
+            let format = |what, sum: &Snapshot, out: &mut Vec<u8>| {
+                report::format(shared, what, sum, out);
+            };
+            connection.replies.take(ticket.sequence, reply, &mut connection.output, format);
+            self.router.held_bytes = self.router.held_bytes + connection.held_bytes() - held;
+            if !connection.is_queued {
+                connection.is_queued = true;
+                self.queue.push(ticket.connection);
+            }
+        });
+        self.router.take_back(batch);
+        self.resume();
+    }
+
+    /// Looks again at the connections that wait for room.
+    fn resume(&mut self) {
+        for number in std::mem::take(&mut self.paused) {
+            self.enqueue(number);
+        }
+    }
+
+    /// Reads from a connection, runs its requests and sends its replies.
+    fn drive(&mut self, number: usize) {
+        let Some(connection) = self.connections.get_mut(number) else { return };
+        connection.is_queued = false;
+        let held = connection.held_bytes();
+        let pause = drive(connection, number, &mut self.router, &mut self.buffer, self.now);
+        let is_broken = connection.flush(self.now).is_err();
+        self.router.held_bytes = self.router.held_bytes + connection.held_bytes() - held;
+        if is_broken || connection.is_finished() {
+            return self.remove(number);
+        }
+        // Otherwise an event, a batch or the tick brings the connection back.
+        let has_turn = match pause {
+            Pause::Turn => {
+                self.paused.push(number);
+                false
+            }
+            Pause::Output => !connection.is_full(),
+            Pause::Input { .. } => connection.can_read(),
+            Pause::Closing => false,
+        };
+        if has_turn {
+            self.enqueue(number);
+        }
+    }
+
+    /// Sends operations to the other threads. A connection with the most memory ends if there is too little for all.
+    fn dispatch(&mut self) {
+        let connections = &self.connections;
+        self.router.dispatch(|ticket: &Ticket| match connections.get(ticket.connection) {
+            Some(connection) if connection.generation == ticket.generation => {
+                connection.needs(ticket.sequence)
+            }
+            // The client has gone. Its operations run, and their replies are dropped.
+            _ => true,
+        });
+        while self.router.is_memory_exceeded() {
+            let largest = self.connections.iter().max_by_key(|(_, it)| it.held_bytes());
+            let Some((number, _)) = largest else { unreachable!("connections hold the memory") };
+            self.router.shared.connections.stalled.fetch_add(1, Ordering::Relaxed);
+            self.remove(number);
+        }
+    }
+
+    /// Once a second: closes idle connections, and those that hold scarce memory.
+    fn look_at_all(&mut self) {
+        if !self.router.is_memory_short() && !self.paused.is_empty() && !self.router.is_waiting() {
+            self.resume();
+        }
+        if self.looked_at == self.now {
+            return;
+        }
+        self.looked_at = self.now;
+        let (now, idle_s) = (self.now, self.router.shared.limits.idle_s);
+        let is_short = self.router.is_memory_short();
+        let is_stalled = |connection: &Connection| {
+            connection.held_bytes() > READ_BYTES / 4 && connection.idle_s(now) >= STALLED_S
+        };
+        let mut ended = Vec::new();
+        for (number, connection) in &self.connections {
+            let counters = &self.router.shared.connections;
+            if idle_s.is_some_and(|limit| connection.idle_s(now) >= limit) {
+                counters.idle.fetch_add(1, Ordering::Relaxed);
+                ended.push(number);
+            } else if is_short && is_stalled(connection) {
+                counters.stalled.fetch_add(1, Ordering::Relaxed);
+                ended.push(number);
+            }
+        }
+        ended.into_iter().for_each(|number| self.remove(number));
+        self.resume();
+        self.accept();
+    }
+
+    /// Begins to stop: no connection and no request is taken any more.
+    fn stop(&mut self) {
+        self.listener = None;
+        self.ends_at = Some(self.now + STOP_S);
+        let numbers: Vec<_> = self.connections.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            self.connections[number].close();
+            self.enqueue(number);
+        }
+    }
+
+    /// Tells the others when the connections of a stopping thread have ended.
+    fn finish(&mut self) {
+        let Some(ends_at) = self.ends_at else { return };
+        if self.now >= ends_at {
+            let numbers: Vec<_> = self.connections.iter().map(|(number, _)| number).collect();
+            numbers.into_iter().for_each(|number| self.remove(number));
+        }
+        let is_done = self.connections.is_empty() && !self.router.is_waiting();
+        if is_done || self.now >= ends_at {
+            self.presence.end();
+        }
+    }
+
+    /// Returns true if no thread has connections any more: until then, others need this thread's partition.
+    fn is_over(&self) -> bool {
+        let shared = &self.router.shared;
+        self.presence.has_ended && shared.finished.load(Ordering::SeqCst) == shared.servers
+    }
+}
+
+/// Reads and runs requests, as long as both are possible.
+fn drive(
+    connection: &mut Connection,
+    number: usize,
+    router: &mut Router,
+    buffer: &mut [u8],
+    now: u32,
+) -> Pause {
+    let mut pause = Pause::Input { needed: 0 };
+    if !connection.input.is_empty() {
+        pause = run_kept(connection, number, router);
+    }
+    for _ in 0..READS_MAX {
+        let Pause::Input { needed } = pause else { break };
+        let bytes = match connection.read(buffer, now) {
+            ReadOutcome::Bytes(bytes) => bytes,
+            ReadOutcome::Later => break,
+            // A client that has closed its side may still read the replies to its last requests.
+            ReadOutcome::Ended => {
+                connection.close();
+                return Pause::Closing;
+            }
+        };
+        if connection.input.is_empty() {
+            let (used, next) = router.run(connection, number, &buffer[..bytes]);
+            pause = next;
+            if used < bytes {
+                let needed = if let Pause::Input { needed } = next { needed } else { 0 };
+                connection.keep(&buffer[used..bytes], needed);
+            }
+        } else {
+            connection.keep(&buffer[..bytes], needed);
+            // A value that is not complete is not looked at again.
+            if connection.input.len() >= needed {
+                pause = run_kept(connection, number, router);
+            }
+        }
+    }
+    pause
+}
+
+/// Runs the requests of the bytes that were kept.
+fn run_kept(connection: &mut Connection, number: usize, router: &mut Router) -> Pause {
+    let input = std::mem::take(&mut connection.input);
+    let (used, pause) = router.run(connection, number, &input);
+    connection.input = input;
+    connection.use_input(used);
+    pause
+}
+
+/// The time, in seconds since 1970.
+pub(crate) fn unix_seconds() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}

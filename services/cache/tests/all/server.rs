@@ -1,0 +1,230 @@
+//! The server with real sockets.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use petrel_cache::{CacheConfig, CacheServer, Mode};
+
+fn config(threads: u16) -> CacheConfig {
+    CacheConfig { threads, ..CacheConfig::at("127.0.0.1:0".parse().unwrap()) }
+}
+
+fn start(config: &CacheConfig) -> CacheServer {
+    CacheServer::start(config).unwrap()
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    fn new(server: &CacheServer) -> Self {
+        let socket = TcpStream::connect(server.address()).unwrap();
+        // A guard against hanging.
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self(socket)
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    fn expect(&mut self, bytes: &[u8]) {
+        let mut got = vec![0; bytes.len()];
+        self.0.read_exact(&mut got).unwrap();
+        assert!(got == bytes, "{:?} in place of {:?}", shown(&got), shown(bytes));
+    }
+
+    fn ask(&mut self, request: &[u8], reply: &[u8]) {
+        self.send(request);
+        self.expect(reply);
+    }
+
+    /// Reads lines up to `END`.
+    fn stats(&mut self) -> String {
+        self.send(b"stats\r\n");
+        let mut text = Vec::new();
+        while !text.ends_with(b"END\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            text.push(byte[0]);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    fn stat(&mut self, name: &str) -> u64 {
+        let stats = self.stats();
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {stats}")).parse().unwrap()
+    }
+
+    fn expect_end(&mut self) {
+        assert_eq!(self.0.read(&mut [0; 16]).unwrap(), 0);
+    }
+}
+
+fn shown(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(300)].escape_ascii().to_string()
+}
+
+#[test]
+fn replies__come_in_order_from_all_partitions() {
+    for threads in [1, 2, 3] {
+        let server = start(&config(threads));
+        let mut client = Client::new(&server);
+        let (mut requests, mut replies) = (Vec::new(), Vec::new());
+        for number in 0..3_000 {
+            write!(requests, "set key{number} {number} 0 4\r\n{number:04}\r\nget key{number}\r\n")
+                .unwrap();
+            write!(replies, "STORED\r\nVALUE key{number} {number} 4\r\n{number:04}\r\nEND\r\n")
+                .unwrap();
+        }
+        write!(requests, "get").unwrap();
+        for number in 0..3_000 {
+            write!(requests, " key{number} none{number}").unwrap();
+            write!(replies, "VALUE key{number} {number} 4\r\n{number:04}\r\n").unwrap();
+        }
+        write!(requests, "\r\nmn\r\n").unwrap();
+        write!(replies, "END\r\nMN\r\n").unwrap();
+        client.ask(&requests, &replies);
+        assert_eq!(client.stat("curr_items"), 3_000, "{threads} threads");
+        assert_eq!(client.stat("get_hits"), 6_000);
+        let stopped = server.stop().unwrap();
+        assert!(stopped.counters.contains(&("get_misses", 3_000)));
+        client.expect_end();
+    }
+}
+
+#[test]
+fn operations_on_all_partitions__are_answered_once() {
+    let server = start(&config(3));
+    let mut client = Client::new(&server);
+    for number in 0..20 {
+        client.ask(format!("set k{number} 0 0 1\r\nx\r\n").as_bytes(), b"STORED\r\n");
+    }
+    client.ask(
+        b"flush_all\r\nget k1 k2 k3 k4\r\nflush_all noreply\r\nstats reset\r\n",
+        b"OK\r\nEND\r\nRESET\r\n",
+    );
+    assert_eq!((client.stat("curr_items"), client.stat("cmd_set")), (0, 0));
+    client.send(b"stats settings\r\nbogus\r\n");
+    let mut settings = vec![0; 16];
+    client.0.read_exact(&mut settings).unwrap();
+    assert!(settings.starts_with(b"STAT maxbytes "));
+    server.stop().unwrap();
+}
+
+#[test]
+fn large_values__pass_between_threads() {
+    let server = start(&CacheConfig { memory_bytes: 256 << 20, ..config(2) });
+    let mut client = Client::new(&server);
+    let value = |number: u8| vec![number; 1 << 20];
+    for number in 0..16 {
+        let head = format!("set big{number} 0 0 {}\r\n", 1 << 20);
+        client.ask(&[head.as_bytes(), &value(number), b"\r\n"].concat(), b"STORED\r\n");
+    }
+    // 64 MiB of replies to one line; the client reads while the server sends.
+    let keys: String = (0..64).map(|number| format!(" big{}", number % 16)).collect();
+    client.send(format!("get{keys}\r\n").as_bytes());
+    for number in 0..64 {
+        let number = number % 16;
+        client.expect(format!("VALUE big{number} 0 {}\r\n", 1 << 20).as_bytes());
+        client.expect(&value(number));
+        client.expect(b"\r\n");
+    }
+    client.expect(b"END\r\n");
+    server.stop().unwrap();
+}
+
+/// Clients that send and do not read must not take memory without limit, nor stop the others.
+#[test]
+fn clients_that_do_not_read__are_held_back() {
+    let server = start(&CacheConfig { memory_bytes: 128 << 20, ..config(2) });
+    let mut client = Client::new(&server);
+    let head = format!("set big 0 0 {}\r\n", 1 << 20);
+    client.ask(&[head.as_bytes(), &vec![b'v'; 1 << 20], b"\r\n"].concat(), b"STORED\r\n");
+    let deaf: Vec<_> = (0..32)
+        .map(|_| {
+            let mut client = Client::new(&server);
+            client.send(&b"get big big big big\r\n".repeat(100));
+            client
+        })
+        .collect();
+    client.ask(
+        b"set small 0 0 1\r\nx\r\nget small\r\n",
+        b"STORED\r\nVALUE small 0 1\r\nx\r\nEND\r\n",
+    );
+    client.0.write_all(b"get big\r\n").unwrap();
+    client.expect(format!("VALUE big 0 {}\r\n", 1 << 20).as_bytes());
+    drop(deaf);
+    server.stop().unwrap();
+}
+
+#[test]
+fn connections__are_limited_and_end_when_idle() {
+    let idle = Some(Duration::from_secs(1));
+    let server = start(&CacheConfig { connections_max: 2, idle, ..config(2) });
+    let mut clients = [Client::new(&server), Client::new(&server)];
+    clients.iter_mut().for_each(|client| client.ask(b"mn\r\n", b"MN\r\n"));
+    let mut third = Client::new(&server);
+    third.expect(b"ERROR Too many open connections\r\n");
+    third.expect_end();
+    // Both have been quiet for a second at some time.
+    clients.iter_mut().for_each(Client::expect_end);
+    let mut again = Client::new(&server);
+    assert_eq!((again.stat("rejected_connections"), again.stat("idle_kicks")), (1, 2));
+    server.stop().unwrap();
+}
+
+#[test]
+fn half_closed_connections__get_their_replies() {
+    let server = start(&config(2));
+    let mut client = Client::new(&server);
+    client.send(b"set a 0 0 1\r\nx\r\nset b 0 0 1\r\ny\r\nget a b\r\n");
+    client.0.shutdown(Shutdown::Write).unwrap();
+    client.expect(b"STORED\r\nSTORED\r\nVALUE a 0 1\r\nx\r\nVALUE b 0 1\r\ny\r\nEND\r\n");
+    client.expect_end();
+    let mut client = Client::new(&server);
+    client.ask(b"mn\r\nquit\r\nmn\r\n", b"MN\r\n");
+    client.expect_end();
+    server.stop().unwrap();
+}
+
+#[test]
+fn store__refuses_when_it_is_full() {
+    let server = start(&CacheConfig { mode: Mode::Store, ..config(1) });
+    let mut client = Client::new(&server);
+    let mut stored = 0;
+    for number in 0..400 {
+        let head = format!("set key{number} 0 0 200000\r\n");
+        client.send(&[head.as_bytes(), &vec![b'v'; 200_000], b"\r\n"].concat());
+        let mut first = [0];
+        client.0.read_exact(&mut first).unwrap();
+        match first[0] {
+            b'S' if stored == number => {
+                let mut rest = [0; 7];
+                client.0.read_exact(&mut rest).unwrap();
+                match &rest {
+                    b"TORED\r\n" => stored += 1,
+                    _ => client.expect(b"ERROR out of memory storing object\r\n"[1..].as_ref()),
+                }
+            }
+            _ => client.expect(&b"SERVER_ERROR out of memory storing object\r\n"[1..]),
+        }
+    }
+    assert!((100..400).contains(&stored), "{stored} stored");
+    assert_eq!((client.stat("curr_items"), client.stat("evictions")), (stored, 0));
+    server.stop().unwrap();
+}
+
+#[test]
+fn start__refuses_what_cannot_work() {
+    let refused = |config: &CacheConfig| CacheServer::start(config).unwrap_err().to_string();
+    assert!(refused(&config(0)).contains("threads"));
+    assert!(refused(&CacheConfig { memory_bytes: 16 << 20, ..config(1) }).contains("too few"));
+    let anywhere = CacheConfig::at("0.0.0.0:0".parse().unwrap());
+    assert!(refused(&anywhere).contains("--insecure"));
+    let server = start(&config(1));
+    let taken = CacheConfig::at(server.address());
+    assert!(!refused(&taken).is_empty());
+    server.stop().unwrap();
+}
