@@ -1,0 +1,508 @@
+//! The code of a state: a copy of the body that begins behind a mark and ends at the next ones.
+//!
+//! A copy keeps the user's nesting, so that the compiler sees ordinary structured code. Behind a mark inside of a loop, the copy
+//! has the rest of the loop's body, then the loop, then the text behind the loop. Each copy is at most as long as the body times
+//! the depth of its loops; a function with `m` marks therefore grows by a factor of about `m`.
+//!
+//! A *cut* copy enters its text from the front. A *resumed* copy begins behind the mark with the number that it is given. Both
+//! return whether the copy never reaches its end: text behind such code is left out, since the compiler would guess its types.
+
+use std::ops::ControlFlow;
+
+use proc_macro2::Span;
+use quote::format_ident;
+use syn::visit::{self, Visit};
+use syn::visit_mut::{self, VisitMut};
+use syn::{
+    Block, Error, Expr, ExprBlock, ExprBreak, ExprContinue, ExprIf, ExprMatch, Ident, Label,
+    Lifetime, Local, Pat, Result, Stmt, Token, parse_quote,
+};
+
+use crate::marks;
+use crate::names::bound;
+use crate::normal::{is_tie, label};
+
+/// The initialiser that stands for a value which the lane kept.
+pub(crate) const KEPT: &str = "__petrel_kept";
+
+/// Code, and whether it never reaches its end.
+type Copy<T> = (T, bool);
+
+/// Returns the statement that gives a kept local back to the code.
+fn kept(name: &Ident) -> Stmt {
+    let value = format_ident!("{KEPT}");
+    parse_quote!(let mut #name = #value;)
+}
+
+/// Returns the local that a statement gives back.
+pub(crate) fn kept_name(statement: &Stmt) -> Option<&Ident> {
+    let Stmt::Local(Local { pat: Pat::Ident(pattern), init: Some(init), .. }) = statement else {
+        return None;
+    };
+    matches!(&*init.expr, Expr::Path(path) if path.path.is_ident(KEPT)).then_some(&pattern.ident)
+}
+
+fn block_of(expression: Expr) -> Block {
+    match expression {
+        Expr::Block(ExprBlock { label: None, block, .. }) => block,
+        expression => {
+            Block { brace_token: Default::default(), stmts: vec![Stmt::Expr(expression, None)] }
+        }
+    }
+}
+
+fn expr_of(block: Block) -> Expr {
+    Expr::Block(ExprBlock { attrs: Vec::new(), label: None, block })
+}
+
+/// Returns code in which the names have the values that the lane kept.
+fn with_kept(names: &[Ident], expression: Expr) -> Block {
+    let mut block = block_of(expression);
+    block.stmts.splice(0..0, names.iter().map(kept));
+    block
+}
+
+/// Returns the operand that is computed before all others, and has a mark.
+fn first_operand(expression: &mut Expr) -> Option<&mut Expr> {
+    let operand = match expression {
+        Expr::Paren(outer) => &mut outer.expr,
+        Expr::Group(outer) => &mut outer.expr,
+        Expr::Field(outer) => &mut outer.base,
+        Expr::Cast(outer) => &mut outer.expr,
+        Expr::Unary(outer) => &mut outer.expr,
+        Expr::Reference(outer) => &mut outer.expr,
+        Expr::MethodCall(outer) => &mut outer.receiver,
+        Expr::Index(outer) => &mut outer.expr,
+        Expr::Binary(outer) => &mut outer.left,
+        Expr::Let(outer) => &mut outer.expr,
+        // The value is computed before the place.
+        Expr::Assign(outer) => &mut outer.right,
+        Expr::Break(outer) => outer.expr.as_mut()?,
+        Expr::Tuple(outer) => outer.elems.first_mut()?,
+        Expr::Call(outer) if matches!(&*outer.func, Expr::Path(_)) => {
+            let place = usize::from(is_tie(outer));
+            outer.args.iter_mut().nth(place)?
+        }
+        _ => return None,
+    };
+    marks::in_expr(operand, None).then_some(operand)
+}
+
+fn is_lazy(expression: &Expr) -> bool {
+    matches!(expression, Expr::Binary(binary) if matches!(binary.op, syn::BinOp::And(_) | syn::BinOp::Or(_)))
+}
+
+/// Returns whether code without marks never reaches its end, as far as its text shows.
+fn leaves(expression: &Expr) -> bool {
+    match expression {
+        Expr::Break(_) | Expr::Continue(_) => true,
+        Expr::Block(ExprBlock { label: None, block, .. }) => block
+            .stmts
+            .iter()
+            .any(|statement| matches!(statement, Stmt::Expr(expression, _) if leaves(expression))),
+        _ => false,
+    }
+}
+
+/// Returns the copy of a block that is entered from the front.
+pub(crate) fn cut_block(block: &Block) -> Copy<Block> {
+    let (stmts, ends) = cut_stmts(&block.stmts);
+    (Block { brace_token: block.brace_token, stmts }, ends)
+}
+
+fn cut_stmts(stmts: &[Stmt]) -> Copy<Vec<Stmt>> {
+    let mut copy = Vec::with_capacity(stmts.len());
+    for statement in stmts {
+        let ends = cut_stmt(statement, &mut copy);
+        if ends {
+            return (copy, true);
+        }
+    }
+    (copy, false)
+}
+
+fn cut_stmt(statement: &Stmt, copy: &mut Vec<Stmt>) -> bool {
+    match statement {
+        Stmt::Expr(expression, semi) => {
+            let (cut, ends) = cut_expr(expression);
+            let semi = if ends { Some(Default::default()) } else { *semi };
+            copy.push(Stmt::Expr(cut, semi));
+            ends
+        }
+        Stmt::Local(local) => push_local(local, cut_expr, copy),
+        // The function's own items stand at the beginning of the batch, where all states see them.
+        Stmt::Item(_) | Stmt::Macro(_) => {
+            copy.push(statement.clone());
+            false
+        }
+    }
+}
+
+/// Appends a `let`, or only its initialiser if that never reaches its end.
+fn push_local(
+    local: &Local,
+    init_copy: impl FnOnce(&Expr) -> Copy<Expr>,
+    copy: &mut Vec<Stmt>,
+) -> bool {
+    let mut local = local.clone();
+    if let Some(init) = &mut local.init {
+        let (value, ends) = init_copy(&init.expr);
+        if ends {
+            copy.push(Stmt::Expr(value, Some(Default::default())));
+            return true;
+        }
+        *init.expr = value;
+        if let Some((_, otherwise)) = &mut init.diverge {
+            **otherwise = cut_expr(otherwise).0;
+        }
+    }
+    copy.push(Stmt::Local(local));
+    false
+}
+
+fn cut_expr(expression: &Expr) -> Copy<Expr> {
+    if !marks::in_expr(expression, None) {
+        return (expression.clone(), leaves(expression));
+    }
+    let mut copy = expression.clone();
+    let ends = match &mut copy {
+        mark if marks::mark(mark).is_some() => true,
+        Expr::Block(outer) => {
+            let ends = cut_in_place(&mut outer.block);
+            ends && !breaks_to(outer.label.as_ref(), &outer.block)
+        }
+        Expr::Unsafe(outer) => cut_in_place(&mut outer.block),
+        Expr::If(choice) => match cut_if(choice) {
+            ControlFlow::Continue(ends) => ends,
+            ControlFlow::Break(condition) => return (condition, true),
+        },
+        Expr::Match(choice) => match cut_match(choice) {
+            ControlFlow::Continue(ends) => ends,
+            ControlFlow::Break(value) => return (value, true),
+        },
+        Expr::Loop(repeat) => {
+            cut_in_place(&mut repeat.body);
+            !breaks_to(repeat.label.as_ref(), &repeat.body)
+        }
+        Expr::While(repeat) => {
+            let (condition, ends) = cut_expr(&repeat.cond);
+            if ends {
+                return (condition, true);
+            }
+            *repeat.cond = condition;
+            cut_in_place(&mut repeat.body);
+            false
+        }
+        outer => {
+            let is_break = matches!(outer, Expr::Break(_));
+            let is_lazy = is_lazy(outer);
+            if let Some(operand) = first_operand(outer) {
+                let (value, ends) = cut_expr(operand);
+                if ends {
+                    return (value, true);
+                }
+                *operand = value;
+            } else if is_lazy && let Expr::Binary(binary) = outer {
+                *binary.right = cut_expr(&binary.right).0;
+            }
+            is_break
+        }
+    };
+    (copy, ends)
+}
+
+fn cut_in_place(block: &mut Block) -> bool {
+    let (copy, ends) = cut_block(block);
+    *block = copy;
+    ends
+}
+
+/// Cuts a choice. If its condition never reaches its end, the condition alone is the code.
+fn cut_if(choice: &mut ExprIf) -> ControlFlow<Expr, bool> {
+    let (condition, ends) = cut_expr(&choice.cond);
+    if ends {
+        return ControlFlow::Break(condition);
+    }
+    *choice.cond = condition;
+    let then_ends = cut_in_place(&mut choice.then_branch);
+    let Some((_, otherwise)) = &mut choice.else_branch else { return ControlFlow::Continue(false) };
+    let (copy, else_ends) = cut_expr(otherwise);
+    **otherwise = copy;
+    ControlFlow::Continue(then_ends && else_ends)
+}
+
+fn cut_match(choice: &mut ExprMatch) -> ControlFlow<Expr, bool> {
+    let (value, ends) = cut_expr(&choice.expr);
+    if ends {
+        return ControlFlow::Break(value);
+    }
+    *choice.expr = value;
+    let mut all_end = true;
+    for arm in &mut choice.arms {
+        let (body, ends) = cut_expr(&arm.body);
+        *arm.body = body;
+        all_end &= ends;
+    }
+    ControlFlow::Continue(all_end)
+}
+
+/// Returns the rest of a block behind a mark.
+///
+/// # Errors
+/// If the mark stands in an operand.
+pub(crate) fn resume_block(block: &Block, number: usize) -> Result<Copy<Block>> {
+    let place = block.stmts.iter().position(|statement| marks::in_stmt(statement, Some(number)));
+    let place = place.expect("the block has the mark");
+    let (before, rest) = block.stmts.split_at(place);
+    let mut stmts = kept_of(before);
+    let ends = match &rest[0] {
+        Stmt::Expr(expression, semi) if marks::mark(expression).is_none() => {
+            let (copy, ends) = resume_expr(expression, number)?;
+            let semi = if ends { Some(Default::default()) } else { *semi };
+            stmts.push(Stmt::Expr(copy, semi));
+            ends
+        }
+        Stmt::Local(local) => resume_local(local, number, &mut stmts)?,
+        _ => false,
+    };
+    if ends {
+        return Ok((Block { brace_token: block.brace_token, stmts }, true));
+    }
+    let (copy, ends) = cut_stmts(&rest[1..]);
+    stmts.extend(copy);
+    Ok((Block { brace_token: block.brace_token, stmts }, ends))
+}
+
+/// Gives back the locals that the statements before a mark declare; of those with one name, the last one.
+fn kept_of(before: &[Stmt]) -> Vec<Stmt> {
+    let locals = before.iter().filter_map(|statement| match statement {
+        Stmt::Local(local) => Some(bound(&local.pat)),
+        _ => None,
+    });
+    locals.flatten().map(|name| kept(&name)).collect()
+}
+
+fn resume_local(local: &Local, number: usize, stmts: &mut Vec<Stmt>) -> Result<bool> {
+    let init = local.init.as_ref().expect("the mark is in the initialiser");
+    if let Some((_, otherwise)) = &init.diverge
+        && marks::in_expr(otherwise, Some(number))
+    {
+        let (copy, _) = resume_expr(otherwise, number)?;
+        stmts.push(Stmt::Expr(copy, Some(Default::default())));
+        return Ok(true);
+    }
+    let resumed = resume_expr(&init.expr, number)?;
+    Ok(push_local(local, |_| resumed, stmts))
+}
+
+fn resume_expr(expression: &Expr, number: usize) -> Result<Copy<Expr>> {
+    let is_in = |expression: &Expr| marks::in_expr(expression, Some(number));
+    match expression {
+        Expr::Block(outer) => {
+            let (block, ends) = resume_block(&outer.block, number)?;
+            let ends = ends && !breaks_to(outer.label.as_ref(), &block);
+            Ok((Expr::Block(ExprBlock { block, ..outer.clone() }), ends))
+        }
+        Expr::Unsafe(outer) => {
+            let mut outer = outer.clone();
+            let (block, ends) = resume_block(&outer.block, number)?;
+            outer.block = block;
+            Ok((Expr::Unsafe(outer), ends))
+        }
+        Expr::If(choice) if !is_in(&choice.cond) => resume_branch(choice, number),
+        Expr::If(choice) => resume_condition(choice, number),
+        Expr::Match(choice) => resume_match(choice, number),
+        Expr::Loop(repeat) => {
+            let (body, ends) = resume_block(&repeat.body, number)?;
+            let name = repeat.label.as_ref().map(|label| &label.name);
+            Ok(resume_loop(expression, name, body, ends))
+        }
+        Expr::While(repeat) => {
+            let name = repeat.label.as_ref().map(|label| &label.name);
+            let (body, ends) = if is_in(&repeat.cond) {
+                let (cond, _) = resume_expr(&repeat.cond, number)?;
+                let (then, leave) = (
+                    cut_block(&repeat.body).0,
+                    ExprBreak {
+                        attrs: Vec::new(),
+                        break_token: Default::default(),
+                        label: name.cloned(),
+                        expr: None,
+                    },
+                );
+                (parse_quote!({ if #cond #then else { #leave } }), false)
+            } else {
+                let (body, ends) = resume_block(&repeat.body, number)?;
+                (with_kept(&bound_by(&repeat.cond), expr_of(body)), ends)
+            };
+            Ok(resume_loop(expression, name, body, ends))
+        }
+        Expr::Binary(binary) if is_lazy(expression) && is_in(&binary.right) => {
+            if matches!(&*binary.left, Expr::Let(_)) || matches!(&*binary.right, Expr::Let(_)) {
+                return Err(refuse(expression, number));
+            }
+            // The left side has decided that the right one is the value.
+            resume_expr(&binary.right, number)
+        }
+        outer => resume_operand(outer, number),
+    }
+}
+
+fn resume_branch(choice: &ExprIf, number: usize) -> Result<Copy<Expr>> {
+    if marks::in_block(&choice.then_branch, Some(number)) {
+        let (block, ends) = resume_block(&choice.then_branch, number)?;
+        return Ok((expr_of(with_kept(&bound_by(&choice.cond), expr_of(block))), ends));
+    }
+    let (_, otherwise) = choice.else_branch.as_ref().expect("the mark is in a branch");
+    resume_expr(otherwise, number)
+}
+
+fn resume_condition(choice: &ExprIf, number: usize) -> Result<Copy<Expr>> {
+    let (condition, ends) = resume_expr(&choice.cond, number)?;
+    if ends {
+        return Ok((condition, true));
+    }
+    let mut choice = choice.clone();
+    *choice.cond = parse_quote!(true);
+    let ends = matches!(cut_if(&mut choice), ControlFlow::Continue(true));
+    *choice.cond = condition;
+    Ok((Expr::If(choice), ends))
+}
+
+fn resume_match(choice: &ExprMatch, number: usize) -> Result<Copy<Expr>> {
+    if marks::in_expr(&choice.expr, Some(number)) {
+        let (value, ends) = resume_expr(&choice.expr, number)?;
+        if ends {
+            return Ok((value, true));
+        }
+        let mut choice = choice.clone();
+        *choice.expr = parse_quote!(());
+        let ends = matches!(cut_match(&mut choice), ControlFlow::Continue(true));
+        *choice.expr = value;
+        return Ok((Expr::Match(choice), ends));
+    }
+    let arm = choice.arms.iter().find(|arm| marks::in_expr(&arm.body, Some(number)));
+    let arm = arm.expect("the mark is in an arm");
+    let (body, ends) = resume_expr(&arm.body, number)?;
+    Ok((expr_of(with_kept(&bound(&arm.pat), body)), ends))
+}
+
+/// Returns the rest of a loop's body, and then the loop from its beginning.
+///
+/// In the rest, `continue` leaves the inner block and `break` the outer one.
+fn resume_loop(repeat: &Expr, name: Option<&Lifetime>, mut body: Block, ends: bool) -> Copy<Expr> {
+    let name = name.expect("a loop with marks has a label");
+    let number = name.ident.to_string().replace(|letter: char| !letter.is_ascii_digit(), "");
+    let next = label(&format!("next_{number}"), Span::call_site());
+    let rest = label(&format!("rest_{number}"), Span::call_site());
+    Relabel { from: name, next: &next, rest: &rest }.visit_block_mut(&mut body);
+    let (next_label, rest_label): (Label, Label) = (parse_quote!(#next:), parse_quote!(#rest:));
+    if ends && !breaks_to(Some(&next_label), &body) {
+        let ends = !breaks_to(Some(&rest_label), &body);
+        return (
+            Expr::Block(ExprBlock { attrs: Vec::new(), label: Some(rest_label), block: body }),
+            ends,
+        );
+    }
+    let (again, again_ends) = cut_expr(repeat);
+    let ends = again_ends && !breaks_to(Some(&rest_label), &body);
+    (parse_quote!(#rest: { #next: #body #again }), ends)
+}
+
+fn resume_operand(outer: &Expr, number: usize) -> Result<Copy<Expr>> {
+    let mut copy = outer.clone();
+    let is_break = matches!(outer, Expr::Break(_));
+    let operand = first_operand(&mut copy).filter(|operand| marks::in_expr(operand, Some(number)));
+    let operand = operand.ok_or_else(|| refuse(outer, number))?;
+    let (value, ends) = resume_expr(operand, number)?;
+    if ends {
+        return Ok((value, true));
+    }
+    *operand = value;
+    Ok((copy, is_break))
+}
+
+fn refuse(outer: &Expr, number: usize) -> Error {
+    let call = called_in(outer, number);
+    let (span, what) = match call {
+        Some(span) => (span, "the call of a batched function"),
+        None => (marks::span(outer, number), "a mark"),
+    };
+    Error::new(
+        span,
+        format!(
+            "{what} cannot stand in an operand that is computed after others: bind its value by `let` before"
+        ),
+    )
+}
+
+/// Returns the place of the outermost call that the batch runs in this function's lanes, and that has the mark.
+fn called_in(outer: &Expr, number: usize) -> Option<Span> {
+    struct Calls(usize, Option<Span>);
+    impl<'ast> Visit<'ast> for Calls {
+        fn visit_expr_block(&mut self, block: &'ast ExprBlock) {
+            if let Some(label) = &block.label
+                && label.name.ident.to_string().starts_with("__petrel_call_")
+                && marks::in_block(&block.block, Some(self.0))
+            {
+                self.1.get_or_insert(label.name.ident.span());
+            }
+            visit::visit_expr_block(self, block);
+        }
+    }
+    let mut calls = Calls(number, None);
+    calls.visit_expr(outer);
+    calls.1
+}
+
+/// Returns the names that a condition binds for its branch.
+fn bound_by(condition: &Expr) -> Vec<Ident> {
+    match condition {
+        Expr::Let(condition) => bound(&condition.pat),
+        Expr::Binary(both) => [bound_by(&both.left), bound_by(&both.right)].concat(),
+        _ => Vec::new(),
+    }
+}
+
+fn breaks_to(label: Option<&Label>, block: &Block) -> bool {
+    struct Breaks<'a>(&'a Ident, bool);
+    impl<'ast> Visit<'ast> for Breaks<'_> {
+        fn visit_expr_break(&mut self, leave: &'ast ExprBreak) {
+            self.1 |= leave.label.as_ref().is_some_and(|label| label.ident == *self.0);
+            visit::visit_expr_break(self, leave);
+        }
+    }
+    let Some(label) = label else { return false };
+    let mut breaks = Breaks(&label.name.ident, false);
+    breaks.visit_block(block);
+    breaks.1
+}
+
+/// Sends the jumps of a loop's body to the blocks that stand for the loop.
+struct Relabel<'a> {
+    from: &'a Lifetime,
+    next: &'a Lifetime,
+    rest: &'a Lifetime,
+}
+
+impl VisitMut for Relabel<'_> {
+    fn visit_expr_mut(&mut self, expression: &mut Expr) {
+        visit_mut::visit_expr_mut(self, expression);
+        match expression {
+            Expr::Break(leave) if leave.label.as_ref() == Some(self.from) => {
+                leave.label = Some(self.rest.clone());
+            }
+            Expr::Continue(ExprContinue { label, continue_token, .. })
+                if label.as_ref() == Some(self.from) =>
+            {
+                *expression = Expr::Break(ExprBreak {
+                    attrs: Vec::new(),
+                    break_token: Token![break](continue_token.span),
+                    label: Some(self.next.clone()),
+                    expr: None,
+                });
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The parts of which generated code is made. No part of the crate's interface: names may change in any version.
+
+use core::marker::PhantomData;
+use core::mem::needs_drop;
+
+pub use crate::list::List;
+pub use crate::prefetch::{fetch, fetch_write};
+pub use crate::question::{FromResidual, branch};
+
+/// Refuses a local that needs drop and in whose scope a mark stands: the mark would end the local early.
+#[inline(always)]
+pub fn no_drop<T>(_: &T) {
+    const {
+        assert!(
+            !needs_drop::<T>(),
+            "a local in whose scope a mark stands must not need drop: end its scope before the mark, by a block around it"
+        );
+    };
+}
+
+/// Passes on the values that a lane keeps across a mark, none of which may need drop.
+#[inline(always)]
+pub fn kept<T>(values: T) -> T {
+    no_drop(&values);
+    values
+}
+
+/// Gives an expression the same type in each state of a batch, although a state contains some of its branches only.
+#[inline(always)]
+pub fn tie<T>(_: &PhantomData<T>, value: T) -> T {
+    value
+}
