@@ -60,13 +60,14 @@
 //! | [`session`] | names of sessions and peers, and the parameters that two ends agree on |
 //! | [`wire`] | frames, to the bit |
 //! | [`control`] | messages of the control plane |
+//! | [`path`] | several paths for one session: not used by sessions yet |
 //! | [`bitmap`] | sets of a message's packets |
 //! | [`congestion`] | the rate of a session, and the limit of its packets in flight |
 //! | [`recovery`], [`timer`] | round trips, timeouts, and the timer wheel |
 //! | [`buffer`] | the core's requirements of message buffers |
 //! | [`limits`], [`counters`], [`status`] | every limit, every counter, every status code |
 //!
-//! Not implemented: encryption and multiple paths. The wire format has room for them.
+//! Not implemented: encryption, and sessions of several paths. The wire format has room for encryption.
 
 pub mod bitmap;
 pub mod buffer;
@@ -74,6 +75,7 @@ pub mod congestion;
 pub mod control;
 pub mod counters;
 pub mod limits;
+pub mod path;
 pub mod recovery;
 pub mod rpc;
 pub mod session;

@@ -1,0 +1,179 @@
+//! *Coupled*: a window for each path, and their sum is the session's.
+//!
+//! The windows grow together by a packet per round trip, as MP-RDMA's single window does (§3.2). Where it keeps
+//! no state of a path, to fit a network card, this policy has 12 bytes, and can do more with a bad path:
+//!
+//! - A mark takes a quarter of a packet from the window of its path. With a half, as in MP-RDMA, senders that
+//!   share a queue with a marking step of 20 KB halved together and left a tenth of the link unused.
+//! - A loss takes half of the path's window, for other paths to use, unless the path loses no more often than
+//!   the session does on average: a loss that every path has moves nothing.
+//! - A late answer takes a packet, likewise.
+//! - A path without a window is closed. A packet looks at it after a while, and a good answer opens it.
+//! - A path that was opened grows by half a packet per answer until the first bad one.
+
+use super::set::{PACKET, PathSet, WINDOW_LEAST};
+use super::{Feedback, PathId, Random};
+
+/// Units that a marked answer takes from the window of its path.
+const MARK_UNITS: u32 = PACKET / 4;
+
+/// Units that an answer adds to a path that begins, and most that it adds from the pool.
+const QUICK_UNITS: u32 = PACKET / 2;
+
+/// A loss moves a path's window if fewer good answers of the path came before it than the session's average
+/// divided by this number. Runs between random losses vary: of a path that loses like all others, a fifth of
+/// the losses come after so short a run.
+const WORSE_RUN_DIVISOR: u32 = 4;
+
+/// The average run of good answers between losses at first, and the longest that counts.
+const RUN_FIRST: u32 = 1_024;
+const RUN_MAX: u32 = 1 << 20;
+
+/// Growth is counted in 1/512 unit: a session with the largest window grows by half a unit per answer.
+const GROWTH_LOG2: u32 = 9;
+
+/// The state of the policy; the windows are in the [`PathSet`].
+#[derive(Debug)]
+pub(super) struct Coupled {
+    /// The largest sum of the windows, in units.
+    total_most: u32,
+    /// Window that bad paths gave up and no other path has taken yet, in units.
+    pool: u32,
+    /// The remainder of the growth, in 1/512 unit.
+    growth: u32,
+    /// Bit *i* is set if path *i* had no bad answer since it was opened.
+    fresh: u32,
+    /// Good answers since the last loss, and an average of these runs.
+    run: u32,
+    average_run: u32,
+    /// The path chosen last: paths take turns.
+    last: PathId,
+}
+
+impl Coupled {
+    pub(super) fn new(packets_most: u32) -> Self {
+        Self {
+            total_most: packets_most * PACKET,
+            pool: 0,
+            growth: 0,
+            fresh: u32::MAX,
+            run: 0,
+            average_run: RUN_FIRST,
+            last: PathId::FIRST,
+        }
+    }
+
+    /// Returns the next open path with room for a packet. If the sum has room and no path has, windows have
+    /// fractions, and the path with the largest one is chosen.
+    pub(super) fn choose(&mut self, now_ns: u64, set: &mut PathSet) -> Option<PathId> {
+        if let Some(path) = set.due(now_ns) {
+            return Some(path);
+        }
+        if set.in_flight() * PACKET >= set.total_window().clamp(PACKET, self.total_most) {
+            return None;
+        }
+        let turns = (1..=set.count()).map(|ahead| self.last.ahead(ahead, set.count()));
+        let open = turns.filter(|path| set.is_open(*path));
+        let mut best = (i32::MIN, self.last);
+        for path in open {
+            let room = set.room(path);
+            if room > best.0 {
+                best = (room, path);
+            }
+            if room >= PACKET as i32 {
+                break;
+            }
+        }
+        self.last = best.1;
+        Some(best.1)
+    }
+
+    pub(super) fn note(&mut self, now_ns: u64, path: PathId, what: Feedback, set: &mut PathSet) {
+        if what != Feedback::Good {
+            self.fresh &= !path.bit();
+            if !set.is_open(path) {
+                set.note_failed_look(now_ns, path);
+                return;
+            }
+        }
+        match what {
+            Feedback::Good => self.note_good(path, set),
+            Feedback::Marked => {
+                self.reduce(now_ns, path, MARK_UNITS, set);
+            }
+            Feedback::Late => {
+                let moved = self.reduce(now_ns, path, PACKET, set);
+                self.give_up(moved, set);
+            }
+            Feedback::Lost | Feedback::TimedOut => self.note_loss(now_ns, path, set),
+        }
+    }
+
+    fn note_good(&mut self, path: PathId, set: &mut PathSet) {
+        set.note_good(path);
+        self.run = (self.run + 1).min(RUN_MAX);
+        if !set.is_open(path) {
+            self.open(path, set);
+            return;
+        }
+        let share = set.total_window() / set.open_count();
+        if self.fresh & path.bit() != 0 && set.window(path) < 2 * share {
+            set.widen(path, QUICK_UNITS, self.total_most);
+        } else {
+            let taken = set.widen(path, self.pool.min(QUICK_UNITS), self.total_most);
+            self.pool -= taken;
+        }
+        self.growth += ((PACKET * PACKET) << GROWTH_LOG2) / set.total_window().max(PACKET);
+        set.widen(path, self.growth >> GROWTH_LOG2, self.total_most);
+        self.growth &= (1 << GROWTH_LOG2) - 1;
+    }
+
+    /// Opens a path with a whole packet. If the sum is at its largest, the widest path gives the packet: an open
+    /// path without a window would neither be chosen nor looked at.
+    fn open(&mut self, path: PathId, set: &mut PathSet) {
+        set.open(path);
+        self.fresh |= path.bit();
+        let missing = (set.total_window() + WINDOW_LEAST).saturating_sub(self.total_most);
+        let widest = set.widest(path);
+        set.narrow(widest, missing);
+        set.widen(path, PACKET - WINDOW_LEAST, self.total_most);
+        self.pool = self.pool.min(self.total_most.saturating_sub(set.total_window()));
+    }
+
+    fn note_loss(&mut self, now_ns: u64, path: PathId, set: &mut PathSet) {
+        let run = std::mem::take(&mut self.run);
+        self.average_run = self.average_run - self.average_run / 8 + run / 8;
+        let worse_below = (self.average_run / WORSE_RUN_DIVISOR).min(u8::MAX.into());
+        let is_worse = u32::from(set.take_goods(path)) < worse_below;
+        self.reduce(now_ns, path, PACKET / 2, set);
+        if is_worse && set.is_open(path) {
+            let half = (set.window(path) / 2).max(PACKET / 2);
+            let moved = self.reduce(now_ns, path, half, set);
+            self.give_up(moved, set);
+        }
+    }
+
+    /// Takes from the window of a path, and closes the path if less than the smallest window would be left. Then
+    /// the rest is given up too. Returns the units taken, without the rest.
+    fn reduce(&mut self, now_ns: u64, path: PathId, units: u32, set: &mut PathSet) -> u32 {
+        let taken = set.narrow(path, units);
+        if taken < units && set.open_count() > 1 {
+            let rest = set.close(now_ns, path);
+            self.give_up(rest, set);
+        }
+        taken
+    }
+
+    /// Keeps units for other paths, as far as the sum has room for them.
+    fn give_up(&mut self, units: u32, set: &PathSet) {
+        let room = self.total_most.saturating_sub(set.total_window());
+        self.pool = (self.pool + units).min(room);
+    }
+
+    /// Returns the path for a repetition: one repetition more that is lost holds up the message, so it is the
+    /// path that is used most.
+    pub(super) fn choose_again(&self, set: &PathSet, last: PathId, random: &mut Random) -> PathId {
+        let widest = set.widest(last);
+        if widest == last { set.random(random, Some(last)) } else { widest }
+    }
+}

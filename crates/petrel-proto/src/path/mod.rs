@@ -1,0 +1,351 @@
+//! Several paths for one session (`docs/wire-protocol.md` §14, `docs/paths.md`): which path a packet takes, how
+//! many packets are in flight, and which of them are lost.
+//!
+//! | item | purpose |
+//! | --- | --- |
+//! | [`PathPolicy`] | the policies, as values of a configuration |
+//! | [`Paths`] | the paths of one session: a policy, and the state of each path |
+//! | [`PacketPaths`] | the path of each packet of one message, and the [`Evidence`] that it is lost |
+//!
+//! Sessions do not use these objects yet. A session of one path will have none: its order of transmissions is
+//! that of its packets (§5.2), and its congestion controller alone bounds the packets in flight.
+//!
+//! The owner passes in the time and the answers, and asks for the path of the next packet:
+//!
+//! ```
+//! use petrel_proto::path::{Answer, PacketPaths, PathPolicy, Paths};
+//!
+//! let mut paths = Paths::new(PathPolicy::Coupled, 8, 128, 0x5EED);
+//! let mut packets = PacketPaths::new(1);
+//!
+//! // Three packets leave, each on a path of its own.
+//! for packet in 0..3 {
+//!     let path = paths.choose(0).expect("the window has room");
+//!     packets.note_new(0, packet, path);
+//!     paths.note_new(path);
+//! }
+//! assert!(packets.path(0) != packets.path(1));
+//!
+//! // The second one is acknowledged after 12 µs. The first one is not lost by that: its path is another.
+//! let copy = packets.note_acked(12_000, 1);
+//! let answer = Answer { rtt_ns: copy.rtt_ns, is_marked: false, behind_packets: 0 };
+//! paths.note_answer(12_000, copy.path, answer);
+//! let limit = |path| paths.overdue_ns(path);
+//! assert_eq!(packets.lost(12_000, 0, limit), None);
+//!
+//! // A while later it is.
+//! assert!(packets.lost(40_000, 0, limit).is_some());
+//! ```
+
+mod coupled;
+mod mp_rdma;
+mod order;
+mod plb;
+mod random;
+mod recycled;
+mod reps;
+mod set;
+mod spray;
+mod window;
+
+pub use order::{Evidence, LastCopy, PacketPaths};
+
+use coupled::Coupled;
+use mp_rdma::MpRdma;
+use plb::Plb;
+use random::Random;
+use reps::Reps;
+use set::PathSet;
+use window::SharedWindow;
+
+use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
+
+/// A path of a session: the index of a source port, below 32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathId(u8);
+
+impl PathId {
+    /// The path from the port of the offer (§14.1).
+    pub const FIRST: Self = Self(0);
+
+    /// Returns the path with this index, or `None` if no session has as many.
+    pub const fn new(index: usize) -> Option<Self> {
+        if index < PATHS_MAX { Some(Self(index as u8)) } else { None }
+    }
+
+    /// Returns the index of the source port.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    const fn bit(self) -> u32 {
+        1 << self.0
+    }
+
+    /// Returns the path that is `steps` further, of `count` paths in a circle.
+    const fn ahead(self, steps: u32, count: u32) -> Self {
+        Self(((self.0 as u32 + steps) % count) as u8)
+    }
+}
+
+/// How a session chooses the path of each packet (`docs/paths.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathPolicy {
+    /// One path, for ever.
+    #[default]
+    Single,
+    /// One path at a time, and another one after a timeout, a probe, or three marked rounds.
+    Plb,
+    /// A random path for each packet, but none that lost a packet lately.
+    Spray,
+    /// The path of an unmarked answer again, else a random one.
+    Reps,
+    /// A window for each path, coupled to a sum.
+    Coupled,
+    /// MP-RDMA's scheme, which US patent 11,934,340 describes: chosen by name only, never by a default.
+    MpRdma,
+}
+
+impl PathPolicy {
+    /// All policies.
+    pub const ALL: [Self; 6] =
+        [Self::Single, Self::Plb, Self::Spray, Self::Reps, Self::Coupled, Self::MpRdma];
+
+    /// Returns the name in commands and documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Plb => "plb",
+            Self::Spray => "spray",
+            Self::Reps => "reps",
+            Self::Coupled => "coupled",
+            Self::MpRdma => "mp-rdma",
+        }
+    }
+}
+
+/// The acknowledgement of a packet that was sent once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The round trip in nanoseconds, if this packet's arrival caused the acknowledgement.
+    pub rtt_ns: Option<u64>,
+    /// True if the packet met congestion (§14.3).
+    pub is_marked: bool,
+    /// How far the packet is behind the highest acknowledged one of its message, in packets.
+    pub behind_packets: u32,
+}
+
+/// The meaning of an event for the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Feedback {
+    Good,
+    Marked,
+    /// The packet came long after later ones: its path is slow.
+    Late,
+    Lost,
+    TimedOut,
+}
+
+/// MP-RDMA's Δ: an answer this far behind others is late (§3.3). Half of the window: the other half of a message
+/// still flows while a slow path delivers. With a quarter, four paths of 20, 10, 5 and 5 Gbit/s lost a tenth.
+const LATE_PACKETS: u32 = WINDOW_PACKETS / 2;
+
+/// The answer to a look at a closed path is late from half of that: an idle path is as fast as it will ever be.
+/// With the same limit for both, a path at 1/40 of the others' rate was opened again and again.
+const LATE_LOOK_PACKETS: u32 = LATE_PACKETS / 2;
+
+/// Losses by age are suspected after the round trip of the path, half of it more, and a margin. The margin grows
+/// with each suspicion that was wrong, up to four of the shortest round trips, and falls by 1/1 024 per answer.
+const MARGIN_STEP_NS: u64 = 1_000;
+const MARGIN_ROUND_TRIPS_MAX: u64 = 4;
+const MARGIN_DECAY_LOG2: u32 = 10;
+
+/// The first window of a session, in packets.
+const FIRST_PACKETS: u32 = 32;
+
+/// The state of a policy. An enum instead of a trait object: sessions hold it inline.
+#[derive(Debug)]
+enum State {
+    Single(SharedWindow),
+    Plb(Plb, SharedWindow),
+    Spray(SharedWindow),
+    Reps(Reps, SharedWindow),
+    Coupled(Coupled),
+    MpRdma(MpRdma),
+}
+
+/// The paths of one session.
+///
+/// [`Paths::choose`] gives the path of the next new packet, [`Paths::choose_again`] that of a repetition. Each copy
+/// that was sent is noted, and leaves by exactly one of [`note_answer`](Paths::note_answer),
+/// [`note_lost`](Paths::note_lost), [`note_timeout`](Paths::note_timeout) and
+/// [`note_unknown`](Paths::note_unknown).
+///
+/// `Coupled` and `MpRdma` bound the packets in flight themselves. The other policies leave that to the session's
+/// congestion controller; until sessions use them, MP-RDMA's window stands in.
+#[derive(Debug)]
+pub struct Paths {
+    set: PathSet,
+    random: Random,
+    /// The path that was chosen and has not been used yet.
+    next: Option<PathId>,
+    margin_ns: u32,
+    state: State,
+}
+
+/// A session with eight paths has at most 256 bytes for them.
+const _: () = assert!(size_of::<Paths>() + 8 * 12 <= 256);
+
+impl Paths {
+    /// Makes `count` paths for a session, with at most `packets_most` packets in flight. Sessions with the same
+    /// `seed` make the same random choices.
+    pub fn new(policy: PathPolicy, count: usize, packets_most: u32, seed: u64) -> Self {
+        assert!((1..=WINDOW_PACKETS).contains(&packets_most), "1 to 256 packets are in flight");
+        let mut random = Random::new(seed);
+        let shared = SharedWindow::new(FIRST_PACKETS, packets_most);
+        let set = PathSet::new(count, FIRST_PACKETS.min(packets_most));
+        let state = match policy {
+            PathPolicy::Single => State::Single(shared),
+            PathPolicy::Plb => State::Plb(Plb::new(set.random(&mut random, None)), shared),
+            PathPolicy::Spray => State::Spray(shared),
+            PathPolicy::Reps => State::Reps(Reps::default(), shared),
+            PathPolicy::Coupled => State::Coupled(Coupled::new(packets_most)),
+            PathPolicy::MpRdma => State::MpRdma(MpRdma::new(packets_most)),
+        };
+        Self { set, random, next: None, margin_ns: 0, state }
+    }
+
+    /// Returns the path for the next new packet, or `None` if the window is full. The path stays the same until
+    /// [`note_new`](Paths::note_new): a transport that has no room for the packet is asked again later.
+    pub fn choose(&mut self, now_ns: u64) -> Option<PathId> {
+        if self.next.is_none() {
+            self.next = self.choose_anew(now_ns);
+        }
+        self.next
+    }
+
+    fn choose_anew(&mut self, now_ns: u64) -> Option<PathId> {
+        let Self { set, random, state, .. } = self;
+        let in_flight = set.in_flight();
+        let has_room = |window: &SharedWindow| in_flight < window.packets();
+        match state {
+            State::Single(window) => has_room(window).then_some(PathId::FIRST),
+            State::Plb(plb, window) => has_room(window).then(|| plb.path()),
+            State::Spray(window) => has_room(window).then(|| spray::choose(now_ns, set, random)),
+            State::Reps(reps, window) => has_room(window).then(|| reps.choose(now_ns, set, random)),
+            State::Coupled(coupled) => coupled.choose(now_ns, set),
+            State::MpRdma(mp_rdma) => mp_rdma.choose(now_ns, set, random),
+        }
+    }
+
+    /// Returns the path for a packet that is sent again, and whose last copy took `last`: another one, if the
+    /// policy has a choice. Repetitions need no room in the window.
+    pub fn choose_again(&mut self, last: PathId) -> PathId {
+        let Self { set, random, state, .. } = self;
+        match state {
+            State::Single(_) => PathId::FIRST,
+            State::Plb(plb, _) => plb.path(),
+            State::Coupled(coupled) => coupled.choose_again(set, last, random),
+            State::Spray(_) | State::Reps(..) | State::MpRdma(_) => set.random(random, Some(last)),
+        }
+    }
+
+    /// Notes that a new packet was sent on the chosen path.
+    pub fn note_new(&mut self, path: PathId) {
+        assert!(self.next.take() == Some(path), "a new packet takes the path chosen for it");
+        self.set.note_sent(path);
+    }
+
+    /// Notes that a packet was sent again.
+    pub fn note_repeat(&mut self, path: PathId) {
+        self.set.note_sent(path);
+    }
+
+    /// Notes the answer to a packet that was sent once.
+    pub fn note_answer(&mut self, now_ns: u64, path: PathId, answer: Answer) {
+        if let Some(rtt_ns) = answer.rtt_ns {
+            self.set.note_rtt(path, rtt_ns);
+        }
+        self.margin_ns -= self.margin_ns >> MARGIN_DECAY_LOG2;
+        let late_from = if self.set.is_open(path) { LATE_PACKETS } else { LATE_LOOK_PACKETS };
+        let what = match answer {
+            Answer { is_marked: true, .. } => Feedback::Marked,
+            _ if answer.behind_packets > late_from => Feedback::Late,
+            _ => Feedback::Good,
+        };
+        self.note(now_ns, path, what);
+    }
+
+    /// Notes that a copy is lost.
+    pub fn note_lost(&mut self, now_ns: u64, path: PathId) {
+        self.note(now_ns, path, Feedback::Lost);
+    }
+
+    /// Notes that a probe or a timeout gives a copy up (§7.2).
+    pub fn note_timeout(&mut self, now_ns: u64, path: PathId) {
+        self.note(now_ns, path, Feedback::TimedOut);
+    }
+
+    /// Notes that a copy is in flight no longer, and that nothing is known about its path: its packet was
+    /// acknowledged after a repetition, or its request has ended.
+    pub fn note_unknown(&mut self, path: PathId) {
+        self.set.note_gone(path);
+    }
+
+    /// Notes that a packet was repeated in vain: the acknowledgement of its first copy came after all (a CREDIT
+    /// with the packet as `echo`, without flag R). Copies count as overdue later from now on.
+    pub fn note_false_alarm(&mut self) {
+        let most = MARGIN_ROUND_TRIPS_MAX * self.set.srtt_least_ns();
+        let longer_ns = u64::from(self.margin_ns) * 3 / 2 + MARGIN_STEP_NS;
+        self.margin_ns = u32::try_from(longer_ns.min(most)).unwrap_or(u32::MAX);
+    }
+
+    /// Notes that the session has nothing to send, though answers would allow packets.
+    pub fn note_idle(&mut self) {
+        if let State::MpRdma(mp_rdma) = &mut self.state {
+            mp_rdma.note_idle();
+        }
+    }
+
+    /// Returns the age in nanoseconds from which a copy on this path is overdue; `None` before the first round
+    /// trip.
+    pub fn overdue_ns(&self, path: PathId) -> Option<u64> {
+        let srtt_ns = self.set.srtt_ns(path)?;
+        Some(srtt_ns + srtt_ns / 2 + MARGIN_STEP_NS + u64::from(self.margin_ns))
+    }
+
+    /// Returns the copies that are in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.set.in_flight()
+    }
+
+    /// Returns true if new packets may take the path, not looks alone.
+    pub fn is_open(&self, path: PathId) -> bool {
+        self.set.is_open(path)
+    }
+
+    fn note(&mut self, now_ns: u64, path: PathId, what: Feedback) {
+        self.set.note_gone(path);
+        let Self { set, random, state, .. } = self;
+        match state {
+            State::Single(window)
+            | State::Plb(_, window)
+            | State::Spray(window)
+            | State::Reps(_, window) => {
+                window.note(what);
+            }
+            State::Coupled(_) | State::MpRdma(_) => {}
+        }
+        match state {
+            State::Single(_) => {}
+            State::Plb(plb, _) => plb.note(now_ns, path, what, set, random),
+            State::Spray(_) => spray::note_health(now_ns, path, what, set),
+            State::Reps(reps, _) => reps.note(now_ns, path, what, set),
+            State::Coupled(coupled) => coupled.note(now_ns, path, what, set),
+            State::MpRdma(mp_rdma) => mp_rdma.note(now_ns, path, what, set),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

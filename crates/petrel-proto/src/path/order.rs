@@ -1,0 +1,158 @@
+//! The path of each packet of a message, and the order of the transmissions on it
+//! (`docs/wire-protocol.md` §14.4).
+
+use super::PathId;
+use crate::bitmap::PacketBits;
+use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
+
+const WINDOW: usize = WINDOW_PACKETS as usize;
+
+/// The paths of the packets in flight of one message, in about 1.4 KiB. Only messages of several packets on
+/// sessions of several paths have one.
+///
+/// Of packets that were sent again the record has the last copy. An acknowledgement does not say which copy
+/// came, so it is no evidence about the copies' paths, but other packets still show whether the last copy is
+/// lost.
+#[derive(Debug)]
+pub struct PacketPaths {
+    /// The path of each packet's last copy, by packet modulo the window.
+    path: [PathId; WINDOW],
+    /// The number of that copy among the transmissions on its path, modulo 2^16.
+    order: [u16; WINDOW],
+    /// The time of that copy in microseconds, modulo 2^16: 65 ms, more than a round trip. An older copy may
+    /// seem young; then the timeout finds it.
+    sent_us: [u16; WINDOW],
+    /// Packets sent more than once.
+    repeated: PacketBits,
+    /// Transmissions on each path, modulo 2^16.
+    count: [u16; PATHS_MAX],
+    /// The last of them known to have arrived.
+    newest: [u16; PATHS_MAX],
+    /// The first packet that was not sent yet.
+    next: u32,
+    threshold: u16,
+}
+
+const _: () =
+    assert!(size_of::<PacketPaths>() <= 1_536, "a large request has 1.5 KiB for its paths");
+
+/// The last copy of an acknowledged packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastCopy {
+    /// The path of this copy.
+    pub path: PathId,
+    /// The time since this copy was sent, in nanoseconds with a step of 1 µs, if it is the only one: a round
+    /// trip of its path.
+    pub rtt_ns: Option<u64>,
+}
+
+impl LastCopy {
+    /// Returns true if the packet was sent once, so that its acknowledgement is evidence about its path.
+    pub const fn is_only(self) -> bool {
+        self.rtt_ns.is_some()
+    }
+}
+
+/// Why a copy counts as lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// A later packet of the same path is acknowledged.
+    Overtaken,
+    /// The copy is older than round trips of its path are.
+    Overdue,
+}
+
+impl PacketPaths {
+    /// Makes the record of a message. A copy is lost when a packet sent `threshold` transmissions later on the
+    /// same path was acknowledged: 1 where a path keeps the order, 3 where the hosts' kernels may swap packets.
+    pub fn new(threshold: u16) -> Self {
+        assert!(
+            (1..=WINDOW_PACKETS as u16).contains(&threshold),
+            "1 to 256 later packets are evidence"
+        );
+        Self {
+            path: [PathId::FIRST; WINDOW],
+            order: [0; WINDOW],
+            sent_us: [0; WINDOW],
+            repeated: PacketBits::new(),
+            count: [0; PATHS_MAX],
+            newest: [0; PATHS_MAX],
+            next: 0,
+            threshold,
+        }
+    }
+
+    /// Notes that the next packet was sent for the first time.
+    pub fn note_new(&mut self, now_ns: u64, packet: u32, path: PathId) {
+        assert!(packet == self.next, "new packets are sent in sequence");
+        self.next += 1;
+        self.repeated.clear(packet);
+        self.note_copy(now_ns, packet, path);
+    }
+
+    /// Notes that a packet was sent again.
+    pub fn note_repeat(&mut self, now_ns: u64, packet: u32, path: PathId) {
+        assert!(packet < self.next, "a packet is repeated after its first transmission");
+        self.repeated.set(packet);
+        self.note_copy(now_ns, packet, path);
+    }
+
+    fn note_copy(&mut self, now_ns: u64, packet: u32, path: PathId) {
+        let place = place(packet);
+        let count = &mut self.count[path.index()];
+        *count = count.wrapping_add(1);
+        (self.path[place], self.order[place], self.sent_us[place]) = (path, *count, micros(now_ns));
+    }
+
+    /// Returns the path of a packet's last copy.
+    pub fn path(&self, packet: u32) -> PathId {
+        self.path[place(packet)]
+    }
+
+    /// Notes that a packet is acknowledged.
+    pub fn note_acked(&mut self, now_ns: u64, packet: u32) -> LastCopy {
+        let path = self.path(packet);
+        if self.repeated.is_set(packet) {
+            return LastCopy { path, rtt_ns: None };
+        }
+        let order = self.order[place(packet)];
+        let newest = &mut self.newest[path.index()];
+        if order.wrapping_sub(*newest).cast_signed() > 0 {
+            *newest = order;
+        }
+        LastCopy { path, rtt_ns: Some(self.age_ns(now_ns, packet)) }
+    }
+
+    fn age_ns(&self, now_ns: u64, packet: u32) -> u64 {
+        u64::from(micros(now_ns).wrapping_sub(self.sent_us[place(packet)])) * 1_000
+    }
+
+    /// Returns the evidence, if there is any, that the last copy of an unacknowledged packet is lost. A copy on
+    /// path *i* is overdue after `overdue_ns(i)`. Call this when a later packet was acknowledged on any path:
+    /// then the receiver lives, and answers arrive.
+    pub fn lost(
+        &self,
+        now_ns: u64,
+        packet: u32,
+        overdue_ns: impl FnOnce(PathId) -> Option<u64>,
+    ) -> Option<Evidence> {
+        let path = self.path(packet);
+        let behind =
+            self.newest[path.index()].wrapping_sub(self.order[place(packet)]).cast_signed();
+        if behind >= self.threshold.cast_signed() {
+            return Some(Evidence::Overtaken);
+        }
+        (self.age_ns(now_ns, packet) > overdue_ns(path)?).then_some(Evidence::Overdue)
+    }
+}
+
+fn place(packet: u32) -> usize {
+    (packet % WINDOW_PACKETS) as usize
+}
+
+fn micros(time_ns: u64) -> u16 {
+    (time_ns / 1_000) as u16
+}
+
+#[cfg(test)]
+mod tests;

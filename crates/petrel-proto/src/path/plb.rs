@@ -1,0 +1,73 @@
+//! *PLB*: one path at a time, and another one when it is congested or dead (Qureshi et al., SIGCOMM 2022;
+//! protective reroute, Wetherall et al., SIGCOMM 2023).
+
+use super::set::PathSet;
+use super::{Feedback, PathId, Random};
+
+/// Rounds with marks in a row after which the path is changed. PLB's paper uses 3.
+const MARKED_ROUNDS: u8 = 3;
+
+/// The path in use, and the marks of the present round.
+#[derive(Debug)]
+pub(super) struct Plb {
+    path: PathId,
+    /// Marked rounds in a row.
+    marked_rounds: u8,
+    /// Answers of this round, and the marked ones among them.
+    answers: u32,
+    marked: u32,
+    round_ends_ns: u64,
+    /// Feedback on packets sent before this time was caused by the former path.
+    changed_ns: u64,
+}
+
+impl Plb {
+    pub(super) fn new(first: PathId) -> Self {
+        Self {
+            path: first,
+            marked_rounds: 0,
+            answers: 0,
+            marked: 0,
+            round_ends_ns: 0,
+            changed_ns: 0,
+        }
+    }
+
+    pub(super) fn path(&self) -> PathId {
+        self.path
+    }
+
+    pub(super) fn note(
+        &mut self,
+        now_ns: u64,
+        path: PathId,
+        what: Feedback,
+        set: &PathSet,
+        random: &mut Random,
+    ) {
+        if path != self.path {
+            return;
+        }
+        let srtt_ns = set.srtt_ns(path).unwrap_or(0);
+        let is_dead = what == Feedback::TimedOut && now_ns >= self.changed_ns + srtt_ns;
+        if is_dead || self.is_congested(now_ns, what, srtt_ns) {
+            self.path = set.random(random, Some(path));
+            (self.marked_rounds, self.answers, self.marked) = (0, 0, 0);
+            (self.changed_ns, self.round_ends_ns) = (now_ns, now_ns + srtt_ns);
+        }
+    }
+
+    /// Counts an answer. Returns true at the end of the last of some rounds, each with marks on at least half
+    /// of its answers.
+    fn is_congested(&mut self, now_ns: u64, what: Feedback, srtt_ns: u64) -> bool {
+        self.answers += 1;
+        self.marked += u32::from(what == Feedback::Marked);
+        if now_ns < self.round_ends_ns {
+            return false;
+        }
+        let is_marked = 2 * self.marked >= self.answers;
+        self.marked_rounds = if is_marked { self.marked_rounds + 1 } else { 0 };
+        (self.answers, self.marked, self.round_ends_ns) = (0, 0, now_ns + srtt_ns);
+        self.marked_rounds >= MARKED_ROUNDS
+    }
+}

@@ -1,0 +1,69 @@
+//! The paths of good answers, to be used again: first in, first out.
+
+use super::PathId;
+
+/// Paths kept: at 40 Gbit/s and 1.4 KB as many answers come in 9 µs, less than a round trip. REPS keeps 8.
+const PLACES: usize = 32;
+
+/// A queue of paths in 34 bytes. Without a place the oldest path is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Recycled {
+    ring: [PathId; PLACES],
+    head: u8,
+    count: u8,
+}
+
+impl Recycled {
+    pub(super) fn push(&mut self, path: PathId) {
+        if usize::from(self.count) == PLACES {
+            self.pop();
+        }
+        self.ring[usize::from(self.head + self.count) % PLACES] = path;
+        self.count += 1;
+    }
+
+    pub(super) fn pop(&mut self) -> Option<PathId> {
+        self.count = self.count.checked_sub(1)?;
+        let path = self.ring[usize::from(self.head)];
+        self.head = (self.head + 1) % PLACES as u8;
+        Some(path)
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.count.into()
+    }
+
+    /// Empties the queue, and returns the number of paths in it.
+    pub(super) fn clear(&mut self) -> u32 {
+        std::mem::take(&mut self.count).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn recycled__matches_a_queue_of_32(steps in prop::collection::vec(0..40u8, 0..300)) {
+            let (mut ring, mut model) = (Recycled::default(), VecDeque::new());
+            for step in steps {
+                match step {
+                    0 => prop_assert_eq!(ring.clear() as usize, std::mem::take(&mut model).len()),
+                    1..12 => prop_assert_eq!(ring.pop(), model.pop_front()),
+                    path => {
+                        ring.push(PathId(path % 32));
+                        model.push_back(PathId(path % 32));
+                        if model.len() > PLACES {
+                            model.pop_front();
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

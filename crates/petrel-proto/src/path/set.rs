@@ -1,0 +1,245 @@
+//! The paths of a session: which are open, what is in flight on each, and when a closed path is looked at.
+
+use super::{PathId, Random};
+use crate::limits::{PATHS_MAX, WINDOW_PACKETS};
+
+/// Units of a path's window per packet. A window of 256 packets that grows by a packet per round trip grows by
+/// half a unit per answer; the remainder is kept by the policy.
+pub(super) const PACKET: u32 = 128;
+
+/// The smallest window of an open path: half a packet. A smaller one would be an open path that is never chosen.
+pub(super) const WINDOW_LEAST: u32 = PACKET / 2;
+
+/// Time until the first look at a closed path, in nanoseconds: some round trips of a rack. Each further closing
+/// or failed look doubles it.
+const LOOK_NS: u64 = 50_000;
+
+/// Doublings of that time at most: 3.2 ms. A path that returns is then in use within some milliseconds, also if
+/// only a single port leads to it.
+const BACKOFF_MAX: u8 = 6;
+
+/// Good answers after which the next closing is a step shorter again.
+const GOODS_PER_STEP: u8 = 32;
+
+/// Looks are due at multiples of this power of two, in nanoseconds: 8 µs.
+const DUE_STEP_LOG2: u32 = 13;
+
+/// One path, in 12 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    /// Smoothed round trip in nanoseconds; 0 before the first measurement.
+    srtt_ns: u32,
+    /// Packets that may be in flight, in units of 1/128; 0 if closed.
+    window: u16,
+    in_flight: u16,
+    /// When a closed path is looked at, in steps of 8 µs modulo 2^16.
+    due: u16,
+    /// Doublings of the time until the next look.
+    backoff: u8,
+    /// Good answers since the last loss, closing or opening, up to 255.
+    goods: u8,
+}
+
+const _: () = assert!(size_of::<Path>() <= 16, "the state of a path is small");
+const _: () = assert!(WINDOW_PACKETS * PACKET <= u16::MAX as u32);
+
+/// The paths of a session.
+///
+/// A path is *open* or *closed*. New packets take open paths; a closed one gets a single packet at a time, as a
+/// look. Invariants: one path is open at least; a closed path has no window; an open one has half a packet at
+/// least; the total is the sum of the windows.
+#[derive(Debug)]
+pub(super) struct PathSet {
+    paths: Box<[Path]>,
+    /// Bit *i* is set if path *i* is open.
+    open: u32,
+    in_flight: u32,
+    total_window: u32,
+}
+
+impl PathSet {
+    /// Makes `count` open paths that share a window of `packets`.
+    pub(super) fn new(count: usize, packets: u32) -> Self {
+        assert!((1..=PATHS_MAX).contains(&count), "a session has 1 to 32 paths");
+        let window = (packets * PACKET / count as u32).clamp(WINDOW_LEAST, WINDOW_PACKETS * PACKET);
+        let path =
+            Path { srtt_ns: 0, window: window as u16, in_flight: 0, due: 0, backoff: 0, goods: 0 };
+        let open = u32::MAX >> (PATHS_MAX - count);
+        let total_window = window * count as u32;
+        Self { paths: vec![path; count].into(), open, in_flight: 0, total_window }
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = PathId> + use<> {
+        (0..self.paths.len() as u8).map(PathId)
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.paths.len() as u32
+    }
+
+    pub(super) fn open_count(&self) -> u32 {
+        self.open.count_ones()
+    }
+
+    pub(super) fn is_open(&self, path: PathId) -> bool {
+        self.open & path.bit() != 0
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    pub(super) fn window(&self, path: PathId) -> u32 {
+        self.paths[path.index()].window.into()
+    }
+
+    pub(super) fn total_window(&self) -> u32 {
+        self.total_window
+    }
+
+    /// Returns the part of a path's window that no packet uses, in units; negative if too many are in flight.
+    pub(super) fn room(&self, path: PathId) -> i32 {
+        let path = &self.paths[path.index()];
+        i32::from(path.window) - i32::from(path.in_flight) * PACKET as i32
+    }
+
+    pub(super) fn note_sent(&mut self, path: PathId) {
+        let path = &mut self.paths[path.index()];
+        path.in_flight =
+            path.in_flight.checked_add(1).expect("credits bound the packets in flight");
+        self.in_flight += 1;
+    }
+
+    /// Notes that a copy is in flight no longer: acknowledged, lost, or replaced by another copy.
+    pub(super) fn note_gone(&mut self, path: PathId) {
+        let path = &mut self.paths[path.index()];
+        assert!(path.in_flight > 0, "a packet leaves the path that it was sent on");
+        path.in_flight -= 1;
+        self.in_flight -= 1;
+    }
+
+    /// Notes a round trip. One below half of the former ones means that a queue has gone, and counts half.
+    pub(super) fn note_rtt(&mut self, path: PathId, rtt_ns: u64) {
+        let rtt_ns = u32::try_from(rtt_ns.max(1)).unwrap_or(u32::MAX);
+        let srtt_ns = &mut self.paths[path.index()].srtt_ns;
+        *srtt_ns = match *srtt_ns {
+            0 => rtt_ns,
+            old if old / 2 > rtt_ns => old / 2 + rtt_ns / 2,
+            old => old - old / 8 + rtt_ns / 8,
+        };
+    }
+
+    /// Returns the smoothed round trip of a path; before its first measurement the longest of the others.
+    pub(super) fn srtt_ns(&self, path: PathId) -> Option<u64> {
+        let own = self.paths[path.index()].srtt_ns;
+        let longest = || self.paths.iter().map(|path| path.srtt_ns).max();
+        let srtt_ns = if own > 0 { own } else { longest()? };
+        (srtt_ns > 0).then_some(srtt_ns.into())
+    }
+
+    /// Returns the shortest smoothed round trip, 0 before the first measurement.
+    pub(super) fn srtt_least_ns(&self) -> u64 {
+        let measured = self.paths.iter().map(|path| path.srtt_ns).filter(|srtt_ns| *srtt_ns > 0);
+        measured.min().unwrap_or(0).into()
+    }
+
+    /// Adds to the window of an open path, as far as the sum stays within `total_most`. Returns the added units.
+    pub(super) fn widen(&mut self, path: PathId, units: u32, total_most: u32) -> u32 {
+        assert!(self.is_open(path), "a closed path has no window");
+        let units = units.min(total_most.saturating_sub(self.total_window));
+        self.paths[path.index()].window += units as u16;
+        self.total_window += units;
+        units
+    }
+
+    /// Takes from the window of an open path, down to the smallest one. Returns the units taken.
+    pub(super) fn narrow(&mut self, path: PathId, units: u32) -> u32 {
+        assert!(self.is_open(path), "a closed path has no window");
+        let units = units.min(self.window(path) - WINDOW_LEAST);
+        self.paths[path.index()].window -= units as u16;
+        self.total_window -= units;
+        units
+    }
+
+    /// Closes a path, for longer than the last time. Returns its window.
+    pub(super) fn close(&mut self, now_ns: u64, path: PathId) -> u32 {
+        assert!(self.is_open(path) && self.open_count() > 1, "one path stays open");
+        self.open &= !path.bit();
+        let window = std::mem::take(&mut self.paths[path.index()].window).into();
+        self.total_window -= window;
+        self.put_off(now_ns, path);
+        window
+    }
+
+    /// Opens a path with the smallest window.
+    pub(super) fn open(&mut self, path: PathId) {
+        assert!(!self.is_open(path), "a path is opened after it was closed");
+        self.open |= path.bit();
+        let entry = &mut self.paths[path.index()];
+        (entry.window, entry.goods) = (WINDOW_LEAST as u16, 0);
+        self.total_window += WINDOW_LEAST;
+    }
+
+    /// Notes that a closed path did not answer a look well: the next look comes later.
+    pub(super) fn note_failed_look(&mut self, now_ns: u64, path: PathId) {
+        assert!(!self.is_open(path), "only a closed path is looked at");
+        self.put_off(now_ns, path);
+    }
+
+    fn put_off(&mut self, now_ns: u64, path: PathId) {
+        let entry = &mut self.paths[path.index()];
+        entry.due = due_step(now_ns + (LOOK_NS << entry.backoff));
+        entry.backoff = (entry.backoff + 1).min(BACKOFF_MAX);
+        entry.goods = 0;
+    }
+
+    /// Returns a closed path to look at now. Only one look is under way at a time: when all paths over one slow link closed together, their looks came together too, and queued there for
+    /// longer than a window of the others takes.
+    pub(super) fn due(&self, now_ns: u64) -> Option<PathId> {
+        let is_due = |path: &Path| due_step(now_ns).wrapping_sub(path.due).cast_signed() >= 0;
+        let closed = || self.ids().filter(|path| !self.is_open(*path));
+        if closed().any(|path| self.paths[path.index()].in_flight > 0) {
+            return None;
+        }
+        closed().find(|path| is_due(&self.paths[path.index()]))
+    }
+
+    /// Counts a good answer, and returns the number since the last loss, closing or opening. The time until the
+    /// next look becomes shorter with them.
+    pub(super) fn note_good(&mut self, path: PathId) -> u8 {
+        let entry = &mut self.paths[path.index()];
+        entry.goods = entry.goods.saturating_add(1);
+        if entry.goods.is_multiple_of(GOODS_PER_STEP) {
+            entry.backoff = entry.backoff.saturating_sub(1);
+        }
+        entry.goods
+    }
+
+    /// Returns the good answers since the last loss, closing or opening, up to 255, and begins anew.
+    pub(super) fn take_goods(&mut self, path: PathId) -> u8 {
+        std::mem::take(&mut self.paths[path.index()].goods)
+    }
+
+    /// Returns the open path with the largest window, not `other` if there is a choice.
+    pub(super) fn widest(&self, other: PathId) -> PathId {
+        let open = self.ids().filter(|path| self.is_open(*path));
+        open.max_by_key(|path| (*path != other, self.window(*path))).unwrap_or(other)
+    }
+
+    /// Returns a random open path, not `other` if there is a choice.
+    pub(super) fn random(&self, random: &mut Random, other: Option<PathId>) -> PathId {
+        let others = self.open & !other.map_or(0, PathId::bit);
+        let mut choice = if others == 0 { self.open } else { others };
+        for _ in 0..random.below(choice.count_ones()) {
+            choice &= choice - 1;
+        }
+        PathId(choice.trailing_zeros() as u8)
+    }
+}
+
+fn due_step(time_ns: u64) -> u16 {
+    (time_ns >> DUE_STEP_LOG2) as u16
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! Policies on paths that behave well, badly, and at random.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const US: u64 = 1_000;
+const GOOD: Answer = Answer { rtt_ns: Some(12 * US), is_marked: false, behind_packets: 0 };
+const MARKED: Answer = Answer { is_marked: true, ..GOOD };
+const LATE: Answer = Answer { behind_packets: 200, ..GOOD };
+
+fn paths(policy: PathPolicy) -> Paths {
+    Paths::new(policy, 8, 128, 5)
+}
+
+/// Sends new packets until the window is full, and returns their paths.
+fn fill(paths: &mut Paths, now_ns: u64) -> Vec<PathId> {
+    let mut sent = Vec::new();
+    while let Some(path) = paths.choose(now_ns) {
+        assert_eq!(paths.choose(now_ns), Some(path), "the choice stays until it is used");
+        paths.note_new(path);
+        sent.push(path);
+    }
+    sent
+}
+
+/// One round trip: all packets in flight get the answer that `answer` gives for their path, `None` for a loss.
+fn round(
+    paths: &mut Paths,
+    sent: &[PathId],
+    now_ns: u64,
+    answer: impl Fn(PathId) -> Option<Answer>,
+) -> Vec<PathId> {
+    let mut next = Vec::new();
+    for path in sent {
+        match answer(*path) {
+            Some(answer) => paths.note_answer(now_ns, *path, answer),
+            None => paths.note_lost(now_ns, *path),
+        }
+        next.extend(fill(paths, now_ns));
+    }
+    next
+}
+
+/// Runs round trips of 12 µs, and returns the packets on each path in the last one.
+fn run(
+    paths: &mut Paths,
+    rounds: std::ops::Range<u64>,
+    answer: impl Fn(PathId) -> Option<Answer>,
+) -> Vec<usize> {
+    let mut sent = fill(paths, rounds.start * 12 * US);
+    for at in rounds {
+        sent = round(paths, &sent, (at + 1) * 12 * US, &answer);
+    }
+    sent.iter().for_each(|path| paths.note_unknown(*path));
+    (0..8).map(|index| sent.iter().filter(|path| path.index() == index).count()).collect()
+}
+
+#[test]
+fn choose__single_is_the_first_path_and_plb_one_path() {
+    assert_eq!(run(&mut paths(PathPolicy::Single), 0..30, |_| Some(GOOD))[1..], [0; 7]);
+    let of_plb = run(&mut paths(PathPolicy::Plb), 0..30, |_| Some(GOOD));
+    assert_eq!(of_plb.iter().filter(|count| **count > 0).count(), 1, "{of_plb:?}");
+}
+
+#[test]
+fn choose__every_spreading_policy_uses_every_path() {
+    for policy in [PathPolicy::Spray, PathPolicy::Coupled, PathPolicy::MpRdma] {
+        let used = run(&mut paths(policy), 0..30, |_| Some(GOOD));
+        assert!(used.iter().all(|count| *count > 3), "{policy:?}: {used:?}");
+    }
+}
+
+#[test]
+fn choose__no_more_packets_than_allowed() {
+    for policy in PathPolicy::ALL {
+        let used: usize = run(&mut paths(policy), 0..300, |_| Some(GOOD)).iter().sum();
+        assert_eq!(used, 128, "{policy:?}");
+    }
+}
+
+#[test]
+fn note_lost__a_path_that_drops_everything_is_left() {
+    for policy in [PathPolicy::Spray, PathPolicy::Reps, PathPolicy::Coupled] {
+        let used = run(&mut paths(policy), 0..100, |path| (path.index() != 3).then_some(GOOD));
+        assert!(used[3] <= 1, "{policy:?}: {used:?}");
+        assert!(used.iter().sum::<usize>() > 90, "{policy:?}: {used:?}");
+    }
+}
+
+#[test]
+fn note_answer__a_path_that_returned_is_used_again() {
+    for policy in [PathPolicy::Spray, PathPolicy::Coupled] {
+        let mut paths = paths(policy);
+        let is_cut = |path: PathId| path.index() < 2;
+        run(&mut paths, 0..1_000, |path| (!is_cut(path)).then_some(GOOD));
+        assert!(!paths.is_open(PathId(0)) && !paths.is_open(PathId(1)));
+        // Within 10 ms, as the looks are at most 3.2 ms apart.
+        let used = run(&mut paths, 1_000..1_800, |_| Some(GOOD));
+        // Coupled's sum is at its largest: the paths have the packet that they were opened with.
+        let least = if policy == PathPolicy::Coupled { 1 } else { 4 };
+        assert!(used[0] >= least && used[1] >= least, "{policy:?}: {used:?}");
+    }
+}
+
+#[test]
+fn note_answer__coupled_leaves_a_marked_path_to_others_but_not_wholly() {
+    let used = run(&mut paths(PathPolicy::Coupled), 0..200, |path| {
+        Some(if path.index() == 6 { MARKED } else { GOOD })
+    });
+    assert!(used[6] <= 1 && used.iter().sum::<usize>() > 100, "{used:?}");
+}
+
+#[test]
+fn note_answer__late_answers_close_a_slow_path() {
+    let used = run(&mut paths(PathPolicy::Coupled), 0..200, |path| {
+        Some(if path.index() == 1 { LATE } else { GOOD })
+    });
+    assert!(used[1] <= 1, "{used:?}");
+    // MP-RDMA's path gets only the packets that look for new paths.
+    let used = run(&mut paths(PathPolicy::MpRdma), 0..200, |path| {
+        Some(if path.index() == 1 { LATE } else { GOOD })
+    });
+    assert!(used[1] <= 6, "{used:?}");
+}
+
+/// Looks are more easily late than packets on open paths.
+#[test]
+fn note_answer__a_look_is_late_from_half_of_the_limit() {
+    let mut paths = paths(PathPolicy::Coupled);
+    for (behind_packets, is_open) in [(65, false), (64, true)] {
+        if paths.is_open(PathId(2)) {
+            paths.set.close(0, PathId(2));
+        }
+        paths.note_repeat(PathId(2));
+        paths.note_answer(0, PathId(2), Answer { behind_packets, ..GOOD });
+        assert_eq!(paths.is_open(PathId(2)), is_open);
+    }
+}
+
+#[test]
+fn note_lost__losses_on_all_paths_move_no_window() {
+    let mut paths = paths(PathPolicy::Coupled);
+    let mut count = 0u32;
+    let mut sent = fill(&mut paths, 0);
+    for at in 1..2_000 {
+        let mut next = Vec::new();
+        for path in &sent {
+            count += 1;
+            // Every hundredth packet, on whichever path it is.
+            if count.is_multiple_of(100) {
+                paths.note_lost(at * 12 * US, *path);
+            } else {
+                paths.note_answer(at * 12 * US, *path, GOOD);
+            }
+            next.extend(fill(&mut paths, at * 12 * US));
+        }
+        sent = next;
+    }
+    assert!(sent.len() > 100, "{}", sent.len());
+    assert!((0..8).all(|index| paths.is_open(PathId(index))));
+}
+
+#[test]
+fn note_timeout__plb_takes_another_path() {
+    let mut paths = paths(PathPolicy::Plb);
+    let sent = fill(&mut paths, 0);
+    let before = sent[0];
+    paths.note_answer(12 * US, before, GOOD);
+    paths.note_timeout(150 * US, before);
+    let after = paths.choose_again(before);
+    assert_ne!(after, before);
+    // Packets that were on the former path say nothing about the present one.
+    paths.note_timeout(150 * US, before);
+    assert_eq!(paths.choose_again(before), after);
+}
+
+#[test]
+fn note_answer__plb_leaves_a_path_after_three_marked_rounds() {
+    let mut paths = paths(PathPolicy::Plb);
+    let first = paths.choose(0).unwrap();
+    let mut rounds = 0;
+    for round in 1..10 {
+        let path = paths.choose(round * 20 * US).unwrap();
+        if path != first {
+            break;
+        }
+        paths.note_new(path);
+        paths.note_answer(round * 20 * US, path, MARKED);
+        rounds += 1;
+    }
+    assert_eq!(rounds, 3);
+}
+
+#[test]
+fn note_idle__mp_rdma_loses_the_window_that_it_does_not_use() {
+    let mut paths = paths(PathPolicy::MpRdma);
+    let sent = fill(&mut paths, 0);
+    assert_eq!(sent.len(), 32);
+    for path in &sent[..10] {
+        paths.note_answer(12 * US, *path, GOOD);
+    }
+    paths.note_idle();
+    // Ten places of ten answers are lost; the burst timer does not allow them again.
+    assert_eq!(fill(&mut paths, 12 * US).len(), 0);
+    assert_eq!(fill(&mut paths, 100 * US).len(), 0);
+}
+
+#[test]
+fn overdue_ns__grows_with_false_alarms_and_falls_with_answers() {
+    let mut paths = paths(PathPolicy::Coupled);
+    assert_eq!(paths.overdue_ns(PathId(0)), None);
+    let sent = fill(&mut paths, 0);
+    paths.note_answer(12 * US, sent[0], GOOD);
+    assert_eq!(paths.overdue_ns(PathId(5)), Some(19 * US));
+    paths.note_false_alarm();
+    assert_eq!(paths.overdue_ns(PathId(5)), Some(20 * US));
+    (0..20).for_each(|_| paths.note_false_alarm());
+    assert_eq!(paths.overdue_ns(PathId(5)), Some((19 + 4 * 12) * US));
+    let mut sent = sent[1..].to_vec();
+    for at in 2..200 {
+        sent = round(&mut paths, &sent, at * 12 * US, |_| Some(GOOD));
+    }
+    assert!(paths.overdue_ns(PathId(5)).unwrap() < 22 * US);
+}
+
+#[test]
+fn path_id__of_32_ports() {
+    assert_eq!(PathId::new(31).map(PathId::index), Some(31));
+    assert_eq!(PathId::new(32), None);
+    let names: std::collections::BTreeSet<_> = PathPolicy::ALL.iter().map(|p| p.name()).collect();
+    assert_eq!(names.len(), PathPolicy::ALL.len());
+    assert_eq!(PathPolicy::default(), PathPolicy::Single);
+}
+
+/// Any feedback, in any order, to any policy: packets in flight stay counted and bounded, and the window never
+/// closes for ever.
+fn any_feedback(policy: PathPolicy, count: usize, most: u32, steps: &[(u8, u16, u16)]) {
+    let mut paths = Paths::new(policy, count, most, 9);
+    let mut sent: Vec<PathId> = Vec::new();
+    let (mut now_ns, mut repeats) = (0, 0);
+    for (step, pick, wait) in steps {
+        now_ns += u64::from(*wait) * 100;
+        sent.extend(fill(&mut paths, now_ns));
+        // A look, and repetitions, may exceed the window.
+        assert!(paths.in_flight() <= most + 1 + repeats);
+        if sent.is_empty() {
+            continue;
+        }
+        let path = sent.swap_remove(usize::from(*pick) % sent.len());
+        match step % 8 {
+            0 => paths.note_lost(now_ns, path),
+            1 => paths.note_timeout(now_ns, path),
+            2 => paths.note_unknown(path),
+            3 => {
+                paths.note_lost(now_ns, path);
+                let again = paths.choose_again(path);
+                paths.note_repeat(again);
+                sent.push(again);
+                repeats += 1;
+            }
+            4 => paths.note_answer(now_ns, path, LATE),
+            5 => paths.note_answer(now_ns, path, MARKED),
+            _ => paths.note_answer(now_ns, path, GOOD),
+        }
+        assert_eq!(paths.in_flight() as usize, sent.len());
+    }
+    // After all answers came, and a while, there is room again.
+    for path in sent {
+        paths.note_unknown(path);
+    }
+    assert!(paths.choose(now_ns + 100_000_000).is_some(), "{paths:?}");
+}
+
+proptest! {
+    #[test]
+    fn paths__take_any_feedback(
+        policy in prop::sample::select(&PathPolicy::ALL),
+        count in 1..=32usize,
+        most in 1..=256u32,
+        steps in prop::collection::vec(any::<(u8, u16, u16)>(), 0..600),
+    ) {
+        any_feedback(policy, count, most, &steps);
+    }
+
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Whatever happened, good answers open every path again.
+    #[test]
+    fn paths__recover_from_anything(
+        policy in prop::sample::select(&[PathPolicy::Coupled, PathPolicy::Spray, PathPolicy::Reps]),
+        steps in prop::collection::vec((0..3u8, 0..8usize), 0..400),
+    ) {
+        let mut paths = paths(policy);
+        for (at, (step, index)) in steps.into_iter().enumerate() {
+            let path = PathId(index as u8);
+            paths.note_repeat(path);
+            match step {
+                0 => paths.note_lost(at as u64 * US, path),
+                1 => paths.note_answer(at as u64 * US, path, LATE),
+                _ => paths.note_answer(at as u64 * US, path, MARKED),
+            }
+        }
+        run(&mut paths, 1_000..2_500, |_| Some(GOOD));
+        prop_assert!((0..8).all(|index| paths.is_open(PathId(index))), "{:?}", paths);
+    }
+}
+
+#[test]
+#[should_panic(expected = "a new packet takes the path chosen for it")]
+fn note_new__on_another_path() {
+    let mut paths = paths(PathPolicy::Single);
+    paths.choose(0);
+    paths.note_new(PathId(1));
+}
+
+#[test]
+#[should_panic(expected = "1 to 256 packets are in flight")]
+fn new__with_more_packets_than_a_window() {
+    Paths::new(PathPolicy::Reps, 8, 257, 0);
+}

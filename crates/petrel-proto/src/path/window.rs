@@ -1,0 +1,104 @@
+//! MP-RDMA's controller (§3.2): one window for all paths, moved by every answer.
+
+use super::Feedback;
+
+/// Units of the window per packet.
+const ONE: u32 = 256;
+
+/// A congestion window in 1/256 packet.
+///
+/// An unmarked answer adds 1/w, a marked one takes 1/2, and a late one takes 1 (§3.2, §3.3). Losses have no
+/// effect: the network of the paper loses packets by damage alone, and congestion marks them.
+#[derive(Debug)]
+pub(super) struct SharedWindow {
+    window: u32,
+    most: u32,
+}
+
+impl SharedWindow {
+    pub(super) fn new(first_packets: u32, most_packets: u32) -> Self {
+        assert!(most_packets > 0, "a session has a packet in flight");
+        let most = most_packets * ONE;
+        Self { window: (first_packets * ONE).clamp(ONE, most), most }
+    }
+
+    /// Returns the packets that may be in flight: at least one.
+    pub(super) fn packets(&self) -> u32 {
+        self.window / ONE
+    }
+
+    pub(super) fn note(&mut self, what: Feedback) {
+        match what {
+            // Rounded up: with 256 packets a step is a single unit.
+            Feedback::Good => {
+                self.window = (self.window + (ONE * ONE).div_ceil(self.window)).min(self.most);
+            }
+            Feedback::Marked => self.take(ONE / 2),
+            Feedback::Late => self.take(ONE),
+            Feedback::Lost | Feedback::TimedOut => {}
+        }
+    }
+
+    /// Takes the packets that nothing was there to send for: "use it or lose it" (§3.5).
+    pub(super) fn note_unused(&mut self, packets: u32) {
+        self.take(packets.saturating_mul(ONE));
+    }
+
+    /// Begins anew after a pause (§3.5).
+    pub(super) fn restart(&mut self, first_packets: u32) {
+        self.window = (first_packets * ONE).clamp(ONE, self.most);
+    }
+
+    fn take(&mut self, units: u32) {
+        self.window = self.window.saturating_sub(units).max(ONE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn note__grows_by_a_packet_per_round_trip() {
+        let mut window = SharedWindow::new(20, 256);
+        (0..21).for_each(|_| window.note(Feedback::Good));
+        assert_eq!(window.packets(), 21);
+        // Four marks take two packets.
+        (0..4).for_each(|_| window.note(Feedback::Marked));
+        assert_eq!(window.packets(), 19);
+        window.note(Feedback::Late);
+        window.note(Feedback::Lost);
+        assert_eq!(window.packets(), 18);
+        window.note_unused(3);
+        assert_eq!(window.packets(), 15);
+        window.restart(20);
+        assert_eq!(window.packets(), 20);
+    }
+
+    proptest! {
+        #[test]
+        fn packets__stay_between_one_and_the_most(
+            most in 1..256u32,
+            steps in prop::collection::vec(0..4u32, 0..500),
+        ) {
+            let mut window = SharedWindow::new(32, most);
+            for step in steps {
+                match step {
+                    0 => window.note(Feedback::Good),
+                    1 => window.note(Feedback::Marked),
+                    2 => window.note(Feedback::Late),
+                    unused => window.note_unused(unused),
+                }
+                prop_assert!((1..=most).contains(&window.packets()));
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a session has a packet in flight")]
+    fn new__of_no_packet() {
+        SharedWindow::new(1, 0);
+    }
+}
