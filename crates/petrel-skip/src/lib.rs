@@ -54,6 +54,8 @@ needs! {
     Users = "users",
     /// `go`: the compiler of Go, for the checker of linearizability.
     Go = "go",
+    /// `memcached`: the programs `memcached` and `memccapable`, and Python with the module `pymemcache`.
+    Memcached = "memcached",
     /// `valgrind`: valgrind, which counts instructions.
     Valgrind = "valgrind",
 }

@@ -1,5 +1,6 @@
 //! Tests of the cache from outside.
 
+mod clients;
 mod corpus;
 mod model;
 mod server;
