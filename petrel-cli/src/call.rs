@@ -47,13 +47,13 @@ struct Ended<'a> {
 /// Makes the call and prints its reply.
 pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let data = read(&args.data)?;
-    let mut client = Client::<()>::connect(&args.address, &client_config(args))?;
+    let mut client = Client::<()>::connect(&args.server.address, &client_config(args))?;
     let transport = client.transport();
     let started = Instant::now();
     let session = client.sessions[0];
     // The server learns the time limit from the request, and the end of the call from a CANCEL.
-    let call = client.endpoint.call(session, args.method.0, &data).timeout(args.timeout);
-    let reply = call.wait().map_err(|failure| explain(failure, args.timeout));
+    let call = client.endpoint.call(session, args.method.0, &data).timeout(args.server.timeout);
+    let reply = call.wait().map_err(|failure| explain(failure, args.server.timeout));
     let elapsed_ns = started.elapsed().as_nanos() as u64;
     match reply {
         Ok(response) => {
@@ -69,10 +69,10 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
 
 fn client_config(args: &CallArgs) -> ClientConfig {
     ClientConfig {
-        endpoint: args.endpoint,
-        transports: args.transport.allowed(),
+        endpoint: args.server.endpoint,
+        transports: args.server.transport.allowed(),
         in_flight: 1,
-        timeout: args.timeout,
+        timeout: args.server.timeout,
         idle: IdlePolicy::default(),
         message_bytes_max: MESSAGE_BYTES_DEFAULT,
     }

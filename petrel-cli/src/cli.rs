@@ -22,16 +22,16 @@ use clap::{Args, Parser, Subcommand};
 use crate::log::EventLevel;
 
 pub(crate) use cache::{CacheArgs, CacheCommand, CacheServeArgs};
-pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
+pub(crate) use client::{CallArgs, HealthArgs, PingArgs, ServerArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use index::{
     IndexArgs, IndexCommand, IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServeArgs,
-    IndexServerArgs, IndexStatusArgs,
+    IndexStatusArgs,
 };
 pub(crate) use kv::{
     ClusterArgs, ExpectedArgs, FormatArgs, KvArgs, KvCasArgs, KvCommand, KvDeleteArgs, KvGetArgs,
-    KvMemberArgs, KvMemberCommand, KvPutArgs, KvScanArgs, KvServeArgs, KvStatusArgs,
-    KvTransferArgs, LogLevel,
+    KvMemberArgs, KvMemberCommand, KvNodeArgs, KvPutArgs, KvScanArgs, KvServeArgs, KvStatusArgs,
+    LogLevel,
 };
 #[cfg(feature = "sim")]
 pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
@@ -39,10 +39,10 @@ pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
 pub(crate) use kv_sim::KvSimArgs;
 pub(crate) use manual::{CompletionsArgs, ManArgs};
 pub(crate) use server::ServeArgs;
-#[cfg(feature = "sim")]
-pub(crate) use sim::SimArgs;
 #[cfg(all(feature = "sim", feature = "bench"))]
 pub(crate) use sim::SimCommand;
+#[cfg(feature = "sim")]
+pub(crate) use sim::{SeedsArgs, SimArgs};
 
 /// Microsecond RPCs over plain networks: try and measure RPCs, and diagnose the host.
 ///
@@ -168,7 +168,7 @@ mod tests {
     fn cli__defaults_are_those_that_the_help_names() {
         let Command::Ping(ping) = parse("petrel ping host").unwrap() else { panic!() };
         assert_eq!((ping.count, ping.size, ping.in_flight), (10, 32, 1));
-        assert_eq!(ping.address.to_string(), "host:31850");
+        assert_eq!(ping.server.address.to_string(), "host:31850");
         let Command::Serve(serve) = parse("petrel serve").unwrap() else { panic!() };
         assert_eq!((serve.listen.address, serve.mtu), ("127.0.0.1:31850".parse().unwrap(), None));
         assert!(!serve.listen.insecure);

@@ -54,7 +54,7 @@ struct Connection {
 pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
-    let mut client = Client::connect(&args.address, &client_config(args))?;
+    let mut client = Client::connect(&args.server.address, &client_config(args))?;
     let connection = Connection {
         address: client.address,
         transport: client.transport(),
@@ -89,10 +89,10 @@ fn measure(
 
 fn client_config(args: &PingArgs) -> ClientConfig {
     ClientConfig {
-        endpoint: args.endpoint,
-        transports: args.transport.allowed(),
+        endpoint: args.server.endpoint,
+        transports: args.server.transport.allowed(),
         in_flight: args.in_flight,
-        timeout: args.timeout,
+        timeout: args.server.timeout,
         idle: IdlePolicy::default(),
         message_bytes_max: args.message_max.unwrap_or(args.size.max(MESSAGE_BYTES_DEFAULT)),
     }
@@ -100,7 +100,7 @@ fn client_config(args: &PingArgs) -> ClientConfig {
 
 fn plan(args: &PingArgs, calls: u64) -> Plan {
     let size = args.size as usize;
-    Plan { size, in_flight: args.in_flight, calls, timeout: args.timeout }
+    Plan { size, in_flight: args.in_flight, calls, timeout: args.server.timeout }
 }
 
 /// Makes the uncounted calls. Returns the counts if they are final: after a failure or an interruption.

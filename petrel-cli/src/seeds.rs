@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, Write};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
 use petrel_command::failure::Failure;
-use petrel_command::fresh_seed;
 use petrel_command::output::Output;
+use petrel_command::{Outcome, fresh_seed};
+use petrel_sim::Trace;
 use petrel_sim::seeds::{self, Progress, Summary};
 use serde::Serialize;
+
+use crate::cli::SeedsArgs;
 
 /// Number of seeds by default: some seconds of work.
 const FRESH_SEEDS: u64 = 100;
@@ -50,43 +54,86 @@ pub(crate) fn fresh_short() -> u64 {
     fresh_seed() >> 32
 }
 
-/// Returns the requested seeds: the first, and their number.
-pub(crate) fn range(seed: Option<u64>, count: Option<u64>) -> (u64, u64) {
-    let count = count.unwrap_or(if seed.is_some() { 1 } else { FRESH_SEEDS });
-    (seed.unwrap_or_else(fresh_short).min(u64::MAX - count), count)
+/// Event counts of a seed, by name.
+type SeedCounts = Vec<(&'static str, u64)>;
+
+/// The seeds that the command line names.
+pub(crate) struct Seeds<'a> {
+    pub(crate) args: &'a SeedsArgs,
+    /// The reason why a check is skipped, if any.
+    pub(crate) skipped: Option<&'static str>,
+    pub(crate) output: Output,
 }
 
-/// Returns the number of threads that run seeds.
-pub(crate) fn jobs(requested: Option<u16>) -> usize {
-    let cpus = || thread::available_parallelism().map_or(1, Into::into);
-    requested.map_or_else(cpus, usize::from)
-}
+impl Seeds<'_> {
+    /// Runs one seed by `traced`, or many by `many`, which gets their range, the number of threads, and a function
+    /// that advances the progress bar. Prints the results.
+    pub(crate) fn run(
+        &self,
+        traced: impl FnOnce(u64, Trace) -> Result<SeedCounts, seeds::Failure>,
+        many: impl FnOnce(Range<u64>, usize, &(dyn Fn(Progress) + Sync)) -> Summary,
+    ) -> Result<Outcome, Failure> {
+        let (first, summary) = match self.args.seed {
+            Some(seed) if self.args.trace => {
+                let mut summary = Summary::default();
+                summary.add(traced(seed, Trace::off().with_sink(trace_sink(self.output))));
+                (seed, summary)
+            }
+            _ => self.run_many(many)?,
+        };
+        self.print(first, &summary)?;
+        Ok(if summary.failures.is_empty() { Outcome::Success } else { Outcome::Failure })
+    }
 
-/// Runs seeds with a progress bar; `run` gets the function that advances the bar.
-pub(crate) fn with_progress(
-    first: u64,
-    count: u64,
-    output: Output,
-    run: impl FnOnce(&(dyn Fn(Progress) + Sync)) -> Summary,
-) -> Result<Summary, Failure> {
-    output.line(format!("{count} seeds from {first}"))?;
-    let progress = Mutex::new(output.progress(count, "seeds"));
-    let began = Instant::now();
-    let summary = run(&|so_far| {
-        // A panic in another thread leaves the bar unchanged, and does not stop the seeds.
-        if let Ok(mut bar) = progress.lock() {
-            bar.set(so_far.done);
+    fn run_many(
+        &self,
+        run: impl FnOnce(Range<u64>, usize, &(dyn Fn(Progress) + Sync)) -> Summary,
+    ) -> Result<(u64, Summary), Failure> {
+        let (args, output) = (self.args, self.output);
+        let count = args.seeds.unwrap_or(if args.seed.is_some() { 1 } else { FRESH_SEEDS });
+        let first = args.seed.unwrap_or_else(fresh_short).min(u64::MAX - count);
+        let cpus = || thread::available_parallelism().map_or(1, Into::into);
+        let jobs = args.jobs.map_or_else(cpus, usize::from);
+        output.line(format!("{count} seeds from {first}"))?;
+        let progress = Mutex::new(output.progress(count, "seeds"));
+        let began = Instant::now();
+        let summary = run(first..first + count, jobs, &|so_far| {
+            // A panic in another thread leaves the bar unchanged, and does not stop the seeds.
+            if let Ok(mut bar) = progress.lock() {
+                bar.set(so_far.done);
+            }
+        });
+        drop(progress);
+        let elapsed_s = began.elapsed().as_secs_f64();
+        let rate = summary.seeds as f64 / elapsed_s.max(f64::MIN_POSITIVE);
+        output
+            .line(format!("{} seeds took {elapsed_s:.1} s: {rate:.0} a second", summary.seeds))?;
+        Ok((first, summary))
+    }
+
+    fn print(&self, first_seed: u64, summary: &Summary) -> Result<(), Failure> {
+        let (output, skipped) = (self.output, self.skipped);
+        let failures = summary.failures.iter().map(FailedSeed::new).collect();
+        let (seeds, totals) = (summary.seeds, &summary.totals);
+        output.record(&Record { first_seed, seeds, skipped, failures, totals })?;
+        let mut table = output.table(&["what happened", "times"]);
+        for (name, count) in totals {
+            table.add_row([*name, &count.to_string()]);
         }
-    });
-    drop(progress);
-    let elapsed_s = began.elapsed().as_secs_f64();
-    let rate = summary.seeds as f64 / elapsed_s.max(f64::MIN_POSITIVE);
-    output.line(format!("{} seeds took {elapsed_s:.1} s: {rate:.0} a second", summary.seeds))?;
-    Ok(summary)
+        output.line(table)?;
+        for failure in &summary.failures {
+            output.line(failure)?;
+        }
+        output.line(match summary.failures.len() {
+            0 => format!("{seeds} seeds kept all rules."),
+            failed => format!("{failed} OF {seeds} SEEDS BROKE A RULE."),
+        })?;
+        Ok(())
+    }
 }
 
 /// Prints the lines of a trace; with `--json` on standard error.
-pub(crate) fn trace_sink(output: Output) -> impl FnMut(&str) + 'static {
+fn trace_sink(output: Output) -> impl FnMut(&str) + 'static {
     let stream: Box<dyn Write> =
         if output.is_json() { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
     let mut stream = BufWriter::new(stream);
@@ -94,31 +141,6 @@ pub(crate) fn trace_sink(output: Output) -> impl FnMut(&str) + 'static {
         // A reader that closes the pipe early does not end the run: a result is still to be reported.
         let _ = writeln!(stream, "{line}");
     }
-}
-
-/// Prints the results of seeds.
-pub(crate) fn print(
-    first_seed: u64,
-    summary: &Summary,
-    skipped: Option<&'static str>,
-    output: Output,
-) -> Result<(), Failure> {
-    let failures = summary.failures.iter().map(FailedSeed::new).collect();
-    let (seeds, totals) = (summary.seeds, &summary.totals);
-    output.record(&Record { first_seed, seeds, skipped, failures, totals })?;
-    let mut table = output.table(&["what happened", "times"]);
-    for (name, count) in totals {
-        table.add_row([*name, &count.to_string()]);
-    }
-    output.line(table)?;
-    for failure in &summary.failures {
-        output.line(failure)?;
-    }
-    output.line(match summary.failures.len() {
-        0 => format!("{seeds} seeds kept all rules."),
-        failed => format!("{failed} OF {seeds} SEEDS BROKE A RULE."),
-    })?;
-    Ok(())
 }
 
 #[cfg(test)]

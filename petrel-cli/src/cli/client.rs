@@ -7,6 +7,26 @@ use petrel_command::args::ServerAddress;
 use petrel_command::args::values::{Method, Payload, TransportChoice, parse_message_max};
 use petrel_command::units::parse_duration;
 
+/// The server to call, and how.
+#[derive(Args, Debug)]
+pub(crate) struct ServerArgs {
+    /// The server's control address; without a port it is 31850
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: ServerAddress,
+
+    /// Transport to use
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
+    /// Number of the server's endpoint to call
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) endpoint: u16,
+
+    /// How long to wait for the connection, and for every reply
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
 /// Call a server's echo method repeatedly, and print the latency of the replies
 ///
 /// Every reply is compared with its request. At the end come the number of calls sent and answered, and
@@ -17,9 +37,8 @@ use petrel_command::units::parse_duration;
 #[derive(Args, Debug)]
 #[command(after_long_help = PING_AFTER_HELP)]
 pub(crate) struct PingArgs {
-    /// The server's control address; without a port it is 31850
-    #[arg(value_name = "ADDR")]
-    pub(crate) address: ServerAddress,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
 
     /// How many calls to make
     #[arg(long, short, value_name = "N", default_value_t = 10)]
@@ -36,14 +55,6 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_message_max)]
     pub(crate) message_max: Option<u32>,
 
-    /// Transport to use
-    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
-    pub(crate) transport: TransportChoice,
-
-    /// Number of the server's endpoint to call
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) endpoint: u16,
-
     /// Uncounted calls to make first, to warm caches and learn round-trip times
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) warm_up: u64,
@@ -52,10 +63,6 @@ pub(crate) struct PingArgs {
     #[arg(long, visible_alias = "window", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) in_flight: u16,
-
-    /// How long to wait for the connection, and for every reply
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
-    pub(crate) timeout: Duration,
 }
 
 const PING_AFTER_HELP: &str = "\
@@ -73,9 +80,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = CALL_AFTER_HELP)]
 pub(crate) struct CallArgs {
-    /// The server's control address; without a port it is 31850
-    #[arg(value_name = "ADDR")]
-    pub(crate) address: ServerAddress,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
 
     /// Method to call, by name or by number
     #[arg(long, short, value_name = "NAME|NUMBER", default_value = "echo")]
@@ -84,18 +90,6 @@ pub(crate) struct CallArgs {
     /// Bytes to send: the text itself, @PATH for a file's contents, - for standard input
     #[arg(long, short, value_name = "TEXT|@PATH|-", default_value = "", hide_default_value = true)]
     pub(crate) data: Payload,
-
-    /// Transport to use
-    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
-    pub(crate) transport: TransportChoice,
-
-    /// Number of the server's endpoint to call
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) endpoint: u16,
-
-    /// How long to wait for the connection, and for the reply
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
-    pub(crate) timeout: Duration,
 }
 
 const CALL_AFTER_HELP: &str = "\

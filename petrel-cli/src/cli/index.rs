@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use petrel_command::args::ServerAddress;
-use petrel_command::args::values::{IdleChoice, TransportChoice};
+use petrel_command::args::values::IdleChoice;
 use petrel_command::units::{parse_duration, parse_size};
 use petrel_index::limits;
 
+use super::client::ServerArgs;
 use super::server::ListenArgs;
 
 /// An ordered in-memory index: serve, use and measure an index
@@ -105,31 +105,11 @@ pub(crate) struct IndexServeArgs {
     pub(crate) drain: Duration,
 }
 
-/// The arguments to reach a server.
-#[derive(Args, Debug)]
-pub(crate) struct IndexServerArgs {
-    /// The server's control address; without a port it is 31850
-    #[arg(value_name = "ADDR")]
-    pub(crate) address: ServerAddress,
-
-    /// Transport to use
-    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
-    pub(crate) transport: TransportChoice,
-
-    /// Number of the server's endpoint to call
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) endpoint: u16,
-
-    /// How long to wait for the connection, and for every answer
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
-    pub(crate) timeout: Duration,
-}
-
 /// The key of an operation.
 #[derive(Args, Debug)]
 pub(crate) struct IndexKeyArgs {
     #[command(flatten)]
-    pub(crate) server: IndexServerArgs,
+    pub(crate) server: ServerArgs,
 
     /// Key: a number, in decimal or after 0x; with --bytes a text
     pub(crate) key: String,
@@ -153,7 +133,7 @@ pub(crate) struct IndexPutArgs {
 #[derive(Args, Debug)]
 pub(crate) struct IndexScanArgs {
     #[command(flatten)]
-    pub(crate) server: IndexServerArgs,
+    pub(crate) server: ServerArgs,
 
     /// First key [default: the lowest]
     #[arg(long, value_name = "KEY", conflicts_with = "after")]
@@ -180,5 +160,5 @@ pub(crate) struct IndexScanArgs {
 #[derive(Args, Debug)]
 pub(crate) struct IndexStatusArgs {
     #[command(flatten)]
-    pub(crate) server: IndexServerArgs,
+    pub(crate) server: ServerArgs,
 }

@@ -46,7 +46,9 @@ pub(crate) enum KvCommand {
     Scan(KvScanArgs),
     Status(KvStatusArgs),
     Member(KvMemberArgs),
-    Transfer(KvTransferArgs),
+    /// Hand leadership to a node, and wait until it leads
+    #[command(after_long_help = TRANSFER_AFTER_HELP)]
+    Transfer(KvNodeArgs),
     #[cfg(feature = "sim")]
     Sim(KvSimArgs),
     #[cfg(feature = "sim")]
@@ -197,25 +199,32 @@ pub(crate) struct FormatArgs {
     pub(crate) hex: bool,
 }
 
-/// Print the value of a key
-///
-/// The value's bytes go to standard output unchanged. The exit code is 1 if there is no such key.
+/// The key of an operation.
 #[derive(Args, Debug)]
-#[command(after_long_help = GET_AFTER_HELP)]
-pub(crate) struct KvGetArgs {
+pub(crate) struct KvKeyArgs {
     /// The key
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
-
-    /// Read from any replica, without asking the leader
-    #[arg(long)]
-    pub(crate) stale: bool,
 
     #[command(flatten)]
     pub(crate) format: FormatArgs,
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+}
+
+/// Print the value of a key
+///
+/// The value's bytes go to standard output unchanged. The exit code is 1 if there is no such key.
+#[derive(Args, Debug)]
+#[command(after_long_help = GET_AFTER_HELP)]
+pub(crate) struct KvGetArgs {
+    #[command(flatten)]
+    pub(crate) of: KvKeyArgs,
+
+    /// Read from any replica, without asking the leader
+    #[arg(long)]
+    pub(crate) stale: bool,
 }
 
 const GET_AFTER_HELP: &str = "\
@@ -230,19 +239,12 @@ not UTF-8.";
 #[derive(Args, Debug)]
 #[command(after_long_help = PUT_AFTER_HELP)]
 pub(crate) struct KvPutArgs {
-    /// The key
-    #[arg(value_name = "KEY")]
-    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) of: KvKeyArgs,
 
     /// The new value
     #[arg(value_name = "VALUE")]
     pub(crate) value: String,
-
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-
-    #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
 }
 
 const PUT_AFTER_HELP: &str = "\
@@ -258,15 +260,8 @@ With --json: {revision, replaced}.";
 #[derive(Args, Debug)]
 #[command(after_long_help = DELETE_AFTER_HELP)]
 pub(crate) struct KvDeleteArgs {
-    /// The key
-    #[arg(value_name = "KEY")]
-    pub(crate) key: String,
-
     #[command(flatten)]
-    pub(crate) format: FormatArgs,
-
-    #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
+    pub(crate) of: KvKeyArgs,
 }
 
 const DELETE_AFTER_HELP: &str = "\
@@ -282,9 +277,8 @@ With --json: {existed}.";
 #[derive(Args, Debug)]
 #[command(after_long_help = CAS_AFTER_HELP)]
 pub(crate) struct KvCasArgs {
-    /// The key
-    #[arg(value_name = "KEY")]
-    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) of: KvKeyArgs,
 
     /// The new value
     #[arg(value_name = "VALUE")]
@@ -292,12 +286,6 @@ pub(crate) struct KvCasArgs {
 
     #[command(flatten)]
     pub(crate) expected: ExpectedArgs,
-
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-
-    #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
 }
 
 /// The condition of a compare-and-set.
@@ -404,7 +392,8 @@ pub(crate) enum KvMemberCommand {
     /// Add a node: start the node afterwards; after catching up it becomes a voter
     Add(KvMemberAddArgs),
     /// Remove a node, alive or not: stop the node afterwards
-    Remove(KvMemberRemoveArgs),
+    #[command(after_long_help = MEMBER_AFTER_HELP)]
+    Remove(KvNodeArgs),
 }
 
 const MEMBER_AFTER_HELP: &str = "\
@@ -417,34 +406,18 @@ The leader is not removed: hand leadership over first, by `petrel kv transfer`."
 #[derive(Args, Debug)]
 #[command(after_long_help = MEMBER_AFTER_HELP)]
 pub(crate) struct KvMemberAddArgs {
-    /// The node's number
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) node: u16,
+    #[command(flatten)]
+    pub(crate) of: KvNodeArgs,
 
     /// The address at which the node will listen
     #[arg(value_name = "ADDR:PORT")]
     pub(crate) address: SocketAddr,
-
-    #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
 }
 
+/// A node of the cluster.
 #[derive(Args, Debug)]
-#[command(after_long_help = MEMBER_AFTER_HELP)]
-pub(crate) struct KvMemberRemoveArgs {
+pub(crate) struct KvNodeArgs {
     /// The node's number
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) node: u16,
-
-    #[command(flatten)]
-    pub(crate) cluster: ClusterArgs,
-}
-
-/// Hand leadership to a node, and wait until it leads
-#[derive(Args, Debug)]
-#[command(after_long_help = TRANSFER_AFTER_HELP)]
-pub(crate) struct KvTransferArgs {
-    /// The new leader
     #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) node: u16,
 

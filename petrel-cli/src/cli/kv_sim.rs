@@ -1,7 +1,8 @@
 //! Arguments of `petrel kv sim`.
 
 use clap::Args;
-use petrel_command::args::values::parse_seed;
+
+use super::sim::SeedsArgs;
 
 /// Run real replicas over a simulated network that fails, and check the answers that clients get
 ///
@@ -15,25 +16,8 @@ use petrel_command::args::values::parse_seed;
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct KvSimArgs {
-    /// How many seeds to run [default: 100, or the seed that --seed names]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) seeds: Option<u64>,
-
-    /// The first seed to run [default: new random seeds for every invocation]
-    #[arg(long, visible_alias = "first", value_name = "SEED", value_parser = parse_seed)]
-    pub(crate) seed: Option<u64>,
-
-    /// Print every packet and every event of the single seed; with --json on standard error
-    #[arg(long, requires = "seed", conflicts_with_all = ["seeds", "jobs"])]
-    pub(crate) trace: bool,
-
-    /// Go on after a seed that failed
-    #[arg(long)]
-    pub(crate) keep_going: bool,
-
-    /// Clusters simulated at a time, one per thread [default: the number of CPUs]
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub(crate) jobs: Option<u16>,
+    #[command(flatten)]
+    pub(crate) seeds: SeedsArgs,
 }
 
 const AFTER_HELP: &str = "\

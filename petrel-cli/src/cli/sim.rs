@@ -23,12 +23,24 @@ pub(crate) struct SimArgs {
     #[command(subcommand)]
     pub(crate) what: Option<SimCommand>,
 
+    #[command(flatten)]
+    pub(crate) seeds: SeedsArgs,
+
+    /// Enable all features in every world; otherwise half of the worlds go without half of the features,
+    /// and one in a thousand is large
+    #[arg(long)]
+    pub(crate) everything: bool,
+}
+
+/// The seeds to run, and how.
+#[derive(Args, Debug)]
+pub(crate) struct SeedsArgs {
     /// How many seeds to run [default: 100 fresh seeds, or the seed that --seed names]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
 
     /// The first seed to run [default: new random seeds for every invocation]
-    #[arg(long, value_name = "SEED", value_parser = parse_seed)]
+    #[arg(long, visible_alias = "first", value_name = "SEED", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
 
     /// Print every packet and every event of the single seed; with --json on standard error
@@ -38,11 +50,6 @@ pub(crate) struct SimArgs {
     /// Go on after a seed that failed
     #[arg(long)]
     pub(crate) keep_going: bool,
-
-    /// Enable all features in every world; otherwise half of the worlds go without half of the features,
-    /// and one in a thousand is large
-    #[arg(long)]
-    pub(crate) everything: bool,
 
     /// Worlds simulated at a time, one per thread [default: the number of CPUs]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

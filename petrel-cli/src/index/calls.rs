@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::call_failure;
 use super::serve::print_counters;
-use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, IndexStatusArgs};
+use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexStatusArgs, ServerArgs};
 
 /// The value that a lookup found or a change replaced.
 #[derive(Serialize)]
@@ -182,7 +182,7 @@ pub(super) fn status(args: &IndexStatusArgs, output: Output) -> Result<Outcome, 
     Ok(Outcome::Success)
 }
 
-fn connect(args: &IndexServerArgs) -> Result<Client, Failure> {
+fn connect(args: &ServerArgs) -> Result<Client, Failure> {
     let mut config = ClientConfig::default();
     config.timeout = args.timeout;
     let transports = args.transport.allowed();

@@ -6,7 +6,7 @@ use petrel_command::output::Output;
 use serde::Serialize;
 
 use super::Cluster;
-use crate::cli::{KvMemberArgs, KvMemberCommand, KvTransferArgs};
+use crate::cli::{KvMemberArgs, KvMemberCommand, KvNodeArgs};
 
 #[derive(Serialize)]
 struct Done {
@@ -17,8 +17,8 @@ struct Done {
 pub(super) fn run(args: &KvMemberArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         KvMemberCommand::Add(args) => {
-            let (node, address) = (args.node, args.address);
-            Cluster::new(&args.cluster)?
+            let (node, address) = (args.of.node, args.address);
+            Cluster::new(&args.of.cluster)?
                 .run(async |client| client.add_member(node, address).await)?;
             let line = format!("Node {node} may join: start it at {address}.");
             print_result(Done { done: "added", node }, &line, output)
@@ -37,7 +37,7 @@ pub(super) fn run(args: &KvMemberArgs, output: Output) -> Result<Outcome, Failur
     }
 }
 
-pub(super) fn transfer(args: &KvTransferArgs, output: Output) -> Result<Outcome, Failure> {
+pub(super) fn transfer(args: &KvNodeArgs, output: Output) -> Result<Outcome, Failure> {
     let node = args.node;
     Cluster::new(&args.cluster)?.run(async |client| client.transfer(node).await)?;
     print_result(Done { done: "leads", node }, &format!("Node {node} leads."), output)

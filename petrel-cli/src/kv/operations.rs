@@ -56,22 +56,22 @@ struct ScanRecord {
 }
 
 pub(super) fn get(args: &KvGetArgs, output: Output) -> Result<Outcome, Failure> {
-    let key = args.format.bytes(&args.key)?;
+    let key = args.of.format.bytes(&args.of.key)?;
     let consistency = consistency(args.stale);
-    let value = Cluster::new(&args.cluster)?
+    let value = Cluster::new(&args.of.cluster)?
         .run(async |client| client.get_with(&key, consistency).await)?;
     let Some(value) = value else {
         if !output.is_json() {
-            eprintln!("petrel: there is no key {}", args.format.line(&key));
+            eprintln!("petrel: there is no key {}", args.of.format.line(&key));
         }
         output.record(&GetRecord { found: false, revision: None, value: None, value_hex: None })?;
         return Ok(Outcome::Failure);
     };
-    let field = args.format.field(&value);
+    let field = args.of.format.field(&value);
     let revision = Some(value.revision());
     output.record(&GetRecord { found: true, revision, value: field.text, value_hex: field.hex })?;
     if !output.is_json() {
-        print_value(&value, args.format)?;
+        print_value(&value, args.of.format)?;
     }
     Ok(Outcome::Success)
 }
@@ -94,8 +94,8 @@ fn print_value(value: &[u8], format: FormatArgs) -> io::Result<()> {
 }
 
 pub(super) fn put(args: &KvPutArgs, output: Output) -> Result<Outcome, Failure> {
-    let (key, value) = (args.format.bytes(&args.key)?, args.format.bytes(&args.value)?);
-    let put = Cluster::new(&args.cluster)?.run(async |client| client.put(&key, &value).await)?;
+    let (key, value) = (args.of.format.bytes(&args.of.key)?, args.of.format.bytes(&args.value)?);
+    let put = Cluster::new(&args.of.cluster)?.run(async |client| client.put(&key, &value).await)?;
     let (revision, replaced) = (put.revision, put.replaced);
     let how = if replaced { "replaced" } else { "new" };
     output.line(format!("{how}, revision {revision}"))?;
@@ -104,23 +104,23 @@ pub(super) fn put(args: &KvPutArgs, output: Output) -> Result<Outcome, Failure> 
 }
 
 pub(super) fn delete(args: &KvDeleteArgs, output: Output) -> Result<Outcome, Failure> {
-    let key = args.format.bytes(&args.key)?;
-    let existed = Cluster::new(&args.cluster)?.run(async |client| client.delete(&key).await)?;
+    let key = args.of.format.bytes(&args.of.key)?;
+    let existed = Cluster::new(&args.of.cluster)?.run(async |client| client.delete(&key).await)?;
     output.line(if existed { "deleted" } else { "it was not there" })?;
     output.record(&DeleteRecord { existed })?;
     Ok(Outcome::Success)
 }
 
 pub(super) fn cas(args: &KvCasArgs, output: Output) -> Result<Outcome, Failure> {
-    let (key, value) = (args.format.bytes(&args.key)?, args.format.bytes(&args.value)?);
+    let (key, value) = (args.of.format.bytes(&args.of.key)?, args.of.format.bytes(&args.value)?);
     let ExpectedArgs { revision, expect, .. } = &args.expected;
-    let value_expected = expect.as_ref().map(|text| args.format.bytes(text)).transpose()?;
+    let value_expected = expect.as_ref().map(|text| args.of.format.bytes(text)).transpose()?;
     let expected = match (revision, &value_expected) {
         (Some(revision), _) => Expected::Revision(*revision),
         (None, Some(value)) => Expected::Value(value),
         (None, None) => Expected::Absent,
     };
-    let cas = Cluster::new(&args.cluster)?
+    let cas = Cluster::new(&args.of.cluster)?
         .run(async |client| client.cas(&key, expected, &value).await)?;
     let (done, revision, line) = match cas {
         Cas::Done { revision } => (true, Some(revision), format!("done, revision {revision}")),

@@ -58,14 +58,9 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         ..small(Quantity::Bandwidth, transport, Cores::Two)
     };
     let sessions = |transport| Sessions {
-        transport,
-        cores: Cores::available(Cores::Two),
-        size: 32,
-        in_flight: 60,
-        batch: 3,
+        calls: small(Quantity::Rate, transport, Cores::Two),
         count: session_count,
         has_steps: false,
-        pace,
     };
     let row = |job, requirement| Row { job, requirement: Some(requirement) };
     use BenchTransport::{Shm, Udp};
@@ -111,7 +106,7 @@ mod tests {
         };
         let durations = rows(pace, 20_000).into_iter().filter_map(|row| match row.job {
             Job::Pair(measurement) | Job::Veth(measurement) => Some(measurement.pace.duration),
-            Job::Sessions(sessions) => Some(sessions.pace.duration),
+            Job::Sessions(sessions) => Some(sessions.calls.pace.duration),
             Job::Memory(_) | Job::Instructions(_) => None,
         });
         let durations: Vec<Duration> = durations.collect();

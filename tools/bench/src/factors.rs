@@ -9,8 +9,7 @@ use super::ends::Side;
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::Adjust;
 use super::measurement::{Measurement, Shape};
-use super::pairs::Pace;
-use super::test_bed::{Cores, TestBed};
+use super::test_bed::TestBed;
 use crate::args::BenchTransport;
 
 /// An optimisation that can be switched off.
@@ -123,13 +122,8 @@ pub(super) const FACTORS: [Factor; 14] = [
 /// The measurement of all optimisations.
 #[derive(Clone, Debug)]
 pub(super) struct Factors {
-    pub(super) transport: BenchTransport,
-    pub(super) cores: Cores,
-    /// Size of small messages, whose rate is measured.
-    pub(super) size: usize,
-    pub(super) in_flight: u16,
-    pub(super) batch: u16,
-    pub(super) pace: Pace,
+    /// Small messages, whose rate is measured.
+    pub(super) small: Measurement,
 }
 
 impl Factors {
@@ -140,7 +134,7 @@ impl Factors {
         mut done: impl FnMut(Figure) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let factors: Vec<Factor> = self.factors().collect();
-        let workloads = [self.small(), self.large()];
+        let workloads = [self.small.clone(), self.large()];
         let rounds = (factors.len() * workloads.len()) as u32;
         let jobs = workloads.iter().flat_map(|workload| factors.iter().map(move |f| (workload, f)));
         for (round, (workload, factor)) in (0..).zip(jobs) {
@@ -153,7 +147,7 @@ impl Factors {
 
     /// Returns the optimisations that make a difference on the transport.
     fn factors(&self) -> impl Iterator<Item = Factor> {
-        let transport = self.transport;
+        let transport = self.small.transport;
         FACTORS.into_iter().filter(move |factor| factor.transports.contains(&transport))
     }
 
@@ -163,7 +157,7 @@ impl Factors {
         factor: &Factor,
         watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
-        let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
+        let test_bed = TestBed::new(workload.cores, workload.pace.is_realtime)?;
         let without = Shape { adjust: factor.switch_off, ..workload.shape() };
         let mut without = workload.library(&test_bed, &without)?;
         let mut with = workload.library(&test_bed, &workload.shape())?;
@@ -173,26 +167,13 @@ impl Factors {
         workload.compare(&test_bed, (without.as_mut(), beside), describe, watch)
     }
 
-    fn small(&self) -> Measurement {
-        Measurement {
-            quantity: Quantity::Rate,
-            transport: self.transport,
-            cores: self.cores,
-            size: self.size,
-            in_flight: self.in_flight,
-            batch: self.batch,
-            pace: self.pace,
-            connect: None,
-        }
-    }
-
     fn large(&self) -> Measurement {
         Measurement {
             quantity: Quantity::Bandwidth,
             size: MESSAGE_BYTES_DEFAULT as usize,
             in_flight: 1,
             batch: 1,
-            ..self.small()
+            ..self.small.clone()
         }
     }
 
@@ -203,14 +184,12 @@ impl Factors {
     }
 
     fn command(&self) -> String {
+        let Measurement { transport, cores, size, in_flight, batch, pace, .. } = &self.small;
         format!(
-            "petrel bench factors --transport {} --size {} --in-flight {} --batch {} --cores {}{}",
-            self.transport.name(),
-            self.size,
-            self.in_flight,
-            self.batch,
-            self.cores.count(),
-            self.pace.flags(),
+            "petrel bench factors --transport {} --size {size} --in-flight {in_flight} --batch {batch} --cores {}{}",
+            transport.name(),
+            cores.count(),
+            pace.flags(),
         )
     }
 }

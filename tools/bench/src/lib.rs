@@ -73,8 +73,8 @@ use self::congestion::Congestion;
 use self::factors::Factors;
 use self::sessions::Sessions;
 use crate::args::{
-    AllArgs, BenchArgs, BenchCommand, BenchTransport, CongestionArgs, FactorsArgs,
-    InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
+    AllArgs, BenchArgs, BenchCommand, BenchTransport, CallsArgs, CongestionArgs, EndsArgs,
+    FactorsArgs, InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
 };
 
 pub(crate) use self::attacks::AttackKind;
@@ -86,22 +86,21 @@ pub(crate) use self::pairs::Pace;
 pub(crate) use self::table::{footer, table};
 pub(crate) use self::test_bed::Cores;
 
-/// Runs the benchmark and prints its figures.
-/// Runs `petrel bench`.
+/// Runs `petrel bench`, and prints the figures.
 ///
 /// # Errors
 /// The reason why nothing could be measured.
 pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         BenchCommand::Latency(args) => {
-            let workload = Workload { size: args.size, in_flight: args.in_flight, batch: 1 };
-            let list = workload.measurements(Quantity::Latency, &args.ends, &args.windows);
+            let calls = (args.size, args.in_flight, 1);
+            let list = measurements(Quantity::Latency, calls, &args.ends, &args.windows);
             run_and_show(&list, args.windows.plot.as_deref(), output)
         }
         BenchCommand::Rate(args) => run_rate(args, output),
         BenchCommand::Bandwidth(args) => {
-            let workload = Workload { size: args.size, in_flight: args.in_flight, batch: 1 };
-            let list = workload.measurements(Quantity::Bandwidth, &args.ends, &args.windows);
+            let calls = (args.size, args.in_flight, 1);
+            let list = measurements(Quantity::Bandwidth, calls, &args.ends, &args.windows);
             run_and_show(&list, args.windows.plot.as_deref(), output)
         }
         BenchCommand::Sessions(args) => run_sessions(args, output),
@@ -128,37 +127,48 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
     }
 }
 
-/// The messages of a measurement.
-struct Workload {
-    size: usize,
-    in_flight: u16,
-    batch: u16,
+/// Returns a measurement for each transport.
+fn measurements(
+    quantity: Quantity,
+    (size, in_flight, batch): (usize, u16, u16),
+    ends: &EndsArgs,
+    windows: &WindowArgs,
+) -> Vec<Measurement> {
+    let measurement = |transport: &BenchTransport| Measurement {
+        quantity,
+        transport: *transport,
+        cores: Cores::requested(ends.cores),
+        size,
+        in_flight,
+        batch,
+        pace: windows.pace(),
+        connect: ends.connect.clone().map(|server| (server, ends.endpoint)),
+    };
+    ends.transport.iter().map(measurement).collect()
 }
 
-impl Workload {
-    fn measurements(
-        &self,
-        quantity: Quantity,
-        ends: &crate::args::EndsArgs,
-        windows: &WindowArgs,
-    ) -> Vec<Measurement> {
-        let measurement = |transport| Measurement {
-            quantity,
-            transport,
-            cores: Cores::requested(ends.cores),
-            size: self.size,
-            in_flight: self.in_flight,
-            batch: self.batch.min(self.in_flight),
-            pace: windows.pace(),
-            connect: ends.connect.clone().map(|server| (server, ends.endpoint)),
-        };
-        ends.transport.iter().map(|transport| measurement(*transport)).collect()
+/// Returns the measurement of small calls between ends in this process.
+fn small_calls(
+    transport: BenchTransport,
+    cores: u8,
+    calls: &CallsArgs,
+    windows: &WindowArgs,
+) -> Measurement {
+    Measurement {
+        quantity: Quantity::Rate,
+        transport,
+        cores: Cores::requested(cores),
+        size: calls.size,
+        in_flight: calls.in_flight,
+        batch: calls.batch(),
+        pace: windows.pace(),
+        connect: None,
     }
 }
 
 fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
-    let workload = Workload { size: args.size, in_flight: args.in_flight, batch: args.batch };
-    let list = workload.measurements(Quantity::Rate, &args.ends, &args.windows);
+    let calls = (args.calls.size, args.calls.in_flight, args.calls.batch());
+    let list = measurements(Quantity::Rate, calls, &args.ends, &args.windows);
     let plot = args.windows.plot.as_deref();
     if !args.veth {
         return run_and_show(&list, plot, output);
@@ -189,16 +199,8 @@ fn run_and_show(
 fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     for transport in &args.transport {
-        let sessions = Sessions {
-            transport: *transport,
-            cores: Cores::requested(args.cores),
-            size: args.size,
-            in_flight: args.in_flight,
-            batch: args.batch.min(args.in_flight),
-            count: args.sessions,
-            has_steps: true,
-            pace: args.windows.pace(),
-        };
+        let calls = small_calls(*transport, args.cores, &args.calls, &args.windows);
+        let sessions = Sessions { calls, count: args.sessions, has_steps: true };
         report.sessions(&sessions, Ok)?;
         let command = memory::command(*transport, args.sessions);
         report.memory(*transport, args.sessions, &command, Ok)?;
@@ -209,14 +211,8 @@ fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure>
 fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     for transport in &args.transport {
-        report.factors(&Factors {
-            transport: *transport,
-            cores: Cores::requested(args.cores),
-            size: args.size,
-            in_flight: args.in_flight,
-            batch: args.batch.min(args.in_flight),
-            pace: args.windows.pace(),
-        })?;
+        let small = small_calls(*transport, args.cores, &args.calls, &args.windows);
+        report.factors(&Factors { small })?;
     }
     report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
 }
@@ -349,7 +345,7 @@ impl Report {
         sessions: &Sessions,
         judge: impl Fn(Figure) -> FigureResult,
     ) -> Result<(), Failure> {
-        let title = format!("sessions over {}", sessions.transport.name());
+        let title = format!("sessions over {}", sessions.calls.transport.name());
         let watch = progress_bar(self.output, &title);
         sessions.run(watch, |figure| self.add(judge(figure)?))
     }
@@ -393,7 +389,7 @@ impl Report {
     }
 
     fn factors(&mut self, factors: &Factors) -> Result<(), Failure> {
-        let title = format!("factors over {}", factors.transport.name());
+        let title = format!("factors over {}", factors.small.transport.name());
         factors.run(progress_bar(self.output, &title), |figure| self.add(figure))
     }
 

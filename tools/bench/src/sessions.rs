@@ -10,12 +10,10 @@ use std::rc::Rc;
 use petrel_command::failure::Failure;
 
 use super::ends::Side;
-use super::figure::{Baseline, Figure, Quantity, Setting};
+use super::figure::{Baseline, Figure, Setting};
 use super::load::Choice;
 use super::measurement::{CALLS_PER_SESSION, Measurement, Shape};
-use super::pairs::Pace;
 use super::test_bed::{Cores, TestBed};
-use crate::args::BenchTransport;
 
 /// The measured numbers of sessions, up to the requested maximum.
 const STEPS: [usize; 5] = [1, 100, 1_000, 10_000, 20_000];
@@ -23,16 +21,12 @@ const STEPS: [usize; 5] = [1, 100, 1_000, 10_000, 20_000];
 /// The measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
-    pub(super) transport: BenchTransport,
-    pub(super) cores: Cores,
-    pub(super) size: usize,
-    pub(super) in_flight: u16,
-    pub(super) batch: u16,
+    /// The calls, on one session or many.
+    pub(super) calls: Measurement,
     /// The largest number of sessions.
     pub(super) count: usize,
     /// Whether the smaller numbers are measured as well.
     pub(super) has_steps: bool,
-    pub(super) pace: Pace,
 }
 
 impl Sessions {
@@ -43,8 +37,8 @@ impl Sessions {
         mut watch: impl FnMut(u32, u32),
         mut done: impl FnMut(Figure) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let measurement = self.measurement();
-        let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
+        let measurement = &self.calls;
+        let test_bed = TestBed::new(measurement.cores, measurement.pace.is_realtime)?;
         let limit = Rc::new(Cell::new(self.count));
         let many = Shape {
             sessions: self.count,
@@ -80,35 +74,19 @@ impl Sessions {
         smaller.chain([self.count]).collect()
     }
 
-    fn measurement(&self) -> Measurement {
-        Measurement {
-            quantity: Quantity::Rate,
-            transport: self.transport,
-            cores: self.cores,
-            size: self.size,
-            in_flight: self.in_flight,
-            batch: self.batch,
-            pace: self.pace,
-            connect: None,
-        }
-    }
-
     fn describe(&self, setting: Setting, sessions: usize) -> Setting {
         Setting { bench: "sessions", sessions, command: self.command(), ..setting }
     }
 
     /// Returns the command that repeats the measurement.
     pub(super) fn command(&self) -> String {
-        let cores = if self.cores == Cores::One { " --cores 1" } else { "" };
+        let Measurement { transport, cores, size, in_flight, batch, pace, .. } = &self.calls;
+        let (transport, count) = (transport.name(), self.count);
+        let cores = if *cores == Cores::One { " --cores 1" } else { "" };
         format!(
-            "petrel bench sessions --transport {} --sessions {} --size {} --in-flight {} \
-             --batch {}{cores}{}",
-            self.transport.name(),
-            self.count,
-            self.size,
-            self.in_flight,
-            self.batch,
-            self.pace.flags(),
+            "petrel bench sessions --transport {transport} --sessions {count} --size {size} \
+             --in-flight {in_flight} --batch {batch}{cores}{}",
+            pace.flags(),
         )
     }
 }
@@ -118,19 +96,24 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::args::BenchTransport;
+    use crate::figure::Quantity;
+    use crate::pairs::Pace;
 
     #[test]
     fn steps__end_with_the_requested_number() {
-        let sessions = |count, has_steps| Sessions {
+        let pace = Pace { duration: Duration::ZERO, window: Duration::ZERO, is_realtime: false };
+        let calls = Measurement {
+            quantity: Quantity::Rate,
             transport: BenchTransport::Shm,
             cores: Cores::One,
             size: 32,
             in_flight: 60,
             batch: 3,
-            count,
-            has_steps,
-            pace: Pace { duration: Duration::ZERO, window: Duration::ZERO, is_realtime: false },
+            pace,
+            connect: None,
         };
+        let sessions = |count, has_steps| Sessions { calls: calls.clone(), count, has_steps };
         assert_eq!(sessions(20_000, true).steps(), STEPS);
         assert_eq!(sessions(500, true).steps(), [1, 100, 500]);
         assert_eq!(sessions(500, false).steps(), [500]);

@@ -70,7 +70,8 @@ pub(crate) enum BenchCommand {
     Bandwidth(BandwidthArgs),
     /// Slowdown of calls on many sessions against one session, and the memory of idle sessions
     Sessions(SessionsArgs),
-    /// Worth of the optimisations: the library without one, beside the library with all
+    /// Worth of the optimisations: the library without one, beside the library with all; for small calls,
+    /// and for large calls of 8 MiB
     Factors(FactorsArgs),
     /// Cost of congestion controls where nothing is congested, compared with none
     Congestion(CongestionArgs),
@@ -148,6 +149,31 @@ pub(crate) struct EndsArgs {
     pub(crate) endpoint: u16,
 }
 
+/// Small calls, many at a time.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CallsArgs {
+    /// Size of request and reply, in bytes or with a unit
+    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
+    pub(crate) size: usize,
+
+    /// Calls in flight at a time
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) in_flight: u16,
+
+    /// Calls started together, once as many have ended
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) batch: u16,
+}
+
+impl CallsArgs {
+    /// Returns the calls started together: no more than are in flight.
+    pub(crate) fn batch(&self) -> u16 {
+        self.batch.min(self.in_flight)
+    }
+}
+
 /// Arguments of `petrel bench latency`.
 #[derive(Args, Debug)]
 pub(crate) struct LatencyArgs {
@@ -170,19 +196,8 @@ pub(crate) struct LatencyArgs {
 /// Arguments of `petrel bench rate`.
 #[derive(Args, Debug)]
 pub(crate) struct RateArgs {
-    /// Size of request and reply, in bytes or with a unit
-    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
-    pub(crate) size: usize,
-
-    /// Calls in flight at a time
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) in_flight: u16,
-
-    /// Calls started together, once as many have ended
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) batch: u16,
+    #[command(flatten)]
+    pub(crate) calls: CallsArgs,
 
     /// Measure UDP between two network namespaces, with one packet per datagram, beside a datagram per
     /// message; needs root and `ip`
@@ -227,19 +242,8 @@ pub(crate) struct SessionsArgs {
     #[arg(value_parser = parse_sessions)]
     pub(crate) sessions: usize,
 
-    /// Size of request and reply, in bytes or with a unit
-    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
-    pub(crate) size: usize,
-
-    /// Calls in flight at a time, each on any of the sessions
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) in_flight: u16,
-
-    /// Calls started together, once as many have ended
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) batch: u16,
+    #[command(flatten)]
+    pub(crate) calls: CallsArgs,
 
     /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
     #[arg(long, value_name = "1|2", default_value_t = 2)]
@@ -257,19 +261,8 @@ pub(crate) struct FactorsArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm"])]
     pub(crate) transport: Vec<BenchTransport>,
 
-    /// Size of small messages, in bytes or with a unit; large messages have 8 MiB
-    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
-    pub(crate) size: usize,
-
-    /// Calls of small messages in flight at a time
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) in_flight: u16,
-
-    /// Calls started together, once as many have ended
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub(crate) batch: u16,
+    #[command(flatten)]
+    pub(crate) calls: CallsArgs,
 
     /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
     #[arg(long, value_name = "1|2", default_value_t = 1)]
@@ -571,6 +564,7 @@ mod tests {
         let BenchCommand::Bandwidth(bandwidth) = parse("bandwidth") else { panic!() };
         assert_eq!((bandwidth.size, bandwidth.ends.transport.len()), (8 << 20, 2));
         let BenchCommand::Rate(rate) = parse("rate") else { panic!() };
-        assert_eq!((rate.size, rate.in_flight, rate.batch, rate.ends.cores), (32, 60, 3, 2));
+        assert_eq!((rate.calls.size, rate.calls.in_flight, rate.calls.batch), (32, 60, 3));
+        assert_eq!(rate.ends.cores, 2);
     }
 }
