@@ -17,6 +17,7 @@ mod veth;
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
+use petrel_sim::experiment as sim;
 
 use self::report::{Report, Row};
 use crate::args::{CommonArgs, ExperimentArgs, ExperimentCommand};
@@ -28,37 +29,34 @@ pub fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {
         ExperimentCommand::SmallLoss(args) if args.veth.veth => veth::run_small(args, output),
         ExperimentCommand::Loss(args) => {
             let config = loss::config(args);
-            let run = |on_row: OnRow<'_, _>| {
-                petrel_sim::experiment::loss::run(&config, on_row).map_err(Failure::because)
-            };
+            let run =
+                |on_row: OnRow<'_, _>| sim::loss::run(&config, on_row).map_err(Failure::because);
             show(&args.common, output, run, &loss::repeat(args))
         }
         ExperimentCommand::SmallLoss(args) => {
             let config = small_loss::config(args);
             let run = |on_row: OnRow<'_, _>| {
-                petrel_sim::experiment::small_loss::run(&config, on_row).map_err(Failure::because)
+                sim::small_loss::run(&config, on_row).map_err(Failure::because)
             };
             show(&args.common, output, run, &small_loss::repeat(args))
         }
         ExperimentCommand::Incast(args) => {
             let config = incast::config(args);
-            let run = |on_row: OnRow<'_, _>| {
-                petrel_sim::experiment::incast::run(&config, on_row).map_err(Failure::because)
-            };
+            let run =
+                |on_row: OnRow<'_, _>| sim::incast::run(&config, on_row).map_err(Failure::because);
             show(&args.common, output, run, &incast::repeat(args))
         }
         ExperimentCommand::Scale(args) => {
             let config = scale::config(args);
             scale::raise_open_files();
-            let run = |on_row: OnRow<'_, _>| {
-                petrel_sim::experiment::scale::run(&config, on_row).map_err(Failure::because)
-            };
+            let run =
+                |on_row: OnRow<'_, _>| sim::scale::run(&config, on_row).map_err(Failure::because);
             show(&args.common, output, run, &scale::repeat(args))
         }
         ExperimentCommand::Overload(args) => {
             let config = overload::config(args);
             let run = |on_row: OnRow<'_, _>| {
-                petrel_sim::experiment::overload::run(&config, on_row).map_err(Failure::because)
+                sim::overload::run(&config, on_row).map_err(Failure::because)
             };
             show(&args.common, output, run, &overload::repeat(args))
         }

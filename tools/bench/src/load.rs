@@ -70,7 +70,7 @@ pub(super) struct Load {
     used: usize,
     slots: Vec<CallSlot>,
     batches: Vec<Batch>,
-    random: u64,
+    rng: fastrand::Rng,
     /// Number of the next call.
     next_call: u64,
     started_ns: u64,
@@ -115,7 +115,7 @@ impl Load {
             active: 0,
             slots: Vec::new(),
             batches: Vec::new(),
-            random: SEED,
+            rng: fastrand::Rng::with_seed(SEED),
             next_call: 1,
             started_ns: 0,
             end_ns: 0,
@@ -216,11 +216,7 @@ impl Load {
     fn choose(&mut self, slot: usize) -> SessionId {
         match self.workload.choice {
             Choice::InTurn => self.slots[slot].session,
-            Choice::Random => {
-                self.random = next_random(self.random);
-                let count = self.used as u64;
-                self.sessions[(((self.random >> 32) * count) >> 32) as usize]
-            }
+            Choice::Random => self.sessions[self.rng.usize(..self.used)],
         }
     }
 
@@ -336,15 +332,6 @@ fn is_sum(response: &[u8], size: usize, stamp: u64, every: usize) -> bool {
     response == methods::sample_reply(size, stamps::expected(size, stamp, every))
 }
 
-/// Marsaglia's xorshift with Vigna's multiplier: 2 ns, and random enough to spread calls.
-#[inline]
-fn next_random(mut state: u64) -> u64 {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    state
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,16 +349,5 @@ mod tests {
         assert!(Exchange::Sample.is_right(&reply, 32, 9));
         assert!(!Exchange::Sample.is_right(&reply, 32, 8));
         assert!(!Exchange::Sample.is_right(&reply, 33, 9));
-    }
-
-    #[test]
-    fn next_random__reaches_all_of_many_sessions() {
-        let mut state = SEED;
-        let mut reached = vec![false; 1_000];
-        for _ in 0..20_000 {
-            state = next_random(state);
-            reached[(((state >> 32) * 1_000) >> 32) as usize] = true;
-        }
-        assert!(reached.iter().all(|reached| *reached));
     }
 }

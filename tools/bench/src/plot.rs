@@ -1,5 +1,5 @@
-//! Figures as a bar chart: the ratio of every figure and its quartiles, or, if there are targets, the
-//! reached share of the target.
+//! Plots as SVG files. Figures become a bar chart: the ratio of every figure and its quartiles, or, if
+//! there are targets, the reached share of the target.
 
 use std::path::Path;
 
@@ -12,25 +12,23 @@ use super::figure::Figure;
 use super::table::three_digits;
 
 // All lengths are in pixels.
-const WIDTH: i32 = 1040;
-const ROW_HEIGHT: i32 = 34;
-const TOP: i32 = 50;
-const BOTTOM: i32 = 50;
+const WIDTH: u32 = 1040;
+const ROW_HEIGHT: u32 = 34;
+/// Title and axis.
+const FRAME_HEIGHT: u32 = 100;
 /// The start of the bars, right of their names.
-const LEFT: i32 = 470;
-const RIGHT: i32 = 40;
-
-/// Distances of marks on the axis, of which the smallest with few enough marks is chosen.
-const STEPS: [f64; 8] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0];
-const TICKS_MAX: f64 = 8.0;
+const LEFT: u32 = 470;
+const RIGHT: u32 = 40;
 
 const REACHED: RGBColor = RGBColor(0x2a, 0x7f, 0x62);
 const MISSED: RGBColor = RGBColor(0xc0, 0x4a, 0x35);
 const PLAIN: RGBColor = RGBColor(0x3b, 0x6e, 0xa5);
-const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+/// Colour of the lines behind the data.
+pub(crate) const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type DrawResult = Result<(), Box<dyn std::error::Error>>;
+/// The area of a plot.
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
 /// One bar.
 pub(crate) struct Bar {
@@ -60,10 +58,34 @@ pub(super) fn draw(path: &Path, title: &str, figures: &[Figure]) -> Result<(), F
 
 /// Draws bars, with a title and a label of the axis.
 pub(crate) fn draw_bars(path: &Path, title: &str, axis: &str, bars: &[Bar]) -> Result<(), Failure> {
-    let svg = render(title, axis, bars).map_err(|error| Failure::because(error.to_string()))?;
+    save(path, size(bars), |area| render(area, title, axis, bars))
+}
+
+/// Writes a plot of a size in pixels to a file.
+pub(crate) fn save(
+    path: &Path,
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> DrawResult,
+) -> Result<(), Failure> {
+    let svg = svg(size, draw).map_err(|error| Failure::because(error.to_string()))?;
     std::fs::write(path, svg).map_err(|error| {
         Failure::because(format!("cannot write the plot to {}: {error}", path.display()))
     })
+}
+
+/// Returns the text of a plot.
+pub(crate) fn svg(
+    size: (u32, u32),
+    draw: impl FnOnce(&Area<'_>) -> DrawResult,
+) -> Result<String, Box<dyn std::error::Error>> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        draw(&area)?;
+        area.present()?;
+    }
+    Ok(text)
 }
 
 impl Bar {
@@ -112,55 +134,45 @@ fn label(figure: &Figure) -> String {
     format!("{}{cores}{sessions}: {value}", figure.title())
 }
 
-fn render(title: &str, axis: &str, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error>> {
-    let height = TOP + ROW_HEIGHT * bars.len() as i32 + BOTTOM;
+fn size(bars: &[Bar]) -> (u32, u32) {
+    (WIDTH, FRAME_HEIGHT + ROW_HEIGHT * bars.len() as u32)
+}
+
+fn render(area: &Area<'_>, title: &str, axis: &str, bars: &[Bar]) -> DrawResult {
     let most = bars.iter().map(Bar::reach).fold(1.0, f64::max) * 1.05;
-    let x = |ratio: f64| LEFT + (ratio / most * f64::from(WIDTH - LEFT - RIGHT)) as i32;
-    let mut svg = String::new();
-    {
-        let area =
-            SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
-        area.fill(&WHITE)?;
-        write(&area, title, (WIDTH / 2, TOP / 2), 18, HPos::Center)?;
-        for tick in ticks(most) {
-            draw_tick(&area, height, x, tick)?;
-        }
-        write(&area, axis, (WIDTH / 2, height - 14), 13, HPos::Center)?;
-        area.draw(&PathElement::new([(x(1.0), TOP), (x(1.0), height - BOTTOM)], BLACK))?;
-        for (row, bar) in (0..).zip(bars) {
-            draw_bar(&area, TOP + ROW_HEIGHT * row + ROW_HEIGHT / 2, x, bar)?;
-        }
-        area.present()?;
+    let rows = bars.len() as f64;
+    // The first row is at the top.
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans-serif", 18))
+        .margin_right(RIGHT)
+        .x_label_area_size(FRAME_HEIGHT / 2)
+        .y_label_area_size(LEFT)
+        .build_cartesian_2d(0.0..most, rows..0.0)?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .disable_y_axis()
+        .max_light_lines(0)
+        .bold_line_style(GRID)
+        .x_labels(8)
+        .x_label_formatter(&|ratio| format!("{ratio:.2}"))
+        .x_desc(axis)
+        .label_style(("sans-serif", 12))
+        .axis_desc_style(("sans-serif", 13))
+        .draw()?;
+    chart.draw_series([PathElement::new([(1.0, 0.0), (1.0, rows)], BLACK)])?;
+    let right = Pos::new(HPos::Right, VPos::Center);
+    let name = ("sans-serif", 13).into_font().color(&BLACK).pos(right);
+    for (row, bar) in bars.iter().enumerate() {
+        let (top, middle) = (row as f64 + 0.24, row as f64 + 0.5);
+        let corners = [(0.0, top), (bar.length, 2.0 * middle - top)];
+        chart.draw_series([Rectangle::new(corners, bar.colour.filled())])?;
+        let quartiles = bar.quartiles.map(|(q1, q3)| [(q1, middle), (q3, middle)]);
+        chart.draw_series(quartiles.map(|line| PathElement::new(line, BLACK)))?;
+        let label = Text::new(bar.label.clone(), (-8, 0), name.clone());
+        chart.draw_series([EmptyElement::at((0.0, middle)) + label])?;
     }
-    Ok(svg)
-}
-
-/// Returns the marks of an axis up to `most`.
-fn ticks(most: f64) -> impl Iterator<Item = f64> {
-    let step = STEPS.into_iter().find(|step| most / step <= TICKS_MAX).unwrap_or(most);
-    // A division may yield slightly less than a whole number.
-    (0..=(most / step + 1e-9) as u32).map(move |count| f64::from(count) * step)
-}
-
-fn draw_tick(area: &Area<'_>, height: i32, x: impl Fn(f64) -> i32, ratio: f64) -> DrawResult {
-    let (x, bottom) = (x(ratio), height - BOTTOM);
-    area.draw(&PathElement::new([(x, TOP), (x, bottom)], GRID.stroke_width(1)))?;
-    write(area, &format!("{ratio:.2}"), (x, bottom + 12), 12, HPos::Center)
-}
-
-/// Draws a bar whose vertical centre is `y`.
-fn draw_bar(area: &Area<'_>, y: i32, x: impl Fn(f64) -> i32, bar: &Bar) -> DrawResult {
-    let corners = [(x(0.0), y - 9), (x(bar.length), y + 9)];
-    area.draw(&Rectangle::new(corners, bar.colour.filled()))?;
-    if let Some((q1, q3)) = bar.quartiles {
-        area.draw(&PathElement::new([(x(q1), y), (x(q3), y)], BLACK.stroke_width(1)))?;
-    }
-    write(area, &bar.label, (LEFT - 8, y), 13, HPos::Right)
-}
-
-fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, side: HPos) -> DrawResult {
-    let style = ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center));
-    Ok(area.draw(&Text::new(text.to_owned(), at, style))?)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -177,17 +189,10 @@ mod tests {
         let figures = [missed, reached, figure()];
         let shares: Vec<Bar> = figures.iter().filter_map(Bar::share).collect();
         assert_eq!(shares.iter().map(|bar| bar.length).collect::<Vec<_>>(), [0.5, SHARE_MAX]);
-        let svg = render("Targets", "share", &shares).unwrap();
+        let svg = svg(size(&shares), |area| render(area, "Targets", "share", &shares)).unwrap();
         assert_eq!(svg.matches("rate over shm, one core").count(), 2, "{svg}");
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         assert!(svg.contains("#C04A35") && svg.contains("#2A7F62"), "missed, reached: {svg}");
-    }
-
-    #[test]
-    fn ticks__are_round_numbers() {
-        assert_eq!(ticks(2.1).collect::<Vec<_>>(), [0.0, 0.5, 1.0, 1.5, 2.0]);
-        assert_eq!(ticks(0.3).count(), 7);
-        assert_eq!(ticks(1_000.0).collect::<Vec<_>>(), [0.0, 1_000.0]);
     }
 
     #[test]

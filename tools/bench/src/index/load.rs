@@ -81,7 +81,7 @@ pub(super) struct Load {
     /// Calls in flight.
     active: usize,
     offered_load: OfferedLoad,
-    random: u64,
+    rng: fastrand::Rng,
     next_key: u32,
     end_ns: u64,
     outcome: Outcome,
@@ -138,7 +138,7 @@ impl Load {
             slots: Vec::new(),
             active: 0,
             offered_load: OfferedLoad::default(),
-            random: 0x7065_7472_656c,
+            rng: fastrand::Rng::with_seed(0x7065_7472_656c),
             next_key: 0,
             end_ns: 0,
             outcome: Outcome::default(),
@@ -190,12 +190,12 @@ impl Load {
     fn choose(&mut self) -> Option<Call> {
         match self.offered_load.kind {
             CallKind::Echo => {
-                let number = self.draw(self.keys.count());
+                let number = self.rng.u32(..self.keys.count());
                 Some(Call::Echo(self.keys.key(number)))
             }
             CallKind::Lookups { scans } => {
-                let is_scan = scans > 0 && self.draw(100) < scans.into();
-                let number = self.draw(self.keys.count());
+                let is_scan = scans > 0 && self.rng.u8(..100) < scans;
+                let number = self.rng.u32(..self.keys.count());
                 Some(if is_scan { Call::Scan(number) } else { Call::Lookup(self.keys.key(number)) })
             }
             CallKind::Fill => {
@@ -204,15 +204,6 @@ impl Load {
                 (number < self.keys.count()).then(|| Call::Put(self.keys.key(number)))
             }
         }
-    }
-
-    /// Returns a random number below a bound (Marsaglia's xorshift).
-    #[inline]
-    fn draw(&mut self, below: u32) -> u32 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (((self.random >> 32) * u64::from(below)) >> 32) as u32
     }
 
     #[inline]
