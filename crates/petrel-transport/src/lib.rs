@@ -13,6 +13,7 @@
 //! | [`udp`] | kernel UDP, with GSO and GRO where the kernel has them |
 //! | [`shm`] | rings in shared memory, between processes of one host |
 //! | [`heap`] | returning freed memory from the allocator to the system |
+//! | [`words`] | memory that several processes access word by word |
 //! | [`path`] | the kernel's measurements of the path to a peer |
 //! | [`mux`] | two media as one transport |
 //! | [`host`] | UDP and shared memory as one transport, an endpoint's default |
@@ -39,6 +40,7 @@ pub mod shm;
 pub mod transport;
 pub mod udp;
 pub mod wake;
+pub mod words;
 
 pub use shared::{PRIVATE_BYTES_MAX, SharedBytes};
 pub use transport::{

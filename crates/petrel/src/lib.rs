@@ -47,6 +47,7 @@
 //! | [`workers`] | threads for long handlers; requests that any thread can own |
 //! | [`group`] | calls to a group of sessions: all, a quorum, or any |
 //! | [`nexus`] | settings and counters of the control plane |
+//! | [`region`] | memory that clients read and write without a handler |
 //! | [`overload`] | limits, budgets and pauses of clients and workers |
 //! | [`unstable`] | for simulators and experiments |
 //!
@@ -79,6 +80,7 @@ mod msgbuf;
 pub mod nexus;
 pub mod overload;
 mod prefetch;
+pub mod region;
 pub mod server;
 mod slot_shares;
 mod sync;
@@ -99,3 +101,8 @@ pub use server::Server;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide.md")]
 struct Guide;
+
+/// Its program is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/regions.md")]
+struct RegionsDocument;

@@ -178,7 +178,7 @@ fn map_new_file_with(kind: MemfdFlags, bytes: usize) -> io::Result<(OwnedFd, Map
 
 /// Creates a memory file that cannot be executed, since hardened systems refuse others. Kernels
 /// before 6.3 do not know the flag.
-fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
+pub(crate) fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
     const NAME: &std::ffi::CStr = c"petrel-shm";
     let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {

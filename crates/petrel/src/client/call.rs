@@ -38,7 +38,9 @@ pub struct Call<T = Response> {
     method: u16,
     options: CallOptions,
     step: Step,
-    read: fn(Response) -> Result<T, Error>,
+    read: fn(Response, u64) -> Result<T, Error>,
+    /// A number for `read`, such as the expected length.
+    expected: u64,
 }
 
 enum Step {
@@ -58,14 +60,16 @@ enum Step {
 }
 
 impl<T> Call<T> {
-    /// Creates a call with a function that reads the response.
-    pub(super) fn new(
+    /// Creates a call with a function that reads the response, given `expected`.
+    pub(crate) fn reading(
         client: Client,
         method: u16,
         request: Vec<u8>,
-        read: fn(Response) -> Result<T, Error>,
+        expected: u64,
+        read: fn(Response, u64) -> Result<T, Error>,
     ) -> Self {
-        Self { client, method, options: CallOptions::new(), step: Step::New { request }, read }
+        let (options, step) = (CallOptions::new(), Step::New { request });
+        Self { client, method, options, step, read, expected }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED after `timeout`, including all attempts.
@@ -247,7 +251,9 @@ impl<T> Future for Call<T> {
         if let Step::Going(state) = &self.step {
             let outcome = ready!(state.poll(cx.waker()));
             self.end_going();
-            return Poll::Ready(outcome.map(Response::new).and_then(self.read));
+            return Poll::Ready(
+                outcome.map(Response::new).and_then(|answer| (self.read)(answer, self.expected)),
+            );
         }
         self.poll_other()
     }

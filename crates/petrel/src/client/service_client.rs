@@ -73,7 +73,7 @@ impl Client {
 
     /// Returns a call, to be [awaited](Call), [waited for](Call::wait) or [started](Call::started).
     pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
-        Call::new(self.clone(), method, request.into(), Ok)
+        Call::reading(self.clone(), method, request.into(), 0, |answer, _| Ok(answer))
     }
 
     /// Changes the servers. Sessions to remaining servers continue; removed servers get no further calls, and their
@@ -99,7 +99,9 @@ impl Client {
     /// health status.
     pub fn health(&self, method: Option<u16>) -> Call<Health> {
         let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
-        Call::new(self.clone(), HEALTH_METHOD, request, |answer| Health::from_answer(&answer))
+        Call::reading(self.clone(), HEALTH_METHOD, request, 0, |answer, _| {
+            Health::from_answer(&answer)
+        })
     }
 
     pub(crate) fn endpoint(&self) -> &Arc<ClientShared> {

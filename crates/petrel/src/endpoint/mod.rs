@@ -250,6 +250,13 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         self.set_handler(method, handler);
     }
 
+    /// Serves regions: executes the operations of clients on this endpoint's sessions (see
+    /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
+    /// then taken.
+    pub fn serve_regions(&mut self, regions: &crate::region::Regions) {
+        crate::region::serve(self, regions);
+    }
+
     /// Sets a handler of the library itself, which does not use the state.
     pub(crate) fn set_handler(
         &mut self,

@@ -24,6 +24,7 @@ mod multicast;
 mod multicast_networks;
 mod nexus;
 mod reasons;
+mod region;
 mod server;
 mod service;
 mod service_client;

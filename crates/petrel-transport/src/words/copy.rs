@@ -1,0 +1,153 @@
+//! Copies between private bytes and shared words. Only whole words are accessed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD_BYTES: usize = 8;
+
+/// A range of bytes in words: some bytes of a first word, whole words, and some bytes of a last word.
+struct Parts {
+    /// The first word with any byte of the range.
+    word: usize,
+    /// Where the range begins in that word.
+    skipped: usize,
+    /// The bytes of the range in that word, if it is not a whole word.
+    head: usize,
+}
+
+impl Parts {
+    #[inline]
+    fn of(offset: usize, len: usize) -> Self {
+        let (word, skipped) = (offset / WORD_BYTES, offset % WORD_BYTES);
+        let head = if skipped == 0 { 0 } else { len.min(WORD_BYTES - skipped) };
+        Self { word, skipped, head }
+    }
+
+    /// The first whole word.
+    #[inline]
+    fn body(&self) -> usize {
+        self.word + usize::from(self.head > 0)
+    }
+}
+
+/// Copies the bytes at `offset` out.
+#[inline]
+pub(super) fn read(words: &[AtomicU64], offset: usize, to: &mut [u8]) {
+    let parts = Parts::of(offset, to.len());
+    let (head, rest) = to.split_at_mut(parts.head);
+    if !head.is_empty() {
+        let bytes = load(&words[parts.word]);
+        head.copy_from_slice(&bytes[parts.skipped..parts.skipped + parts.head]);
+    }
+    let (body, tail) = rest.as_chunks_mut::<WORD_BYTES>();
+    let words = &words[parts.body()..];
+    for (chunk, word) in body.iter_mut().zip(words) {
+        *chunk = load(word);
+    }
+    if !tail.is_empty() {
+        tail.copy_from_slice(&load(&words[body.len()])[..tail.len()]);
+    }
+}
+
+/// Copies bytes to `offset`. The other bytes of the first and the last word stay as they are, also
+/// while another thread writes them.
+#[inline]
+pub(super) fn write(words: &[AtomicU64], offset: usize, from: &[u8]) {
+    let parts = Parts::of(offset, from.len());
+    let (head, rest) = from.split_at(parts.head);
+    if !head.is_empty() {
+        write_some(&words[parts.word], parts.skipped, head);
+    }
+    let (body, tail) = rest.as_chunks::<WORD_BYTES>();
+    let words = &words[parts.body()..];
+    for (chunk, word) in body.iter().zip(words) {
+        word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+    }
+    if !tail.is_empty() {
+        write_some(&words[body.len()], 0, tail);
+    }
+}
+
+#[inline]
+fn load(word: &AtomicU64) -> [u8; WORD_BYTES] {
+    word.load(Ordering::Relaxed).to_ne_bytes()
+}
+
+/// Replaces some bytes of a word.
+fn write_some(word: &AtomicU64, at: usize, from: &[u8]) {
+    let replaced = |found: u64| {
+        let mut bytes = found.to_ne_bytes();
+        bytes[at..at + from.len()].copy_from_slice(from);
+        u64::from_ne_bytes(bytes)
+    };
+    let mut found = word.load(Ordering::Relaxed);
+    loop {
+        let new = replaced(found);
+        match word.compare_exchange_weak(found, new, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => found = now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(bytes: &[u8]) -> Vec<AtomicU64> {
+        let (chunks, []) = bytes.as_chunks::<WORD_BYTES>() else { panic!("whole words") };
+        chunks.iter().map(|chunk| AtomicU64::new(u64::from_ne_bytes(*chunk))).collect()
+    }
+
+    fn bytes(words: &[AtomicU64]) -> Vec<u8> {
+        words.iter().flat_map(load).collect()
+    }
+
+    #[test]
+    fn read__of_every_range() {
+        let all: Vec<u8> = (0..48).collect();
+        let words = words(&all);
+        for start in 0..=48 {
+            for end in start..=48 {
+                let mut to = vec![0xEE; end - start];
+                read(&words, start, &mut to);
+                assert_eq!(to, all[start..end], "{start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn write__of_every_range_and_of_nothing_else() {
+        for start in 0..=48 {
+            for end in start..=48 {
+                let words = words(&[0xEE; 48]);
+                let from: Vec<u8> = (start..end).map(|at| at as u8).collect();
+                write(&words, start, &from);
+                let mut expected = [0xEE; 48];
+                expected[start..end].copy_from_slice(&from);
+                assert_eq!(bytes(&words), expected, "{start}..{end}");
+            }
+        }
+    }
+
+    #[test]
+    fn write__of_neighbouring_bytes_by_two_threads() {
+        let words = words(&[0; 8]);
+        std::thread::scope(|scope| {
+            for half in [0, 4] {
+                let words = &words;
+                scope.spawn(move || {
+                    for round in 1..=10_000_u32 {
+                        write(words, half, &round.to_le_bytes());
+                        let mut seen = [0; 4];
+                        read(words, half, &mut seen);
+                        assert_eq!(
+                            u32::from_le_bytes(seen),
+                            round,
+                            "only this thread writes these"
+                        );
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,403 @@
+//! Memory that several processes read and write at the same time, word by word.
+//!
+//! [`WordMemory`] is the memory of a region (`docs/regions.md`): its owner, the owner's endpoints, and
+//! the processes that map it access it without locks. Every access is one to aligned words of 64
+//! bits, as atomics, so
+//!
+//! - a word is never torn, and an access to some bytes of a word leaves the other bytes alone;
+//! - no two sizes of atomics meet at an address, and no reference to the bytes exists;
+//! - the order between the words of one read or write is open.
+//!
+//! # Mapping by other processes
+//!
+//! [`WordMemory::shared`] makes a memory file, sealed against any change of its size. The seal lets a
+//! process map the file without fear that the file's other users make it fault. Unless others
+//! may write, a further seal prevents all later mappings that can be written to.
+
+mod copy;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use rustix::fs::{
+    FileType, MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate,
+};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::shm::{discard, new_memory_file};
+
+/// Bytes of a word.
+pub const WORD_BYTES: u64 = 8;
+
+/// Without these seals, a user of the file could truncate it and make the others fault.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// The rights of processes that map a memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappedRights {
+    /// They can only read: the kernel refuses other mappings.
+    Read,
+    /// They can read and write.
+    ReadWrite,
+}
+
+/// A file that is no memory for this process.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenMemoryError {
+    /// The file is not as [`WordMemory::shared`] makes it.
+    #[error("the file is no memory of a region: {0}")]
+    NotMemory(&'static str),
+    /// The kernel refused.
+    #[error("cannot map a region's memory: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Zeroed memory for concurrent access, word by word, by any thread and, if shared, any process.
+#[derive(Debug)]
+pub struct WordMemory {
+    start: NonNull<AtomicU64>,
+    /// The accessible bytes; the mapping has whole words.
+    bytes: u64,
+    is_writable: bool,
+    file: Option<OwnedFd>,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for WordMemory {}
+// SAFETY: all shared access is to atomics.
+unsafe impl Sync for WordMemory {}
+
+impl WordMemory {
+    /// Makes memory of this process alone.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] for no bytes, or more than an address space has; the kernel's
+    /// errors.
+    pub fn private(bytes: u64) -> io::Result<Self> {
+        let len = mapped_bytes(bytes)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: without a given address, no existing mapping is replaced.
+        let start = unsafe { mmap_anonymous(null_mut(), len, access, MapFlags::PRIVATE)? };
+        Ok(Self { start: at(start)?, bytes, is_writable: true, file: None })
+    }
+
+    /// Makes memory that other processes can map, by its [file](WordMemory::file).
+    ///
+    /// # Errors
+    /// As [`WordMemory::private`]; [`io::ErrorKind::Unsupported`] for [`MappedRights::Read`] with a
+    /// kernel before 5.1.
+    pub fn shared(bytes: u64, rights: MappedRights) -> io::Result<Self> {
+        let len = mapped_bytes(bytes)?;
+        let file = new_memory_file(MemfdFlags::empty())?;
+        // Keeps other users from opening the file through /proc.
+        fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+        ftruncate(&file, len as u64)?;
+        let start = map(file.as_fd(), len, true)?;
+        let memory = Self { start, bytes, is_writable: true, file: Some(file) };
+        memory.seal(rights)?;
+        Ok(memory)
+    }
+
+    fn seal(&self, rights: MappedRights) -> io::Result<()> {
+        let file = self.file.as_ref().expect("shared memory has a file");
+        let seals = match rights {
+            MappedRights::Read => SEALS | SealFlags::FUTURE_WRITE,
+            MappedRights::ReadWrite => SEALS,
+        };
+        match fcntl_add_seals(file, seals | SealFlags::SEAL) {
+            Ok(()) => Ok(()),
+            Err(Errno::INVAL) => Err(io::ErrorKind::Unsupported.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Maps memory of another process of this user. The file is not trusted; a refused one is closed
+    /// without waiting.
+    ///
+    /// # Errors
+    /// [`OpenMemoryError`].
+    pub fn open(file: OwnedFd, bytes: u64, rights: MappedRights) -> Result<Self, OpenMemoryError> {
+        let checked = check_file(file.as_fd(), bytes).and_then(|len| {
+            let is_writable = rights == MappedRights::ReadWrite;
+            let start = map(file.as_fd(), len, is_writable)?;
+            Ok(Self { start, bytes, is_writable, file: None })
+        });
+        // The mapping needs no descriptor, and the file may be of any kind if it is refused.
+        match checked {
+            Ok(memory) => Ok(memory),
+            Err(error) => {
+                discard(vec![file]);
+                Err(error)
+            }
+        }
+    }
+
+    /// The number of bytes.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns true unless the memory is mapped for reading only.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// The file by which another process can [open](WordMemory::open) shared memory.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns true if `len` bytes at `offset` lie within the memory.
+    #[inline]
+    pub fn contains(&self, offset: u64, len: u64) -> bool {
+        offset <= self.bytes && len <= self.bytes - offset
+    }
+
+    /// Returns true if a whole word begins at `offset`.
+    #[inline]
+    pub fn has_word(&self, offset: u64) -> bool {
+        offset.is_multiple_of(WORD_BYTES) && self.contains(offset, WORD_BYTES)
+    }
+
+    /// Copies bytes out. The next accesses of the thread come after the read.
+    ///
+    /// # Panics
+    /// When the range is not within the memory.
+    #[inline]
+    pub fn read(&self, offset: u64, to: &mut [u8]) {
+        assert!(self.contains(offset, to.len() as u64), "a read within the memory");
+        copy::read(self.words(), offset as usize, to);
+        fence(Ordering::Acquire);
+    }
+
+    /// Copies bytes in. The former accesses of the thread come before the write.
+    ///
+    /// # Panics
+    /// When the range is not within the memory, or the memory is not writable.
+    #[inline]
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        assert!(self.is_writable, "a mapping for reading is not written to");
+        assert!(self.contains(offset, from.len() as u64), "a write within the memory");
+        fence(Ordering::Release);
+        copy::write(self.words(), offset as usize, from);
+    }
+
+    /// Returns the word at `offset`.
+    ///
+    /// # Panics
+    /// When no whole word begins there.
+    #[inline]
+    pub fn load(&self, offset: u64) -> u64 {
+        u64::from_le(self.word(offset).load(Ordering::SeqCst))
+    }
+
+    /// Replaces the word at `offset`.
+    ///
+    /// # Panics
+    /// When no whole word begins there, or the memory is not writable.
+    #[inline]
+    pub fn store(&self, offset: u64, value: u64) {
+        self.word_to_change(offset).store(value.to_le(), Ordering::SeqCst);
+    }
+
+    /// Replaces the word at `offset` if it is `expected`. Returns the word's former value.
+    ///
+    /// # Panics
+    /// As [`WordMemory::store`].
+    #[inline]
+    pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> u64 {
+        let word = self.word_to_change(offset);
+        let (expected, new) = (expected.to_le(), new.to_le());
+        let swapped = word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst);
+        u64::from_le(swapped.unwrap_or_else(|found| found))
+    }
+
+    /// Adds to the word at `offset`, modulo 2⁶⁴. Returns the word's former value.
+    ///
+    /// # Panics
+    /// As [`WordMemory::store`].
+    #[inline]
+    pub fn fetch_add(&self, offset: u64, delta: u64) -> u64 {
+        let word = self.word_to_change(offset);
+        if cfg!(target_endian = "little") {
+            return word.fetch_add(delta, Ordering::SeqCst);
+        }
+        let mut found = word.load(Ordering::SeqCst);
+        loop {
+            let sum = u64::from_le(found).wrapping_add(delta).to_le();
+            match word.compare_exchange_weak(found, sum, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(former) => return u64::from_le(former),
+                Err(now) => found = now,
+            }
+        }
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        let count = self.bytes.div_ceil(WORD_BYTES) as usize;
+        // SAFETY: the mapping has at least this many words, lives as long as `self`, and any bits
+        // are a valid atomic. All accesses of this process go through these atomics.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), count) }
+    }
+
+    #[inline]
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        assert!(self.has_word(offset), "a whole word within the memory");
+        &self.words()[(offset / WORD_BYTES) as usize]
+    }
+
+    #[inline]
+    fn word_to_change(&self, offset: u64) -> &AtomicU64 {
+        assert!(self.is_writable, "a mapping for reading is not written to");
+        self.word(offset)
+    }
+}
+
+impl Drop for WordMemory {
+    fn drop(&mut self) {
+        let len = mapped_bytes(self.bytes).expect("it was mapped with this size");
+        // SAFETY: the range is this value's own mapping, and no reference into it outlives `self`.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), len) };
+        debug_assert_eq!(unmapped, Ok(()));
+    }
+}
+
+/// Returns the bytes to map: whole words.
+fn mapped_bytes(bytes: u64) -> io::Result<usize> {
+    let len = bytes.checked_next_multiple_of(WORD_BYTES).and_then(|len| usize::try_from(len).ok());
+    len.filter(|len| *len > 0 && isize::try_from(*len).is_ok())
+        .ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+fn at(start: *mut std::ffi::c_void) -> io::Result<NonNull<AtomicU64>> {
+    NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// Maps the first bytes of a file, which is sealed against shrinking before the first access.
+fn map(file: BorrowedFd<'_>, len: usize, is_writable: bool) -> io::Result<NonNull<AtomicU64>> {
+    let access = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    // SAFETY: without a given address, no existing mapping is replaced.
+    at(unsafe { mmap(null_mut(), len, access, MapFlags::SHARED, file, 0)? })
+}
+
+/// Checks the kernel's data about another process's file; returns the bytes to map.
+fn check_file(file: BorrowedFd<'_>, bytes: u64) -> Result<usize, OpenMemoryError> {
+    let len = mapped_bytes(bytes)?;
+    let Ok(seals) = fcntl_get_seals(file) else {
+        return Err(OpenMemoryError::NotMemory("it is not a memory file"));
+    };
+    if !seals.contains(SEALS) {
+        return Err(OpenMemoryError::NotMemory("it is not sealed against changes of its size"));
+    }
+    let stat = fstat(file).map_err(io::Error::from)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(OpenMemoryError::NotMemory("it is not a memory file"));
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(OpenMemoryError::NotMemory("it belongs to another user"));
+    }
+    let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    if file_bytes < len as u64 {
+        return Err(OpenMemoryError::NotMemory("it is smaller than the region"));
+    }
+    Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(memory: &WordMemory, rights: MappedRights) -> Result<WordMemory, OpenMemoryError> {
+        let file = memory.file().expect("shared memory has a file");
+        WordMemory::open(file.try_clone_to_owned().unwrap(), memory.bytes(), rights)
+    }
+
+    fn why(refused: Result<WordMemory, OpenMemoryError>) -> String {
+        refused.expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn shared__is_the_same_memory_for_both_sides() {
+        let owner = WordMemory::shared(100, MappedRights::ReadWrite).unwrap();
+        let other = opened(&owner, MappedRights::ReadWrite).unwrap();
+        owner.write(3, b"from the owner");
+        let mut seen = [0; 14];
+        other.read(3, &mut seen);
+        assert_eq!(&seen, b"from the owner");
+        other.store(96 - 8, 7);
+        assert_eq!((owner.load(96 - 8), owner.fetch_add(96 - 8, 5)), (7, 7));
+        assert_eq!(other.compare_swap(96 - 8, 12, 1), 12);
+        assert_eq!(other.compare_swap(96 - 8, 12, 2), 1, "nothing is replaced");
+        assert_eq!((owner.load(96 - 8), other.bytes(), other.file().is_some()), (1, 100, false));
+    }
+
+    #[test]
+    fn shared__for_reading_cannot_be_mapped_for_writing() {
+        let owner = WordMemory::shared(4096, MappedRights::Read).unwrap();
+        let reader = opened(&owner, MappedRights::Read).unwrap();
+        owner.write(0, b"after the seal");
+        let mut seen = [0; 14];
+        reader.read(0, &mut seen);
+        assert_eq!((&seen, reader.is_writable()), (b"after the seal", false));
+        assert!(why(opened(&owner, MappedRights::ReadWrite)).contains("cannot map"));
+    }
+
+    #[test]
+    fn open__refuses_files_of_other_kinds() {
+        let pipe = rustix::pipe::pipe().unwrap().0;
+        assert!(why(WordMemory::open(pipe, 8, MappedRights::Read)).contains("not a memory file"));
+        let unsealed = new_memory_file(MemfdFlags::empty()).unwrap();
+        ftruncate(&unsealed, 4096).unwrap();
+        assert!(why(WordMemory::open(unsealed, 8, MappedRights::Read)).contains("not sealed"));
+        let memory = WordMemory::shared(4096, MappedRights::Read).unwrap();
+        let file = || memory.file().unwrap().try_clone_to_owned().unwrap();
+        assert!(why(WordMemory::open(file(), 4097, MappedRights::Read)).contains("smaller"));
+        for bytes in [0, u64::MAX, 1 << 63] {
+            assert!(
+                why(WordMemory::open(file(), bytes, MappedRights::Read)).contains("cannot map")
+            );
+            assert!(
+                WordMemory::private(bytes).is_err()
+                    && WordMemory::shared(bytes, MappedRights::Read).is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn contains__ends_at_the_last_byte() {
+        let memory = WordMemory::private(20).unwrap();
+        assert!(memory.contains(0, 20) && memory.contains(20, 0) && !memory.contains(20, 1));
+        assert!(!memory.contains(u64::MAX, 2) && !memory.contains(1, u64::MAX));
+        assert!(memory.has_word(8) && !memory.has_word(16) && !memory.has_word(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "a read within the memory")]
+    fn read__beyond_the_end() {
+        WordMemory::private(20).unwrap().read(13, &mut [0; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a mapping for reading is not written to")]
+    fn store__to_a_mapping_for_reading() {
+        let owner = WordMemory::shared(4096, MappedRights::Read).unwrap();
+        opened(&owner, MappedRights::Read).unwrap().store(0, 1);
+    }
+
+    #[test]
+    fn fetch_add__by_two_threads_loses_nothing() {
+        let memory = WordMemory::private(8).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..20_000).for_each(|_| _ = memory.fetch_add(0, 1)));
+            }
+        });
+        assert_eq!(memory.load(0), 40_000);
+    }
+}

@@ -1,0 +1,389 @@
+//! The execution of operations, in the event loop of an endpoint.
+
+use petrel_proto::Status;
+use petrel_transport::Transport;
+use petrel_transport::words::{WORD_BYTES, WordMemory};
+
+use super::access::Access;
+use super::memory::{OUT_OF_RANGE, check_word};
+use super::registry::{Entry, RegionStats, Regions, Shared, View, ViewState};
+use super::wire::{
+    self, COMPARE_SWAP, FETCH_ADD, Header, MAP, METHODS, READ, READ_MANY, READ_VERSIONED, Refusal,
+    WRITE, WRITE_VERSIONED,
+};
+use crate::control::ControlPlane;
+use crate::endpoint::{Context, Endpoint, Handled, Request};
+use crate::sync::Arc;
+
+const NO_REGION: Refusal =
+    Refusal::new(Status::PermissionDenied, "the server has no region with this key");
+const NO_RIGHT: Refusal =
+    Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
+
+/// Executes the operations of a method for an endpoint.
+struct Agent {
+    view: Arc<View>,
+    /// A versioned value, before its response has memory.
+    scratch: Vec<u8>,
+}
+
+/// An operation in progress: no region is registered or revoked meanwhile.
+struct Operation<'a> {
+    entries: &'a [Option<Arc<Entry>>],
+    stats: &'a mut RegionStats,
+    shared: &'a Arc<Shared>,
+}
+
+/// The outcome of an operation: a refusal leaves the request unanswered.
+type Outcome<'a> = Result<Handled, (Request<'a>, Refusal)>;
+
+/// Registers the handlers of all operations.
+pub(crate) fn serve<S, T, C>(endpoint: &mut Endpoint<S, T, C>, regions: &Regions)
+where
+    S: 'static,
+    T: Transport,
+    C: ControlPlane<T::Link>,
+{
+    let view = regions.view();
+    for method in METHODS {
+        let mut agent = Agent { view: Arc::clone(&view), scratch: Vec::new() };
+        endpoint.set_handler(method, move |_, cx, request| agent.handle(cx, request));
+    }
+}
+
+impl Agent {
+    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        let mut state = self.view.lock();
+        let ViewState { entries, stats } = &mut *state;
+        let mut operation = Operation { entries, stats, shared: self.view.shared() };
+        let outcome = match request.method() {
+            READ => operation.read(cx, request),
+            READ_MANY => operation.read_many(cx, request),
+            READ_VERSIONED => operation.read_versioned(cx, request, &mut self.scratch),
+            method => match operation.change(method, request.data()) {
+                Ok(answer) => Ok(request.reply(cx, answer.bytes())),
+                Err(refusal) => Err((request, refusal)),
+            },
+        };
+        outcome.unwrap_or_else(|(request, refusal)| {
+            stats.refused += 1;
+            request.fail(cx, refusal.status, refusal.why)
+        })
+    }
+}
+
+impl<'s> Operation<'s> {
+    /// Returns the region of a request whose key grants the rights.
+    #[inline]
+    fn find(&self, header: &Header, rights: Access) -> Result<&'s Entry, Refusal> {
+        let entry = self.entries.get(header.region as usize).and_then(Option::as_deref);
+        let entry = entry.filter(|entry| entry.secret() == header.secret).ok_or(NO_REGION)?;
+        if entry.access().includes(rights) { Ok(entry) } else { Err(NO_RIGHT) }
+    }
+
+    /// Returns the region of a read whose range is within it.
+    #[inline]
+    fn find_to_read(&self, header: &Header) -> Result<&'s Entry, Refusal> {
+        let entry = self.find(header, Access::READ)?;
+        let is_within = entry.memory().words().contains(header.offset, header.len.into());
+        if is_within { Ok(entry) } else { Err(OUT_OF_RANGE) }
+    }
+
+    fn read<'a>(&mut self, cx: &mut Context<'_>, request: Request<'a>) -> Outcome<'a> {
+        let found = wire::alone(request.data())
+            .and_then(|header| self.find_to_read(&header).map(|entry| (header, entry)));
+        let (header, entry) = match found {
+            Ok(found) => found,
+            Err(refusal) => return Err((request, refusal)),
+        };
+        let len = header.len as usize;
+        self.count_reads(1, header.len.into());
+        Ok(request.reply_with(cx, len, |_, out| {
+            entry.memory().words().read(header.offset, out);
+            len
+        }))
+    }
+
+    fn read_many<'a>(&mut self, cx: &mut Context<'_>, request: Request<'a>) -> Outcome<'a> {
+        let (count, bytes) = match self.check_pieces(request.data()) {
+            Ok(checked) => checked,
+            Err(refusal) => return Err((request, refusal)),
+        };
+        self.count_reads(count, bytes);
+        Ok(request.reply_with(cx, bytes as usize, |request, mut out| {
+            for header in wire::pieces(request).into_iter().flatten() {
+                let (piece, rest) = out.split_at_mut(header.len as usize);
+                let entry = self.find_to_read(&header).expect("every piece was checked");
+                entry.memory().words().read(header.offset, piece);
+                out = rest;
+            }
+            bytes as usize
+        }))
+    }
+
+    /// Checks the pieces of a request that reads many; returns their number and bytes.
+    fn check_pieces(&self, request: &[u8]) -> Result<(u64, u64), Refusal> {
+        let (mut count, mut bytes) = (0, 0);
+        for header in wire::pieces(request)? {
+            self.find_to_read(&header)?;
+            count += 1;
+            bytes += u64::from(header.len);
+        }
+        Ok((count, bytes))
+    }
+
+    fn read_versioned<'a>(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: Request<'a>,
+        scratch: &mut Vec<u8>,
+    ) -> Outcome<'a> {
+        match self.copy_versioned(request.data(), scratch) {
+            Ok(()) => Ok(request.reply(cx, scratch)),
+            Err(refusal) => Err((request, refusal)),
+        }
+    }
+
+    /// Copies a versioned value behind its version.
+    fn copy_versioned(&mut self, request: &[u8], to: &mut Vec<u8>) -> Result<(), Refusal> {
+        let header = wire::alone(request)?;
+        let entry = self.find(&header, Access::READ)?;
+        let memory = entry.memory();
+        check_value(memory.words(), header.offset, header.len.into())?;
+        to.clear();
+        to.resize(WORD_BYTES as usize + header.len as usize, 0);
+        let (version, value) = to.split_at_mut(WORD_BYTES as usize);
+        version.copy_from_slice(&memory.try_read_versioned(header.offset, value)?.to_le_bytes());
+        self.count_reads(1, header.len.into());
+        Ok(())
+    }
+
+    /// Executes an operation with a short response.
+    fn change(&mut self, method: u16, request: &[u8]) -> Result<Answer, Refusal> {
+        match method {
+            WRITE => self.write(request),
+            WRITE_VERSIONED => self.write_versioned(request),
+            COMPARE_SWAP => {
+                let (header, [expected, new]) = wire::with_words(request)?;
+                let entry = self.find_word(&header)?;
+                let former = entry.memory().words().compare_swap(header.offset, expected, new);
+                Ok(Answer::Word(former.to_le_bytes()))
+            }
+            FETCH_ADD => {
+                let (header, [delta]) = wire::with_words(request)?;
+                let entry = self.find_word(&header)?;
+                let former = entry.memory().words().fetch_add(header.offset, delta);
+                Ok(Answer::Word(former.to_le_bytes()))
+            }
+            MAP => self.map(request),
+            _ => unreachable!("the agent is registered for its own methods alone"),
+        }
+    }
+
+    fn write(&mut self, request: &[u8]) -> Result<Answer, Refusal> {
+        let (header, data) = wire::with_data(request)?;
+        let words = self.find(&header, Access::WRITE)?.memory().words();
+        if !words.contains(header.offset, data.len() as u64) {
+            return Err(OUT_OF_RANGE);
+        }
+        words.write(header.offset, data);
+        self.count_write(data);
+        Ok(Answer::Nothing)
+    }
+
+    fn write_versioned(&mut self, request: &[u8]) -> Result<Answer, Refusal> {
+        let (header, data) = wire::with_data(request)?;
+        let memory = self.find(&header, Access::WRITE)?.memory();
+        check_value(memory.words(), header.offset, data.len() as u64)?;
+        let version = memory.try_write_versioned(header.offset, data)?;
+        self.count_write(data);
+        Ok(Answer::Word(version.to_le_bytes()))
+    }
+
+    /// Returns the region of an operation on a word, which is counted.
+    fn find_word(&mut self, header: &Header) -> Result<&'s Entry, Refusal> {
+        let entry = self.find(header, Access::ATOMIC)?;
+        check_word(entry.memory().words(), header.offset)?;
+        self.stats.atomics += 1;
+        Ok(entry)
+    }
+
+    /// Returns the name of the socket at which a process of this host gets the memory.
+    fn map(&self, request: &[u8]) -> Result<Answer, Refusal> {
+        let header = wire::alone(request)?;
+        self.find(&header, Access::MAP)?;
+        let text = "the server has no descriptor or thread for mappings";
+        let name = self.shared.door_name();
+        name.map(Answer::Name).map_err(|_| Refusal::new(Status::ResourceExhausted, text))
+    }
+
+    #[inline]
+    fn count_reads(&mut self, reads: u64, bytes: u64) {
+        self.stats.reads += reads;
+        self.stats.bytes_read += bytes;
+    }
+
+    fn count_write(&mut self, data: &[u8]) {
+        self.stats.writes += 1;
+        self.stats.bytes_written += data.len() as u64;
+    }
+}
+
+/// The response of an operation, apart from read bytes.
+enum Answer {
+    Nothing,
+    Word([u8; 8]),
+    Name(Vec<u8>),
+}
+
+impl Answer {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Answer::Nothing => &[],
+            Answer::Word(word) => word,
+            Answer::Name(name) => name,
+        }
+    }
+}
+
+/// Checks the place of a versioned value.
+fn check_value(words: &WordMemory, offset: u64, len: u64) -> Result<(), Refusal> {
+    check_word(words, offset)?;
+    if words.contains(offset + WORD_BYTES, len) { Ok(()) } else { Err(OUT_OF_RANGE) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::RegionMemory;
+    use super::super::registry::Region;
+    use super::*;
+
+    /// Runs an operation as an endpoint does.
+    fn with_operation<R>(view: &View, run: impl FnOnce(&mut Operation<'_>) -> R) -> R {
+        let mut state = view.lock();
+        let ViewState { entries, stats } = &mut *state;
+        run(&mut Operation { entries, stats, shared: view.shared() })
+    }
+
+    fn region(access: Access) -> (Regions, Region) {
+        let regions = Regions::new();
+        let region = regions.register(RegionMemory::private(100).unwrap(), access).unwrap();
+        (regions, region)
+    }
+
+    /// Returns why an operation of one request is refused.
+    fn refusal(view: &View, method: u16, request: &[u8]) -> Option<Status> {
+        let checked = with_operation(view, |operation| match method {
+            READ => {
+                let header = wire::alone(request)?;
+                operation.find_to_read(&header).map(|_| ())
+            }
+            READ_MANY => operation.check_pieces(request).map(|_| ()),
+            READ_VERSIONED => operation.copy_versioned(request, &mut Vec::new()),
+            method => operation.change(method, request).map(|_| ()),
+        });
+        checked.err().map(|refusal| refusal.status)
+    }
+
+    fn request(region: &Region, method: u16, offset: u64, len: u32) -> Vec<u8> {
+        let reads = [READ, READ_MANY, READ_VERSIONED].contains(&method);
+        let header = Header::new(region.key(), offset, if reads { len } else { 0 });
+        let data = match method {
+            WRITE | WRITE_VERSIONED => len as usize,
+            COMPARE_SWAP => 16,
+            FETCH_ADD => 8,
+            _ => 0,
+        };
+        // An even byte: versions that a write leaves behind are even.
+        header.followed_by(&vec![6; data])
+    }
+
+    #[test]
+    fn find__refuses_wrong_secrets_and_numbers() {
+        let all = Access::READ | Access::WRITE | Access::ATOMIC;
+        let (regions, region) = region(all);
+        let view = regions.view();
+        for method in METHODS.into_iter().filter(|method| *method != MAP) {
+            let right = request(&region, method, 8, 16);
+            assert_eq!(refusal(&view, method, &right), None, "{method}");
+            for byte in (0..4).chain(8..16) {
+                let mut wrong = right.clone();
+                wrong[byte] ^= 0x80;
+                let status = refusal(&view, method, &wrong);
+                assert_eq!(status, Some(Status::PermissionDenied), "{method}, byte {byte}");
+            }
+        }
+    }
+
+    #[test]
+    fn find__refuses_operations_without_a_right() {
+        for (granted, allowed) in [
+            (Access::READ, vec![READ, READ_MANY, READ_VERSIONED]),
+            (Access::WRITE, vec![WRITE, WRITE_VERSIONED]),
+            (Access::ATOMIC, vec![COMPARE_SWAP, FETCH_ADD]),
+        ] {
+            let (regions, region) = region(granted);
+            let view = regions.view();
+            for method in METHODS {
+                let expected = (!allowed.contains(&method)).then_some(Status::PermissionDenied);
+                let status = refusal(&view, method, &request(&region, method, 0, 8));
+                assert_eq!(status, expected, "{granted:?}, {method}");
+            }
+        }
+    }
+
+    #[test]
+    fn operations__beyond_the_end_are_refused_and_change_nothing() {
+        let (regions, region) = region(Access::READ | Access::WRITE | Access::ATOMIC);
+        let view = regions.view();
+        for (method, offset, len) in [
+            (READ, 93, 8),
+            (READ, u64::MAX, 1),
+            (READ, 0, 101),
+            (READ_MANY, 101, 0),
+            (WRITE, 93, 8),
+            (WRITE, u64::MAX - 3, 8),
+            (COMPARE_SWAP, 96, 0),
+            (FETCH_ADD, u64::MAX - 7, 0),
+            (READ_VERSIONED, 88, 5),
+            (WRITE_VERSIONED, 88, 5),
+            (WRITE_VERSIONED, 96, 0),
+        ] {
+            let status = refusal(&view, method, &request(&region, method, offset, len));
+            assert_eq!(status, Some(Status::OutOfRange), "{method} at {offset}");
+        }
+        for method in [COMPARE_SWAP, FETCH_ADD, READ_VERSIONED, WRITE_VERSIONED] {
+            let status = refusal(&view, method, &request(&region, method, 4, 8));
+            assert_eq!(status, Some(Status::InvalidArgument), "{method} between words");
+        }
+        let mut all = [1; 100];
+        region.read(0, &mut all).unwrap();
+        assert_eq!(all, [0; 100]);
+    }
+
+    #[test]
+    fn change__is_what_the_operation_says() {
+        let (regions, region) = region(Access::READ | Access::WRITE | Access::ATOMIC);
+        let view = regions.view();
+        let run = |method, header: Header, data: &[u8]| {
+            let request = header.followed_by(data);
+            with_operation(&view, |operation| {
+                operation.change(method, &request).unwrap().bytes().to_vec()
+            })
+        };
+        let at = |offset| Header::new(region.key(), offset, 0);
+        assert_eq!(run(WRITE, at(3), b"abc"), b"");
+        assert_eq!(run(FETCH_ADD, at(16), &5_u64.to_le_bytes()), 0_u64.to_le_bytes());
+        let swap = |expected: u64, new: u64| [expected.to_le_bytes(), new.to_le_bytes()].concat();
+        assert_eq!(run(COMPARE_SWAP, at(16), &swap(4, 9)), 5_u64.to_le_bytes());
+        assert_eq!(run(COMPARE_SWAP, at(16), &swap(5, 9)), 5_u64.to_le_bytes());
+        assert_eq!(region.load(16).unwrap(), 9);
+        assert_eq!(run(WRITE_VERSIONED, at(24), b"value"), 2_u64.to_le_bytes());
+        let mut value = Vec::new();
+        let read = Header::new(region.key(), 24, 5).to_bytes();
+        with_operation(&view, |operation| operation.copy_versioned(&read, &mut value)).unwrap();
+        assert_eq!(value, [&2_u64.to_le_bytes()[..], b"value"].concat());
+        let stats = regions.stats();
+        assert_eq!((stats.writes, stats.bytes_written, stats.atomics), (2, 8, 3));
+    }
+}

@@ -1,0 +1,183 @@
+//! The thread that hands the memory files of regions to processes of the same host and user.
+//!
+//! A client learns the name of the thread's Unix socket by an operation of its session, connects, and sends the number
+//! and secret of the region. The thread checks both once more, and sends the memory's file. A connection has
+//! [`PATIENCE`] for its request, so a client of the same user can delay others by that time.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use petrel_proto::Status;
+use petrel_transport::shm::{
+    NAME_BYTES, PeerFds, PeerStream, Rendezvous, connect, recv_with_fds, send_with_fds,
+};
+use petrel_transport::words::{MappedRights, WordMemory};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::access::Access;
+use super::key::RegionKey;
+use super::memory::RegionMemory;
+use super::registry::Shared;
+use crate::error::Error;
+use crate::sync::{Arc, Weak};
+
+/// The time that a peer has for its message.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Bytes of a request: number and secret.
+const REQUEST_BYTES: usize = 12;
+
+/// Bytes of a response: whether the file comes with it, whether it can be written to, and the region's size.
+const RESPONSE_BYTES: usize = 10;
+
+/// The thread's end of a registry. The thread ends with the registry.
+pub(super) struct Door {
+    name: [u8; NAME_BYTES],
+}
+
+impl Door {
+    /// Starts the thread.
+    pub(super) fn open(regions: Weak<Shared>) -> io::Result<Self> {
+        let rendezvous = Rendezvous::bind()?;
+        let name = rendezvous.name();
+        let thread = std::thread::Builder::new().name("petrel-regions".to_owned());
+        thread.spawn(move || run(rendezvous, &regions))?;
+        Ok(Self { name })
+    }
+
+    /// The name of the socket.
+    pub(super) fn name(&self) -> &[u8] {
+        &self.name
+    }
+}
+
+impl Drop for Door {
+    /// Wakes the thread, which finds the registry gone. Without the wake-up it would wait for ever.
+    fn drop(&mut self) {
+        let _ = connect(&self.name);
+    }
+}
+
+fn run(mut rendezvous: Rendezvous, regions: &Weak<Shared>) {
+    while wait(&rendezvous).is_ok() {
+        loop {
+            let stream = match rendezvous.accept() {
+                Ok(Some(stream)) => stream,
+                Ok(None) => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => {
+                    // Too many descriptors are open: some may be closed soon.
+                    std::thread::sleep(PATIENCE);
+                    break;
+                }
+            };
+            let Some(regions) = regions.upgrade() else { return };
+            // A client that left, or sent no request, gets nothing.
+            let _ = answer(&stream, &regions);
+        }
+        if regions.strong_count() == 0 {
+            return;
+        }
+    }
+}
+
+/// Waits for a connection.
+fn wait(rendezvous: &Rendezvous) -> io::Result<()> {
+    let fd = rendezvous.as_fd();
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes a stream wait, for a limited time.
+fn be_patient(stream: &PeerStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// Answers a connection's request.
+fn answer(stream: &PeerStream, regions: &Arc<Shared>) -> io::Result<()> {
+    be_patient(stream)?;
+    let mut request = [0; REQUEST_BYTES];
+    let mut fds = PeerFds::default();
+    receive(stream, &mut request, 0, &mut fds)?;
+    let id = u32::from_le_bytes(std::array::from_fn(|i| request[i]));
+    let secret = u64::from_le_bytes(std::array::from_fn(|i| request[4 + i]));
+    let entry = regions.find(id, secret).filter(|entry| entry.access().includes(Access::MAP));
+    let file = entry.as_ref().and_then(|entry| Some((entry, entry.memory().file()?)));
+    let mut response = [0; RESPONSE_BYTES];
+    let Some((entry, (file, rights))) = file else {
+        regions.count_mapping(false);
+        return send_with_fds(stream, &response, &[]).map(|_| ());
+    };
+    response[0] = 1;
+    response[1] = u8::from(rights == MappedRights::ReadWrite);
+    response[2..].copy_from_slice(&entry.memory().bytes().to_le_bytes());
+    send_with_fds(stream, &response, &[file])?;
+    regions.count_mapping(true);
+    Ok(())
+}
+
+/// Fills `to`, with at most `fds_max` descriptors.
+fn receive(
+    stream: &PeerStream,
+    mut to: &mut [u8],
+    fds_max: usize,
+    fds: &mut PeerFds,
+) -> io::Result<()> {
+    while !to.is_empty() {
+        let (count, more) = recv_with_fds(stream, to, fds_max)?;
+        fds.add(more);
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        to = &mut to[count..];
+    }
+    Ok(())
+}
+
+/// Fetches the memory of a region from the process behind the socket.
+pub(super) fn fetch(name: &[u8], key: RegionKey) -> Result<RegionMemory, Error> {
+    let stream = connect(name).map_err(|error| cannot_map(&error))?;
+    let mut fds = PeerFds::default();
+    let response = ask(&stream, key, &mut fds).map_err(|error| cannot_map(&error))?;
+    let [is_there, is_writable, bytes @ ..] = response;
+    let Some(file) = fds.take_only().filter(|_| is_there == 1) else {
+        let text = "the region cannot be mapped any more";
+        return Err(Error::new(Status::PermissionDenied, text));
+    };
+    if u64::from_le_bytes(bytes) != key.bytes() {
+        return Err(Error::new(Status::Internal, "the server's region has another size"));
+    }
+    let rights = if is_writable == 1 { MappedRights::ReadWrite } else { MappedRights::Read };
+    let words = WordMemory::open(file, key.bytes(), rights);
+    let words = words.map_err(|error| Error::new(Status::Internal, error.to_string()))?;
+    Ok(RegionMemory::mapped(words))
+}
+
+fn ask(stream: &PeerStream, key: RegionKey, fds: &mut PeerFds) -> io::Result<[u8; RESPONSE_BYTES]> {
+    be_patient(stream)?;
+    let mut request = [0; REQUEST_BYTES];
+    request[..4].copy_from_slice(&key.id().to_le_bytes());
+    request[4..].copy_from_slice(&key.secret().to_le_bytes());
+    send_with_fds(stream, &request, &[])?;
+    let mut response = [0; RESPONSE_BYTES];
+    receive(stream, &mut response, 1, fds)?;
+    Ok(response)
+}
+
+fn cannot_map(error: &io::Error) -> Error {
+    let text = match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "the region's server is on another host, in another network namespace, or gone"
+                .to_owned()
+        }
+        io::ErrorKind::PermissionDenied => "the region's server belongs to another user".to_owned(),
+        io::ErrorKind::InvalidInput => "the server's answer is no name of a socket".to_owned(),
+        _ => format!("cannot get the region's memory: {error}"),
+    };
+    Error::not_sent(Status::Unavailable, text)
+}

@@ -1,0 +1,402 @@
+//! Registration and revocation of regions.
+
+use std::fmt;
+use std::ops::Deref;
+
+use petrel_proto::Status;
+use petrel_transport::words::MappedRights;
+
+use super::access::Access;
+use super::door::Door;
+use super::key::RegionKey;
+use super::memory::RegionMemory;
+use crate::error::Error;
+use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
+
+/// Most regions at a time.
+const REGIONS_MAX: usize = 1 << 20;
+
+/// The regions of a server, shared by its endpoints; clones are the same.
+///
+/// Each endpoint that [serves](crate::Endpoint::serve_regions) them executes the operations of its sessions.
+#[derive(Clone, Default)]
+pub struct Regions {
+    shared: Arc<Shared>,
+}
+
+/// The state of a registry.
+#[derive(Default)]
+pub(super) struct Shared {
+    table: Mutex<Table>,
+    /// The door's counters, and those of endpoints that have ended.
+    ended: Mutex<RegionStats>,
+    door: Mutex<Option<Door>>,
+}
+
+/// Counters of the operations that a server's endpoints executed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegionStats {
+    /// Registered regions.
+    pub regions: u64,
+    /// Reads; each piece of a request that reads many counts.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Operations on a word.
+    pub atomics: u64,
+    /// Bytes of reads.
+    pub bytes_read: u64,
+    /// Bytes of writes.
+    pub bytes_written: u64,
+    /// Mappings handed to other processes.
+    pub mapped: u64,
+    /// Refused operations: wrong keys, missing rights, ranges beyond the end, malformed requests.
+    pub refused: u64,
+}
+
+impl RegionStats {
+    fn add(&mut self, other: &RegionStats) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.atomics += other.atomics;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+        self.mapped += other.mapped;
+        self.refused += other.refused;
+    }
+}
+
+/// Regions by number, and the views of the endpoints.
+#[derive(Default)]
+struct Table {
+    entries: Entries,
+    free: Vec<u32>,
+    views: Vec<Weak<View>>,
+}
+
+pub(super) type Entries = Vec<Option<Arc<Entry>>>;
+
+/// The regions as an endpoint sees them. The endpoint locks its view for each operation, and no other endpoint does. So the
+/// lock is free unless a region is registered or revoked, and a revocation waits for the operation in progress.
+pub(super) struct View {
+    shared: Arc<Shared>,
+    state: Mutex<ViewState>,
+}
+
+#[derive(Default)]
+pub(super) struct ViewState {
+    pub(super) entries: Entries,
+    pub(super) stats: RegionStats,
+}
+
+impl View {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ViewState> {
+        lock(&self.state)
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let stats = self.lock().stats;
+        // The table may be locked by this thread.
+        lock(&self.shared.ended).add(&stats);
+    }
+}
+
+/// A registered region.
+pub(super) struct Entry {
+    secret: u64,
+    access: Access,
+    memory: Arc<RegionMemory>,
+}
+
+impl Entry {
+    #[inline]
+    pub(super) fn secret(&self) -> u64 {
+        self.secret
+    }
+
+    #[inline]
+    pub(super) fn access(&self) -> Access {
+        self.access
+    }
+
+    #[inline]
+    pub(super) fn memory(&self) -> &RegionMemory {
+        &self.memory
+    }
+}
+
+impl Table {
+    /// Adds a region; returns its number, or `None` if there are too many.
+    fn add(&mut self, entry: Entry) -> Option<u32> {
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None if self.entries.len() < REGIONS_MAX => self.entries.len() as u32,
+            None => return None,
+        };
+        self.set(id, Some(Arc::new(entry)));
+        Some(id)
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.set(id, None);
+        self.free.push(id);
+    }
+
+    /// Sets a number's region here and in all views.
+    fn set(&mut self, id: u32, entry: Option<Arc<Entry>>) {
+        let is_added = entry.is_some();
+        let former = place(&mut self.entries, id).is_some();
+        assert!(former != is_added, "a free number gets a region, and a region is revoked once");
+        self.views.retain(|view| {
+            let Some(view) = view.upgrade() else { return false };
+            *place(&mut view.lock().entries, id) = entry.clone();
+            true
+        });
+        *place(&mut self.entries, id) = entry;
+    }
+}
+
+/// Returns a number's place, and makes it if necessary.
+fn place(entries: &mut Entries, id: u32) -> &mut Option<Arc<Entry>> {
+    let id = id as usize;
+    if entries.len() <= id {
+        entries.resize(id + 1, None);
+    }
+    &mut entries[id]
+}
+
+impl Shared {
+    /// Returns the region with this number and secret.
+    pub(super) fn find(&self, id: u32, secret: u64) -> Option<Arc<Entry>> {
+        let table = lock(&self.table);
+        let entry = table.entries.get(id as usize)?.as_ref()?;
+        (entry.secret == secret).then(|| Arc::clone(entry))
+    }
+
+    /// Returns the name of the socket for mappings, and starts the thread behind it if necessary.
+    pub(super) fn door_name(self: &Arc<Self>) -> std::io::Result<Vec<u8>> {
+        let mut door = lock(&self.door);
+        let door = match &mut *door {
+            Some(door) => door,
+            closed => closed.insert(Door::open(Arc::downgrade(self))?),
+        };
+        Ok(door.name().to_vec())
+    }
+
+    /// Counts a request to the door.
+    pub(super) fn count_mapping(&self, was_granted: bool) {
+        let mut stats = lock(&self.ended);
+        let counter = if was_granted { &mut stats.mapped } else { &mut stats.refused };
+        *counter += 1;
+    }
+}
+
+impl Regions {
+    /// No regions.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers memory. The key of the result lets clients access the memory with these rights, until the result is
+    /// dropped.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for rights that the memory cannot have. [`Access::MAP`] needs
+    /// [shared](RegionMemory::shared) memory: for reading if the rights include no change, and for writing if they
+    /// do, because a mapping cannot be restricted to words. RESOURCE_EXHAUSTED for more than a million regions, or
+    /// without randomness.
+    pub fn register(&self, memory: RegionMemory, access: Access) -> Result<Region, Error> {
+        self.register_again(Arc::new(memory), access)
+    }
+
+    fn register_again(&self, memory: Arc<RegionMemory>, access: Access) -> Result<Region, Error> {
+        check_rights(&memory, access)?;
+        let secret = random().map_err(|error| {
+            let text = format!("no randomness for a region's key: {error}");
+            Error::not_sent(Status::ResourceExhausted, text)
+        })?;
+        let entry = Entry { secret, access, memory: Arc::clone(&memory) };
+        let id = lock(&self.shared.table).add(entry).ok_or_else(|| {
+            Error::not_sent(Status::ResourceExhausted, "a server has at most a million regions")
+        })?;
+        let key = RegionKey::new(id, secret, memory.bytes());
+        Ok(Region { shared: Arc::clone(&self.shared), memory, key, access })
+    }
+
+    /// Returns the counters of all endpoints.
+    pub fn stats(&self) -> RegionStats {
+        let table = lock(&self.shared.table);
+        let mut stats = *lock(&self.shared.ended);
+        stats.regions = (table.entries.len() - table.free.len()) as u64;
+        let views = table.views.iter().filter_map(Weak::upgrade);
+        views.for_each(|view| stats.add(&view.lock().stats));
+        stats
+    }
+
+    /// Returns a view for an endpoint.
+    pub(super) fn view(&self) -> Arc<View> {
+        let mut table = lock(&self.shared.table);
+        let state = ViewState { entries: table.entries.clone(), stats: RegionStats::default() };
+        let view = Arc::new(View { shared: Arc::clone(&self.shared), state: Mutex::new(state) });
+        table.views.push(Arc::downgrade(&view));
+        view
+    }
+}
+
+/// Checks that the memory can have the rights.
+fn check_rights(memory: &RegionMemory, access: Access) -> Result<(), Error> {
+    let refuse = |text| Err(Error::not_sent(Status::InvalidArgument, text));
+    if access.may_change() && !memory.is_writable() {
+        return refuse("memory that is mapped for reading cannot be changed by clients");
+    }
+    if !access.includes(Access::MAP) {
+        return Ok(());
+    }
+    match (memory.mapped_rights(), access.may_change()) {
+        (None, _) => refuse("only shared memory can be mapped by clients"),
+        (Some(MappedRights::Read), true) => {
+            refuse("memory that is shared for reading cannot be mapped for writing")
+        }
+        (Some(MappedRights::ReadWrite), _) if !access.includes(Access::WRITE | Access::ATOMIC) => {
+            refuse("clients that map memory shared for writing can write and swap")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn random() -> Result<u64, getrandom::Error> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// A registered region. Dropping it revokes the key: an operation in progress ends before, and operations that begin
+/// afterwards are refused. Processes that have mapped the memory keep their mapping.
+pub struct Region {
+    shared: Arc<Shared>,
+    memory: Arc<RegionMemory>,
+    key: RegionKey,
+    access: Access,
+}
+
+impl Region {
+    /// The key, for clients.
+    pub fn key(&self) -> RegionKey {
+        self.key
+    }
+
+    /// The rights that the key grants.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Registers the same memory once more, with a key and rights of its own.
+    ///
+    /// # Errors
+    /// As [`Regions::register`].
+    pub fn register_with(&self, access: Access) -> Result<Region, Error> {
+        Regions { shared: Arc::clone(&self.shared) }
+            .register_again(Arc::clone(&self.memory), access)
+    }
+}
+
+impl Deref for Region {
+    type Target = RegionMemory;
+
+    fn deref(&self) -> &RegionMemory {
+        &self.memory
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        lock(&self.shared.table).remove(self.key.id());
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:?}, {:?})", self.key, self.access)
+    }
+}
+
+impl fmt::Debug for Regions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn register__refuses_rights_that_the_memory_cannot_have() {
+        let regions = Regions::new();
+        let private = || RegionMemory::private(64).unwrap();
+        let shared = |rights| RegionMemory::shared(64, rights).unwrap();
+        let all = Access::READ | Access::WRITE | Access::ATOMIC | Access::MAP;
+        for (memory, access) in [
+            (private(), Access::READ | Access::MAP),
+            (shared(MappedRights::Read), all),
+            (shared(MappedRights::ReadWrite), Access::READ | Access::MAP),
+            (shared(MappedRights::ReadWrite), Access::READ | Access::WRITE | Access::MAP),
+        ] {
+            let error = regions.register(memory, access).unwrap_err();
+            assert_eq!(error.status, Status::InvalidArgument, "{error}");
+        }
+        for (memory, access) in [
+            (private(), Access::READ | Access::ATOMIC),
+            (shared(MappedRights::Read), Access::READ | Access::MAP),
+            (shared(MappedRights::Read), Access::READ | Access::WRITE),
+            (shared(MappedRights::ReadWrite), all),
+        ] {
+            regions.register(memory, access).unwrap();
+        }
+    }
+
+    #[test]
+    fn view__sees_regions_before_and_after_it() {
+        let regions = Regions::new();
+        let register = || regions.register(RegionMemory::private(64).unwrap(), Access::READ);
+        let before = register().unwrap();
+        let view = regions.view();
+        let after = register().unwrap();
+        view.lock().stats.reads = 3;
+        let secrets = |view: &View| {
+            let state = view.lock();
+            state.entries.iter().flatten().map(|entry| entry.secret()).collect::<Vec<_>>()
+        };
+        assert_eq!(secrets(&view), [before.key().secret(), after.key().secret()]);
+        assert_eq!((regions.stats().reads, regions.stats().regions), (3, 2));
+        drop(view);
+        assert_eq!(regions.stats().reads, 3, "counters outlive an endpoint");
+    }
+
+    #[test]
+    fn drop__revokes_and_frees_the_number() {
+        let regions = Regions::new();
+        let first = regions.register(RegionMemory::private(64).unwrap(), Access::READ).unwrap();
+        let again = first.register_with(Access::READ | Access::WRITE).unwrap();
+        let (key, other) = (first.key(), again.key());
+        assert!(regions.shared.find(key.id(), key.secret()).is_some());
+        assert!(regions.shared.find(key.id(), other.secret()).is_none());
+        let view = regions.view();
+        let is_seen = || view.lock().entries[key.id() as usize].is_some();
+        assert!(is_seen());
+        drop(first);
+        assert!(!is_seen());
+        assert!(regions.shared.find(key.id(), key.secret()).is_none());
+        assert_eq!(regions.stats().regions, 1);
+        let next = regions.register(RegionMemory::private(8).unwrap(), Access::READ).unwrap();
+        assert_eq!((next.key().id(), next.key().secret() == key.secret()), (key.id(), false));
+        again.write(0, b"the memory is still there").unwrap();
+    }
+}

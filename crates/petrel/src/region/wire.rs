@@ -1,0 +1,163 @@
+//! The requests of operations (`docs/wire-protocol.md` §15).
+
+use petrel_proto::Status;
+
+use super::key::RegionKey;
+
+/// The methods of operations: numbers reserved at endpoints that serve regions.
+pub(super) const READ: u16 = 65_520;
+pub(super) const WRITE: u16 = 65_521;
+pub(super) const COMPARE_SWAP: u16 = 65_522;
+pub(super) const FETCH_ADD: u16 = 65_523;
+pub(super) const READ_MANY: u16 = 65_524;
+pub(super) const READ_VERSIONED: u16 = 65_525;
+pub(super) const WRITE_VERSIONED: u16 = 65_526;
+pub(super) const MAP: u16 = 65_527;
+
+/// All methods of operations.
+pub(super) const METHODS: [u16; 8] =
+    [READ, WRITE, COMPARE_SWAP, FETCH_ADD, READ_MANY, READ_VERSIONED, WRITE_VERSIONED, MAP];
+
+/// Most pieces of one request that reads many.
+pub const PIECES_MAX: usize = 64;
+
+/// Bytes in front of the data of a request: number, length, secret and offset.
+pub(super) const HEADER_BYTES: usize = 24;
+
+/// The reason why an operation was not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: Status,
+    pub(super) why: &'static str,
+}
+
+impl Refusal {
+    pub(super) const fn new(status: Status, why: &'static str) -> Self {
+        Self { status, why }
+    }
+
+    const fn malformed(why: &'static str) -> Self {
+        Self::new(Status::InvalidArgument, why)
+    }
+}
+
+/// The first part of each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) region: u32,
+    /// The bytes to read; 0 in other requests.
+    pub(super) len: u32,
+    pub(super) secret: u64,
+    pub(super) offset: u64,
+}
+
+impl Header {
+    pub(super) fn new(key: RegionKey, offset: u64, len: u32) -> Self {
+        Self { region: key.id(), len, secret: key.secret(), offset }
+    }
+
+    /// Splits a request into its header and the data.
+    pub(super) fn split(request: &[u8]) -> Result<(Self, &[u8]), Refusal> {
+        let Some((header, data)) = request.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(Refusal::malformed("a request for a region begins with 24 bytes"));
+        };
+        Ok((Self::of(header), data))
+    }
+
+    fn of(bytes: &[u8; HEADER_BYTES]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        Self { region: half(0), len: half(4), secret: word(8), offset: word(16) }
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&self.region.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.secret.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.offset.to_le_bytes());
+        bytes
+    }
+
+    /// Returns a request with data.
+    pub(super) fn followed_by(self, data: &[u8]) -> Vec<u8> {
+        let mut request = Vec::with_capacity(HEADER_BYTES + data.len());
+        request.extend_from_slice(&self.to_bytes());
+        request.extend_from_slice(data);
+        request
+    }
+}
+
+/// Reads the header of a request that is nothing else.
+pub(super) fn alone(request: &[u8]) -> Result<Header, Refusal> {
+    match Header::split(request)? {
+        (header, []) => Ok(header),
+        _ => Err(Refusal::malformed("the request is longer than its operation")),
+    }
+}
+
+/// Reads a request with data of any length.
+pub(super) fn with_data(request: &[u8]) -> Result<(Header, &[u8]), Refusal> {
+    let (header, data) = Header::split(request)?;
+    match header.len {
+        0 => Ok((header, data)),
+        _ => Err(Refusal::malformed("a request that reads nothing has no length")),
+    }
+}
+
+/// Reads a request with `N` words.
+pub(super) fn with_words<const N: usize>(request: &[u8]) -> Result<(Header, [u64; N]), Refusal> {
+    let (header, data) = with_data(request)?;
+    let (words, rest) = data.as_chunks::<8>();
+    match (<&[[u8; 8]; N]>::try_from(words), rest) {
+        (Ok(words), []) => Ok((header, words.map(u64::from_le_bytes))),
+        _ => Err(Refusal::malformed("an operation on a word has its operands, and nothing else")),
+    }
+}
+
+/// Returns the pieces of a request that reads many.
+pub(super) fn pieces(request: &[u8]) -> Result<impl Iterator<Item = Header> + Clone, Refusal> {
+    let (pieces, rest) = request.as_chunks::<HEADER_BYTES>();
+    if !rest.is_empty() || pieces.is_empty() || pieces.len() > PIECES_MAX {
+        return Err(Refusal::malformed("1 to 64 pieces are read at once, of 24 bytes each"));
+    }
+    Ok(pieces.iter().map(Header::of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header::new(RegionKey::new(1, 0x0807_0605_0403_0201, 4096), 0x10, 3)
+    }
+
+    #[test]
+    fn to_bytes__is_the_layout_of_the_specification() {
+        let expected = [1, 0, 0, 0, 3, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0x10, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(header().to_bytes(), expected);
+        assert_eq!(alone(&expected), Ok(header()));
+    }
+
+    #[test]
+    fn requests__of_other_lengths_are_refused() {
+        let whole = header().followed_by(&[9; 16]);
+        for len in (0..HEADER_BYTES).chain([HEADER_BYTES + 1]) {
+            assert_eq!(alone(&whole[..len]).unwrap_err().status, Status::InvalidArgument, "{len}");
+        }
+        assert!(with_data(&whole).is_err(), "it has a length");
+        let whole = Header { len: 0, ..header() }.followed_by(&[9; 16]);
+        assert_eq!(with_words::<2>(&whole).unwrap().1, [0x0909_0909_0909_0909; 2]);
+        assert!(with_words::<1>(&whole).is_err() && with_words::<2>(&whole[..39]).is_err());
+        assert!(with_words::<3>(&whole).is_err());
+    }
+
+    #[test]
+    fn pieces__are_1_to_64() {
+        let many = |count: usize| header().to_bytes().repeat(count);
+        assert_eq!(pieces(&many(64)).unwrap().count(), 64);
+        assert!(
+            pieces(&many(65)).is_err() && pieces(&[]).is_err() && pieces(&many(2)[1..]).is_err()
+        );
+    }
+}

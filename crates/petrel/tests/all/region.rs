@@ -1,0 +1,294 @@
+//! Regions: operations of clients on a server's memory, and mappings of it.
+
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::thread;
+use std::time::Duration;
+
+use petrel::client::Target;
+use petrel::endpoint::EndpointId;
+use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
+use petrel::server::RunningServer;
+use petrel::{Client, Error, Execution, Server, Status};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::common::over;
+
+/// A server of one region, with a client.
+struct World {
+    regions: Regions,
+    region: Region,
+    client: Client,
+    _server: RunningServer,
+}
+
+impl World {
+    fn new((udp, shm): (bool, bool), threads: usize, memory: RegionMemory, access: Access) -> Self {
+        let regions = Regions::new();
+        let region = regions.register(memory, access).unwrap();
+        let served = regions.clone();
+        let server = Server::bind("127.0.0.1:0")
+            .threads(threads)
+            .endpoint(over(udp, shm))
+            .serve(|| (), move |endpoint| endpoint.serve_regions(&served))
+            .start()
+            .unwrap();
+        let client = Client::connect_wait(server.local_addr()).unwrap();
+        Self { regions, region, client, _server: server }
+    }
+
+    fn private(transport: (bool, bool), bytes: u64) -> Self {
+        let access = Access::READ | Access::WRITE | Access::ATOMIC;
+        Self::new(transport, 1, RegionMemory::private(bytes).unwrap(), access)
+    }
+
+    fn remote(&self) -> RemoteRegion {
+        RemoteRegion::new(&self.client, self.region.key())
+    }
+}
+
+const UDP: (bool, bool) = (true, false);
+const SHM: (bool, bool) = (false, true);
+
+fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
+    result.unwrap_err().status
+}
+
+#[test]
+fn operations__over_both_transports() {
+    for transport in [UDP, SHM] {
+        let world = World::private(transport, 4096);
+        let (region, remote) = (&world.region, world.remote());
+        remote.write(3, b"petrel").wait().unwrap();
+        assert_eq!(remote.read(2, 8).wait().unwrap(), b"\0petrel\0");
+        assert_eq!(remote.read_many(&[(3, 3), (4000, 0), (6, 3)]).wait().unwrap(), b"petrel");
+        assert_eq!(remote.fetch_add(64, 5).wait().unwrap(), 0);
+        assert_eq!(remote.compare_swap(64, 4, 9).wait().unwrap(), 5);
+        assert_eq!(remote.compare_swap(64, 5, 9).wait().unwrap(), 5);
+        assert_eq!(region.load(64).unwrap(), 9);
+        assert_eq!(remote.write_versioned(128, b"value").wait().unwrap(), 2);
+        let read = remote.read_versioned(128, 5).wait().unwrap();
+        assert_eq!((read.version, &read.value[..]), (2, &b"value"[..]));
+        let stats = world.regions.stats();
+        assert_eq!((stats.reads, stats.writes, stats.atomics), (5, 2, 3));
+        assert_eq!((stats.bytes_read, stats.bytes_written, stats.refused), (19, 11, 0));
+    }
+}
+
+#[test]
+fn operations__of_many_packets() {
+    const BYTES: usize = 3_000_001;
+    for transport in [UDP, SHM] {
+        let world = World::private(transport, BYTES as u64 + 5);
+        let data: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 256) as u8).collect();
+        world.remote().write(5, &data).wait().unwrap();
+        let mut seen = vec![0; BYTES];
+        world.region.read(5, &mut seen).unwrap();
+        assert!(seen == data, "the whole message is in the region");
+        assert!(world.remote().read(5, BYTES as u32).wait().unwrap() == data);
+    }
+}
+
+#[test]
+fn operations__that_are_refused_change_nothing() {
+    let world = World::private(UDP, 100);
+    let remote = world.remote();
+    assert_eq!(status(remote.read(93, 8).wait()), Status::OutOfRange);
+    assert_eq!(status(remote.write(u64::MAX, b"x").wait()), Status::OutOfRange);
+    assert_eq!(status(remote.fetch_add(4, 1).wait()), Status::InvalidArgument);
+    let error = remote.map_wait().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::PermissionDenied, Execution::Answered));
+    let reader = world.region.register_with(Access::READ).unwrap();
+    let reading = RemoteRegion::new(&world.client, reader.key());
+    assert_eq!(status(reading.write(0, b"x").wait()), Status::PermissionDenied);
+    assert_eq!(reading.read(0, 100).wait().unwrap(), [0; 100]);
+    assert_eq!(world.regions.stats().refused, 5);
+}
+
+#[test]
+fn drop__of_a_region_refuses_its_key() {
+    let World { regions, region, client, _server } = World::private(SHM, 64);
+    let (remote, again) =
+        (RemoteRegion::new(&client, region.key()), region.register_with(Access::READ).unwrap());
+    remote.write(0, b"kept").wait().unwrap();
+    drop(region);
+    assert_eq!(status(remote.read(0, 4).wait()), Status::PermissionDenied);
+    // The number may be taken again, by another region with another secret.
+    let next = regions.register(RegionMemory::private(64).unwrap(), Access::READ).unwrap();
+    assert_eq!(status(remote.read(0, 4).wait()), Status::PermissionDenied);
+    assert_eq!(RemoteRegion::new(&client, next.key()).read(0, 4).wait().unwrap(), [0; 4]);
+    assert_eq!(RemoteRegion::new(&client, again.key()).read(0, 4).wait().unwrap(), b"kept");
+}
+
+#[test]
+fn fetch_add__by_clients_of_two_endpoints_is_executed_once_each() {
+    const CLIENTS: u64 = 4;
+    const CALLS: u64 = 500;
+    let access = Access::READ | Access::ATOMIC;
+    let world = World::new(UDP, 2, RegionMemory::private(8).unwrap(), access);
+    let (address, key) = (world._server.local_addr(), world.region.key());
+    thread::scope(|scope| {
+        for number in 0..CLIENTS {
+            scope.spawn(move || {
+                let target =
+                    Target { endpoint: EndpointId((number % 2) as u16), ..Target::from(address) };
+                let client = Client::connect_wait(vec![target]).unwrap();
+                let remote = RemoteRegion::new(&client, key);
+                let mut last = None;
+                for _ in 0..CALLS {
+                    let former = remote.fetch_add(0, 1).wait().unwrap();
+                    assert!(last < Some(former), "the word only grows");
+                    last = Some(former);
+                }
+            });
+        }
+    });
+    assert_eq!(world.region.load(0).unwrap(), CLIENTS * CALLS);
+    assert_eq!(world.regions.stats().atomics, CLIENTS * CALLS);
+}
+
+#[test]
+fn operations__equal_those_on_private_memory() {
+    const BYTES: u64 = 200;
+    #[derive(Clone, Debug)]
+    enum Step {
+        Read(u64, u32),
+        Write(u64, Vec<u8>),
+        Swap(u64, u64, u64),
+        Add(u64, u64),
+    }
+    let offset = 0..BYTES + 20;
+    let step = prop_oneof![
+        (offset.clone(), 0..60_u32).prop_map(|(at, len)| Step::Read(at, len)),
+        (offset.clone(), prop::collection::vec(any::<u8>(), 0..60))
+            .prop_map(|(at, data)| Step::Write(at, data)),
+        (offset.clone(), 0..3_u64, any::<u64>())
+            .prop_map(|(at, old, new)| Step::Swap(at, old, new)),
+        (offset, 0..3_u64).prop_map(|(at, delta)| Step::Add(at, delta)),
+    ];
+    let world = World::private(SHM, BYTES);
+    let remote = world.remote();
+    let mut runner = TestRunner::new(Config { cases: 60, ..Config::default() });
+    let steps = prop::collection::vec(step, 1..40);
+    runner
+        .run(&steps, |steps| {
+            let mut model = vec![0_u8; BYTES as usize];
+            world.region.write(0, &model).unwrap();
+            for step in steps {
+                let range = |at: u64, len: usize| {
+                    let (start, end) = (at as usize, at as usize + len);
+                    if end <= model.len() { Ok(start..end) } else { Err(Status::OutOfRange) }
+                };
+                let word = |at: u64| match at % 8 {
+                    0 => range(at, 8),
+                    _ => Err(Status::InvalidArgument),
+                };
+                let read = |range: std::ops::Range<usize>| {
+                    u64::from_le_bytes(model[range].try_into().expect("a word"))
+                };
+                match step {
+                    Step::Read(at, len) => {
+                        let expected = range(at, len as usize).map(|range| model[range].to_vec());
+                        let seen = remote.read(at, len).wait().map_err(|error| error.status);
+                        prop_assert_eq!(seen, expected);
+                    }
+                    Step::Write(at, data) => {
+                        let expected = range(at, data.len());
+                        let done = remote.write(at, &data).wait().map_err(|error| error.status);
+                        prop_assert_eq!(done, expected.clone().map(|_| ()));
+                        if let Ok(range) = expected {
+                            model[range].copy_from_slice(&data);
+                        }
+                    }
+                    Step::Swap(at, old, new) => {
+                        let expected = word(at).map(|range| (range.clone(), read(range)));
+                        let done = remote.compare_swap(at, old, new).wait();
+                        let former = expected.clone().map(|(_, former)| former);
+                        prop_assert_eq!(done.map_err(|error| error.status), former);
+                        if let Ok((range, former)) = expected
+                            && former == old
+                        {
+                            model[range].copy_from_slice(&new.to_le_bytes());
+                        }
+                    }
+                    Step::Add(at, delta) => {
+                        let expected = word(at).map(|range| (range.clone(), read(range)));
+                        let done = remote.fetch_add(at, delta).wait();
+                        let former = expected.clone().map(|(_, former)| former);
+                        prop_assert_eq!(done.map_err(|error| error.status), former);
+                        if let Ok((range, former)) = expected {
+                            let sum = former.wrapping_add(delta);
+                            model[range].copy_from_slice(&sum.to_le_bytes());
+                        }
+                    }
+                }
+            }
+            let mut all = vec![0; BYTES as usize];
+            world.region.read(0, &mut all).unwrap();
+            prop_assert_eq!(all, model);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn map_wait__is_the_servers_memory() {
+    let all = Access::READ | Access::WRITE | Access::ATOMIC | Access::MAP;
+    let memory = RegionMemory::shared(10_000, MappedRights::ReadWrite).unwrap();
+    let world = World::new(UDP, 1, memory, all);
+    let mapped = world.remote().map_wait().unwrap();
+    world.region.write(9_990, b"from there").unwrap();
+    let mut seen = [0; 10];
+    mapped.read(9_990, &mut seen).unwrap();
+    assert_eq!(&seen, b"from there");
+    mapped.fetch_add(8, 7).unwrap();
+    assert_eq!(world.remote().fetch_add(8, 1).wait().unwrap(), 7);
+    mapped.write_versioned(64, b"value").unwrap();
+    assert_eq!(world.remote().read_versioned(64, 5).wait().unwrap().value, b"value");
+    assert_eq!(status(mapped.read(9_999, &mut seen)), Status::OutOfRange);
+    assert_eq!(world.regions.stats().mapped, 1);
+    // A mapping outlives the region.
+    let remote = world.remote();
+    drop(world.region);
+    mapped.read(9_990, &mut seen).unwrap();
+    assert_eq!(status(remote.map_wait()), Status::PermissionDenied);
+}
+
+#[test]
+fn map_wait__for_reading_cannot_be_written_to() {
+    let memory = RegionMemory::shared(4096, MappedRights::Read).unwrap();
+    let world = World::new(SHM, 1, memory, Access::READ | Access::MAP);
+    let mapped = world.remote().map_wait().unwrap();
+    world.region.write(0, b"news").unwrap();
+    let mut seen = [0; 4];
+    mapped.read(0, &mut seen).unwrap();
+    assert_eq!((&seen, mapped.is_writable()), (b"news", false));
+    assert_eq!(status(mapped.write(0, b"x")), Status::PermissionDenied);
+    assert_eq!(status(mapped.store(0, 1)), Status::PermissionDenied);
+}
+
+/// A process of the same user that knows the socket's name but no key.
+#[test]
+fn map_wait__while_others_talk_nonsense_to_the_socket() {
+    let memory = RegionMemory::shared(4096, MappedRights::Read).unwrap();
+    let world = World::new(UDP, 1, memory, Access::READ | Access::MAP);
+    world.remote().map_wait().unwrap();
+    let request = [&world.region.key().to_bytes()[..12], &[0; 12]].concat();
+    // The operation MAP, as the specification has it: number, length 0, secret, offset 0.
+    let request = [&request[..4], &[0; 4], &request[4..12], &[0; 8]].concat();
+    let name = world.client.call(65_527, request).wait().unwrap().into_vec();
+    let connect =
+        || UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let mut guess = connect();
+    guess.write_all(&[0; 12]).unwrap();
+    drop(connect());
+    let silent = connect();
+    let began = std::time::Instant::now();
+    world.remote().map_wait().expect("the silent peer's time ends first");
+    assert!(began.elapsed() < Duration::from_secs(20));
+    drop(silent);
+    let stats = world.regions.stats();
+    assert_eq!((stats.mapped, stats.refused), (2, 1));
+}
