@@ -14,8 +14,8 @@
 //! | [`cache`] | memcached's protocol, with a partition of the cache behind it |
 //! | [`ring`] | producer and consumer of a shared-memory ring whose shared words the input corrupts |
 //!
-//! Two targets need private items and stand in the tested crates: `petrel_kv::fuzzing` and
-//! `petrel_transport::udp::fuzzing`, behind `cfg(fuzzing)`.
+//! Three targets need private items and stand in the tested crates: `petrel_kv::fuzzing`, `petrel::region::fuzzing`
+//! and `petrel_transport::udp::fuzzing`, behind `cfg(fuzzing)`.
 //!
 //! The modules depend only on the tested crates. The ordinary tests of the crates include the modules as
 //! files and replay the corpora, on stable Rust and without the fuzzer.

@@ -72,7 +72,47 @@ impl Agent {
     }
 }
 
+/// Executes a request, and appends the answer. For tests, which have no endpoint.
+#[cfg(any(test, fuzzing))]
+pub(super) fn execute(
+    regions: &Regions,
+    method: u16,
+    request: &[u8],
+    answer: &mut Vec<u8>,
+) -> Result<(), Status> {
+    let view = regions.view();
+    let mut state = view.lock();
+    let ViewState { entries, stats } = &mut *state;
+    let mut operation = Operation { entries, stats, shared: view.shared() };
+    operation.execute(method, request, answer).map_err(|refusal| refusal.status)
+}
+
 impl<'s> Operation<'s> {
+    #[cfg(any(test, fuzzing))]
+    fn execute(
+        &mut self,
+        method: u16,
+        request: &[u8],
+        answer: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
+        match method {
+            READ => {
+                let header = wire::alone(request)?;
+                let entry = self.find_to_read(&header)?;
+                answer.resize(header.len as usize, 0);
+                entry.memory().words().read(header.offset, answer);
+            }
+            READ_MANY => {
+                let (_, bytes) = self.check_pieces(request)?;
+                answer.resize(bytes as usize, 0);
+                self.copy_pieces(request, answer);
+            }
+            READ_VERSIONED => self.copy_versioned(request, answer)?,
+            method => answer.extend_from_slice(self.change(method, request)?.bytes()),
+        }
+        Ok(())
+    }
+
     /// Returns the region of a request whose key grants the rights.
     #[inline]
     fn find(&self, header: &Header, rights: Access) -> Result<&'s Entry, Refusal> {
@@ -110,15 +150,21 @@ impl<'s> Operation<'s> {
             Err(refusal) => return Err((request, refusal)),
         };
         self.count_reads(count, bytes);
-        Ok(request.reply_with(cx, bytes as usize, |request, mut out| {
-            for header in wire::pieces(request).into_iter().flatten() {
-                let (piece, rest) = out.split_at_mut(header.len as usize);
-                let entry = self.find_to_read(&header).expect("every piece was checked");
-                entry.memory().words().read(header.offset, piece);
-                out = rest;
-            }
+        Ok(request.reply_with(cx, bytes as usize, |request, out| {
+            self.copy_pieces(request, out);
             bytes as usize
         }))
+    }
+
+    /// Copies the pieces of a checked request out, one after the other.
+    fn copy_pieces(&self, request: &[u8], mut out: &mut [u8]) {
+        for header in wire::pieces(request).into_iter().flatten() {
+            let (piece, rest) = out.split_at_mut(header.len as usize);
+            let entry = self.find_to_read(&header).expect("every piece was checked");
+            entry.memory().words().read(header.offset, piece);
+            out = rest;
+        }
+        assert!(out.is_empty(), "the pieces fill the answer");
     }
 
     /// Checks the pieces of a request that reads many; returns their number and bytes.
@@ -258,13 +304,6 @@ mod tests {
     use super::super::registry::Region;
     use super::*;
 
-    /// Runs an operation as an endpoint does.
-    fn with_operation<R>(view: &View, run: impl FnOnce(&mut Operation<'_>) -> R) -> R {
-        let mut state = view.lock();
-        let ViewState { entries, stats } = &mut *state;
-        run(&mut Operation { entries, stats, shared: view.shared() })
-    }
-
     fn region(access: Access) -> (Regions, Region) {
         let regions = Regions::new();
         let region = regions.register(RegionMemory::private(100).unwrap(), access).unwrap();
@@ -272,17 +311,8 @@ mod tests {
     }
 
     /// Returns why an operation of one request is refused.
-    fn refusal(view: &View, method: u16, request: &[u8]) -> Option<Status> {
-        let checked = with_operation(view, |operation| match method {
-            READ => {
-                let header = wire::alone(request)?;
-                operation.find_to_read(&header).map(|_| ())
-            }
-            READ_MANY => operation.check_pieces(request).map(|_| ()),
-            READ_VERSIONED => operation.copy_versioned(request, &mut Vec::new()),
-            method => operation.change(method, request).map(|_| ()),
-        });
-        checked.err().map(|refusal| refusal.status)
+    fn refusal(regions: &Regions, method: u16, request: &[u8]) -> Option<Status> {
+        execute(regions, method, request, &mut Vec::new()).err()
     }
 
     fn request(region: &Region, method: u16, offset: u64, len: u32) -> Vec<u8> {
@@ -302,14 +332,13 @@ mod tests {
     fn find__refuses_wrong_secrets_and_numbers() {
         let all = Access::READ | Access::WRITE | Access::ATOMIC;
         let (regions, region) = region(all);
-        let view = regions.view();
         for method in METHODS.into_iter().filter(|method| *method != MAP) {
             let right = request(&region, method, 8, 16);
-            assert_eq!(refusal(&view, method, &right), None, "{method}");
+            assert_eq!(refusal(&regions, method, &right), None, "{method}");
             for byte in (0..4).chain(8..16) {
                 let mut wrong = right.clone();
                 wrong[byte] ^= 0x80;
-                let status = refusal(&view, method, &wrong);
+                let status = refusal(&regions, method, &wrong);
                 assert_eq!(status, Some(Status::PermissionDenied), "{method}, byte {byte}");
             }
         }
@@ -323,10 +352,9 @@ mod tests {
             (Access::ATOMIC, vec![COMPARE_SWAP, FETCH_ADD]),
         ] {
             let (regions, region) = region(granted);
-            let view = regions.view();
             for method in METHODS {
                 let expected = (!allowed.contains(&method)).then_some(Status::PermissionDenied);
-                let status = refusal(&view, method, &request(&region, method, 0, 8));
+                let status = refusal(&regions, method, &request(&region, method, 0, 8));
                 assert_eq!(status, expected, "{granted:?}, {method}");
             }
         }
@@ -335,7 +363,6 @@ mod tests {
     #[test]
     fn operations__beyond_the_end_are_refused_and_change_nothing() {
         let (regions, region) = region(Access::READ | Access::WRITE | Access::ATOMIC);
-        let view = regions.view();
         for (method, offset, len) in [
             (READ, 93, 8),
             (READ, u64::MAX, 1),
@@ -349,11 +376,11 @@ mod tests {
             (WRITE_VERSIONED, 88, 5),
             (WRITE_VERSIONED, 96, 0),
         ] {
-            let status = refusal(&view, method, &request(&region, method, offset, len));
+            let status = refusal(&regions, method, &request(&region, method, offset, len));
             assert_eq!(status, Some(Status::OutOfRange), "{method} at {offset}");
         }
         for method in [COMPARE_SWAP, FETCH_ADD, READ_VERSIONED, WRITE_VERSIONED] {
-            let status = refusal(&view, method, &request(&region, method, 4, 8));
+            let status = refusal(&regions, method, &request(&region, method, 4, 8));
             assert_eq!(status, Some(Status::InvalidArgument), "{method} between words");
         }
         let mut all = [1; 100];
@@ -362,14 +389,12 @@ mod tests {
     }
 
     #[test]
-    fn change__is_what_the_operation_says() {
+    fn execute__does_what_the_operation_says() {
         let (regions, region) = region(Access::READ | Access::WRITE | Access::ATOMIC);
-        let view = regions.view();
         let run = |method, header: Header, data: &[u8]| {
-            let request = header.followed_by(data);
-            with_operation(&view, |operation| {
-                operation.change(method, &request).unwrap().bytes().to_vec()
-            })
+            let mut answer = Vec::new();
+            execute(&regions, method, &header.followed_by(data), &mut answer).unwrap();
+            answer
         };
         let at = |offset| Header::new(region.key(), offset, 0);
         assert_eq!(run(WRITE, at(3), b"abc"), b"");
@@ -379,9 +404,7 @@ mod tests {
         assert_eq!(run(COMPARE_SWAP, at(16), &swap(5, 9)), 5_u64.to_le_bytes());
         assert_eq!(region.load(16).unwrap(), 9);
         assert_eq!(run(WRITE_VERSIONED, at(24), b"value"), 2_u64.to_le_bytes());
-        let mut value = Vec::new();
-        let read = Header::new(region.key(), 24, 5).to_bytes();
-        with_operation(&view, |operation| operation.copy_versioned(&read, &mut value)).unwrap();
+        let value = run(READ_VERSIONED, Header::new(region.key(), 24, 5), b"");
         assert_eq!(value, [&2_u64.to_le_bytes()[..], b"value"].concat());
         let stats = regions.stats();
         assert_eq!((stats.writes, stats.bytes_written, stats.atomics), (2, 8, 3));

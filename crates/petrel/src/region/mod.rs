@@ -42,6 +42,9 @@
 mod access;
 mod agent;
 mod door;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod key;
 mod memory;
 mod registry;
