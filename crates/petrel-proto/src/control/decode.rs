@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use super::records::{Records, Tags};
 use super::{
     AGENT_BYTES_MAX, DecodeError, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello,
-    Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Message, Offer, OutOfRange,
-    PathPorts, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain,
-    SessionOpen, SessionRefuse, StatsReply, StatsRequest, TEXT_BYTES_MAX, VersionRange,
+    Kind, LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Message, Offer, OtherOffer,
+    OutOfRange, PathPorts, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept, SessionClose,
+    SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest, TEXT_BYTES_MAX,
+    VersionRange,
 };
 use crate::limits::PATH_PORTS_MAX;
 
@@ -119,7 +120,7 @@ fn read_paths(records: &Records<'_>) -> Result<PathPorts, DecodeError> {
     PathPorts::new(&ports).ok_or(OutOfRange { kind, field: "paths" }.into())
 }
 
-/// Reads an offer. Returns `None` for a transport unknown to version 1.
+/// Reads an offer. Returns `None` for a transport unknown to version 1 that is not one of the programs' own.
 fn read_offer(kind: Kind, value: &[u8]) -> Result<Option<Offer>, DecodeError> {
     match *value {
         [1, p0, p1, f0, f1, f2, f3] => Ok(Some(Offer::Udp {
@@ -130,6 +131,10 @@ fn read_offer(kind: Kind, value: &[u8]) -> Result<Option<Offer>, DecodeError> {
             Ok(Some(Offer::Shm { max_frame: u32::from_le_bytes([f0, f1, f2, f3]) }))
         }
         [] | [1 | 2, ..] => Err(DecodeError::RecordLength { kind, tag: 4 }),
+        [other, f0, f1, f2, f3, ref fields @ ..] => {
+            let max_frame = u32::from_le_bytes([f0, f1, f2, f3]);
+            Ok(OtherOffer::new(other, max_frame, fields).map(Offer::Other))
+        }
         _ => Ok(None),
     }
 }

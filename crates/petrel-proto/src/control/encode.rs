@@ -137,6 +137,12 @@ fn write_offer(out: &mut Vec<u8>, offer: Offer) {
             let [f0, f1, f2, f3] = max_frame.to_le_bytes();
             write(out, 4, &[2, f0, f1, f2, f3]);
         }
+        Offer::Other(other) => {
+            let mut value = vec![offer.kind()];
+            value.extend_from_slice(&offer.max_frame().to_le_bytes());
+            value.extend_from_slice(other.fields());
+            write(out, 4, &value);
+        }
     }
 }
 

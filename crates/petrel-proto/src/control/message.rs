@@ -1,10 +1,11 @@
 //! The messages as values.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use thiserror::Error;
 
-use super::{PathPorts, VersionRange};
+use super::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, PathPorts, VersionRange};
 use crate::Status;
 
 /// A field whose value the specification does not allow.
@@ -147,22 +148,75 @@ pub enum Offer {
         /// Largest frame.
         max_frame: u32,
     },
+    /// A transport that the specification does not describe.
+    Other(OtherOffer),
 }
 
 impl Offer {
+    /// Returns the number of the transport on the wire.
+    pub const fn kind(self) -> u8 {
+        match self {
+            Offer::Udp { .. } => 1,
+            Offer::Shm { .. } => 2,
+            Offer::Other(other) => other.kind,
+        }
+    }
+
     /// Returns the largest frame that the side can send and receive with this transport.
     pub const fn max_frame(self) -> u32 {
         match self {
             Offer::Udp { max_frame, .. } | Offer::Shm { max_frame } => max_frame,
+            Offer::Other(other) => other.max_frame,
         }
     }
 
     /// Returns true if both offers name the same transport, with any fields.
     pub const fn is_same_transport(self, other: Offer) -> bool {
-        matches!(
-            (self, other),
-            (Offer::Udp { .. }, Offer::Udp { .. }) | (Offer::Shm { .. }, Offer::Shm { .. })
-        )
+        self.kind() == other.kind()
+    }
+}
+
+/// The least kind of an [`OtherOffer`].
+pub const OTHER_KIND_MIN: u8 = 128;
+
+/// The most bytes of an [`OtherOffer`] behind the largest frame.
+pub const OTHER_OFFER_BYTES_MAX: usize = 64;
+
+/// An offer of a transport known to the two programs alone (§8.4).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct OtherOffer {
+    kind: u8,
+    max_frame: u32,
+    len: u8,
+    /// Zero behind `len`.
+    fields: [u8; OTHER_OFFER_BYTES_MAX],
+}
+
+impl OtherOffer {
+    /// Creates an offer; `None` if a value is outside of its range.
+    pub fn new(kind: u8, max_frame: u32, fields: &[u8]) -> Option<Self> {
+        let is_frame = (MAX_FRAME_BYTES_MIN..=MAX_FRAME_BYTES_MAX).contains(&max_frame);
+        if kind < OTHER_KIND_MIN || !is_frame || fields.len() > OTHER_OFFER_BYTES_MAX {
+            return None;
+        }
+        let mut all = [0; OTHER_OFFER_BYTES_MAX];
+        all[..fields.len()].copy_from_slice(fields);
+        Some(Self { kind, max_frame, len: fields.len() as u8, fields: all })
+    }
+
+    /// The bytes with a meaning for the transport alone.
+    pub fn fields(&self) -> &[u8] {
+        &self.fields[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for OtherOffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OtherOffer")
+            .field("kind", &self.kind)
+            .field("max_frame", &self.max_frame)
+            .field("fields", &self.fields())
+            .finish()
     }
 }
 

@@ -34,8 +34,9 @@ pub use decoder::Decoder;
 pub use error::{DecodeError, Fault};
 pub use message::{
     Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello, Kind, LinkAccept, LinkClose,
-    LinkFeatures, LinkOpen, LinkRefuse, Message, Offer, OutOfRange, Ping, Pong, SessionAccept,
-    SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
+    LinkFeatures, LinkOpen, LinkRefuse, Message, OTHER_KIND_MIN, OTHER_OFFER_BYTES_MAX, Offer,
+    OtherOffer, OutOfRange, Ping, Pong, SessionAccept, SessionClose, SessionDrain, SessionOpen,
+    SessionRefuse, StatsReply, StatsRequest,
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 pub use paths::PathPorts;

@@ -21,8 +21,13 @@ fn text(bytes_max: usize) -> impl Strategy<Value = String> {
 fn offer() -> impl Strategy<Value = Offer> {
     let max_frame = MAX_FRAME_BYTES_MIN..=MAX_FRAME_BYTES_MAX;
     let shm = max_frame.clone().prop_map(|max_frame| Offer::Shm { max_frame });
-    let udp = (1u16.., max_frame).prop_map(|(port, max_frame)| Offer::Udp { port, max_frame });
-    prop_oneof![udp, shm]
+    let udp =
+        (1u16.., max_frame.clone()).prop_map(|(port, max_frame)| Offer::Udp { port, max_frame });
+    let fields = vec(any::<u8>(), 0..=OTHER_OFFER_BYTES_MAX);
+    let other = (OTHER_KIND_MIN.., max_frame, fields).prop_map(|(kind, max_frame, fields)| {
+        Offer::Other(OtherOffer::new(kind, max_frame, &fields).unwrap())
+    });
+    prop_oneof![udp, shm, other]
 }
 
 fn path_ports() -> impl Strategy<Value = Vec<u16>> {

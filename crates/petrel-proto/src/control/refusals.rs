@@ -483,3 +483,40 @@ fn fault__and_status_of_each_error() {
         assert_eq!((error.fault(), error.status()), (fault, status), "{error}");
     }
 }
+
+/// An offer of another transport is left out where it does not keep the form: an older side ignores any.
+#[test]
+fn other_offer__out_of_its_range_is_no_offer() {
+    let value = |kind: u8, max_frame: u32, fields: usize| {
+        [&[kind][..], &max_frame.to_le_bytes(), &vec![7; fields]].concat()
+    };
+    let offers = |value: Vec<u8>| {
+        let udp = udp_offer(1, MAX_FRAME_BYTES_MIN);
+        let records = [u32_(1, 71), u16_(2, 72), u16_(3, 73), (4, udp, Offers), (4, value, Offers)];
+        match decoded(Kind::LinkOpen, &records) {
+            Ok(Message::LinkOpen(open)) => open.offers,
+            other => panic!("no LINK_OPEN: {other:?}"),
+        }
+    };
+    let (least, most) = (MAX_FRAME_BYTES_MIN, OTHER_OFFER_BYTES_MAX);
+    for (kind, max_frame, fields) in [(OTHER_KIND_MIN, least, 0), (255, MAX_FRAME_BYTES_MAX, most)]
+    {
+        let found = offers(value(kind, max_frame, fields));
+        let other = OtherOffer::new(kind, max_frame, &vec![7; fields]).unwrap();
+        assert_eq!(found[1..], [Offer::Other(other)]);
+        assert_eq!((found[1].kind(), found[1].max_frame()), (kind, max_frame));
+        assert!(!found[0].is_same_transport(found[1]));
+    }
+    let too_many = most + 1;
+    for (kind, max_frame, fields) in [
+        (OTHER_KIND_MIN - 1, least, 0),
+        (3, least, 0),
+        (OTHER_KIND_MIN, least - 1, 0),
+        (OTHER_KIND_MIN, MAX_FRAME_BYTES_MAX + 1, 0),
+        (OTHER_KIND_MIN, least, too_many),
+    ] {
+        assert_eq!(offers(value(kind, max_frame, fields)).len(), 1, "{kind} {max_frame} {fields}");
+        assert_eq!(OtherOffer::new(kind, max_frame, &vec![7; fields]), None);
+    }
+    assert_eq!(offers(vec![OTHER_KIND_MIN, 1, 2, 3]).len(), 1);
+}

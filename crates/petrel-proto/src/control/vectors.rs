@@ -40,6 +40,7 @@ fn offer_words(offer: &Offer) -> String {
     match offer {
         Offer::Udp { port, max_frame } => format!("offer=udp:{port}:{max_frame}"),
         Offer::Shm { max_frame } => format!("offer=shm:{max_frame}"),
+        Offer::Other(other) => format!("offer=other:{other:?}"),
     }
 }
 
