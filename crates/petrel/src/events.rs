@@ -163,8 +163,8 @@ pub(crate) fn link_refused(peer: SocketAddr, reason: &Reason) {
     );
 }
 
-/// A link does without shared memory. Between hosts that is expected.
-pub(crate) fn shm_not_used(peer: SocketAddr, why: &dyn Display) {
+/// A link does without a medium that is missed: shared memory. Between hosts that is expected.
+pub(crate) fn medium_missed(peer: SocketAddr, why: &dyn Display) {
     if peer.ip().to_canonical().is_loopback() {
         emit!(INFO, "shm_not_used", %peer, %why, "shared memory is not used");
     } else {
@@ -172,8 +172,8 @@ pub(crate) fn shm_not_used(peer: SocketAddr, why: &dyn Display) {
     }
 }
 
-/// Shared memory was agreed on, and could not be set up.
-pub(crate) fn shm_failed(endpoint: EndpointId, why: &str) {
+/// A medium was agreed on, and could not be set up: shared memory, as others need no exchange.
+pub(crate) fn medium_failed(endpoint: EndpointId, why: &str) {
     emit!(
         WARN,
         "shm_failed",

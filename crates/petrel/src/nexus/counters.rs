@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::media::{ObstacleAt, shm};
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of a nexus since its start.
@@ -30,6 +32,27 @@ macro_rules! counters {
         pub(super) struct Counters { $(pub(super) $name: Counter,)* }
 
         impl Counters {
+            /// Counts a link without a medium that is missed.
+            pub(super) fn count_missed(&self, at: ObstacleAt) {
+                match at {
+                    ObstacleAt::Endpoint => self.no_shm_endpoint.increment(),
+                    ObstacleAt::Process => self.no_shm_process.increment(),
+                    ObstacleAt::Peer => self.no_shm_peer.increment(),
+                }
+            }
+
+            /// Counts a link whose agreed medium could not be set up.
+            pub(super) fn count_fallback(&self) {
+                self.shm_fallbacks.increment();
+            }
+
+            /// Counts a link over the medium of a kind, agreed on with or without marks.
+            pub(super) fn count_opened(&self, kind: u8, ecn: bool) {
+                self.links_opened.increment();
+                self.links_opened_shm.add(u64::from(kind == shm::KIND));
+                self.links_opened_ecn.add(u64::from(ecn));
+            }
+
             pub(super) fn snapshot(&self) -> NexusStats {
                 NexusStats { $($name: self.$name.get(),)* }
             }

@@ -7,19 +7,34 @@ use petrel_planted::planted;
 use super::dial::OpenRequest;
 use super::limits::INBOX_MAX;
 use super::mailbox::{Command, Inbox};
+use super::media::{Media, Medium};
 use super::net::Network;
-use super::port::Attach;
 use super::reactor::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
 
 /// An endpoint of this process.
 #[derive(Debug)]
 pub(super) struct Endpoint<N: Network> {
-    pub(super) attach: Attach,
-    pub(super) inbox: Arc<Inbox<N::Link>>,
+    media: Media<N::Link>,
+    inbox: Arc<Inbox<N::Link>>,
 }
 
 impl<N: Network> Endpoint<N> {
+    /// Its media, the preferred one first.
+    pub(super) fn media(&self) -> impl Iterator<Item = &dyn Medium<N::Link>> {
+        self.media.iter().map(|medium| &**medium)
+    }
+
+    /// Its medium of a kind.
+    pub(super) fn medium(&self, kind: u8) -> Option<&dyn Medium<N::Link>> {
+        self.media().find(|medium| medium.kind() == kind)
+    }
+
+    /// Sends it a message.
+    pub(super) fn tell(&self, message: FromNexus<N::Link>) {
+        self.inbox.push(message);
+    }
+
     /// Returns true if its inbox is too long for peers to add to.
     pub(super) fn is_overloaded(&self) -> bool {
         self.inbox.len() >= INBOX_MAX
@@ -30,8 +45,8 @@ impl<N: Network> Reactor<N> {
     pub(super) fn run_commands(&mut self) {
         for command in self.mailbox.take() {
             match command {
-                Command::Attach(id, attach, inbox) => {
-                    self.endpoints.insert(id, Endpoint { attach: *attach, inbox });
+                Command::Attach(id, media, inbox) => {
+                    self.endpoints.insert(id, Endpoint { media, inbox });
                     self.welcome_early_links(id);
                 }
                 Command::Post(id, message) => self.on_post(id, message),
@@ -46,8 +61,8 @@ impl<N: Network> Reactor<N> {
         for command in self.mailbox.close() {
             match command {
                 // Recently attached endpoints have made requests, too.
-                Command::Attach(id, attach, inbox) => {
-                    self.endpoints.insert(id, Endpoint { attach: *attach, inbox });
+                Command::Attach(id, media, inbox) => {
+                    self.endpoints.insert(id, Endpoint { media, inbox });
                 }
                 Command::Post(id, ToNexus::OpenLink { request, .. }) => {
                     self.notify(id, FromNexus::LinkFailed { request, reason: reason.clone() });
@@ -126,8 +141,18 @@ impl<N: Network> Reactor<N> {
     /// Sends a message to an endpoint that is still attached.
     pub(super) fn notify(&self, endpoint: EndpointId, message: FromNexus<N::Link>) {
         if let Some(endpoint) = self.endpoints.get(&endpoint) {
-            endpoint.inbox.push(message);
+            endpoint.tell(message);
         }
+    }
+}
+
+#[cfg(test)]
+impl Endpoint<super::net::MioNetwork> {
+    /// Replaces its media by a data port.
+    pub(super) fn set_test_media(&mut self, udp: super::port::UdpAttach) {
+        let waker = petrel_transport::wake::Waker::new().unwrap();
+        let attach = super::port::Attach { id: None, udp: Some(udp), shm: None, waker };
+        self.media = super::media::media_of(&attach, Vec::new());
     }
 }
 

@@ -2,18 +2,19 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer};
-use petrel_transport::udp::UdpLink;
 
 use super::closing::not_ok;
 use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::dial::OpenRequest;
 use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, session_bytes, shrink};
+use super::media::{Agreed, Medium, MemoryConfig, Opening, allows, without};
 use super::net::Network;
 use super::reactor::Reactor;
 use super::rendezvous::ExchangeId;
@@ -45,11 +46,28 @@ pub(super) enum Stage {
     /// Opener: LINK_OPEN is sent.
     Requested { request: OpenRequest, offers: Vec<Offer>, ecn: bool },
     /// Opener: the ticket was presented; the peer's descriptor is expected.
-    Exchanging { request: OpenRequest, exchange: Option<ExchangeId> },
-    /// Acceptor: the peer has yet to present the ticket.
-    Promised { ticket: [u8; 16], max_frame: u32 },
+    Exchanging { request: OpenRequest, kind: u8, exchange: Option<ExchangeId> },
+    /// Acceptor: the peer has yet to present the ticket, if memory is expected.
+    Promised { expected: Option<Expected>, max_frame: u32 },
     /// Both endpoints use the link.
     Up { is_opener: bool, max_frame: u32 },
+}
+
+/// Memory that the peer is to bring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) ticket: [u8; 16],
+    pub(super) config: MemoryConfig,
+}
+
+/// The means to reach the peer of a link, as agreed.
+#[derive(Debug)]
+pub(super) struct Ready<L> {
+    pub(super) transport: L,
+    pub(super) max_frame: u32,
+    /// The medium.
+    pub(super) kind: u8,
+    pub(super) ecn: bool,
 }
 
 impl Link {
@@ -81,13 +99,13 @@ impl<N: Network> Reactor<N> {
             let why = "this process has too many links; close some first";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        let offers = self.offers(connection, &endpoint.attach, request.transports);
+        let offers = self.offers(connection, endpoint, request.transports);
         let offers = offers.map_err(|obstacles| {
             let why = format!("no transport to {}; on this side: {obstacles}", connection.remote);
             Reason::new(Status::FailedPrecondition, why)
         })?;
-        let has_udp = offers.iter().any(|offer| matches!(offer, Offer::Udp { .. }));
-        let ecn = has_udp && endpoint.attach.udp.is_some_and(|udp| udp.wants_ecn());
+        let media = offers.iter().filter_map(|offer| endpoint.medium(offer.kind()));
+        let ecn = media.into_iter().any(Medium::asks_for_marks);
         Ok((offers, ecn))
     }
 
@@ -214,7 +232,7 @@ impl<N: Network> Reactor<N> {
             let why = "the server has too many links, or its event loop does not keep up";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        let chosen = self.choose(connection, &endpoint.attach, &open.offers);
+        let chosen = self.choose(connection, endpoint, &open.offers);
         // The peer reads this text.
         let at_server = |why| format!("the server takes no transport that was offered: {why}");
         let chosen =
@@ -232,47 +250,50 @@ impl<N: Network> Reactor<N> {
     }
 
     fn accept_link(&mut self, id: ConnectionId, open: &LinkOpen, chosen: Offer, offered: Offer) {
+        let endpoint = EndpointId(open.to_endpoint);
+        let Some((remote, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let max_frame = chosen.max_frame().min(offered.max_frame());
-        let ticket = match chosen {
-            Offer::Udp { .. } => None,
-            Offer::Shm { .. } => match self.new_ticket() {
-                Ok(ticket) => Some(ticket),
+        let ecn = open.ecn && medium.reads_marks();
+        let opening = medium.open(&Agreed { remote, offer: offered, max_frame, ecn });
+        let expected = match &opening {
+            Opening::Link(_) => None,
+            Opening::Memory(config) => match self.new_ticket() {
+                Ok(ticket) => Some(Expected { ticket, config: *config }),
                 Err(error) => {
                     let reason = Reason::new(Status::Internal, error.to_string());
                     return self.refuse_link(id, open.link, reason);
                 }
             },
         };
-        let stage = Stage::Promised { ticket: ticket.unwrap_or_default(), max_frame };
-        let endpoint = EndpointId(open.to_endpoint);
+        let ticket = expected.map(|expected| expected.ticket);
+        let stage = Stage::Promised { expected, max_frame };
         let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
-        let ecn = matches!(chosen, Offer::Udp { .. }) && open.ecn && self.reads_marks(endpoint);
-        self.send(
-            id,
-            LinkAccept {
-                link: open.link,
-                offer: chosen,
-                ticket,
-                ecn,
-                features: LinkFeatures::NONE,
-            },
-        );
-        match (offered, ticket) {
-            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame, ecn),
-            (Offer::Shm { .. }, Some(ticket)) => drop(self.tickets.insert(ticket, link)),
-            (Offer::Shm { .. }, None) => {}
+        let (link_number, features) = (open.link, LinkFeatures::NONE);
+        self.send(id, LinkAccept { link: link_number, offer: chosen, ticket, ecn, features });
+        match (opening, ticket) {
+            (Opening::Link(transport), _) => {
+                self.bring_up(link, Ready { transport, max_frame, kind: chosen.kind(), ecn });
+            }
+            (Opening::Memory(_), Some(ticket)) => drop(self.tickets.insert(ticket, link)),
+            (Opening::Memory(_), None) => unreachable!("memory was promised by a ticket"),
         }
+    }
+
+    /// Returns the peer's end of a connection, and an endpoint's medium of a kind.
+    fn medium_at(
+        &self,
+        id: ConnectionId,
+        endpoint: EndpointId,
+        kind: u8,
+    ) -> Option<(SocketAddr, &dyn Medium<N::Link>)> {
+        let medium = self.endpoints.get(&endpoint)?.medium(kind)?;
+        Some((self.connections.get(&id)?.remote, medium))
     }
 
     fn new_ticket(&self) -> io::Result<[u8; 16]> {
         let mut ticket = [0; 16];
         self.net.fill_random(&mut ticket)?;
         Ok(ticket)
-    }
-
-    fn reads_marks(&self, endpoint: EndpointId) -> bool {
-        let endpoint = self.endpoints.get(&endpoint);
-        endpoint.and_then(|endpoint| endpoint.attach.udp).is_some_and(|udp| udp.reads_marks)
     }
 
     pub(super) fn on_link_accept(
@@ -289,38 +310,27 @@ impl<N: Network> Reactor<N> {
         let own = offers.iter().find(|own| own.is_same_transport(accept.offer));
         let own = *own.ok_or(Violation("LINK_ACCEPT with a transport that was not offered"))?;
         let max_frame = own.max_frame().min(accept.offer.max_frame());
-        let ecn = *ecn && accept.ecn;
-        match (accept.offer, accept.ticket) {
-            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame, ecn),
-            (Offer::Shm { .. }, Some(ticket)) => self.queue_exchange(link, ticket, max_frame),
+        let (kind, asked_for_marks) = (own.kind(), *ecn);
+        let endpoint = self.links[&link].endpoint;
+        let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
+        let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
+        match (medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn }), accept.ticket)
+        {
+            (Opening::Link(transport), _) => {
+                self.bring_up(link, Ready { transport, max_frame, kind, ecn });
+            }
+            (Opening::Memory(config), Some(ticket)) => {
+                self.queue_exchange(link, ticket, kind, config);
+            }
             // The decoder rejects any such message.
-            (Offer::Shm { .. }, None) => return Err(Violation("LINK_ACCEPT without a ticket")),
+            (Opening::Memory(_), None) => return Err(Violation("LINK_ACCEPT without a ticket")),
         }
         Ok(())
     }
 
-    /// Brings a link up over UDP. The peer's address is that of the connection, with the offered port. `ecn`: both
-    /// sides want ECN marks.
-    fn bring_up_udp(&mut self, link: LinkId, port: u16, max_frame: u32, ecn: bool) {
-        let connection = self.links.get(&link).map(|link| link.connection);
-        let remote = connection.and_then(|id| self.connections.get(&id)).map(|c| c.remote);
-        if let Some(mut addr) = remote {
-            addr.set_port(port);
-            let udp = UdpLink { addr, max_frame: Some(max_frame as usize), ecn };
-            let transport = self.net.udp_link(udp);
-            self.counters.links_opened_ecn.add(u64::from(ecn));
-            self.bring_up(link, transport, max_frame, false);
-        }
-    }
-
     /// Both sides are ready: the endpoint may use the link.
-    pub(super) fn bring_up(
-        &mut self,
-        id: LinkId,
-        transport: N::Link,
-        max_frame: u32,
-        is_shm: bool,
-    ) {
+    pub(super) fn bring_up(&mut self, id: LinkId, ready: Ready<N::Link>) {
+        let Ready { transport, max_frame, kind, ecn } = ready;
         let Some(link) = self.links.get_mut(&id) else { return };
         let request = match &link.stage {
             Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
@@ -334,9 +344,9 @@ impl<N: Network> Reactor<N> {
         let incarnation = connection.peer().map_or(0, |peer| peer.incarnation);
         let peer = PeerName { address: connection.remote, endpoint: EndpointId(peer_endpoint) };
         self.counters.links_up.increment();
-        self.counters.links_opened.increment();
-        events::link_up(endpoint, id, peer, if is_shm { "shm" } else { "udp" });
-        self.counters.links_opened_shm.add(u64::from(is_shm));
+        self.counters.count_opened(kind, ecn);
+        let medium = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.medium(kind));
+        events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
         self.notify(
             endpoint,
             FromNexus::LinkUp { request, link: id, transport, peer, incarnation },
@@ -358,7 +368,7 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Returns why the peer was offered no shared memory, or an empty text.
+    /// Returns why the peer was not offered a better medium, or an empty text.
     fn why_not_offered(&self, id: ConnectionId, link: LinkId) -> String {
         let Some(link) = self.links.get(&link) else { return String::new() };
         let (Stage::Requested { request, offers, .. }, Some(connection), Some(endpoint)) =
@@ -366,10 +376,7 @@ impl<N: Network> Reactor<N> {
         else {
             return String::new();
         };
-        match request.transports.shm {
-            true => self.why_no_shm(connection, &endpoint.attach, offers),
-            false => String::new(),
-        }
+        self.why_missed(connection, endpoint, request.transports, offers)
     }
 
     pub(super) fn on_link_close(&mut self, id: ConnectionId, close: LinkClose) {
@@ -408,26 +415,33 @@ impl<N: Network> Reactor<N> {
         }
     }
 
-    /// Requests the link again without shared memory, which was agreed on and failed.
+    /// Requests the link again without the medium that was agreed on and could not be set up.
     pub(super) fn fall_back(&mut self, id: LinkId, obstacle: &str) {
-        self.counters.shm_fallbacks.increment();
-        let why = format!("shared memory could not be set up: {obstacle}");
+        self.counters.count_fallback();
+        let why = format!("{} could not be set up: {obstacle}", self.title_of(id));
         let reason = Reason::new(Status::Aborted, why);
         self.send_link_close(id, &reason);
         let Some(link) = self.forget_link(id) else { return };
-        events::shm_failed(link.endpoint, obstacle);
-        let (Stage::Requested { mut request, .. } | Stage::Exchanging { mut request, .. }) =
-            link.stage
-        else {
-            return;
-        };
-        if request.transports.udp {
-            request.transports.shm = false;
+        events::medium_failed(link.endpoint, obstacle);
+        let Stage::Exchanging { mut request, kind, .. } = link.stage else { return };
+        request.transports = without(request.transports, kind);
+        let is_allowed = |medium: &dyn Medium<_>| allows(request.transports, medium.kind());
+        let endpoint = self.endpoints.get(&link.endpoint);
+        if endpoint.is_some_and(|endpoint| endpoint.media().any(is_allowed)) {
             self.ask_for_link(link.connection, request);
         } else {
             let reason = Reason::new(Status::FailedPrecondition, reason.message);
             self.fail_request(&request, reason);
         }
+    }
+
+    /// Returns the name, for people, of the medium on which the sides of a link agreed.
+    fn title_of(&self, id: LinkId) -> &'static str {
+        let medium = self.links.get(&id).and_then(|link| match link.stage {
+            Stage::Exchanging { kind, .. } => self.endpoints.get(&link.endpoint)?.medium(kind),
+            _ => None,
+        });
+        medium.map_or("the transport", Medium::title)
     }
 
     /// Ends a link on both sides.
@@ -491,10 +505,14 @@ impl<N: Network> Reactor<N> {
         self.note_use(link.connection);
         match &link.stage {
             Stage::Promised { .. } if planted("nexus_tickets_stay") => {}
-            Stage::Promised { ticket, .. } => drop(self.tickets.remove(ticket)),
+            Stage::Promised { expected: Some(expected), .. } => {
+                self.tickets.remove(&expected.ticket);
+            }
             Stage::Exchanging { exchange: Some(exchange), .. } => self.remove_exchange(*exchange),
             Stage::Up { .. } => self.counters.links_up.decrement(),
-            Stage::Requested { .. } | Stage::Exchanging { exchange: None, .. } => {}
+            Stage::Requested { .. }
+            | Stage::Promised { expected: None, .. }
+            | Stage::Exchanging { exchange: None, .. } => {}
         }
         Some(link)
     }
@@ -508,10 +526,13 @@ mod tests {
     use mio::net::TcpStream;
     use petrel_proto::control::Message;
     use petrel_transport::host::HostLink;
+    use petrel_transport::udp::Mtu;
 
     use super::*;
     use crate::control::AllowedTransports;
     use crate::nexus::connection::{Connection, Peer, Phase};
+    use crate::nexus::media::shm;
+    use crate::nexus::port::UdpAttach;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
     use crate::nexus::sessions::tests::{accept, open};
 
@@ -572,7 +593,9 @@ mod tests {
         };
         for (stage, is_asked) in [(0, true), (1, false), (2, false), (3, false)] {
             let with_a_link = || {
-                let (mut reactor, _) = reactor();
+                let (mut reactor, mailbox) = reactor();
+                let _inbox = attach(&mailbox);
+                reactor.run_commands();
                 let (at, peer) = open_connection(&mut reactor, true);
                 let (remote, give_up_at) = (reactor.connections[&at].remote, reactor.now);
                 let request = OpenRequest {
@@ -586,8 +609,8 @@ mod tests {
                 let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
                 let stage = match stage {
                     0 => Stage::Requested { request, offers, ecn: false },
-                    1 => Stage::Exchanging { request, exchange: None },
-                    2 => Stage::Promised { ticket: [0; 16], max_frame: 1_472 },
+                    1 => Stage::Exchanging { request, kind: shm::KIND, exchange: None },
+                    2 => Stage::Promised { expected: None, max_frame: 1_472 },
                     _ => Stage::Up { is_opener: true, max_frame: 1_472 },
                 };
                 let link = reactor.add_test_link(at, 5, stage);
@@ -709,6 +732,9 @@ mod tests {
                 let (mut reactor, mailbox) = reactor();
                 let inbox = attach(&mailbox);
                 reactor.run_commands();
+                let (local, mtu) = (([127, 0, 0, 1], 9).into(), Mtu::default());
+                let udp = UdpAttach { local, mtu, reads_marks: own, heeds_marks: own };
+                reactor.endpoints.get_mut(&EndpointId(0)).unwrap().set_test_media(udp);
                 let (at, _peer) = open_connection(&mut reactor, is_opener);
                 let ecn = own && peers;
                 if is_opener {
@@ -725,8 +751,6 @@ mod tests {
                     };
                     reactor.on_link_accept(at, &accept).unwrap();
                 } else {
-                    let endpoint = reactor.endpoints.get_mut(&EndpointId(0)).unwrap();
-                    endpoint.attach.udp.as_mut().unwrap().reads_marks = own;
                     let open = LinkOpen { offers: vec![offer], ecn: peers, ..link_open(5) };
                     reactor.on_link_open(at, &open).unwrap();
                     let sent = said(&mut reactor, at);
@@ -765,7 +789,7 @@ mod tests {
                 5,
                 match is_up {
                     true => Stage::Up { is_opener: false, max_frame: 1_472 },
-                    false => Stage::Promised { ticket: [0; 16], max_frame: 1_472 },
+                    false => Stage::Promised { expected: None, max_frame: 1_472 },
                 },
             );
             reactor.counters.links_up.add(u64::from(is_up));
@@ -792,7 +816,11 @@ mod tests {
             reactor.run_commands();
             let (at, _peer) = open_connection(&mut reactor, true);
             let request = request(&reactor, at, AllowedTransports { udp, shm: true });
-            let link = reactor.add_test_link(at, 5, Stage::Exchanging { request, exchange: None });
+            let link = reactor.add_test_link(
+                at,
+                5,
+                Stage::Exchanging { request, kind: shm::KIND, exchange: None },
+            );
             reactor.fall_back(link, "no memory");
             assert!(!reactor.links.contains_key(&link));
             let mut sent = said(&mut reactor, at).into_iter();

@@ -11,6 +11,7 @@ use super::closing::GoodbyeMode;
 use super::connection::{Connection, ConnectionId, retry};
 use super::idle_connections::Idle;
 use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
+use super::media::HostLinks;
 use super::net::{MioNetwork, Network, Stream};
 use super::reactor::{LISTENER, Reactor};
 use crate::control::Reason;
@@ -25,7 +26,7 @@ pub(super) struct Listener<N: Network> {
     pub(super) paused_until: Option<Instant>,
 }
 
-impl Reactor<MioNetwork> {
+impl<L: HostLinks> Reactor<MioNetwork<L>> {
     /// Listens on a bound socket, and returns its address.
     pub(super) fn listen_on(&mut self, socket: &TcpListener) -> io::Result<SocketAddr> {
         let socket = socket.try_clone()?;

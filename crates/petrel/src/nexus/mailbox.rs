@@ -8,16 +8,16 @@ use petrel_planted::planted;
 use petrel_transport::host::HostLink;
 use petrel_transport::wake::Waker;
 
+use super::media::Media;
 use super::net::{MioNetwork, Network, Wake};
-use super::port::Attach;
 use crate::control::{EndpointId, FromNexus, ToNexus};
 use crate::sync::{AtomicUsize, Mutex, Ordering, lock};
 
 /// A command to the nexus's thread from its process.
 #[derive(Debug)]
 pub(super) enum Command<L> {
-    /// Adds an endpoint. Boxed: rare and large.
-    Attach(EndpointId, Box<Attach>, std::sync::Arc<Inbox<L>>),
+    /// Adds an endpoint.
+    Attach(EndpointId, Media<L>, std::sync::Arc<Inbox<L>>),
     /// A message from an endpoint.
     Post(EndpointId, ToNexus),
     /// Stop accepting connections.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn mailbox__gives_back_what_comes_after_the_end() {
-        let (_net, waker) = MioNetwork::new(0).unwrap();
+        let (_net, waker) = MioNetwork::<HostLink>::new(0).unwrap();
         let mailbox: Mailbox = Mailbox::new(waker);
         mailbox.post(Command::Shutdown).unwrap();
         assert_eq!(mailbox.take().len(), 1);

@@ -60,6 +60,7 @@ mod limits;
 mod links;
 mod listener;
 mod mailbox;
+pub mod media;
 #[doc(hidden)]
 pub mod net;
 mod offers;
@@ -86,7 +87,9 @@ use crate::control::AllowedTransports;
 use counters::Counters;
 use limits::{HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
 use mailbox::Mailbox;
+use media::{HostLinks, Medium};
 use net::{MioNetwork, Network};
+use petrel_transport::host::HostLink;
 use reactor::{MAILBOX, Reactor, Settings};
 use thread::Owner;
 
@@ -101,9 +104,11 @@ pub use fetch::fetch_stats;
 pub use port::{Attach, ControlPort, ShmAttach, UdpAttach};
 
 /// The control plane of this process. Clones share it.
-#[derive(Clone, Debug)]
-pub struct Nexus {
-    owner: Arc<Owner>,
+///
+/// `L` is the link type of its endpoints' transports: by default that of the two built-in media.
+#[derive(Debug)]
+pub struct Nexus<L: HostLinks = HostLink> {
+    owner: Arc<Owner<MioNetwork<L>>>,
     counters: Arc<Counters>,
     local: Option<SocketAddr>,
     incarnation: u64,
@@ -111,12 +116,21 @@ pub struct Nexus {
     data_address: IpAddr,
 }
 
+impl<L: HostLinks> Clone for Nexus<L> {
+    fn clone(&self) -> Self {
+        let (owner, counters) = (self.owner.clone(), self.counters.clone());
+        Self { owner, counters, ..*self }
+    }
+}
+
 impl Nexus {
     /// Returns a builder with default settings, to be [started](NexusBuilder::start).
     pub fn builder() -> NexusBuilder {
         NexusBuilder::default()
     }
+}
 
+impl<L: HostLinks> Nexus<L> {
     /// Stops accepting connections; existing ones continue. Another process can then listen at the address, or has a
     /// shared socket for itself.
     pub fn stop_listening(&self) {
@@ -148,8 +162,29 @@ impl Nexus {
     ///
     /// # Errors
     /// When the wanted number or all numbers are in use.
-    pub fn attach(&self, attach: Attach) -> Result<ControlPort, SetupError> {
-        self.owner.attach(attach).map(ControlPort::new)
+    pub fn attach(&self, attach: Attach) -> Result<ControlPort<L>, SetupError> {
+        self.attach_with(attach, Vec::new())
+    }
+
+    /// Attaches an endpoint with media besides the built-in ones: preferred to UDP, in this order.
+    ///
+    /// # Errors
+    /// As [`Nexus::attach`].
+    ///
+    /// # Panics
+    /// When a kind is below [`OTHER_KIND_MIN`](media::OTHER_KIND_MIN), or that of two media.
+    pub fn attach_with(
+        &self,
+        attach: Attach,
+        others: Vec<Box<dyn Medium<L>>>,
+    ) -> Result<ControlPort<L>, SetupError> {
+        for (index, medium) in others.iter().enumerate() {
+            let kind = medium.kind();
+            assert!(kind >= media::OTHER_KIND_MIN, "kind {kind} is that of another medium");
+            let is_first = others[..index].iter().all(|former| former.kind() != kind);
+            assert!(is_first, "two media have kind {kind}");
+        }
+        self.owner.attach(&attach, others).map(ControlPort::new)
     }
 }
 
@@ -232,6 +267,14 @@ impl NexusBuilder {
     /// # Errors
     /// A setting is out of its range, the address cannot be listened on, or the system lacks a thread or descriptor.
     pub fn start(self) -> Result<Nexus, SetupError> {
+        self.start_for()
+    }
+
+    /// Starts the nexus's thread, for endpoints with a transport of another link type.
+    ///
+    /// # Errors
+    /// As [`NexusBuilder::start`].
+    pub fn start_for<L: HostLinks>(self) -> Result<Nexus<L>, SetupError> {
         self.check()?;
         let (net, waker) = MioNetwork::new(MAILBOX).map_err(cannot_start)?;
         let (mut reactor, mut local) = self.reactor(net, waker)?;

@@ -10,6 +10,7 @@ use petrel_transport::udp::Mtu;
 use petrel_transport::wake::Waker;
 
 use super::mailbox::{Command, Inbox};
+use super::media::HostLinks;
 use super::net::{MioNetwork, Network};
 use super::thread::Owner;
 use crate::control::{ControlPlane, EndpointId, FromNexus, Reason, ToNexus};
@@ -39,13 +40,6 @@ pub struct UdpAttach {
     pub reads_marks: bool,
     /// Whether its own sessions heed marks.
     pub heeds_marks: bool,
-}
-
-impl UdpAttach {
-    /// Returns true if the endpoint asks its servers for marks.
-    pub(super) fn wants_ecn(&self) -> bool {
-        self.reads_marks && self.heeds_marks
-    }
 }
 
 /// An endpoint's shared-memory side.
@@ -111,14 +105,14 @@ impl<N: Network> Drop for NexusHandle<N> {
 
 /// An endpoint's connection to the nexus. Dropping it ends the endpoint's links.
 #[derive(Debug)]
-pub struct ControlPort {
-    handle: NexusHandle<MioNetwork>,
+pub struct ControlPort<L: HostLinks = HostLink> {
+    handle: NexusHandle<MioNetwork<L>>,
     random: [u64; RANDOM_WORDS],
     random_left: usize,
 }
 
-impl ControlPort {
-    pub(super) fn new(handle: NexusHandle<MioNetwork>) -> Self {
+impl<L: HostLinks> ControlPort<L> {
+    pub(super) fn new(handle: NexusHandle<MioNetwork<L>>) -> Self {
         Self { handle, random: [0; RANDOM_WORDS], random_left: 0 }
     }
 
@@ -134,7 +128,7 @@ impl ControlPort {
 
     /// Returns the next message of the nexus, if any: a single load if the queue is empty.
     #[inline]
-    pub fn poll(&mut self) -> Option<FromNexus<HostLink>> {
+    pub fn poll(&mut self) -> Option<FromNexus<L>> {
         self.handle.poll()
     }
 
@@ -168,13 +162,13 @@ pub(super) fn thread_has_ended() -> SetupError {
 const ENDED: &str =
     "the control plane of this process has ended by an internal error; restart the process";
 
-impl ControlPlane<HostLink> for ControlPort {
+impl<L: HostLinks> ControlPlane<L> for ControlPort<L> {
     fn post(&self, message: ToNexus) {
         ControlPort::post(self, message);
     }
 
     #[inline]
-    fn poll(&mut self) -> Option<FromNexus<HostLink>> {
+    fn poll(&mut self) -> Option<FromNexus<L>> {
         ControlPort::poll(self)
     }
 

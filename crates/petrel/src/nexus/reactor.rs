@@ -267,6 +267,7 @@ pub(super) mod tests {
     use crate::nexus::idle_connections::Idle;
     use crate::nexus::limits::session_bytes;
     use crate::nexus::mailbox::{Command, Inbox};
+    use crate::nexus::media::media_of;
     use crate::nexus::port::{Attach, UdpAttach};
 
     /// A reactor without a thread; a test drives it step by step.
@@ -368,8 +369,9 @@ pub(super) mod tests {
         let inbox = Arc::new(Inbox::new(waker.clone()));
         let (local, mtu) = (([127, 0, 0, 1], 9).into(), Mtu::default());
         let udp = Some(UdpAttach { local, mtu, reads_marks: false, heeds_marks: false });
-        let attach = Box::new(Attach { id: None, udp, shm: None, waker });
-        mailbox.post(Command::Attach(id, attach, inbox.clone())).unwrap();
+        let attach = Attach { id: None, udp, shm: None, waker };
+        let media = media_of(&attach, Vec::new());
+        mailbox.post(Command::Attach(id, media, inbox.clone())).unwrap();
         inbox
     }
 

@@ -16,7 +16,8 @@ use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
 use super::connection::retry;
 use super::deadlines::Due;
 use super::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, OPENER_EXCHANGES_MAX};
-use super::links::Stage;
+use super::links::{Ready, Stage};
+use super::media::shm;
 use super::net::{Fds, Network};
 use super::reactor::{RENDEZVOUS, Reactor};
 use crate::control::{LinkId, Reason};
@@ -56,7 +57,7 @@ pub(super) struct Exchange<N: Network> {
 pub(super) struct QueuedExchange {
     link: LinkId,
     ticket: [u8; TICKET_BYTES],
-    max_frame: u32,
+    config: ShmConfig,
 }
 
 /// The role of this process in an exchange.
@@ -150,14 +151,15 @@ impl<N: Network> Reactor<N> {
         &mut self,
         id: LinkId,
         ticket: [u8; TICKET_BYTES],
-        max_frame: u32,
+        kind: u8,
+        config: ShmConfig,
     ) {
         self.extend_deadline(id);
         if let Some(link) = self.links.get_mut(&id)
             && let Stage::Requested { request, .. } = &link.stage
         {
-            link.stage = Stage::Exchanging { request: request.clone(), exchange: None };
-            self.queued_exchanges.push_back(QueuedExchange { link: id, ticket, max_frame });
+            link.stage = Stage::Exchanging { request: request.clone(), kind, exchange: None };
+            self.queued_exchanges.push_back(QueuedExchange { link: id, ticket, config });
         }
     }
 
@@ -169,10 +171,9 @@ impl<N: Network> Reactor<N> {
     /// Opener: begins queued exchanges while few are in progress.
     fn begin_queued_exchanges(&mut self) {
         while self.may_begin_exchange()
-            && let Some(QueuedExchange { link, ticket, max_frame }) =
-                self.queued_exchanges.pop_front()
+            && let Some(QueuedExchange { link, ticket, config }) = self.queued_exchanges.pop_front()
         {
-            match self.send_rings(link, &ticket, max_frame) {
+            match self.send_rings(link, &ticket, &config) {
                 Ok(begun) => {
                     if let Some(Stage::Exchanging { exchange, .. }) =
                         self.links.get_mut(&link).map(|link| &mut link.stage)
@@ -189,15 +190,12 @@ impl<N: Network> Reactor<N> {
         &mut self,
         id: LinkId,
         ticket: &[u8; TICKET_BYTES],
-        max_frame: u32,
+        config: &ShmConfig,
     ) -> Result<ExchangeId, String> {
         let link = self.links.get(&id).ok_or("the link has ended")?;
         let peer = self.connections.get(&link.connection).and_then(|c| c.peer());
         let name = peer.and_then(|peer| peer.rendezvous.as_deref()).ok_or("no rendezvous")?;
-        let endpoint = self.endpoints.get(&link.endpoint).ok_or("the endpoint has gone")?;
-        let config = endpoint.attach.shm.ok_or("the endpoint does not use shared memory")?.config;
-        let config = ShmConfig { max_frame_bytes: max_frame as usize, ..config };
-        let segment = self.net.create_segment(&config)?;
+        let segment = self.net.create_segment(config)?;
         let stream = self
             .net
             .connect_rendezvous(name)
@@ -243,7 +241,7 @@ impl<N: Network> Reactor<N> {
         {
             let max_frame = self.net.max_frame_bytes(&segment) as u32;
             let transport = self.net.shm_link(segment, Side::Creator, stream);
-            self.bring_up(link, transport, max_frame, true);
+            self.bring_up(link, Ready { transport, max_frame, kind: shm::KIND, ecn: false });
         }
     }
 
@@ -287,7 +285,7 @@ impl<N: Network> Reactor<N> {
         match self.open_rings(link, &stream, fds.take_only()) {
             Ok((segment, max_frame)) => {
                 let transport = self.net.shm_link(segment, Side::Opener, stream);
-                self.bring_up(link, transport, max_frame, true);
+                self.bring_up(link, Ready { transport, max_frame, kind: shm::KIND, ecn: false });
             }
             Err(obstacle) => {
                 let reason = Reason::new(Status::FailedPrecondition, obstacle);
@@ -324,12 +322,12 @@ impl<N: Network> Reactor<N> {
     /// Returns the settings of the endpoint for a promised link, and the frame size.
     fn promised_rings(&self, id: LinkId) -> Result<(ShmConfig, u32), &'static str> {
         let link = self.links.get(&id).ok_or("the link has ended")?;
-        let Stage::Promised { max_frame, .. } = link.stage else {
-            return Err("the link is up already");
-        };
-        let endpoint = self.endpoints.get(&link.endpoint).ok_or("the endpoint has gone")?;
-        let shm = endpoint.attach.shm.ok_or("the endpoint does not use shared memory")?;
-        Ok((shm.config, max_frame))
+        match link.stage {
+            Stage::Promised { expected: Some(expected), max_frame } => {
+                Ok((expected.config, max_frame))
+            }
+            _ => Err("the link is up already"),
+        }
     }
 
     /// Ends an exchange at its deadline. The opener's ends by its link's own deadline.

@@ -539,7 +539,7 @@ pub(super) mod tests {
     #[test]
     fn messages_of_sessions__of_the_wrong_side_or_before_the_link_is_up_break_the_protocol() {
         let by = |is_opener| Stage::Up { is_opener, max_frame: 1_472 };
-        let promised = Stage::Promised { ticket: [0; 16], max_frame: 1_472 };
+        let promised = Stage::Promised { expected: None, max_frame: 1_472 };
         for (stage, is_opener, may_propose, may_answer) in [
             (by(true), true, false, true),
             (by(false), false, true, false),

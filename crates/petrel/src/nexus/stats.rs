@@ -54,7 +54,7 @@ impl<N: Network> Reactor<N> {
         let id = self.collections;
         self.deadlines.add(self.now + STATS_TIMEOUT, Due::Stats(id));
         for endpoint in self.endpoints.values() {
-            endpoint.inbox.push(FromNexus::StatsRequested { request: id });
+            endpoint.tell(FromNexus::StatsRequested { request: id });
         }
         let answers = self.endpoints.keys().map(|endpoint| (*endpoint, None)).collect();
         Collection { id, answers, requesters: BTreeMap::new() }

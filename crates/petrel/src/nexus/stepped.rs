@@ -54,8 +54,8 @@ impl<N: Network> SteppedNexus<N> {
     ///
     /// # Errors
     /// When its number is in use, or the handle was given up.
-    pub fn attach(&self, attach: Attach) -> Result<NexusHandle<N>, SetupError> {
-        self.owner.as_ref().ok_or_else(thread_has_ended)?.attach(attach)
+    pub fn attach(&self, attach: &Attach) -> Result<NexusHandle<N>, SetupError> {
+        self.owner.as_ref().ok_or_else(thread_has_ended)?.attach(attach, Vec::new())
     }
 
     /// Gives the handle up: the nexus ends when its last endpoint has gone.

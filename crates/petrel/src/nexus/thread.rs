@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::mailbox::{Command, Inbox, Mailbox};
+use super::media::{HostLinks, Medium, media_of};
 use super::net::{MioNetwork, Network};
 use super::port::{Attach, NexusHandle, thread_ended, thread_has_ended};
 use super::reactor::Reactor;
@@ -23,9 +24,12 @@ pub(super) struct Owner<N: Network = MioNetwork> {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Owner {
+impl<L: HostLinks> Owner<MioNetwork<L>> {
     /// Starts the thread.
-    pub(super) fn start(mailbox: Arc<Mailbox>, reactor: Reactor) -> io::Result<Self> {
+    pub(super) fn start(
+        mailbox: Arc<Mailbox<MioNetwork<L>>>,
+        reactor: Reactor<MioNetwork<L>>,
+    ) -> io::Result<Self> {
         let builder = std::thread::Builder::new().name("petrel-nexus".to_owned());
         let thread = Some(builder.spawn(move || run(reactor))?);
         Ok(Self { mailbox, endpoints: Mutex::default(), thread })
@@ -39,10 +43,14 @@ impl<N: Network> Owner<N> {
     }
 
     /// Attaches an endpoint, and returns its connection to the nexus.
-    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> Result<NexusHandle<N>, SetupError> {
+    pub(super) fn attach(
+        self: &Arc<Self>,
+        attach: &Attach,
+        others: Vec<Box<dyn Medium<N::Link>>>,
+    ) -> Result<NexusHandle<N>, SetupError> {
         let id = self.take_endpoint(attach.id)?;
         let inbox = Arc::new(Inbox::new(attach.waker.clone()));
-        let command = Command::Attach(id, Box::new(attach), inbox.clone());
+        let command = Command::Attach(id, media_of(attach, others), inbox.clone());
         if self.mailbox.post(command).is_err() {
             self.free_endpoint(id);
             return Err(thread_has_ended());
@@ -101,7 +109,7 @@ impl<N: Network> Drop for Owner<N> {
 }
 
 /// Runs the thread. An error in it must not leave endpoints waiting for answers: their links go down in any case.
-fn run(mut reactor: Reactor) {
+fn run<N: Network>(mut reactor: Reactor<N>) {
     let ended_well = catch_unwind(AssertUnwindSafe(|| reactor.run()));
     if !matches!(ended_well, Ok(Ok(()))) {
         reactor.abandon(&thread_ended());
@@ -142,8 +150,9 @@ mod tests {
         let (mut reactor, mailbox) = reactor();
         let waker = petrel_transport::wake::Waker::new().unwrap();
         let inbox = Arc::new(Inbox::new(waker.clone()));
-        let attach = Box::new(Attach { id: None, udp: None, shm: None, waker });
-        mailbox.post(Command::Attach(EndpointId(0), attach, inbox.clone())).unwrap();
+        let attach = Attach { id: None, udp: None, shm: None, waker };
+        let media = media_of(&attach, Vec::new());
+        mailbox.post(Command::Attach(EndpointId(0), media, inbox.clone())).unwrap();
         if has_taken_in {
             reactor.run_commands();
         }

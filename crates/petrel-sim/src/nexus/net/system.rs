@@ -239,6 +239,12 @@ pub(in crate::nexus) enum SimLink {
     },
 }
 
+impl From<UdpLink> for SimLink {
+    fn from(link: UdpLink) -> Self {
+        SimLink::Udp(link)
+    }
+}
+
 impl SharedMemory for SimNetwork {
     /// The name of the rendezvous.
     type Rendezvous = Vec<u8>;
@@ -320,10 +326,6 @@ impl SharedMemory for SimNetwork {
 
     fn shm_link(&self, segment: Memory, side: Side, connection: SimUnixConnection) -> SimLink {
         SimLink::Shm { max_frame_bytes: segment.max_frame_bytes, side, _connection: connection }
-    }
-
-    fn udp_link(&self, link: UdpLink) -> SimLink {
-        SimLink::Udp(link)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -15,34 +16,36 @@ use petrel_transport::shm::{
     self, HOST_IDENTITY_BYTES, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig, ShmLink, Side,
     recv_with_fds, send_with_fds,
 };
-use petrel_transport::udp::{UdpLink, path_mtu};
+use petrel_transport::udp::path_mtu;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, getrlimit};
 
 use super::{Events, Fds, Network, Ready, SharedMemory, Stream, Wake};
 use crate::nexus::host::udp_no_ports;
+use crate::nexus::media::HostLinks;
 
-/// The kernel's sockets.
-pub struct MioNetwork {
+/// The kernel's sockets, for endpoints with links of type `L`.
+pub struct MioNetwork<L = HostLink> {
     poll: Poll,
+    link: PhantomData<fn() -> L>,
 }
 
-impl MioNetwork {
+impl<L> MioNetwork<L> {
     /// Returns a readiness loop, and the waker of its thread, registered as `token`.
     pub(in crate::nexus) fn new(token: usize) -> io::Result<(Self, mio::Waker)> {
         let poll = Poll::new()?;
         let waker = mio::Waker::new(poll.registry(), Token(token))?;
-        Ok((Self { poll }, waker))
+        Ok((Self { poll, link: PhantomData }, waker))
     }
 }
 
-impl fmt::Debug for MioNetwork {
+impl<L> fmt::Debug for MioNetwork<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MioNetwork").finish_non_exhaustive()
     }
 }
 
-impl MioNetwork {
+impl<L> MioNetwork<L> {
     /// Listens on a socket that is bound already.
     pub(in crate::nexus) fn listen_on(
         &mut self,
@@ -59,7 +62,7 @@ impl MioNetwork {
     }
 }
 
-impl Network for MioNetwork {
+impl<L: HostLinks> Network for MioNetwork<L> {
     type Stream = TcpStream;
     type Listener = TcpListener;
     type Events = mio::Events;
@@ -175,12 +178,12 @@ impl Wake for mio::Waker {
     }
 }
 
-impl SharedMemory for MioNetwork {
+impl<L: HostLinks> SharedMemory for MioNetwork<L> {
     type Rendezvous = Rendezvous;
     type ShmPeer = PeerStream;
     type Segment = Segment;
     type Fds = PeerFds;
-    type Link = HostLink;
+    type Link = L;
 
     fn open_rendezvous(&mut self, token: usize) -> io::Result<Rendezvous> {
         let rendezvous = Rendezvous::bind()?;
@@ -255,12 +258,8 @@ impl SharedMemory for MioNetwork {
         segment.max_frame_bytes()
     }
 
-    fn shm_link(&self, segment: Segment, side: Side, peer: PeerStream) -> HostLink {
-        HostLink::Near(ShmLink::new(segment, side, peer))
-    }
-
-    fn udp_link(&self, link: UdpLink) -> HostLink {
-        HostLink::Far(link)
+    fn shm_link(&self, segment: Segment, side: Side, peer: PeerStream) -> L {
+        ShmLink::new(segment, side, peer).into()
     }
 }
 

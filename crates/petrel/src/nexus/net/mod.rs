@@ -170,7 +170,7 @@ pub trait SharedMemory: Debug + Sized + 'static {
     /// Descriptors received from a peer.
     type Fds: Fds;
     /// The resources of an endpoint's transport to reach a peer.
-    type Link: Debug;
+    type Link: From<UdpLink> + Debug + 'static;
 
     /// Listens under a fresh name, and reports peers by `token`.
     ///
@@ -259,9 +259,6 @@ pub trait SharedMemory: Debug + Sized + 'static {
 
     /// Returns a link through shared memory.
     fn shm_link(&self, segment: Self::Segment, side: Side, peer: Self::ShmPeer) -> Self::Link;
-
-    /// Returns a link over UDP.
-    fn udp_link(&self, link: UdpLink) -> Self::Link;
 }
 
 /// Descriptors of a peer, closed by their owner only.

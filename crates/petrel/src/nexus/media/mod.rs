@@ -1,0 +1,212 @@
+//! Media: the part of a transport that takes part in the agreement of two processes (`docs/wire-protocol.md` §8.4).
+//!
+//! An endpoint is attached with a value for each medium of its transport, the preferred one first. The nexus passes
+//! offers between the values of two endpoints, and the link of the chosen medium to the endpoints. It distinguishes
+//! media by the kind of their offers only.
+//!
+//! The two built-in media are [`udp`] and [`shm`]. Another medium is a value of a type that implements [`Medium`]; its
+//! offers have a kind from [`OTHER_KIND_MIN`] on. `CONTRIBUTING.md` has the steps.
+
+pub(super) mod shm;
+pub(super) mod udp;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use petrel_proto::control::Offer;
+use petrel_transport::shm::ShmLink;
+use petrel_transport::udp::UdpLink;
+
+use super::port::Attach;
+use crate::control::AllowedTransports;
+
+pub use petrel_proto::control::{OTHER_KIND_MIN, OtherOffer};
+/// The settings for memory that two processes share.
+pub use petrel_transport::shm::ShmConfig as MemoryConfig;
+
+/// A medium with the settings of one endpoint. `L` is the link type of the endpoint's transport.
+pub trait Medium<L>: fmt::Debug + Send {
+    /// The name in events: one word.
+    fn name(&self) -> &'static str;
+
+    /// The name in reasons, for people.
+    fn title(&self) -> &'static str {
+        self.name()
+    }
+
+    /// The kind of its offers on the wire.
+    fn kind(&self) -> u8;
+
+    /// Returns true if links without the medium are counted and reported, where it is not used.
+    fn is_missed(&self) -> bool {
+        false
+    }
+
+    /// Returns the offer to the process at the other end of a control connection: the reach of this endpoint, and the
+    /// largest frame.
+    ///
+    /// # Errors
+    /// Why the endpoint cannot use the medium with this process.
+    fn offer(&self, ends: &Ends<'_>) -> Result<Offer, Obstacle>;
+
+    /// Returns true if the endpoint asks its servers for marks of congestion (ECN).
+    fn asks_for_marks(&self) -> bool {
+        false
+    }
+
+    /// Returns true if the endpoint reads marks of congestion, for peers that heed them.
+    fn reads_marks(&self) -> bool {
+        false
+    }
+
+    /// Returns the means to reach the peer, on either side of the agreement.
+    fn open(&self, agreed: &Agreed) -> Opening<L>;
+}
+
+/// The media of an endpoint, the preferred one first.
+pub(super) type Media<L> = Vec<Box<dyn Medium<L>>>;
+
+/// The result of two offers.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Agreed {
+    /// The peer's end of the control connection.
+    pub remote: SocketAddr,
+    /// The peer's offer.
+    pub offer: Offer,
+    /// The smaller of both largest frames, in bytes.
+    pub max_frame: u32,
+    /// Whether the two endpoints agreed on marks of congestion.
+    pub ecn: bool,
+}
+
+/// The means to reach a peer.
+#[derive(Debug)]
+pub enum Opening<L> {
+    /// The link is ready.
+    Link(L),
+    /// The link is memory: the two processes exchange its descriptor first, and the acceptor's ticket comes with the
+    /// answer. Only offers of shared memory have a ticket on the wire.
+    Memory(MemoryConfig),
+}
+
+/// The two ends of a control connection, as a medium sees them.
+pub struct Ends<'a> {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) process: AllowedTransports,
+    pub(super) meeting: Meeting,
+    pub(super) path_mtu: &'a dyn Fn() -> io::Result<usize>,
+}
+
+/// Whether the two processes can exchange memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meeting {
+    Possible,
+    /// This process has no rendezvous.
+    ProcessWithout,
+    /// The peer has not said HELLO.
+    NoHello,
+    /// The other process has no rendezvous, or is on another host.
+    Elsewhere,
+}
+
+impl Ends<'_> {
+    /// The address of this process's end.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The address of the peer's end.
+    pub fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Returns true if both processes are on this host: the kernel accepts no packet from a network with such a source
+    /// address.
+    pub fn is_one_host(&self) -> bool {
+        self.remote.ip().is_loopback() || self.remote.ip() == self.local.ip()
+    }
+
+    /// Returns the MTU of the path, in bytes of IP packet.
+    ///
+    /// # Errors
+    /// When there is no route.
+    pub fn path_mtu(&self) -> io::Result<usize> {
+        (self.path_mtu)()
+    }
+}
+
+impl fmt::Debug for Ends<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ends")
+            .field("local", &self.local)
+            .field("remote", &self.remote)
+            .field("meeting", &self.meeting)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a medium is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Obstacle {
+    at: ObstacleAt,
+    text: String,
+}
+
+/// The cause of an [`Obstacle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObstacleAt {
+    /// The settings of the endpoint, or of the request.
+    Endpoint,
+    /// This process.
+    Process,
+    /// The peer, or the path to it.
+    Peer,
+}
+
+impl Obstacle {
+    /// Creates an obstacle with a text for people.
+    pub fn new(at: ObstacleAt, text: impl Into<String>) -> Self {
+        Self { at, text: text.into() }
+    }
+
+    /// The cause.
+    pub fn at(&self) -> ObstacleAt {
+        self.at
+    }
+}
+
+/// A link type that the production network can make: the links of the two built-in media become such links.
+pub trait HostLinks: From<UdpLink> + From<ShmLink> + fmt::Debug + Send + 'static {}
+
+impl<L: From<UdpLink> + From<ShmLink> + fmt::Debug + Send + 'static> HostLinks for L {}
+
+/// Returns true if the medium of a kind may be used: the settings restrict the built-in media.
+pub(super) fn allows(allowed: AllowedTransports, kind: u8) -> bool {
+    match kind {
+        udp::KIND => allowed.udp,
+        shm::KIND => allowed.shm,
+        _ => true,
+    }
+}
+
+/// The settings without the medium of a kind, which could not be set up.
+pub(super) fn without(allowed: AllowedTransports, kind: u8) -> AllowedTransports {
+    assert!(kind == shm::KIND, "only an exchange of memory fails after the agreement: {kind}");
+    AllowedTransports { shm: false, ..allowed }
+}
+
+/// Returns the media of an endpoint: shared memory, the others, UDP. A built-in medium without settings is there to
+/// give its reason.
+pub(super) fn media_of<L: From<UdpLink>>(
+    attach: &Attach,
+    others: Vec<Box<dyn Medium<L>>>,
+) -> Media<L> {
+    let mut media: Media<L> = vec![Box::new(shm::SharedMemory::new(attach.shm))];
+    media.extend(others);
+    media.push(Box::new(udp::Datagrams::new(attach.udp)));
+    media
+}
