@@ -43,9 +43,17 @@ impl From<UdpLink> for HostLink {
     }
 }
 
-impl From<ShmLink> for HostLink {
+/// A further medium beside a [`Host`], or beside a `Mux` with one.
+impl<A: From<UdpLink>, B> From<UdpLink> for MuxLink<A, B> {
+    fn from(link: UdpLink) -> Self {
+        MuxLink::Near(link.into())
+    }
+}
+
+/// A [`HostLink`] is one of these.
+impl<A: From<ShmLink>, B> From<ShmLink> for MuxLink<A, B> {
     fn from(link: ShmLink) -> Self {
-        MuxLink::Near(link)
+        MuxLink::Near(link.into())
     }
 }
 

@@ -31,6 +31,7 @@ mod service_client;
 mod shared;
 mod shm_hostile;
 mod state;
+mod third_medium;
 mod turns;
 mod waiting;
 mod workers;
