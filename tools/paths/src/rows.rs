@@ -8,7 +8,7 @@ use crate::{Change, Link, Marking, PAYLOAD_BYTES, Setup, WIRE_BYTES, World};
 
 const MS: u64 = 1_000_000;
 
-/// What all measurements of a table have in common.
+/// The settings that all measurements of a table share.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// How senders choose paths.

@@ -147,11 +147,11 @@ enum Feedback {
 }
 
 /// MP-RDMA's Δ: an answer this far behind others is late (§3.3). Half of the window: the other half of a message
-/// still flows while a slow path delivers. With a quarter, four paths of 20, 10, 5 and 5 Gbit/s lost a tenth.
+/// still flows while a slow path delivers. With a quarter, four paths of 20, 10, 5 and 5 Gbit/s lost 4 %.
 const LATE_PACKETS: u32 = WINDOW_PACKETS / 2;
 
 /// The answer to a look at a closed path is late from half of that: an idle path is as fast as it will ever be.
-/// With the same limit for both, a path at 1/40 of the others' rate was opened again and again.
+/// With the same limit for both, a path at 1/40 of the others' rate was opened now and then, and cost 0.1 %.
 const LATE_LOOK_PACKETS: u32 = LATE_PACKETS / 2;
 
 /// Losses by age are suspected after the round trip of the path, half of it more, and a margin. The margin grows

@@ -36,7 +36,7 @@ struct Path {
     due: u16,
     /// Doublings of the time until the next look.
     backoff: u8,
-    /// Good answers since the last loss, closing or opening, up to 255.
+    /// Good answers since the last closing, opening or failed look, up to 255.
     goods: u8,
 }
 
@@ -204,8 +204,8 @@ impl PathSet {
         closed().find(|path| is_due(&self.paths[path.index()]))
     }
 
-    /// Counts a good answer, and returns the number since the last loss, closing or opening. The time until the
-    /// next look becomes shorter with them.
+    /// Counts a good answer, and returns the number since the last closing, opening or failed look. The time
+    /// until the next look becomes shorter with them.
     pub(super) fn note_good(&mut self, path: PathId) -> u8 {
         let entry = &mut self.paths[path.index()];
         entry.goods = entry.goods.saturating_add(1);
@@ -213,11 +213,6 @@ impl PathSet {
             entry.backoff = entry.backoff.saturating_sub(1);
         }
         entry.goods
-    }
-
-    /// Returns the good answers since the last loss, closing or opening, up to 255, and begins anew.
-    pub(super) fn take_goods(&mut self, path: PathId) -> u8 {
-        std::mem::take(&mut self.paths[path.index()].goods)
     }
 
     /// Returns the open path with the largest window, not `other` if there is a choice.

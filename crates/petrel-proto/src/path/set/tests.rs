@@ -81,7 +81,6 @@ fn note_good__shortens_the_time_until_the_next_look() {
         assert_eq!(set.note_good(PathId(1)), goods);
     }
     assert_eq!((set.note_good(PathId(1)), set.paths[1].backoff), (255, 0));
-    assert_eq!((set.take_goods(PathId(1)), set.take_goods(PathId(1))), (255, 0));
 }
 
 #[test]
