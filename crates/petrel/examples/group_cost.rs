@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use petrel::endpoint::AllowedTransports;
 use petrel::endpoint::{
-    EndpointConfig, Hearing, IdlePolicy, MulticastConfig, SessionState, SharedMsg,
+    EndpointConfig, IdlePolicy, MembershipState, MulticastConfig, SessionState, SharedMsg,
 };
 use petrel::group::{Group, GroupCall, Need};
 use petrel::{Endpoint, Nexus};
@@ -87,7 +87,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             };
             ends.client.start_multicast(&group, to)?;
             ends.turn_until(|client| {
-                client.multicast_members(&group).iter().all(|(_, hears)| *hears != Hearing::Asked)
+                client
+                    .multicast_members(&group)
+                    .iter()
+                    .all(|(_, hears)| *hears != MembershipState::Pending)
             });
         }
         let row: Result<Vec<String>, _> = PACKETS

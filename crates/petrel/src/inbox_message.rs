@@ -3,7 +3,7 @@
 use petrel_proto::{RequestHandle, Status};
 
 use crate::client::state::{CallState, Pending};
-use crate::client::{ClientConfig, Service, ServiceKey, Target};
+use crate::client::{ClientConfig, Counters, ServiceKey, Target};
 use crate::endpoint::CallOptions;
 use crate::local::Handle;
 use crate::sync::{Arc, AtomicBool, Weak};
@@ -50,8 +50,9 @@ pub(crate) struct StartCall {
     pub(crate) service: ServiceKey,
     pub(crate) method: u16,
     pub(crate) request: Vec<u8>,
-    /// They have [begun](CallOptions::begun).
+    /// Without their times, which `end_ns` replaces.
     pub(crate) options: CallOptions,
+    pub(crate) end_ns: u64,
 }
 
 /// Starts another lookup of a service's servers, without waiting.
@@ -59,8 +60,9 @@ pub(crate) type LookUp = Box<dyn Fn() + Send>;
 
 /// The service of a new client.
 pub(crate) struct OpenService {
+    pub(crate) number: ServiceKey,
     /// Dangling if the client is gone.
-    pub(crate) service: Weak<Service>,
+    pub(crate) counters: Weak<Counters>,
     pub(crate) targets: Vec<Target>,
     /// Present if servers have names.
     pub(crate) look_up: Option<LookUp>,

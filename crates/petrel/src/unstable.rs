@@ -6,5 +6,6 @@ pub mod control {
 }
 
 #[doc(hidden)]
-pub use crate::endpoint::census::{Census, LocalCensus};
-pub use crate::endpoint::factors::Factors;
+pub use crate::endpoint::{Census, Factors};
+#[doc(hidden)]
+pub use crate::local::LocalCensus;

@@ -89,7 +89,7 @@ pub fn register(
 /// overlap.
 pub fn fetch_ahead(endpoint: &mut Endpoint, store: &Arc<Store>) {
     let store = Arc::clone(store);
-    endpoint.fetch_ahead(GetWord::NUMBER, move |message| {
+    endpoint.prefetch(GetWord::NUMBER, move |message| {
         word_key(message).map_or(std::ptr::null(), |key| store.words.address(key))
     });
 }

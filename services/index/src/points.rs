@@ -3,7 +3,7 @@
 //! A lookup among a million keys takes ten dependent memory reads in an ordered map, some 300 to 600 ns; in a usual
 //! hash table two or three, 40 to 90 ns. An RPC over shared memory takes 40 to 60 ns at the server. Lookups therefore
 //! have their own table with a single read, whose address depends only on the key.
-//! [`Endpoint::fetch_ahead`](petrel::Endpoint::fetch_ahead) can prefetch this address while earlier requests are
+//! [`Endpoint::prefetch`](petrel::Endpoint::prefetch) can prefetch this address while earlier requests are
 //! served.
 //!
 //! A *line* is 64 bytes:

@@ -9,7 +9,8 @@ use std::time::Duration;
 use petrel::Endpoint;
 use petrel::endpoint::EndpointId;
 use petrel::endpoint::{
-    CallOptions, EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState, SharedMsg,
+    CallOptions, EndpointConfig, MembershipState, MulticastConfig, SessionId, SessionState,
+    SharedMsg,
 };
 use petrel::group::{Group, GroupCall, Late, Need};
 use petrel_proto::counters::Counters;
@@ -304,7 +305,8 @@ impl World {
         let group = self.group.clone();
         let (Some(group), Some(node)) = (group, self.client_there()) else { return };
         let members = node.endpoint.multicast_members(&group);
-        let refused = members.iter().filter(|(_, hears)| matches!(hears, Hearing::Refused(_)));
+        let refused =
+            members.iter().filter(|(_, hears)| matches!(hears, MembershipState::Refused(_)));
         self.report.refused += refused.count() as u64;
     }
 

@@ -213,7 +213,7 @@ impl Threads {
     }
 
     fn are_running(&self) -> bool {
-        let is_open = |(endpoint, _): &Running| endpoint.sender.is_open();
+        let is_open = |(endpoint, _): &Running| endpoint.is_open();
         self.endpoints.iter().all(|endpoints| lock(endpoints).iter().all(is_open))
     }
 }

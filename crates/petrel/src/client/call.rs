@@ -13,11 +13,11 @@ use super::places::{self, Place, TakePlace};
 use super::response::Response;
 use super::service_client::Client;
 use super::state::CallState;
-use super::{begun, park};
-use crate::endpoint::CallOptions;
+use super::{end_ns, park};
+use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, Local};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, StartCall};
-use crate::local::Hub;
+use crate::local::{Hub, Key};
 use crate::sync::Arc;
 
 /// A call, made by [`Client::call`]. It begins when first polled, and the timeout counts from then. Await the call, in
@@ -47,16 +47,33 @@ enum Step {
     New {
         request: Vec<u8>,
     },
-    /// Waits until fewer calls are outstanding.
+    /// Waits until fewer calls are outstanding. The timeout counts meanwhile.
     Waiting {
         request: Vec<u8>,
+        end_ns: u64,
         take: TakePlace,
     },
     /// Outstanding.
-    Going(Arc<CallState>),
+    Outstanding(Arc<CallState>),
     /// Ended before it was posted.
     Failed(Error),
     Ended,
+}
+
+impl Client {
+    /// Returns a call, to be [awaited](Call), [waited for](Call::wait) or [started](Call::started).
+    pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
+        Call::reading(self.clone(), method, request.into(), 0, |answer, _| Ok(answer))
+    }
+
+    /// Asks a server whether it can serve: in general, or one of its methods. Ends with INTERNAL if the response is no
+    /// health status.
+    pub fn health(&self, method: Option<u16>) -> Call<Health> {
+        let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
+        Call::reading(self.clone(), HEALTH_METHOD, request, 0, |answer, _| {
+            Health::from_answer(&answer)
+        })
+    }
 }
 
 impl<T> Call<T> {
@@ -117,7 +134,8 @@ impl<T> Call<T> {
     ///
     /// When the endpoint's limit of outstanding calls is reached, the call begins when it is awaited.
     pub fn started(mut self) -> Self {
-        self.begin(&mut Context::from_waker(Waker::noop()));
+        self.begin(Waker::noop());
+        self.begin_elsewhere(&mut Context::from_waker(Waker::noop()));
         self
     }
 
@@ -141,53 +159,15 @@ impl<T> Call<T> {
 }
 
 impl<T> Call<T> {
-    /// Advances the call until it is outstanding, or has failed before.
-    #[inline(never)]
-    fn begin(&mut self, cx: &mut Context<'_>) {
-        if let Step::New { request } = &mut self.step {
-            let request = mem::take(request);
-            self.options = begun(self.client.timed(self.options));
-            let places = &self.client.endpoint().places;
-            self.step = match places.try_take() {
-                Some(place) => self.post(request, place),
-                None => Step::Waiting { request, take: places.take() },
-            };
-        }
-        if let Step::Waiting { request, take } = &mut self.step
-            && let Poll::Ready(place) = Pin::new(take).poll(cx)
-        {
-            let request = mem::take(request);
-            self.step = match place {
-                Ok(place) => self.post(request, place),
-                Err(places::Gone) => Step::Failed(endpoint_gone()),
-            };
-        }
-    }
-
-    /// Begins the call in a task of the client's endpoint, without the inbox and its options. Returns false if this is
-    /// another task, or no place is free.
+    /// Begins the call in a task of the client's endpoint, if a place is free. Returns true if the task awaits the call,
+    /// and is woken without its waker. All other cases are left to [`begin_elsewhere`](Self::begin_elsewhere).
     #[inline(always)]
-    fn begin_own(&mut self, waker: &Waker) -> bool {
-        let Step::New { request } = &mut self.step else { return false };
-        let endpoint = self.client.endpoint();
-        let begun = Hub::with_current(|hub| {
-            hub.try_with_local(|local| {
-                if !local.is_of(endpoint) {
-                    return None;
-                }
-                let place = Some(endpoint.places.try_take()?);
-                let clock_ns = hub.clock_now_ns();
-                let end_ns = hub.end_ns(&self.options, self.client.call_timeout(), clock_ns);
-                let (state, pending) = match hub.take_call_state() {
-                    Some(state) => CallState::again(state, place),
-                    None => CallState::new(place),
-                };
-                let (of, request) = ((self.client.key(), self.method), mem::take(request));
-                local.start_awaited(of, request, &self.options, (clock_ns, end_ns), pending);
-                Some((state, hub.task_of(waker)))
-            })
-        });
-        let Some((state, task)) = begun.flatten().flatten() else { return false };
+    fn begin(&mut self, waker: &Waker) -> bool {
+        let Self { client, method, options, step, .. } = self;
+        let Step::New { request } = step else { return false };
+        let place = || Some((client.endpoint().places().try_take()?, None));
+        let made = make_in_task(client, *method, options, request, waker, place);
+        let Some((state, task)) = made else { return false };
         // A call that has ended is not woken for.
         let is_awaited = match task {
             Some(task) if state.key().is_some() => {
@@ -197,36 +177,96 @@ impl<T> Call<T> {
             _ => false,
         };
         // The request was taken: no instruction is spent on dropping nothing.
-        mem::forget(mem::replace(&mut self.step, Step::Going(state)));
+        mem::forget(mem::replace(step, Step::Outstanding(state)));
         is_awaited
     }
 
-    /// Posts the call to the endpoint.
-    fn post(&self, request: Vec<u8>, place: Place) -> Step {
-        let endpoint = self.client.endpoint();
-        let (state, pending) = CallState::new(Some(place));
-        let (service, method, options) = (self.client.key(), self.method, self.options);
-        let mut start = Some(StartCall { pending, service, method, request, options });
-        // A task of the client's endpoint can bypass its inbox.
-        Hub::with_current(|hub| hub.try_with_local(|local| local.start_own(endpoint, &mut start)));
-        if let Some(start) = start
-            && endpoint.sender.post(InboxMessage::Start(start)).is_err()
-        {
-            return Step::Failed(endpoint_gone());
+    /// Advances the call until it is outstanding, or has failed before.
+    #[inline(never)]
+    fn begin_elsewhere(&mut self, cx: &mut Context<'_>) {
+        if let Step::New { request } = &mut self.step {
+            let request = mem::take(request);
+            let end_ns = end_ns(&self.options, self.client.call_timeout());
+            let places = self.client.endpoint().places();
+            self.step = match places.try_take() {
+                Some(place) => self.make(request, place, end_ns),
+                None => Step::Waiting { request, end_ns, take: places.take() },
+            };
         }
-        Step::Going(state)
+        if let Step::Waiting { request, end_ns, take } = &mut self.step
+            && let Poll::Ready(place) = Pin::new(take).poll(cx)
+        {
+            let (request, end_ns) = (mem::take(request), *end_ns);
+            self.step = match place {
+                Ok(place) => self.make(request, place, end_ns),
+                Err(places::Gone) => Step::Failed(endpoint_gone()),
+            };
+        }
     }
+
+    /// Makes the call, which has a place: at once in a task of the client's endpoint, else through the endpoint's inbox.
+    fn make(&self, mut request: Vec<u8>, place: Place, end_ns: u64) -> Step {
+        let &Self { ref client, method, options, .. } = self;
+        let mut place = Some((place, Some(end_ns)));
+        let take_place = || place.take();
+        let noop = Waker::noop();
+        if let Some((state, _)) =
+            make_in_task(client, method, &options, &mut request, noop, take_place)
+        {
+            return Step::Outstanding(state);
+        }
+        let (place, _) = place.expect("a call that was not made keeps its place");
+        let (state, pending) = CallState::new(Some(place));
+        let service = client.key();
+        let start = StartCall { pending, service, method, request, options, end_ns };
+        match client.endpoint().post(InboxMessage::Start(start)) {
+            true => Step::Outstanding(state),
+            false => Step::Failed(endpoint_gone()),
+        }
+    }
+}
+
+/// Makes a call at once, if this is a task of the client's endpoint, and `place` returns a place; with the end of the
+/// call, if known. Returns the call's state, and the task if `waker` is the task's own.
+#[inline(always)]
+fn make_in_task(
+    client: &Client,
+    method: u16,
+    options: &CallOptions,
+    request: &mut Vec<u8>,
+    waker: &Waker,
+    place: impl FnOnce() -> Option<(Place, Option<u64>)>,
+) -> Option<(Arc<CallState>, Option<Key>)> {
+    let made = Hub::with_current(|hub| {
+        Local::try_of_task(hub, |local| {
+            if !local.is_of(client.endpoint()) {
+                return None;
+            }
+            let (place, end_ns) = place()?;
+            let clock_ns = hub.clock_now_ns();
+            let end_ns =
+                end_ns.unwrap_or_else(|| hub.end_ns(options, client.call_timeout(), clock_ns));
+            let (state, pending) = match hub.take_call_state() {
+                Some(state) => CallState::again(state, Some(place)),
+                None => CallState::new(Some(place)),
+            };
+            let (of, times) = ((client.key(), method), (Some(clock_ns), end_ns));
+            local.begin_client_call(of, mem::take(request), options, times, pending);
+            Some((state, hub.task_of(waker)))
+        })
+    });
+    made.flatten().flatten()
 }
 
 impl<T> Drop for Call<T> {
     /// Cancels an outstanding call.
     fn drop(&mut self) {
-        if let Step::Going(state) = &self.step
+        if let Step::Outstanding(state) = &self.step
             && state.abandon()
         {
             let cancel = InboxMessage::Cancel(Arc::clone(state));
             // Without the endpoint there is nothing to cancel.
-            let _ = self.client.endpoint().sender.post(cancel);
+            self.client.endpoint().post(cancel);
         }
     }
 }
@@ -241,16 +281,16 @@ impl<T> Future for Call<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if let Step::New { .. } = self.step
-            && self.begin_own(cx.waker())
+            && self.begin(cx.waker())
         {
             return Poll::Pending;
         }
-        if !matches!(self.step, Step::Going(_)) {
-            self.begin(cx);
+        if !matches!(self.step, Step::Outstanding(_)) {
+            self.begin_elsewhere(cx);
         }
-        if let Step::Going(state) = &self.step {
+        if let Step::Outstanding(state) = &self.step {
             let outcome = ready!(state.poll(cx.waker()));
-            self.end_going();
+            self.end_outstanding();
             return Poll::Ready(
                 outcome.map(Response::new).and_then(|answer| (self.read)(answer, self.expected)),
             );
@@ -262,8 +302,8 @@ impl<T> Future for Call<T> {
 impl<T> Call<T> {
     /// Ends the step of an outstanding call whose outcome was fetched.
     #[inline(always)]
-    fn end_going(&mut self) {
-        if let Step::Going(state) = mem::replace(&mut self.step, Step::Ended)
+    fn end_outstanding(&mut self) {
+        if let Step::Outstanding(state) = mem::replace(&mut self.step, Step::Ended)
             && let Some(state) = CallState::recycled(state)
         {
             Hub::with_current(|hub| hub.keep_call_state(state));
@@ -288,8 +328,8 @@ impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match &self.step {
             Step::New { .. } => "not begun",
-            Step::Waiting { .. } => "waits until fewer are on their way",
-            Step::Going(_) => "on its way",
+            Step::Waiting { .. } => "waits until fewer calls are outstanding",
+            Step::Outstanding(_) => "outstanding",
             Step::Failed(_) | Step::Ended => "ended",
         };
         write!(f, "Call({:?}, method {}: {step})", self.client, self.method)
@@ -309,7 +349,7 @@ mod tests {
         // No process listens there.
         let targets = vec![Target::from("127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap())];
         let (client, open) = Client::of_endpoint(endpoint, targets, ClientConfig::default());
-        assert!(client.endpoint().sender.post(InboxMessage::OpenService(Box::new(open))).is_ok());
+        assert!(client.endpoint().post(InboxMessage::OpenService(Box::new(open))));
         let is = |call: &Call, step: &str| {
             let text = format!("{call:?}");
             assert!(text.contains("method 7") && text.ends_with(&format!(": {step})")), "{text}");

@@ -55,6 +55,9 @@
 //! | `balance` | [`Balance`]: the choice of a server for a call |
 //! | `judge` | [`Judge`]: responses that redirect a call |
 //! | `spawned` | [`Spawned`]: tasks on the thread that makes the calls |
+//! | `on_endpoint` | clients on their endpoint's own thread |
+//! | `lookup` | the addresses of servers, found on a thread |
+//! | `shared`, `service_key` | the state shared by the clients of an endpoint |
 //! | `places`, `state`, `park` | the limit of outstanding calls, the state of a call shared by two threads, and parking a thread |
 
 mod background;
@@ -62,11 +65,15 @@ pub(crate) mod balance;
 mod call;
 mod config;
 mod judge;
+mod lookup;
+mod on_endpoint;
 mod park;
 pub(crate) mod places;
 mod response;
 mod servers_file;
 mod service_client;
+mod service_key;
+mod shared;
 mod spawned;
 pub(crate) mod state;
 mod stats;
@@ -82,45 +89,26 @@ pub(crate) use park::InLoop;
 pub use park::wait;
 pub use response::Response;
 pub use service_client::{Client, ClientBuilder};
-pub(crate) use service_client::{Service, ServiceKey, ServiceKeys};
+pub(crate) use service_key::ServiceKey;
+pub(crate) use shared::ClientShared;
 pub use spawned::Spawned;
 pub use stats::ClientStats;
 pub(crate) use stats::Counters;
 pub use target::Target;
 pub use targets::{TargetName, Targets};
 
+use std::time::Duration;
+
 use crate::endpoint::CallOptions;
-use crate::inbox::InboxSender;
-use crate::inbox_message::InboxMessage;
 use crate::local::Hub;
-use crate::sync::thread::{self, ThreadId};
-use crate::sync::{Arc, now_ns};
+use crate::sync::now_ns;
 use crate::workers::inherited_deadline_ns;
-use places::Places;
 
-/// The state shared by the clients of an endpoint.
-pub(crate) struct ClientShared {
-    pub(crate) sender: InboxSender<InboxMessage>,
-    pub(crate) places: Arc<Places>,
-    pub(crate) services: ServiceKeys,
-    pub(crate) endpoint_thread: ThreadId,
-}
-
-impl ClientShared {
-    /// # Panics
-    /// On the thread of the endpoint, while the endpoint exists.
-    fn check_thread(&self) {
-        assert!(
-            thread::current().id() != self.endpoint_thread || !self.sender.is_open(),
-            "the thread that runs the endpoint cannot wait for a call of its client: the endpoint would not run; await \
-             the call in a task there"
-        );
-    }
-}
-
-/// Returns the options of a call that starts now, on this thread, with absolute times. The deadline of the current
-/// request, handled by a task of an endpoint or by a worker, limits them.
-fn begun(options: CallOptions) -> CallOptions {
-    Hub::with_current(|hub| hub.begun(options))
-        .unwrap_or_else(|| options.begun(now_ns).no_later_than(inherited_deadline_ns()))
+/// Returns when a call ends that starts now on this thread: `timeout` is for a call without limits. The deadline of the
+/// current request, handled by a task of an endpoint or by a worker, limits it.
+fn end_ns(options: &CallOptions, timeout: Duration) -> u64 {
+    Hub::with_current(|hub| hub.end_ns(options, timeout, hub.clock_now_ns())).unwrap_or_else(|| {
+        let own_ns = options.end_ns(now_ns(), timeout);
+        inherited_deadline_ns().map_or(own_ns, |at_ns| own_ns.min(at_ns))
+    })
 }

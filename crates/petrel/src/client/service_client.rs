@@ -4,21 +4,18 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::mpsc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use petrel_proto::Status;
-
 use super::background::{Background, Family};
-use super::call::Call;
-use super::servers_file::ServersFile;
-use super::state::CallState;
-use super::targets::{Kind, Names, Targets};
+use super::lookup::{Finding, Found, FoundBy, on_thread};
+use super::service_key::ServiceKey;
+use super::state::{CallState, Pending};
+use super::targets::Targets;
 use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
-use crate::endpoint::{CallOptions, HEALTH_METHOD, Health};
 use crate::error::Error;
 use crate::inbox_message::{InboxMessage, LookUp, OpenService};
-use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sync::{Arc, Weak};
 
 /// Calls a service, from any thread or task; see the [module](super). Clones are the same client. Dropping the last one
 /// closes the sessions.
@@ -28,7 +25,7 @@ pub struct Client {
 }
 
 /// The state shared by the clones of a client.
-pub(crate) struct Service {
+struct Service {
     key: ServiceKey,
     /// Timeout of calls without their own.
     timeout: Duration,
@@ -71,11 +68,6 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// Returns a call, to be [awaited](Call), [waited for](Call::wait) or [started](Call::started).
-    pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
-        Call::reading(self.clone(), method, request.into(), 0, |answer, _| Ok(answer))
-    }
-
     /// Changes the servers. Sessions to remaining servers continue; removed servers get no further calls, and their
     /// sessions close when their outstanding calls have ended. A client connected to names looks them up again by
     /// itself when a server becomes unreachable, at most every five seconds. A client connected to a
@@ -87,21 +79,12 @@ impl Client {
         let targets: Vec<Target> = targets.into_iter().map(Into::into).collect();
         assert!(!targets.is_empty(), "a client has a target");
         // Without its endpoint no call is made.
-        let _ = self.endpoint().sender.post(InboxMessage::SetTargets(self.key(), targets));
+        self.endpoint().post(InboxMessage::SetTargets(self.key(), targets));
     }
 
     /// Returns counters of sessions, attempts, and their failures.
     pub fn stats(&self) -> ClientStats {
         self.service.counters.snapshot()
-    }
-
-    /// Asks a server whether it can serve: in general, or one of its methods. Ends with INTERNAL if the response is no
-    /// health status.
-    pub fn health(&self, method: Option<u16>) -> Call<Health> {
-        let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
-        Call::reading(self.clone(), HEALTH_METHOD, request, 0, |answer, _| {
-            Health::from_answer(&answer)
-        })
     }
 
     pub(crate) fn endpoint(&self) -> &Arc<ClientShared> {
@@ -121,12 +104,6 @@ impl Client {
     /// Returns an identity shared by clones, and unique otherwise.
     pub(crate) fn name(&self) -> usize {
         Arc::as_ptr(&self.service).addr()
-    }
-
-    /// Returns the options of a call, with the configured timeout if they do not limit the call.
-    #[inline]
-    pub(crate) fn timed(&self, options: CallOptions) -> CallOptions {
-        if options.has_limits() { options } else { options.timeout(self.service.timeout) }
     }
 }
 
@@ -203,11 +180,9 @@ impl ClientBuilder {
         };
         let (state, opened) = CallState::new(None);
         let look_up = client.look_up(found.by)?;
-        let service = Arc::downgrade(&client.service);
-        let open =
-            OpenService { service, targets: found.servers, look_up, config: self.config, opened };
+        let open = client.open_message(found.servers, look_up, self.config, opened);
         // Without the endpoint the message is dropped, which ends the wait.
-        let _ = client.endpoint().sender.post(InboxMessage::OpenService(Box::new(open)));
+        client.endpoint().post(InboxMessage::OpenService(Box::new(open)));
         Ok((client, Opened(state)))
     }
 }
@@ -219,7 +194,7 @@ impl Client {
         config: &ClientConfig,
         background: Option<Background>,
     ) -> Self {
-        let (key, timeout) = (endpoint.services.take(), config.timeout);
+        let (key, timeout) = (endpoint.take_service(), config.timeout);
         let counters = Arc::default();
         let service = Service { key, timeout, endpoint, counters, background };
         Self { service: Arc::new(service) }
@@ -233,9 +208,20 @@ impl Client {
     ) -> (Self, OpenService) {
         let client = Self::new(endpoint, &config, None);
         let (_, opened) = CallState::new(None);
-        let service = Arc::downgrade(&client.service);
-        let open = OpenService { service, targets, look_up: None, config, opened };
+        let open = client.open_message(targets, None, config, opened);
         (client, open)
+    }
+
+    /// Returns the order for the endpoint to open the service.
+    fn open_message(
+        &self,
+        targets: Vec<Target>,
+        look_up: Option<LookUp>,
+        config: ClientConfig,
+        opened: Pending,
+    ) -> OpenService {
+        let (number, counters) = (self.key(), Arc::downgrade(&self.service.counters));
+        OpenService { number, counters, targets, look_up, config, opened }
     }
 
     /// Returns a function that looks up the servers again, on a thread, and makes the endpoint connect to them.
@@ -267,91 +253,11 @@ impl Client {
     }
 }
 
-/// The servers of a service, and how to detect changes.
-struct Found {
-    servers: Vec<Target>,
-    by: FoundBy,
-}
-
-enum FoundBy {
-    Address,
-    Name(Names),
-    File(ServersFile),
-}
-
-impl Found {
-    /// Returns true if the system has to be asked, or a file be read.
-    fn takes_time(targets: &Targets) -> bool {
-        match &targets.0 {
-            Kind::Names(names) => names.have_to_be_asked_for(),
-            Kind::File(_) => true,
-        }
-    }
-
-    fn of(targets: Targets) -> Result<Self, Error> {
-        match targets.0 {
-            Kind::Names(names) => {
-                let servers = names.resolve()?;
-                let is_named = names.have_to_be_asked_for();
-                let by = if is_named { FoundBy::Name(names) } else { FoundBy::Address };
-                Ok(Self { servers, by })
-            }
-            Kind::File(path) => {
-                let file = ServersFile::open(path)?;
-                Ok(Self { servers: file.targets(), by: FoundBy::File(file) })
-            }
-        }
-    }
-}
-
-/// The result of a thread, and the waker of its waiter.
-type Place = Mutex<(Option<Result<Found, Error>>, Option<Waker>)>;
-
-/// A lookup of a service's servers on a thread.
-struct Finding(Arc<Place>);
-
-impl Finding {
-    fn begin(targets: Targets) -> Result<Self, Error> {
-        let place: Arc<Place> = Arc::new(Mutex::new((None, None)));
-        let put = Arc::clone(&place);
-        on_thread(move || {
-            let found = Found::of(targets);
-            let waker = {
-                let (result, waker) = &mut *lock(&put);
-                *result = Some(found);
-                waker.take()
-            };
-            waker.into_iter().for_each(Waker::wake);
-        })?;
-        Ok(Self(place))
-    }
-}
-
-impl Future for Finding {
-    type Output = Result<Found, Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (result, waker) = &mut *lock(&self.0);
-        *waker = Some(cx.waker().clone());
-        result.take().map_or(Poll::Pending, Poll::Ready)
-    }
-}
-
 /// Changes the servers of a client that still exists.
 fn set_targets_of(service: &Weak<Service>, targets: Vec<Target>) {
     if let Some(service) = service.upgrade() {
         Client { service }.set_targets(targets);
     }
-}
-
-/// Starts a thread to ask the system for addresses or read a file, which may take seconds.
-fn on_thread(resolve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    let named = std::thread::Builder::new().name("petrel-names".to_owned());
-    let started = named.spawn(resolve).map(drop);
-    started.map_err(|error| {
-        let message = format!("no thread to ask for addresses: {error}");
-        Error::not_sent(Status::ResourceExhausted, message)
-    })
 }
 
 /// Ends when a client's first session is open.
@@ -365,79 +271,15 @@ impl Future for Opened {
     }
 }
 
-impl Service {
-    pub(crate) fn key(&self) -> ServiceKey {
-        self.key
-    }
-
-    pub(crate) fn counters(&self) -> &Arc<Counters> {
-        &self.counters
-    }
-}
-
 impl Drop for Service {
     fn drop(&mut self) {
         // The endpoint returns the number; without the endpoint none exists.
-        let _ = self.endpoint.sender.post(InboxMessage::CloseService(self.key));
-    }
-}
-
-/// The number of a service at its endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ServiceKey(u32);
-
-impl ServiceKey {
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// Numbers of services, small ones first.
-#[derive(Default)]
-pub(crate) struct ServiceKeys(Mutex<FreeKeys>);
-
-#[derive(Default)]
-struct FreeKeys {
-    next: u32,
-    given_back: Vec<u32>,
-}
-
-impl ServiceKeys {
-    fn take(&self) -> ServiceKey {
-        let mut free = lock(&self.0);
-        let number = free.given_back.pop().unwrap_or_else(|| {
-            free.next += 1;
-            free.next - 1
-        });
-        ServiceKey(number)
-    }
-
-    /// Frees the number of a service that the endpoint has forgotten.
-    pub(crate) fn give_back(&self, key: ServiceKey) {
-        lock(&self.0).given_back.push(key.0);
+        self.endpoint.post(InboxMessage::CloseService(self.key));
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({})", self.service.key.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An endpoint indexes a table by these numbers, which should be no larger than the number of services.
-    #[test]
-    fn take__the_smallest_numbers_and_those_given_back() {
-        let keys = ServiceKeys::default();
-        let taken = [(); 4].map(|()| keys.take());
-        assert_eq!(taken.map(ServiceKey::index), [0, 1, 2, 3]);
-        keys.give_back(taken[1]);
-        keys.give_back(taken[2]);
-        let mut again = [(); 3].map(|()| keys.take().index());
-        again.sort_unstable();
-        assert_eq!(again, [1, 2, 4]);
+        write!(f, "Client({})", self.service.key.index())
     }
 }

@@ -72,7 +72,7 @@ impl Client {
             drop(handle.spawn_within(None, running.run(task)));
         };
         // If the endpoint is gone, or goes first, the task is dropped and thereby ended.
-        let _ = self.endpoint().sender.post(InboxMessage::Run(Box::new(begin)));
+        self.endpoint().post(InboxMessage::Run(Box::new(begin)));
         Spawned { shared }
     }
 

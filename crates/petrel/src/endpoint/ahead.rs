@@ -3,7 +3,7 @@
 use petrel_proto::{Core, UpcomingFrame};
 use petrel_transport::RX_BURST_MAX;
 
-use super::call::Continuation;
+use super::context::continuation::Continuation;
 use crate::msgbuf::MsgBuf;
 use crate::prefetch::prefetch;
 
@@ -19,25 +19,25 @@ const SHOWN_MAX: usize = 2 * RX_BURST_MAX;
 /// The shown frames of the burst, and how many of them were received.
 pub(super) struct Ahead {
     shown: Vec<UpcomingFrame>,
-    came: usize,
+    received: usize,
 }
 
 impl Ahead {
     pub(super) fn new() -> Self {
-        Self { shown: Vec::new(), came: 0 }
+        Self { shown: Vec::new(), received: 0 }
     }
 
     /// Begins a new burst.
     #[inline]
     pub(super) fn restart(&mut self) {
         self.shown.clear();
-        self.came = 0;
+        self.received = 0;
     }
 
     /// Records a frame that will be received.
     #[inline]
     pub(super) fn show(&mut self, core: &Core<MsgBuf, Continuation>, frame: &[u8]) {
-        if self.came == self.shown.len() {
+        if self.received == self.shown.len() {
             self.restart();
         }
         let upcoming = UpcomingFrame::of(frame);
@@ -53,7 +53,7 @@ impl Ahead {
     /// behind it.
     #[inline]
     pub(super) fn step(&mut self, core: &Core<MsgBuf, Continuation>) {
-        let at = self.came;
+        let at = self.received;
         if at == self.shown.len() {
             return;
         }
@@ -61,7 +61,7 @@ impl Ahead {
             self.shown.iter().take(SLOT_AHEAD).for_each(|next| fetch_slot(core, *next));
             self.shown.iter().take(ANSWER_AHEAD).for_each(|next| fetch_answer(core, *next));
         }
-        self.came += 1;
+        self.received += 1;
         if let Some(next) = self.shown.get(at + SESSION_AHEAD) {
             prefetch(core.session_address(*next));
         }
@@ -95,24 +95,24 @@ mod tests {
         let core = Core::new(0, petrel_proto::Config::default());
         let mut ahead = Ahead::new();
         ahead.step(&core);
-        assert_eq!((ahead.shown.len(), ahead.came), (0, 0), "nothing was shown");
+        assert_eq!((ahead.shown.len(), ahead.received), (0, 0), "nothing was shown");
         for (shown, remembered) in
             [(1, 1), (20, 20), (SHOWN_MAX, SHOWN_MAX), (SHOWN_MAX + 5, SHOWN_MAX)]
         {
             (0..shown).for_each(|_| ahead.show(&core, &[0; 16]));
             assert_eq!(
-                (ahead.shown.len(), ahead.came),
+                (ahead.shown.len(), ahead.received),
                 (remembered, 0),
                 "those of the former burst are gone"
             );
             for came in 1..=shown + 1 {
                 ahead.step(&core);
-                assert_eq!(ahead.came, came.min(remembered));
+                assert_eq!(ahead.received, came.min(remembered));
             }
         }
         (0..3).for_each(|_| ahead.show(&core, &[0; 16]));
         ahead.step(&core);
         ahead.restart();
-        assert_eq!((ahead.shown.len(), ahead.came), (0, 0));
+        assert_eq!((ahead.shown.len(), ahead.received), (0, 0));
     }
 }

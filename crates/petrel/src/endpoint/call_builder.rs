@@ -1,33 +1,41 @@
 //! Builds a call on its endpoint's own thread: message, limits, and continuation.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::time::Duration;
 
-use petrel_proto::{PendingCall, SessionId, Status};
-use petrel_transport::Transport;
-use petrel_transport::buf::{BufPool, PoolExhausted};
+use petrel_proto::{PendingCall, SessionId};
+use petrel_transport::buf::PoolExhausted;
 
-use super::Endpoint;
-use super::call::{CallKey, Continuation, Reply, run_keyed};
+use super::context::continuation::{CallKey, Continuation, Reply, run_keyed};
 use super::context::{Context, Local, NotTaken};
+use super::message::IntoMessage;
 use super::options::CallOptions;
-use super::service::{Asked, End, Message, begin_call};
-use super::shared::SharedMsg;
 use super::state::State;
-use crate::client::{Client, InLoop};
-use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
-use crate::workers::WorkerRequest;
 use callee::ToSend;
 
-/// The origin of a call on the endpoint's own thread: a [`Context`], or the [`Endpoint`] itself.
+impl<S: 'static> Context<'_, S> {
+    /// Begins a call of `method`, on a session or by a client of this endpoint; [`CallBuilder::then`] sends it.
+    ///
+    /// The message may be a buffer, sent without a copy, or bytes, copied into a buffer.
+    #[inline(always)]
+    pub fn call<C: Callee, M: IntoMessage>(
+        &mut self,
+        callee: C,
+        method: u16,
+        request: M,
+    ) -> CallBuilder<&mut Self, M, C> {
+        CallBuilder::new(self, callee, method, request)
+    }
+}
+
+/// The origin of a call on the endpoint's own thread: a [`Context`], or the [`Endpoint`](crate::Endpoint) itself.
 pub trait Caller: place::Sealed {}
 
 impl<P: place::Sealed> Caller for P {}
 
-mod place {
+/// The place where a call is made.
+pub(crate) mod place {
     use super::*;
 
     pub trait Sealed {
@@ -44,33 +52,24 @@ mod place {
             self.reborrow()
         }
     }
-
-    impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Sealed for &mut Endpoint<S, T, C> {
-        type State = S;
-
-        #[inline(always)]
-        fn context(&mut self) -> Context<'_, S> {
-            Endpoint::context(self)
-        }
-    }
 }
 
-/// The target of a call: the server of a session, by its [`SessionId`], or any available server of a [`Client`]'s
-/// service, if the client is [of this endpoint](Endpoint::client).
+/// The target of a call: the server of a session, by its [`SessionId`], or any available server of a [`Client`](crate::Client)'s
+/// service, if the client is [of this endpoint](crate::Endpoint::client).
 pub trait Callee: callee::Sealed {}
 
 impl<C: callee::Sealed> Callee for C {}
 
-mod callee {
+pub(crate) mod callee {
     use super::*;
 
     /// A call to be sent.
     pub struct ToSend<M> {
-        pub(super) method: u16,
-        pub(super) request: M,
-        pub(super) response: Option<MsgBuf>,
-        pub(super) options: CallOptions,
-        pub(super) tag: Continuation,
+        pub(crate) method: u16,
+        pub(crate) request: M,
+        pub(crate) response: Option<MsgBuf>,
+        pub(crate) options: CallOptions,
+        pub(crate) tag: Continuation,
     }
 
     pub trait Sealed: Sized {
@@ -118,99 +117,6 @@ mod callee {
             CallKey::on_session(session, run_keyed, number)
         }
     }
-
-    impl Sealed for &Client {
-        type Sent = CallKey;
-
-        fn send<M: IntoMessage>(
-            self,
-            cx: &mut Context<'_>,
-            to_send: ToSend<M>,
-        ) -> Result<CallKey, CallRejected> {
-            let ToSend { method, request, response, options, tag } = to_send;
-            let options = self.timed(options).begun(|| cx.local.clock.now_ns());
-            let Some(service) = cx.local.service_of(self) else {
-                return Err(refused(cx.local, request, response, other_endpoint()));
-            };
-            // The message must be copied: several attempts may use it, even after the end of the call.
-            let request = request.into_own_message(&cx.local.pool);
-            let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
-            let message = Message::Buffer(Some(request));
-            let (room, end) = (Some(response), End::Then(tag));
-            let end_ns = options.deadline_ns.expect("a client's call has a time, and has begun");
-            let asked = Asked { method, message, room, options: &options, end_ns, end };
-            let call = begin_call(cx, service, asked);
-            Ok(CallKey::of_client(call))
-        }
-
-        fn key(call: CallKey, _number: u64) -> CallKey {
-            call
-        }
-    }
-}
-
-/// The message of a call: a [`MsgBuf`], sent without a copy; a [`SharedMsg`], shared with other calls; or bytes, copied
-/// into a buffer of the endpoint.
-pub trait IntoMessage: message::Sealed {
-    /// Whether the sent buffer only refers to the message.
-    #[doc(hidden)]
-    const IS_SHARED: bool = false;
-
-    #[doc(hidden)]
-    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>;
-
-    /// Returns the message in a buffer without references.
-    #[doc(hidden)]
-    fn into_own_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>
-    where
-        Self: Sized,
-    {
-        self.into_message(pool)
-    }
-}
-
-impl IntoMessage for MsgBuf {
-    #[inline(always)]
-    fn into_message(self, _pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        Ok(self)
-    }
-}
-
-impl IntoMessage for &SharedMsg {
-    const IS_SHARED: bool = true;
-
-    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        self.to_send(pool)
-    }
-
-    fn into_own_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::holding(pool, self)
-    }
-}
-
-/// Bytes, which are copied.
-macro_rules! copied {
-    ($(for<$($generic:ident: $kind:ty)?> $bytes:ty),*) => {$(
-        impl<$(const $generic: $kind)?> IntoMessage for $bytes {
-            fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-                MsgBuf::holding(pool, self.as_ref())
-            }
-        }
-
-        impl<$(const $generic: $kind)?> message::Sealed for $bytes {}
-    )*};
-}
-
-copied!(for<> &[u8], for<> &Vec<u8>, for<> Vec<u8>, for<> &str, for<> String);
-copied!(for<N: usize> &[u8; N], for<N: usize> [u8; N]);
-
-mod message {
-    use super::*;
-
-    pub trait Sealed {}
-
-    impl Sealed for MsgBuf {}
-    impl Sealed for &SharedMsg {}
 }
 
 /// A call to be made, on its endpoint's thread, and sent by [`then`](Self::then).
@@ -269,7 +175,7 @@ impl From<CallRejected> for Error {
 
 impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
-    pub(super) fn new(place: P, callee: C, method: u16, request: M) -> Self {
+    pub(crate) fn new(place: P, callee: C, method: u16, request: M) -> Self {
         Self { place, callee, method, request, response: None, options: CallOptions::new() }
     }
 
@@ -284,13 +190,6 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
     pub fn deadline_ns(mut self, at_ns: u64) -> Self {
         self.options = self.options.deadline_ns(at_ns);
-        self
-    }
-
-    /// Ends the call no later than the deadline of a request, if any: for calls made for the request outside its
-    /// handler. Calls in its handler inherit the deadline.
-    pub fn within(mut self, request: &WorkerRequest) -> Self {
-        self.options = self.options.within(request);
         self
     }
 
@@ -315,6 +214,13 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
     pub fn into_buffer(mut self, response: MsgBuf) -> Self {
         self.response = Some(response);
+        self
+    }
+
+    /// Changes the options of the call.
+    #[inline(always)]
+    pub(crate) fn map_options(mut self, change: impl FnOnce(CallOptions) -> CallOptions) -> Self {
+        self.options = change(self.options);
         self
     }
 
@@ -387,64 +293,25 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     }
 }
 
-impl<P: Caller, M: IntoMessage> CallBuilder<P, M, &Client> {
-    /// Declares that the call may be executed twice: it is retried even if an attempt may have been executed.
-    pub fn idempotent(mut self) -> Self {
-        self.options = self.options.idempotent();
-        self
-    }
-
-    /// Makes a second attempt, at another server if there is one, when the first has not ended after `time`; the first
-    /// response counts. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
-    pub fn hedge_after(mut self, time: Duration) -> Self {
-        self.options = self.options.idempotent().hedge_after(time);
-        self
-    }
-
-    /// Waits for a server until the call's timeout when none can be reached, instead of failing the call.
-    pub fn wait_for_ready(mut self) -> Self {
-        self.options = self.options.wait_for_ready();
-        self
-    }
-
-    /// Sends the call to the server that the key maps to: see [`client::Call::key`](crate::client::Call::key).
-    pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
-        self.options = self.options.key(key.as_ref());
-        self
+impl<P, M, C> CallBuilder<P, M, C> {
+    /// Takes the place off the call, which is then [made elsewhere](CallBuilder::at).
+    pub(crate) fn split(self) -> (P, CallBuilder<(), M, C>) {
+        let Self { place, callee, method, request, response, options } = self;
+        (place, CallBuilder { place: (), callee, method, request, response, options })
     }
 }
 
-impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>
-where
-    T: Transport,
-    C: ControlPlane<T::Link>,
-    M: IntoMessage,
-    A: Callee,
-{
-    /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
-    /// enough. Returns the response.
-    ///
-    /// # Errors
-    /// How the call failed, or why it was not sent.
-    pub fn wait(self) -> Result<MsgBuf, Error> {
-        let Self { place: endpoint, callee, method, request, response, options } = self;
-        let _running = InLoop::enter();
-        let ended = Rc::new(Cell::new(None));
-        let end = Rc::clone(&ended);
-        CallBuilder { place: &mut *endpoint, callee, method, request, response, options }
-            .then(move |_, _, reply| end.set(Some(reply.into_response())))?;
-        loop {
-            if let Some(outcome) = ended.take() {
-                return outcome;
-            }
-            endpoint.turn();
-        }
+impl<M, C> CallBuilder<(), M, C> {
+    /// Puts the call to a place.
+    pub(crate) fn at<P>(self, place: P) -> CallBuilder<P, M, C> {
+        let Self { callee, method, request, response, options, .. } = self;
+        CallBuilder { place, callee, method, request, response, options }
     }
 }
 
 /// Returns the buffers of a call. Without a buffer of the application, the response's buffer can grow.
 #[inline(always)]
-fn buffers<M: IntoMessage>(
+pub(super) fn buffers<M: IntoMessage>(
     local: &Local,
     request: Result<MsgBuf, PoolExhausted>,
     response: Option<MsgBuf>,
@@ -465,7 +332,7 @@ fn buffers<M: IntoMessage>(
 
 /// Rejects a call whose options do not suit its callee.
 #[cold]
-fn refused<M: IntoMessage>(
+pub(super) fn refused<M: IntoMessage>(
     local: &Local,
     request: M,
     response: Option<MsgBuf>,
@@ -473,12 +340,6 @@ fn refused<M: IntoMessage>(
 ) -> CallRejected {
     let request = request.into_message(&local.pool).ok().and_then(own::<M>);
     CallRejected { error, request, response }
-}
-
-#[cold]
-fn other_endpoint() -> Error {
-    let text = "the client makes its calls by another endpoint: await the call, or make it there";
-    Error::not_sent(Status::InvalidArgument, text)
 }
 
 #[cold]

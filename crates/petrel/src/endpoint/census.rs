@@ -1,9 +1,9 @@
 //! The current contents of an endpoint, for checkers: empty at the end.
 
-use petrel_transport::Transport;
-
-use super::Endpoint;
-use crate::control::ControlPlane;
+use super::context::Local;
+use super::drain::Drain;
+use super::groups::JoinedGroups;
+use crate::local::LocalCensus;
 
 /// The number of objects of every kind in an endpoint. Not for applications: the fields follow the code.
 #[doc(hidden)]
@@ -29,23 +29,25 @@ pub struct Census {
     pub services: usize,
 }
 
-/// The number of objects of the futures on an endpoint's thread.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LocalCensus {
-    /// Calls with waiting futures.
-    pub calls: usize,
-    /// Pending orders of futures to the event loop: starts, cancels, commands and answers.
-    pub orders: usize,
-    /// Sleeping futures.
-    pub sleeping: usize,
-    /// Tasks that have not ended.
-    pub tasks: usize,
-    /// Sessions watched by handles.
-    pub watched: usize,
-}
-
 impl Census {
+    /// Counts everything: takes as many steps as there are slots.
+    pub(super) fn of(local: &Local, drain: &Drain, joined: &JoinedGroups) -> Self {
+        let (opening, linked, dialled) = local.sessions.census();
+        let mut futures = local.hub.census();
+        futures.orders += local.late_answers.len();
+        Self {
+            core: local.core.census(),
+            local: futures,
+            opening,
+            linked,
+            dialled,
+            groups: local.groups.len() + joined.len(),
+            leaving: drain.leaving_count(),
+            posted: local.services.calls_len(),
+            services: local.services.len(),
+        }
+    }
+
     /// Returns the first object that must not exist after all sessions are closed and all clients and handles dropped.
     pub fn left_at_end(&self) -> Option<(&'static str, u64)> {
         let all = [
@@ -65,24 +67,5 @@ impl Census {
         let found = all.into_iter().find(|&(_, count)| count > 0);
         let held = ("bytes of messages of several packets", self.core.held_bytes);
         found.map(|(name, count)| (name, count as u64)).or((held.1 > 0).then_some(held))
-    }
-}
-
-impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Counts everything: takes as many steps as there are slots.
-    #[doc(hidden)]
-    pub fn census(&self) -> Census {
-        let (opening, linked, dialled) = self.local.sessions.census();
-        Census {
-            core: self.local.core.census(),
-            local: self.local.hub.census(),
-            opening,
-            linked,
-            dialled,
-            groups: self.local.groups.len() + self.joined.len(),
-            leaving: self.drain.leaving_count(),
-            posted: self.local.services.calls_len(),
-            services: self.local.services.len(),
-        }
     }
 }

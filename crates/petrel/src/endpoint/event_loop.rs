@@ -1,41 +1,30 @@
 //! The event loop: the steps of a turn, and the wait between turns.
 
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use petrel_planted::planted;
-use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES, TRANSMIT_FRAMES_MAX};
-use petrel_proto::{
-    Event, FrameSink, PeerKey, PlainRequest, Received, Status, method_of, peek_request,
-};
-use petrel_transport::shm::Outgoing;
-use petrel_transport::wake::Waker;
-use petrel_transport::{
-    FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, SharedBytes, SharedFrame, Transport,
-};
+use petrel_proto::{Event, Status};
+use petrel_transport::Transport;
 
-use super::ahead::Ahead;
-use super::context::{Back, Context, Local};
-use super::factors::{SlowDispatch, SlowSink};
-use super::handler::{Handlers, Payload};
+use super::burst::send_cancels;
+use super::context::Context;
+use super::context::continuation::run_under_deadline;
 use super::idle::IdleAction;
-use super::{Endpoint, SessionEnd, run_continuation, run_under_deadline};
+use super::inbox_turn::handle_messages;
+use super::service::{run_due, run_ended};
+use super::stop::Stop;
+use super::{Endpoint, SessionEnd};
 use crate::client::InLoop;
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
-use crate::msgbuf::{MsgBuf, Pool};
-use crate::prefetch::prefetch;
-use crate::sync::{Arc, AtomicBool, Ordering, hint, thread};
+use crate::local::{Command, MainWaker};
+use crate::sync::{hint, thread};
 use crate::time::as_ns;
-
-/// Most bursts sent in one turn, to let the receive path run.
-const TX_BURSTS_PER_TURN: usize = 8;
-
-/// Bytes of large messages after which a turn sends: credits return, and the sender continues, while the next packets
-/// are copied. Half of the default credits over shared memory; 64 and 128 KiB were as good.
-const RX_BURST_BYTES: usize = 256 << 10;
-
-/// A longer frame is probably a packet of a large message, whose packets have at least this size.
-const SMALL_FRAME_BYTES: usize = 1024;
 
 /// Consecutive turns with frames after which timers are still handled: a flood from one peer must not keep calls to
 /// another from failing.
@@ -49,20 +38,30 @@ const IDLE_TURNS_MAX: u8 = if cfg!(shuttle) { 2 } else { 16 };
 
 /// Polls for frames per reading of the clock: a reading takes ten times as long as polling a ring, and delays arriving
 /// frames. The time may be older by these polls when a frame arrives.
-const IDLE_LOOKS: u8 = if cfg!(shuttle) { 1 } else { 8 };
+const IDLE_POLLS: u8 = if cfg!(shuttle) { 1 } else { 8 };
 
-/// Ends [`Endpoint::run`] from another thread or a signal handler.
-#[derive(Clone, Debug)]
-pub struct Stop {
-    asked: Arc<AtomicBool>,
-    waker: Waker,
+/// Control messages handled in one turn: a storm of connects leaves time for calls.
+const CONTROL_PER_TURN: usize = 16;
+
+/// Most rounds of polling tasks in a turn: tasks that wake each other leave time for frames.
+const ROUNDS_MAX: u32 = 8;
+
+/// The number of turns of a kind in a row.
+#[derive(Default)]
+pub(super) struct Turns {
+    /// Turns that received nothing and polled nothing else.
+    idle: u8,
+    /// Turns that received frames.
+    full: u8,
 }
 
-impl Stop {
-    /// Asks the event loop to end.
-    pub fn stop(&self) {
-        self.asked.store(true, Ordering::Release);
-        self.waker.wake();
+impl Turns {
+    /// Counts a turn, and returns true if it handles timers. While frames arrive, more may be queued, including
+    /// seemingly lost ones. A transport may stop before its budget, at the end of a publication or of a datagram.
+    #[inline]
+    fn are_timers_due(&mut self, received: usize) -> bool {
+        self.full = if received == 0 { 0 } else { (self.full + 1) % FULL_TURNS_MAX };
+        self.full == 0
     }
 }
 
@@ -77,11 +76,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         // any work waiting.
         let now_ns = self.transport.now();
         self.local.now_ns = now_ns;
-        if self.idle_turns < IDLE_TURNS_MAX && (0..IDLE_LOOKS).all(|_| self.is_idle()) {
-            self.idle_turns += 1;
+        if self.turns.idle < IDLE_TURNS_MAX && (0..IDLE_POLLS).all(|_| self.is_idle()) {
+            self.turns.idle += 1;
             return false;
         }
-        self.idle_turns = 0;
+        self.turns.idle = 0;
         let received = self.receive(now_ns);
         // After the frames, which end calls, and before sending the results of tasks.
         let is_due = now_ns >= self.work_flag.due_ns();
@@ -98,10 +97,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             sent = true;
         }
         let controlled = self.handle_control();
-        // While frames arrive, more may be queued, including seemingly lost ones. A transport may stop before its
-        // budget, at the end of a publication or of a datagram.
-        self.full_turns = if received == 0 { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
-        if self.full_turns == 0 {
+        if self.turns.are_timers_due(received) {
             self.local.core.handle_timeouts(now_ns);
         }
         let happened = self.local.core.has_events() && self.handle_events();
@@ -125,7 +121,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// [`IdlePolicy`](super::IdlePolicy).
     pub fn run(&mut self, stop: &Stop) {
         let _running = InLoop::enter();
-        while !stop.asked.load(Ordering::Acquire) {
+        while !stop.is_requested() {
             self.turn();
         }
     }
@@ -164,7 +160,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Returns a handle that ends [`Endpoint::run`].
     pub fn stop_handle(&self) -> Stop {
-        Stop { asked: Arc::default(), waker: self.transport.waker() }
+        Stop::new(self.transport.waker())
     }
 
     /// Takes a turn, and waits if there was no work.
@@ -174,7 +170,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     fn turn_until(&mut self, end_ns: Option<u64>) {
         if self.run_once() {
-            self.idle.note_work(self.local.now_ns);
+            self.idle.on_work(self.local.now_ns);
             return;
         }
         match self.idle.next(self.local.now_ns) {
@@ -182,7 +178,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             IdleAction::Yield if self.idle.learns() => {
                 let begin_ns = self.transport.now();
                 thread::yield_now();
-                self.idle.note_yield(begin_ns, self.transport.now());
+                self.idle.on_yield(begin_ns, self.transport.now());
             }
             IdleAction::Yield => thread::yield_now(),
             IdleAction::Sleep => self.sleep_until(end_ns),
@@ -192,7 +188,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sleeps, unless there is work first.
     fn sleep_until(&mut self, end_ns: Option<u64>) {
         // Before a sleep comes a turn that has polled everything.
-        let stays = self.idle_turns > 0 || self.local.core.has_transmit();
+        let stays = self.turns.idle > 0 || self.local.core.has_transmit();
         if stays || !self.local.remote.may_sleep() {
             hint::spin_loop();
             return;
@@ -207,38 +203,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     pub fn next_due_ns(&self) -> Option<u64> {
         let futures = Some(self.work_flag.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
         [self.local.core.next_timeout_ns(), futures].into_iter().flatten().min()
-    }
-
-    /// A separate function, like `send`: inlined into the rest of a turn, both would keep half of their variables on
-    /// the stack.
-    #[inline(never)]
-    fn receive(&mut self, now_ns: u64) -> usize {
-        self.local.part_bytes = 0;
-        let received = self.receive_up_to(self.rx_budget, now_ns);
-        // Packets of a large message come in trains: the next are as large as these.
-        self.rx_budget = match self.local.part_bytes {
-            0 => RX_BURST_MAX,
-            bytes => (RX_BURST_BYTES * received / bytes).clamp(1, RX_BURST_MAX),
-        };
-        received
-    }
-
-    #[inline]
-    fn receive_up_to(&mut self, budget: usize, now_ns: u64) -> usize {
-        let Self { transport, local, handlers, factors, ahead, .. } = self;
-        if let Some((factors, fast_path)) = *factors {
-            let slowly = SlowDispatch { factors, fast_path, local, handlers, now_ns };
-            return transport.rx_burst_to(budget, slowly);
-        }
-        let looks_ahead = local.core.looks_ahead();
-        let locates = handlers.locates();
-        let dispatch = Dispatch { local, handlers, now_ns };
-        if looks_ahead || locates {
-            ahead.restart();
-            let ahead = looks_ahead.then_some(ahead);
-            return transport.rx_burst_to(budget, DispatchAhead { dispatch, ahead, locates });
-        }
-        transport.rx_burst_to(budget, dispatch)
     }
 
     /// Handles events other than frames: timed out calls, ended sessions, and exhausted sessions.
@@ -258,285 +222,126 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 }
                 Event::SessionExhausted(id) => {
                     let text = "the session's request numbers are used up, or the server is silent";
-                    self.end_session(id, SessionEnd::Exhausted, Status::Unavailable, text);
+                    let (end, status) = (SessionEnd::Exhausted, Status::Unavailable);
+                    self.session_control().end_session(id, end, status, text);
                 }
             }
         }
         any
     }
 
-    pub(super) fn answer_dropped(&mut self) {
-        while let Some(handle) = self.local.dropped.pop() {
+    fn answer_dropped(&mut self) {
+        while let Some(handle) = self.local.late_answers.pop_dropped() {
             let text = "the handler dropped the request";
             self.local.watchers.forget(handle);
             self.local.core.respond_error(handle, Status::Internal, text);
         }
     }
 
+    /// A separate function, like `send`: inlined into the rest of a turn, both would keep half of their variables on the
+    /// stack.
+    #[inline(never)]
+    fn receive(&mut self, now_ns: u64) -> usize {
+        let Self { transport, local, handlers, bursts, .. } = self;
+        bursts.receive(transport, local, handlers, now_ns)
+    }
+
     #[inline(never)]
     fn send(&mut self, now_ns: u64) -> bool {
+        self.bursts.send(&mut self.transport, &mut self.local, now_ns)
+    }
+
+    /// Handles messages of the control plane.
+    #[inline]
+    fn handle_control(&mut self) -> bool {
         let mut any = false;
-        for _ in 0..TX_BURSTS_PER_TURN {
-            let sink = Sink::new(&mut self.transport);
-            let sent = match self.factors {
-                None => self.local.core.transmit(now_ns, &mut { sink }),
-                Some((factors, _)) => {
-                    self.local.core.transmit(now_ns, &mut SlowSink { factors, to: sink })
-                }
-            };
-            self.transport.flush();
-            any |= sent > 0;
-            if sent < TRANSMIT_FRAMES_MAX {
-                break;
-            }
+        for _ in 0..CONTROL_PER_TURN {
+            let Some(message) = self.control.poll() else { break };
+            any = true;
+            self.session_control().handle_message(message);
+        }
+        if any && self.local.core.take_freed() {
+            petrel_transport::heap::trim();
         }
         any
     }
-}
 
-/// The transport as the core's output. `flush` must come before the core's next method.
-pub(super) struct Sink<'a, T> {
-    pub(super) transport: &'a mut T,
-    /// A single reading for all frames of the burst with a deadline, taken at the first of them.
-    clock_ns: Option<u64>,
-}
-
-impl<'a, T> Sink<'a, T> {
-    pub(super) fn new(transport: &'a mut T) -> Self {
-        Self { transport, clock_ns: None }
-    }
-}
-
-impl<T: Transport> FrameSink for Sink<'_, T> {
-    #[inline(always)]
-    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        // SAFETY: the core does not change the bytes until its next method is called, and `send` flushes before that.
-        unsafe { self.transport.push(PeerId(peer.0), head, body) }
-    }
-
-    #[inline]
-    fn now_ns(&mut self, _burst_ns: u64) -> u64 {
-        let Self { transport, clock_ns } = self;
-        *clock_ns.get_or_insert_with(|| transport.now())
-    }
-}
-
-/// Handles received frames.
-pub(super) struct Dispatch<'a> {
-    pub(super) local: &'a mut Local,
-    pub(super) handlers: &'a mut Handlers,
-    pub(super) now_ns: u64,
-}
-
-impl Dispatch<'_> {
-    /// Handles a frame without a mark in private memory.
-    #[inline(always)]
-    pub(super) fn take(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut Outgoing>) {
-        let Self { local, handlers, now_ns } = self;
-        let peer = PeerKey(peer.0);
-        if frame.len() > SMALL_FRAME_BYTES && local.core.handle_next_part(peer, frame) {
-            local.part_bytes += frame.len();
-            return;
-        }
-        let back = Back::new(peer, path);
-        if let Some(request) = local.core.handle_plain_request(peer, frame) {
-            let PlainRequest { handle, method, payload, spare } = request;
-            let cx = &mut Context::with_back(local, back);
-            handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
-            return;
-        }
-        let Local { core, clock, .. } = &mut **local;
-        match core.handle_plain_response(*now_ns, peer, frame, || clock.now_ns()) {
-            Some(completion) => {
-                run_continuation(handlers.state(), &mut Context::with_back(local, back), completion)
+    /// Runs the event loop, with all its work, until a future is ready. No other executor is needed.
+    pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let _running = InLoop::enter();
+        let mut future = pin!(future);
+        let main = Arc::new(MainWaker::new(self.local.hub.ready()));
+        let waker = Arc::clone(&main).into();
+        self.refresh_clock();
+        let hub = Rc::clone(&self.local.hub);
+        hub.begin(self.local.now_ns);
+        loop {
+            if main.take() {
+                let poll = || future.as_mut().poll(&mut TaskContext::from_waker(&waker));
+                let state = self.handlers.state_box();
+                if let Poll::Ready(output) = self.local.lend(&hub, state, poll) {
+                    return output;
+                }
             }
-            None => dispatch_timed(local, handlers, *now_ns, peer, frame, back),
+            self.turn();
         }
     }
-}
 
-impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
-    #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
-        self.take(peer, frame, Outgoing::of(path));
-    }
-
-    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        let Self { local, handlers, now_ns } = self;
-        local.core.set_time(local.clock.now_ns());
-        dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
-    }
-
-    /// Copies a long frame once, to its place in a message, if it belongs to one of the two usual messages.
-    #[inline(always)]
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: Option<&mut R>) {
-        let Self { local, .. } = self;
-        let (key, bytes) = (PeerKey(peer.0), frame.bytes());
-        if let Some(head) = bytes.read::<PART_HEADER_BYTES>(0)
-            && let payload = bytes.slice(PART_HEADER_BYTES..bytes.len())
-            && let Some(place) = local.core.next_part_place(key, &head, payload.len())
-        {
-            payload.copy_to_slice(place);
-            local.part_bytes += bytes.len();
-            return;
+    /// Polls tasks, and carries out the orders of tasks, other threads and handlers.
+    #[inline(never)]
+    fn run_local(&mut self, now_ns: u64) {
+        let hub = Rc::clone(&self.local.hub);
+        hub.begin(now_ns);
+        for _ in 0..ROUNDS_MAX {
+            self.work_flag.clear();
+            handle_messages(&mut self.local);
+            self.answer_dropped();
+            let cx = &mut Context::new(&mut self.local);
+            cx.run_late_watchers(self.handlers.state());
+            run_due(cx);
+            run_ended(self.handlers.state(), cx);
+            self.local.lend(&hub, self.handlers.state_box(), || hub.poll_tasks());
+            self.carry_out_orders();
+            if !self.work_flag.is_raised() {
+                break;
+            }
         }
-        dispatch_shared(self, peer, frame, Outgoing::of(path));
+        hub.end(self.local.services.next_due_ns());
+        self.session_control().close_drained(now_ns);
     }
-}
 
-/// Handles a long frame in shared memory that is not the next packet of a request.
-#[inline(never)]
-fn dispatch_shared(
-    dispatch: &mut Dispatch<'_>,
-    peer: PeerId,
-    frame: SharedFrame<'_>,
-    path: Option<&mut Outgoing>,
-) {
-    let Dispatch { local, handlers, now_ns } = dispatch;
-    let (key, bytes) = (PeerKey(peer.0), frame.bytes());
-    if let Some(head) = bytes.read::<HEADER_BYTES>(0) {
-        let payload = bytes.slice(HEADER_BYTES..bytes.len());
-        let (now_ns, len) = (*now_ns, payload.len());
-        let Local { core, clock, .. } = &mut **local;
-        let clock = || clock.now_ns();
-        if let Some(ended) = core.take_plain_response(now_ns, key, &head, Shared(payload), clock) {
-            let back = Back::new(key, path);
-            let cx = &mut Context::with_back(local, back);
-            return run_continuation(handlers.state(), cx, ended);
+    /// Carries out the orders of futures.
+    fn carry_out_orders(&mut self) {
+        let hub = Rc::clone(&self.local.hub);
+        while let Some(start) = hub.next_start() {
+            self.local.make_call(start);
         }
-        if handlers.in_place.is_wanted(method_of(&head))
-            && let Some(request) = local.core.take_plain_request(key, &head, len)
-        {
-            let PlainRequest { handle, method, spare, .. } = request;
-            let cx = &mut Context::with_back(local, Back::new(key, path));
-            return handlers.run_in_place(cx, handle, method, payload, spare);
+        while let Some((handle, outcome)) = self.local.late_answers.pop() {
+            self.refresh_clock();
+            Context::<()>::new(&mut self.local).answer(handle, outcome);
+        }
+        while let Some((session, key)) = hub.next_cancel() {
+            self.local.cancel_future_call(session, key);
+        }
+        while let Some(command) = hub.next_command() {
+            match command {
+                Command::Connect(_, _, answer) if answer.is_cancelled() => {}
+                Command::Connect(remote, endpoint, answer) => {
+                    let opened = self.connect_to(remote, endpoint);
+                    answer
+                        .put(opened.map(|id| self.local.hub.watch(id, || self.session_state(id))));
+                }
+                Command::Close(id) => self.close(id),
+            }
         }
     }
-    dispatch.take(peer, frame.into_private(), path);
-}
 
-/// The payload of a frame under the control of its peer.
-struct Shared<'a>(SharedBytes<'a>);
-
-impl petrel_proto::buffer::Payload<MsgBuf> for Shared<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn fill(self, response: &mut MsgBuf) {
-        response.set_len(self.0.len());
-        self.0.copy_to_slice(response);
-    }
-}
-
-/// Handles received frames with many sessions, or with handlers that prefetch memory.
-struct DispatchAhead<'a> {
-    dispatch: Dispatch<'a>,
-    /// None with few sessions.
-    ahead: Option<&'a mut Ahead>,
-    locates: bool,
-}
-
-impl DispatchAhead<'_> {
-    #[inline(always)]
-    fn step(&mut self) {
-        if let Some(ahead) = &mut self.ahead {
-            ahead.step(&self.dispatch.local.core);
+    /// Sends only the pending CANCELs.
+    pub(super) fn send_last(&mut self) {
+        let hub = Rc::clone(&self.local.hub);
+        while let Some((session, key)) = hub.next_cancel() {
+            self.local.cancel_future_call(session, key);
         }
-    }
-}
-
-impl<R: ReturnPath> FrameHandler<R> for DispatchAhead<'_> {
-    #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
-        self.step();
-        self.dispatch.handle(peer, frame, path);
-    }
-
-    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        self.step();
-        FrameHandler::<R>::handle_marked(&mut self.dispatch, peer, frame);
-    }
-
-    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: Option<&mut R>) {
-        self.step();
-        self.dispatch.handle_shared(peer, frame, path);
-    }
-
-    #[inline(always)]
-    fn looks_ahead(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
-        if let Some(ahead) = &mut self.ahead {
-            ahead.show(&self.dispatch.local.core, frame);
-        }
-        if self.locates
-            && is_whole
-            && let Some((method, message)) = peek_request(frame)
-            && let Some(address) = self.dispatch.handlers.locate(method, message)
-        {
-            prefetch(address);
-        }
-    }
-}
-
-/// Handles a small request with a deadline, or another unusual frame.
-#[inline(never)]
-fn dispatch_timed(
-    local: &mut Local,
-    handlers: &mut Handlers,
-    now_ns: u64,
-    peer: PeerKey,
-    frame: &[u8],
-    back: Back<'_>,
-) {
-    // The turn's time is older by the handling of earlier frames.
-    local.core.set_time(local.clock.now_ns());
-    let Some((request, deadline_ns)) = local.core.handle_timed_request(now_ns, peer, frame) else {
-        return dispatch_other(local, handlers, now_ns, peer, frame, false);
-    };
-    let PlainRequest { handle, method, payload, spare } = request;
-    Context::with_back(local, back).under_deadline(Some(deadline_ns), |cx| {
-        handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
-    });
-}
-
-/// Handles all frames outside the fast path; `is_marked` if the frame has an ECN mark.
-#[inline(never)]
-pub(super) fn dispatch_other(
-    local: &mut Local,
-    handlers: &mut Handlers,
-    now_ns: u64,
-    peer: PeerKey,
-    frame: &[u8],
-    is_marked: bool,
-) {
-    let Local { core, pool, part_bytes, .. } = local;
-    *part_bytes += frame.len();
-    let pool = &mut Pool(pool);
-    let received = match is_marked {
-        true => core.handle_marked_frame(now_ns, peer, frame, pool),
-        false => core.handle_frame(now_ns, peer, frame, pool),
-    };
-    match received {
-        Received::Nothing => {}
-        Received::Request { handle, method, payload, spare, deadline_ns } => {
-            let payload = Payload::Borrowed(payload);
-            Context::new(local).under_deadline(deadline_ns, |cx| {
-                handlers.run(cx, handle, method, payload, spare);
-            });
-        }
-        Received::Message { handle, method, message, deadline_ns } => {
-            let payload = Payload::Owned(message);
-            Context::new(local).under_deadline(deadline_ns, |cx| {
-                handlers.run(cx, handle, method, payload, None);
-            });
-        }
-        Received::Completed(ended) => {
-            run_under_deadline(handlers.state(), &mut Context::new(local), ended);
-        }
+        send_cancels(&mut self.transport, &mut self.local);
     }
 }

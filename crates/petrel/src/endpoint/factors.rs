@@ -1,15 +1,6 @@
 //! The optimisations of the fast path, each with a switch, to measure their effect (eRPC §6.2, table 3) with `petrel
 //! bench factors`.
 
-use petrel_proto::PeerKey;
-use petrel_transport::clock::now_ns;
-use petrel_transport::shm::Outgoing;
-use petrel_transport::{FrameHandler, PeerId, ReturnPath, Transport};
-
-use super::context::{Back, Context, Local};
-use super::event_loop::{Dispatch, Sink, dispatch_other};
-use super::handler::{Handlers, Payload};
-
 /// Switches for optimisations of the fast path. All are on by default; only measurements have a reason to switch one
 /// off. `protocol`, `host` and `sessions` of the configuration have further ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,74 +34,6 @@ impl Default for Factors {
             bursts: true,
             fence_free: true,
         }
-    }
-}
-
-/// Handles received frames with some optimisation off: on the general path, with detours.
-pub(super) struct SlowDispatch<'a> {
-    pub(super) factors: Factors,
-    pub(super) fast_path: bool,
-    pub(super) local: &'a mut Local,
-    pub(super) handlers: &'a mut Handlers,
-    pub(super) now_ns: u64,
-}
-
-impl<R: ReturnPath> FrameHandler<R> for SlowDispatch<'_> {
-    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        let Self { local, handlers, now_ns, .. } = self;
-        local.core.set_time(local.clock.now_ns());
-        dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
-    }
-
-    fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
-        let Self { factors, fast_path, local, handlers, .. } = self;
-        let path = path.filter(|_| factors.immediate_sends && factors.bursts);
-        let path = Outgoing::of(path);
-        if !factors.clock_once_per_turn {
-            self.now_ns = now_ns();
-        }
-        let (key, now_ns) = (PeerKey(peer.0), self.now_ns);
-        if !*fast_path {
-            local.core.set_time(local.clock.now_ns());
-            dispatch_other(local, handlers, now_ns, key, frame, false);
-        } else if let Some(request) = local.core.handle_plain_request(key, frame) {
-            let spare = request.spare.filter(|_| factors.preallocated_responses);
-            let payload = match factors.zero_copy_requests {
-                true => Payload::Borrowed(request.payload),
-                // Without memory the handler reads the request in place.
-                false => match Context::<()>::new(local).alloc_message(request.payload) {
-                    Ok(copy) => Payload::Owned(copy),
-                    Err(_) => Payload::Borrowed(request.payload),
-                },
-            };
-            let cx = &mut Context::with_back(local, Back::new(key, path));
-            handlers.run(cx, request.handle, request.method, payload, spare);
-        } else {
-            Dispatch { local, handlers, now_ns }.take(peer, frame, path);
-        }
-    }
-}
-
-/// Sends frames with some optimisation off.
-pub(super) struct SlowSink<'a, T> {
-    pub(super) factors: Factors,
-    pub(super) to: Sink<'a, T>,
-}
-
-impl<T: Transport> petrel_proto::FrameSink for SlowSink<'_, T> {
-    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        if !self.factors.clock_once_per_turn {
-            std::hint::black_box(now_ns());
-        }
-        let taken = self.to.send(peer, head, body);
-        if !self.factors.bursts {
-            self.to.transport.flush();
-        }
-        taken
-    }
-
-    fn now_ns(&mut self, burst_ns: u64) -> u64 {
-        self.to.now_ns(burst_ns)
     }
 }
 

@@ -5,13 +5,8 @@
 
 use std::collections::HashMap;
 
-use petrel_proto::{RequestHandle, Status, limits};
-use petrel_transport::Transport;
+use petrel_proto::{Status, limits};
 
-use super::Endpoint;
-use super::context::Context;
-use super::handler::Payload;
-use crate::control::ControlPlane;
 use crate::error::Error;
 
 /// The method of health queries; no handler can be registered for it.
@@ -59,7 +54,22 @@ pub(super) struct Healths {
 }
 
 impl Healths {
-    fn answer(&self, request: &[u8], has_handler: impl Fn(u16) -> bool) -> Option<Health> {
+    /// Sets the health of the whole endpoint.
+    pub(super) fn set_endpoint(&mut self, health: Health) {
+        self.endpoint = Some(health);
+    }
+
+    /// Sets the health of a method.
+    pub(super) fn set_method(&mut self, method: u16, health: Health) {
+        self.methods.insert(method, health);
+    }
+
+    /// Returns the answer to a request; none if the request is invalid.
+    pub(super) fn answer(
+        &self,
+        request: &[u8],
+        has_handler: impl Fn(u16) -> bool,
+    ) -> Option<Health> {
         let whole = self.endpoint.unwrap_or(Health::Serving);
         match *request {
             [] => Some(whole),
@@ -78,46 +88,12 @@ impl Healths {
     }
 }
 
-/// Answers a request of [`HEALTH_METHOD`].
-pub(super) fn answer(
-    cx: &mut Context<'_>,
-    handle: RequestHandle,
-    payload: &Payload<'_>,
-    healths: &Healths,
-    has_handler: impl Fn(u16) -> bool,
-) {
-    match healths.answer(payload.data(), has_handler) {
-        Some(health) => match cx.alloc_message(&[health as u8]) {
-            Ok(message) => cx.respond(handle, petrel_proto::Status::Ok, message),
-            Err(_) => {
-                cx.respond_error(handle, petrel_proto::Status::ResourceExhausted, "no memory")
-            }
-        },
-        None => {
-            let text = "a request for health is empty, or the two bytes of a method";
-            cx.respond_error(handle, petrel_proto::Status::InvalidArgument, text);
-        }
-    }
-}
-
-impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Sets whether the endpoint can serve: by default always, except while draining.
-    pub fn set_health(&mut self, health: Health) {
-        self.handlers.healths.endpoint = Some(health);
-    }
-
-    /// Sets whether a method can be served: by default if there is a handler.
-    pub fn set_method_health(&mut self, method: u16, health: Health) {
-        self.handlers.healths.methods.insert(method, health);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_method_is_no_better_than_the_endpoint() {
+    fn answer__of_a_method_is_no_better_than_of_the_endpoint() {
         let mut healths = Healths::default();
         let has_handler = |method| method == 7;
         let ask = |healths: &Healths, request: &[u8]| healths.answer(request, has_handler);
@@ -125,9 +101,9 @@ mod tests {
         assert_eq!(ask(&healths, &[7, 0]), Some(Health::Serving));
         assert_eq!(ask(&healths, &[8, 0]), Some(Health::Unknown));
         assert_eq!(ask(&healths, &[7]), None);
-        healths.methods.insert(8, Health::NotServing);
+        healths.set_method(8, Health::NotServing);
         assert_eq!(ask(&healths, &[8, 0]), Some(Health::NotServing));
-        healths.endpoint = Some(Health::NotServing);
+        healths.set_endpoint(Health::NotServing);
         assert_eq!(ask(&healths, &[7, 0]), Some(Health::NotServing));
         assert_eq!(ask(&healths, &[]), Some(Health::NotServing));
         for health in [Health::Serving, Health::NotServing, Health::Unknown] {

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use super::IdlePolicy;
+use super::config::IdlePolicy;
 use crate::time::as_ns;
 
 /// A longer yield has switched threads. Measured on a virtual machine with Linux 6.18: 0.5 µs when no other thread
@@ -74,7 +74,7 @@ impl Idle {
     }
 
     /// Records that the turn had work.
-    pub(super) fn note_work(&mut self, now_ns: u64) {
+    pub(super) fn on_work(&mut self, now_ns: u64) {
         self.busy_ns = now_ns;
     }
 
@@ -106,7 +106,7 @@ impl Idle {
     }
 
     /// Records a yield of the thread.
-    pub(super) fn note_yield(&mut self, begin_ns: u64, end_ns: u64) {
+    pub(super) fn on_yield(&mut self, begin_ns: u64, end_ns: u64) {
         let took_ns = end_ns.saturating_sub(begin_ns);
         self.yielded_ns = end_ns;
         self.is_shared = took_ns >= SWITCH_NS;
@@ -137,7 +137,7 @@ mod tests {
             (IdlePolicy::Block, IdleAction::Sleep),
         ] {
             let mut idle = Idle::new(policy, 0);
-            idle.note_yield(0, CROWDED_NS);
+            idle.on_yield(0, CROWDED_NS);
             assert_eq!((idle.next(0), idle.next(1 << 40)), (action, action));
             assert!(!idle.learns());
         }
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn next__sleeps_when_there_was_no_work_for_so_long() {
         let mut idle = spinning();
-        idle.note_work(1_000);
+        idle.on_work(1_000);
         assert_ne!(idle.next(100_999), IdleAction::Sleep);
         assert_eq!(idle.next(101_000), IdleAction::Sleep);
-        idle.note_work(101_000);
+        idle.on_work(101_000);
         assert_ne!(idle.next(101_000), IdleAction::Sleep);
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut idle = spinning();
         assert_eq!(idle.next(ALONE_NS - 1), IdleAction::Poll);
         assert_eq!(idle.next(ALONE_NS), IdleAction::Yield);
-        idle.note_yield(ALONE_NS, ALONE_NS + 500);
+        idle.on_yield(ALONE_NS, ALONE_NS + 500);
         assert_eq!(idle.next(ALONE_NS + 501), IdleAction::Poll);
         assert_eq!(idle.next(2 * ALONE_NS + 500), IdleAction::Yield);
     }
@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn next__beside_others_yields_after_each_poll() {
         let mut idle = spinning();
-        idle.note_yield(6_000, 6_000 + SWITCH_NS);
+        idle.on_yield(6_000, 6_000 + SWITCH_NS);
         assert_eq!(idle.next(7_000), IdleAction::Yield);
         // The others have gone.
-        idle.note_yield(8_000, 8_400);
+        idle.on_yield(8_000, 8_400);
         assert_eq!(idle.next(8_500), IdleAction::Poll);
     }
 
@@ -179,21 +179,21 @@ mod tests {
         let mut now_ns = 0;
         for times in 0..10 {
             now_ns += CROWDED_NS;
-            idle.note_yield(now_ns - CROWDED_NS, now_ns);
-            idle.note_work(now_ns);
+            idle.on_yield(now_ns - CROWDED_NS, now_ns);
+            idle.on_work(now_ns);
             let sleepy_ns = (SLEEPY_NS_MIN << times).min(SLEEPY_NS_MAX);
             assert_eq!(idle.next(now_ns), IdleAction::Sleep);
-            idle.note_work(now_ns + sleepy_ns);
+            idle.on_work(now_ns + sleepy_ns);
             assert_eq!(idle.next(now_ns + sleepy_ns - 1), IdleAction::Sleep);
             assert_eq!(idle.next(now_ns + sleepy_ns), IdleAction::Yield);
             now_ns += sleepy_ns;
         }
         // The computing thread has gone: the next one starts anew.
-        idle.note_yield(now_ns, now_ns + 2 * SWITCH_NS);
-        idle.note_work(now_ns);
+        idle.on_yield(now_ns, now_ns + 2 * SWITCH_NS);
+        idle.on_work(now_ns);
         assert_eq!(idle.next(now_ns), IdleAction::Yield);
-        idle.note_yield(now_ns, now_ns + CROWDED_NS);
-        idle.note_work(now_ns + CROWDED_NS + SLEEPY_NS_MIN);
+        idle.on_yield(now_ns, now_ns + CROWDED_NS);
+        idle.on_work(now_ns + CROWDED_NS + SLEEPY_NS_MIN);
         assert_eq!(idle.next(now_ns + CROWDED_NS + SLEEPY_NS_MIN), IdleAction::Yield);
     }
 }

@@ -8,7 +8,7 @@ use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
 use super::context::Context;
-use super::handler::{Handled, Handlers, Payload, Request, Responder};
+use super::request::{Handled, Payload, Request, Responder};
 use super::state::State;
 use crate::msgbuf::MsgBuf;
 
@@ -21,6 +21,24 @@ pub struct InPlaceRequest<'a> {
     /// Without the message if `shared` has it.
     request: Request<'a>,
     shared: Option<SharedBytes<'a>>,
+}
+
+impl<'a> InPlaceRequest<'a> {
+    /// Creates a request with its message in private memory.
+    fn private(request: Request<'a>) -> Self {
+        Self { request, shared: None }
+    }
+
+    /// Creates a request with its message in memory writable by the client.
+    pub(super) fn shared(
+        handle: &'a RequestHandle,
+        method: u16,
+        message: SharedBytes<'a>,
+        spare: Option<MsgBuf>,
+    ) -> Self {
+        let request = Request::new(handle, method, Payload::Borrowed(&[]), spare);
+        Self { request, shared: Some(message) }
+    }
 }
 
 impl InPlaceRequest<'_> {
@@ -92,7 +110,8 @@ impl InPlaceRequest<'_> {
     }
 }
 
-type Handler = Rc<RefCell<dyn FnMut(State<'_>, &mut Context<'_>, InPlaceRequest<'_>) -> Handled>>;
+pub(super) type Handler =
+    Rc<RefCell<dyn FnMut(State<'_>, &mut Context<'_>, InPlaceRequest<'_>) -> Handled>>;
 
 /// The handlers that read in place, by method.
 #[derive(Default)]
@@ -107,6 +126,29 @@ impl InPlace {
             .is_some_and(|method| matches!(self.by_method.get(usize::from(method)), Some(Some(_))))
     }
 
+    /// Returns the handler of a method.
+    pub(super) fn get(&self, method: u16) -> Option<&Handler> {
+        self.by_method.get(usize::from(method))?.as_ref()
+    }
+
+    /// Sets the handler of a method. Returns the same handler for requests in private memory.
+    pub(super) fn set(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
+    ) -> impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static {
+        let handler = Rc::new(RefCell::new(handler));
+        let same = Rc::clone(&handler);
+        let index = usize::from(method);
+        if self.by_method.len() <= index {
+            self.by_method.resize_with(index + 1, || None);
+        }
+        self.by_method[index] = Some(handler);
+        move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
+            (same.borrow_mut())(state, cx, InPlaceRequest::private(request))
+        }
+    }
+
     /// Removes the handler of a method that has got another.
     pub(super) fn forget(&mut self, method: u16) {
         if let Some(handler) = self.by_method.get_mut(usize::from(method)) {
@@ -118,77 +160,5 @@ impl InPlace {
 impl fmt::Debug for InPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "InPlace({} methods)", self.by_method.iter().flatten().count())
-    }
-}
-
-impl Handlers {
-    /// Sets the handler of a method: in place for requests of one frame over shared memory, and by `set` for all
-    /// others.
-    pub(super) fn set_in_place(
-        &mut self,
-        method: u16,
-        handler: impl FnMut(State<'_>, &mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
-    ) {
-        let handler = Rc::new(RefCell::new(handler));
-        let same = Rc::clone(&handler);
-        self.set(
-            method,
-            Box::new(move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
-                let request = InPlaceRequest { request, shared: None };
-                (same.borrow_mut())(state, cx, request)
-            }),
-        );
-        let place = usize::from(method);
-        if self.in_place.by_method.len() <= place {
-            self.in_place.by_method.resize_with(place + 1, || None);
-        }
-        self.in_place.by_method[place] = Some(handler);
-    }
-
-    /// Runs the handler of a request with the message in shared memory, and sends the response, if the handler returns
-    /// one.
-    pub(super) fn run_in_place(
-        &mut self,
-        cx: &mut Context<'_>,
-        handle: RequestHandle,
-        method: u16,
-        message: SharedBytes<'_>,
-        spare: Option<MsgBuf>,
-    ) {
-        let Some(Some(handler)) = self.in_place.by_method.get(usize::from(method)) else {
-            unreachable!("the method's handler reads in place");
-        };
-        let request = Request { handle: &handle, method, payload: Payload::Borrowed(&[]), spare };
-        let request = InPlaceRequest { request, shared: Some(message) };
-        if let Handled(Some(message)) =
-            (handler.borrow_mut())(State::of(&mut *self.state), cx, request)
-        {
-            cx.respond_at_once(handle, message);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn is_wanted__by_the_methods_whose_latest_handler_reads_in_place() {
-        let mut handlers = Handlers::new(Box::new(()));
-        let wanted = |handlers: &Handlers| {
-            (0..8).filter(|&method| handlers.in_place.is_wanted(Some(method))).collect::<Vec<_>>()
-        };
-        assert_eq!(wanted(&handlers), []);
-        let answer = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled(None);
-        for method in [5, 2, 5] {
-            handlers.set_in_place(method, answer);
-        }
-        assert_eq!(wanted(&handlers), [2, 5]);
-        assert!(!handlers.in_place.is_wanted(None), "no request");
-        let copied = |_: State<'_>, _: &mut Context<'_>, _: Request<'_>| Handled(None);
-        handlers.set(5, Box::new(copied));
-        handlers.set(3, Box::new(copied));
-        handlers.in_place.forget(u16::MAX);
-        assert_eq!(wanted(&handlers), [2]);
     }
 }

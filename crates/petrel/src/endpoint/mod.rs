@@ -1,84 +1,122 @@
 //! The endpoint: one thread's event loop, with its handlers, sessions and calls; and the types used with handlers,
 //! continuations and calls.
+//!
+//! [`Endpoint`] is the front of its parts. A part imports only parts further down in this list:
+//!
+//! | parts | files |
+//! | --- | --- |
+//! | the front | `mod`, `methods`, `connect`, `event_loop` |
+//! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
+//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `request` |
+//! | calls | `call_builder`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
+//! | other threads | `inbox_turn`, `worker_requests`, `remote` |
+//! | the view of handlers and continuations | `context/` |
+//! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `census`, `health`, `peer`, … |
 
 mod ahead;
-mod call;
+mod broadcast;
+mod burst;
 mod call_builder;
 mod cancel;
-pub(crate) mod census;
+mod census;
+mod client_calls;
 #[cfg(all(debug_assertions, not(test)))]
 mod compiled;
 mod config;
+mod connect;
 mod context;
+mod dispatch;
+mod dispatch_ahead;
 mod drain;
 mod ends;
 mod event_loop;
-pub(crate) mod factors;
-mod handler;
+mod factors;
+mod free_bytes;
+mod future_calls;
+mod groups;
+mod handlers;
 mod health;
 mod idle;
 mod ids;
 mod in_place;
-mod local_turn;
+mod inbox_turn;
+mod late_answers;
+mod message;
+mod methods;
 mod multicast;
 mod open;
 mod options;
 mod peer;
 mod remote;
+mod request;
+mod return_route;
 mod service;
+mod session_state;
 mod sessions;
 mod shared;
-mod spare;
+mod slow;
 mod state;
 mod stats;
+mod stop;
+mod worker_requests;
 
+use std::cell::Cell;
 use std::marker::PhantomData;
-use std::mem;
+use std::rc::Rc;
 
 use petrel_proto::Core;
+use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, InUse};
 use petrel_transport::host::Host;
-use petrel_transport::{RX_BURST_MAX, Transport};
 
-pub use call::{CallKey, Continuation, Reply};
-pub use call_builder::{CallBuilder, CallRejected, Callee, Caller, IntoMessage};
+pub use call_builder::{CallBuilder, CallRejected, Callee, Caller};
+pub use census::Census;
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;
+pub use context::continuation::{CallKey, Continuation, Reply};
 pub use ends::{CallFailures, SessionEnd, SessionEnds};
-pub use event_loop::Stop;
-pub use handler::{Handled, Request, Responder};
+pub use factors::Factors;
+pub use groups::{MembershipState, MulticastConfig};
 pub use health::{HEALTH_METHOD, Health};
-use idle::Idle;
 pub use in_place::InPlaceRequest;
-pub(crate) use multicast::Broadcast;
-pub use multicast::{Hearing, MulticastConfig};
+pub use message::IntoMessage;
 pub use options::CallOptions;
 pub use peer::Peer;
-pub use sessions::SessionState;
+pub use remote::ClientCalls;
+pub use request::{Handled, Request, Responder};
+pub use session_state::SessionState;
 pub use shared::SharedMsg;
-pub use stats::{ClientCalls, EndpointStats};
+pub use stats::EndpointStats;
+pub use stop::Stop;
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::prefetch::prefetch;
 pub use petrel_proto::SessionId;
 pub use petrel_transport::{PeerProcess, SharedBytes};
 
-use ahead::Ahead;
-use call::{Keyed, run_continuation, run_under_deadline};
-use cancel::Watchers;
+pub(crate) use broadcast::Broadcast;
+pub(crate) use call_builder::{callee, place};
+pub(crate) use client_calls::call_by_client;
 pub(crate) use context::Local;
-use drain::Drain;
-use factors::Factors;
-use handler::{Dropped, Handlers};
-use multicast::{Groups, Joined};
-use remote::Remote;
-use sessions::Sessions;
 pub(crate) use state::State;
 
+use burst::Bursts;
+use context::continuation::Keyed;
+use context::watchers::Watchers;
+use drain::Drain;
+use event_loop::Turns;
+use groups::{Groups, JoinedGroups};
+use handlers::Handlers;
+use idle::Idle;
+use late_answers::LateAnswers;
+use remote::Remote;
+use sessions::Sessions;
+
+use crate::client::{Client, ClientConfig, ClientShared, InLoop, Target};
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::inbox::WorkFlag;
-use crate::local::Hub;
+use crate::local::{Handle, Hub, Session};
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
 use crate::sync::thread;
@@ -131,17 +169,10 @@ pub struct Endpoint<S: 'static = (), T: Transport = Host, C: ControlPlane<T::Lin
     handlers: Handlers,
     drain: Drain,
     /// Groups with the endpoint as a member.
-    joined: Vec<Joined>,
-    ahead: Ahead,
+    joined: JoinedGroups,
+    bursts: Bursts,
     idle: Idle,
-    /// The optimisations, and whether the core uses fast paths; `None` if all are on.
-    factors: Option<(Factors, bool)>,
-    /// Most frames received in the next turn.
-    rx_budget: usize,
-    /// Consecutive turns that received nothing and polled nothing else.
-    idle_turns: u8,
-    /// Consecutive turns that received frames.
-    full_turns: u8,
+    turns: Turns,
     /// Raised for other work of [`Endpoint::run_once`]: dropped responders, and messages of other threads.
     work_flag: WorkFlag,
     /// An endpoint stays on its thread. The state is among the handlers.
@@ -207,7 +238,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 pool,
                 hub,
                 groups: Groups::default(),
-                dropped: Dropped::new(work_flag.clone()),
+                late_answers: LateAnswers::new(work_flag.clone()),
                 remote: Box::new(Remote::new(work_flag.clone(), waker, config.client_calls_max)),
                 now_ns,
                 clock,
@@ -218,102 +249,29 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 services: Box::default(),
             },
             handlers: Handlers::new(Box::new(state)),
-            joined: Vec::new(),
+            joined: JoinedGroups::default(),
             drain: Drain::default(),
-            ahead: Ahead::new(),
+            bursts: Bursts::new(config.factors, config.protocol.fast_path),
             work_flag,
             idle: Idle::new(config.idle, now_ns),
-            factors: (config.factors != Factors::default() || !config.protocol.fast_path)
-                .then_some((config.factors, config.protocol.fast_path)),
-            rx_budget: RX_BURST_MAX,
-            idle_turns: 0,
-            full_turns: 0,
+            turns: Turns::default(),
             not_send: PhantomData,
         })
     }
 
-    /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
-    /// microseconds at most. A handler that needs longer, or the results of other calls, takes a [`Responder`] and
-    /// answers later.
-    ///
-    /// # Panics
-    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
-    pub fn on(
-        &mut self,
-        method: u16,
-        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, Request<'_>) -> Handled + 'static,
-    ) {
-        let handler = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
-            handler(unsafe { state.get::<S>() }, cx.typed(), request)
-        };
-        self.set_handler(method, handler);
-    }
-
-    /// Serves regions: executes the operations of clients on this endpoint's sessions (see
-    /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
-    /// then taken.
-    pub fn serve_regions(&mut self, regions: &crate::region::Regions) {
-        crate::region::serve(self, regions);
-    }
-
-    /// Sets a handler of the library itself, which does not use the state.
-    pub(crate) fn set_handler(
-        &mut self,
-        method: u16,
-        handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,
-    ) {
-        assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
-        self.handlers.set(method, Box::new(handler));
-    }
-
-    /// Sets the handler of a method that reads requests in place. It pays for large requests over shared memory with
-    /// large frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. The client can write
-    /// to the handler's memory, as the type says.
-    ///
-    /// # Panics
-    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
-    pub fn on_in_place(
-        &mut self,
-        method: u16,
-        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, InPlaceRequest<'_>) -> Handled + 'static,
-    ) {
-        assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
-        let handler = move |state: State<'_>, cx: &mut Context<'_>, request: InPlaceRequest<'_>| {
-            // SAFETY: a handler of an endpoint with this type of state.
-            handler(unsafe { state.get::<S>() }, cx.typed(), request)
-        };
-        self.handlers.set_in_place(method, handler);
-    }
-
-    /// Prefetches the memory that the handler of a method will read first, while other requests are served. For
-    /// handlers that look up an entry in a table larger than the caches. Otherwise every request waits for a cache
-    /// line; here the lines of a burst arrive together.
-    ///
-    /// `locate` gets a small request's message before the handler runs, mostly for a whole burst, and returns the
-    /// address that the handler will access. A cache line there is fetched. The function has to be quick, and to accept
-    /// any bytes: the message comes from the network unchecked, and the handler may never run. The address is not read
-    /// from, and may be any, null for none.
-    ///
-    /// Gain and cost: PERFORMANCE.md, section "The ordered index".
-    pub fn fetch_ahead(&mut self, method: u16, locate: impl Fn(&[u8]) -> *const u8 + 'static) {
-        self.handlers.set_locator(method, Box::new(locate));
-    }
-
     /// Returns the state.
     pub fn state(&self) -> &S {
-        self.handlers.state.downcast_ref().expect("the endpoint has its state when no task runs")
+        self.handlers.state_ref()
     }
 
     /// Returns the state, to change it.
     pub fn state_mut(&mut self) -> &mut S {
-        self.handlers.state.downcast_mut().expect("the endpoint has its state when no task runs")
+        self.handlers.state_mut()
     }
 
     /// Ends the endpoint, and returns its state.
     pub fn into_state(mut self) -> S {
-        let state = mem::replace(&mut self.handlers.state, Box::new(()));
-        *state.downcast().expect("the endpoint has its state when no task runs")
+        self.handlers.take_state()
     }
 
     /// Returns the endpoint as handlers see it.
@@ -330,9 +288,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// The same directly after a turn.
     fn with_in_turn<R>(&mut self, run: impl FnOnce(&mut S, &mut Context<'_, S>) -> R) -> R {
-        let state = self.handlers.state.downcast_mut();
-        let state = state.expect("the endpoint has its state when no task runs");
-        run(state, &mut Context::new(&mut self.local))
+        run(self.handlers.state_mut(), &mut Context::new(&mut self.local))
     }
 
     /// Any time may have passed since the last turn, and deadlines count from now.
@@ -370,6 +326,75 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         CallBuilder::new(self, callee, method, request)
     }
 
+    /// Returns a handle of the endpoint for futures: to connect, spawn and sleep. It may be used at any time on the
+    /// endpoint's thread; operations take place while the event loop runs.
+    pub fn handle(&self) -> Handle<S> {
+        Handle::new(Rc::clone(&self.local.hub))
+    }
+
+    /// Returns a handle of a session for futures.
+    pub fn session(&self, id: SessionId) -> Session {
+        let watched = self.local.hub.watch(id, || self.session_state(id));
+        Session::new(Rc::clone(&self.local.hub), watched)
+    }
+
+    /// Returns a client of a service on one or several servers, for any thread, with sessions of this endpoint. The
+    /// client begins to connect when the event loop runs. On the endpoint's thread its calls may have continuations,
+    /// too:
+    ///
+    /// ```
+    /// # use petrel::client::ClientConfig;
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
+    /// # use std::time::Duration;
+    /// # const DOUBLE: u16 = 1;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// # let mut server = nexus.endpoint(EndpointConfig::default())?;
+    /// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
+    /// # let address = nexus.local_addr().expect("it listens");
+    /// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
+    /// let client = endpoint.client([address], ClientConfig::default());
+    /// endpoint
+    ///     .call(&client, DOUBLE, &[21])
+    ///     .timeout(Duration::from_secs(60))
+    ///     .idempotent()
+    ///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
+    /// while endpoint.state().is_empty() {
+    ///     endpoint.run_once();
+    /// #   server.run_once();
+    /// }
+    /// assert_eq!(endpoint.state(), &[42]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// Without a target.
+    pub fn client<A: Into<Target>>(
+        &mut self,
+        targets: impl IntoIterator<Item = A>,
+        config: ClientConfig,
+    ) -> Client {
+        self.refresh_clock();
+        let targets = targets.into_iter().map(Into::into).collect();
+        Client::on_endpoint(&mut self.local, targets, config)
+    }
+
+    /// Returns the state for clients of this endpoint.
+    pub(crate) fn client_shared(&mut self) -> crate::sync::Arc<ClientShared> {
+        self.local.clients()
+    }
+
+    /// Returns the current counters.
+    pub fn stats(&self) -> EndpointStats {
+        EndpointStats::of(&self.transport, &self.control, &self.local)
+    }
+
+    /// Counts everything: takes as many steps as there are slots.
+    #[doc(hidden)]
+    pub fn census(&self) -> Census {
+        Census::of(&self.local, &self.drain, &self.joined)
+    }
+
     /// Returns the transport.
     pub fn transport(&self) -> &T {
         &self.transport
@@ -388,6 +413,42 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Returns the protocol core, for tests and checkers: credits, round trips, agreed values.
     pub fn core(&self) -> &Core<MsgBuf, Continuation> {
         &self.local.core
+    }
+}
+
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> place::Sealed for &mut Endpoint<S, T, C> {
+    type State = S;
+
+    #[inline(always)]
+    fn context(&mut self) -> Context<'_, S> {
+        Endpoint::context(self)
+    }
+}
+
+impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>
+where
+    T: Transport,
+    C: ControlPlane<T::Link>,
+    M: IntoMessage,
+    A: Callee,
+{
+    /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
+    /// enough. Returns the response.
+    ///
+    /// # Errors
+    /// How the call failed, or why it was not sent.
+    pub fn wait(self) -> Result<MsgBuf, Error> {
+        let _running = InLoop::enter();
+        let (endpoint, call) = self.split();
+        let ended = Rc::new(Cell::new(None));
+        let end = Rc::clone(&ended);
+        call.at(&mut *endpoint).then(move |_, _, reply| end.set(Some(reply.into_response())))?;
+        loop {
+            if let Some(outcome) = ended.take() {
+                return outcome;
+            }
+            endpoint.turn();
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use petrel_proto::CallLimits;
 
 use crate::client::balance::hash_of;
 use crate::time::as_ns;
-use crate::workers::WorkerRequest;
 
 /// Options of a single call, by default none: then [`petrel_proto::Config::call_timeout_ns`] ends a call without any
 /// other end, after 60 s.
@@ -58,13 +57,6 @@ impl CallOptions {
     pub const fn deadline_ns(mut self, at_ns: u64) -> Self {
         self.deadline_ns = Some(at_ns);
         self
-    }
-
-    /// Ends the call no later than the deadline of a request, if any: for calls made for the request outside its
-    /// handler.
-    #[must_use]
-    pub fn within(self, request: &WorkerRequest) -> Self {
-        self.no_later_than(request.deadline_ns())
     }
 
     /// Sets the size of the buffer for the response, for calls that are futures. A longer response gets a larger buffer

@@ -1,12 +1,9 @@
 //! The process at the other end of a session.
 
 use std::fmt;
-use std::sync::Arc;
 
 use petrel_transport::PeerProcess;
 
-use super::context::Context;
-use super::handler::{Request, Responder};
 use crate::control::PeerName;
 
 /// The caller of a handler, or the server of a session, as known to this side.
@@ -34,24 +31,5 @@ impl fmt::Display for Peer {
             Some(PeerProcess { pid, uid, .. }) => write!(f, " (process {pid} of user {uid})"),
             None => Ok(()),
         }
-    }
-}
-
-impl Request<'_> {
-    /// Returns the caller's identity. `None` if the session has ended meanwhile.
-    pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
-        cx.local.sessions.peer_of(self.handle.session).map(Arc::as_ref)
-    }
-
-    /// The same, to be kept beyond the handler.
-    pub(crate) fn shared_peer<S>(&self, cx: &Context<'_, S>) -> Option<Arc<Peer>> {
-        cx.local.sessions.peer_of(self.handle.session).cloned()
-    }
-}
-
-impl Responder {
-    /// Returns the caller's identity. `None` if the session has ended meanwhile.
-    pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
-        cx.local.sessions.peer_of(self.handle()?.session).map(Arc::as_ref)
     }
 }

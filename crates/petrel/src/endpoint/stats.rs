@@ -7,22 +7,10 @@ use petrel_proto::counters::Counters;
 use petrel_transport::buf::InUse;
 use petrel_transport::{Transport, TransportStats};
 
-use super::{CallFailures, Endpoint, SessionEnds};
+use super::context::Local;
+use super::remote::ClientCalls;
+use super::{CallFailures, SessionEnds};
 use crate::control::{ControlPlane, EndpointId};
-
-/// Counters of calls from other threads ([`Client`](crate::Client)), for all clients of the endpoint together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClientCalls {
-    /// Calls that the endpoint made for clients.
-    pub made: u64,
-    /// Calls that could not be made: the session had ended, its queue was full, or no memory was left.
-    pub not_made: u64,
-    /// Places taken now: at most `EndpointConfig::client_calls_max`.
-    pub under_way: usize,
-    /// Callers waiting for a place now.
-    pub waiting: usize,
-}
 
 /// A snapshot of an endpoint's counters.
 #[derive(Clone, Copy, Debug)]
@@ -52,26 +40,28 @@ pub struct EndpointStats {
     pub transport: TransportStats,
 }
 
-impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
+impl EndpointStats {
     /// Returns the current counters.
-    pub fn stats(&self) -> EndpointStats {
-        EndpointStats {
-            endpoint: self.control.endpoint_id(),
-            sessions: self.local.core.session_count(),
-            links: self.local.sessions.link_count(),
-            tasks: self.local.hub.task_count(),
-            buffers: self.local.pool.in_use(),
-            session_ends: self.local.sessions.ends(),
-            call_failures: self.local.remote.failures,
-            client_calls: self.local.remote.client_calls(self.local.services.calls_made()),
-            protocol: *self.local.core.counters(),
-            congestion: *self.local.core.congestion_counters(),
-            transport: self.transport.stats(),
+    pub(super) fn of<T, C>(transport: &T, control: &C, local: &Local) -> Self
+    where
+        T: Transport,
+        C: ControlPlane<T::Link>,
+    {
+        Self {
+            endpoint: control.endpoint_id(),
+            sessions: local.core.session_count(),
+            links: local.sessions.link_count(),
+            tasks: local.hub.task_count(),
+            buffers: local.pool.in_use(),
+            session_ends: local.sessions.ends(),
+            call_failures: local.remote.failures(),
+            client_calls: local.remote.client_calls(local.services.calls_made()),
+            protocol: *local.core.counters(),
+            congestion: *local.core.congestion_counters(),
+            transport: transport.stats(),
         }
     }
-}
 
-impl EndpointStats {
     /// Returns all counters as one flat JSON object, without line breaks.
     pub fn to_json(self) -> String {
         let mut json = String::with_capacity(2048);

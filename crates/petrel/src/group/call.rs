@@ -144,7 +144,9 @@ impl ToCall<'_> {
             }
         };
         match broadcast.filter(|broadcast| broadcast.reaches(session)) {
-            Some(broadcast) => broadcast.call(cx, session, message, response, call, on_reply),
+            Some(broadcast) => {
+                broadcast.call(cx, session, message, response, (method, options), on_reply)
+            }
             None => cx
                 .call(session, method, message)
                 .options(options)

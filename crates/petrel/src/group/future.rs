@@ -2,7 +2,7 @@
 
 use super::{Collect, Group, GroupFailure, Late, Member, Need, Verdict};
 use crate::endpoint::{CallOptions, SharedMsg};
-use crate::local::{Handle, Parallel};
+use crate::local::{Handle, Parallel, start_call};
 use crate::msgbuf::MsgBuf;
 
 impl Group {
@@ -59,7 +59,8 @@ impl Group {
         let mut calls = Parallel::new(self.members().len());
         let options = options.begun(|| handle.clock_now_ns()).no_later_than(handle.inherited_ns());
         for (place, session) in self.members().iter().enumerate() {
-            calls.push(place as u64, handle.start_shared(*session, method, message, options));
+            let call = start_call(handle.hub(), *session, method, message, options);
+            calls.push(place as u64, call);
         }
         while let Some((place, outcome)) = calls.next().await {
             if let Verdict::Decided(_) = collect.take(place as usize, outcome) {

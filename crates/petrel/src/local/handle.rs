@@ -6,17 +6,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel_proto::SessionId;
-
-use super::calls::Call;
-use super::connect::{ConnectAnswer, Connecting};
-use super::executor::Task;
-use super::hub::{Command, Hub};
+use super::connect::Connecting;
+use super::hub::Hub;
+use super::orders::{Command, ConnectAnswer};
 use super::session::Session;
 use super::sleep::{Sleep, Timeout};
-use crate::client::{Client, ClientConfig, Target};
+use super::task::Task;
 use crate::control::EndpointId;
-use crate::endpoint::{CallOptions, Local, SharedMsg};
+use crate::endpoint::SharedMsg;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
@@ -52,13 +49,8 @@ impl<S> Handle<S> {
         Self { hub, state: PhantomData }
     }
 
-    pub(super) fn hub(&self) -> &Rc<Hub> {
+    pub(crate) fn hub(&self) -> &Rc<Hub> {
         &self.hub
-    }
-
-    /// Runs a closure with the endpoint, in one of its tasks.
-    pub(crate) fn with_local<R>(&self, run: impl FnOnce(&mut Local) -> R) -> R {
-        self.hub.with_local(run)
     }
 
     /// Opens a session to endpoint 0 of the process whose control address is `remote`, and waits until it is open.
@@ -90,31 +82,6 @@ impl<S> Handle<S> {
         }
     }
 
-    /// Returns a client of a service with sessions of this endpoint, like
-    /// [`Endpoint::client`](crate::Endpoint::client).
-    ///
-    /// # Panics
-    /// Without a target, and outside of the endpoint's tasks.
-    pub fn client<T: Into<Target>>(
-        &self,
-        targets: impl IntoIterator<Item = T>,
-        config: ClientConfig,
-    ) -> Client {
-        let targets = targets.into_iter().map(Into::into).collect();
-        self.hub.with_local(|local| local.client(targets, config))
-    }
-
-    /// Starts a call with a shared message on a session. Its options have [begun](CallOptions::begun).
-    pub(crate) fn start_shared(
-        &self,
-        session: SessionId,
-        method: u16,
-        request: &SharedMsg,
-        options: CallOptions,
-    ) -> Call {
-        self.hub.start(session, method, request, options)
-    }
-
     /// Spawns a future: the event loop polls it until ready, beside other work. A future spawned by a task of a request
     /// inherits the request's deadline, too.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
@@ -127,7 +94,7 @@ impl<S> Handle<S> {
         deadline_ns: Option<u64>,
         future: impl Future<Output = T> + 'static,
     ) -> Task<T> {
-        self.hub.spawn(deadline_ns, future)
+        Task::spawn(&self.hub, deadline_ns, future)
     }
 
     /// Returns the deadline inherited by calls made here: the deadline of the task's request.
@@ -167,7 +134,7 @@ impl<S> Handle<S> {
     /// # Errors
     /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
     pub fn share(&self, message: &[u8]) -> Result<SharedMsg, Error> {
-        Ok(self.hub.alloc_message(message)?.into())
+        Ok(MsgBuf::holding(self.hub.pool(), message)?.into())
     }
 
     /// Returns an empty buffer for up to `capacity` bytes.
@@ -175,6 +142,6 @@ impl<S> Handle<S> {
     /// # Errors
     /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
     pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, Error> {
-        Ok(self.hub.alloc(capacity)?)
+        Ok(MsgBuf::from_pool(self.hub.pool(), capacity)?)
     }
 }

@@ -6,35 +6,50 @@
 //! in the shared [`Hub`], and the loop carries them out, because only the loop has the endpoint. So a future needs no
 //! borrow of the endpoint, can be kept anywhere on the thread, and is `'static`.
 //!
+//! The tables of the hub (`calls`, `tasks`, `orders`, `timers`, `watch`) do not know the hub, and the hub does not know
+//! the futures or the endpoint. Only `session_call` and `serve` use the endpoint.
+//!
 //! Calls are in a slab, and the continuation of a call is a plain function with the slab's key: starting a call
 //! allocates nothing once the slab has grown.
 
+mod call;
 mod calls;
+mod census;
+mod completions;
 mod connect;
-mod executor;
 mod handle;
 mod hub;
+mod lent;
+mod orders;
 mod parallel;
 mod ready;
 mod serve;
 mod session;
+mod session_call;
 mod slab;
 mod sleep;
+mod task;
+mod tasks;
 mod timers;
 #[cfg(test)]
 pub(crate) mod wakes;
+mod watch;
 
-pub use calls::Call;
-pub use executor::Task;
+pub use call::Call;
+pub use census::LocalCensus;
 pub use handle::Handle;
 pub use parallel::Parallel;
 pub use serve::OwnRequest;
-pub use session::{Session, SessionCall};
+pub use session::Session;
+pub use session_call::SessionCall;
 pub use sleep::{Sleep, Timeout};
+pub use task::Task;
 
 pub(crate) use calls::Start;
-pub(crate) use connect::ConnectAnswer;
-pub(crate) use hub::{Command, Hub};
+pub(crate) use hub::Hub;
+pub(crate) use orders::Command;
 pub(crate) use ready::MainWaker;
+pub(crate) use serve::serve;
+pub(crate) use session_call::start_call;
 pub(crate) use slab::{Key, Slab};
 pub(crate) use timers::{TimerId, Timers};

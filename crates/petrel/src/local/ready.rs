@@ -58,9 +58,28 @@ impl Ready {
 /// Wakes a task: adds it to the ready tasks, unless already there.
 #[derive(Debug)]
 pub(super) struct TaskWaker {
-    pub(super) task: Key,
-    pub(super) queued: AtomicBool,
-    pub(super) ready: Arc<Ready>,
+    task: Key,
+    is_queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+impl TaskWaker {
+    /// Creates the waker of a task that is among the tasks to be polled.
+    pub(super) fn queued(task: Key, ready: Arc<Ready>) -> Self {
+        Self { task, is_queued: AtomicBool::new(true), ready }
+    }
+
+    /// Returns true if the task is to be added to the tasks to be polled: it was not there.
+    #[inline(always)]
+    pub(super) fn queue(&self) -> bool {
+        !self.is_queued.swap(true, Ordering::AcqRel)
+    }
+
+    /// Records that the task is polled now.
+    #[inline(always)]
+    pub(super) fn unqueue(&self) {
+        self.is_queued.store(false, Ordering::Release);
+    }
 }
 
 impl Wake for TaskWaker {
@@ -69,7 +88,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.queued.swap(true, Ordering::AcqRel) {
+        if self.queue() {
             self.ready.push(self.task);
         }
     }

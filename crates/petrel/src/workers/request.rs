@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
 
-use crate::endpoint::Peer;
+use crate::endpoint::{CallBuilder, CallOptions, Callee, Caller, IntoMessage, Peer};
 use crate::inbox::InboxSender;
 use crate::inbox_message::{Answer, InboxMessage, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
@@ -127,6 +127,23 @@ impl WorkerRequest {
         let answer = Answer { handle: self.handle, status, message, cancelled };
         // Without the endpoint no caller waits for the answer.
         let _ = self.sender.post(InboxMessage::Answer(answer));
+    }
+}
+
+impl CallOptions {
+    /// Ends the call no later than the deadline of a request, if any: for calls made for the request outside its
+    /// handler.
+    #[must_use]
+    pub fn within(self, request: &WorkerRequest) -> Self {
+        self.no_later_than(request.deadline_ns())
+    }
+}
+
+impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
+    /// Ends the call no later than the deadline of a request, if any: for calls made for the request outside its
+    /// handler. Calls in its handler inherit the deadline.
+    pub fn within(self, request: &WorkerRequest) -> Self {
+        self.map_options(|options| options.within(request))
     }
 }
 

@@ -61,7 +61,7 @@ fn large_messages_are_one_packet(looks_ahead: bool) {
     let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
     let mut server = nexus.endpoint(config()).unwrap();
     if looks_ahead {
-        server.fetch_ahead(2, |_| std::ptr::null());
+        server.prefetch(2, |_| std::ptr::null());
     }
     server.on_in_place(0, |_, cx, request| request.reply(cx, b"another"));
     server.on_in_place(METHOD, |_, cx, request| {

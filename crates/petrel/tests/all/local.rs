@@ -68,7 +68,7 @@ fn responses_of_any_length_find_room_over_both_transports() {
 }
 
 #[test]
-fn calls_are_on_the_way_at_once_and_end_in_any_order() {
+fn parallel__calls_are_outstanding_at_once_and_end_in_any_order() {
     let server = Server::start(over(true, true), "127.0.0.1:0", serve);
     let mut client = client(EndpointConfig::default());
     let handle = client.handle();
@@ -95,7 +95,7 @@ fn parallel_keeps_to_its_limit_and_gives_every_answer_once() {
         for number in 0..answers.len() {
             calls.has_room().await;
             calls.push(number as u64, session.call(ECHO, &pattern(40, number as u64)).started());
-            assert!(calls.on_the_way() <= 20);
+            assert!(calls.outstanding() <= 20);
             while let Some((label, answer)) = calls.try_next() {
                 assert_eq!(answer.unwrap()[..], pattern(40, label)[..]);
                 answers[label as usize] += 1;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::endpoint::{
-    EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState, SharedMsg,
+    EndpointConfig, MembershipState, MulticastConfig, SessionId, SessionState, SharedMsg,
 };
 use petrel::group::{Group, GroupCall, GroupReply, Need as Wanted};
 use petrel::nexus::SetupError;
@@ -62,7 +62,11 @@ fn start(client: &mut Endpoint, group: &Group) -> bool {
         }
         Err(error) => panic!("{error}"),
     }
-    while client.multicast_members(group).iter().any(|(_, hears)| *hears == Hearing::Asked) {
+    while client
+        .multicast_members(group)
+        .iter()
+        .any(|(_, hears)| *hears == MembershipState::Pending)
+    {
         client.run_for(std::time::Duration::from_millis(1), |_, _| false);
     }
     true
@@ -101,7 +105,9 @@ fn call__goes_by_multicast_where_that_is_of_use() {
     if !start(&mut client, &group) {
         return;
     }
-    assert!(client.multicast_members(&group).iter().all(|(_, hears)| *hears == Hearing::Joined));
+    assert!(
+        client.multicast_members(&group).iter().all(|(_, hears)| *hears == MembershipState::Joined)
+    );
     let packet = client.core().agreed(group.members()[0]).unwrap().packet_bytes as usize;
     let sent = |client: &Endpoint| client.core().counters().multicast_sent;
     for (len, packets) in
@@ -148,10 +154,10 @@ fn members_that_do_not_want_it__are_sent_to_alone() {
     }
     let hearing: Vec<_> =
         client.multicast_members(&group).into_iter().map(|(_, hearing)| hearing).collect();
-    assert_eq!(hearing[..2], [Hearing::Joined, Hearing::Joined]);
-    let Hearing::Refused(reason) = &hearing[2] else { panic!("{:?}", hearing[2]) };
+    assert_eq!(hearing[..2], [MembershipState::Joined, MembershipState::Joined]);
+    let MembershipState::Refused(reason) = &hearing[2] else { panic!("{:?}", hearing[2]) };
     assert!(reason.message.contains("takes no multicast"), "{}", reason.message);
-    assert_eq!(hearing[3], Hearing::Apart);
+    assert_eq!(hearing[3], MembershipState::Unreachable);
     for len in [3_000, 50_000] {
         let bytes = pattern(len, 3);
         let reply = call(&mut client, &group, &bytes);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::common::own_network::{self, Trial};
 use crate::common::{ECHO, over, pattern};
-use petrel::endpoint::{EndpointConfig, Hearing, MulticastConfig, SharedMsg, Stop};
+use petrel::endpoint::{EndpointConfig, MembershipState, MulticastConfig, SharedMsg, Stop};
 use petrel::group::{Group, GroupCall, Need};
 use petrel::{Endpoint, Nexus};
 use petrel_netns::{Host, ip, nft};
@@ -132,7 +132,7 @@ fn client_config(address: Ipv4Addr) -> EndpointConfig {
 
 /// Makes calls to the group from the client's namespace, and checks every answer. Returns the client's counters, and
 /// whether the members receive multicast in the end.
-fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
+fn call_all(network: &Network, calls: u64) -> (Counters, Vec<MembershipState>) {
     let address = network.client.address;
     let members: Vec<SocketAddr> = network.members.iter().map(|member| member.control).collect();
     let inside = move || {
@@ -142,7 +142,7 @@ fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
             members.iter().map(|&control| client.connect_wait(control).unwrap()).collect();
         let group = Group::new(sessions).unwrap();
         client.start_multicast(&group, MulticastConfig::new(GROUP)).unwrap();
-        while hearing(&client, &group).contains(&Hearing::Asked) {
+        while hearing(&client, &group).contains(&MembershipState::Pending) {
             client.run_for(Duration::from_millis(1), |_, _| false);
         }
         (0..calls).for_each(|number| call(&mut client, &group, number));
@@ -151,7 +151,7 @@ fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
     network.client.host.spawn(inside).join().unwrap()
 }
 
-fn hearing(client: &Endpoint, group: &Group) -> Vec<Hearing> {
+fn hearing(client: &Endpoint, group: &Group) -> Vec<MembershipState> {
     client.multicast_members(group).into_iter().map(|(_, hearing)| hearing).collect()
 }
 
@@ -190,7 +190,7 @@ fn calls__with_loss_are_repaired_for_who_lost_something() {
         let (client, hearing) = call_all(network, calls);
         let servers = end_all(network, calls);
         println!("client: {client:?}\nservers: {servers:?}");
-        assert_eq!(hearing, vec![Hearing::Joined; MEMBERS]);
+        assert_eq!(hearing, vec![MembershipState::Joined; MEMBERS]);
         assert!(client.multicast_sent > 0 && client.multicast_announced > 0);
         // Only lost packets are repeated, not whole messages.
         let announced_packets = client.multicast_announced * client.multicast_sent / calls;
@@ -207,7 +207,7 @@ fn calls__to_who_hears_nothing_go_alone() {
         let (client, hearing) = call_all(network, calls);
         let servers = end_all(network, calls);
         println!("client: {client:?}\nservers: {servers:?}");
-        assert_eq!(hearing, vec![Hearing::Joined; MEMBERS], "as far as they know");
+        assert_eq!(hearing, vec![MembershipState::Joined; MEMBERS], "as far as they know");
         assert!(client.multicast_missed > 0, "it was tried");
         // Three multicasts each; then unicast calls.
         assert!(client.multicast_announced < calls * MEMBERS as u64 / 2, "{client:?}");

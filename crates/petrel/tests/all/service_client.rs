@@ -309,12 +309,12 @@ fn call__waits_while_as_many_as_there_may_be_are_on_their_way() {
     config.client_calls_max = 2;
     let background = Background::builder().endpoint(config).start().unwrap();
     let client = Client::builder().background(&background).connect_wait(server.address).unwrap();
-    let on_the_way = [client.call(NEVER, "").started(), client.call(NEVER, "").started()];
+    let outstanding = [client.call(NEVER, "").started(), client.call(NEVER, "").started()];
     wait_until(|| counts.came.load(Ordering::SeqCst) == 2);
     let mut waits = Box::pin(client.call(ECHO, "at last").started());
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(waits.as_mut().poll(&mut cx).is_pending());
-    drop(on_the_way);
+    drop(outstanding);
     wait_until(|| match waits.as_mut().poll(&mut cx) {
         std::task::Poll::Pending => false,
         std::task::Poll::Ready(response) => {

@@ -1,80 +1,47 @@
-//! A call of a service: parameters, state of the attempts, and end.
+//! A call of a service: the state between its begin and its end.
 
 use std::mem;
-use std::time::Duration;
 
-use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, SessionId, Status};
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
-use super::connection::Leave;
+use super::connection::AttemptPermit;
+use super::retry::{AttemptRecord, RetryState, may_retry};
+use super::spec::{CallEnd, CallRequest, CallSpec, RareOptions};
 use crate::client::Target;
 use crate::client::state::Pending;
 use crate::endpoint::CallOptions;
-use crate::endpoint::call::Continuation;
+use crate::endpoint::context::continuation::Continuation;
 use crate::error::Error;
 use crate::local::{Key, TimerId};
 use crate::msgbuf::MsgBuf;
-use crate::overload::{Backoff, BackoffConfig};
-use crate::time::as_ns;
+use crate::overload::BackoffConfig;
 
 /// A call that has not ended.
-pub(super) struct Call {
-    pub(super) service: Key,
-    pub(super) method: u16,
-    pub(super) idempotent: bool,
-    pub(super) wait_for_ready: bool,
+pub(super) struct ServiceCall {
+    service: Key,
+    method: u16,
+    is_idempotent: bool,
+    wait_for_ready: bool,
     /// Whether a response may redirect it.
-    pub(super) is_judged: bool,
-    /// Most calls have none.
-    special: Option<Box<Special>>,
+    is_judged: bool,
+    rare: Option<Box<RareOptions>>,
     /// The end of all attempts, whenever they are made.
-    pub(super) end_ns: u64,
+    end_ns: u64,
     /// The deadline inherited by its continuation and later attempts.
-    pub(super) inherited_ns: Option<u64>,
-    pub(super) end: End,
-    pub(super) message: Message,
+    inherited_ns: Option<u64>,
+    end: CallEnd,
+    request: CallRequest,
     /// The buffer for the response, while no attempt has it.
-    room: Option<MsgBuf>,
-    pub(super) step: Step,
+    response: Option<MsgBuf>,
+    step: Step,
     /// The timer of the call's next step.
-    pub(super) timer: Option<TimerId>,
+    timer: Option<TimerId>,
     /// The outstanding attempt that is not a hedge.
-    pub(super) first: Option<Attempt>,
-    progress: Progress,
-    /// Most calls have none.
-    trouble: Option<Box<Trouble>>,
-}
-
-/// Options that few calls have.
-struct Special {
-    /// The hash of the key, for the choice of a server.
-    key: Option<u64>,
-    hedge_after: Option<Duration>,
-    /// When the next hedge is due.
-    hedge_ns: Option<u64>,
-    response_bytes: Option<usize>,
-}
-
-/// The parameters of a call of a service.
-pub(crate) struct Asked<'a> {
-    pub(crate) method: u16,
-    pub(crate) message: Message,
-    pub(crate) room: Option<MsgBuf>,
-    /// Without their times, which `end_ns` replaces.
-    pub(crate) options: &'a CallOptions,
-    pub(crate) end_ns: u64,
-    pub(crate) end: End,
-}
-
-/// The receiver of a call's outcome.
-pub(crate) enum End {
-    /// The thread that waits for it.
-    Posted(Pending),
-    /// A continuation.
-    Then(Continuation),
-    /// The receiver has the outcome.
-    Taken,
+    first: Option<Attempt>,
+    attempts: AttemptRecord,
+    /// None for a call whose first attempt has not failed, and without hedges: for most.
+    retry: Option<Box<RetryState>>,
 }
 
 /// The end of a call: the receiver, and its arguments.
@@ -85,21 +52,13 @@ pub(super) enum Ending {
     Then(Continuation, MsgBuf, MsgBuf),
 }
 
-/// The request.
-pub(crate) enum Message {
-    /// Bytes, copied for each attempt; and the application's own buffer, if passed.
-    Bytes(Vec<u8>, Option<MsgBuf>),
-    /// A buffer, which each attempt returns.
-    Buffer(Option<MsgBuf>),
-}
-
 /// The current step of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// An attempt is outstanding, or about to be.
-    Going,
+    Outstanding,
     /// It waits for a session to any server.
-    Waiting,
+    WaitingForSession,
     /// It waits for a permit at a server.
     InQueue(Key),
     /// It pauses before the next attempt, until this time.
@@ -109,222 +68,326 @@ pub(super) enum Step {
 /// An outstanding attempt.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    pub(super) call: Key,
-    pub(super) connection: Key,
-    pub(super) session: SessionId,
-    pub(super) leave: Leave,
+    call: Key,
+    connection: Key,
+    session: SessionId,
+    permit: AttemptPermit,
 }
 
-/// The state of a call that is not plain.
-struct Trouble {
-    backoff: Backoff,
-    /// Servers with failed attempts, each once, in the order of their last failure.
-    tried: Vec<Target>,
-    /// How the last attempt failed.
-    last: String,
-    /// Redirects since the call last paused.
-    redirects: usize,
-    /// Outstanding hedges.
-    hedges: Vec<Key>,
+impl Attempt {
+    #[inline(always)]
+    pub(super) fn new(
+        call: Key,
+        connection: Key,
+        session: SessionId,
+        permit: AttemptPermit,
+    ) -> Self {
+        Self { call, connection, session, permit }
+    }
+
+    pub(super) fn call(&self) -> Key {
+        self.call
+    }
+
+    #[inline(always)]
+    pub(super) fn connection(&self) -> Key {
+        self.connection
+    }
+
+    pub(super) fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Takes the permit of an attempt that ends.
+    #[inline(always)]
+    pub(super) fn take_permit(&mut self) -> AttemptPermit {
+        self.permit.take()
+    }
 }
 
-/// The state of a call's attempts.
-#[derive(Debug, Default)]
-struct Progress {
-    /// Attempts begun.
-    attempts: u32,
-    /// Whether an ended attempt may have been executed.
-    may_have_executed: bool,
-}
-
-impl Call {
+impl ServiceCall {
     /// Creates a call whose first attempt begins.
     #[inline(always)]
     pub(super) fn begun(
         service: Key,
-        asked: Asked<'_>,
+        spec: CallSpec<'_>,
         first: Option<Attempt>,
         is_judged: bool,
         end_ns: u64,
         inherited_ns: Option<u64>,
     ) -> Self {
-        let Asked { method, message, room, options, end, .. } = asked;
+        let CallSpec { method, request, response, options, end, .. } = spec;
         let &CallOptions { idempotent, wait_for_ready, .. } = options;
         Self {
             service,
             method,
-            idempotent,
+            is_idempotent: idempotent,
             wait_for_ready,
             is_judged,
-            special: Special::of(options),
+            rare: RareOptions::of(options),
             end_ns,
             inherited_ns,
             end,
-            message,
-            room,
-            step: Step::Going,
+            request,
+            response,
+            step: Step::Outstanding,
             timer: None,
             first,
-            progress: Progress { attempts: 1, may_have_executed: false },
-            trouble: None,
+            attempts: AttemptRecord::first(),
+            retry: None,
         }
     }
 
-    /// Copies the message, for several attempts at a time.
-    pub(super) fn copy_message(&mut self) {
-        let message = mem::replace(&mut self.message, Message::Buffer(None));
-        self.message = message.copied();
+    #[inline(always)]
+    pub(super) fn service(&self) -> Key {
+        self.service
+    }
+
+    #[inline(always)]
+    pub(super) fn method(&self) -> u16 {
+        self.method
+    }
+
+    pub(super) fn is_patient(&self) -> bool {
+        self.wait_for_ready
+    }
+
+    #[inline(always)]
+    pub(super) fn is_judged(&self) -> bool {
+        self.is_judged
+    }
+
+    /// Returns when the call ends, whatever its attempts do.
+    #[inline(always)]
+    pub(super) fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+
+    /// Returns the deadline inherited by the call's continuation and later attempts.
+    pub(super) fn inherited_ns(&self) -> Option<u64> {
+        self.inherited_ns
+    }
+
+    pub(super) fn step(&self) -> Step {
+        self.step
+    }
+
+    /// Has the call wait for a session or a permit.
+    pub(super) fn wait(&mut self, step: Step) {
+        assert!(self.first.is_none(), "a call waits before its first attempt");
+        assert!(matches!(step, Step::WaitingForSession | Step::InQueue(_)), "a step of waiting");
+        self.step = step;
+    }
+
+    /// Has the call pause before its next attempt.
+    pub(super) fn pause_until(&mut self, at_ns: u64) {
+        assert!(!self.has_attempts(), "a call pauses after the end of all attempts");
+        self.step = Step::Pausing(at_ns);
+    }
+
+    /// Ends the wait or the pause.
+    pub(super) fn resume(&mut self) {
+        assert!(self.step != Step::Outstanding, "a call that goes on was waiting");
+        self.step = Step::Outstanding;
+    }
+
+    /// Returns the step of a call that ends, which does not wait any more.
+    pub(super) fn take_step(&mut self) -> Step {
+        mem::replace(&mut self.step, Step::Outstanding)
+    }
+
+    /// Sets the timer of the call's next step.
+    pub(super) fn set_timer(&mut self, timer: TimerId) {
+        let before = self.timer.replace(timer);
+        assert!(before.is_none(), "a call has one timer");
+    }
+
+    /// Takes the timer, which is due or to be removed.
+    pub(super) fn take_timer(&mut self) -> Option<TimerId> {
+        self.timer.take()
+    }
+
+    pub(super) fn has_timer(&self) -> bool {
+        self.timer.is_some()
+    }
+
+    /// Records the first attempt of a round.
+    pub(super) fn set_first(&mut self, attempt: Attempt) {
+        assert_eq!(self.step, Step::Outstanding, "an attempt is made by a call that does not wait");
+        let before = self.first.replace(attempt);
+        assert!(before.is_none(), "a round has one first attempt");
+    }
+
+    /// Takes the first attempt, if it is outstanding.
+    pub(super) fn take_first(&mut self) -> Option<Attempt> {
+        self.first.take()
+    }
+
+    pub(super) fn first(&self) -> Option<&Attempt> {
+        self.first.as_ref()
+    }
+
+    /// Returns the service and the only attempt of a call that a task or thread awaits, if the success of the attempt
+    /// ends the call, and nothing else is to be done.
+    #[inline(always)]
+    pub(super) fn simple_attempt(&mut self) -> Option<(Key, &mut Attempt)> {
+        if self.is_judged || !self.is_simple() || !matches!(self.end, CallEnd::Posted(_)) {
+            return None;
+        }
+        Some((self.service, self.first.as_mut()?))
+    }
+
+    /// Gives the response to the waiter of the call. Returns the task of the endpoint to be woken, if it waits.
+    #[inline(always)]
+    pub(super) fn end_posted(&mut self, response: &[u8]) -> Option<Key> {
+        let CallEnd::Posted(pending) = &mut self.end else { return None };
+        let (task, memory) = (pending.task(), self.request.take_memory());
+        pending.end_now(Ok(copied(response, memory)));
+        // Nothing is left in it: no instruction is spent on dropping it.
+        mem::forget(mem::replace(&mut self.end, CallEnd::Taken));
+        task
     }
 
     /// Returns true if success of the first attempt leaves nothing to undo.
     #[inline]
-    pub(super) fn has_no_trouble(&self) -> bool {
-        self.timer.is_none() && self.trouble.is_none()
+    pub(super) fn is_simple(&self) -> bool {
+        self.timer.is_none() && self.retry.is_none()
     }
 
-    /// The same of a call whose response needs no judgement.
-    #[inline]
-    pub(super) fn is_plain(&self) -> bool {
-        self.has_no_trouble() && !self.is_judged
+    /// Copies the message, for several attempts at a time.
+    pub(super) fn copy_message(&mut self) {
+        let request = mem::replace(&mut self.request, CallRequest::Buffer(None));
+        self.request = request.copied();
     }
 
-    /// Returns the buffers for an attempt.
+    /// Returns the buffers for an attempt that is sent now.
     #[inline(always)]
-    pub(super) fn buffers(
+    pub(super) fn take_buffers(
         &mut self,
         pool: &BufPool,
         alloc_response: impl FnOnce(Option<usize>) -> Result<MsgBuf, PoolExhausted>,
     ) -> Result<(MsgBuf, MsgBuf), PoolExhausted> {
-        let room = match self.room.take() {
-            Some(room) => room,
-            None => alloc_response(self.special.as_ref().and_then(|own| own.response_bytes))?,
+        let response = match self.response.take() {
+            Some(response) => response,
+            None => alloc_response(self.rare.as_ref().and_then(|rare| rare.response_bytes()))?,
         };
-        match self.message.take_to_send(pool) {
-            Ok(request) => Ok((request, room)),
+        match self.request.take_to_send(pool) {
+            Ok(request) => {
+                if let CallEnd::Posted(pending) = &mut self.end {
+                    pending.was_made = true;
+                }
+                Ok((request, response))
+            }
             Err(error) => {
-                self.room = Some(room);
+                self.response = Some(response);
                 Err(error)
             }
         }
     }
 
     /// Takes back the buffers of a failed attempt.
-    pub(super) fn put_back(&mut self, request: MsgBuf, response: MsgBuf) {
-        self.message.put_back(request);
-        self.room.get_or_insert(response);
+    pub(super) fn return_buffers(&mut self, request: MsgBuf, response: MsgBuf) {
+        self.request.return_buffer(request);
+        self.response.get_or_insert(response);
     }
 
     /// Returns the end of the call, with the buffers of the successful attempt, if any.
     pub(super) fn into_end(self, buffers: Option<(MsgBuf, MsgBuf)>) -> Ending {
         let (request, response) = buffers.unzip();
         match self.end {
-            End::Posted(pending) => Ending::Posted(pending, response, self.message.into_memory()),
-            End::Then(continuation) => {
+            CallEnd::Posted(pending) => {
+                Ending::Posted(pending, response, self.request.into_memory())
+            }
+            CallEnd::Then(continuation) => {
                 let (request, response) =
-                    (self.message.into_buffer().or(request), response.or(self.room));
+                    (self.request.into_buffer().or(request), response.or(self.response));
                 let kept = "a continuation's buffers come back from each attempt";
                 Ending::Then(continuation, request.expect(kept), response.expect(kept))
             }
-            End::Taken => unreachable!("a call ends once"),
+            CallEnd::Taken => panic!("a call ends once"),
         }
     }
 
-    /// Begins an attempt.
-    pub(super) fn begin(&mut self, now_ns: u64) {
-        self.progress.attempts += 1;
-        self.put_off_hedge(now_ns);
+    /// Begins a further attempt.
+    pub(super) fn begin_attempt(&mut self, now_ns: u64) {
+        self.attempts.begin();
+        self.restart_hedge_timer(now_ns);
     }
 
     /// Restarts the time until the next hedge.
-    pub(super) fn put_off_hedge(&mut self, now_ns: u64) {
-        if let Some(own) = &mut self.special {
-            own.hedge_ns = own.hedge_after.map(|after| now_ns.saturating_add(as_ns(after)));
+    pub(super) fn restart_hedge_timer(&mut self, now_ns: u64) {
+        if let Some(rare) = &mut self.rare {
+            rare.restart_hedge_timer(now_ns);
         }
     }
 
     /// Makes no further hedges.
-    pub(super) fn end_hedges(&mut self) {
-        if let Some(own) = &mut self.special {
-            own.hedge_ns = None;
-        }
+    pub(super) fn stop_hedges(&mut self) {
+        self.rare.as_mut().expect("a call with hedges has the option").stop_hedges();
     }
 
     /// Returns when the next hedge is due.
     pub(super) fn hedge_ns(&self) -> Option<u64> {
-        self.special.as_ref()?.hedge_ns
+        self.rare.as_ref()?.hedge_ns()
     }
 
     /// Returns true if the call is hedged.
     pub(super) fn is_hedged(&self) -> bool {
-        self.special.as_ref().is_some_and(|own| own.hedge_after.is_some())
+        self.rare.as_ref().is_some_and(|rare| rare.is_hedged())
     }
 
     /// Returns the hash of the key, for the choice of a server.
     pub(super) fn key(&self) -> Option<u64> {
-        self.special.as_ref()?.key
+        self.rare.as_ref()?.key()
     }
 
     /// Returns when the call's timer is due.
     pub(super) fn due_ns(&self) -> Option<u64> {
         let (step_ns, hedge_ns) = match self.step {
-            Step::Going => (None, self.hedge_ns()),
-            Step::Waiting | Step::InQueue(_) => (Some(self.end_ns), self.hedge_ns()),
+            Step::Outstanding => (None, self.hedge_ns()),
+            Step::WaitingForSession | Step::InQueue(_) => (Some(self.end_ns), self.hedge_ns()),
             Step::Pausing(until_ns) => (Some(until_ns.min(self.end_ns)), None),
         };
         [step_ns, hedge_ns].into_iter().flatten().min()
     }
 
+    /// Returns true if an attempt is outstanding.
+    fn has_attempts(&self) -> bool {
+        self.first.is_some() || !self.hedges().is_empty()
+    }
+
     /// Returns true if an attempt is outstanding or waits for a permit, beside a failed one.
-    pub(super) fn is_tried_otherwise(&self) -> bool {
-        let is_waiting = matches!(self.step, Step::Waiting | Step::InQueue(_));
-        is_waiting || self.first.is_some() || !self.hedges().is_empty()
+    pub(super) fn has_other_attempt(&self) -> bool {
+        matches!(self.step, Step::WaitingForSession | Step::InQueue(_)) || self.has_attempts()
     }
 
-    pub(super) fn attempts(&self) -> u32 {
-        self.progress.attempts
+    pub(super) fn attempts(&self) -> &AttemptRecord {
+        &self.attempts
     }
 
-    /// Uncounts the attempt begun last.
-    pub(super) fn take_back(&mut self) {
-        let attempts = self.progress.attempts.checked_sub(1);
-        self.progress.attempts = attempts.expect("an attempt that failed has begun");
-    }
-
-    /// Records the failure of an attempt.
-    pub(super) fn note(&mut self, failure: &CallFailure) {
-        self.progress.note(failure);
-    }
-
-    /// Gives up outstanding attempts whose end is unknown.
-    pub(super) fn note_lost(&mut self) {
-        self.progress.may_have_executed = true;
+    pub(super) fn attempts_mut(&mut self) -> &mut AttemptRecord {
+        &mut self.attempts
     }
 
     /// Returns true if the call allows another attempt after a failure.
     pub(super) fn may_retry(&self, failure: &CallFailure, attempts_max: u32) -> bool {
-        self.progress.attempts < attempts_max && may_retry(failure, self.idempotent)
-    }
-
-    /// Returns the failure of the call after the failure of its last attempt.
-    pub(super) fn conclude(&self, failure: Error) -> Error {
-        self.progress.conclude(failure)
+        self.attempts.count() < attempts_max && may_retry(failure, self.is_idempotent)
     }
 
     /// Returns the failure of the call after its deadline. Outstanding attempts may be executed.
     #[cold]
     pub(super) fn too_late(&self) -> Error {
-        let is_under_way = self.first.is_some() || !self.hedges().is_empty();
-        let execution = match self.progress.may_have_executed || is_under_way {
+        let execution = match self.attempts.may_have_executed() || self.has_attempts() {
             true => Execution::MayHaveExecuted,
             false => Execution::NotSent,
         };
-        let attempts = match self.progress.attempts {
+        let attempts = match self.attempts.count() {
             0 => String::new(),
             attempts => format!(", in {attempts} attempts"),
         };
-        let last = match self.trouble.as_deref() {
-            Some(Trouble { last, .. }) if !last.is_empty() => format!("; the last: {last}"),
-            _ => String::new(),
+        let last = match self.retry.as_ref().map_or("", |retry| retry.last()) {
+            "" => String::new(),
+            last => format!("; the last: {last}"),
         };
         let message = format!("no answer within the call's time{attempts}{last}");
         Error::of(Status::DeadlineExceeded, message, execution)
@@ -333,7 +396,7 @@ impl Call {
     /// Returns the failure of a cancelled call.
     #[cold]
     pub(super) fn cancelled(&self) -> Error {
-        let execution = match self.progress.may_have_executed {
+        let execution = match self.attempts.may_have_executed() {
             true => Execution::MayHaveExecuted,
             false => Execution::NotSent,
         };
@@ -342,200 +405,102 @@ impl Call {
 
     /// Returns the servers with failed attempts, each once, in the order of their last failure.
     pub(super) fn tried(&self) -> &[Target] {
-        self.trouble.as_ref().map_or(&[], |trouble| &trouble.tried)
-    }
-
-    /// Records a failed attempt at a server.
-    pub(super) fn note_tried(&mut self, target: Target, why: &str, backoff: BackoffConfig) {
-        let trouble = self.trouble(backoff);
-        trouble.tried.retain(|tried| !tried.is_server(&target));
-        trouble.tried.push(target);
-        trouble.last = format!("{}: {why}", target.address);
-    }
-
-    /// Counts a redirect. Returns the number of redirects since the call last paused.
-    pub(super) fn note_redirect(&mut self, backoff: BackoffConfig) -> usize {
-        let trouble = self.trouble(backoff);
-        trouble.redirects += 1;
-        trouble.redirects
-    }
-
-    /// Returns the pause before the next attempt.
-    pub(super) fn pause_ns(&mut self, backoff: BackoffConfig, random: u64) -> u64 {
-        let trouble = self.trouble(backoff);
-        trouble.redirects = 0;
-        trouble.backoff.next_ns(random)
+        self.retry.as_ref().map_or(&[], |retry| retry.tried())
     }
 
     pub(super) fn hedges(&self) -> &[Key] {
-        self.trouble.as_ref().map_or(&[], |trouble| &trouble.hedges)
-    }
-
-    pub(super) fn add_hedge(&mut self, attempt: Key, backoff: BackoffConfig) {
-        self.trouble(backoff).hedges.push(attempt);
+        self.retry.as_ref().map_or(&[], |retry| retry.hedges())
     }
 
     /// Removes a hedge that has ended.
     pub(super) fn remove_hedge(&mut self, attempt: Key) {
-        let trouble = self.trouble.as_mut().expect("a hedge is noted");
-        trouble.hedges.retain(|hedge| *hedge != attempt);
+        self.retry.as_mut().expect("a call with hedges records them").remove_hedge(attempt);
     }
 
     pub(super) fn take_hedges(&mut self) -> Vec<Key> {
-        self.trouble.as_mut().map_or_else(Vec::new, |trouble| mem::take(&mut trouble.hedges))
+        self.retry.as_mut().map_or_else(Vec::new, |retry| retry.take_hedges())
     }
 
-    fn trouble(&mut self, backoff: BackoffConfig) -> &mut Trouble {
-        self.trouble.get_or_insert_with(|| {
-            let backoff = Backoff::new(backoff);
-            let (tried, hedges) = (Vec::new(), Vec::new());
-            Box::new(Trouble { backoff, tried, last: String::new(), redirects: 0, hedges })
-        })
+    /// Returns the state for retries and hedges, created for the first.
+    pub(super) fn retry(&mut self, backoff: BackoffConfig) -> &mut RetryState {
+        self.retry.get_or_insert_with(|| Box::new(RetryState::new(backoff)))
     }
 }
 
-impl Special {
-    #[inline(always)]
-    fn of(options: &CallOptions) -> Option<Box<Self>> {
-        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
-        match (response_bytes, hedge_after, key) {
-            (None, None, None) => None,
-            _ => Some(Self::new(options)),
-        }
-    }
-
-    #[inline(never)]
-    fn new(options: &CallOptions) -> Box<Self> {
-        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
-        Box::new(Self { key, hedge_after, hedge_ns: None, response_bytes })
-    }
-}
-
-impl Message {
-    /// Returns the message for an attempt.
-    fn take_to_send(&mut self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        match self {
-            Message::Bytes(bytes, _) => MsgBuf::holding(pool, bytes),
-            Message::Buffer(buffer) => {
-                Ok(buffer.take().expect("one attempt at a time has the buffer"))
-            }
-        }
-    }
-
-    fn put_back(&mut self, request: MsgBuf) {
-        if let Message::Buffer(buffer) = self {
-            *buffer = Some(request);
-        }
-    }
-
-    /// Returns the application's buffer.
-    fn into_buffer(self) -> Option<MsgBuf> {
-        match self {
-            Message::Bytes(_, buffer) | Message::Buffer(buffer) => buffer,
-        }
-    }
-
-    /// Takes memory that the request no longer needs.
-    #[inline]
-    pub(super) fn take_memory(&mut self) -> Vec<u8> {
-        match self {
-            Message::Bytes(bytes, _) => mem::take(bytes),
-            Message::Buffer(_) => Vec::new(),
-        }
-    }
-
-    /// Returns memory that the request no longer needs.
-    pub(super) fn into_memory(self) -> Vec<u8> {
-        match self {
-            Message::Bytes(bytes, _) => bytes,
-            Message::Buffer(_) => Vec::new(),
-        }
-    }
-
-    /// Copies the message, for simultaneous attempts.
-    fn copied(self) -> Self {
-        match self {
-            Message::Buffer(Some(buffer)) => Message::Bytes(buffer.to_vec(), Some(buffer)),
-            message => message,
-        }
-    }
-}
-
-impl Progress {
-    fn note(&mut self, failure: &CallFailure) {
-        self.may_have_executed |= !did_not_run(failure);
-    }
-
-    /// An earlier attempt that may have been executed makes a failure uncertain.
-    fn conclude(&self, mut failure: Error) -> Error {
-        if self.may_have_executed && did_not_run(&failure) {
-            failure = failure.with_execution(Execution::MayHaveExecuted);
-        }
-        if self.attempts > 1 {
-            let message = format!("{} (after {} attempts)", failure.message, self.attempts);
-            failure = failure.with_message(message);
-        }
-        failure
-    }
-}
-
-fn did_not_run(failure: &CallFailure) -> bool {
-    matches!(failure.execution, Execution::NotSent | Execution::Refused)
-}
-
-/// Returns true if a call with this failure may be retried.
-pub(super) fn may_retry(failure: &CallFailure, is_idempotent: bool) -> bool {
-    match (failure.status, failure.execution) {
-        // The call has no time left, or the caller no longer wants it, wherever the call was.
-        (Status::DeadlineExceeded | Status::Cancelled, _) => false,
-        (Status::Unavailable, Execution::NotSent | Execution::Refused) => true,
-        (Status::ResourceExhausted, Execution::Refused) => true,
-        (Status::Unavailable, _) => is_idempotent,
-        _ => false,
-    }
-}
-
-/// Returns true if an attempt may be repeated as if it had not been made: it reached no server, and so adds no load
-/// (gRPC, proposal A6, transparent retries). A hedge is made while another attempt is outstanding and always counts.
-pub(super) fn never_left(call: &Call, failure: &CallFailure) -> bool {
-    failure.execution == Execution::NotSent
-        && failure.status == Status::Unavailable
-        && !call.is_hedged()
-        && !planted("service_unsent_is_an_attempt")
+/// Returns the response, copied into existing memory.
+#[inline(always)]
+pub(super) fn copied(response: &[u8], mut memory: Vec<u8>) -> Vec<u8> {
+    memory.clear();
+    memory.extend_from_slice(response);
+    memory
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The last attempt's failure, the failures before it, and the number of attempts.
+    fn key(bits: u64) -> Key {
+        Key::from_bits(bits)
+    }
+
+    fn attempt() -> Attempt {
+        let session = SessionId { index: 0, generation: 0 };
+        Attempt::new(key(1), key(2), session, AttemptPermit::unlimited())
+    }
+
+    fn call() -> ServiceCall {
+        let options = CallOptions::new();
+        let spec = CallSpec {
+            method: 1,
+            request: CallRequest::Bytes(Vec::new(), None),
+            response: None,
+            options: &options,
+            end_ns: 9,
+            end: CallEnd::Taken,
+        };
+        ServiceCall::begun(key(0), spec, None, false, 9, None)
+    }
+
     #[test]
-    fn conclude__counts_all_attempts() {
-        use Execution::{Answered, MayHaveExecuted, NotSent, Refused};
-        let failure = |execution| Error::of(Status::Unavailable, "gone", execution);
-        for last in [NotSent, Refused, MayHaveExecuted, Answered] {
-            for before in [vec![], vec![Refused], vec![MayHaveExecuted], vec![Refused, NotSent]] {
-                let mut progress = Progress::default();
-                for execution in &before {
-                    progress.attempts += 1;
-                    progress.note(&failure(*execution));
-                }
-                progress.attempts += 1;
-                let concluded = progress.conclude(failure(last));
-                let is_uncertain = before.contains(&MayHaveExecuted);
-                let expected = match last {
-                    NotSent | Refused if is_uncertain => MayHaveExecuted,
-                    as_it_is => as_it_is,
-                };
-                assert_eq!(concluded.execution, expected, "{before:?}, {last:?}");
-                assert_eq!(concluded.status, Status::Unavailable);
-                let message = match before.len() {
-                    0 => "gone",
-                    1 => "gone (after 2 attempts)",
-                    _ => "gone (after 3 attempts)",
-                };
-                assert_eq!(concluded.message, message);
-            }
-        }
+    #[should_panic(expected = "a round has one first attempt")]
+    fn set_first__beside_another() {
+        let mut call = call();
+        (0..2).for_each(|_| call.set_first(attempt()));
+    }
+
+    #[test]
+    #[should_panic(expected = "made by a call that does not wait")]
+    fn set_first__of_a_call_that_pauses() {
+        let mut call = call();
+        call.pause_until(5);
+        call.set_first(attempt());
+    }
+
+    #[test]
+    #[should_panic(expected = "a call waits before its first attempt")]
+    fn wait__with_an_attempt() {
+        let mut call = call();
+        call.set_first(attempt());
+        call.wait(Step::WaitingForSession);
+    }
+
+    #[test]
+    #[should_panic(expected = "a call pauses after the end of all attempts")]
+    fn pause_until__with_a_hedge() {
+        let mut call = call();
+        call.retry(BackoffConfig::default()).add_hedge(key(3));
+        call.pause_until(5);
+    }
+
+    #[test]
+    #[should_panic(expected = "a call that goes on was waiting")]
+    fn resume__without_a_wait() {
+        call().resume();
+    }
+
+    #[test]
+    #[should_panic(expected = "a call ends once")]
+    fn into_end__after_the_end() {
+        call().into_end(None);
     }
 }

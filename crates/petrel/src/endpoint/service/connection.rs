@@ -2,33 +2,28 @@
 
 use std::fmt;
 use std::rc::Rc;
-use std::time::Duration;
 
 use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
-use super::attempts::{connection_failed, connection_left, connection_opened};
 use super::queue::CallQueue;
-use super::reconnect::Reconnect;
 use super::servers::Load;
 use crate::client::balance::{hash_of_server, rank};
 use crate::client::{ClientConfig, Counters, Target};
 use crate::endpoint::SessionState;
-use crate::endpoint::context::Context;
 use crate::error::Error;
-use crate::events;
-use crate::local::{Handle, Key, Session, Task, TimerId};
-use crate::overload::{BackoffConfig, ConcurrencyLimit, Permit};
+use crate::local::{Key, Session, Task, TimerId};
+use crate::overload::{ConcurrencyLimit, Permit};
 use crate::sync::Arc;
 
 /// A server of one service.
 pub(super) struct Connection {
-    pub(super) service: Key,
-    pub(super) target: Target,
+    service: Key,
+    target: Target,
     /// The hash of its name.
     hash: u64,
     /// The service's counters.
-    pub(super) counters: Arc<Counters>,
+    counters: Arc<Counters>,
     session: Option<Session>,
     /// Why there is no session, after a failed attempt to open one.
     failure: Option<String>,
@@ -37,25 +32,31 @@ pub(super) struct Connection {
     is_retired: bool,
     limit: Option<ConcurrencyLimit>,
     /// Calls that wait for a permit here.
-    pub(super) queue: CallQueue,
+    queue: CallQueue,
     /// The timer of the first of them.
-    pub(super) timer: Option<TimerId>,
+    timer: Option<TimerId>,
     /// Keeps the session open, until the connection is closed.
     keeper: Option<Task<()>>,
 }
 
 /// The right to have an attempt outstanding at a server; [`Connection::end`] returns it.
 #[derive(Debug)]
-pub(super) struct Leave(Option<Permit>);
+pub(super) struct AttemptPermit(Option<Permit>);
 
 /// Whether an attempt may be made now.
 pub(super) enum MayBegin {
-    Now(Leave),
+    Now(AttemptPermit),
     /// After another attempt has ended, or at this time.
     Later(Option<u64>),
 }
 
-impl Leave {
+impl AttemptPermit {
+    /// Returns the permit at a server without a limit.
+    #[cfg(test)]
+    pub(super) fn unlimited() -> Self {
+        Self(None)
+    }
+
     /// Takes the permit out, if the server has a limit.
     #[inline]
     pub(super) fn take(&mut self) -> Self {
@@ -84,6 +85,35 @@ impl Connection {
             timer: None,
             keeper: None,
         }
+    }
+
+    pub(super) fn service(&self) -> Key {
+        self.service
+    }
+
+    pub(super) fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Returns the calls that wait for a permit here.
+    #[inline]
+    pub(super) fn queue(&self) -> &CallQueue {
+        &self.queue
+    }
+
+    pub(super) fn queue_mut(&mut self) -> &mut CallQueue {
+        &mut self.queue
+    }
+
+    /// Sets the timer of the first queued call.
+    pub(super) fn set_timer(&mut self, timer: TimerId) {
+        let before = self.timer.replace(timer);
+        assert!(before.is_none(), "a queue has one timer");
+    }
+
+    /// Takes the timer, which is due or to be removed.
+    pub(super) fn take_timer(&mut self) -> Option<TimerId> {
+        self.timer.take()
     }
 
     /// Sets the task that keeps the session open.
@@ -127,6 +157,7 @@ impl Connection {
     /// Takes a permit for an attempt, if the limit allows another one now.
     #[inline]
     pub(super) fn begin(&mut self, now_ns: u64) -> MayBegin {
+        assert!(!self.is_retired, "a removed server gets no further attempts");
         let permit = match &mut self.limit {
             None => None,
             Some(limit) => match limit.try_start(now_ns) {
@@ -135,28 +166,28 @@ impl Connection {
             },
         };
         self.load.add();
-        MayBegin::Now(Leave(permit))
+        MayBegin::Now(AttemptPermit(permit))
     }
 
     /// Ends an attempt that has succeeded.
     #[inline]
-    pub(super) fn end_well(&mut self, leave: Leave, now_ns: u64) {
+    pub(super) fn end_successfully(&mut self, permit: AttemptPermit, now_ns: u64) {
         self.load.subtract();
-        if let (Some(permit), Some(limit)) = (leave.0, &mut self.limit) {
+        if let (Some(permit), Some(limit)) = (permit.0, &mut self.limit) {
             limit.succeeded(permit, now_ns);
         }
     }
 
-    /// Returns the permit of an ended attempt, with the outcome if it concerns the server. Returns true if the
+    /// Takes back the permit of an ended attempt, with the outcome if it concerns the server. Returns true if the
     /// connection is then over.
     pub(super) fn end(
         &mut self,
-        leave: Leave,
+        permit: AttemptPermit,
         outcome: Option<&Result<(), Error>>,
         now_ns: u64,
     ) -> bool {
         self.load.subtract();
-        if let (Some(permit), Some(limit)) = (leave.0, &mut self.limit) {
+        if let (Some(permit), Some(limit)) = (permit.0, &mut self.limit) {
             match outcome {
                 Some(Ok(())) => limit.succeeded(permit, now_ns),
                 Some(Err(failure)) if is_too_much(failure) => limit.refused(permit, now_ns),
@@ -183,20 +214,21 @@ impl Connection {
     }
 
     /// Records an open session.
-    fn open(&mut self, session: Session) {
-        self.session = Some(session);
+    pub(super) fn open(&mut self, session: Session) {
+        let before = self.session.replace(session);
+        assert!(before.is_none(), "a connection has one session");
         self.load.set_ready(true);
         self.failure = None;
     }
 
     /// Records that the session accepts no further calls. Whether another can be opened is unknown: calls wait.
-    fn leave(&mut self) {
+    pub(super) fn lose_session(&mut self) {
         self.load.set_ready(false);
         self.session = None;
     }
 
     /// Records that no session can be opened.
-    fn fail(&mut self, why: String) {
+    pub(super) fn fail(&mut self, why: String) {
         self.load.set_ready(false);
         self.session = None;
         self.failure = Some(why);
@@ -204,66 +236,16 @@ impl Connection {
 
     /// Ends the connection: closes the session, and opens no other.
     pub(super) fn close(mut self) {
+        assert!(self.timer.is_none(), "a timer ends with its connection");
+        if self.has_session() {
+            self.counters.servers_ready.decrement();
+        }
         if let Some(keeper) = self.keeper.take() {
             keeper.abort();
         }
         if let Some(session) = self.session.take() {
             session.close();
         }
-    }
-}
-
-/// Keeps a session to a server open, until the connection is closed.
-pub(super) async fn keep(handle: Handle, key: Key, target: Target, backoff: BackoffConfig) {
-    let mut reconnect = Reconnect::new(backoff);
-    loop {
-        let why = match handle.connect_to(target.address, target.endpoint).await {
-            Ok(session) => {
-                reconnect.opened(handle.now_ns());
-                let opened = session.clone();
-                change(&handle, key, |connection| connection.open(opened), connection_opened);
-                session.left().await;
-                reconnect.left(handle.now_ns());
-                let why = why_left(&session);
-                let leave = |connection: &mut Connection| match planted("service_gap_is_a_failure")
-                {
-                    true => connection.fail(why.clone()),
-                    false => connection.leave(),
-                };
-                change(&handle, key, leave, connection_left);
-                why
-            }
-            Err(error) => {
-                let why = error.to_string();
-                change(&handle, key, |connection| connection.fail(why.clone()), connection_failed);
-                why
-            }
-        };
-        let pause_ns = reconnect.pause_ns(handle.random());
-        events::reconnect(target.address, &why, pause_ns);
-        handle.sleep(Duration::from_nanos(pause_ns)).await;
-    }
-}
-
-/// Changes a connection, and lets the calls of its service go on.
-fn change(
-    handle: &Handle,
-    key: Key,
-    change: impl FnOnce(&mut Connection),
-    go_on: fn(&mut Context<'_>, Key),
-) {
-    handle.with_local(|local| {
-        let connection = local.services.connections.get_mut(key);
-        change(connection.expect("a keeper ends with its connection"));
-        go_on(&mut Context::new(local), key);
-    });
-}
-
-fn why_left(session: &Session) -> String {
-    match session.state() {
-        SessionState::Ended(Some(reason)) => reason.message,
-        SessionState::Draining => "the server is draining".to_owned(),
-        _ => "the session has ended".to_owned(),
     }
 }
 
@@ -285,5 +267,40 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.session.as_ref().map_or(SessionState::Opening, Session::state);
         write!(f, "{}: {state:?}, {} calls", self.target.address, self.load.busy())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn connection() -> Connection {
+        let target = Target::from(SocketAddr::from(([127, 0, 0, 1], 5)));
+        let config = ClientConfig { concurrency: None, ..ClientConfig::default() };
+        Connection::new(Key::from_bits(0), target, &config, Arc::default())
+    }
+
+    #[test]
+    fn end__of_the_last_attempt_ends_a_retired_connection() {
+        let mut connection = connection();
+        let MayBegin::Now(permit) = connection.begin(0) else { panic!("there is no limit") };
+        assert!(!connection.retire());
+        assert!(connection.end(permit, None, 1));
+    }
+
+    #[test]
+    #[should_panic(expected = "gets no further attempts")]
+    fn begin__at_a_retired_connection() {
+        let mut connection = connection();
+        assert!(connection.retire());
+        connection.begin(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "an attempt that ends has begun")]
+    fn end__without_a_begin() {
+        connection().end(AttemptPermit::unlimited(), None, 1);
     }
 }

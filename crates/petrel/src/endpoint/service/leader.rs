@@ -22,14 +22,14 @@ impl Leader {
     }
 
     /// Records that a server has answered as the leader. Returns true if that is new.
-    pub(super) fn confirm(&mut self, connection: Key) -> bool {
-        let is_news = !self.is_confirmed(connection);
+    pub(super) fn set_confirmed(&mut self, connection: Key) -> bool {
+        let is_new = !self.is_confirmed(connection);
         *self = Self { connection: Some(connection), is_confirmed: true };
-        is_news
+        is_new
     }
 
     /// Records a server named as the leader by another, unless a confirmed leader is known.
-    pub(super) fn suppose(&mut self, connection: Key) {
+    pub(super) fn hint(&mut self, connection: Key) {
         if !self.is_confirmed {
             self.connection = Some(connection);
         }
@@ -48,22 +48,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suppose__holds_until_a_server_has_answered_as_the_leader() {
+    fn hint__holds_until_a_server_has_answered_as_the_leader() {
         let [one, two, three] = [1, 2, 3].map(Key::from_bits);
         let mut leader = Leader::default();
-        leader.suppose(one);
-        leader.suppose(two);
+        leader.hint(one);
+        leader.hint(two);
         assert_eq!(leader.get(), Some(two));
-        assert!(leader.confirm(two), "it was only supposed");
-        assert!(!leader.confirm(two));
-        leader.suppose(one);
+        assert!(leader.set_confirmed(two), "it was only named by others");
+        assert!(!leader.set_confirmed(two));
+        leader.hint(one);
         assert_eq!(leader.get(), Some(two));
-        assert!(leader.confirm(three));
+        assert!(leader.set_confirmed(three));
         leader.forget(two);
         assert_eq!(leader.get(), Some(three));
         leader.forget(three);
         assert_eq!(leader.get(), None);
-        leader.suppose(one);
-        assert_eq!(leader.get(), Some(one), "the leader of before is forgotten");
+        leader.hint(one);
+        assert_eq!(leader.get(), Some(one), "the former leader is forgotten");
     }
 }

@@ -9,17 +9,17 @@ use crate::local::Key;
 #[derive(Debug, Default)]
 pub(super) struct CallQueue {
     entries: VecDeque<Key>,
-    /// Entries left behind.
-    left: usize,
+    /// Entries of calls that do not wait any more.
+    stale: usize,
 }
 
-/// Entries left behind that the queue always tolerates.
-const LEFT_MIN: usize = 32;
+/// Stale entries that the queue always tolerates.
+const STALE_MIN: usize = 32;
 
 impl CallQueue {
     /// Returns true if no call waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.len() == self.left
+        self.entries.len() == self.stale
     }
 
     pub(super) fn push(&mut self, call: Key) {
@@ -33,7 +33,8 @@ impl CallQueue {
                 return Some(first);
             }
             self.entries.pop_front();
-            self.left = self.left.checked_sub(1).expect("a call that does not wait has left");
+            assert!(self.stale > 0, "a call that does not wait any more was counted");
+            self.stale -= 1;
         }
         None
     }
@@ -45,16 +46,17 @@ impl CallQueue {
 
     /// Records that a queued call no longer waits.
     pub(super) fn leave(&mut self, waits: impl Fn(Key) -> bool) {
-        self.left += 1;
-        if self.left >= LEFT_MIN && 2 * self.left > self.entries.len() {
+        self.stale += 1;
+        assert!(self.stale <= self.entries.len(), "a call leaves a queue that it is in");
+        if self.stale >= STALE_MIN && 2 * self.stale > self.entries.len() {
             self.entries.retain(|&call| waits(call));
-            self.left = 0;
+            self.stale = 0;
         }
     }
 
     /// Takes all entries, including ones left behind.
     pub(super) fn take_all(&mut self) -> VecDeque<Key> {
-        self.left = 0;
+        self.stale = 0;
         std::mem::take(&mut self.entries)
     }
 }
@@ -97,11 +99,17 @@ mod tests {
         for number in 1..10_000 {
             queue.push(key(number));
             queue.leave(|call| call == key(0));
-            assert!(queue.entries.len() <= LEFT_MIN + 1, "{}", queue.entries.len());
+            assert!(queue.entries.len() <= STALE_MIN + 1, "{}", queue.entries.len());
             assert!(!queue.is_empty());
         }
         assert_eq!(queue.first(|call| call == key(0)), Some(key(0)));
         assert_eq!(queue.take_all().front(), Some(&key(0)));
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "a call leaves a queue that it is in")]
+    fn leave__of_an_empty_queue() {
+        CallQueue::default().leave(|_| false);
     }
 }

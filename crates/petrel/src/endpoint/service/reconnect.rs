@@ -29,8 +29,8 @@ impl Reconnect {
     }
 
     /// Records that the open session accepts no further calls.
-    pub(super) fn left(&mut self, now_ns: u64) {
-        let opened_ns = self.opened_ns.take().expect("a session that is left was open");
+    pub(super) fn lost(&mut self, now_ns: u64) {
+        let opened_ns = self.opened_ns.take().expect("a session that is lost was open");
         let has_settled = now_ns.saturating_sub(opened_ns) >= SETTLED_NS;
         if has_settled && !planted("service_slow_for_ever") {
             self.backoff.reset();
@@ -69,7 +69,7 @@ mod tests {
         after_failures(&mut reconnect, 20);
         assert_eq!(reconnect.pause_ns(LONGEST), 2_000_000_000);
         reconnect.opened(5);
-        reconnect.left(5 + SETTLED_NS);
+        reconnect.lost(5 + SETTLED_NS);
         assert_eq!(reconnect.pause_ns(LONGEST), 10_000_000);
     }
 
@@ -78,7 +78,23 @@ mod tests {
         let mut reconnect = reconnect();
         after_failures(&mut reconnect, 3);
         reconnect.opened(5);
-        reconnect.left(5 + SETTLED_NS - 1);
+        reconnect.lost(5 + SETTLED_NS - 1);
         assert_eq!(reconnect.pause_ns(LONGEST), 80_000_000);
+    }
+
+    #[test]
+    #[should_panic(expected = "one session of the client")]
+    fn opened__with_an_open_session() {
+        let mut reconnect = reconnect();
+        reconnect.opened(5);
+        reconnect.opened(6);
+    }
+
+    #[test]
+    #[should_panic(expected = "needs no other")]
+    fn pause_ns__with_an_open_session() {
+        let mut reconnect = reconnect();
+        reconnect.opened(5);
+        reconnect.pause_ns(0);
     }
 }

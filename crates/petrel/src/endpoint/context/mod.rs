@@ -1,33 +1,35 @@
 //! The operations of handlers, continuations and the application on an endpoint.
 
+pub(crate) mod continuation;
+pub(crate) mod watchers;
+
+use std::any::Any;
 use std::marker::PhantomData;
 use std::ptr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_proto::{
-    CallLimits, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
-    RespondRejected, SessionId, Status,
+    CallLimits, Core, PendingCall, RequestHandle, RespondError, RespondRejected, SessionId, Status,
 };
-use petrel_transport::ReturnPath;
 use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
-use petrel_transport::shm::Outgoing;
 
-use super::call::{Continuation, Keyed};
-use super::call_builder::{CallBuilder, Callee, IntoMessage};
-use super::cancel::Watchers;
-use super::handler::Dropped;
-use super::multicast::Groups;
+use super::groups::Groups;
+use super::late_answers::LateAnswers;
 use super::options::limits;
 use super::remote::Remote;
+use super::return_route::{ReturnRoute, Timed};
 use super::service::Services;
 use super::sessions::Sessions;
-use crate::client::Client;
+use crate::client::{ClientShared, ServiceKey};
 use crate::error::Error;
 use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
+use crate::sync::Arc;
+use continuation::{Continuation, Function, Keyed, OnSession, Reply};
+use watchers::Watchers;
 
 /// The transport-independent part of an endpoint: handlers and continuations use it while the transport is busy
 /// delivering.
@@ -38,8 +40,8 @@ pub(crate) struct Local {
     pub(super) hub: Rc<Hub>,
     /// Groups to which the endpoint sends by multicast.
     pub(super) groups: Groups,
-    /// Requests with a dropped [`Responder`](super::Responder).
-    pub(super) dropped: Rc<Dropped>,
+    /// Answers of tasks, and for dropped [`Responder`](super::Responder)s.
+    pub(super) late_answers: Rc<LateAnswers>,
     /// The state for other threads.
     pub(super) remote: Box<Remote>,
     /// Time of the current turn of the event loop, in nanoseconds.
@@ -56,10 +58,56 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Returns the service of a client of this endpoint.
-    pub(super) fn service_of(&self, client: &Client) -> Option<Key> {
-        let is_own = self.remote.is_of(client.endpoint());
-        if is_own { self.services.find(client.key()) } else { None }
+    /// Returns the service of a client, if `clients` belong to this endpoint.
+    pub(crate) fn service_of(
+        &self,
+        clients: &Arc<ClientShared>,
+        number: ServiceKey,
+    ) -> Option<Key> {
+        if self.is_of(clients) { self.services.find(number) } else { None }
+    }
+
+    /// Returns true if `clients` belong to this endpoint.
+    #[inline]
+    pub(crate) fn is_of(&self, clients: &Arc<ClientShared>) -> bool {
+        self.remote.is_of(clients)
+    }
+
+    /// Cancels the call with this function and number as its continuation, and returns the end of the call instead of
+    /// running the continuation. `None` if the call has ended.
+    pub(crate) fn cancel_fn(
+        &mut self,
+        session: SessionId,
+        function: Function,
+        tag: u64,
+    ) -> Option<Reply> {
+        let key = OnSession { session, function, tag };
+        let ended = self.core.cancel(session, |continuation: &Continuation| continuation.is(&key));
+        ended.map(Reply::from)
+    }
+
+    /// Lends the endpoint and the state to its tasks, while `poll` runs.
+    pub(super) fn lend<R>(
+        &mut self,
+        hub: &Hub,
+        state: &mut Box<dyn Any>,
+        poll: impl FnOnce() -> R,
+    ) -> R {
+        assert!(ptr::eq(hub, &raw const *self.hub), "an endpoint is lent by its own hub");
+        hub.lend(state, self, poll)
+    }
+
+    /// Runs a closure with the endpoint of a hub, if it is lent and not in use.
+    #[inline(always)]
+    pub(crate) fn try_of_task<R>(hub: &Hub, run: impl FnOnce(&mut Self) -> R) -> Option<R> {
+        // SAFETY: only `Local::lend` lends, and lends a `Local`.
+        unsafe { hub.try_with_endpoint(run) }
+    }
+
+    /// The same in a task of the endpoint.
+    #[inline(always)]
+    pub(crate) fn of_task<R>(hub: &Hub, run: impl FnOnce(&mut Self) -> R) -> R {
+        Self::try_of_task(hub, run).expect("an endpoint is lent to its tasks while they run")
     }
 }
 
@@ -75,80 +123,27 @@ impl Drop for Local {
 #[repr(C)]
 pub struct Context<'a, S = ()> {
     pub(super) local: &'a mut Local,
-    pub(super) back: Back<'a>,
+    pub(super) route: ReturnRoute<'a>,
     state: PhantomData<fn(&mut S)>,
-}
-
-/// The sender of the frame being handled, and the return path to it: frames to that peer bypass the queue.
-pub(super) struct Back<'a> {
-    peer: PeerKey,
-    path: Option<&'a mut Outgoing>,
-}
-
-impl<'a> Back<'a> {
-    /// No frame is being handled.
-    pub(super) const NONE: Back<'static> = Back { peer: PeerKey(0), path: None };
-
-    #[inline(always)]
-    pub(super) fn new(peer: PeerKey, path: Option<&'a mut Outgoing>) -> Self {
-        Self { peer, path }
-    }
-}
-
-impl FrameSink for Back<'_> {
-    #[inline(always)]
-    fn send(&mut self, _peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        // Only messages of one packet use the return path, and their bytes are contiguous.
-        body.is_empty() && self.path.as_mut().is_some_and(|path| path.push(head))
-    }
-
-    #[inline(always)]
-    fn reaches(&self, peer: PeerKey) -> bool {
-        self.path.is_some() && self.peer == peer
-    }
-}
-
-/// The return path for a call with a deadline, and the time of the call.
-struct Timed<'a, 'b> {
-    back: &'a mut Back<'b>,
-    clock_ns: u64,
-}
-
-impl FrameSink for Timed<'_, '_> {
-    #[inline(always)]
-    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        self.back.send(peer, head, body)
-    }
-
-    #[inline(always)]
-    fn now_ns(&mut self, _burst_ns: u64) -> u64 {
-        self.clock_ns
-    }
-
-    #[inline(always)]
-    fn reaches(&self, peer: PeerKey) -> bool {
-        self.back.reaches(peer)
-    }
 }
 
 impl<'a, S> Context<'a, S> {
     /// Creates a context outside of handlers and continuations of received frames.
     #[inline(always)]
-    pub(super) fn new(local: &'a mut Local) -> Self {
-        Self::with_back(local, Back::NONE)
+    pub(crate) fn new(local: &'a mut Local) -> Self {
+        Self::with_route(local, ReturnRoute::NONE)
     }
 
     /// Creates a context while a frame is handled.
     #[inline(always)]
-    pub(super) fn with_back(local: &'a mut Local, back: Back<'a>) -> Self {
-        Self { local, back, state: PhantomData }
+    pub(super) fn with_route(local: &'a mut Local, route: ReturnRoute<'a>) -> Self {
+        Self { local, route, state: PhantomData }
     }
 
     /// The same for a shorter time.
     #[inline(always)]
     pub(super) fn reborrow(&mut self) -> Context<'_, S> {
-        let Back { peer, path } = &mut self.back;
-        Context::with_back(self.local, Back { peer: *peer, path: path.as_deref_mut() })
+        Context::with_route(self.local, self.route.reborrow())
     }
 
     /// The same without the type of the state.
@@ -188,19 +183,6 @@ impl<'a, S: 'static> Context<'a, S> {
         Ok(MsgBuf::holding(&self.local.pool, message)?)
     }
 
-    /// Begins a call of `method`, on a session or by a client of this endpoint; [`CallBuilder::then`] sends it.
-    ///
-    /// The message may be a buffer, sent without a copy, or bytes, copied into a buffer.
-    #[inline(always)]
-    pub fn call<C: Callee, M: IntoMessage>(
-        &mut self,
-        callee: C,
-        method: u16,
-        request: M,
-    ) -> CallBuilder<&mut Self, M, C> {
-        CallBuilder::new(self, callee, method, request)
-    }
-
     /// Returns the deadline inherited by calls made now: the current request's, or in a continuation the deadline of
     /// the ended call's request.
     pub fn deadline_ns(&self) -> Option<u64> {
@@ -235,7 +217,7 @@ impl<'a, S: 'static> Context<'a, S> {
         call: PendingCall<MsgBuf, Continuation>,
     ) -> Result<(), NotTaken> {
         let Local { core, now_ns, .. } = &mut *self.local;
-        core.call_at_once(*now_ns, session, call, &mut self.back)
+        core.call_at_once(*now_ns, session, call, &mut self.route)
     }
 
     #[inline(never)]
@@ -252,11 +234,11 @@ impl<'a, S: 'static> Context<'a, S> {
         let limits = limits(timeout, deadline_ns, clock_ns);
         // Referenced messages cannot use the fast path.
         if limits == CallLimits::default() && !call.request.is_reference() {
-            return core.call_at_once(*now_ns, session, call, &mut self.back);
+            return core.call_at_once(*now_ns, session, call, &mut self.route);
         }
         core.set_time(clock_ns);
-        let mut back = Timed { back: &mut self.back, clock_ns };
-        core.call_with_at_once(*now_ns, session, call, limits, &mut back)
+        let mut route = Timed::new(&mut self.route, clock_ns);
+        core.call_with_at_once(*now_ns, session, call, limits, &mut route)
     }
 
     /// Makes a call that ends at `end_ns`, where the clock has just been read.
@@ -270,9 +252,9 @@ impl<'a, S: 'static> Context<'a, S> {
     ) -> Result<(), NotTaken> {
         let Local { core, now_ns, .. } = &mut *self.local;
         core.set_time(clock_ns);
-        let mut back = Timed { back: &mut self.back, clock_ns };
+        let mut route = Timed::new(&mut self.route, clock_ns);
         let limits = CallLimits { deadline_ns: Some(end_ns) };
-        core.call_with_at_once(*now_ns, session, call, limits, &mut back)
+        core.call_with_at_once(*now_ns, session, call, limits, &mut route)
     }
 
     /// Runs a closure whose calls inherit `deadline_ns`.
@@ -290,7 +272,7 @@ impl<'a, S: 'static> Context<'a, S> {
     /// Answers a request with OK, at once if there is a return path.
     #[inline(always)]
     pub(super) fn respond_at_once(&mut self, handle: RequestHandle, message: MsgBuf) {
-        let responded = self.local.core.respond_at_once(handle, message, &mut self.back);
+        let responded = self.local.core.respond_at_once(handle, message, &mut self.route);
         if let Err(rejected) = responded {
             self.refuse_answer(handle, rejected);
         }
@@ -325,6 +307,19 @@ impl<'a, S: 'static> Context<'a, S> {
         self.local.core.make_room_for_answer(bytes)
     }
 
+    /// Sends the answer of a task.
+    pub(super) fn answer(&mut self, handle: RequestHandle, outcome: Result<MsgBuf, Error>) {
+        match outcome {
+            Ok(message) => self.respond(handle, Status::Ok, message),
+            Err(error) => {
+                // A failure has another status than OK.
+                let is_ok = error.status == Status::Ok;
+                let status = if is_ok { Status::Unknown } else { error.status };
+                self.respond_error(handle, status, &error.message);
+            }
+        }
+    }
+
     pub(super) fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &str) {
         match self.alloc_message(text.as_bytes()) {
             Ok(message) => self.respond(handle, status, message),
@@ -337,82 +332,4 @@ impl<'a, S: 'static> Context<'a, S> {
 }
 
 /// A call rejected by the core.
-pub(super) type NotTaken = petrel_proto::CallRejected<MsgBuf, Continuation>;
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-    use std::os::unix::net::UnixStream;
-
-    use petrel_transport::shm::{Segment, Shm, ShmConfig, ShmLink, Side};
-    use petrel_transport::wake::Waker;
-    use petrel_transport::{FrameHandler, PeerId, Transport, TxFrame};
-
-    use super::*;
-
-    /// Sends these frames back at once, every other frame as a call with a deadline, and records which were accepted.
-    struct Echo<'a> {
-        frames: &'a [[u8; 40]],
-        taken: Vec<bool>,
-    }
-
-    impl FrameHandler<Outgoing> for &mut Echo<'_> {
-        fn handle(&mut self, peer: PeerId, _frame: &[u8], path: Option<&mut Outgoing>) {
-            let peer = PeerKey(peer.0);
-            let mut back = Back::new(peer, path);
-            assert!(back.reaches(peer) && !back.reaches(PeerKey(peer.0 + 1)));
-            assert!(!back.send(peer, &self.frames[0], b"and more"), "in two pieces");
-            let mut timed = Timed { back: &mut back, clock_ns: 7 };
-            assert!(timed.reaches(peer) && !timed.reaches(PeerKey(peer.0 + 1)));
-            assert_eq!(timed.now_ns(3), 7);
-            assert!(!timed.send(peer, &self.frames[0], b"and more"), "in two pieces");
-            for pair in self.frames.chunks(2) {
-                let mut timed = Timed { back: &mut back, clock_ns: 7 };
-                self.taken.push(timed.send(peer, &pair[0], b""));
-                self.taken.push(back.send(peer, &pair[1], b""));
-            }
-        }
-
-        fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-            unreachable!("{peer:?}: no switch has marked {frame:?}");
-        }
-    }
-
-    fn shm(config: &ShmConfig) -> Shm {
-        Shm::new(config, Waker::new().unwrap())
-    }
-
-    #[test]
-    fn back__says_true_of_the_frames_that_arrive_and_of_no_other() {
-        // The ring fills before all have gone.
-        let config =
-            ShmConfig { ring_bytes: 64 << 10, max_frame_bytes: 2_048, ..Default::default() };
-        let frames: Vec<[u8; 40]> = (0..2_000u16)
-            .map(|number| std::array::from_fn(|at| number.to_le_bytes()[at % 2]))
-            .collect();
-        let (mut near, mut far) = (shm(&config), shm(&config));
-        let segment = Segment::create(&config).unwrap();
-        let other = Segment::from_fd(segment.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        let (bell, other_bell) = UnixStream::pair().unwrap();
-        let to_far = near.add_peer(ShmLink::new(segment, Side::Creator, bell)).unwrap();
-        let to_near = far.add_peer(ShmLink::new(other, Side::Opener, other_bell)).unwrap();
-        let say = |by: &mut Shm, peer| {
-            assert_eq!(by.tx_burst(&[TxFrame { peer, head: b"word", body: b"" }]), 0);
-        };
-        // The first frame to a ring detects how much room there is.
-        say(&mut far, to_near);
-        assert_eq!(near.rx_burst(64, |_, _: &[u8]| {}), 1);
-        say(&mut near, to_far);
-        let mut echo = Echo { frames: &frames, taken: Vec::new() };
-        assert_eq!(far.rx_burst_to(64, &mut echo), 1);
-        far.flush();
-        let taken = echo.taken;
-        assert!(taken.contains(&true) && taken.contains(&false));
-        let mut arrived = Vec::new();
-        while near.rx_burst(64, |_, frame: &[u8]| arrived.push(frame.to_vec())) > 0 {}
-        let sent = frames.iter().zip(&taken).filter_map(|(frame, taken)| taken.then_some(frame));
-        assert!(arrived.iter().eq(sent));
-        let mut nowhere = Back::NONE;
-        assert!(!nowhere.reaches(PeerKey(0)) && !nowhere.send(PeerKey(0), &frames[0], b""));
-    }
-}
+pub(crate) type NotTaken = petrel_proto::CallRejected<MsgBuf, Continuation>;

@@ -6,8 +6,8 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 
 use petrel_proto::{CallFailure, Completion, PlainCompletion, SessionId};
 
-use super::context::{Context, Local};
-use super::state::State;
+use super::{Context, Local};
+use crate::endpoint::state::State;
 use crate::error::Error;
 use crate::events;
 use crate::local::Key;
@@ -40,7 +40,7 @@ impl Reply {
     }
 
     /// Empties the request's buffer, which only refers to a shared message.
-    pub(super) fn release_request(&mut self) {
+    pub(crate) fn release_request(&mut self) {
         self.request.release();
     }
 
@@ -90,7 +90,7 @@ impl Kind {
 type Words = [MaybeUninit<usize>; 2];
 
 /// A continuation of the library itself, with a number as its argument. It does not use the state, or knows the type.
-pub(super) type Function = fn(State<'_>, &mut Context<'_>, Reply, u64);
+pub(crate) type Function = fn(State<'_>, &mut Context<'_>, Reply, u64);
 
 type Boxed = Box<dyn FnOnce(State<'_>, &mut Context<'_>, Reply)>;
 
@@ -119,36 +119,36 @@ unsafe fn from_words<F>(words: &Words) -> F {
 
 /// The key of a call, for cancelling it.
 #[derive(Clone, Copy, Debug)]
-pub struct CallKey(pub(super) Named);
+pub struct CallKey(pub(crate) Named);
 
 /// The name of a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Named {
+pub(crate) enum Named {
     OnSession(OnSession),
     OfClient(Key),
 }
 
 /// A call on a session, by its continuation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OnSession {
-    pub(super) session: SessionId,
-    pub(super) function: Function,
-    pub(super) tag: u64,
+pub(crate) struct OnSession {
+    pub(crate) session: SessionId,
+    pub(crate) function: Function,
+    pub(crate) tag: u64,
 }
 
 impl CallKey {
-    pub(super) fn on_session(session: SessionId, function: Function, tag: u64) -> Self {
+    pub(crate) fn on_session(session: SessionId, function: Function, tag: u64) -> Self {
         Self(Named::OnSession(OnSession { session, function, tag }))
     }
 
-    pub(super) fn of_client(call: Key) -> Self {
+    pub(crate) fn of_client(call: Key) -> Self {
         Self(Named::OfClient(call))
     }
 }
 
 impl Continuation {
     #[inline(always)]
-    pub(super) fn new<S: 'static, F>(continuation: F) -> Self
+    pub(crate) fn new<S: 'static, F>(continuation: F) -> Self
     where
         F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
     {
@@ -161,7 +161,7 @@ impl Continuation {
     }
 
     #[inline]
-    pub(super) fn function(function: Function, tag: u64) -> Self {
+    pub(crate) fn function(function: Function, tag: u64) -> Self {
         Self::of(&FUNCTION, to_words((function, tag)))
     }
 
@@ -172,7 +172,7 @@ impl Continuation {
 
     /// Returns true if this is the continuation of the call named by the key. A function is compared by the address
     /// passed with the call.
-    pub(super) fn is(&self, key: &OnSession) -> bool {
+    pub(crate) fn is(&self, key: &OnSession) -> bool {
         self.as_function().is_some_and(|(function, tag)| {
             std::ptr::fn_addr_eq(function, key.function) && tag == key.tag
         })
@@ -185,7 +185,7 @@ impl Continuation {
     }
 
     #[inline(always)]
-    pub(super) fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
+    pub(crate) fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
         let this = ManuallyDrop::new(self);
         // SAFETY: the words belong to the kind, and nothing else reads them: `this` is not dropped.
         unsafe { (this.kind.run)(this.words, state, cx, reply) }
@@ -234,7 +234,7 @@ unsafe fn drop_words<F>(words: Words) {
 
 /// Runs the continuation of a call that ended on the fast path, without an inherited deadline.
 #[inline]
-pub(super) fn run_continuation(
+pub(crate) fn run_continuation(
     state: State<'_>,
     cx: &mut Context<'_>,
     ended: PlainCompletion<MsgBuf, Continuation>,
@@ -245,14 +245,14 @@ pub(super) fn run_continuation(
 
 /// Runs the continuation of a call that has ended, under the call's inherited deadline.
 #[inline(never)]
-pub(super) fn run_under_deadline(
+pub(crate) fn run_under_deadline(
     state: State<'_>,
     cx: &mut Context<'_>,
     ended: Completion<MsgBuf, Continuation>,
 ) {
     let Completion { session, tag, outcome, request, response, inherited_ns } = ended;
     if let Err(failure) = &outcome {
-        note_failure(cx.local, session, failure);
+        record_failure(cx.local, session, failure);
     }
     let outcome = outcome.map_err(Error::from);
     let reply = Reply { session, outcome, request, response };
@@ -260,21 +260,21 @@ pub(super) fn run_under_deadline(
 }
 
 #[cold]
-fn note_failure(local: &mut Local, session: SessionId, failure: &CallFailure) {
-    local.remote.failures.count(failure);
+fn record_failure(local: &mut Local, session: SessionId, failure: &CallFailure) {
+    local.remote.count_failure(failure);
     events::call_failed(session, failure);
 }
 
 /// Continuations of cancellable calls, by the number carried in the call: a late cancellation must not find another
 /// call.
 #[derive(Default)]
-pub(super) struct Keyed {
+pub(crate) struct Keyed {
     waiting: HashMap<u64, Boxed>,
     next: u64,
 }
 
 impl Keyed {
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
     ) -> u64 {
@@ -285,13 +285,13 @@ impl Keyed {
     }
 
     /// Removes the continuation of a rejected call.
-    pub(super) fn forget(&mut self, number: u64) {
+    pub(crate) fn forget(&mut self, number: u64) {
         self.waiting.remove(&number);
     }
 }
 
 /// The function of calls with their continuation in [`Keyed`].
-pub(super) fn run_keyed(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
+pub(crate) fn run_keyed(state: State<'_>, cx: &mut Context<'_>, reply: Reply, number: u64) {
     if let Some(continuation) = cx.local.keyed.waiting.remove(&number) {
         continuation(state, cx, reply);
     }

@@ -1,4 +1,4 @@
-//! `Endpoint::fetch_ahead`: the function that locates memory to fetch sees requests before their handler does.
+//! `Endpoint::prefetch`: the function that locates memory to fetch sees requests before their handler does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ struct Shown {
 fn register(server: &mut Endpoint) -> Rc<Shown> {
     let shown = Rc::new(Shown::default());
     let (looked, handled) = (Rc::clone(&shown), Rc::clone(&shown));
-    server.fetch_ahead(LOOKUP, move |message| {
+    server.prefetch(LOOKUP, move |message| {
         looked.count.set(looked.count.get() + 1);
         let mut waiting = looked.waiting.borrow_mut();
         waiting.push_back(message.to_vec());
@@ -98,11 +98,11 @@ fn requests_are_shown(transports: AllowedTransports) {
 }
 
 #[test]
-fn fetch_ahead__over_shared_memory() {
+fn prefetch__over_shared_memory() {
     requests_are_shown(AllowedTransports { udp: false, shm: true });
 }
 
 #[test]
-fn fetch_ahead__over_udp() {
+fn prefetch__over_udp() {
     requests_are_shown(AllowedTransports { udp: true, shm: false });
 }

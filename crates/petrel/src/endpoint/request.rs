@@ -1,19 +1,15 @@
-//! Handlers: the code that runs for a request.
+//! Requests as handlers see them, and the right to answer.
 
-use std::any::Any;
-use std::cell::RefCell;
-use std::fmt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
 
 use super::context::Context;
-use super::health::{self, HEALTH_METHOD, Healths};
-use super::in_place::InPlace;
-use super::state::State;
-use crate::events;
-use crate::inbox::WorkFlag;
+use super::late_answers::LateAnswers;
+use super::peer::Peer;
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
 /// A request to be answered.
@@ -54,11 +50,11 @@ use crate::msgbuf::MsgBuf;
 #[derive(Debug)]
 pub struct Request<'a> {
     /// Borrowed, to make requests smaller: they move through memory.
-    pub(super) handle: &'a RequestHandle,
-    pub(super) method: u16,
-    pub(super) payload: Payload<'a>,
+    handle: &'a RequestHandle,
+    method: u16,
+    payload: Payload<'a>,
     /// A buffer that saves an allocation if the response fits.
-    pub(super) spare: Option<MsgBuf>,
+    spare: Option<MsgBuf>,
 }
 
 #[derive(Debug)]
@@ -81,7 +77,37 @@ impl Payload<'_> {
 /// proof.
 #[derive(Debug)]
 #[must_use = "a handler returns it"]
-pub struct Handled(pub(super) Option<MsgBuf>);
+pub struct Handled(Option<MsgBuf>);
+
+impl Handled {
+    /// The request is answered, or a responder has it.
+    pub(super) fn later() -> Self {
+        Self(None)
+    }
+
+    /// Returns the response to be sent.
+    #[inline(always)]
+    pub(super) fn into_message(self) -> Option<MsgBuf> {
+        self.0
+    }
+}
+
+impl<'a> Request<'a> {
+    #[inline(always)]
+    pub(super) fn new(
+        handle: &'a RequestHandle,
+        method: u16,
+        payload: Payload<'a>,
+        spare: Option<MsgBuf>,
+    ) -> Self {
+        Self { handle, method, payload, spare }
+    }
+
+    /// Returns the request's name and message, without the duty to answer.
+    pub(super) fn into_parts(self) -> (RequestHandle, u16, Payload<'a>) {
+        (*self.handle, self.method, self.payload)
+    }
+}
 
 impl Request<'_> {
     /// Returns the message.
@@ -98,6 +124,16 @@ impl Request<'_> {
     /// Returns the session of the request.
     pub fn session(&self) -> SessionId {
         self.handle.session
+    }
+
+    /// Returns the caller's identity. `None` if the session has ended meanwhile.
+    pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
+        cx.local.sessions.peer_of(self.handle.session).map(Arc::as_ref)
+    }
+
+    /// The same, to be kept beyond the handler.
+    pub(crate) fn shared_peer<S>(&self, cx: &Context<'_, S>) -> Option<Arc<Peer>> {
+        cx.local.sessions.peer_of(self.handle.session).cloned()
     }
 
     /// Returns the request's deadline, if any, in nanoseconds of the endpoint's clock ([`Context::now_ns`]). Calls made
@@ -178,8 +214,8 @@ impl Request<'_> {
     /// Defers the answer, beyond the handler if needed: for a handler that first makes calls of its own. Read
     /// [`Request::data`] before, or take the message by [`Request::defer_message`].
     pub fn defer<S: 'static>(self, cx: &mut Context<'_, S>) -> (Responder, Handled) {
-        let dropped = Rc::clone(&cx.local.dropped);
-        (Responder { handle: Some(*self.handle), dropped }, Handled(None))
+        let late = Rc::clone(&cx.local.late_answers);
+        (Responder { handle: Some(*self.handle), late }, Handled(None))
     }
 
     /// Defers the answer and keeps the message: in place if it came in several packets, else as a copy. `None` without
@@ -236,7 +272,7 @@ fn reply_allocated(
 #[derive(Debug)]
 pub struct Responder {
     handle: Option<RequestHandle>,
-    dropped: Rc<Dropped>,
+    late: Rc<LateAnswers>,
 }
 
 impl Responder {
@@ -285,175 +321,30 @@ impl Responder {
     }
 }
 
+impl Responder {
+    /// Has the event loop send the answer of a task.
+    pub(crate) fn answer_later(mut self, outcome: Result<MsgBuf, Error>) {
+        if let Some(handle) = self.handle.take() {
+            self.late.push(handle, outcome);
+        }
+    }
+
+    /// Returns the caller's identity. `None` if the session has ended meanwhile.
+    pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
+        cx.local.sessions.peer_of(self.handle?.session).map(Arc::as_ref)
+    }
+
+    /// Returns true if the caller no longer waits: it cancelled the call, or the call expired, or the session has
+    /// ended. The next turn of the event loop may learn of an end.
+    pub fn is_cancelled<S>(&self, cx: &Context<'_, S>) -> bool {
+        self.handle.is_none_or(|handle| !cx.local.core.is_awaited(handle))
+    }
+}
+
 impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
-            self.dropped.push(handle);
+            self.late.push_dropped(handle);
         }
-    }
-}
-
-/// Requests with a dropped responder.
-pub(super) struct Dropped {
-    handles: RefCell<Vec<RequestHandle>>,
-    work_flag: WorkFlag,
-}
-
-impl Dropped {
-    pub(super) fn new(work_flag: WorkFlag) -> Rc<Self> {
-        Rc::new(Self { handles: RefCell::default(), work_flag })
-    }
-
-    fn push(&self, handle: RequestHandle) {
-        self.handles.borrow_mut().push(handle);
-        self.work_flag.raise();
-    }
-
-    pub(super) fn pop(&self) -> Option<RequestHandle> {
-        self.handles.borrow_mut().pop()
-    }
-}
-
-impl fmt::Debug for Dropped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Dropped({})", self.handles.borrow().len())
-    }
-}
-
-/// Size of a small response, reserved when memory is short: a handler must not run without memory to answer. It fits
-/// into one packet, and the buffer stays in the slot for the next response.
-const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
-
-/// A stored handler. A boxed closure would get its arguments in a tuple, for which the request is copied once more;
-/// a method of a separate trait does not.
-pub(super) trait Handle {
-    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled;
-}
-
-impl<F: FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled> Handle for F {
-    #[inline]
-    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        self(state, cx, request)
-    }
-}
-
-/// Returns the address that the handler of a request will access first.
-type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
-
-/// The handlers by method, and their shared state.
-pub(super) struct Handlers {
-    pub(super) state: Box<dyn Any>,
-    by_method: Vec<Option<Box<dyn Handle>>>,
-    /// By method too; empty if no method has one.
-    locators: Vec<Option<Locator>>,
-    /// Handlers that read in place.
-    pub(super) in_place: InPlace,
-    pub(super) healths: Healths,
-}
-
-impl Handlers {
-    #[inline(always)]
-    pub(super) fn state(&mut self) -> State<'_> {
-        State::of(&mut *self.state)
-    }
-
-    pub(super) fn new(state: Box<dyn Any>) -> Self {
-        Self {
-            state,
-            by_method: Vec::new(),
-            locators: Vec::new(),
-            in_place: InPlace::default(),
-            healths: Healths::default(),
-        }
-    }
-
-    pub(super) fn set(&mut self, method: u16, handler: Box<dyn Handle>) {
-        let place = usize::from(method);
-        if self.by_method.len() <= place {
-            self.by_method.resize_with(place + 1, || None);
-        }
-        self.by_method[place] = Some(handler);
-        self.in_place.forget(method);
-    }
-
-    pub(super) fn set_locator(&mut self, method: u16, locator: Locator) {
-        let place = usize::from(method);
-        if self.locators.len() <= place {
-            self.locators.resize_with(place + 1, || None);
-        }
-        self.locators[place] = Some(locator);
-    }
-
-    /// Returns true if any handler prefetches memory.
-    #[inline(always)]
-    pub(super) fn locates(&self) -> bool {
-        !self.locators.is_empty()
-    }
-
-    /// Returns the address that the handler of a coming request will access.
-    #[inline]
-    pub(super) fn locate(&self, method: u16, message: &[u8]) -> Option<*const u8> {
-        let locator = self.locators.get(usize::from(method))?.as_ref()?;
-        Some(locator(message))
-    }
-
-    /// Answers a request of a method without a handler.
-    #[cold]
-    #[inline(never)]
-    fn answer_other(
-        &self,
-        cx: &mut Context<'_>,
-        handle: RequestHandle,
-        method: u16,
-        payload: Payload<'_>,
-    ) {
-        if method == HEALTH_METHOD {
-            let has_handler =
-                |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
-            return health::answer(cx, handle, &payload, &self.healths, has_handler);
-        }
-        let text = "the server has no such method";
-        events::request_refused(handle.session, Status::Unimplemented, text);
-        cx.local.core.refuse(handle, Status::Unimplemented, text);
-    }
-
-    /// Runs the handler of a request, and sends the response, if the handler returns one.
-    #[inline(always)]
-    pub(super) fn run(
-        &mut self,
-        cx: &mut Context<'_>,
-        handle: RequestHandle,
-        method: u16,
-        payload: Payload<'_>,
-        spare: Option<MsgBuf>,
-    ) {
-        let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
-            return self.answer_other(cx, handle, method, payload);
-        };
-        if spare.is_none() && !cx.local.pool.has_room_for_small() {
-            return self.run_in_last_room(cx, handle, method, payload);
-        }
-        let request = Request { handle: &handle, method, payload, spare };
-        if let Handled(Some(message)) = handler.handle(State::of(&mut *self.state), cx, request) {
-            cx.respond_at_once(handle, message);
-        }
-    }
-
-    /// Runs a handler when memory is short, if a small response can be allocated; refuses the request if not.
-    #[cold]
-    #[inline(never)]
-    fn run_in_last_room(
-        &mut self,
-        cx: &mut Context<'_>,
-        handle: RequestHandle,
-        method: u16,
-        payload: Payload<'_>,
-    ) {
-        let Ok(room) = cx.alloc(ROOM_BYTES) else {
-            let text = "the server has no memory for an answer";
-            cx.local.core.refuse(handle, Status::ResourceExhausted, text);
-            return;
-        };
-        self.run(cx, handle, method, payload, Some(room));
     }
 }

@@ -1,0 +1,79 @@
+//! Clients on their endpoint's own thread.
+
+use std::time::Duration;
+
+use super::{Client, ClientConfig, Target};
+use crate::endpoint::callee::{Sealed, ToSend};
+use crate::endpoint::{
+    CallBuilder, CallKey, CallRejected, Caller, Context, IntoMessage, Local, call_by_client,
+};
+use crate::local::Handle;
+
+impl Client {
+    /// Creates a client with sessions of this endpoint.
+    pub(crate) fn on_endpoint(
+        local: &mut Local,
+        targets: Vec<Target>,
+        config: ClientConfig,
+    ) -> Self {
+        assert!(!targets.is_empty(), "a client has a target");
+        let (client, open) = Self::of_endpoint(local.clients(), targets, config);
+        local.open_service(open);
+        client
+    }
+}
+
+impl<S> Handle<S> {
+    /// Returns a client of a service with sessions of this endpoint, like
+    /// [`Endpoint::client`](crate::Endpoint::client).
+    ///
+    /// # Panics
+    /// Without a target, and outside of the endpoint's tasks.
+    pub fn client<T: Into<Target>>(
+        &self,
+        targets: impl IntoIterator<Item = T>,
+        config: ClientConfig,
+    ) -> Client {
+        let targets = targets.into_iter().map(Into::into).collect();
+        Local::of_task(self.hub(), |local| Client::on_endpoint(local, targets, config))
+    }
+}
+
+impl Sealed for &Client {
+    type Sent = CallKey;
+
+    fn send<M: IntoMessage>(
+        self,
+        cx: &mut Context<'_>,
+        to_send: ToSend<M>,
+    ) -> Result<CallKey, CallRejected> {
+        call_by_client(cx, (self.endpoint(), self.key()), self.call_timeout(), to_send)
+    }
+
+    fn key(call: CallKey, _number: u64) -> CallKey {
+        call
+    }
+}
+
+impl<P: Caller, M: IntoMessage> CallBuilder<P, M, &Client> {
+    /// Declares that the call may be executed twice: it is retried even if an attempt may have been executed.
+    pub fn idempotent(self) -> Self {
+        self.map_options(|options| options.idempotent())
+    }
+
+    /// Makes a second attempt, at another server if there is one, when the first has not ended after `time`; the first
+    /// response counts. Implies [`idempotent`](Self::idempotent), and copies the request for each attempt.
+    pub fn hedge_after(self, time: Duration) -> Self {
+        self.map_options(|options| options.idempotent().hedge_after(time))
+    }
+
+    /// Waits for a server until the call's timeout when none can be reached, instead of failing the call.
+    pub fn wait_for_ready(self) -> Self {
+        self.map_options(|options| options.wait_for_ready())
+    }
+
+    /// Sends the call to the server that the key maps to: see [`client::Call::key`](crate::client::Call::key).
+    pub fn key(self, key: impl AsRef<[u8]>) -> Self {
+        self.map_options(|options| options.key(key.as_ref()))
+    }
+}

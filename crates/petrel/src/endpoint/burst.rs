@@ -1,0 +1,120 @@
+//! Receiving and sending in bursts.
+
+use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
+use petrel_transport::{RX_BURST_MAX, Transport};
+
+use super::ahead::Ahead;
+use super::context::Local;
+use super::dispatch::{Dispatch, Sink};
+use super::dispatch_ahead::DispatchAhead;
+use super::factors::Factors;
+use super::handlers::Handlers;
+use super::slow::{SlowDispatch, SlowSink};
+
+/// Most bursts sent in one turn, to let the receive path run.
+const TX_BURSTS_PER_TURN: usize = 8;
+
+/// Bytes of large messages after which a turn sends: credits return, and the sender continues, while the next packets
+/// are copied. Half of the default credits over shared memory; 64 and 128 KiB were as good.
+const RX_BURST_BYTES: usize = 256 << 10;
+
+/// The bursts of an endpoint.
+pub(super) struct Bursts {
+    ahead: Ahead,
+    /// The optimisations, and whether the core uses fast paths; `None` if all are on.
+    factors: Option<(Factors, bool)>,
+    /// Most frames received in the next turn.
+    rx_budget: usize,
+}
+
+impl Bursts {
+    pub(super) fn new(factors: Factors, fast_path: bool) -> Self {
+        let is_slow = factors != Factors::default() || !fast_path;
+        Self {
+            ahead: Ahead::new(),
+            factors: is_slow.then_some((factors, fast_path)),
+            rx_budget: RX_BURST_MAX,
+        }
+    }
+
+    /// Receives a burst, and runs its handlers and continuations. Returns the number of frames.
+    #[inline(always)]
+    pub(super) fn receive<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        local: &mut Local,
+        handlers: &mut Handlers,
+        now_ns: u64,
+    ) -> usize {
+        local.part_bytes = 0;
+        let received = self.receive_up_to_budget(transport, local, handlers, now_ns);
+        // Packets of a large message come in trains: the next are as large as these.
+        self.rx_budget = match local.part_bytes {
+            0 => RX_BURST_MAX,
+            bytes => (RX_BURST_BYTES * received / bytes).clamp(1, RX_BURST_MAX),
+        };
+        received
+    }
+
+    #[inline]
+    fn receive_up_to_budget<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        local: &mut Local,
+        handlers: &mut Handlers,
+        now_ns: u64,
+    ) -> usize {
+        let Self { ahead, factors, rx_budget } = self;
+        if let Some(slow) = *factors {
+            let dispatch = SlowDispatch::new(slow, local, handlers, now_ns);
+            return transport.rx_burst_to(*rx_budget, dispatch);
+        }
+        let looks_ahead = local.core.looks_ahead();
+        let locates = handlers.locates();
+        let dispatch = Dispatch::new(local, handlers, now_ns);
+        if looks_ahead || locates {
+            ahead.restart();
+            let ahead = looks_ahead.then_some(ahead);
+            let dispatch = DispatchAhead::new(dispatch, ahead, locates);
+            return transport.rx_burst_to(*rx_budget, dispatch);
+        }
+        transport.rx_burst_to(*rx_budget, dispatch)
+    }
+
+    /// Sends the frames that the core has. Returns true if there were any.
+    #[inline(always)]
+    pub(super) fn send<T: Transport>(
+        &self,
+        transport: &mut T,
+        local: &mut Local,
+        now_ns: u64,
+    ) -> bool {
+        let mut any = false;
+        for _ in 0..TX_BURSTS_PER_TURN {
+            let sink = Sink::new(transport);
+            let sent = match self.factors {
+                None => local.core.transmit(now_ns, &mut { sink }),
+                Some((factors, _)) => {
+                    local.core.transmit(now_ns, &mut SlowSink::new(factors, sink))
+                }
+            };
+            transport.flush();
+            any |= sent > 0;
+            if sent < TRANSMIT_FRAMES_MAX {
+                break;
+            }
+        }
+        any
+    }
+}
+
+/// Sends only the pending CANCELs, at the endpoint's end.
+pub(super) fn send_cancels<T: Transport>(transport: &mut T, local: &mut Local) {
+    loop {
+        let sent = local.core.transmit_cancels(&mut Sink::new(transport));
+        transport.flush();
+        if sent < TRANSMIT_FRAMES_MAX {
+            break;
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The steps from a received frame to the handler or continuation.
+
+use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES};
+use petrel_proto::{Core, FrameSink, PeerKey, PlainRequest, Received, method_of};
+use petrel_transport::shm::Outgoing;
+use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedBytes, SharedFrame, Transport};
+
+use super::context::continuation::{Continuation, run_continuation, run_under_deadline};
+use super::context::{Context, Local};
+use super::handlers::Handlers;
+use super::request::Payload;
+use super::return_route::ReturnRoute;
+use crate::msgbuf::{MsgBuf, Pool};
+
+/// A longer frame is probably a packet of a large message, whose packets have at least this size.
+const SMALL_FRAME_BYTES: usize = 1024;
+
+/// The transport as the core's output. `flush` must come before the core's next method.
+pub(super) struct Sink<'a, T> {
+    transport: &'a mut T,
+    /// A single reading for all frames of the burst with a deadline, taken at the first of them.
+    clock_ns: Option<u64>,
+}
+
+impl<'a, T> Sink<'a, T> {
+    pub(super) fn new(transport: &'a mut T) -> Self {
+        Self { transport, clock_ns: None }
+    }
+
+    pub(super) fn transport(&mut self) -> &mut T {
+        self.transport
+    }
+}
+
+impl<T: Transport> FrameSink for Sink<'_, T> {
+    #[inline(always)]
+    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        // SAFETY: the core does not change the bytes until its next method is called, and `send` flushes before that.
+        unsafe { self.transport.push(PeerId(peer.0), head, body) }
+    }
+
+    #[inline]
+    fn now_ns(&mut self, _burst_ns: u64) -> u64 {
+        let Self { transport, clock_ns } = self;
+        *clock_ns.get_or_insert_with(|| transport.now())
+    }
+}
+
+/// Handles received frames.
+pub(super) struct Dispatch<'a> {
+    local: &'a mut Local,
+    handlers: &'a mut Handlers,
+    now_ns: u64,
+}
+
+impl<'a> Dispatch<'a> {
+    #[inline(always)]
+    pub(super) fn new(local: &'a mut Local, handlers: &'a mut Handlers, now_ns: u64) -> Self {
+        Self { local, handlers, now_ns }
+    }
+
+    #[inline(always)]
+    pub(super) fn core(&self) -> &Core<MsgBuf, Continuation> {
+        &self.local.core
+    }
+
+    /// Returns the address that the handler of a coming request will access.
+    #[inline(always)]
+    pub(super) fn locate(&self, method: u16, message: &[u8]) -> Option<*const u8> {
+        self.handlers.locate(method, message)
+    }
+}
+
+impl Dispatch<'_> {
+    /// Handles a frame without a mark in private memory.
+    #[inline(always)]
+    pub(super) fn take(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut Outgoing>) {
+        let Self { local, handlers, now_ns } = self;
+        let peer = PeerKey(peer.0);
+        if frame.len() > SMALL_FRAME_BYTES && local.core.handle_next_part(peer, frame) {
+            local.part_bytes += frame.len();
+            return;
+        }
+        let route = ReturnRoute::new(peer, path);
+        if let Some(request) = local.core.handle_plain_request(peer, frame) {
+            let PlainRequest { handle, method, payload, spare } = request;
+            let cx = &mut Context::with_route(local, route);
+            handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
+            return;
+        }
+        let Local { core, clock, .. } = &mut **local;
+        match core.handle_plain_response(*now_ns, peer, frame, || clock.now_ns()) {
+            Some(completion) => run_continuation(
+                handlers.state(),
+                &mut Context::with_route(local, route),
+                completion,
+            ),
+            None => dispatch_timed(local, handlers, *now_ns, peer, frame, route),
+        }
+    }
+}
+
+impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
+    #[inline(always)]
+    fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
+        self.take(peer, frame, Outgoing::of(path));
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        let Self { local, handlers, now_ns } = self;
+        local.core.set_time(local.clock.now_ns());
+        dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
+    }
+
+    /// Copies a long frame once, to its place in a message, if it belongs to one of the two usual messages.
+    #[inline(always)]
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: Option<&mut R>) {
+        let Self { local, .. } = self;
+        let (key, bytes) = (PeerKey(peer.0), frame.bytes());
+        if let Some(head) = bytes.read::<PART_HEADER_BYTES>(0)
+            && let payload = bytes.slice(PART_HEADER_BYTES..bytes.len())
+            && let Some(place) = local.core.next_part_place(key, &head, payload.len())
+        {
+            payload.copy_to_slice(place);
+            local.part_bytes += bytes.len();
+            return;
+        }
+        dispatch_shared(self, peer, frame, Outgoing::of(path));
+    }
+}
+
+/// Handles a long frame in shared memory that is not the next packet of a request.
+#[inline(never)]
+fn dispatch_shared(
+    dispatch: &mut Dispatch<'_>,
+    peer: PeerId,
+    frame: SharedFrame<'_>,
+    path: Option<&mut Outgoing>,
+) {
+    let Dispatch { local, handlers, now_ns } = dispatch;
+    let (key, bytes) = (PeerKey(peer.0), frame.bytes());
+    if let Some(head) = bytes.read::<HEADER_BYTES>(0) {
+        let payload = bytes.slice(HEADER_BYTES..bytes.len());
+        let (now_ns, len) = (*now_ns, payload.len());
+        let Local { core, clock, .. } = &mut **local;
+        let clock = || clock.now_ns();
+        if let Some(ended) = core.take_plain_response(now_ns, key, &head, Shared(payload), clock) {
+            let route = ReturnRoute::new(key, path);
+            let cx = &mut Context::with_route(local, route);
+            return run_continuation(handlers.state(), cx, ended);
+        }
+        if handlers.reads_in_place(method_of(&head))
+            && let Some(request) = local.core.take_plain_request(key, &head, len)
+        {
+            let PlainRequest { handle, method, spare, .. } = request;
+            let cx = &mut Context::with_route(local, ReturnRoute::new(key, path));
+            return handlers.run_in_place(cx, handle, method, payload, spare);
+        }
+    }
+    dispatch.take(peer, frame.into_private(), path);
+}
+
+/// The payload of a frame under the control of its peer.
+struct Shared<'a>(SharedBytes<'a>);
+
+impl petrel_proto::buffer::Payload<MsgBuf> for Shared<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn fill(self, response: &mut MsgBuf) {
+        response.set_len(self.0.len());
+        self.0.copy_to_slice(response);
+    }
+}
+
+/// Handles a small request with a deadline, or another unusual frame.
+#[inline(never)]
+fn dispatch_timed(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    now_ns: u64,
+    peer: PeerKey,
+    frame: &[u8],
+    route: ReturnRoute<'_>,
+) {
+    // The turn's time is older by the handling of earlier frames.
+    local.core.set_time(local.clock.now_ns());
+    let Some((request, deadline_ns)) = local.core.handle_timed_request(now_ns, peer, frame) else {
+        return dispatch_other(local, handlers, now_ns, peer, frame, false);
+    };
+    let PlainRequest { handle, method, payload, spare } = request;
+    Context::with_route(local, route).under_deadline(Some(deadline_ns), |cx| {
+        handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
+    });
+}
+
+/// Handles all frames outside the fast path; `is_marked` if the frame has an ECN mark.
+#[inline(never)]
+pub(super) fn dispatch_other(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    now_ns: u64,
+    peer: PeerKey,
+    frame: &[u8],
+    is_marked: bool,
+) {
+    let Local { core, pool, part_bytes, .. } = local;
+    *part_bytes += frame.len();
+    let pool = &mut Pool(pool);
+    let received = match is_marked {
+        true => core.handle_marked_frame(now_ns, peer, frame, pool),
+        false => core.handle_frame(now_ns, peer, frame, pool),
+    };
+    match received {
+        Received::Nothing => {}
+        Received::Request { handle, method, payload, spare, deadline_ns } => {
+            let payload = Payload::Borrowed(payload);
+            Context::new(local).under_deadline(deadline_ns, |cx| {
+                handlers.run(cx, handle, method, payload, spare);
+            });
+        }
+        Received::Message { handle, method, message, deadline_ns } => {
+            let payload = Payload::Owned(message);
+            Context::new(local).under_deadline(deadline_ns, |cx| {
+                handlers.run(cx, handle, method, payload, None);
+            });
+        }
+        Received::Completed(ended) => {
+            run_under_deadline(handlers.state(), &mut Context::new(local), ended);
+        }
+    }
+}

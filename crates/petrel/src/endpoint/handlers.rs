@@ -1,0 +1,265 @@
+//! The handlers of an endpoint, by method: the code that runs for a request.
+
+use std::any::Any;
+
+use petrel_proto::{RequestHandle, Status};
+use petrel_transport::SharedBytes;
+
+use super::context::Context;
+use super::health::{HEALTH_METHOD, Health, Healths};
+use super::in_place::{InPlace, InPlaceRequest};
+use super::request::{Handled, Payload, Request};
+use super::state::State;
+use crate::events;
+use crate::msgbuf::MsgBuf;
+
+const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
+
+/// Size of a small response, reserved when memory is short: a handler must not run without memory to answer. It fits
+/// into one packet, and the buffer stays in the slot for the next response.
+const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
+
+/// A stored handler. A boxed closure would get its arguments in a tuple, for which the request is copied once more;
+/// a method of a separate trait does not.
+pub(super) trait Handle {
+    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled;
+}
+
+impl<F: FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled> Handle for F {
+    #[inline]
+    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        self(state, cx, request)
+    }
+}
+
+/// Returns the address that the handler of a request will access first.
+type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
+
+/// The handlers by method, and their shared state.
+pub(super) struct Handlers {
+    state: Box<dyn Any>,
+    by_method: Vec<Option<Box<dyn Handle>>>,
+    /// By method too; empty if no method has one.
+    locators: Vec<Option<Locator>>,
+    /// Handlers that read in place.
+    in_place: InPlace,
+    healths: Healths,
+}
+
+impl Handlers {
+    /// Returns the state, to be lent to a handler or continuation.
+    #[inline(always)]
+    pub(super) fn state(&mut self) -> State<'_> {
+        State::of(&mut *self.state)
+    }
+
+    /// Returns the state in its box, to be lent to tasks.
+    pub(super) fn state_box(&mut self) -> &mut Box<dyn Any> {
+        &mut self.state
+    }
+
+    /// Returns the state by its type.
+    pub(super) fn state_ref<S: 'static>(&self) -> &S {
+        self.state.downcast_ref().expect(STATE_IS_HERE)
+    }
+
+    /// Returns the state by its type, to change it.
+    pub(super) fn state_mut<S: 'static>(&mut self) -> &mut S {
+        self.state.downcast_mut().expect(STATE_IS_HERE)
+    }
+
+    /// Takes the state by its type, at the endpoint's end.
+    pub(super) fn take_state<S: 'static>(&mut self) -> S {
+        *std::mem::replace(&mut self.state, Box::new(())).downcast().expect(STATE_IS_HERE)
+    }
+
+    pub(super) fn healths(&mut self) -> &mut Healths {
+        &mut self.healths
+    }
+
+    /// Returns true if the handler of a method reads requests in place.
+    #[inline]
+    pub(super) fn reads_in_place(&self, method: Option<u16>) -> bool {
+        self.in_place.is_wanted(method)
+    }
+
+    pub(super) fn new(state: Box<dyn Any>) -> Self {
+        Self {
+            state,
+            by_method: Vec::new(),
+            locators: Vec::new(),
+            in_place: InPlace::default(),
+            healths: Healths::default(),
+        }
+    }
+
+    pub(super) fn set(&mut self, method: u16, handler: Box<dyn Handle>) {
+        assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
+        let index = usize::from(method);
+        if self.by_method.len() <= index {
+            self.by_method.resize_with(index + 1, || None);
+        }
+        self.by_method[index] = Some(handler);
+        self.in_place.forget(method);
+    }
+
+    pub(super) fn set_locator(&mut self, method: u16, locator: Locator) {
+        let index = usize::from(method);
+        if self.locators.len() <= index {
+            self.locators.resize_with(index + 1, || None);
+        }
+        self.locators[index] = Some(locator);
+    }
+
+    /// Returns true if any handler prefetches memory.
+    #[inline(always)]
+    pub(super) fn locates(&self) -> bool {
+        !self.locators.is_empty()
+    }
+
+    /// Returns the address that the handler of a coming request will access.
+    #[inline]
+    pub(super) fn locate(&self, method: u16, message: &[u8]) -> Option<*const u8> {
+        let locator = self.locators.get(usize::from(method))?.as_ref()?;
+        Some(locator(message))
+    }
+
+    /// Answers a request of a method without a handler.
+    #[cold]
+    #[inline(never)]
+    fn answer_other(
+        &self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        payload: Payload<'_>,
+    ) {
+        if method == HEALTH_METHOD {
+            let has_handler =
+                |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
+            return answer_health(cx, handle, self.healths.answer(payload.data(), has_handler));
+        }
+        let text = "the server has no such method";
+        events::request_refused(handle.session, Status::Unimplemented, text);
+        cx.local.core.refuse(handle, Status::Unimplemented, text);
+    }
+
+    /// Runs the handler of a request, and sends the response, if the handler returns one.
+    #[inline(always)]
+    pub(super) fn run(
+        &mut self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        payload: Payload<'_>,
+        spare: Option<MsgBuf>,
+    ) {
+        let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
+            return self.answer_other(cx, handle, method, payload);
+        };
+        if spare.is_none() && !cx.local.pool.has_room_for_small() {
+            return self.run_in_last_room(cx, handle, method, payload);
+        }
+        let request = Request::new(&handle, method, payload, spare);
+        let handled = handler.handle(State::of(&mut *self.state), cx, request);
+        if let Some(message) = handled.into_message() {
+            cx.respond_at_once(handle, message);
+        }
+    }
+
+    /// Runs a handler when memory is short, if a small response can be allocated; refuses the request if not.
+    #[cold]
+    #[inline(never)]
+    fn run_in_last_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        payload: Payload<'_>,
+    ) {
+        let Ok(room) = cx.alloc(ROOM_BYTES) else {
+            let text = "the server has no memory for an answer";
+            cx.local.core.refuse(handle, Status::ResourceExhausted, text);
+            return;
+        };
+        self.run(cx, handle, method, payload, Some(room));
+    }
+
+    /// Sets the handler of a method: in place for requests of one frame over shared memory, and by `set` for all
+    /// others.
+    pub(super) fn set_in_place(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
+    ) {
+        let mut in_place = std::mem::take(&mut self.in_place);
+        let private = in_place.set(method, handler);
+        self.set(method, Box::new(private));
+        self.in_place = in_place;
+    }
+
+    /// Runs the handler of a request with the message in shared memory, and sends the response, if the handler returns
+    /// one.
+    pub(super) fn run_in_place(
+        &mut self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        message: SharedBytes<'_>,
+        spare: Option<MsgBuf>,
+    ) {
+        let handler = self.in_place.get(method).expect("the method's handler reads in place");
+        let request = InPlaceRequest::shared(&handle, method, message, spare);
+        if let Some(message) =
+            (handler.borrow_mut())(State::of(&mut *self.state), cx, request).into_message()
+        {
+            cx.respond_at_once(handle, message);
+        }
+    }
+}
+
+/// Answers a request of [`HEALTH_METHOD`].
+fn answer_health(cx: &mut Context<'_>, handle: RequestHandle, health: Option<Health>) {
+    match health {
+        Some(health) => match cx.alloc_message(&[health as u8]) {
+            Ok(message) => cx.respond(handle, Status::Ok, message),
+            Err(_) => cx.respond_error(handle, Status::ResourceExhausted, "no memory"),
+        },
+        None => {
+            let text = "a request for health is empty, or the two bytes of a method";
+            cx.respond_error(handle, Status::InvalidArgument, text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_in_place__methods_whose_latest_handler_does() {
+        let mut handlers = Handlers::new(Box::new(()));
+        let wanted = |handlers: &Handlers| {
+            (0..8).filter(|&method| handlers.reads_in_place(Some(method))).collect::<Vec<_>>()
+        };
+        assert_eq!(wanted(&handlers), []);
+        let answer = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled::later();
+        for method in [5, 2, 5] {
+            handlers.set_in_place(method, answer);
+        }
+        assert_eq!(wanted(&handlers), [2, 5]);
+        assert!(!handlers.reads_in_place(None), "no request");
+        let copied = |_: State<'_>, _: &mut Context<'_>, _: Request<'_>| Handled::later();
+        handlers.set(5, Box::new(copied));
+        handlers.set(3, Box::new(copied));
+        handlers.in_place.forget(u16::MAX);
+        assert_eq!(wanted(&handlers), [2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "answers requests for its health itself")]
+    fn set_in_place__of_the_health_method() {
+        let answer = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled::later();
+        Handlers::new(Box::new(())).set_in_place(HEALTH_METHOD, answer);
+    }
+}

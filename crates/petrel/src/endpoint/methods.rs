@@ -1,0 +1,150 @@
+//! The methods that an endpoint serves.
+
+use std::future::Future;
+
+use petrel_transport::Transport;
+
+use super::Endpoint;
+use super::context::Context;
+use super::health::Health;
+use super::in_place::InPlaceRequest;
+use super::request::{Handled, Request};
+use super::state::State;
+use super::worker_requests::refuse;
+use crate::control::ControlPlane;
+use crate::error::Error;
+use crate::local::{Handle, OwnRequest, serve};
+use crate::workers::{WorkerRequest, Workers};
+
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
+    /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
+    /// microseconds at most. A handler that needs longer, or the results of other calls, takes a [`Responder`] and
+    /// answers later.
+    ///
+    /// # Panics
+    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
+    pub fn on(
+        &mut self,
+        method: u16,
+        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, Request<'_>) -> Handled + 'static,
+    ) {
+        let handler = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
+            // SAFETY: a handler of an endpoint with this type of state.
+            handler(unsafe { state.get::<S>() }, cx.typed(), request)
+        };
+        self.set_handler(method, handler);
+    }
+
+    /// Serves regions: executes the operations of clients on this endpoint's sessions (see
+    /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
+    /// then taken.
+    pub fn serve_regions(&mut self, regions: &crate::region::Regions) {
+        crate::region::serve(self, regions);
+    }
+
+    /// Sets a handler of the library itself, which does not use the state.
+    pub(crate) fn set_handler(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,
+    ) {
+        self.handlers.set(method, Box::new(handler));
+    }
+
+    /// Sets the handler of a method that reads requests in place. It pays for large requests over shared memory with
+    /// large frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. The client can write
+    /// to the handler's memory, as the type says.
+    ///
+    /// # Panics
+    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
+    pub fn on_in_place(
+        &mut self,
+        method: u16,
+        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, InPlaceRequest<'_>) -> Handled + 'static,
+    ) {
+        let handler = move |state: State<'_>, cx: &mut Context<'_>, request: InPlaceRequest<'_>| {
+            // SAFETY: a handler of an endpoint with this type of state.
+            handler(unsafe { state.get::<S>() }, cx.typed(), request)
+        };
+        self.handlers.set_in_place(method, handler);
+    }
+
+    /// Prefetches the memory that the handler of a method will read first, while other requests are served. For
+    /// handlers that look up an entry in a table larger than the caches. Otherwise every request waits for a cache
+    /// line; here the lines of a burst arrive together.
+    ///
+    /// `locate` gets a small request's message before the handler runs, mostly for a whole burst, and returns the
+    /// address that the handler will access. A cache line there is fetched. The function has to be quick, and to accept
+    /// any bytes: the message comes from the network unchecked, and the handler may never run. The address is not read
+    /// from, and may be any, null for none.
+    ///
+    /// Gain and cost: PERFORMANCE.md, section "The ordered index".
+    pub fn prefetch(&mut self, method: u16, locate: impl Fn(&[u8]) -> *const u8 + 'static) {
+        self.handlers.set_locator(method, Box::new(locate));
+    }
+
+    /// Sets a future as the handler of a method: it may make calls, wait for them and for time, while the event loop
+    /// continues. The future runs on the endpoint's thread, as a task per request, which costs some allocations.
+    ///
+    /// When the caller gives up, or the deadline passes, the future is dropped at its current state, which cancels the
+    /// awaited calls. Calls of the future inherit the request's deadline. The caller gets the handler's error: `?`
+    /// passes the error of a call on.
+    ///
+    /// ```
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
+    /// let mut endpoint = Nexus::builder().start()?.endpoint_with(EndpointConfig::default(), 0)?;
+    /// endpoint.on_async(7, |handle, request| async move {
+    ///     handle.with(|requests: &mut u64| *requests += 1);
+    ///     handle.sleep(std::time::Duration::from_millis(1)).await;
+    ///     Ok(request.data().to_ascii_uppercase())
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Endpoint::on`].
+    pub fn on_async<F, A>(
+        &mut self,
+        method: u16,
+        mut handler: impl FnMut(Handle<S>, OwnRequest) -> F + 'static,
+    ) where
+        F: Future<Output = Result<A, Error>> + 'static,
+        A: AsRef<[u8]>,
+    {
+        let handle = self.handle();
+        self.on(method, move |_, cx, request| serve(&handle, cx, request, &mut handler));
+    }
+
+    /// Sets a handler that runs on a worker pool, replacing a former one: for handlers that wait or take longer than
+    /// some microseconds.
+    ///
+    /// When the pool's queue is full the request is answered with RESOURCE_EXHAUSTED at once.
+    pub fn on_worker(
+        &mut self,
+        method: u16,
+        workers: &Workers,
+        handler: impl Fn(WorkerRequest) + Send + Sync + 'static,
+    ) {
+        let handler = std::sync::Arc::new(handler);
+        let queue = workers.queue();
+        self.set_handler(method, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
+            if let Err(refused) = queue.push(cx.now_ns(), handler.clone(), request) {
+                let (handle, reason) = refused.into_parts();
+                refuse(cx.local, handle, reason.status(), reason.text());
+            }
+            handled
+        });
+    }
+
+    /// Sets whether the endpoint can serve: by default always, except while draining.
+    pub fn set_health(&mut self, health: Health) {
+        self.handlers.healths().set_endpoint(health);
+    }
+
+    /// Sets whether a method can be served: by default if there is a handler.
+    pub fn set_method_health(&mut self, method: u16, health: Health) {
+        self.handlers.healths().set_method(method, health);
+    }
+}

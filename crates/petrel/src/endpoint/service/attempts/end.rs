@@ -1,0 +1,290 @@
+//! The ends of attempts, and what follows for their calls.
+
+use petrel_proto::{CallFailure, Execution, SessionId, Status};
+
+use super::Attempts;
+use crate::client::{Target, Verdict};
+use crate::endpoint::context::continuation::Reply;
+use crate::endpoint::context::{Context, Local};
+use crate::endpoint::service::call::{Attempt, Step};
+use crate::endpoint::service::outcome::{NO_SESSION, Outcome, notify};
+use crate::endpoint::service::retry::{is_transparent, may_retry};
+use crate::endpoint::service::steps::{
+    AttemptEnds, arm, cancel_attempts, pause_until, record_end, release, remove_connection,
+    remove_service,
+};
+use crate::endpoint::service::{Service, Services};
+use crate::endpoint::state::State;
+use crate::error::Error;
+use crate::events;
+use crate::local::Key;
+
+/// A single address for all first attempts, and one for all hedges.
+pub(super) const ENDS: AttemptEnds = AttemptEnds { first: end_first, hedge: end_hedge };
+
+/// The continuation of all first attempts.
+fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
+    let key = Key::from_bits(bits);
+    let Local { services, hub, now_ns, .. } = &mut *cx.local;
+    let Services { connections, calls, list, .. } = &mut **services;
+    if let Some(call) = calls.get_mut(key)
+        && reply.outcome.is_ok()
+        && let Some((of, attempt)) = call.simple_attempt()
+        && let Some(service) = list.get_mut(of)
+        && !service.is_closing
+        && let Some(connection) = connections.get_mut(attempt.connection())
+        && !connection.is_retired()
+    {
+        // Most awaited calls end like this: only the call itself is over.
+        connection.end_successfully(attempt.take_permit(), *now_ns);
+        let waiting = (!connection.queue().is_empty()).then_some(attempt.connection());
+        service.record_end(true);
+        let task = call.end_posted(&reply.response);
+        calls.free(key);
+        if let Some(task) = task {
+            hub.wake_in_order(task);
+        }
+        if let Some(at) = waiting {
+            Attempts::of(cx).serve(at);
+        }
+        return;
+    }
+    Attempts::of(cx).end_first(state, reply, key);
+}
+
+/// The continuation of all hedges.
+fn end_hedge(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
+    Attempts::of(cx).end_hedge(Some(state), Key::from_bits(bits), reply.into());
+}
+
+impl Attempts<'_, '_> {
+    /// Handles the end of a first attempt in all cases.
+    #[inline(never)]
+    fn end_first(&mut self, state: State<'_>, reply: Reply, key: Key) {
+        // A cancelled attempt that had already ended no longer has a call.
+        let Local { services, now_ns, .. } = &mut *self.cx.local;
+        let Services { connections, calls, list, .. } = &mut **services;
+        let Some(call) = calls.get_mut(key) else { return };
+        let mut attempt = call.take_first().expect("an attempt that ends was outstanding");
+        let (at, of) = (attempt.connection(), call.service());
+        let service = list.get_mut(of).expect("a service stays for its calls");
+        let is_settled = reply.outcome.is_ok()
+            && call.is_simple()
+            && (!call.is_judged() || service.is_settled(call, at, &reply.response));
+        if !is_settled {
+            return self.end_attempt(Some(state), attempt, reply.into(), false);
+        }
+        let connection = connections.get_mut(at).expect("a server stays for its attempts");
+        let is_over = connection.end(attempt.take_permit(), Some(&Ok(())), *now_ns);
+        let others_wait = !connection.queue().is_empty();
+        let is_last = service.record_end(true);
+        let call = calls.remove(key).expect("a call ends once");
+        if is_over {
+            remove_connection(self.cx.local, at);
+        }
+        if is_last {
+            remove_service(self.cx.local, of);
+        }
+        notify(Some(state), self.cx, call, reply.into());
+        if others_wait {
+            self.serve(at);
+        }
+    }
+
+    /// Handles the end of a hedge.
+    pub(super) fn end_hedge(&mut self, state: Option<State<'_>>, hedge: Key, outcome: Outcome) {
+        let Some(attempt) = self.cx.local.services.hedges.remove(hedge) else { return };
+        self.call(attempt.call()).remove_hedge(hedge);
+        self.end_attempt(state, attempt, outcome, true);
+    }
+
+    /// Handles the end of an attempt: its call ends, too, or goes on.
+    pub(super) fn end_attempt(
+        &mut self,
+        state: Option<State<'_>>,
+        mut attempt: Attempt,
+        outcome: Outcome,
+        is_hedge: bool,
+    ) {
+        let (key, connection) = (attempt.call(), attempt.connection());
+        let target = self.cx.local.services.connections.get(connection);
+        let target = target.expect("a server stays for its attempts").target();
+        release(self.cx.local, connection, attempt.take_permit(), Some(&outcome.outcome));
+        let services = &mut *self.cx.local.services;
+        let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+        let Outcome { session, outcome, buffers } = outcome;
+        let verdict = match (outcome, &buffers) {
+            (Err(error), _) => Verdict::Fail(error),
+            (Ok(()), Some((_, response))) => service.judge(call.method(), response),
+            (Ok(()), None) => unreachable!("an answer is in a buffer"),
+        };
+        let failure = match &verdict {
+            Verdict::Fail(error) => Some(&*error.message),
+            Verdict::Redirect(_) => Some("it does not lead"),
+            Verdict::Accept | Verdict::Leads => None,
+        };
+        if let Some(why) = failure {
+            call.retry(service.config.retry_backoff).record_failure_at(target, why);
+            if let Some((request, response)) = buffers {
+                call.return_buffers(request, response);
+            }
+            match verdict {
+                Verdict::Fail(error) => {
+                    count_failure(service, &error);
+                    if error.execution != Execution::Refused {
+                        service.leader.forget(connection);
+                    }
+                    self.fail(state, key, session, error);
+                }
+                Verdict::Redirect(to) => self.redirect(key, connection, target, to),
+                Verdict::Accept | Verdict::Leads => unreachable!("no failure"),
+            }
+        } else {
+            service.counters.hedges_won.add(u64::from(is_hedge));
+            let outcome = Outcome { session, outcome: Ok(()), buffers };
+            self.succeed(state, key, connection, outcome, verdict == Verdict::Leads);
+        }
+        self.serve(connection);
+    }
+
+    /// Ends a call with a response; `leads` if only the leader sends it.
+    fn succeed(
+        &mut self,
+        state: Option<State<'_>>,
+        key: Key,
+        connection: Key,
+        outcome: Outcome,
+        leads: bool,
+    ) {
+        let call = self.call(key);
+        let (of, has_key) = (call.service(), call.key().is_some());
+        let freed = cancel_attempts(self.cx.local, key, ENDS, true).unwrap_or_default();
+        self.finish(state, key, outcome);
+        self.serve_all(freed);
+        if leads && !has_key {
+            self.confirm_leader(of, connection);
+        }
+    }
+
+    /// Records that a server has answered as the leader. Calls that pause for lack of a leader go on.
+    fn confirm_leader(&mut self, of: Key, connection: Key) {
+        let services = &mut *self.cx.local.services;
+        // The client may be gone, and the server, with this call.
+        let Some(service) = services.list.get_mut(of) else { return };
+        if services.connections.get(connection).is_none()
+            || !service.leader.set_confirmed(connection)
+        {
+            return;
+        }
+        for key in services.pausing(of) {
+            // Beginning one call may end others.
+            let call = self.cx.local.services.calls.get_mut(key);
+            if let Some(call) = call.filter(|call| matches!(call.step(), Step::Pausing(_))) {
+                call.resume();
+                arm(self.cx.local, key);
+                self.attempt(key);
+            }
+        }
+    }
+
+    /// Handles a redirect by a server that does not lead: another is asked at once, or after a pause if as many as there
+    /// are have redirected.
+    fn redirect(&mut self, key: Key, connection: Key, target: Target, to: Option<Target>) {
+        let services = &mut *self.cx.local.services;
+        let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+        service.counters.redirects.increment();
+        service.leader.forget(connection);
+        let of = call.service();
+        if let Some(to) = to.filter(|to| !to.is_server(&target)) {
+            self.hint_leader(of, to);
+        }
+        let (now_ns, random) = (self.cx.local.now_ns, self.cx.local.hub.random());
+        let services = &mut *self.cx.local.services;
+        let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+        call.attempts_mut().uncount();
+        if call.has_other_attempt() {
+            return;
+        }
+        let retry = call.retry(service.config.retry_backoff);
+        if retry.count_redirect() <= service.servers.len() {
+            return self.attempt(key);
+        }
+        let pause_ns = retry.pause_ns(random);
+        pause_until(self.cx.local, key, now_ns.saturating_add(pause_ns));
+    }
+
+    /// Handles the failure of an attempt: at a server, or for lack of one, without a session. Other attempts may be
+    /// outstanding; else the call is retried, or fails.
+    pub(super) fn fail(
+        &mut self,
+        state: Option<State<'_>>,
+        key: Key,
+        session: SessionId,
+        failure: Error,
+    ) {
+        let call = self.call(key);
+        call.attempts_mut().record(&failure);
+        if call.has_other_attempt() {
+            // The end of another attempt counts, unless this end decides: hedged calls are idempotent.
+            if may_retry(&failure, true) {
+                return;
+            }
+            // An attempt that has ended already is handled first.
+            let Some(freed) = cancel_attempts(self.cx.local, key, ENDS, false) else { return };
+            self.cx.local.services.leave_queue(key);
+            self.serve_all(freed);
+        }
+        let (now_ns, random) = (self.cx.local.now_ns, self.cx.local.hub.random());
+        let services = &mut *self.cx.local.services;
+        let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+        let was_asked = session != NO_SESSION;
+        // The attempt's own outcome decides: an earlier attempt may have run, but its possible execution was known when
+        // this attempt was allowed.
+        let goes_on = if was_asked && is_transparent(&failure, call.is_hedged()) {
+            call.attempts_mut().uncount();
+            true
+        } else {
+            call.may_retry(&failure, service.config.attempts_max)
+                && service.may_try_again(call.method(), now_ns)
+        };
+        if !goes_on {
+            let failure = call.attempts().conclude(failure);
+            let outcome = Outcome { session, outcome: Err(failure), buffers: None };
+            return self.finish(state, key, outcome);
+        }
+        service.counters.retries.increment();
+        events::call_retried(call.method(), call.attempts().count(), &failure);
+        let pause_ns = call.retry(service.config.retry_backoff).pause_ns(random);
+        pause_until(self.cx.local, key, now_ns.saturating_add(pause_ns));
+    }
+
+    /// Ends a call, and notifies its caller.
+    pub(super) fn finish(&mut self, state: Option<State<'_>>, key: Key, outcome: Outcome) {
+        let services = &mut *self.cx.local.services;
+        services.leave_queue(key);
+        let mut call = services.calls.remove(key).expect("a call ends once");
+        if let Some(timer) = call.take_timer() {
+            services.timers.remove(timer);
+        }
+        assert!(call.first().is_none(), "a call ends after its attempts");
+        record_end(self.cx.local, call.service(), outcome.outcome.is_ok());
+        notify(state, self.cx, call, outcome);
+    }
+}
+
+fn count_failure(service: &Service, failure: &CallFailure) {
+    let counters = &service.counters;
+    let counter = match failure.execution {
+        Execution::NotSent => &counters.attempts_not_sent,
+        Execution::Refused => &counters.attempts_refused,
+        Execution::MayHaveExecuted => &counters.attempts_uncertain,
+        Execution::Answered => &counters.attempts_failed,
+    };
+    counter.increment();
+}
+
+#[cold]
+pub(super) fn not_idempotent() -> Error {
+    let message = "a hedged call may be executed twice: it has to be marked idempotent";
+    Error::not_sent(Status::InvalidArgument, message)
+}

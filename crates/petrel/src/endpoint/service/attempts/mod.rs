@@ -1,0 +1,290 @@
+//! The attempts of a service's call: a server is chosen, an attempt is made, it ends, and so does the call, or another
+//! attempt follows.
+//!
+//! Continuations of the application run only where the end of an attempt was received. All other ends are kept for
+//! [`run_ended`](super::run_ended).
+
+mod end;
+mod queues;
+mod servers;
+
+use petrel_proto::{PendingCall, SessionId};
+
+use super::call::{Attempt, ServiceCall, Step};
+use super::connection::{AttemptPermit, MayBegin};
+use super::outcome::{NO_SESSION, Outcome};
+use super::spec::{CallEnd, CallSpec};
+use super::steps::{arm, arm_queue, cancel_attempts, session_of, wait};
+use super::{Chosen, Due, Services, unreachable};
+use crate::client::state::CallState;
+use crate::endpoint::CallOptions;
+use crate::endpoint::context::continuation::Continuation;
+use crate::endpoint::context::{Context, Local};
+use crate::local::Key;
+use end::{ENDS, not_idempotent};
+
+/// The calls of services, in an endpoint: the steps that a call takes by itself, and the steps that follow from the end
+/// of another.
+pub(super) struct Attempts<'a, 'c> {
+    cx: &'a mut Context<'c>,
+}
+
+/// Begins a call of a service; `clock_ns` is the time, if its caller has just read the clock.
+// Inline in the poll of an awaited call: nothing is left of options that were not set.
+#[inline(always)]
+pub(crate) fn begin_call_at(
+    cx: &mut Context<'_>,
+    service: Key,
+    spec: CallSpec<'_>,
+    clock_ns: Option<u64>,
+) -> Key {
+    let Local { services, core, hub, pool, now_ns, clock, .. } = &mut *cx.local;
+    let inherited_ns = core.inherited_ns();
+    let Services { list, connections, calls, calls_made, .. } = &mut **services;
+    let of = list.get_mut(service).expect("a client has its service");
+    of.begin_call();
+    let end_ns = inherited_ns.map_or(spec.end_ns, |at_ns| at_ns.min(spec.end_ns));
+    let is_judged = of.is_judged();
+    // Most calls go to a server at once, and end with its answer.
+    let chosen = match spec.options.hedge_after.is_some() || spec.options.key.is_some() {
+        true => None,
+        false => of.begin_at_once(connections, || hub.random(), *now_ns),
+    };
+    let session = chosen.as_ref().map(|chosen| chosen.session);
+    let options = spec.options;
+    let vacant = calls.vacant();
+    let key = vacant.key();
+    if let CallEnd::Posted(pending) = &spec.end {
+        pending.set_key(key.to_bits() as usize);
+    }
+    let first = chosen.map(|Chosen { connection, session, permit }| {
+        Attempt::new(key, connection, session, permit)
+    });
+    let call =
+        vacant.insert(ServiceCall::begun(service, spec, first, is_judged, end_ns, inherited_ns));
+    let Some(session) = session else {
+        Attempts::of(cx).begin_later(key, options);
+        return key;
+    };
+    match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
+        Ok((request, response)) => {
+            *calls_made += 1;
+            let tag = Continuation::function(ENDS.first, key.to_bits());
+            let to_make = PendingCall { method: call.method(), tag, request, response };
+            let clock_ns = clock_ns.unwrap_or_else(|| clock.now_ns());
+            if let Err(rejected) = cx.start_until(session, to_make, end_ns, clock_ns) {
+                let outcome = Outcome::not_taken(cx.local, session, rejected);
+                Attempts::of(cx).fail_first(key, outcome);
+            }
+        }
+        Err(error) => {
+            let outcome = Outcome::no_buffers(cx.local, session, error);
+            Attempts::of(cx).fail_first(key, outcome);
+        }
+    }
+    key
+}
+
+/// Cancels a call: it ends with CANCELLED, and the servers of its attempts are notified. Returns false if the call has
+/// ended, or is about to.
+pub(crate) fn cancel_call(cx: &mut Context<'_>, key: Key) -> bool {
+    Attempts::of(cx).cancel(key)
+}
+
+/// Cancels a call whose thread no longer waits.
+pub(crate) fn cancel_posted(cx: &mut Context<'_>, state: &CallState) {
+    if let Some(bits) = state.key() {
+        Attempts::of(cx).cancel(Key::from_bits(bits as u64));
+    }
+}
+
+/// Runs the timers that are due.
+pub(crate) fn run_due(cx: &mut Context<'_>) {
+    while let Some(due) = cx.local.services.timers.pop_due(cx.local.now_ns) {
+        match due {
+            Due::Call(key) => Attempts::of(cx).on_timer(key),
+            Due::Connection(key) => {
+                let connection = cx.local.services.connections.get_mut(key);
+                let timer = connection.expect("a timer ends with its connection").take_timer();
+                assert!(timer.is_some(), "a timer that is due was set");
+                Attempts::of(cx).serve(key);
+            }
+        }
+    }
+}
+
+impl<'a, 'c> Attempts<'a, 'c> {
+    #[inline(always)]
+    pub(super) fn of(cx: &'a mut Context<'c>) -> Self {
+        Self { cx }
+    }
+
+    /// Returns a call that has not ended.
+    fn call(&mut self, key: Key) -> &mut ServiceCall {
+        self.cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call")
+    }
+
+    /// Begins a call that cannot be made at once, or that is hedged or has a key.
+    #[inline(never)]
+    fn begin_later(&mut self, key: Key, options: &CallOptions) {
+        let now_ns = self.cx.local.now_ns;
+        if options.hedge_after.is_some() {
+            let call = self.call(key);
+            call.copy_message();
+            call.restart_hedge_timer(now_ns);
+        }
+        match options.hedge_after.is_none() || options.idempotent {
+            true => self.route(key),
+            false => self.finish(None, key, Outcome::failed(not_idempotent())),
+        }
+    }
+
+    /// Begins a further attempt.
+    fn attempt(&mut self, key: Key) {
+        let now_ns = self.cx.local.now_ns;
+        self.call(key).begin_attempt(now_ns);
+        self.route(key);
+    }
+
+    /// Makes the begun attempt at an available server, or lets it wait.
+    fn route(&mut self, key: Key) {
+        let now_ns = self.cx.local.now_ns;
+        let services = &mut *self.cx.local.services;
+        let Some(chosen) = services.choose(key) else { return self.wait_for_session(key) };
+        let connection = services.connections.get_mut(chosen).expect("it was chosen");
+        if connection.queue().is_empty() {
+            match connection.begin(now_ns) {
+                MayBegin::Now(permit) => return self.make(key, chosen, permit),
+                MayBegin::Later(at_ns) => arm_queue(self.cx.local, chosen, at_ns),
+            }
+        }
+        let connection = self.cx.local.services.connections.get_mut(chosen);
+        connection.expect("it was chosen").queue_mut().push(key);
+        wait(self.cx.local, key, Step::InQueue(chosen));
+    }
+
+    /// Lets a call wait for a server, or fails it.
+    fn wait_for_session(&mut self, key: Key) {
+        let call = self.call(key);
+        let (of, is_patient) = (call.service(), call.is_patient());
+        let services = &mut *self.cx.local.services;
+        if is_patient || !services.has_failed(of) {
+            let service = services.list.get_mut(of).expect("a service stays for its calls");
+            service.add_waiting(key, is_patient);
+            return wait(self.cx.local, key, Step::WaitingForSession);
+        }
+        let failures = services.failures(of).expect("all have failed");
+        self.fail(None, key, NO_SESSION, unreachable(&failures));
+    }
+
+    /// Makes the first attempt of a round.
+    fn make(&mut self, key: Key, connection: Key, permit: AttemptPermit) {
+        let session = session_of(self.cx.local, connection);
+        let call = self.call(key);
+        if call.step() != Step::Outstanding {
+            call.resume();
+        }
+        call.set_first(Attempt::new(key, connection, session, permit));
+        if call.has_timer() || call.is_hedged() {
+            arm(self.cx.local, key);
+        }
+        let tag = Continuation::function(ENDS.first, key.to_bits());
+        if let Err(outcome) = self.send(key, session, tag) {
+            self.fail_first(key, outcome);
+        }
+    }
+
+    /// Ends a first attempt that was not sent.
+    #[cold]
+    fn fail_first(&mut self, key: Key, outcome: Outcome) {
+        let attempt = self.call(key).take_first().expect("it was put there");
+        self.end_attempt(None, attempt, outcome, false);
+    }
+
+    /// Makes a further attempt while another is outstanding, if a server is available at once and the budget allows it.
+    /// The next hedge is due after the same time again.
+    fn hedge(&mut self, key: Key) {
+        let now_ns = self.cx.local.now_ns;
+        let services = &mut *self.cx.local.services;
+        let (call, service) = services.service_of(key).expect("a hedge belongs to a call");
+        if call.attempts().count() >= service.config.attempts_max {
+            call.stop_hedges();
+            return arm(self.cx.local, key);
+        }
+        call.restart_hedge_timer(now_ns);
+        let Some((connection, permit)) = services.hedge_at(key, now_ns) else {
+            return arm(self.cx.local, key);
+        };
+        let session = session_of(self.cx.local, connection);
+        let services = &mut *self.cx.local.services;
+        let hedge = services.hedges.insert(Attempt::new(key, connection, session, permit));
+        let (call, service) = services.service_of(key).expect("a hedge belongs to a call");
+        service.counters.hedges.increment();
+        call.begin_attempt(now_ns);
+        call.retry(service.config.retry_backoff).add_hedge(hedge);
+        arm(self.cx.local, key);
+        let tag = Continuation::function(ENDS.hedge, hedge.to_bits());
+        if let Err(outcome) = self.send(key, session, tag) {
+            self.end_hedge(None, hedge, outcome);
+        }
+    }
+
+    /// Sends an attempt, or returns why it cannot be sent.
+    fn send(&mut self, key: Key, session: SessionId, tag: Continuation) -> Result<(), Outcome> {
+        let Local { services, pool, hub, .. } = &mut *self.cx.local;
+        let call = services.calls.get_mut(key).expect("an attempt belongs to a call");
+        let (method, end_ns) = (call.method(), call.end_ns());
+        let inherited_ns = call.inherited_ns();
+        let (request, response) = match call.take_buffers(pool, |bytes| hub.alloc_response(bytes)) {
+            Ok(buffers) => buffers,
+            Err(error) => return Err(Outcome::no_buffers(self.cx.local, session, error)),
+        };
+        services.calls_made += 1;
+        let to_make = PendingCall { method, tag, request, response };
+        let sent = self
+            .cx
+            .under_deadline(inherited_ns, |cx| cx.start_with(session, to_make, None, Some(end_ns)));
+        sent.map_err(|rejected| Outcome::not_taken(self.cx.local, session, rejected))
+    }
+
+    /// Handles the timer of a call.
+    fn on_timer(&mut self, key: Key) {
+        let now_ns = self.cx.local.now_ns;
+        let services = &mut *self.cx.local.services;
+        let call = services.calls.get_mut(key).expect("a timer ends with its call");
+        assert!(call.take_timer().is_some(), "a timer that is due was set");
+        match call.step() {
+            // The core handles the deadlines of outstanding attempts.
+            Step::WaitingForSession | Step::InQueue(_) | Step::Pausing(_)
+                if call.end_ns() <= now_ns =>
+            {
+                let outcome = Outcome::failed(services.too_late(key));
+                let freed = cancel_attempts(self.cx.local, key, ENDS, true);
+                self.finish(None, key, outcome);
+                self.serve_all(freed.unwrap_or_default());
+            }
+            Step::Pausing(until_ns) if until_ns <= now_ns => {
+                call.resume();
+                self.attempt(key);
+            }
+            Step::Outstanding | Step::WaitingForSession | Step::InQueue(_)
+                if call.hedge_ns().is_some_and(|at_ns| at_ns <= now_ns) =>
+            {
+                self.hedge(key);
+            }
+            _ => arm(self.cx.local, key),
+        }
+    }
+
+    /// Cancels a call. Returns false if the call has ended, or is about to.
+    fn cancel(&mut self, key: Key) -> bool {
+        if self.cx.local.services.calls.get(key).is_none() {
+            return false;
+        }
+        let Some(freed) = cancel_attempts(self.cx.local, key, ENDS, false) else { return false };
+        let error = self.call(key).cancelled();
+        self.finish(None, key, Outcome::failed(error));
+        self.serve_all(freed);
+        true
+    }
+}

@@ -1,0 +1,102 @@
+//! The servers of a service: added and removed by the client, or named by responses.
+
+use std::rc::Rc;
+
+use super::Attempts;
+use crate::client::Target;
+use crate::endpoint::context::{Context, Local};
+use crate::endpoint::service::Services;
+use crate::endpoint::service::call::Step;
+use crate::endpoint::service::connection::Connection;
+use crate::endpoint::service::keeper::keep;
+use crate::endpoint::service::steps::remove_connection;
+use crate::local::{Handle, Key};
+
+/// The number of servers of a client, configured or named by responses, from which on no named server is added.
+const SERVERS_NAMED_MAX: usize = 64;
+
+impl Attempts<'_, '_> {
+    /// Changes the servers of a service.
+    pub(in crate::endpoint::service) fn change_targets(&mut self, key: Key, targets: Vec<Target>) {
+        assert!(!targets.is_empty(), "a service has a server");
+        let service = self.cx.local.services.list.get_mut(key);
+        let service = service.expect("its servers change while there is a service");
+        let mut before = service.servers.take();
+        for target in targets {
+            let Services { list, connections, .. } = &mut *self.cx.local.services;
+            let is_it = |key: &Key| {
+                connections.get(*key).is_some_and(|one| one.target().is_server(&target))
+            };
+            match before.iter().position(is_it) {
+                Some(place) => {
+                    let stays = before.remove(place);
+                    let connection = connections.get_mut(stays).expect("it is there");
+                    connection.set_target(target);
+                    let load = Rc::clone(connection.load());
+                    let service = list.get_mut(key).expect("it was there");
+                    service.servers.push(stays, load);
+                }
+                None => {
+                    self.add_connection(key, target);
+                }
+            }
+        }
+        self.remove_servers(key, before);
+        // Calls waiting for a removed server try the others.
+        self.fail_waiting(key);
+    }
+
+    /// Retires connections of a service.
+    fn remove_servers(&mut self, key: Key, removed: Vec<Key>) {
+        let service = self.cx.local.services.list.get_mut(key).expect("it was there");
+        removed.iter().for_each(|gone| service.leader.forget(*gone));
+        for connection in removed {
+            let retired = self.cx.local.services.connections.get_mut(connection);
+            let retired = retired.expect("it was there");
+            let (waiting, is_over) = (retired.queue_mut().take_all(), retired.retire());
+            if is_over {
+                remove_connection(self.cx.local, connection);
+            }
+            self.reroute(waiting, Step::InQueue(connection));
+        }
+    }
+
+    /// Adds a server to a service, with a task to keep a session open.
+    fn add_connection(&mut self, of: Key, target: Target) -> Key {
+        let local = &mut *self.cx.local;
+        let Services { list, connections, .. } = &mut *local.services;
+        let service = list.get_mut(of).expect("its servers change while there is a service");
+        let (config, counters) = (&service.config, service.counters.clone());
+        let key = connections.insert(Connection::new(of, target, config, counters));
+        let handle = Handle::<()>::new(local.hub.clone());
+        let hub = local.hub.clone();
+        let report = move |change| {
+            Local::of_task(&hub, |local| {
+                Attempts::of(&mut Context::new(local)).on_session_change(key, change);
+            });
+        };
+        let keeper = keep(handle.clone(), target, config.connect_backoff, report);
+        let keeper = handle.spawn_within(None, keeper);
+        let connection = connections.get_mut(key).expect("it was put there");
+        connection.keep(keeper);
+        service.servers.push(key, Rc::clone(connection.load()));
+        key
+    }
+
+    /// Records the leader named by a response, which may be a further server.
+    pub(super) fn hint_leader(&mut self, of: Key, target: Target) {
+        let Services { list, connections, .. } = &mut *self.cx.local.services;
+        let service = list.get_mut(of).expect("a service stays for its calls");
+        let is_it =
+            |key: &Key| connections.get(*key).is_some_and(|one| one.target().is_server(&target));
+        let known = service.servers.keys().find(is_it);
+        let has_room = service.servers.len() < SERVERS_NAMED_MAX;
+        let connection = match known {
+            None if has_room => self.add_connection(of, target),
+            None => return,
+            Some(connection) => connection,
+        };
+        let service = self.cx.local.services.list.get_mut(of).expect("it was there");
+        service.leader.hint(connection);
+    }
+}

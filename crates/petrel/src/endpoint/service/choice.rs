@@ -1,0 +1,132 @@
+//! The choice of the server for an attempt, and the reasons when there is none.
+
+use std::cmp::Ordering;
+
+use petrel_planted::planted;
+
+use super::Services;
+use super::call::{ServiceCall, Step};
+use super::connection::{AttemptPermit, Connection, MayBegin};
+use super::service::Service;
+use crate::client::Target;
+use crate::client::balance::is_less_busy;
+use crate::error::Error;
+use crate::local::Key;
+
+impl Services {
+    /// Returns a call with its service.
+    pub(super) fn service_of(&mut self, call: Key) -> Option<(&mut ServiceCall, &mut Service)> {
+        let call = self.calls.get_mut(call)?;
+        let service = self.list.get_mut(call.service()).expect("a service stays for its calls");
+        Some((call, service))
+    }
+
+    /// Returns the server for an attempt of a call: the leader; else the ready connection with the fewest outstanding
+    /// attempts among servers that the call has not tried; else the one tried longest ago. A server with an outstanding
+    /// attempt of the call counts as tried last.
+    pub(super) fn choose(&mut self, call: Key) -> Option<Key> {
+        let Self { list, connections, calls, hedges, .. } = self;
+        let call = calls.get_mut(call).expect("a server is looked for on behalf of a call");
+        let service = list.get_mut(call.service()).expect("a service stays for its calls");
+        if let Some(only) = service.servers.only() {
+            return connections.get(only)?.session().map(|_| only);
+        }
+        let outstanding: Vec<Key> =
+            call.first().iter().map(|attempt| attempt.connection()).collect();
+        let hedged = call.hedges().iter().filter_map(|hedge| hedges.get(*hedge));
+        let outstanding =
+            [outstanding, hedged.map(|attempt| attempt.connection()).collect()].concat();
+        let leader = service.leader.get().filter(|leader| {
+            let is_ready = connections.get(*leader).is_some_and(|one| one.session().is_some());
+            is_ready && call.key().is_none() && !outstanding.contains(leader)
+        });
+        if leader.is_some() {
+            return leader;
+        }
+        let ready = service.servers.in_turn().filter_map(|key| {
+            let connection = connections.get(key)?;
+            connection.session().map(|_| (key, connection))
+        });
+        let tried = |(key, connection): &(Key, &Connection)| {
+            let is_tried = |target: &Target| {
+                target.is_server(&connection.target())
+                    && !planted("service_retries_where_it_failed")
+            };
+            let last_tried = call.tried().iter().rposition(is_tried);
+            let is_asked = outstanding.contains(key) && !planted("service_hedges_are_not_tries");
+            (is_asked, last_tried)
+        };
+        let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
+            let order = match call.key() {
+                Some(key) => b.1.rank(key).total_cmp(&a.1.rank(key)),
+                None if is_less_busy(a.1.load().get(), b.1.load().get()) => Ordering::Less,
+                None if is_less_busy(b.1.load().get(), a.1.load().get()) => Ordering::Greater,
+                None => Ordering::Equal,
+            };
+            tried(a).cmp(&tried(b)).then(order)
+        };
+        ready.min_by(by_load).map(|(key, _)| key)
+    }
+
+    /// Returns why no server of a service is available, if all have failed.
+    pub(super) fn failures(&self, service: Key) -> Option<String> {
+        let service = self.list.get(service)?;
+        let each = service.servers.keys().map(|key| {
+            let connection = self.connections.get(key)?;
+            Some(format!("{}: {}", connection.target().address, connection.failure()?))
+        });
+        each.collect::<Option<Vec<_>>>().map(|failures| failures.join("; "))
+    }
+
+    /// Returns the failure of a call after its deadline. In a service with leaders, an unknown leader is the reason.
+    #[cold]
+    pub(super) fn too_late(&self, call: Key) -> Error {
+        let call = self.calls.get(call).expect("a timer ends with its call");
+        let service = self.list.get(call.service()).expect("a service stays for its calls");
+        let error = call.too_late();
+        if service.config.judge.is_none() || call.key().is_some() || service.leader.get().is_some()
+        {
+            return error;
+        }
+        let is_ready = |key: &Key| {
+            self.connections.get(*key).is_some_and(|connection| connection.session().is_some())
+        };
+        let ready = service.servers.keys().filter(is_ready).count();
+        let (count, message) = (service.servers.len(), &error.message);
+        let message = format!("no leader: {ready} of {count} servers can be called; {message}");
+        error.with_message(message)
+    }
+
+    /// Returns the calls of a service that pause before their next attempt.
+    pub(super) fn pausing(&self, service: Key) -> Vec<Key> {
+        let pauses = |key: &Key| {
+            let call = self.calls.get(*key).expect("it is in the table");
+            call.service() == service && matches!(call.step(), Step::Pausing(_))
+        };
+        self.calls.keys().into_iter().filter(pauses).collect()
+    }
+
+    /// Returns true if [`failures`](Self::failures) returns a reason.
+    pub(super) fn has_failed(&self, service: Key) -> bool {
+        let Some(service) = self.list.get(service) else { return false };
+        let has_failed = |key| self.connections.get(key).is_some_and(|one| one.failure().is_some());
+        service.servers.keys().all(has_failed)
+    }
+
+    /// Returns an available server for a hedge, with a permit, if the budget allows it.
+    pub(super) fn hedge_at(&mut self, key: Key, now_ns: u64) -> Option<(Key, AttemptPermit)> {
+        let chosen = self.choose(key)?;
+        let connection = self.connections.get_mut(chosen)?;
+        if !connection.queue().is_empty() {
+            return None;
+        }
+        let MayBegin::Now(permit) = connection.begin(now_ns) else { return None };
+        let (call, service) = self.service_of(key)?;
+        if service.may_try_again(call.method(), now_ns) {
+            return Some((chosen, permit));
+        }
+        let connection = self.connections.get_mut(chosen).expect("it was chosen");
+        connection.end(permit, None, now_ns);
+        None
+    }
+}

@@ -1,0 +1,43 @@
+//! The begin and the end of services, as their clients request.
+
+use super::Services;
+use super::attempts::Attempts;
+use super::service::Service;
+use super::steps::remove_service;
+use crate::client::{ServiceKey, Target};
+use crate::endpoint::context::{Context, Local};
+use crate::inbox_message::OpenService;
+
+/// Opens the service of a new client.
+pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {
+    let OpenService { number, counters, targets, look_up, config, opened } = open;
+    let Some(counters) = counters.upgrade() else { return };
+    let service = Service::new(counters, look_up, config, opened, cx.local.now_ns);
+    let Services { list, by_number, .. } = &mut *cx.local.services;
+    let (index, key) = (number.index(), list.insert(service));
+    if by_number.len() <= index {
+        by_number.resize_with(index + 1, || None);
+    }
+    let before = by_number[index].replace(key);
+    assert!(before.is_none(), "the number of a service is used once at a time");
+    Attempts::of(cx).change_targets(key, targets);
+}
+
+/// Changes the servers of a client.
+pub(crate) fn set_targets(cx: &mut Context<'_>, number: ServiceKey, targets: Vec<Target>) {
+    if let Some(key) = cx.local.services.find(number) {
+        Attempts::of(cx).change_targets(key, targets);
+    }
+}
+
+/// Handles the drop of a client's last handle: the sessions are closed after the last call.
+pub(crate) fn close_service(local: &mut Local, number: ServiceKey) {
+    let services = &mut *local.services;
+    let Some(key) = services.by_number.get_mut(number.index()).and_then(Option::take) else {
+        return;
+    };
+    let service = services.list.get_mut(key).expect("a number is that of a service");
+    if service.close() {
+        remove_service(local, key);
+    }
+}

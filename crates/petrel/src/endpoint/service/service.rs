@@ -1,0 +1,258 @@
+//! A service of a client, on one or several servers.
+
+use std::time::Duration;
+
+use petrel_planted::planted;
+use petrel_proto::SessionId;
+
+use super::call::ServiceCall;
+use super::connection::{AttemptPermit, Connection, MayBegin};
+use super::leader::Leader;
+use super::queue::CallQueue;
+use super::servers::Servers;
+use crate::client::state::Pending;
+use crate::client::{Balance, ClientConfig, Counters, Verdict};
+use crate::events;
+use crate::inbox_message::LookUp;
+use crate::local::{Key, Slab};
+use crate::overload::RetryBudget;
+use crate::sync::Arc;
+use crate::time::as_ns;
+
+/// A service, on one or several servers.
+pub(super) struct Service {
+    pub(super) config: ClientConfig,
+    pub(super) servers: Servers,
+    budget: RetryBudget,
+    /// Asked first by calls without a key.
+    pub(super) leader: Leader,
+    /// Calls waiting for a session to any server: first the calls that fail when no server can be reached, then the
+    /// patient ones.
+    waiting: [CallQueue; 2],
+    /// Calls that have not ended.
+    calls: usize,
+    /// Whether its client is gone.
+    pub(super) is_closing: bool,
+    resolver: Option<Resolver>,
+    pub(super) counters: Arc<Counters>,
+    /// The waiter for the first session.
+    pub(super) opened: Option<Pending>,
+}
+
+/// An available server, and the right to make an attempt there.
+pub(super) struct Chosen {
+    pub(super) connection: Key,
+    pub(super) session: SessionId,
+    pub(super) permit: AttemptPermit,
+}
+
+/// Looks up the servers again, as they may have moved.
+struct Resolver {
+    look_up: LookUp,
+    /// The earliest time of the next lookup.
+    next_ns: u64,
+}
+
+impl Resolver {
+    /// Returns true if the servers may be looked up now, which delays the next lookup.
+    fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = self.next_ns <= now_ns;
+        if is_due {
+            self.next_ns = now_ns.saturating_add(as_ns(LOOK_UP_PAUSE));
+        }
+        is_due
+    }
+}
+
+/// The time between two lookups of the servers.
+const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
+
+impl Service {
+    /// Creates a service without servers.
+    pub(super) fn new(
+        counters: Arc<Counters>,
+        look_up: Option<LookUp>,
+        config: ClientConfig,
+        opened: Pending,
+        now_ns: u64,
+    ) -> Self {
+        Self {
+            budget: RetryBudget::new(config.retry_budget, now_ns),
+            config,
+            servers: Servers::default(),
+            leader: Leader::default(),
+            waiting: Default::default(),
+            calls: 0,
+            is_closing: false,
+            resolver: look_up.map(|look_up| Resolver { look_up, next_ns: 0 }),
+            counters,
+            opened: Some(opened),
+        }
+    }
+
+    /// Returns the number of calls that have not ended.
+    pub(super) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Counts the begin of a call.
+    #[inline(always)]
+    pub(super) fn begin_call(&mut self) {
+        self.counters.calls.increment();
+        self.calls += 1;
+    }
+
+    /// Returns true if responses may redirect calls.
+    #[inline(always)]
+    pub(super) fn is_judged(&self) -> bool {
+        self.config.judge.is_some()
+    }
+
+    /// Begins to end the service, whose client is gone. Returns true if it has no calls.
+    pub(super) fn close(&mut self) -> bool {
+        assert!(!self.is_closing, "a client ends once");
+        self.is_closing = true;
+        self.calls == 0
+    }
+
+    /// Adds a call that waits for a session to any server.
+    pub(super) fn add_waiting(&mut self, call: Key, is_patient: bool) {
+        self.waiting[usize::from(is_patient)].push(call);
+    }
+
+    /// Records that a call no longer waits for a session.
+    pub(super) fn remove_waiting(&mut self, is_patient: bool, waits: impl Fn(Key) -> bool) {
+        self.waiting[usize::from(is_patient)].leave(waits);
+    }
+
+    /// Takes the calls that fail when no server can be reached.
+    pub(super) fn take_impatient(&mut self) -> impl Iterator<Item = Key> + use<> {
+        self.waiting[0].take_all().into_iter()
+    }
+
+    /// Interprets the response to a call.
+    pub(super) fn judge(&self, method: u16, answer: &[u8]) -> Verdict {
+        match &self.config.judge {
+            Some(judge) => judge.judge(method, answer),
+            None => Verdict::Accept,
+        }
+    }
+
+    /// Takes all calls that wait for a session.
+    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = Key> + use<> {
+        let [first, second] = &mut self.waiting;
+        first.take_all().into_iter().chain(second.take_all())
+    }
+
+    /// Returns a server for a new call, if available at once. A call that has to wait, or that has a key, takes the
+    /// general path.
+    #[inline(always)]
+    pub(super) fn begin_at_once(
+        &mut self,
+        connections: &mut Slab<Connection>,
+        random: impl FnOnce() -> u64,
+        now_ns: u64,
+    ) -> Option<Chosen> {
+        let key = match (self.servers.only(), self.leader.get(), self.config.balance) {
+            (Some(only), ..) => only,
+            (_, Some(leader), _) => leader,
+            (.., Balance::LeastBusy) => self.servers.least_busy()?,
+            (.., Balance::TwoChoices) => match self.servers.better_of_two(random()) {
+                Some(key) => key,
+                None => self.servers.least_busy()?,
+            },
+        };
+        let connection = connections.get_mut(key)?;
+        let session = connection.session()?.id();
+        if !connection.queue().is_empty() {
+            return None;
+        }
+        let MayBegin::Now(permit) = connection.begin(now_ns) else { return None };
+        Some(Chosen { connection: key, session, permit })
+    }
+
+    /// Returns true if a response goes to the caller, and carries no news about its server.
+    pub(super) fn is_settled(&self, call: &ServiceCall, connection: Key, answer: &[u8]) -> bool {
+        match self.judge(call.method(), answer) {
+            Verdict::Accept => true,
+            Verdict::Leads => call.key().is_some() || self.leader.is_confirmed(connection),
+            Verdict::Redirect(_) | Verdict::Fail(_) => false,
+        }
+    }
+
+    /// Records the end of a call. Returns true if it was the last one of a service that closes.
+    #[inline]
+    pub(super) fn record_end(&mut self, has_succeeded: bool) -> bool {
+        assert!(self.calls > 0, "a call that ends has begun");
+        self.calls -= 1;
+        if has_succeeded {
+            self.record_success();
+        }
+        self.is_closing && self.calls == 0
+    }
+
+    /// Records the success of a call.
+    #[inline]
+    fn record_success(&mut self) {
+        if !planted("service_budget_never_filled") {
+            self.budget.on_success();
+        }
+    }
+
+    /// Takes a retry or a hedge from the budget.
+    pub(super) fn may_try_again(&mut self, method: u16, now_ns: u64) -> bool {
+        let may = self.budget.try_retry(now_ns);
+        if !may {
+            self.counters.budget_exhausted.increment();
+            events::retry_denied(method);
+        }
+        may
+    }
+
+    /// Looks up the servers after the loss of one: it may have moved.
+    pub(super) fn look_up(&mut self, now_ns: u64) {
+        if let Some(resolver) = &mut self.resolver
+            && resolver.is_due(now_ns)
+        {
+            (resolver.look_up)();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_due__at_once_and_then_after_each_pause() {
+        let pause_ns = as_ns(LOOK_UP_PAUSE);
+        for begin_ns in [0, 1, 7 * pause_ns, u64::MAX - pause_ns] {
+            let mut resolver = Resolver { look_up: Box::new(|| {}), next_ns: 0 };
+            assert!(resolver.is_due(begin_ns));
+            for early_ns in [0, 1, pause_ns - 1] {
+                assert!(!resolver.is_due(begin_ns + early_ns));
+            }
+            assert!(resolver.is_due(begin_ns + pause_ns));
+            assert_eq!(resolver.next_ns, (begin_ns + pause_ns).saturating_add(pause_ns));
+        }
+    }
+
+    fn service() -> Service {
+        let (_, opened) = crate::client::state::CallState::new(None);
+        Service::new(Arc::default(), None, ClientConfig::default(), opened, 0)
+    }
+
+    #[test]
+    fn record_end__of_the_last_call_ends_a_service_that_closes() {
+        let mut service = service();
+        (0..2).for_each(|_| service.begin_call());
+        assert!(!service.close());
+        assert_eq!([true, false].map(|succeeded| service.record_end(succeeded)), [false, true]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a call that ends has begun")]
+    fn record_end__without_a_call() {
+        service().record_end(true);
+    }
+}

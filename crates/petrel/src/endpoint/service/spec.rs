@@ -1,0 +1,180 @@
+//! The parameters of a service's call.
+
+use std::mem;
+use std::time::Duration;
+
+use petrel_transport::buf::{BufPool, PoolExhausted};
+
+use crate::client::state::Pending;
+use crate::endpoint::CallOptions;
+use crate::endpoint::context::continuation::Continuation;
+use crate::msgbuf::MsgBuf;
+use crate::time::as_ns;
+
+/// The parameters of a call of a service.
+pub(crate) struct CallSpec<'a> {
+    pub(crate) method: u16,
+    pub(crate) request: CallRequest,
+    /// The caller's buffer for the response.
+    pub(crate) response: Option<MsgBuf>,
+    /// Without their times, which `end_ns` replaces.
+    pub(crate) options: &'a CallOptions,
+    pub(crate) end_ns: u64,
+    pub(crate) end: CallEnd,
+}
+
+/// The receiver of a call's outcome.
+pub(crate) enum CallEnd {
+    /// The thread that waits for it.
+    Posted(Pending),
+    /// A continuation.
+    Then(Continuation),
+    /// The receiver has the outcome.
+    Taken,
+}
+
+/// The request.
+pub(crate) enum CallRequest {
+    /// Bytes, copied for each attempt; and the application's own buffer, if passed.
+    Bytes(Vec<u8>, Option<MsgBuf>),
+    /// A buffer, which each attempt returns.
+    Buffer(Option<MsgBuf>),
+}
+
+impl CallRequest {
+    /// Returns the message for an attempt.
+    pub(super) fn take_to_send(&mut self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        match self {
+            CallRequest::Bytes(bytes, _) => MsgBuf::holding(pool, bytes),
+            CallRequest::Buffer(buffer) => {
+                Ok(buffer.take().expect("one attempt at a time has the buffer"))
+            }
+        }
+    }
+
+    /// Takes the buffer of an attempt that has ended.
+    pub(super) fn return_buffer(&mut self, request: MsgBuf) {
+        if let CallRequest::Buffer(buffer) = self {
+            let before = buffer.replace(request);
+            assert!(before.is_none(), "one attempt at a time has the buffer");
+        }
+    }
+
+    /// Returns the application's buffer.
+    pub(super) fn into_buffer(self) -> Option<MsgBuf> {
+        match self {
+            CallRequest::Bytes(_, buffer) | CallRequest::Buffer(buffer) => buffer,
+        }
+    }
+
+    /// Takes memory that the request no longer needs.
+    #[inline]
+    pub(super) fn take_memory(&mut self) -> Vec<u8> {
+        match self {
+            CallRequest::Bytes(bytes, _) => mem::take(bytes),
+            CallRequest::Buffer(_) => Vec::new(),
+        }
+    }
+
+    /// Returns memory that the request no longer needs.
+    pub(super) fn into_memory(self) -> Vec<u8> {
+        match self {
+            CallRequest::Bytes(bytes, _) => bytes,
+            CallRequest::Buffer(_) => Vec::new(),
+        }
+    }
+
+    /// Copies the message, for simultaneous attempts.
+    pub(super) fn copied(self) -> Self {
+        match self {
+            CallRequest::Buffer(Some(buffer)) => CallRequest::Bytes(buffer.to_vec(), Some(buffer)),
+            request => request,
+        }
+    }
+}
+
+/// Options that few calls have.
+pub(super) struct RareOptions {
+    /// The hash of the key, for the choice of a server.
+    key: Option<u64>,
+    hedge_after: Option<Duration>,
+    /// When the next hedge is due.
+    hedge_ns: Option<u64>,
+    response_bytes: Option<usize>,
+}
+
+impl RareOptions {
+    #[inline(always)]
+    pub(super) fn of(options: &CallOptions) -> Option<Box<Self>> {
+        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
+        match (response_bytes, hedge_after, key) {
+            (None, None, None) => None,
+            _ => Some(Self::new(options)),
+        }
+    }
+
+    #[inline(never)]
+    fn new(options: &CallOptions) -> Box<Self> {
+        let &CallOptions { response_bytes, hedge_after, key, .. } = options;
+        Box::new(Self { key, hedge_after, hedge_ns: None, response_bytes })
+    }
+
+    pub(super) fn key(&self) -> Option<u64> {
+        self.key
+    }
+
+    pub(super) fn response_bytes(&self) -> Option<usize> {
+        self.response_bytes
+    }
+
+    /// Returns when the next hedge is due.
+    pub(super) fn hedge_ns(&self) -> Option<u64> {
+        self.hedge_ns
+    }
+
+    pub(super) fn is_hedged(&self) -> bool {
+        self.hedge_after.is_some()
+    }
+
+    /// Restarts the time until the next hedge.
+    pub(super) fn restart_hedge_timer(&mut self, now_ns: u64) {
+        self.hedge_ns = self.hedge_after.map(|after| now_ns.saturating_add(as_ns(after)));
+    }
+
+    /// Makes no further hedges.
+    pub(super) fn stop_hedges(&mut self) {
+        assert!(self.is_hedged(), "only a hedged call has hedges to stop");
+        self.hedge_ns = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use petrel_transport::buf::PoolConfig;
+
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "one attempt at a time has the buffer")]
+    fn take_to_send__while_another_attempt_has_the_buffer() {
+        let pool = BufPool::new(PoolConfig::default());
+        let mut request = CallRequest::Buffer(MsgBuf::holding(&pool, b"request").ok());
+        let _first = request.take_to_send(&pool);
+        let _second = request.take_to_send(&pool);
+    }
+
+    #[test]
+    #[should_panic(expected = "one attempt at a time has the buffer")]
+    fn return_buffer__beside_another() {
+        let pool = BufPool::new(PoolConfig::default());
+        let buffer = || MsgBuf::holding(&pool, b"request").unwrap();
+        CallRequest::Buffer(Some(buffer())).return_buffer(buffer());
+    }
+
+    #[test]
+    #[should_panic(expected = "only a hedged call")]
+    fn stop_hedges__of_a_call_without() {
+        let options = CallOptions::new().response_bytes(5);
+        RareOptions::of(&options).unwrap().stop_hedges();
+    }
+}

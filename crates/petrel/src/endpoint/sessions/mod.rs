@@ -1,0 +1,435 @@
+//! The endpoint's links and sessions, apart from the protocol core (`docs/wire-protocol.md` §8.4 to §8.6).
+
+mod accept;
+mod control;
+mod ended;
+mod open;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use petrel_proto::control::SessionOpen;
+use petrel_proto::{CallError, SessionId};
+use petrel_transport::PeerId;
+
+pub(super) use control::SessionControl;
+pub(super) use ended::Ended;
+
+use super::SessionConfig;
+use super::ids::IdMap;
+use super::peer::Peer;
+use super::{SessionEnd, SessionEnds};
+use crate::control::{AllowedTransports, EndpointId, LinkId, Reason};
+use crate::nexus::shrink;
+use ended::EndedSessions;
+
+/// The address and number of an endpoint of another process.
+pub(super) type Remote = (SocketAddr, EndpointId);
+
+/// A link that is up.
+pub(super) struct Link {
+    id: PeerId,
+    peer: Arc<Peer>,
+    /// The shortest round trip of the control connection, in nanoseconds.
+    path_rtt_ns: Option<u32>,
+    /// Ordered, for a simulation to repeat the order of ends when the link ends.
+    sessions: BTreeSet<SessionId>,
+    /// Whether it gets no further sessions, and is closed with the last: its server drains.
+    is_retired: bool,
+}
+
+impl Link {
+    pub(super) fn new(id: PeerId, peer: Arc<Peer>) -> Self {
+        Self { id, peer, path_rtt_ns: None, sessions: BTreeSet::new(), is_retired: false }
+    }
+
+    /// Returns the transport's name of the peer.
+    pub(super) fn id(&self) -> PeerId {
+        self.id
+    }
+
+    pub(super) fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+
+    /// Returns the shortest round trip of the control connection, in nanoseconds.
+    pub(super) fn path_rtt_ns(&self) -> Option<u32> {
+        self.path_rtt_ns
+    }
+
+    /// Returns the sessions, in order.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.iter().copied()
+    }
+}
+
+/// A link requested by the endpoint: one per remote endpoint, whatever the number of sessions.
+enum Outgoing {
+    /// Requested; these sessions wait for it.
+    Opening {
+        request: u64,
+        waiting: Vec<SessionId>,
+    },
+    Up(LinkId),
+}
+
+/// The way of a new session to its server.
+pub(super) enum Route {
+    /// The link is being opened.
+    Waiting,
+    /// The link is up.
+    Up(LinkId),
+    /// The link is to be requested, by this number.
+    Request(u64),
+}
+
+/// A session being opened.
+struct Opening {
+    first_request: u64,
+    /// Whether a link on which it was proposed has ended. The first link may have led to a process already gone when
+    /// the session was requested, unnoticed locally. The end of the link then says nothing about the current process.
+    /// The next link is requested after the session, and its end counts.
+    is_second_try: bool,
+}
+
+/// The endpoint's links and sessions, apart from the protocol core.
+pub(super) struct Sessions {
+    config: SessionConfig,
+    transports: AllowedTransports,
+    links: IdMap<LinkId, Link>,
+    outgoing: HashMap<Remote, Outgoing>,
+    /// Link of every proposed or open session.
+    link_of: IdMap<SessionId, LinkId>,
+    /// Sessions proposed to the peer, by the proposal's number. A session closed here meanwhile stays, to let an
+    /// acceptance be revoked.
+    proposed: HashMap<u32, (SessionId, LinkId)>,
+    /// Client sessions that are not open yet.
+    openings: HashMap<SessionId, Opening>,
+    ended: EndedSessions,
+    next_request: u64,
+}
+
+impl Sessions {
+    pub(super) fn new(config: SessionConfig, transports: AllowedTransports) -> Self {
+        Self {
+            config,
+            transports,
+            links: IdMap::default(),
+            outgoing: HashMap::new(),
+            link_of: IdMap::default(),
+            proposed: HashMap::new(),
+            openings: HashMap::new(),
+            ended: EndedSessions::default(),
+            next_request: 1,
+        }
+    }
+
+    /// Returns the link of a proposed or open session.
+    pub(super) fn link_of(&self, id: SessionId) -> Option<LinkId> {
+        self.link_of.get(&id).copied()
+    }
+
+    /// Returns a link that is up.
+    pub(super) fn link(&self, link: LinkId) -> Option<&Link> {
+        self.links.get(&link)
+    }
+
+    /// Returns the link of a proposed or open session, if it is up.
+    pub(super) fn link_with(&self, id: SessionId) -> Option<&Link> {
+        self.links.get(self.link_of.get(&id)?)
+    }
+
+    /// Returns the peer of a proposed or open session.
+    pub(super) fn peer_of(&self, id: SessionId) -> Option<&Arc<Peer>> {
+        Some(&self.link_with(id)?.peer)
+    }
+
+    pub(super) fn config(&self) -> &SessionConfig {
+        &self.config
+    }
+
+    pub(super) fn transports(&self) -> AllowedTransports {
+        self.transports
+    }
+
+    /// Returns the numbers of sessions being opened, of sessions on a link, and of links being opened.
+    pub(super) fn census(&self) -> (usize, usize, usize) {
+        let opening = self.proposed.len() + self.openings.len();
+        let is_dialled = |outgoing: &&Outgoing| matches!(outgoing, Outgoing::Opening { .. });
+        let dialled = self.outgoing.values().filter(is_dialled).count();
+        (opening, self.link_of.len(), dialled)
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.next_request += 1;
+        self.next_request - 1
+    }
+
+    /// Records an ended session.
+    pub(super) fn record_end(&mut self, ended: Ended) {
+        assert!(
+            !self.link_of.contains_key(ended.id()),
+            "a session leaves its link before its end is recorded"
+        );
+        self.ended.record(ended);
+    }
+
+    /// Returns how and why a session ended, if recently.
+    pub(super) fn end_of(&self, id: SessionId) -> Option<(SessionEnd, &Reason)> {
+        self.ended.get(id).map(Ended::how_and_why)
+    }
+
+    /// Returns the text for a rejected call: for an ended session, the reason of its end.
+    pub(super) fn explain(&self, id: SessionId, error: &CallError) -> String {
+        match self.end_of(id).filter(|_| matches!(error, CallError::SessionClosed)) {
+            Some((_, reason)) => format!("{error}; it ended because: {}", reason.message),
+            None => error.to_string(),
+        }
+    }
+
+    /// Returns how many sessions ended in each way.
+    pub(super) fn ends(&self) -> SessionEnds {
+        self.ended.counts()
+    }
+
+    /// Adds a client session.
+    pub(super) fn begin_open(&mut self, id: SessionId, first_request: u64) {
+        let before = self.openings.insert(id, Opening { first_request, is_second_try: false });
+        assert!(before.is_none(), "a session is opened once");
+    }
+
+    /// Returns the way of a session to its server. The session waits there, unless the link is up.
+    pub(super) fn route(&mut self, remote: Remote, id: SessionId) -> Route {
+        match self.outgoing.get_mut(&remote) {
+            Some(Outgoing::Opening { waiting, .. }) => {
+                waiting.push(id);
+                Route::Waiting
+            }
+            Some(Outgoing::Up(link)) => Route::Up(*link),
+            None => {
+                let request = self.next_request();
+                let outgoing = Outgoing::Opening { request, waiting: vec![id] };
+                self.outgoing.insert(remote, outgoing);
+                Route::Request(request)
+            }
+        }
+    }
+
+    /// Adds a link that is up. Returns the sessions that wait for it.
+    pub(super) fn add_link(
+        &mut self,
+        name: LinkId,
+        link: Link,
+        request: Option<u64>,
+    ) -> Vec<SessionId> {
+        let before = self.links.insert(name, link);
+        assert!(before.is_none(), "the control plane never uses the name of a link again");
+        let opening = request.and_then(|request| self.take_opening(request));
+        let Some((remote, waiting)) = opening else { return Vec::new() };
+        self.outgoing.insert(remote, Outgoing::Up(name));
+        waiting
+    }
+
+    /// Ends a request for a link. Returns the sessions that wait for it.
+    pub(super) fn fail_link(&mut self, request: u64) -> Vec<SessionId> {
+        self.take_opening(request).map_or_else(Vec::new, |(_, waiting)| waiting)
+    }
+
+    /// Removes a link that is down, and returns it with its remote endpoint, if this endpoint requested it.
+    pub(super) fn remove_link(&mut self, name: LinkId) -> Option<(Link, Option<Remote>)> {
+        let link = self.links.remove(&name)?;
+        self.proposed.retain(|_, (_, on)| *on != name);
+        Some((link, self.take_up(name)))
+    }
+
+    /// Sets the round trip of a link's control connection.
+    pub(super) fn set_path_rtt(&mut self, name: LinkId, rtt_ns: u32) {
+        if let Some(link) = self.links.get_mut(&name) {
+            link.path_rtt_ns = Some(rtt_ns);
+        }
+    }
+
+    /// Puts a client session on a link that is up, and returns the proposal to the peer, if the session is still
+    /// wanted. Full packets there have up to `packet_bytes` of payload.
+    pub(super) fn propose(
+        &mut self,
+        name: LinkId,
+        id: SessionId,
+        token: u32,
+        packet_bytes: u32,
+    ) -> Option<SessionOpen> {
+        let first_request = self.openings.get(&id)?.first_request;
+        self.put_on_link(id, name);
+        let request = self.next_request() as u32;
+        let before = self.proposed.insert(request, (id, name));
+        assert!(before.is_none(), "a proposal has a number of its own");
+        Some(SessionOpen {
+            link: 0,
+            request,
+            session: id.index,
+            token,
+            first_request,
+            slots: self.config.slots,
+            credits: self.config.credits,
+            max_message: self.config.message_bytes_max,
+            packet_bytes,
+        })
+    }
+
+    /// Adds a session to a link that is up.
+    pub(super) fn put_on_link(&mut self, id: SessionId, name: LinkId) {
+        let link = self.links.get_mut(&name).expect("a session is put on a link that is up");
+        link.sessions.insert(id);
+        let before = self.link_of.insert(id, name);
+        assert!(before.is_none(), "a session is on one link");
+    }
+
+    /// Removes a proposal that the peer has answered, and returns the session.
+    pub(super) fn take_proposal(&mut self, request: u32) -> Option<SessionId> {
+        self.proposed.remove(&request).map(|(id, _)| id)
+    }
+
+    /// Records that a client session is open.
+    pub(super) fn finish_open(&mut self, id: SessionId) {
+        let opening = self.openings.remove(&id);
+        assert!(opening.is_some(), "a session that opens was being opened");
+    }
+
+    /// Stops opening further sessions over the link of session `id`.
+    pub(super) fn retire_link_of(&mut self, id: SessionId) {
+        let Some(name) = self.link_of(id) else { return };
+        if self.take_up(name).is_some()
+            && let Some(link) = self.links.get_mut(&name)
+        {
+            link.is_retired = true;
+        }
+    }
+
+    /// Returns true if a link gets no further sessions, and has none.
+    pub(super) fn is_over(&self, name: LinkId) -> bool {
+        self.links.get(&name).is_some_and(|link| link.is_retired && link.sessions.is_empty())
+    }
+
+    /// Removes an ended session, and returns its link.
+    pub(super) fn remove(&mut self, id: SessionId) -> Option<LinkId> {
+        self.openings.remove(&id);
+        let name = self.link_of.remove(&id)?;
+        shrink(&mut self.link_of);
+        if let Some(link) = self.links.get_mut(&name) {
+            assert!(link.sessions.remove(&id), "a link has the sessions that are on it");
+        }
+        Some(name)
+    }
+
+    /// Removes an outgoing link being opened, by its request.
+    fn take_opening(&mut self, wanted: u64) -> Option<(Remote, Vec<SessionId>)> {
+        let is_wanted = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Opening { request, .. } if *request == wanted);
+        let remote = *self.outgoing.iter().find(|(_, outgoing)| is_wanted(outgoing))?.0;
+        match self.outgoing.remove(&remote)? {
+            Outgoing::Opening { waiting, .. } => Some((remote, waiting)),
+            Outgoing::Up(_) => None,
+        }
+    }
+
+    /// Removes an outgoing link that was up, and returns the remote endpoint.
+    fn take_up(&mut self, link: LinkId) -> Option<Remote> {
+        let is_it = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Up(up) if *up == link);
+        let remote = *self.outgoing.iter().find(|(_, outgoing)| is_it(outgoing))?.0;
+        self.outgoing.remove(&remote);
+        Some(remote)
+    }
+
+    /// Returns true, once, if a session is to be proposed on another link after the end of its link: the peer has not
+    /// accepted it, and none of its requests was sent.
+    pub(super) fn take_second_try(&mut self, id: SessionId) -> bool {
+        let Some(opening) = self.openings.get_mut(&id) else { return false };
+        self.link_of.remove(&id);
+        !std::mem::replace(&mut opening.is_second_try, true)
+    }
+
+    /// Returns the proposed or open sessions, of both roles, with their links.
+    pub(super) fn with_links(&self) -> impl Iterator<Item = (SessionId, LinkId)> {
+        self.link_of.iter().map(|(id, link)| (*id, *link))
+    }
+
+    /// Returns the number of links that are up.
+    pub(super) fn link_count(&self) -> usize {
+        self.links.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::EndpointConfig;
+    use crate::nexus::TABLE_ROOM_MIN;
+
+    fn sessions() -> Sessions {
+        let transports = AllowedTransports { udp: true, shm: true };
+        Sessions::new(EndpointConfig::default().sessions, transports)
+    }
+
+    fn id(index: u32) -> SessionId {
+        SessionId { index, generation: 0 }
+    }
+
+    fn link() -> Link {
+        let name = crate::control::PeerName {
+            address: SocketAddr::from(([127, 0, 0, 1], 5)),
+            endpoint: EndpointId(0),
+        };
+        Link::new(
+            PeerId(7),
+            Arc::new(Peer { name, incarnation: 1, is_networked: true, process: None }),
+        )
+    }
+
+    /// The table of links shrinks with the sessions to its minimum.
+    #[test]
+    fn remove__gives_the_memory_of_many_sessions_back() {
+        let mut sessions = sessions();
+        let ids = (0..20_000).map(id);
+        sessions.link_of.extend(ids.clone().map(|id| (id, LinkId(4))));
+        for id in ids {
+            assert_eq!(sessions.remove(id), Some(LinkId(4)));
+            assert_eq!(sessions.remove(id), None);
+            let (len, capacity) = (sessions.link_of.len(), sessions.link_of.capacity());
+            assert!(capacity <= 2 * TABLE_ROOM_MIN || capacity / 8 <= len, "{capacity} for {len}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "never uses the name of a link again")]
+    fn add_link__with_the_name_of_another() {
+        let mut sessions = sessions();
+        assert!(sessions.add_link(LinkId(4), link(), None).is_empty());
+        sessions.add_link(LinkId(4), link(), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "a session is on one link")]
+    fn put_on_link__of_a_session_on_another() {
+        let mut sessions = sessions();
+        for name in [LinkId(4), LinkId(5)] {
+            sessions.add_link(name, link(), None);
+            sessions.put_on_link(id(1), name);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "leaves its link before its end is recorded")]
+    fn record_end__of_a_session_on_a_link() {
+        let mut sessions = sessions();
+        sessions.add_link(LinkId(4), link(), None);
+        sessions.put_on_link(id(1), LinkId(4));
+        let reason = Reason::new(petrel_proto::Status::Unavailable, "gone");
+        sessions.record_end(Ended::new(id(1), SessionEnd::Invalid, reason));
+    }
+
+    #[test]
+    #[should_panic(expected = "a session that opens was being opened")]
+    fn finish_open__of_a_session_that_is_open() {
+        sessions().finish_open(id(1));
+    }
+}

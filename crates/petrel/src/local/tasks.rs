@@ -1,0 +1,196 @@
+//! Tasks: futures that the event loop polls when woken.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr;
+use std::task::{Context, RawWakerVTable, Waker};
+
+use super::ready::{Ready, TaskWaker};
+use super::slab::{Key, Slab};
+use crate::inbox::WorkFlag;
+use crate::sync::Arc;
+
+pub(super) type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Entry {
+    /// Absent while polled, with the waker for polling.
+    future: Option<(BoxedFuture, Waker)>,
+    /// The target of the waker.
+    task: Arc<TaskWaker>,
+    /// The deadline inherited by the task's calls and spawned tasks.
+    deadline_ns: Option<u64>,
+}
+
+#[derive(Default)]
+struct Entries {
+    tasks: Slab<Entry>,
+    /// For the tasks of one round, kept for reuse.
+    round: Vec<Key>,
+}
+
+/// The tasks of an endpoint.
+pub(super) struct Tasks {
+    entries: RefCell<Entries>,
+    /// Tasks woken by this thread, in order.
+    woken: RefCell<Vec<Key>>,
+    /// Tasks woken by any thread.
+    ready: Arc<Ready>,
+    work_flag: WorkFlag,
+    /// The task being polled.
+    polled: Cell<Option<Polled>>,
+    /// The deadline inherited by calls made now: that of the task being polled.
+    inherited_ns: Cell<Option<u64>>,
+}
+
+/// The task being polled, and the identity of its waker.
+#[derive(Clone, Copy)]
+struct Polled {
+    task: Key,
+    waker: (*const (), &'static RawWakerVTable),
+}
+
+/// The values in effect outside of the polled tasks.
+struct Outer {
+    polled: Option<Polled>,
+    inherited_ns: Option<u64>,
+}
+
+impl Polled {
+    fn new(task: Key, waker: &Waker) -> Self {
+        Self { task, waker: (waker.data(), waker.vtable()) }
+    }
+
+    /// Returns the task, if `waker` is its own, not a combinator's.
+    #[inline]
+    fn task_of(&self, waker: &Waker) -> Option<Key> {
+        let (data, vtable) = self.waker;
+        let is_it = waker.data() == data && ptr::eq(waker.vtable(), vtable);
+        is_it.then_some(self.task)
+    }
+}
+
+impl Tasks {
+    pub(super) fn new(ready: Arc<Ready>, work_flag: WorkFlag) -> Self {
+        Self {
+            entries: RefCell::default(),
+            woken: RefCell::default(),
+            ready,
+            work_flag,
+            polled: Cell::new(None),
+            inherited_ns: Cell::new(None),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.borrow().tasks.len()
+    }
+
+    pub(super) fn ready(&self) -> &Arc<Ready> {
+        &self.ready
+    }
+
+    /// Returns the deadline inherited by calls made now.
+    #[inline]
+    pub(super) fn inherited_ns(&self) -> Option<u64> {
+        self.inherited_ns.get()
+    }
+
+    /// Returns the task that is being polled, if this is its waker.
+    #[inline]
+    pub(super) fn task_of(&self, waker: &Waker) -> Option<Key> {
+        self.polled.get().and_then(|polled| polled.task_of(waker))
+    }
+
+    /// Adds a task, to be polled in the next round. Its calls inherit `deadline_ns`.
+    pub(super) fn insert(&self, future: BoxedFuture, deadline_ns: Option<u64>) -> Key {
+        let mut entries = self.entries.borrow_mut();
+        let vacant = entries.tasks.vacant();
+        let key = vacant.key();
+        let task = Arc::new(TaskWaker::queued(key, Arc::clone(&self.ready)));
+        let waker = Waker::from(Arc::clone(&task));
+        vacant.insert(Entry { future: Some((future, waker)), task, deadline_ns });
+        drop(entries);
+        self.woken.borrow_mut().push(key);
+        self.work_flag.raise();
+        key
+    }
+
+    /// Wakes a task from its endpoint's own thread.
+    #[inline]
+    pub(super) fn wake(&self, task: Key) {
+        let entries = self.entries.borrow();
+        let Some(entry) = entries.tasks.get(task) else { return };
+        if entry.task.queue() {
+            self.woken.borrow_mut().push(task);
+            self.work_flag.raise();
+        }
+    }
+
+    /// Wakes a task from its endpoint's own thread, in the order of its waker.
+    #[inline(always)]
+    pub(super) fn wake_in_order(&self, task: Key) {
+        let entries = self.entries.borrow();
+        let Some(entry) = entries.tasks.get(task) else { return };
+        if entry.task.queue() {
+            self.ready.push_own(task);
+        }
+    }
+
+    /// Polls the ready tasks; tasks woken meanwhile wait for the next round.
+    pub(super) fn poll_round(&self) -> bool {
+        let mut round = std::mem::take(&mut self.entries.borrow_mut().round);
+        round.append(&mut self.woken.borrow_mut());
+        self.ready.take(&mut round);
+        let any = !round.is_empty();
+        let outer = Outer { polled: self.polled.get(), inherited_ns: self.inherited_ns.get() };
+        for key in round.drain(..) {
+            self.poll_task(key, &outer);
+        }
+        self.set_outer(&outer);
+        self.entries.borrow_mut().round = round;
+        any
+    }
+
+    /// Polls a task. The caller restores the outer values after the last task of a round.
+    fn poll_task(&self, key: Key, outer: &Outer) {
+        let mut entries = self.entries.borrow_mut();
+        let Some(entry) = entries.tasks.get_mut(key) else { return };
+        let Some((mut future, waker)) = entry.future.take() else { return };
+        self.inherited_ns.set(entry.deadline_ns);
+        // Before the poll: a wake-up from now on requests another.
+        entry.task.unqueue();
+        drop(entries);
+        self.polled.set(Some(Polled::new(key, &waker)));
+        let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
+        let mut entries = self.entries.borrow_mut();
+        if polled.is_ready() {
+            entries.tasks.remove(key);
+        } else if let Some(entry) = entries.tasks.get_mut(key) {
+            entry.future = Some((future, waker));
+            return;
+        }
+        // The task may have ended, or aborted itself; dropping its contents may use the hub.
+        drop(entries);
+        self.set_outer(outer);
+        drop(future);
+    }
+
+    fn set_outer(&self, outer: &Outer) {
+        self.polled.set(outer.polled);
+        self.inherited_ns.set(outer.inherited_ns);
+    }
+
+    /// Removes a task and its future.
+    pub(super) fn abort(&self, key: Key) {
+        let entry = self.entries.borrow_mut().tasks.remove(key);
+        // Dropping the future may use the tasks.
+        drop(entry);
+    }
+
+    /// Removes all tasks and their futures.
+    pub(super) fn abort_all(&self) {
+        let entries = self.entries.borrow_mut().tasks.drain();
+        drop(entries);
+    }
+}
