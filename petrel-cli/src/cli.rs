@@ -21,7 +21,10 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::log::EventLevel;
 
-pub(crate) use cache::{CacheArgs, CacheCommand, CacheServeArgs};
+pub(crate) use cache::{
+    CacheArgs, CacheCommand, CacheIncrArgs, CacheKeyArgs, CacheServeArgs, CacheServerArgs,
+    CacheStoreArgs, CacheTouchArgs,
+};
 pub(crate) use client::{CallArgs, HealthArgs, PingArgs, ServerArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use index::{

@@ -23,7 +23,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Serialize)]
 struct Ready {
     event: &'static str,
-    memcached: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memcached: Option<SocketAddr>,
     pid: u32,
     threads: u16,
     memory_bytes: usize,
@@ -41,7 +44,7 @@ pub(super) fn run(args: &CacheServeArgs, output: Output) -> Result<Outcome, Fail
     // Before any thread starts: this thread alone must receive the signals.
     let interrupt = Interrupt::install()?;
     let server = CacheServer::start(&config(args)).map_err(server_failure)?;
-    announce(args, server.address(), output)?;
+    announce(args, &server, output)?;
     while !interrupt.wait_for(CHECK_INTERVAL) && server.is_healthy() {}
     // From now on a second signal ends the process at once.
     drop(interrupt);
@@ -65,17 +68,26 @@ fn config(args: &CacheServeArgs) -> CacheConfig {
         connections_max: args.connections,
         idle: args.idle_timeout,
         placement: Some(place),
-        ..CacheConfig::at(args.memcached)
+        listen: args.listen,
+        memcached: args.memcached,
+        transports: args.transport.allowed(),
+        endpoint_idle: args.idle.policy(),
     }
 }
 
-fn announce(args: &CacheServeArgs, memcached: SocketAddr, output: Output) -> Result<(), Failure> {
+fn announce(args: &CacheServeArgs, server: &CacheServer, output: Output) -> Result<(), Failure> {
     let (threads, kind) = (args.threads, if args.store { "store" } else { "cache" });
+    let (address, memcached) = (server.listen(), server.memcached());
+    let mut places = Vec::new();
+    places.extend(address.map(|address| format!("on {address}")));
+    places.extend(memcached.map(|address| format!("for memcached's clients on {address}")));
     output.line(format!(
-        "A {kind} for memcached's clients on {memcached}, {threads} threads. Stop with Ctrl-C."
+        "A {kind} {}, {threads} partitions. Stop with Ctrl-C.",
+        places.join(" and ")
     ))?;
     let (pid, memory_bytes) = (std::process::id(), args.memory);
-    Ok(output.record(&Ready { event: "ready", memcached, pid, threads, memory_bytes })?)
+    let event = "ready";
+    Ok(output.record(&Ready { event, address, memcached, pid, threads, memory_bytes })?)
 }
 
 fn print(stopped: &Stopped, output: Output) -> Result<(), Failure> {

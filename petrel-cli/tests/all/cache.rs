@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStdout};
 use std::time::Duration;
 
-use crate::common::{command, finish, petrel, stderr, wait_until};
+use crate::common::{command, finish, petrel, record, stderr, stdout, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -14,11 +14,12 @@ struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
     memcached: String,
+    address: String,
 }
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let fixed = ["cache", "serve", "--json", "--memcached", "127.0.0.1:0"];
+        let fixed = ["cache", "serve", "--json", "--memcached", "127.0.0.1:0", "--idle", "block"];
         let mut child = command(&[&fixed, arguments].concat()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -27,7 +28,14 @@ impl Server {
             panic!("no server: {:?}", finish(child));
         };
         let memcached = ready["memcached"].as_str().unwrap().to_owned();
-        Self { child, stdout, memcached }
+        let address = ready["address"].as_str().unwrap_or_default().to_owned();
+        Self { child, stdout, memcached, address }
+    }
+
+    fn run(&self, arguments: &[&str]) -> std::process::Output {
+        let (what, rest) = arguments.split_first().unwrap();
+        let fixed = ["cache", what, &self.address, "--timeout", "60s"];
+        petrel(&[&fixed, rest].concat())
     }
 
     /// Sends requests on a connection of their own, and expects these replies.
@@ -67,6 +75,31 @@ fn serve__answers_memcacheds_clients_until_it_is_told_to_end() {
     let counters = &ended["counters"];
     assert_eq!((code, &ended["event"]), (Some(0), &json!("stopped")));
     assert_eq!((&counters["get_hits"], &counters["curr_items"]), (&json!(1), &json!(1)));
+}
+
+#[test]
+fn values__are_stored_found_counted_and_removed() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--threads", "2", "--memory", "96MiB"]);
+    assert_eq!(stdout(&server.run(&["set", "petrel", "seabird", "--flags", "7"])), "stored\n");
+    assert_eq!(stdout(&server.run(&["get", "petrel"])), "seabird\n");
+    server.ask("get petrel\r\n", "VALUE petrel 7 7\r\nseabird\r\nEND\r\n");
+    let found = record(&server.run(&["get", "petrel", "--json"]));
+    assert_eq!((&found["value"], &found["flags"]), (&json!("seabird"), &json!(7)));
+    let version = found["version"].to_string();
+    assert_eq!(server.run(&["add", "petrel", "x"]).status.code(), Some(1));
+    assert_eq!(server.run(&["replace", "none", "x"]).status.code(), Some(1));
+    assert_eq!(stdout(&server.run(&["cas", "petrel", "1", "--version", &version])), "stored\n");
+    let again = server.run(&["cas", "petrel", "2", "--version", &version]);
+    assert_eq!(stderr(&again), "petrel: petrel: another version\n");
+    assert_eq!(stdout(&server.run(&["incr", "petrel", "--by", "41"])), "42\n");
+    assert_eq!(stdout(&server.run(&["incr", "petrel", "--by", "-50"])), "0\n");
+    assert_eq!(stdout(&server.run(&["touch", "petrel", "--ttl", "100s"])), "touched\n");
+    let stats = record(&server.run(&["stats", "--json"]));
+    assert_eq!((&stats["curr_items"], &stats["touch_hits"]), (&json!(1), &json!(1)));
+    assert_eq!(stdout(&server.run(&["delete", "petrel"])), "deleted\n");
+    assert_eq!(server.run(&["delete", "petrel"]).status.code(), Some(1));
+    assert_eq!(server.run(&["get", "petrel"]).status.code(), Some(1));
+    assert_eq!(server.terminate().0, Some(0));
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let memory_bytes = mebibytes << 20;
     let config = CacheConfig { memory_bytes, threads, ..CacheConfig::at(address.parse()?) };
     let server = CacheServer::start(&config)?;
-    println!("a cache on {}; the end of the input ends it", server.address());
+    println!("{server:?}; the end of the input ends it");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     for (name, value) in server.stop()?.counters {
         println!("{name} {value}");

@@ -17,7 +17,9 @@
 //! | --- | --- |
 //! | [`Partition`] | the items of one owner: an index and a circular log |
 //! | [`Hasher`], [`Key`] | keys with their hashes, from which the partition follows |
-//! | [`CacheServer`] | threads with a partition each, and connections of memcached's clients |
+//! | [`CacheServer`] | threads with a partition each, for clients of Petrel and of memcached |
+//! | [`CacheClient`] | calls the partition that owns a key, from any thread and any executor |
+//! | [`wire`] | the messages of these calls |
 //! | [`memcached`] | memcached's protocol, without sockets |
 //! | [`limits`] | every limit, with its reason |
 //!
@@ -34,11 +36,13 @@ pub mod memcached;
 mod net;
 mod pages;
 mod partition;
+mod rpc;
 
 pub use error::{ConfigError, KeyError, StoreError};
 pub use key::{Hasher, Key};
 pub use net::{CacheConfig, CacheServer, Placement, ServerError, Stopped};
 pub use partition::{
-    Arithmetic, Counted, Counters, Fetch, Fetched, Item, Mode, Partition, PartitionConfig, Removed,
-    Store, Stored, Verb,
+    Arithmetic, Counted, Counters, Fetch, Fetched, Item, Locator, Mode, Partition, PartitionConfig,
+    Removed, Store, Stored, Verb,
 };
+pub use rpc::{CacheClient, Call, ClientError, Value, wire};

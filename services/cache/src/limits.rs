@@ -63,6 +63,9 @@ pub const THREADS_MAX: u16 = 256;
 /// Memory of a server beyond partitions and buffers, in bytes: code, stacks, and what the allocator keeps.
 pub const PROCESS_BYTES: u64 = 12 << 20;
 
+/// Memory of an endpoint with its share of the control plane, in bytes.
+pub const ENDPOINT_BYTES: u64 = 8 << 20;
+
 /// Part of a server's memory that connections may use for buffers: a 32nd, and at least [`BUFFER_BYTES_MIN`].
 pub const BUFFER_SHARE: u64 = 32;
 

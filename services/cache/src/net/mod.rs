@@ -16,11 +16,11 @@
 mod batch;
 mod connection;
 mod drive;
-mod inbox;
-mod owner;
+pub(crate) mod inbox;
+pub(crate) mod owner;
 mod replies;
-mod report;
+pub(crate) mod report;
 mod server;
-mod thread;
+pub(crate) mod thread;
 
 pub use server::{CacheConfig, CacheServer, Placement, ServerError, Stopped};

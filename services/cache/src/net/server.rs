@@ -3,13 +3,17 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mio::{Poll, Waker};
+use petrel::Nexus;
+use petrel::endpoint::{AllowedTransports, EndpointConfig, IdlePolicy};
+use petrel::nexus::SetupError;
+use petrel::server::RunningServer;
 
 use super::drive::Router;
 use super::inbox::{Inbox, Parcel};
@@ -19,11 +23,15 @@ use super::thread::{ConnectionCounters, Limits, Presence, Shared, Thread, WAKER,
 use crate::error::ConfigError;
 use crate::key::Hasher;
 use crate::limits::{
-    BATCH_HELD_BYTES, BUFFER_BYTES_MIN, BUFFER_SHARE, CONNECTIONS_MAX_DEFAULT,
+    BATCH_HELD_BYTES, BUFFER_BYTES_MIN, BUFFER_SHARE, CONNECTIONS_MAX_DEFAULT, ENDPOINT_BYTES,
     ITEM_BYTES_EXPECTED_DEFAULT, PROCESS_BYTES, THREADS_MAX,
 };
 use crate::memcached::Clock;
 use crate::partition::{Mode, Partition, PartitionConfig};
+use crate::rpc::{Bell, Endpoints, Report, State};
+
+/// Time for clients of Petrel to leave at the end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs at the start of each thread with its number, for example to bind it to a CPU.
 pub type Placement = Arc<dyn Fn(usize) -> io::Result<()> + Send + Sync>;
@@ -31,13 +39,19 @@ pub type Placement = Arc<dyn Fn(usize) -> io::Result<()> + Send + Sync>;
 /// The settings of a server.
 #[derive(Clone)]
 pub struct CacheConfig {
+    /// Address and TCP port of Petrel's control plane, for [`CacheClient`](crate::CacheClient).
+    pub listen: Option<SocketAddr>,
+    /// Transports that clients of Petrel may use.
+    pub transports: AllowedTransports,
+    /// How the endpoints wait for packets.
+    pub endpoint_idle: IdlePolicy,
     /// Address and TCP port of memcached's protocol; port 0 chooses any free port.
-    pub memcached: SocketAddr,
+    pub memcached: Option<SocketAddr>,
     /// Whether other hosts may connect, without any authentication.
     pub insecure: bool,
     /// Memory of the process, in bytes: items, index, buffers and the rest.
     pub memory_bytes: u64,
-    /// Threads, with a partition each.
+    /// Partitions, with a thread each. With both addresses, as many threads serve memcached's protocol.
     pub threads: u16,
     /// The behaviour when the memory is in use.
     pub mode: Mode,
@@ -47,7 +61,7 @@ pub struct CacheConfig {
     pub connections_max: usize,
     /// Time after which a connection without a request is closed; `None` for never.
     pub idle: Option<Duration>,
-    /// Runs first in each thread.
+    /// Runs first in each thread with connections.
     pub placement: Option<Placement>,
 }
 
@@ -58,6 +72,9 @@ pub enum ServerError {
     /// The configuration breaks a rule.
     #[error("{0}")]
     Config(String),
+    /// No endpoint could be created, for example because the address is in use.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
     /// An operation of the operating system failed, for example because the address is in use.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -68,7 +85,9 @@ pub enum ServerError {
 
 /// A running server. Dropping this value does not end the server; [`CacheServer::stop`] does.
 pub struct CacheServer {
-    address: SocketAddr,
+    memcached: Option<SocketAddr>,
+    endpoints: Option<RunningServer>,
+    report: Report,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<Result<Snapshot, ServerError>>>,
 }
@@ -81,10 +100,25 @@ pub struct Stopped {
 }
 
 impl CacheConfig {
-    /// A server with one thread and 64 MiB, as memcached's default.
+    /// A server of memcached's protocol with one thread and 64 MiB, as memcached's default.
     pub fn at(memcached: SocketAddr) -> Self {
+        Self { memcached: Some(memcached), ..Self::default() }
+    }
+
+    /// A server for clients of Petrel with one thread and 64 MiB.
+    pub fn listening_at(listen: SocketAddr) -> Self {
+        Self { listen: Some(listen), ..Self::default() }
+    }
+}
+
+impl Default for CacheConfig {
+    /// Without an address, which a server needs.
+    fn default() -> Self {
         Self {
-            memcached,
+            listen: None,
+            transports: AllowedTransports { udp: true, shm: true },
+            endpoint_idle: IdlePolicy::default(),
+            memcached: None,
             insecure: false,
             memory_bytes: 64 << 20,
             threads: 1,
@@ -95,7 +129,9 @@ impl CacheConfig {
             placement: None,
         }
     }
+}
 
+impl CacheConfig {
     fn check(&self) -> Result<(), ServerError> {
         let refuse = |text: &str| Err(ServerError::Config(text.to_owned()));
         if self.threads == 0 || self.threads > THREADS_MAX {
@@ -104,8 +140,12 @@ impl CacheConfig {
         if self.connections_max == 0 {
             return refuse("a cache without connections serves nobody");
         }
-        if !self.insecure && !self.memcached.ip().to_canonical().is_loopback() {
-            let address = self.memcached;
+        let addresses = self.listen.iter().chain(&self.memcached);
+        let far = addresses.clone().find(|address| !address.ip().to_canonical().is_loopback());
+        if addresses.count() == 0 {
+            return refuse("a cache needs an address, for memcached's protocol or for Petrel's");
+        }
+        if let (Some(address), false) = (far, self.insecure) {
             return Err(ServerError::Config(format!(
                 "other hosts could reach {address}, and there is no authentication: \
                  listen on loopback, or allow it (--insecure)"
@@ -119,8 +159,12 @@ impl CacheConfig {
         let threads = u64::from(self.threads);
         let least = BUFFER_BYTES_MIN + (threads - 1) * BATCH_HELD_BYTES;
         let buffers = (self.memory_bytes / BUFFER_SHARE / threads).max(least);
-        let rest = self.memory_bytes.checked_sub(PROCESS_BYTES + buffers * threads);
-        let least = PROCESS_BYTES + (buffers + BUFFER_BYTES_MIN) * threads;
+        let process = match self.listen {
+            Some(_) => PROCESS_BYTES + ENDPOINT_BYTES * threads,
+            None => PROCESS_BYTES,
+        };
+        let rest = self.memory_bytes.checked_sub(process + buffers * threads);
+        let least = process + (buffers + BUFFER_BYTES_MIN) * threads;
         match rest {
             Some(rest) if self.memory_bytes >= least => Ok((buffers, rest / threads)),
             _ => Err(ServerError::Config(format!(
@@ -128,6 +172,51 @@ impl CacheConfig {
                 self.memory_bytes
             ))),
         }
+    }
+}
+
+/// Parts of the start.
+impl CacheConfig {
+    fn shared(&self, inboxes: Box<[Inbox]>, servers: usize, buffer_bytes: u64) -> Shared {
+        let started = unix_seconds();
+        Shared {
+            inboxes,
+            partitions: self.threads.into(),
+            servers,
+            finished: AtomicUsize::new(0),
+            mode: self.mode,
+            clock: Clock::starting_at(started),
+            started,
+            connections: ConnectionCounters::default(),
+            limits: Limits {
+                memory_bytes: self.memory_bytes,
+                connections_max: self.connections_max,
+                idle_s: self.idle.map(|idle| idle.as_secs().clamp(1, u32::MAX.into()) as u32),
+                buffer_bytes_max: buffer_bytes as usize,
+            },
+        }
+    }
+
+    /// Starts an endpoint for each partition.
+    fn start_endpoints(
+        &self,
+        address: SocketAddr,
+        endpoints: Endpoints,
+    ) -> Result<RunningServer, ServerError> {
+        let mut endpoint = EndpointConfig::default();
+        endpoint.transports = self.transports;
+        endpoint.idle = self.endpoint_idle;
+        let mut nexus = Nexus::builder().transports(self.transports);
+        if self.insecure {
+            nexus = nexus.insecure();
+        }
+        let server = petrel::Server::bind(address)
+            .threads(self.threads.into())
+            .nexus(nexus)
+            .endpoint(endpoint)
+            .drain_limit(DRAIN_LIMIT);
+        let set_up = move |endpoint: &mut petrel::Endpoint<State>| endpoints.set_up(endpoint);
+        Ok(server.serve(State::default, set_up).start()?)
     }
 }
 
@@ -142,63 +231,89 @@ impl CacheServer {
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| io::Error::other(error.to_string()))?;
         let hasher = Hasher::new(u64::from_le_bytes(seed));
-        let socket = TcpListener::bind(config.memcached)?;
-        socket.set_nonblocking(true)?;
-        let address = socket.local_addr()?;
-        let (polls, inboxes) = polls(config.threads)?;
-        let started = unix_seconds();
-        let shared = Arc::new(Shared {
-            inboxes,
-            partitions: config.threads.into(),
-            servers: config.threads.into(),
-            finished: AtomicUsize::new(0),
-            mode: config.mode,
-            clock: Clock::starting_at(started),
-            started,
-            connections: ConnectionCounters::default(),
-            limits: Limits {
-                memory_bytes: config.memory_bytes,
-                connections_max: config.connections_max,
-                idle_s: config.idle.map(|idle| idle.as_secs().clamp(1, u32::MAX.into()) as u32),
-                buffer_bytes_max: buffer_bytes as usize,
-            },
-        });
+        let socket = config.memcached.map(listen).transpose()?;
+        let memcached = socket.as_ref().map(TcpListener::local_addr).transpose()?;
+        let bells: Arc<[Bell]> = match config.listen {
+            Some(_) => (0..config.threads).map(|_| Bell::default()).collect(),
+            None => Arc::new([]),
+        };
+        let servers = if socket.is_some() { config.threads } else { 0 };
+        let (polls, inboxes) = polls(servers)?;
+        let owners = bells.iter().map(|bell| Inbox::new(bell.wake()));
+        let shared = config.shared(owners.chain(inboxes).collect(), servers.into(), buffer_bytes);
         let partition = PartitionConfig {
             mode: config.mode,
             item_bytes_expected: config.item_bytes_expected,
             ..PartitionConfig::new(partition_bytes)
         };
-        let mut server = Self { address, shared, threads: Vec::new() };
+        partition.check()?;
+        let report = Report::default();
+        let mut server = Self {
+            memcached,
+            endpoints: None,
+            report: Arc::clone(&report),
+            shared: Arc::new(shared),
+            threads: Vec::new(),
+        };
+        let endpoints = Endpoints {
+            partition: partition.clone(),
+            hasher: hasher.clone(),
+            shared: Arc::clone(&server.shared),
+            bells,
+            report,
+        };
+        if let Some(address) = config.listen {
+            server.endpoints = Some(config.start_endpoints(address, endpoints)?);
+        }
+        let partition = config.listen.is_none().then_some(partition);
+        server.start_threads(config, polls, socket, partition.as_ref(), &hasher)
+    }
+
+    /// Starts the threads with connections. They own the partitions, unless endpoints do.
+    fn start_threads(
+        mut self,
+        config: &CacheConfig,
+        polls: Vec<Poll>,
+        socket: Option<TcpListener>,
+        partition: Option<&PartitionConfig>,
+        hasher: &Hasher,
+    ) -> Result<Self, ServerError> {
         let (started, starts) = mpsc::channel();
-        let mut listener = Some(mio::net::TcpListener::from_std(socket));
+        let mut listener = socket.map(mio::net::TcpListener::from_std);
+        let first = self.shared.inboxes.len() - self.shared.servers;
         for (number, poll) in polls.into_iter().enumerate() {
             let parts = Parts {
-                number,
+                number: first + number,
                 poll,
                 listener: listener.take(),
-                partition: partition.clone(),
+                partition: partition.cloned(),
                 hasher: hasher.clone(),
-                shared: Arc::clone(&server.shared),
+                shared: Arc::clone(&self.shared),
                 placement: config.placement.clone(),
                 started: started.clone(),
             };
             let name = format!("cache-{number}");
-            server.threads.push(thread::Builder::new().name(name).spawn(move || parts.run())?);
+            self.threads.push(thread::Builder::new().name(name).spawn(move || parts.run())?);
         }
         drop(started);
-        match starts.iter().take(server.threads.len()).count() == server.threads.len() {
-            true => Ok(server),
+        match starts.iter().take(self.threads.len()).count() == self.threads.len() {
+            true => Ok(self),
             // A thread has ended: its result has the reason.
-            false => Err(server.stop().err().unwrap_or(ServerError::Ended)),
+            false => Err(self.stop().err().unwrap_or(ServerError::Ended)),
         }
     }
 
-    /// The address, with the port that the system chose.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// The address of memcached's protocol, with the port that the system chose.
+    pub fn memcached(&self) -> Option<SocketAddr> {
+        self.memcached
     }
 
-    /// Returns true if all threads run.
+    /// The address for clients of Petrel, with the port that the system chose.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        self.endpoints.as_ref().map(RunningServer::local_addr)
+    }
+
+    /// Returns true if all threads with connections run.
     pub fn is_healthy(&self) -> bool {
         self.threads.iter().all(|thread| !thread.is_finished())
     }
@@ -208,17 +323,23 @@ impl CacheServer {
     /// # Errors
     /// [`ServerError`] if a thread had already ended by an internal error.
     pub fn stop(self) -> Result<Stopped, ServerError> {
-        self.shared.inboxes.iter().for_each(|inbox| inbox.push(Parcel::Stop));
+        let first = self.shared.inboxes.len() - self.shared.servers;
+        self.shared.inboxes[first..].iter().for_each(|inbox| inbox.push(Parcel::Stop));
         let mut sum = Snapshot::default();
         for thread in self.threads {
             sum.add(&thread.join().unwrap_or(Err(ServerError::Ended))?);
         }
+        if let Some(endpoints) = self.endpoints {
+            endpoints.stop();
+            endpoints.wait()?;
+        }
+        sum.add(&self.report.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Stopped { counters: sum.named().collect() })
     }
 }
 
 /// A readiness loop for each thread, and the inboxes that wake them.
-fn polls(threads: u16) -> io::Result<(Vec<Poll>, Box<[Inbox]>)> {
+fn polls(threads: u16) -> io::Result<(Vec<Poll>, Vec<Inbox>)> {
     let (mut polls, mut inboxes) = (Vec::new(), Vec::new());
     for _ in 0..threads {
         let poll = Poll::new()?;
@@ -229,7 +350,13 @@ fn polls(threads: u16) -> io::Result<(Vec<Poll>, Box<[Inbox]>)> {
         })));
         polls.push(poll);
     }
-    Ok((polls, inboxes.into_boxed_slice()))
+    Ok((polls, inboxes))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = TcpListener::bind(address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// The parts of a thread, which it puts together itself: memory is then near its CPU.
@@ -237,7 +364,7 @@ struct Parts {
     number: usize,
     poll: Poll,
     listener: Option<mio::net::TcpListener>,
-    partition: PartitionConfig,
+    partition: Option<PartitionConfig>,
     hasher: Hasher,
     shared: Arc<Shared>,
     placement: Option<Placement>,
@@ -251,9 +378,14 @@ impl Parts {
             place(self.number)?;
         }
         let clock = self.shared.clock;
-        let partition = Partition::new(&self.partition, self.hasher.clone())?;
-        let owner = Owner { partition, clock };
-        let router = Router::new(self.number, Some(owner), self.hasher, self.shared);
+        let owner = match &self.partition {
+            Some(config) => {
+                let partition = Partition::new(config, self.hasher.clone())?;
+                Some(Owner { partition, clock })
+            }
+            None => None,
+        };
+        let router = Router::new(self.number, owner, self.hasher, self.shared);
         let thread = Thread::new(self.poll, self.listener, router, presence)?;
         // Without a listener another thread has failed, and the inbox has an end.
         let _ = self.started.send(());
@@ -270,13 +402,16 @@ impl From<ConfigError> for ServerError {
 
 impl fmt::Debug for CacheConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { memcached, threads, memory_bytes, mode, .. } = self;
-        write!(f, "CacheConfig({memcached}, {threads} threads, {memory_bytes} bytes, {mode:?})")
+        let Self { listen, memcached, threads, memory_bytes, mode, .. } = self;
+        write!(
+            f,
+            "CacheConfig({listen:?}, {memcached:?}, {threads} threads, {memory_bytes} bytes, {mode:?})"
+        )
     }
 }
 
 impl fmt::Debug for CacheServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CacheServer({}, {} threads)", self.address, self.threads.len())
+        write!(f, "CacheServer({:?}, {:?})", self.listen(), self.memcached)
     }
 }

@@ -20,6 +20,21 @@ const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 /// Bytes of a bucket.
 pub(super) const BUCKET_BYTES: u64 = 64;
 
+/// Finds the memory that a look-up reads first, to prefetch it.
+#[derive(Clone, Copy, Debug)]
+pub struct Locator {
+    first: *const u8,
+    homes: u32,
+}
+
+impl Locator {
+    /// The address of the bucket for a hash: for a prefetch, not for reading.
+    #[inline]
+    pub fn address(&self, hash: u64) -> *const u8 {
+        self.first.wrapping_add(home(hash, self.homes) as usize * BUCKET_BYTES as usize)
+    }
+}
+
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Bucket([u64; WORDS]);
@@ -90,14 +105,12 @@ impl Index {
 
     #[inline]
     fn home(&self, hash: u64) -> u32 {
-        // The partition's number comes from the highest bits, the tag from the lowest.
-        (((hash >> 20 & u64::from(u32::MAX)) * u64::from(self.homes)) >> 32) as u32
+        home(hash, self.homes)
     }
 
-    /// The first line that a look-up of the hash reads, for a prefetch.
-    #[inline]
-    pub(super) fn address(&self, hash: u64) -> *const u8 {
-        (&raw const self.buckets[self.home(hash) as usize]).cast()
+    /// The addresses of the buckets, which stay while the index lives.
+    pub(super) fn locator(&self) -> Locator {
+        Locator { first: self.buckets.as_ptr().cast(), homes: self.homes }
     }
 
     /// The bucket after this one in its chain.
@@ -221,6 +234,12 @@ impl Index {
         }
         self.scrubbed = if self.scrubbed + 1 < self.homes { self.scrubbed + 1 } else { 0 };
     }
+}
+
+/// The home bucket of a hash. The partition's number comes from the highest bits, the tag from the lowest.
+#[inline]
+fn home(hash: u64, homes: u32) -> u32 {
+    ((((hash >> 20) & u64::from(u32::MAX)) * u64::from(homes)) >> 32) as u32
 }
 
 /// The entry of a hash and an offset.

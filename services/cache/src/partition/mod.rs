@@ -27,6 +27,7 @@ mod store;
 
 pub use arithmetic::{Arithmetic, Counted};
 pub use counters::Counters;
+pub use index::Locator;
 pub use meta::{Fetch, Fetched};
 pub use store::{Store, Stored, Verb};
 
@@ -73,6 +74,18 @@ impl PartitionConfig {
             item_bytes_expected: ITEM_BYTES_EXPECTED_DEFAULT,
             first_position: 0,
         }
+    }
+
+    /// Checks the memory.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let (bytes, min, max) = (self.memory_bytes, PARTITION_BYTES_MIN, PARTITION_BYTES_MAX);
+        if bytes < min || bytes > max {
+            return Err(ConfigError::Memory { bytes, min, max });
+        }
+        Ok(())
     }
 }
 
@@ -139,11 +152,8 @@ impl Partition {
     /// # Errors
     /// [`ConfigError`].
     pub fn new(config: &PartitionConfig, hasher: Hasher) -> Result<Self, ConfigError> {
+        config.check()?;
         let bytes = config.memory_bytes;
-        let (min, max) = (PARTITION_BYTES_MIN, PARTITION_BYTES_MAX);
-        if bytes < min || bytes > max {
-            return Err(ConfigError::Memory { bytes, min, max });
-        }
         let (buckets, log_bytes) = shares(config);
         let items_min = match config.mode {
             Mode::Cache => CACHE_ITEMS_PER_LOG_MIN,
@@ -208,10 +218,9 @@ impl Partition {
         &self.counters
     }
 
-    /// The first memory that a look-up of the hash reads, for a prefetch.
-    #[inline]
-    pub fn address(&self, hash: u64) -> *const u8 {
-        self.index.address(hash)
+    /// Finds the memory that look-ups read first, as long as the partition lives.
+    pub fn locator(&self) -> Locator {
+        self.index.locator()
     }
 
     /// Looks an item up, and counts the look-up.

@@ -32,7 +32,7 @@ fn text(output: &Output) -> String {
 #[test]
 fn memccapable__passes() {
     let server = start(2);
-    let port = server.address().port().to_string();
+    let port = server.memcached().unwrap().port().to_string();
     // Debian's name of libmemcached's test of servers. `-a` is the text protocol.
     let arguments = ["-a", "-h", "127.0.0.1", "-p", &port, "-t", "60"];
     if let Some(output) = run("memccapable", &arguments) {
@@ -51,7 +51,7 @@ fn pymemcache__works() {
     }
     for threads in [1, 3] {
         let server = start(threads);
-        let port = server.address().port().to_string();
+        let port = server.memcached().unwrap().port().to_string();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/pymemcache_client.py");
         let output = run("python3", &[script, &port]).unwrap();
         assert!(output.status.success(), "{}", text(&output));
@@ -168,7 +168,8 @@ fn memcached__answers_alike() {
     for threads in [1, 2] {
         ask(&mut connect(memcached.address), b"flush_all\r\n");
         let server = start(threads);
-        let (mut theirs, mut ours) = (connect(memcached.address), connect(server.address()));
+        let (mut theirs, mut ours) =
+            (connect(memcached.address), connect(server.memcached().unwrap()));
         let long = ["get {}", "get a {} a", "set {} 0 0 1", "mg {} v", "delete {}"]
             .map(|line| line.replace("{}", &"k".repeat(251)) + "|");
         let dialogue = DIALOGUE.replace("\n    ", "  ");

@@ -4,3 +4,4 @@ mod clients;
 mod corpus;
 mod model;
 mod server;
+mod service;

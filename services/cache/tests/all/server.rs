@@ -18,7 +18,7 @@ struct Client(TcpStream);
 
 impl Client {
     fn new(server: &CacheServer) -> Self {
-        let socket = TcpStream::connect(server.address()).unwrap();
+        let socket = TcpStream::connect(server.memcached().unwrap()).unwrap();
         // A guard against hanging.
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self(socket)
@@ -224,7 +224,7 @@ fn start__refuses_what_cannot_work() {
     let anywhere = CacheConfig::at("0.0.0.0:0".parse().unwrap());
     assert!(refused(&anywhere).contains("--insecure"));
     let server = start(&config(1));
-    let taken = CacheConfig::at(server.address());
+    let taken = CacheConfig::at(server.memcached().unwrap());
     assert!(!refused(&taken).is_empty());
     server.stop().unwrap();
 }
