@@ -37,6 +37,7 @@
 //! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
 //! | [`experiment`] | loss, incast and scale, measured in virtual time |
 //! | [`Simulation`], [`Actor`] | the scheduling of actors |
+//! | [`World`] | actors and control planes under rules: the loop of all checkers |
 //! | [`Trace`] | a line for each event |
 //! | [`Rng`], [`Time`] | randomness that never changes; picoseconds |
 //!
@@ -63,6 +64,7 @@ mod time;
 mod trace;
 mod transport;
 mod udp;
+mod world;
 
 pub use ring::{DataLink, RingLink, WakeFaults};
 pub use rng::{Probability, Rng};
@@ -70,3 +72,4 @@ pub use simulation::{Actor, Simulation, Stop};
 pub use time::Time;
 pub use trace::{FrameDecoder, LineSink, Trace};
 pub use transport::{FRAME_BYTES, Medium, SOURCE_PORTS_MAX, SimTransport, SimTransportConfig};
+pub use world::{SimEndpoint, World};

@@ -2,20 +2,16 @@
 
 use std::rc::Rc;
 
-use petrel::Endpoint;
 use petrel_kv::Replica;
 use petrel_kv::api::Status;
-use petrel_sim::control::SimControl;
 use petrel_sim::fabric::HostId;
-use petrel_sim::{Actor, SimTransport};
+use petrel_sim::{Actor, SimEndpoint};
 use petrel_transport::Transport as _;
 
 use crate::common::Common;
 use crate::disk::SimDisk;
 use crate::logger;
 use crate::observer::Seen;
-
-pub(crate) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
 
 pub(crate) enum Node {
     Replica(Box<ReplicaNode>),

@@ -13,14 +13,16 @@ use petrel_kv::persist::{LogStore, Volatile};
 use petrel_kv::{Replica, ReplicaConfig};
 use petrel_sim::control::{ControlNetwork, CrashKind};
 use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
-use petrel_sim::{Rng, SimTransport, SimTransportConfig, Simulation, Stop, Trace};
+use petrel_sim::{
+    Rng, SimEndpoint, SimTransport, SimTransportConfig, Simulation, Trace, World as _,
+};
 
 use crate::common::{Common, Counters, address_of, node_of};
 use crate::disk::SimDisk;
 use crate::history::History;
 use crate::logger;
 use crate::nemesis::{self, FaultAction, FaultTarget};
-use crate::node::{ClientNode, Node, ReplicaNode, SimEndpoint};
+use crate::node::{ClientNode, Node, ReplicaNode};
 use crate::observer::{Observer, Seen};
 use crate::operator::{OperatorQueue, OperatorRequest, operate};
 use crate::scenario::Scenario;
@@ -124,10 +126,10 @@ impl World {
         self.set_faults(common.scenario.faults);
         let stalls = &mut common.fabric.rng(STREAM_STALLS);
         for (at_ns, fault) in nemesis::plan(&common.scenario, &mut self.rng, stalls) {
-            self.run_to(at_ns)?;
+            self.run_and_complete(at_ns)?;
             self.perform(fault)?;
         }
-        self.run_to(common.scenario.active_ns)
+        self.run_and_complete(common.scenario.active_ns)
     }
 
     /// Ends all faults. Hosts that are down come back.
@@ -366,8 +368,15 @@ impl World {
             if self.common.fabric.now_ns() > limit_ns {
                 return Err(format!("{what} never came to an end: {}", self.describe()));
             }
-            self.run_to(self.common.fabric.now_ns() + election_ns / 4)?;
+            self.run_and_complete(self.common.fabric.now_ns() + election_ns / 4)?;
         }
+    }
+
+    /// Runs until a time, and handles the consequences of completed requests.
+    fn run_and_complete(&mut self, limit_ns: u64) -> Result<(), String> {
+        self.run_to(limit_ns)?;
+        self.handle_completed();
+        self.check()
     }
 
     fn describe(&self) -> String {
@@ -392,59 +401,6 @@ impl World {
         let nodes: Vec<String> = self.replicas().map(describe).collect();
         let (busy, operator) = (self.common.clients_busy.get(), self.operator.borrow());
         format!("{busy} clients; {operator:?}; expected {:?}; {}", self.expected, nodes.join("; "))
-    }
-
-    /// Runs actors and control planes until a time.
-    fn run_to(&mut self, limit_ns: u64) -> Result<(), String> {
-        let common = Rc::clone(&self.common);
-        loop {
-            let mut is_over = false;
-            let next_ns = common.control.next_ns().min(limit_ns);
-            let keeps_running =
-                |_: &Node| common.control.next_ns() >= next_ns && !common.has_failed();
-            match self.simulation.run_while(next_ns, keeps_running) {
-                Stop::Satisfied => {}
-                Stop::Limit => is_over = next_ns == limit_ns,
-                // The control plane may still have a message to deliver.
-                Stop::Idle | Stop::Deadlock { .. } => {
-                    let now_ns = common.fabric.now_ns();
-                    common.fabric.advance(next_ns.saturating_sub(now_ns));
-                    is_over = next_ns == limit_ns;
-                }
-                Stop::Crashed { host, dead } => self.stop_crashed(host, dead),
-                Stop::Restarted { host } => self.restart(host)?,
-            }
-            common.control.run();
-            self.check()?;
-            if is_over && common.control.next_ns() > limit_ns {
-                self.handle_completed();
-                return self.check();
-            }
-        }
-    }
-
-    fn check(&self) -> Result<(), String> {
-        let broken = self.common.violation.borrow().clone();
-        broken.or_else(|| self.common.control.fault()).map_or(Ok(()), Err)
-    }
-
-    fn stop_crashed(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
-        let crash_kind = self.crash_kinds.remove(&host).unwrap_or(CrashKind::Killed);
-        self.common.fabric.note(format_args!("CRASH of {host}: {crash_kind:?}"));
-        self.common.control.stop_process(host, crash_kind);
-        drop(dead);
-        if let Some(disk) = self.disks.get(&host) {
-            disk.crash();
-        }
-    }
-
-    fn restart(&mut self, host: HostId) -> Result<(), String> {
-        if self.disks_lost.remove(&host) {
-            self.disks.remove(&host);
-        }
-        // A removed node stays away.
-        let is_removed = !self.expected.contains(&host) && !self.disks.contains_key(&host);
-        if is_removed { Ok(()) } else { self.start_replica(host) }
     }
 
     fn start_replica(&mut self, host: HostId) -> Result<(), String> {
@@ -506,6 +462,47 @@ impl World {
     fn next_rng(&mut self) -> Rng {
         self.lives += 1;
         self.common.fabric.rng(STREAM_LIVES + self.lives)
+    }
+}
+
+impl petrel_sim::World for World {
+    type Actor = Node;
+
+    fn simulation(&mut self) -> &mut Simulation<Node> {
+        &mut self.simulation
+    }
+
+    fn control(&self) -> ControlNetwork {
+        self.common.control.clone()
+    }
+
+    fn after_turn(&self) -> impl FnMut() -> bool + use<> {
+        let common = Rc::clone(&self.common);
+        move || !common.has_failed()
+    }
+
+    fn on_crash(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
+        let crash_kind = self.crash_kinds.remove(&host).unwrap_or(CrashKind::Killed);
+        self.common.fabric.note(format_args!("CRASH of {host}: {crash_kind:?}"));
+        self.common.control.stop_process(host, crash_kind);
+        drop(dead);
+        if let Some(disk) = self.disks.get(&host) {
+            disk.crash();
+        }
+    }
+
+    fn on_restart(&mut self, host: HostId) -> Result<(), String> {
+        if self.disks_lost.remove(&host) {
+            self.disks.remove(&host);
+        }
+        // A removed node stays away.
+        let is_removed = !self.expected.contains(&host) && !self.disks.contains_key(&host);
+        if is_removed { Ok(()) } else { self.start_replica(host) }
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let broken = self.common.violation.borrow().clone();
+        broken.or_else(|| self.common.control.fault()).map_or(Ok(()), Err)
     }
 }
 

@@ -18,6 +18,7 @@ use super::world::{TIME_LIMIT_NS, World};
 use crate::fabric::{ActorId, CpuConfig};
 use crate::ring::{FULL_PAUSE_NS, SPINS_MAX, WAKE_NS};
 use crate::transport::SimTransport;
+use crate::world::World as _;
 use crate::{Probability, Rng};
 
 /// Number of measured pairs of client and server in a world.

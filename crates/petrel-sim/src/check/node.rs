@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use petrel::endpoint::EndpointId;
 use petrel::endpoint::{EndpointConfig, Responder, SessionId, SessionState};
-use petrel::{Context, Endpoint, MsgBuf, Reply};
+use petrel::{Context, MsgBuf, Reply};
 
 use super::call::{Call, End, Spec, Watch};
 use super::client_call::SimulatedCaller;
@@ -20,13 +20,11 @@ use super::timeout_policy::ToCancel;
 use super::to_make::ToMake;
 use super::watch::WireChecker;
 use super::worker_pool::{self, WorkerPool};
-use crate::control::{ControlNetwork, Scripted, SimControl};
+use crate::control::{ControlNetwork, Scripted};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::rng::Rng;
 use crate::simulation::Actor;
-use crate::transport::SimTransport;
-
-pub(super) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
+use crate::world::SimEndpoint;
 
 /// State shared by all nodes of a world.
 #[derive(Debug)]

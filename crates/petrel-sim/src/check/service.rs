@@ -7,9 +7,10 @@ use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{GROWN_BYTES, Method, Spec, answer_seed, fail_status};
 use super::client_call::{Instructions, Work};
-use super::node::{Answer, Deferred, Shared, SimEndpoint};
+use super::node::{Answer, Deferred, Shared};
 use super::pattern;
 use super::worker_pool::{self, Task};
+use crate::world::SimEndpoint;
 
 /// Registers the handlers.
 pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {

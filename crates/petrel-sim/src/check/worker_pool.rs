@@ -12,8 +12,9 @@ use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{Method, answer_seed};
 use super::client_call::{Instructions, Work};
-use super::node::{Shared, SimEndpoint};
+use super::node::Shared;
 use super::service;
+use crate::world::SimEndpoint;
 
 /// The worker pool of an endpoint, and its queue.
 pub(super) struct WorkerPool {

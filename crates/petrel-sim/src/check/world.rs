@@ -25,9 +25,10 @@ use crate::control::{ControlNetwork, CrashKind};
 use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr, Stopped};
 use crate::ring::WakeFaults;
 use crate::rng::Rng;
-use crate::simulation::{Simulation, Stop};
+use crate::simulation::Simulation;
 use crate::trace::Trace;
 use crate::transport::SimTransport;
+use crate::world::{self, World as _};
 
 /// Virtual time limit: a call or phase that has not ended by then never will.
 pub(super) const TIME_LIMIT_NS: u64 = 60_000_000_000;
@@ -129,7 +130,7 @@ impl World {
             counters,
             buffers_reused: 0,
         };
-        (0..world.common.scenario.hosts).try_for_each(|host| world.start_host(HostId(host)))?;
+        (0..world.common.scenario.hosts).try_for_each(|host| world.on_restart(HostId(host)))?;
         Ok(world)
     }
 
@@ -361,42 +362,6 @@ impl World {
         format!("{phase:?} never ended: {}; pending: {pending}", nodes.join(", "))
     }
 
-    pub(super) fn run_for(&mut self, duration_ns: u64) -> Result<(), String> {
-        self.run_to(self.common.fabric.now_ns() + duration_ns)
-    }
-
-    /// Runs actors and control planes until a time.
-    fn run_to(&mut self, limit_ns: u64) -> Result<(), String> {
-        let common = Rc::clone(&self.common);
-        loop {
-            let mut is_over = false;
-            let next_ns = common.control.next_ns().min(limit_ns);
-            let goes_on = |_: &Node| common.control.next_ns() >= next_ns;
-            match self.simulation.run_while(next_ns, goes_on) {
-                Stop::Satisfied => {}
-                Stop::Limit => is_over = next_ns == limit_ns,
-                // The control plane may still have messages to deliver.
-                Stop::Idle | Stop::Deadlock { .. } => {
-                    let now_ns = common.fabric.now_ns();
-                    common.fabric.advance(next_ns.saturating_sub(now_ns));
-                    is_over = next_ns == limit_ns;
-                }
-                Stop::Crashed { host, dead } => {
-                    self.record_crash(host, dead.into_iter().map(|(_, node)| node).collect());
-                }
-                Stop::Restarted { host } => self.start_host(host)?,
-            }
-            common.control.run();
-            common.ledger.borrow_mut().update_clock(&common.fabric);
-            let agreements = common.control.take_agreements();
-            agreements.into_iter().for_each(|new| common.wire_checker.borrow_mut().add(new));
-            self.check_now()?;
-            if is_over && common.control.next_ns() > limit_ns {
-                return Ok(());
-            }
-        }
-    }
-
     pub(super) fn check_now(&self) -> Result<(), String> {
         let broken = self.common.ledger.borrow().violation.clone();
         let in_frames = || self.common.wire_checker.borrow().violation.clone();
@@ -404,28 +369,6 @@ impl World {
             Some(what) => Err(what),
             None => Ok(()),
         }
-    }
-
-    fn record_crash(&mut self, host: HostId, dead: Vec<Node>) {
-        let kind = self.pending_crashes.remove(&host).unwrap_or(CrashKind::Killed);
-        self.common.fabric.note(format_args!("CRASH of {host}: {}", kind.name()));
-        self.common.control.stop_process(host, kind);
-        // Some processes corrupt their memory, and memory shared with peers, when they crash.
-        if self.common.scenario.has_rings && self.rng.below(2) == 0 {
-            dead.iter().for_each(|node| node.endpoint.transport().corrupt_rings());
-        }
-        dead.into_iter().for_each(|node| self.retire_node(node));
-    }
-
-    /// Starts a process with its endpoints on a host.
-    fn start_host(&mut self, host: HostId) -> Result<(), String> {
-        self.common.control.start_process(host);
-        for endpoint in 0..self.common.scenario.endpoints_per_host {
-            let at = data_port(host, endpoint);
-            let node = self.make_node(at, EndpointId(endpoint))?;
-            self.simulation.spawn(at, node);
-        }
-        Ok(())
     }
 
     fn make_node(&mut self, at: SimAddr, id: EndpointId) -> Result<Node, String> {
@@ -505,5 +448,51 @@ impl World {
             targets.swap_remove(rng.below(targets.len() as u64) as usize);
         }
         targets
+    }
+}
+
+impl world::World for World {
+    type Actor = Node;
+
+    fn simulation(&mut self) -> &mut Simulation<Node> {
+        &mut self.simulation
+    }
+
+    fn control(&self) -> ControlNetwork {
+        self.common.control.clone()
+    }
+
+    fn after_turn(&self) -> impl FnMut() -> bool + use<> {
+        || true
+    }
+
+    fn on_crash(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
+        let kind = self.pending_crashes.remove(&host).unwrap_or(CrashKind::Killed);
+        self.common.fabric.note(format_args!("CRASH of {host}: {}", kind.name()));
+        self.common.control.stop_process(host, kind);
+        // Some processes corrupt their memory, and memory shared with peers, when they crash.
+        if self.common.scenario.has_rings && self.rng.below(2) == 0 {
+            dead.iter().for_each(|(_, node)| node.endpoint.transport().corrupt_rings());
+        }
+        dead.into_iter().for_each(|(_, node)| self.retire_node(node));
+    }
+
+    /// Starts a process with its endpoints on a host.
+    fn on_restart(&mut self, host: HostId) -> Result<(), String> {
+        self.common.control.start_process(host);
+        for endpoint in 0..self.common.scenario.endpoints_per_host {
+            let at = data_port(host, endpoint);
+            let node = self.make_node(at, EndpointId(endpoint))?;
+            self.simulation.spawn(at, node);
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let common = &self.common;
+        common.ledger.borrow_mut().update_clock(&common.fabric);
+        let agreements = common.control.take_agreements();
+        agreements.into_iter().for_each(|new| common.wire_checker.borrow_mut().add(new));
+        self.check_now()
     }
 }

@@ -25,8 +25,9 @@ use crate::fabric::{
     Observation, SimAddr, SwitchConfig, Topology,
 };
 use crate::rng::{Probability, Rng};
-use crate::simulation::{Simulation, Stop};
+use crate::simulation::Simulation;
 use crate::transport::{SimTransport, SimTransportConfig};
+use crate::world::{self, World as _};
 
 /// Virtual time limit: a phase that has not ended by then never will.
 const TIME_LIMIT_NS: u64 = 30_000_000_000;
@@ -139,7 +140,7 @@ impl World {
             counters: Counters::default(),
             report: Report::default(),
         };
-        (0..=members).try_for_each(|host| world.start_host(HostId(host)))?;
+        (0..=members).try_for_each(|host| world.on_restart(HostId(host)))?;
         Ok(world)
     }
 
@@ -517,41 +518,28 @@ impl World {
         }
         Ok(())
     }
+}
 
-    /// Runs actors and control planes for a time.
-    fn run_for(&mut self, duration_ns: u64) -> Result<(), String> {
-        let limit_ns = self.fabric.now_ns() + duration_ns;
-        let control = self.control.clone();
-        loop {
-            let (next_ns, mut is_over) = (control.next_ns().min(limit_ns), false);
-            let (ledger, fabric) = (Rc::clone(&self.ledger), self.fabric.clone());
-            let goes_on = |_: &Node| {
-                ledger.borrow_mut().now_ns = fabric.now_ns();
-                control.next_ns() >= next_ns
-            };
-            match self.simulation.run_while(next_ns, goes_on) {
-                Stop::Satisfied => {}
-                Stop::Limit => is_over = next_ns == limit_ns,
-                Stop::Idle | Stop::Deadlock { .. } => {
-                    self.fabric.advance(next_ns.saturating_sub(self.fabric.now_ns()));
-                    is_over = next_ns == limit_ns;
-                }
-                Stop::Crashed { host, dead } => self.handle_crash(host, dead),
-                Stop::Restarted { host } => self.start_host(host)?,
-            }
-            control.run();
-            self.ledger.borrow_mut().now_ns = self.fabric.now_ns();
-            let violation = self.ledger.borrow().violation.clone();
-            if let Some(what) = violation.or_else(|| control.fault()) {
-                return Err(what);
-            }
-            if is_over && control.next_ns() > limit_ns {
-                return Ok(());
-            }
+impl world::World for World {
+    type Actor = Node;
+
+    fn simulation(&mut self) -> &mut Simulation<Node> {
+        &mut self.simulation
+    }
+
+    fn control(&self) -> ControlNetwork {
+        self.control.clone()
+    }
+
+    fn after_turn(&self) -> impl FnMut() -> bool + use<> {
+        let (ledger, fabric) = (Rc::clone(&self.ledger), self.fabric.clone());
+        move || {
+            ledger.borrow_mut().now_ns = fabric.now_ns();
+            true
         }
     }
 
-    fn handle_crash(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
+    fn on_crash(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
         let kind = self.pending_crashes.remove(&host).unwrap_or(CrashKind::Killed);
         self.control.stop_process(host, kind);
         for (_, node) in dead {
@@ -559,7 +547,7 @@ impl World {
         }
     }
 
-    fn start_host(&mut self, host: HostId) -> Result<(), String> {
+    fn on_restart(&mut self, host: HostId) -> Result<(), String> {
         self.control.start_process(host);
         let at = SimAddr::new(host, 1);
         let rng = &mut self.fabric.rng(STREAM_NODE + self.nodes_made);
@@ -579,6 +567,12 @@ impl World {
         self.simulation
             .spawn(at, Node::new(endpoint, at, Rc::clone(&self.ledger), self.answer_bytes_max));
         Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.now_ns = self.fabric.now_ns();
+        ledger.violation.clone().or_else(|| self.control.fault()).map_or(Ok(()), Err)
     }
 }
 

@@ -17,11 +17,10 @@ use petrel_sim::fabric::{
     CpuConfig, FabricConfig, FabricHandle, HostId, LinkConfig, NicConfig, SimAddr, SwitchConfig,
     Topology,
 };
-use petrel_sim::{SimTransport, SimTransportConfig, Simulation};
+use petrel_sim::{SimEndpoint, SimTransport, SimTransportConfig, Simulation};
 use serde::Serialize;
 
 use crate::common::address_of;
-use crate::node::SimEndpoint;
 use node::{ClientNode, LatencyNode, ServerNode};
 
 /// The paper's round trip, of an echo with the size of a put.

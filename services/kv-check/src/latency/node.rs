@@ -12,10 +12,9 @@ use petrel_kv::api::{WriteReply, methods};
 use petrel_kv::command::{BatchBuffer, Command, Op};
 use petrel_kv::persist::Volatile;
 use petrel_kv::{Replica, ReplicaConfig};
-use petrel_sim::{Actor, Rng};
+use petrel_sim::{Actor, Rng, SimEndpoint};
 
 use super::Costs;
-use crate::node::SimEndpoint;
 
 /// A method whose request and response are as long as a put's.
 const ECHO: u16 = 100;

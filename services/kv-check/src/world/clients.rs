@@ -11,7 +11,8 @@ use crate::client::Client;
 use crate::common::address_of;
 use crate::connection::Connection;
 use crate::kv_client::KvClientUser;
-use crate::node::{Node, SimEndpoint};
+use crate::node::Node;
+use petrel_sim::SimEndpoint;
 use petrel_sim::fabric::HostId;
 
 impl World {
