@@ -36,6 +36,7 @@
 //! | [`nexus`] | the production nexus in simulated scenarios |
 //! | [`multicast_world`] | calls to groups by multicast in simulated scenarios |
 //! | [`experiment`] | loss, incast and scale, measured in virtual time |
+//! | [`traffic`] | published sizes of messages, and the times of flows |
 //! | [`Simulation`], [`Actor`] | the scheduling of actors |
 //! | [`World`] | actors and control planes under rules: the loop of all checkers |
 //! | [`Trace`] | a line for each event |
@@ -62,6 +63,7 @@ pub mod seeds;
 mod simulation;
 mod time;
 mod trace;
+pub mod traffic;
 mod transport;
 mod udp;
 mod world;
