@@ -35,6 +35,32 @@ fn experiment__each_has_a_row_for_each_figure_in_json() {
 }
 
 #[test]
+fn experiment__paths_have_rows_and_the_way_to_repeat_them() {
+    for (what, rows, field) in
+        [("loss", 2, "goodput_gbit"), ("cut", 14, "capacity_gbit"), ("flows", 2, "slowdown_mean")]
+    {
+        let mut arguments = vec!["paths", what, "--quick", "--json", "--recovery", "selective"];
+        if what == "flows" {
+            arguments.extend(["--load", "80"]);
+        }
+        let rows_found: Vec<Value> = records(&experiment(&arguments));
+        assert!(rows_found.len() >= rows, "{what}: {rows_found:?}");
+        for row in rows_found {
+            assert!(row[field].as_f64().is_some_and(|value| value > 0.0), "{what}: {row}");
+            assert_eq!((&row["policy"], &row["recovery"]), (&"single".into(), &"selective".into()));
+        }
+    }
+    let plot = std::env::temp_dir().join(format!("petrel-paths-{}.svg", std::process::id()));
+    let arguments = ["paths", "incast", "--quick", "--policy", "single", "--plot"];
+    let text = stdout(&experiment(&[&arguments[..], &[plot.to_str().unwrap()]].concat()));
+    let again = "  petrel sim experiment paths incast --seed 1 --quick --policy single";
+    assert!(text.contains(again) && text.contains("4 to 1"), "{text}");
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.contains("single, go-back-n"), "{svg}");
+}
+
+#[test]
 fn experiment__overload_is_as_large_as_asked_for() {
     let arguments = "overload --quick --json --load 50,200 --policy none,default --target 20us \
                      --service fixed,bimodal --mean 5us --slo 90us --clients 4 --workers 1";
@@ -83,6 +109,9 @@ fn experiment__wrong_parameters_are_usage_errors() {
         (&["overload", "--policy", "hope"], "controlled"),
         (&["overload", "--service", "uniform"], "bimodal"),
         (&["overload", "--load", "0"], "1..=1000"),
+        (&["paths", "loss", "--policy", "all"], "single"),
+        (&["paths", "cut", "--recovery", "none"], "go-back-n"),
+        (&["paths", "flows", "--sizes", "mail"], "web-search"),
         (&["nothing"], "nothing"),
     ] {
         let output = petrel(&[&["sim", "experiment"], arguments].concat());

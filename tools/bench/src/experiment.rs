@@ -9,6 +9,7 @@ mod chart;
 mod incast;
 mod loss;
 mod overload;
+mod paths;
 mod report;
 mod scale;
 mod small_loss;
@@ -60,6 +61,7 @@ pub fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {
             };
             show(&args.common, output, run, &overload::repeat(args))
         }
+        ExperimentCommand::Paths(args) => paths::run(&args.what, output),
         ExperimentCommand::CcCost(args) => cc_cost::run(args, output),
     }
 }

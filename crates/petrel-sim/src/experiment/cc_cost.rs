@@ -4,7 +4,7 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{Cluster, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
 use super::loss::one_switch;
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::HostId;
@@ -112,6 +112,8 @@ fn run_one(
         line_gbit: config.gbit,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(load.request_bytes.min(FRAME_BYTES)),
+        credits: CREDITS,
+        one_way_ns: ONE_WAY_NS,
     };
     let mut cluster = Cluster::new(&one_switch(config.gbit, controller), settings)?;
     let server = Place::new(HostId(1), 0);

@@ -37,7 +37,18 @@ pub(super) struct Settings {
     /// Payload of the largest UDP datagram.
     pub(super) frame_bytes: usize,
     pub(super) cpu: CpuConfig,
+    /// Credits of a session.
+    pub(super) credits: u16,
+    /// The way of the control plane's packets, from which sessions learn the length of their paths: half of
+    /// the round trip that kernels measure.
+    pub(super) one_way_ns: u64,
 }
+
+/// Credits of a session in eRPC, to compare with its figures.
+pub(super) const CREDITS: u16 = 32;
+
+/// Half of the round trip under one switch, as kernels measure it.
+pub(super) const ONE_WAY_NS: u64 = 5_000;
 
 /// An endpoint, by host and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +62,8 @@ impl Place {
         Self { host, endpoint }
     }
 
-    fn data(self) -> SimAddr {
+    /// Returns the address of the endpoint.
+    pub(super) fn data(self) -> SimAddr {
         SimAddr::new(self.host, self.endpoint + 1)
     }
 }
@@ -81,8 +93,7 @@ impl Cluster {
         let quiet = ControlConfig {
             heartbeat_ns: 1_000_000_000,
             step_timeout_ns: 1_000_000_000,
-            // The kernels measure round trips of 10 µs.
-            delay_ns: (5_000, 5_000),
+            delay_ns: (settings.one_way_ns, settings.one_way_ns),
             ..ControlConfig::default()
         };
         Ok(Self {
@@ -120,9 +131,9 @@ impl Cluster {
         let mut config = EndpointConfig::default();
         // A receiver of large requests from a hundred senders buffers all of them.
         config.memory.max_bytes = MEMORY_BYTES_MAX;
-        // eRPC's settings, to compare with its figures; the defaults are for waiting calls.
+        // eRPC's number of slots; the default is for waiting calls.
         config.sessions.slots = 8;
-        config.sessions.credits = 32;
+        config.sessions.credits = self.settings.credits;
         config.protocol.recovery = self.settings.recovery;
         config.protocol.congestion = self.settings.controller.control(self.settings.line_gbit)?;
         Ok(config)
@@ -306,6 +317,11 @@ impl Cluster {
             sum += *node.endpoint.core().congestion_counters();
         }
         sum
+    }
+
+    /// Returns the calls of all callers that were answered correctly.
+    pub(super) fn calls(&self) -> u64 {
+        tally_of(&self.callers).succeeded
     }
 
     fn wake_all(&mut self) {

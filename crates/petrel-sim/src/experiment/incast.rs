@@ -7,7 +7,7 @@ use petrel_proto::{Recovery, SessionId};
 use serde::Serialize;
 
 use super::caller::{Caller, Load};
-use super::cluster::{Cluster, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{ActorId, Histogram, HostId, LeafSpine, LinkStats};
 
@@ -194,6 +194,8 @@ impl Incast {
             line_gbit: LINE_GBIT,
             frame_bytes: FRAME_BYTES,
             cpu: cpu::of_frames(FRAME_BYTES),
+            credits: CREDITS,
+            one_way_ns: ONE_WAY_NS,
         };
         let cluster = Cluster::new(&network.topology(), settings)?;
         let (victim, senders_of) = (network.host(0, 0), Vec::new());
@@ -345,7 +347,7 @@ impl Incast {
 }
 
 /// Returns the average request bytes of a packet: the last packet is shorter.
-fn packet_bytes_mean(request_bytes: usize) -> f64 {
+pub(super) fn packet_bytes_mean(request_bytes: usize) -> f64 {
     request_bytes as f64 / (request_bytes as u64).div_ceil(PACKET_BYTES) as f64
 }
 
@@ -356,7 +358,7 @@ fn port_gbit() -> f64 {
 }
 
 /// Jain's index: 1 if all shares are equal, 1/n if one has everything.
-fn jain(shares: &[f64]) -> f64 {
+pub(super) fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares
         .iter()
         .fold((0.0, 0.0), |(sum, squares), share| (sum + share, squares + share * share));

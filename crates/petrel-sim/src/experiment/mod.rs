@@ -18,6 +18,7 @@
 //! | [`incast`] | many senders, one receiver |
 //! | [`scale`] | a hundred hosts, all to all |
 //! | [`overload`] | a server with more load than capacity |
+//! | [`paths`] | several paths between hosts: loss, cuts, permutations, fabrics, flows |
 //! | [`cc_cost`] | congestion control without congestion |
 //! | `cluster`, `node` | endpoints on a fabric, from the first session to the last answer |
 //! | `caller`, `message` | simulated callers, and the check of every byte of the answers |
@@ -35,6 +36,7 @@ pub mod loss;
 mod message;
 mod node;
 pub mod overload;
+pub mod paths;
 pub mod scale;
 pub mod small_loss;
 
@@ -43,8 +45,23 @@ pub use error::ExperimentError;
 pub use latency::Latency;
 use petrel_proto::Recovery;
 
+/// Returns the recovery method of this name, or an error that lists all names.
+///
+/// # Errors
+/// There is no method of this name.
+pub fn recovery_of(name: &str) -> Result<Recovery, String> {
+    let known = RECOVERIES.into_iter().find(|&recovery| recovery_name(recovery) == name);
+    known.ok_or_else(|| {
+        let names = RECOVERIES.map(recovery_name).join(", ");
+        format!("'{name}' is no recovery method; these are: {names}")
+    })
+}
+
+/// The methods that experiments compare.
+const RECOVERIES: [Recovery; 2] = [Recovery::Selective, Recovery::GoBackN];
+
 /// Returns the name of a recovery method.
-fn recovery_name(recovery: Recovery) -> &'static str {
+pub fn recovery_name(recovery: Recovery) -> &'static str {
     match recovery {
         Recovery::GoBackN => "go-back-n",
         _ => "selective",

@@ -4,7 +4,7 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::caller::{Load, Tally};
-use super::cluster::{Cluster, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{HostId, LeafSpine};
 
@@ -176,6 +176,8 @@ fn make_cluster(config: &ScaleConfig, mut network: LeafSpine) -> Result<Cluster,
         line_gbit,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(MESSAGE_BYTES),
+        credits: CREDITS,
+        one_way_ns: ONE_WAY_NS,
     };
     Cluster::new(&network.topology(), settings)
 }

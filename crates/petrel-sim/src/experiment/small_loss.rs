@@ -4,7 +4,7 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{Cluster, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
 use super::loss::one_switch;
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet};
@@ -107,6 +107,8 @@ fn run_one(config: &SmallLossConfig, loss: Probability) -> Result<SmallLossRow, 
         line_gbit: config.gbit,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(MESSAGE_BYTES),
+        credits: CREDITS,
+        one_way_ns: ONE_WAY_NS,
     };
     let mut cluster = Cluster::new(&one_switch(config.gbit, config.controller), settings)?;
     let (client, server) = (HostId(0), Place::new(HostId(1), 0));

@@ -168,15 +168,24 @@ impl FabricHandle {
 
     /// Returns the links from a node directly to a second node, oldest first.
     pub fn links_between(&self, from: impl Into<NodeId>, to: impl Into<NodeId>) -> Vec<LinkId> {
-        let (from, to, fabric) = (from.into(), to.into(), self.fabric.borrow());
-        let numbered = fabric.links.iter().zip((0u32..).map(LinkId));
-        numbered.filter(|(link, _)| (link.from, link.to) == (from, to)).map(|(_, id)| id).collect()
+        self.fabric.borrow().topology.links_between(from, to)
     }
 
     /// Returns the links that packets between two addresses take at present, from the sender's on; `None`
     /// without a path.
     pub fn route(&self, from: SimAddr, to: SimAddr) -> Option<Vec<LinkId>> {
         self.fabric.borrow().route(from, to)
+    }
+
+    /// Returns the time of a bit from one address to another over empty queues, in nanoseconds: the delays of
+    /// links and switches. `None` without a path.
+    pub fn latency_ns(&self, from: SimAddr, to: SimAddr) -> Option<u64> {
+        let fabric = self.fabric.borrow();
+        let delay_ns = |link: LinkId| {
+            let link = &fabric.links[link.0 as usize];
+            link.config.delay_ns + link.node_latency_ns
+        };
+        Some(fabric.route(from, to)?.into_iter().map(delay_ns).sum())
     }
 
     /// Returns the counters of a switch; zeros for an unknown switch.

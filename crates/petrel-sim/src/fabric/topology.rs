@@ -199,6 +199,22 @@ impl Topology {
         self.links[link.0 as usize].marking = Marking::Own(ecn);
     }
 
+    /// Gives every output port of every switch the rule for its link's rate, in bits per second.
+    pub fn set_ecn_by_rate(&mut self, rule: impl Fn(u64) -> Option<EcnConfig>) {
+        for link in &mut self.links {
+            if let NodeId::Switch(_) = link.from {
+                link.marking = Marking::Own(rule(link.config.rate_bps));
+            }
+        }
+    }
+
+    /// Returns the links from a node directly to a second node, oldest first.
+    pub fn links_between(&self, from: impl Into<NodeId>, to: impl Into<NodeId>) -> Vec<LinkId> {
+        let ends = (from.into(), to.into());
+        let numbered = self.links.iter().zip((0u32..).map(LinkId));
+        numbered.filter(|(link, _)| (link.from, link.to) == ends).map(|(_, id)| id).collect()
+    }
+
     /// Returns the marking rule of the port in front of a link. A host's NIC never marks.
     pub(super) fn ecn_of(&self, direction: &Direction) -> Option<EcnConfig> {
         match (direction.from, direction.marking) {

@@ -13,6 +13,7 @@ mod fabric;
 mod faults;
 mod links;
 mod nexus;
+mod paths;
 mod queueing;
 mod record;
 mod simulation;

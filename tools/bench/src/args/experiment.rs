@@ -9,6 +9,8 @@ use petrel_command::units::parse_duration;
 use petrel_sim::experiment::Controller;
 use petrel_sim::experiment::overload::{Policy, Service};
 
+use super::paths::PathsArgs;
+
 /// Measure real endpoints over a simulated network: loss, incast, a hundred hosts
 ///
 /// Endpoints run as they would on hosts, over links and switches in virtual time. The figures are
@@ -34,6 +36,7 @@ Examples:
   petrel sim experiment incast --background
   petrel sim experiment scale --threads 1,10
   petrel sim experiment overload --load 100,200 --policy none,default
+  petrel sim experiment paths loss
   petrel sim experiment cc-cost --quick
 
 docs/experiments.md says what each does and what came of it.";
@@ -51,6 +54,8 @@ pub(crate) enum ExperimentCommand {
     Scale(ScaleArgs),
     /// A server with more requests than it can execute: goodput by policy of refusal
     Overload(OverloadArgs),
+    /// Several paths between hosts: loss, cuts, unequal paths, permutations, a fabric, flows, incast
+    Paths(PathsArgs),
     /// Cost of congestion control when nothing is congested, and by valgrind in instructions
     CcCost(CcCostArgs),
 }

@@ -3,6 +3,7 @@
 mod demo;
 mod experiment;
 mod index;
+mod paths;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub(crate) use experiment::{
     SmallLossArgs, VethArgs,
 };
 pub use index::IndexBenchArgs;
+pub(crate) use paths::{FlowsArgs, PathArgs, PathsCommand};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
 ///

@@ -23,7 +23,7 @@ use self::client::{Client, Demand, Outcomes};
 pub use self::policy::Policy;
 use self::server::{Plan, Server};
 pub use self::service::Service;
-use super::cluster::{Cluster, Place, Settings};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{ActorId, Forwarding, HostId, LinkConfig, SwitchConfig, Topology};
 
@@ -238,6 +238,8 @@ fn settings(seed: u64) -> Settings {
         line_gbit: LINE_GBIT,
         frame_bytes: FRAME_BYTES,
         cpu: cpu::of_frames(MESSAGE_BYTES),
+        credits: CREDITS,
+        one_way_ns: ONE_WAY_NS,
     }
 }
 

@@ -1,0 +1,59 @@
+//! Rows of `cut`: goodput between two changes of the network.
+
+use petrel_sim::experiment::paths::CutRow;
+
+use super::super::chart::{Axis, Chart};
+use super::super::report::{Row, digits};
+
+impl Row for CutRow {
+    const HEADER: &'static [&'static str] = &[
+        "kind",
+        "change",
+        "policy",
+        "recovery",
+        "control",
+        "paths up",
+        "Gbit/s",
+        "of these",
+        "full after ms",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.kind.name().to_owned(),
+            self.change.to_owned(),
+            self.policy.to_string(),
+            self.recovery.to_owned(),
+            self.controller.to_string(),
+            self.paths_up.to_string(),
+            digits(self.goodput_gbit),
+            format!("{:.3}", self.share),
+            self.full_after_ns.map_or("never".to_owned(), |ns| digits(ns as f64 / 1e6)),
+        ]
+    }
+
+    fn remarks(rows: &[Self]) -> Vec<String> {
+        let Some(row) = rows.first() else { return Vec::new() };
+        let between_ns = row.samples_gbit.len() as u64 * row.sample_ns;
+        vec![format!(
+            "One session over four paths of 10 Gbit/s, at first on path 1; a change every {} ms. Of these: the \
+             goodput, over that of the paths that are up. Full: the first sample of {} ms with 0.95 of it. No \
+             call may fail.",
+            between_ns as f64 / 1e6,
+            row.sample_ns as f64 / 1e6
+        )]
+    }
+
+    fn chart(rows: &[Self]) -> Chart {
+        let title = "Paths 1 to 3 are cut one by one, and come back";
+        let mut chart = Chart::new(title, Axis::linear("ms"), Axis::linear("Gbit/s"));
+        for row in rows {
+            let name = format!("{}, {}, {}", row.policy, row.recovery, row.kind.name());
+            for (sample, &gbit) in (1u64..).zip(&row.samples_gbit) {
+                let at_ns = row.start_ns + sample * row.sample_ns;
+                chart.add(&name, (at_ns as f64 / 1e6, gbit));
+            }
+        }
+        chart
+    }
+}
