@@ -8,13 +8,13 @@ use super::streams::{Streams, gbit, payload_share};
 use super::{PathsConfig, Policy, Variant};
 use crate::fabric::{Action, LinkId, LinkSet};
 
-/// How the network treats a cut.
+/// The network's treatment of a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CutKind {
     /// No switch notices.
     Silent,
-    /// Routes lead around the path after [`CutTimes::reconverge_ns`].
+    /// Routes lead around the path after a millisecond.
     LinkDown,
 }
 
@@ -31,7 +31,7 @@ impl CutKind {
 /// A row of results: the time between two changes of the network.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CutRow {
-    /// How the network treats a cut.
+    /// The network's treatment of a cut.
     pub kind: CutKind,
     /// The change with which the time begins.
     pub change: &'static str,

@@ -17,7 +17,7 @@ pub struct ThroughputRow {
     pub experiment: &'static str,
     /// The paths' rates in Gbit/s, or the number of hosts.
     pub network: &'static str,
-    /// What differs from the other rows of the experiment.
+    /// The difference from the other rows of the experiment.
     pub case: String,
     /// The same as a number: loss in percent, senders, or the number of the case.
     pub level: f64,
@@ -55,6 +55,8 @@ pub struct ThroughputRow {
     pub drops: u64,
     /// Calls from the first to the last, all answered correctly.
     pub calls: u64,
+    /// Events of the simulation: a measure of its work.
+    pub events: u64,
     /// The paths' links, averaged over the runs.
     pub paths: Vec<PathUse>,
     /// Time from the first request until the measurement, in each run.
@@ -100,7 +102,7 @@ struct Case<'a> {
     network: PathNetwork,
     name: String,
     level: f64,
-    /// What the links carry for the sessions, headers included.
+    /// Rate that the links carry for the sessions, headers included.
     capacity_gbit: f64,
     runs: u64,
     warm_up_ns: u64,
@@ -131,18 +133,17 @@ pub fn loss(
     let pairs = path_pairs(config.is_quick);
     let per_mille: &[u32] = if config.is_quick { &[0, 10] } else { &[0, 5, 10, 50, 100] };
     let case = |&parts: &u32| {
-        let prepare = |pairs: Vec<(usize, usize)>| {
-            move |streams: &mut Streams, _: &mut Rng, run: u64| {
-                let (there, back) = pairs[run as usize];
-                streams.add_over(there, back)?;
-                let loss = Probability::per_million(parts * 1_000);
-                let plan = FaultPlan { loss, ..FaultPlan::NONE };
-                for path in &streams.network.paths[..3] {
-                    let links = LinkSet::Cable(path[0]);
-                    streams.cluster.fabric.apply(Action::Faults { links, plan });
-                }
-                Ok(())
+        let pairs = &pairs;
+        let prepare = move |streams: &mut Streams, _: &mut Rng, run: u64| {
+            let (there, back) = pairs[run as usize];
+            streams.add_over(there, back)?;
+            let loss = Probability::per_million(parts * 1_000);
+            let plan = FaultPlan { loss, ..FaultPlan::NONE };
+            for path in &streams.network.paths[..3] {
+                let links = LinkSet::Cable(path[0]);
+                streams.cluster.fabric.apply(Action::Faults { links, plan });
             }
+            Ok(())
         };
         Case {
             experiment: "loss",
@@ -153,7 +154,7 @@ pub fn loss(
             runs: pairs.len() as u64,
             warm_up_ns: 2_000_000,
             measured_ns: if config.is_quick { 2_000_000 } else { 20_000_000 },
-            prepare: Box::new(prepare(pairs.clone())),
+            prepare: Box::new(prepare),
         }
     };
     run_cases(config, per_mille.iter().map(case), on_row)
@@ -172,7 +173,7 @@ pub fn unequal(
     let pairs = path_pairs(config.is_quick);
     let networks = [PathNetwork::FourEqual, PathNetwork::FourUnequal, PathNetwork::OneSlow];
     let case = |(network, number): (PathNetwork, u32)| {
-        let pairs = pairs.clone();
+        let pairs = &pairs;
         let path_bps = network.build(config.controller).path_bps;
         let sum_gbit = path_bps.iter().sum::<u64>() as f64 / 1e9;
         Case {
@@ -287,8 +288,8 @@ pub fn incast(
             let victim = streams.network.leaves[0][0];
             let mut others = streams.network.leaves[1..].concat();
             shuffle(&mut others, rng);
-            let numbered = others.into_iter().zip(0..count);
-            numbered.map(|(from, number)| streams.add_to_host(from, victim, number)).collect()
+            let mut numbered = others.into_iter().zip(0..count);
+            numbered.try_for_each(|(from, number)| streams.add_to_host(from, victim, number))
         }),
     };
     run_cases(config, senders.iter().map(case), on_row)
@@ -344,6 +345,7 @@ impl Case<'_> {
             let before = streams.counts();
             streams.cluster.run_for(self.measured_ns);
             self.add_run(&mut row, &streams, &before);
+            row.events += streams.cluster.fabric.events();
             row.calls += streams.finish()?;
         }
         row.share = row.goodput_gbit / row.capacity_gbit;
@@ -375,6 +377,7 @@ impl Case<'_> {
             timeouts: 0,
             drops: 0,
             calls: 0,
+            events: 0,
             paths: Vec::new(),
             warm_up_ns: self.warm_up_ns,
             measured_ns: self.measured_ns,

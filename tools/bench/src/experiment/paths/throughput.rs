@@ -39,9 +39,8 @@ impl Row for ThroughputRow {
                     case. Least, most: a session of any run. Needless: packets that the receiver had.";
         vec![
             format!(
-                "Requests of 1 MiB back to back, two in flight; goodput of all {} sessions, averaged over {} \
-                 runs of {} ms; all answers checked.",
-                row.sessions,
+                "Requests of 1 MiB back to back, two in flight; goodput of all sessions together, averaged \
+                 over {} runs of {} ms; all answers checked.",
                 row.runs,
                 row.measured_ns as f64 / 1e6
             ),
