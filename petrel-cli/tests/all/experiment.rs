@@ -52,7 +52,8 @@ fn experiment__paths_have_rows_and_the_way_to_repeat_them() {
     }
     let plot = std::env::temp_dir().join(format!("petrel-paths-{}.svg", std::process::id()));
     let arguments = ["paths", "incast", "--quick", "--policy", "single", "--plot"];
-    let text = stdout(&experiment(&[&arguments[..], &[plot.to_str().unwrap()]].concat()));
+    let output = experiment(&[&arguments[..], &[plot.to_str().unwrap()]].concat());
+    let text = stdout(&output);
     let again = "  petrel sim experiment paths incast --seed 1 --quick --policy single";
     assert!(text.contains(again) && text.contains("4 to 1"), "{text}");
     let svg = std::fs::read_to_string(&plot).unwrap();
