@@ -170,7 +170,7 @@ fn suspend(has_loops: bool, mark: usize, values: TokenStream) -> TokenStream {
     let store = match has_loops {
         true => {
             let state = state_name(mark);
-            quote!(__petrel_lanes[__petrel_lane] = __PetrelLane::#state((__petrel_index, #values));)
+            quote!(*__petrel_lane = __PetrelLane::#state((__petrel_index, #values));)
         }
         false => {
             let list = list_name(mark);
@@ -189,7 +189,7 @@ fn state_name(mark: usize) -> Ident {
 }
 
 /// Returns the code of a state, which hands out the result if the function ends in it.
-fn step(
+fn state_code(
     machine: &Machine,
     number: usize,
     arguments: &Arguments,
@@ -211,12 +211,12 @@ fn sweeps(
 ) -> TokenStream {
     let (krate, width) = (&options.krate, options.width());
     let label = label("step", Span::call_site());
-    let begin = step(machine, 0, arguments, names);
+    let begin = state_code(machine, 0, arguments, names);
     let marks = 1..machine.states.len();
     let lists = marks.clone().map(list_name);
     let passes = marks.map(|mark| {
         let (list, kept) = (list_name(mark), &machine.states[mark].kept);
-        let code = step(machine, mark, arguments, names);
+        let code = state_code(machine, mark, arguments, names);
         quote! {
             for (__petrel_index, (#(#kept,)*)) in #list.drain() {
                 #label: { #code }
@@ -248,16 +248,16 @@ fn lanes(
     options: &Options,
     names: &ParameterNames,
 ) -> TokenStream {
-    let width = options.width();
-    let rounds = label("rounds", Span::call_site());
-    let label = label("step", Span::call_site());
-    let begin = step(machine, 0, arguments, names);
+    let (krate, width) = (&options.krate, options.width());
+    let lane = label("lane", Span::call_site());
+    let step = label("step", Span::call_site());
+    let begin = state_code(machine, 0, arguments, names);
     let marks = 1..machine.states.len();
     let states = marks.clone().map(state_name).collect::<Vec<_>>();
     let types = marks.clone().map(|mark| format_ident!("K{mark}")).collect::<Vec<_>>();
     let arms = marks.map(|mark| {
         let (state, kept) = (state_name(mark), &machine.states[mark].kept);
-        let code = step(machine, mark, arguments, names);
+        let code = state_code(machine, mark, arguments, names);
         quote!(__PetrelLane::#state((__petrel_index, (#(#kept,)*))) => { #code })
     });
     quote! {
@@ -267,30 +267,35 @@ fn lanes(
         }
         let mut __petrel_lanes: [_; #width] = ::core::array::from_fn(|_| __PetrelLane::Start);
         let mut __petrel_live: usize = #width;
-        let mut __petrel_lane: usize = 0;
-        #rounds: while __petrel_live > 0 {
-            if __petrel_lane >= __petrel_live {
-                __petrel_lane = 0;
-            }
-            #label: {
-                match ::core::mem::replace(&mut __petrel_lanes[__petrel_lane], __PetrelLane::Start) {
-                    __PetrelLane::Start => {
-                        let ::core::option::Option::Some((__petrel_index, __petrel_input)) =
-                            ::core::iter::Iterator::next(&mut __petrel_inputs)
-                        else {
-                            // The last lane takes this one's place.
-                            __petrel_live -= 1;
-                            __petrel_lanes.swap(__petrel_lane, __petrel_live);
-                            continue #rounds;
-                        };
-                        #begin
+        while __petrel_live > 0 {
+            let mut __petrel_has_idle = false;
+            for __petrel_lane in &mut __petrel_lanes[..__petrel_live] {
+                #lane: loop {
+                    #step: {
+                        match ::core::mem::replace(__petrel_lane, __PetrelLane::Start) {
+                            __PetrelLane::Start => {
+                                let ::core::option::Option::Some((__petrel_index, __petrel_input)) =
+                                    ::core::iter::Iterator::next(&mut __petrel_inputs)
+                                else {
+                                    __petrel_has_idle = true;
+                                    break #lane;
+                                };
+                                #begin
+                            }
+                            #(#arms)*
+                        }
+                        // The input has its result, and the lane begins the next one.
+                        continue #lane;
                     }
-                    #(#arms)*
+                    break #lane;
                 }
-                // The lane has ended, and begins the next input.
-                continue #rounds;
             }
-            __petrel_lane += 1;
+            if __petrel_has_idle {
+                __petrel_live = #krate::__private::busy_first(
+                    &mut __petrel_lanes[..__petrel_live],
+                    |lane| !::core::matches!(lane, __PetrelLane::Start),
+                );
+            }
         }
     }
 }

@@ -30,3 +30,15 @@ pub fn kept<T>(values: T) -> T {
 pub fn tie<T>(_: &PhantomData<T>, value: T) -> T {
     value
 }
+
+/// Moves the lanes that have an input to the front, in their order, and returns their number.
+pub fn busy_first<L>(lanes: &mut [L], is_busy: impl Fn(&L) -> bool) -> usize {
+    let mut busy = 0;
+    for lane in 0..lanes.len() {
+        if is_busy(&lanes[lane]) {
+            lanes.swap(busy, lane);
+            busy += 1;
+        }
+    }
+    busy
+}

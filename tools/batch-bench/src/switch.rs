@@ -1,0 +1,149 @@
+//! An Ethernet switch: the port of a destination address, by the cuckoo hash table of CuckooSwitch (G-Opt §4).
+
+use petrel_batch::{batched, prefetch};
+
+use crate::cuckoo::{Bucket, Table, summand};
+use crate::futures::{self, fetched};
+use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
+use crate::random::{Numbers, number};
+
+/// 1 GiB of buckets.
+const BUCKETS: usize = 1 << 24;
+/// Half of the entries are full.
+const ADDRESSES: usize = BUCKETS * 4;
+
+/// Eight entries: an address of 48 bits, and above it a port of 16. No address is 0.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Ports([u64; 8]);
+
+const ADDRESS_MASK: u64 = (1 << 48) - 1;
+
+impl Bucket for Ports {
+    type Key = u64;
+    const EMPTY: Self = Self([0; 8]);
+
+    #[inline(always)]
+    fn value(&self, address: u64) -> Option<u32> {
+        let mut found = 0_u32;
+        for (index, entry) in self.0.iter().enumerate() {
+            found |= u32::from(*entry & ADDRESS_MASK == address) << index;
+        }
+        (found != 0).then(|| (self.0[found.trailing_zeros() as usize % 8] >> 48) as u32)
+    }
+
+    fn put(&mut self, address: u64, port: u32, victim: usize) -> Option<(u64, u32)> {
+        let free = self.0.iter().position(|entry| *entry == 0);
+        let place = free.unwrap_or(victim % 8);
+        let former = self.0[place];
+        self.0[place] = address | u64::from(port) << 48;
+        free.is_none().then_some((former & ADDRESS_MASK, (former >> 48) as u32))
+    }
+
+    #[inline(always)]
+    fn hash(address: u64) -> u64 {
+        number(address)
+    }
+}
+
+#[batched(width = WIDTH)]
+fn port<const WIDTH: usize>(#[shared] table: &Table<Ports>, address: u64) -> Option<u32> {
+    let (first, second) = table.places(address);
+    prefetch!(table.bucket(first));
+    if let Some(port) = table.bucket(first).value(address) {
+        return Some(port);
+    }
+    prefetch!(table.bucket(second));
+    table.bucket(second).value(address)
+}
+
+fn by_hand<const WIDTH: usize>(
+    table: &Table<Ports>,
+    addresses: &[u64],
+    mut each: impl FnMut(Option<u32>),
+) {
+    let mut places = [(0, 0); WIDTH];
+    for addresses in addresses.chunks(WIDTH) {
+        for (address, places) in addresses.iter().zip(&mut places) {
+            *places = table.places(*address);
+            prefetch(std::ptr::from_ref(table.bucket(places.0)).cast());
+        }
+        let mut missed = [0_u8; WIDTH];
+        let mut count = 0;
+        for (index, (address, places)) in addresses.iter().zip(&places).enumerate() {
+            match table.bucket(places.0).value(*address) {
+                Some(port) => each(Some(port)),
+                None => {
+                    prefetch(std::ptr::from_ref(table.bucket(places.1)).cast());
+                    missed[count] = index as u8;
+                    count += 1;
+                }
+            }
+        }
+        for index in &missed[..count] {
+            let index = usize::from(*index);
+            each(table.bucket(places[index].1).value(addresses[index]));
+        }
+    }
+}
+
+async fn as_future(table: &Table<Ports>, address: u64) -> Option<u32> {
+    let (first, second) = table.places(address);
+    fetched(table.bucket(first)).await;
+    if let Some(port) = table.bucket(first).value(address) {
+        return Some(port);
+    }
+    fetched(table.bucket(second)).await;
+    table.bucket(second).value(address)
+}
+
+fn forms<const WIDTH: usize>(table: &Table<Ports>) -> Forms<'_, u64> {
+    Forms {
+        batched: Box::new(|addresses| {
+            let mut sum = 0;
+            port_batch::<WIDTH>(table, addresses.iter().copied(), |_, port| sum += summand(port));
+            sum
+        }),
+        by_hand: Some(Box::new(|addresses| {
+            let mut sum = 0;
+            by_hand::<WIDTH>(table, addresses, |port| sum += summand(port));
+            sum
+        })),
+        futures: Box::new(|addresses| {
+            let mut sum = 0;
+            let make = |address| as_future(table, address);
+            futures::run(WIDTH, addresses, make, |port| sum += summand(port));
+            sum
+        }),
+    }
+}
+
+/// The `index`-th station. Multiplication by an odd number gives each another address.
+fn station(index: usize) -> u64 {
+    (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4b) & ADDRESS_MASK
+}
+
+pub(crate) fn measure(pace: &Pace) -> Report {
+    let buckets = (BUCKETS / pace.smaller).next_power_of_two();
+    let count = ADDRESSES / pace.smaller;
+    let mut table = Table::new(buckets);
+    let port_of = |index: usize| (number(index as u64) & 0xffff) as u32;
+    (0..count).for_each(|index| table.insert(station(index), port_of(index)));
+    let mut numbers = Numbers::new(3);
+    let indices: Vec<usize> = (0..1 << 22).map(|_| numbers.below(count)).collect();
+    let ports: std::collections::HashMap<u64, u32> =
+        indices.iter().map(|index| (station(*index), port_of(*index))).collect();
+    Measured {
+        title: format!("Ethernet switch of {count} addresses, {} MiB", buckets >> 14),
+        inputs: indices.iter().map(|index| station(*index)).collect(),
+        inputs_per_round: 16_384,
+        answer: Box::new(|addresses| {
+            addresses.iter().map(|address| summand(ports.get(address).copied())).sum()
+        }),
+        naive: Box::new(|addresses| {
+            addresses.iter().map(|address| summand(port::<1>(&table, *address))).sum()
+        }),
+        forms: for_each_width!(forms(&table)),
+    }
+    .run(pace)
+}
