@@ -53,9 +53,8 @@ pub(crate) fn batch(
             #(#items)*
             #assertion
             #witnesses
-            let mut __petrel_inputs = ::core::iter::Iterator::enumerate(
-                ::core::iter::Iterator::fuse(::core::iter::IntoIterator::into_iter(#inputs))
-            );
+            let mut __petrel_inputs =
+                ::core::iter::Iterator::enumerate(::core::iter::IntoIterator::into_iter(#inputs));
             #run
         }
     })
@@ -267,6 +266,8 @@ fn lanes(
         }
         let mut __petrel_lanes: [_; #width] = ::core::array::from_fn(|_| __PetrelLane::Start);
         let mut __petrel_live: usize = #width;
+        // Each lane that ends asks for an input, the last ones in vain.
+        let mut __petrel_inputs = ::core::iter::Iterator::fuse(__petrel_inputs);
         while __petrel_live > 0 {
             let mut __petrel_has_idle = false;
             for __petrel_lane in &mut __petrel_lanes[..__petrel_live] {

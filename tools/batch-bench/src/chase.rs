@@ -93,7 +93,9 @@ pub(crate) fn measure(pace: &Pace, steps: usize) -> Report {
     let computed = |start: u32| (0..steps).fold(start, |place, _| link(place as usize, count));
     Measured {
         title: format!("chase of {steps} accesses in {} MiB", count >> 18),
-        inputs: (0..(1 << 22) / steps).map(|_| numbers.below(count) as u32).collect(),
+        inputs: (0..(1 << 22) / steps / pace.smaller)
+            .map(|_| numbers.below(count) as u32)
+            .collect(),
         inputs_per_round: 49_152 / steps,
         answer: Box::new(move |starts| {
             starts.iter().map(|start| u64::from(computed(*start))).sum()

@@ -184,7 +184,9 @@ pub(crate) fn measure(pace: &Pace) -> Report {
     Measured {
         title: format!("cuckoo hash table of {} MiB, {entries} entries", buckets >> 14),
         // An eighth of the keys is absent.
-        inputs: (0..1 << 22).map(|_| 1 + numbers.below(entries as usize / 7 * 8) as u32).collect(),
+        inputs: (0..(1 << 22) / pace.smaller)
+            .map(|_| 1 + numbers.below(entries as usize / 7 * 8) as u32)
+            .collect(),
         inputs_per_round: 16_384,
         answer: Box::new(move |keys| keys.iter().map(|key| summand(answer(*key))).sum()),
         naive: Box::new(|keys| keys.iter().map(|key| summand(find::<1>(&table, *key))).sum()),

@@ -68,7 +68,8 @@ impl<I: Copy> Measured<'_, I> {
     /// If a form's results are wrong.
     pub(crate) fn run(self, pace: &Pace) -> Report {
         let Self { title, inputs, inputs_per_round, answer, naive, forms } = self;
-        let mut windows = Windows { inputs: &inputs, size: inputs_per_round, next: 0 };
+        let mut windows =
+            Windows { inputs: &inputs, size: (inputs_per_round / pace.smaller).max(64), next: 0 };
         let mut time = |form: &Run<'_, I>| {
             let inputs = windows.next();
             let begin = time_on_cpu();
@@ -91,14 +92,23 @@ impl<I: Copy> Measured<'_, I> {
                 })
                 .collect(),
         };
-        for _ in 0..pace.rounds {
+        for round in 0..pace.rounds {
             report.naive.push(time(&naive));
-            for (forms, times) in forms.iter().zip(&mut report.groups) {
-                let list = [Some(&forms.batched), forms.by_hand.as_ref(), Some(&forms.futures)];
-                for (form, times) in list.into_iter().zip(times) {
-                    if let (Some(form), Some(times)) = (form, times) {
-                        times.push(time(form));
-                    }
+            let mut turn: Vec<_> = forms
+                .iter()
+                .zip(&mut report.groups)
+                .flat_map(|(forms, times)| {
+                    let list = [Some(&forms.batched), forms.by_hand.as_ref(), Some(&forms.futures)];
+                    list.into_iter().zip(times)
+                })
+                .collect();
+            // No form always runs before another.
+            if round % 2 == 1 {
+                turn.reverse();
+            }
+            for (form, times) in turn {
+                if let (Some(form), Some(times)) = (form, times) {
+                    times.push(time(form));
                 }
             }
         }

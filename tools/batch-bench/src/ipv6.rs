@@ -174,7 +174,7 @@ pub(crate) fn measure(pace: &Pace) -> Report {
         });
         u64::from(found.next().unwrap_or(0))
     };
-    let inputs = (0..1 << 20).map(|_| {
+    let inputs = (0..(1 << 20) / pace.smaller).map(|_| {
         let (prefix, length, _) = prefixes[numbers.below(prefixes.len())];
         prefix | random_address(&mut numbers) >> length
     });

@@ -116,7 +116,7 @@ pub(crate) fn measure(pace: &Pace) -> Report {
     let count = NAMES / pace.smaller;
     let routes = routes(count, (BUCKETS / pace.smaller).next_power_of_two());
     let mut numbers = Numbers::new(8);
-    let inputs: Vec<Name> = (0..1 << 20)
+    let inputs: Vec<Name> = (0..(1 << 20) / pace.smaller)
         .map(|_| {
             let known = routes.names[numbers.below(count)];
             known.map(|component| if component == 0 { numbers.next() | 1 } else { component })

@@ -130,7 +130,7 @@ pub(crate) fn measure(pace: &Pace) -> Report {
     let port_of = |index: usize| (number(index as u64) & 0xffff) as u32;
     (0..count).for_each(|index| table.insert(station(index), port_of(index)));
     let mut numbers = Numbers::new(3);
-    let indices: Vec<usize> = (0..1 << 22).map(|_| numbers.below(count)).collect();
+    let indices: Vec<usize> = (0..(1 << 22) / pace.smaller).map(|_| numbers.below(count)).collect();
     let ports: std::collections::HashMap<u64, u32> =
         indices.iter().map(|index| (station(*index), port_of(*index))).collect();
     Measured {
