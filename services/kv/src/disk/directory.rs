@@ -14,9 +14,6 @@ const CHECKPOINT: &str = "checkpoint-";
 /// Suffix of unfinished files.
 const NEW: &str = ".new";
 
-/// The first line of the mark. The number changes with the format of any file.
-pub(super) const FORMAT: &str = "petrel-kv log, format 2";
-
 /// The directory of a log.
 #[derive(Debug)]
 pub(super) struct Directory {

@@ -11,7 +11,8 @@
 //! the mark with the first batch, after each start, at each new segment, and at an orderly end. An update costs a sync
 //! of a small file and of the directory; an update for each batch would double the syncs.
 
-use super::directory::FORMAT;
+/// The first line of the mark. The number changes with the format of any file.
+const FORMAT: &str = "petrel-kv log, format 2";
 
 /// The content of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

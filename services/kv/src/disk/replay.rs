@@ -1,8 +1,9 @@
 //! From the log's records back to the state from which a replica starts.
 
 use std::io;
+use std::sync::mpsc::SyncSender;
 
-use chunked_wal::{ChunkId, Segment, StateMachine, WALRecord, WalTypes};
+use chunked_wal::{Callback, ChunkId, Segment, StateMachine, WALRecord, WalTypes};
 use raft::eraftpb::{Entry, HardState};
 
 use super::change::Change;
@@ -11,7 +12,6 @@ use super::directory::Directory;
 use super::error::DiskError;
 use super::head::Head;
 use super::record::Record;
-use super::writer::Done;
 use crate::persist::{Checkpoint, Recovered};
 
 /// The types of the log.
@@ -22,6 +22,16 @@ impl WalTypes for Wal {
     type Action = Record;
     type Checkpoint = Head;
     type Callback = Done;
+}
+
+/// Reports the end of a sync to the log's thread.
+#[derive(Debug)]
+pub(super) struct Done(pub(super) SyncSender<io::Result<()>>);
+
+impl Callback for Done {
+    fn send(self, outcome: io::Result<()>) {
+        let _ = SyncSender::send(&self.0, outcome);
+    }
 }
 
 /// Applies the records, in their order.

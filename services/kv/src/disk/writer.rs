@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 
-use chunked_wal::{Callback, ChunkId, ChunkedWal, Segment, StateMachine, WAL, WALRecord};
+use chunked_wal::{ChunkId, ChunkedWal, Segment, StateMachine, WAL, WALRecord};
 
 use super::change::{Base, Change};
 use super::checkpoint_file;
@@ -15,18 +15,8 @@ use super::handover::{FailOnPanic, Handover, Job};
 use super::head::Head;
 use super::mark::Mark;
 use super::record::Record;
-use super::replay::Wal;
+use super::replay::{Done, Wal};
 use crate::persist::{Batch, LogFailure};
-
-/// Reports the end of a sync to the log's thread.
-#[derive(Debug)]
-pub(super) struct Done(SyncSender<io::Result<()>>);
-
-impl Callback for Done {
-    fn send(self, outcome: io::Result<()>) {
-        let _ = SyncSender::send(&self.0, outcome);
-    }
-}
 
 pub(super) struct Writer {
     pub(super) wal: ChunkedWal<Wal>,

@@ -12,11 +12,7 @@ use std::sync::Arc;
 
 use super::fences::Probe;
 use super::record::{self, Record, Stored};
-use super::tags::Tags;
-
-/// Most entries of a page. One cache line holds all tags. Copying a page for an image takes some 6 KiB with values of
-/// 64 B.
-pub(super) const ENTRIES_MAX: usize = 64;
+use super::tags::{ENTRIES_MAX, Tags};
 
 /// A page with fewer entries is joined with a neighbour, if the two together are at most three quarters full.
 const ENTRIES_SMALL: usize = ENTRIES_MAX / 4;
