@@ -1,8 +1,5 @@
 //! The contents of a core at one moment, for checkers: a core at rest holds nothing.
 
-use super::Core;
-use crate::buffer::Buffer;
-use crate::session::Role;
 use crate::session::client::ClientSession;
 use crate::session::server::{ServerSession, ServerState};
 
@@ -51,7 +48,7 @@ impl Census {
         all.into_iter().find(|&(_, count)| count > 0)
     }
 
-    fn add_client<B, T>(&mut self, client: &ClientSession<B, T>) {
+    pub(super) fn add_client<B, T>(&mut self, client: &ClientSession<B, T>) {
         client.assert_sound();
         self.calls += client.pending_calls();
         self.waiting += client.backlog().len();
@@ -65,35 +62,12 @@ impl Census {
         self.parts += with_box.count();
     }
 
-    fn add_server<B>(&mut self, server: &ServerSession<B>) {
+    pub(super) fn add_server<B>(&mut self, server: &ServerSession<B>) {
         self.slots += server.slots().len();
         for slot in server.slots() {
             let is_busy = matches!(slot.state(), ServerState::Arriving | ServerState::Running);
             self.requests += usize::from(is_busy);
             self.parts += usize::from(slot.state() == ServerState::Idle && slot.boxes().0);
         }
-    }
-}
-
-impl<B: Buffer, T> Core<B, T> {
-    /// Counts everything, in as many steps as there are slots.
-    #[doc(hidden)]
-    pub fn census(&self) -> Census {
-        let shared = &self.shared;
-        let mut census = Census {
-            held_bytes: self.held_bytes(),
-            to_send: shared.work.len() + shared.cancels.len() + shared.multicast.len(),
-            events: self.events.len() + shared.notices.len(),
-            timers: shared.timers.entry_count(),
-            ..Census::default()
-        };
-        for role in self.sessions.roles() {
-            match role {
-                Role::Client(client) => census.add_client(client),
-                Role::Server(server) => census.add_server(server),
-                Role::Free => {}
-            }
-        }
-        census
     }
 }

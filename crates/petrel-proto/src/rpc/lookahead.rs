@@ -12,24 +12,22 @@
 //! The addresses are returned, not read from. A load delays the instructions behind it if memory is slow, and
 //! the prefetch instruction is not available in safe code.
 
-use super::Core;
 use super::fast::Parsed;
 use crate::limits::HEADER_BYTES;
-use crate::session::Role;
 use crate::wire::Kind;
 
 /// Sessions in the server's role from which on prefetching saves more than it costs. Fewer sessions fit into
 /// the second-level cache.
-const SESSIONS_MIN: u32 = 1024;
+pub(super) const SESSIONS_MIN: u32 = 1024;
 
 /// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
 /// The session and request of an upcoming frame, unchecked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UpcomingFrame {
-    session: u32,
-    request: u32,
+    pub(super) session: u32,
+    pub(super) request: u32,
 }
 
 impl UpcomingFrame {
@@ -56,51 +54,4 @@ pub fn peek_request(frame: &[u8]) -> Option<(u16, &[u8])> {
 #[inline]
 pub fn method_of(head: &[u8; HEADER_BYTES]) -> Option<u16> {
     Parsed::of_kind(Kind::Request, head).map(|parsed| parsed.aux())
-}
-
-impl<B: crate::buffer::Buffer, T> Core<B, T> {
-    /// Returns true if enough sessions are open for prefetching to pay.
-    #[inline]
-    pub fn looks_ahead(&self) -> bool {
-        self.sessions.server_count() >= SESSIONS_MIN
-    }
-
-    /// First step: returns the line of the session's entry.
-    #[inline]
-    pub fn session_address(&self, upcoming: UpcomingFrame) -> *const u8 {
-        match self.sessions.at(upcoming.session) {
-            Some(entry) => std::ptr::from_ref(entry).cast(),
-            None => std::ptr::null(),
-        }
-    }
-
-    /// Second step, once the entry is cached: returns the line of the slot.
-    #[inline]
-    pub fn slot_address(&self, upcoming: UpcomingFrame) -> *const u8 {
-        match self.sessions.at(upcoming.session).map(|entry| entry.role()) {
-            Some(Role::Server(server)) => {
-                let slot = server.slot_index(upcoming.request.into());
-                server
-                    .slots()
-                    .get(slot)
-                    .map_or(std::ptr::null(), |slot| std::ptr::from_ref(slot).cast())
-            }
-            _ => std::ptr::null(),
-        }
-    }
-
-    /// Third step, once the slot is cached: returns the two lines of the former answer's buffer.
-    #[inline]
-    pub fn answer_addresses(&self, upcoming: UpcomingFrame) -> [*const u8; 2] {
-        let entry = self.sessions.at(upcoming.session);
-        let buffer = match entry.map(|entry| entry.role()) {
-            Some(Role::Server(server)) => {
-                let slot = server.slot_index(upcoming.request.into());
-                server.slots().get(slot).and_then(|state| state.message())
-            }
-            _ => None,
-        };
-        let start = buffer.map_or(std::ptr::null(), B::address);
-        [start, start.wrapping_add(LINE_BYTES)]
-    }
 }

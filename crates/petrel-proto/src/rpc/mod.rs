@@ -1,27 +1,38 @@
 //! The state machines of calls: the input is bytes and the time, the output is bytes and events.
+//!
+//! [`Core`] is a front in four files: this one, `calls`, `sessions`, and `frames` with the doors for frames.
+//!
+//! | module | concern |
+//! | --- | --- |
+//! | `receive`, `transmit`, `turn` | frames in and out: which session, which slot, which state machine |
+//! | `client`, `server` | the two halves of the protocol |
+//! | `fast` | the common case in fewer instructions, with the same results |
+//! | `queue`, `timers`, `clock`, `notices` | state that all sessions share |
+//! | `multicast` | requests to groups |
+//! | `call`, `respond`, `received` | calls, answers and requests as the application sees them |
 
-mod abandoned;
 mod call;
+mod calls;
 mod census;
-mod credit;
-mod expiry;
+mod client;
+mod clock;
+mod config;
+mod deadline;
 mod fast;
-mod give_up;
-mod lifecycle;
+mod frames;
 mod lookahead;
-mod memory;
 mod multicast;
-mod pace;
-mod pull;
+mod notices;
+mod queue;
 mod receive;
-mod request;
+mod received;
 mod respond;
-mod response;
-mod send_answer;
-mod send_request;
-mod timeout;
+mod server;
+mod sessions;
+mod sink;
+mod timers;
 mod transmit;
-mod work;
+mod turn;
 
 #[cfg(test)]
 mod tests;
@@ -33,110 +44,38 @@ pub use call::{
 };
 #[doc(hidden)]
 pub use census::Census;
+pub use config::Config;
 pub use fast::PlainRequest;
-pub use lifecycle::{Accepted, Closed, OpenError};
 pub use lookahead::{UpcomingFrame, method_of, peek_request};
 pub use multicast::{GroupFrames, Membership};
-pub use receive::Received;
+pub use notices::Event;
+pub use received::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
-pub use transmit::FrameSink;
+pub use sessions::{Accepted, Closed, OpenError};
+pub use sink::FrameSink;
 
 pub use crate::recovery::Recovery;
 pub use crate::session::backlog::PendingCall;
 
 use crate::buffer::Buffer;
-use crate::congestion::{CongestionControl, CongestionCounters};
+use crate::congestion::CongestionCounters;
 use crate::counters::Counters;
 use crate::limits;
-use crate::recovery::rtt::RtoBounds;
-use crate::session::backlog::NEVER;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot};
+use crate::session::client::ClientParts;
 use crate::session::free_list::FreeList;
-use crate::session::held::Held;
-use crate::session::server::{ServerParts, ServerSlot};
-use crate::session::{SessionId, SessionTable};
-use crate::timer::{TimerKey, TimerWheel};
-use give_up::Cancels;
-use memory::{Patience, Wanted};
+use crate::session::server::ServerParts;
+use crate::session::{Role, SessionTable};
+use client::cancels::Cancels;
+use clock::Clock;
 use multicast::Multicast;
-use transmit::ControlFrames;
-use work::{Work, WorkQueue};
+use notices::Notices;
+use queue::TransmitQueue;
+use server::memory::Memory;
+use timers::Timers;
+use turn::ControlFrames;
 
-/// The configuration of a core, common to all sessions of an endpoint.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Bounds of the retransmission timeout.
-    pub rto: RtoBounds,
-    /// The method of recovery from loss.
-    pub recovery: Recovery,
-    /// The congestion control of the sessions in their client role.
-    pub congestion: CongestionControl,
-    /// Unanswered timeouts after which a call fails. With the default bounds, 14 take about 3.5 s after the
-    /// first measurement: more than three heartbeats, so that the control plane detects a dead peer first.
-    pub retries_max: u8,
-    /// Time limit of a call without a deadline, in nanoseconds: 60 s, so that every call ends, and a handler
-    /// may take longer than any network. Counted from the call while it waits for a slot, and from the first
-    /// transmission after that. The limit is not sent to the server. `u64::MAX` means no limit.
-    pub call_timeout_ns: u64,
-    /// Most sessions, in both roles together, up to [`limits::SESSIONS_MAX`].
-    pub sessions_max: u32,
-    /// Memory of this endpoint for messages, in bytes. A server derives the shares of sessions and peers from
-    /// it (`docs/wire-protocol.md` §6.4). An endpoint sets its pool's limit here.
-    pub memory_bytes: u64,
-    /// Most waiting calls in a session's queue.
-    pub backlog_max: usize,
-    /// Enables the fast paths. Without them all calls take the slower general path, to measure the
-    /// difference.
-    pub fast_path: bool,
-    /// Enables grants for response packets beyond the first, so that a large response does not wait for
-    /// another round trip.
-    pub response_grants: bool,
-}
-
-impl Config {
-    /// Checks the configuration.
-    ///
-    /// # Errors
-    /// The violated rule.
-    pub fn check(&self) -> Result<(), &'static str> {
-        self.rto.check()
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            rto: RtoBounds::default(),
-            recovery: Recovery::default(),
-            congestion: CongestionControl::default(),
-            retries_max: 14,
-            call_timeout_ns: 60_000_000_000,
-            sessions_max: limits::SESSIONS_MAX,
-            memory_bytes: limits::MEMORY_BYTES_DEFAULT,
-            backlog_max: limits::BACKLOG_CALLS_MAX,
-            fast_path: true,
-            response_grants: true,
-        }
-    }
-}
-
-/// An event not caused by a received frame.
-#[derive(Debug)]
-pub enum Event<B, T = u64> {
-    /// A call ended.
-    Completed(Completion<B, T>),
-    /// The client gave up a request registered by [`Core::watch`]. Comes once, and only before the answer.
-    Cancelled(RequestHandle),
-    /// A session has used up the request numbers, or those acceptable to the server: close the session and
-    /// open a new one.
-    SessionExhausted(SessionId),
-}
-
-/// An [`Event`] without the core's type parameters.
-enum Notice {
-    Exhausted(SessionId),
-    Cancelled(RequestHandle),
-}
+/// Events that the owner has not taken yet.
+type Events<B, T> = VecDeque<Event<B, T>>;
 
 /// The protocol core of one endpoint: its sessions, calls and timers, for buffers of type `B`. A call carries
 /// a `T`, returned with the call's end: a number that identifies the call, or a continuation.
@@ -156,7 +95,7 @@ enum Notice {
 pub struct Core<B, T = u64> {
     sessions: SessionTable<B, T>,
     shared: Shared<B>,
-    events: VecDeque<Event<B, T>>,
+    events: Events<B, T>,
     control: ControlFrames,
 }
 
@@ -166,23 +105,13 @@ struct Shared<B> {
     config: Config,
     counters: Counters,
     congestion: CongestionCounters,
-    /// The transmit queue: slots with something to send.
-    work: WorkQueue,
-    timers: TimerWheel,
-    notices: VecDeque<Notice>,
-    /// The deadline inherited by new calls, and a flag for its presence.
-    inherited_ns: u64,
-    inherits: bool,
-    /// The owner's latest reading of the clock.
-    clock_ns: u64,
+    queue: TransmitQueue,
+    timers: Timers,
+    notices: Notices,
+    clock: Clock,
     cancels: Cancels,
     multicast: Multicast<B>,
-    /// The account of memory held by server slots.
-    held: Held,
-    /// True while the timer wheel has an entry for the next search for idle holdings.
-    sweeps: bool,
-    wanted: Option<Wanted>,
-    patience: Patience,
+    memory: Memory,
     client_parts: FreeList<ClientParts>,
     server_parts: FreeList<ServerParts<B>>,
 }
@@ -202,19 +131,14 @@ impl<B: Buffer, T> Core<B, T> {
         Self {
             sessions: SessionTable::new(sessions_max),
             shared: Shared {
-                held: Held::new(now_ns, config.memory_bytes),
-                sweeps: false,
-                wanted: None,
-                patience: Patience::Asks,
+                memory: Memory::new(now_ns, config.memory_bytes),
+                timers: Timers::new(now_ns, config.rto),
                 config,
                 counters: Counters::default(),
                 congestion: CongestionCounters::default(),
-                work: WorkQueue::new(),
-                timers: TimerWheel::new(now_ns),
-                notices: VecDeque::new(),
-                inherited_ns: NEVER,
-                inherits: false,
-                clock_ns: now_ns,
+                queue: TransmitQueue::new(),
+                notices: Notices::default(),
+                clock: Clock::new(now_ns),
                 cancels: Cancels::default(),
                 multicast: Multicast::default(),
                 client_parts: FreeList::new(),
@@ -244,18 +168,12 @@ impl<B: Buffer, T> Core<B, T> {
     /// compared with the latest reading, because handlers and the system may have delayed the burst.
     #[inline]
     pub fn set_time(&mut self, clock_ns: u64) {
-        self.shared.clock_ns = self.shared.clock_ns.max(clock_ns);
+        self.shared.clock.set(clock_ns);
     }
 
     /// Returns the next event. To be called until the result is `None`.
     pub fn poll_event(&mut self) -> Option<Event<B, T>> {
-        let notice = || {
-            Some(match self.shared.notices.pop_front()? {
-                Notice::Exhausted(session) => Event::SessionExhausted(session),
-                Notice::Cancelled(request) => Event::Cancelled(request),
-            })
-        };
-        self.events.pop_front().or_else(notice)
+        self.events.pop_front().or_else(|| self.shared.notices.pop())
     }
 
     /// Returns true if [`Core::poll_event`] has an event.
@@ -267,112 +185,27 @@ impl<B: Buffer, T> Core<B, T> {
     /// Returns true if [`Core::transmit`] may have a frame.
     #[inline]
     pub fn has_transmit(&self) -> bool {
-        !self.shared.work.is_empty()
+        !self.shared.queue.is_empty()
     }
 
-    /// Returns the number of pending calls of a client session: outstanding and queued.
-    pub fn pending_calls(&self, id: SessionId) -> usize {
-        match self.sessions.get(id).map(|entry| entry.role()) {
-            Some(crate::session::Role::Client(client)) => client.pending_calls(),
-            _ => 0,
-        }
-    }
-
-    /// Returns the sum of agreed slots of all sessions in the server's role: the most requests that clients
-    /// may have outstanding, and occupy memory with.
-    pub fn server_slots(&self) -> u64 {
-        self.sessions.server_slots()
-    }
-
-    /// Returns the number of allocated slots of a session: as many as its calls, or the requests of its
-    /// client, have needed at once.
-    pub fn slots_allocated(&self, id: SessionId) -> usize {
-        match self.sessions.get(id).map(|entry| entry.role()) {
-            Some(crate::session::Role::Client(client)) => client.slots().len(),
-            Some(crate::session::Role::Server(server)) => server.slots().len(),
-            _ => 0,
-        }
-    }
-
-    /// Returns the free credits of a client session, and all credits. For tests and checkers: in a session
-    /// without pending calls all credits are free.
-    pub fn credits(&self, id: SessionId) -> Option<(u32, u32)> {
-        match self.sessions.get(id)?.role() {
-            crate::session::Role::Client(client) => {
-                client.agreed()?;
-                Some(client.credits())
+    /// Counts everything, in as many steps as there are slots.
+    #[doc(hidden)]
+    pub fn census(&self) -> Census {
+        let shared = &self.shared;
+        let mut census = Census {
+            held_bytes: shared.memory.bytes(),
+            to_send: shared.queue.len() + shared.cancels.len() + shared.multicast.len(),
+            events: self.events.len() + shared.notices.len(),
+            timers: shared.timers.entry_count(),
+            ..Census::default()
+        };
+        for role in self.sessions.roles() {
+            match role {
+                Role::Client(client) => census.add_client(client),
+                Role::Server(server) => census.add_server(server),
+                Role::Free => {}
             }
-            _ => None,
         }
-    }
-
-    /// Returns the smoothed round-trip time of a client session in nanoseconds, once measured.
-    pub fn srtt_ns(&self, id: SessionId) -> Option<u64> {
-        match self.sessions.get(id)?.role() {
-            crate::session::Role::Client(client) => client.trips().srtt_ns(),
-            _ => None,
-        }
-    }
-}
-
-impl<B> Shared<B> {
-    /// Returns the latest known time. Deadlines are compared with this time, and not with the time of the
-    /// burst.
-    #[inline]
-    fn latest_ns(&self, now_ns: u64) -> u64 {
-        now_ns.max(self.clock_ns)
-    }
-
-    /// Puts a client slot into the transmit queue, unless already queued.
-    #[inline]
-    fn queue_client<T>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B, T>) {
-        if state.enter_queue() {
-            self.work.push(Work { session, slot: slot as u16, of_client: true });
-        }
-    }
-
-    /// Puts a server slot into the transmit queue, unless already queued.
-    #[inline]
-    fn queue_server(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
-        if state.enter_queue() {
-            self.work.push(Work { session, slot: slot as u16, of_client: false });
-        }
-    }
-
-    /// Queues the slot that has waited longest for a credit or for the window, if a credit is free. The slot
-    /// stays at the head of the waiting slots until its turn, to keep later calls from taking the credit.
-    /// Then `Core::transmit` wakes the next slot.
-    #[inline]
-    fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
-        if let Some(slot) = client.next_stalled() {
-            self.queue_client(session, slot, client.slot_mut(slot));
-        }
-    }
-
-    /// Sets a slot's timer, starting now.
-    #[inline]
-    fn arm<T>(
-        &mut self,
-        now_ns: u64,
-        id: SessionId,
-        client: &mut ClientSession<B, T>,
-        slot: usize,
-    ) {
-        if !client.restart_timer(now_ns, slot, &self.config.rto) {
-            self.keep_in_wheel(now_ns, id, client.slot_mut(slot), slot);
-        }
-    }
-
-    /// Ensures that the timer wheel wakes a slot by its deadline.
-    #[inline]
-    fn keep_in_wheel<T>(
-        &mut self,
-        now_ns: u64,
-        id: SessionId,
-        state: &mut ClientSlot<B, T>,
-        slot: usize,
-    ) {
-        let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u16 };
-        state.keep_in_wheel(now_ns, key, &self.config.rto, &mut self.timers);
+        census
     }
 }

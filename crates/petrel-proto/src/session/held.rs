@@ -95,7 +95,7 @@ pub(crate) struct Held {
     peer_bytes_max: u64,
     bytes_max: u64,
     /// The current time, at most a few frames old.
-    pub(crate) now_ns: u64,
+    now_ns: u64,
 }
 
 impl Held {
@@ -114,6 +114,17 @@ impl Held {
             bytes_max: memory_bytes - memory_bytes / HELD_SHARE_OF_ALL,
             now_ns,
         }
+    }
+
+    /// Returns the current time, at most a few frames old.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Sets the current time.
+    #[inline]
+    pub(crate) fn set_time(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -1,8 +1,8 @@
 //! The fast path in all four directions, for the common case: request and response of one packet, without
 //! loss or queueing (eRPC §4.3, §5.2.2).
 //!
-//! [`Core::transmit`] and [`Core::handle_frame`] can handle all these frames. The fast path differs only to
-//! be shorter:
+//! [`Core::transmit`](crate::rpc::Core::transmit) and [`Core::handle_frame`](crate::rpc::Core::handle_frame) can
+//! handle all these frames. The fast path differs only to be shorter:
 //!
 //! 1. One flag of a slot replaces all conditions: set while nothing unusual holds, cleared otherwise. The
 //!    flag is [`SendPath`] from the call to the response, and a server slot's `is_plain` for an answer.
@@ -13,14 +13,18 @@
 //! factors` measures the gain: without the fast path small calls over shared memory reach half of their rate (`PERFORMANCE.md`).
 
 mod deadline;
+mod part;
 mod server;
 
+pub(super) use deadline::{call_timed, is_timed, send_queued_timed, take_timed};
+pub(super) use part::next_part_place;
 pub use server::PlainRequest;
+pub(super) use server::{respond_plain, take_plain};
 
-use super::call::{self, PlainCompletion};
-use super::send_request::left_us;
-use super::work::Work;
-use super::{Core, FrameSink, Shared};
+use super::client::call;
+use super::deadline::left_us;
+use super::queue::Work;
+use super::{FrameSink, PlainCompletion, Shared};
 use crate::buffer::{Buffer, Payload};
 use crate::limits::{ENDPOINT_METHOD, HEADER_BYTES};
 use crate::session::backlog::{NEVER, PendingCall};
@@ -67,207 +71,203 @@ impl Parsed<'_> {
     }
 }
 
-impl<B: Buffer, T> Core<B, T> {
-    /// Makes a call with a request and a response of one packet. The request is sent at once if `sink`
-    /// accepts it. Returns the call if the session has no free slot, or the fast path does not apply.
-    #[inline(always)]
-    pub(in crate::rpc) fn call_plain<S: FrameSink>(
-        &mut self,
-        now_ns: u64,
-        session: SessionId,
-        call: PendingCall<B, T>,
-        sink: &mut S,
-    ) -> Option<PendingCall<B, T>> {
-        self.start_plain::<S, false>(now_ns, session, call, NEVER, sink)
-    }
+/// Makes a call with a request and a response of one packet. The request is sent at once if `sink`
+/// accepts it. Returns the call if the session has no free slot, or the fast path does not apply.
+#[inline(always)]
+pub(in crate::rpc) fn call_plain<B: Buffer, T, S: FrameSink>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    session: SessionId,
+    call: PendingCall<B, T>,
+    sink: &mut S,
+) -> Option<PendingCall<B, T>> {
+    start_plain::<B, T, S, false>(sessions, shared, now_ns, session, call, NEVER, sink)
+}
 
-    /// [`Core::call_plain`], with a deadline if `TIMED`. The two variants are compiled separately.
-    #[inline(always)]
-    pub(in crate::rpc) fn start_plain<S: FrameSink, const TIMED: bool>(
-        &mut self,
-        now_ns: u64,
-        session: SessionId,
-        call: PendingCall<B, T>,
-        deadline_ns: u64,
-        sink: &mut S,
-    ) -> Option<PendingCall<B, T>> {
-        // The call is taken apart and put together again where needed as a whole: otherwise the compiler
-        // keeps it in memory throughout.
-        let PendingCall { method, tag, request, response } = call;
-        // Requests to the endpoint itself use the reserved slot.
-        if self.shared.inherits || method == ENDPOINT_METHOD {
-            return Some(PendingCall { method, tag, request, response });
-        }
-        let sizes = (request.len(), response.capacity());
-        let deadline_ns = TIMED.then_some(deadline_ns);
-        let place = find_client(&mut self.sessions, session).and_then(|it| it.plain_place(sizes));
-        let Some(mut place) = place else {
-            return Some(PendingCall { method, tag, request, response });
-        };
-        place.hold(SlotCall { tag, request, response });
-        let slot = place.slot();
-        self.shared.counters.calls_started += 1;
-        let path = if TIMED { SendPath::Timed } else { SendPath::Plain };
-        if place.others_wait() {
-            place.begin(method, deadline_ns);
-            place.leave_unsent(path);
-            self.stall_slot(session, slot);
-            return None;
-        }
-        let peer = place.peer();
-        if sink.reaches(peer)
-            && place.may_send()
-            && let Some(PlainSend { to, number, request, .. }) = place.outgoing()
-            && send_request::<B, S, TIMED>(
-                (to, number, method),
-                request,
-                (now_ns, deadline_ns.unwrap_or(NEVER)),
-                peer,
-                sink,
-            )
-        {
-            place.lend();
-            place.begin(method, deadline_ns);
-            let is_armed = place.note_sent(now_ns);
-            self.shared.counters.packets_sent += 1;
-            if !is_armed {
-                self.arm_slot(now_ns, session, slot);
-            }
-            return None;
-        }
+/// [`call_plain`], with a deadline if `TIMED`. The two variants are compiled separately.
+#[inline(always)]
+pub(in crate::rpc) fn start_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    session: SessionId,
+    call: PendingCall<B, T>,
+    deadline_ns: u64,
+    sink: &mut S,
+) -> Option<PendingCall<B, T>> {
+    // The call is taken apart and put together again where needed as a whole: otherwise the compiler
+    // keeps it in memory throughout.
+    let PendingCall { method, tag, request, response } = call;
+    // Requests to the endpoint itself use the reserved slot.
+    if shared.clock.inherits() || method == ENDPOINT_METHOD {
+        return Some(PendingCall { method, tag, request, response });
+    }
+    let sizes = (request.len(), response.capacity());
+    let deadline_ns = TIMED.then_some(deadline_ns);
+    let place = find_client(sessions, session).and_then(|it| it.plain_place(sizes));
+    let Some(mut place) = place else {
+        return Some(PendingCall { method, tag, request, response });
+    };
+    place.hold(SlotCall { tag, request, response });
+    let slot = place.slot();
+    shared.counters.calls_started += 1;
+    let path = if TIMED { SendPath::Timed } else { SendPath::Plain };
+    if place.others_wait() {
         place.begin(method, deadline_ns);
         place.leave_unsent(path);
-        // Also if the queue has an entry of the slot's former call, usable for the new call: a check would
-        // wait for the slot's memory.
-        place.note_queued();
-        self.shared.work.push(Work { session: session.index, slot: slot as u16, of_client: true });
-        None
+        stall_slot(sessions, shared, session, slot);
+        return None;
     }
-
-    #[cold]
-    fn arm_slot(&mut self, now_ns: u64, session: SessionId, slot: usize) {
-        if let Some(client) = self.sessions.client_mut(session) {
-            self.shared.arm(now_ns, session, client, slot);
+    let peer = place.peer();
+    if sink.reaches(peer)
+        && place.may_send()
+        && let Some(PlainSend { to, number, request, .. }) = place.outgoing()
+        && send_request::<B, S, TIMED>(
+            (to, number, method),
+            request,
+            (now_ns, deadline_ns.unwrap_or(NEVER)),
+            peer,
+            sink,
+        )
+    {
+        place.lend();
+        place.begin(method, deadline_ns);
+        let is_armed = place.note_sent(now_ns);
+        shared.counters.packets_sent += 1;
+        if !is_armed {
+            arm_slot(sessions, shared, now_ns, session, slot);
         }
+        return None;
     }
+    place.begin(method, deadline_ns);
+    place.leave_unsent(path);
+    // Also if the queue has an entry of the slot's former call, usable for the new call: a check would
+    // wait for the slot's memory.
+    place.note_queued();
+    shared.queue.push(Work::Client { session: session.index, slot: slot as u16 });
+    None
+}
 
-    /// Slots that already wait for a credit come first.
-    #[cold]
-    fn stall_slot(&mut self, session: SessionId, slot: usize) {
-        if let Some(client) = self.sessions.client_mut(session) {
-            self.shared.counters.credit_waits += 1;
-            client.stall(slot);
-        }
+#[cold]
+fn arm_slot<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    session: SessionId,
+    slot: usize,
+) {
+    if let Some(client) = sessions.client_mut(session) {
+        shared.timers.arm(now_ns, session, client, slot);
     }
+}
 
-    /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for other
-    /// frames: pass these to [`Core::handle_frame`].
-    ///
-    /// `clock` reads the clock, only if the call has a deadline; later responses are not handled here.
-    #[inline(always)]
-    pub fn handle_plain_response(
-        &mut self,
-        now_ns: u64,
-        peer: PeerKey,
-        frame: &[u8],
-        clock: impl FnOnce() -> u64,
-    ) -> Option<PlainCompletion<B, T>> {
-        let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
-        self.take_plain_response(now_ns, peer, head, payload, clock)
+/// Slots that already wait for a credit come first.
+#[cold]
+fn stall_slot<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    session: SessionId,
+    slot: usize,
+) {
+    if let Some(client) = sessions.client_mut(session) {
+        shared.counters.credit_waits += 1;
+        client.stall(slot);
     }
+}
 
-    /// [`Core::handle_plain_response`] for a payload in any kind of memory. `head` are the frame's first
-    /// bytes, which must not change.
-    #[inline(always)]
-    pub fn take_plain_response(
-        &mut self,
-        now_ns: u64,
-        peer: PeerKey,
-        head: &[u8; HEADER_BYTES],
-        payload: impl Payload<B>,
-        clock: impl FnOnce() -> u64,
-    ) -> Option<PlainCompletion<B, T>> {
-        let parsed = Parsed::of_kind(Kind::Response, head)?;
-        let entry = self.sessions.at_mut(parsed.session())?;
-        if !entry.is_from(parsed.token(), peer) {
-            return None;
+/// [`Core::handle_plain_response`](crate::rpc::Core::handle_plain_response) for a payload in any kind of memory. `head` are the frame's first
+/// bytes, which must not change.
+#[inline(always)]
+pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    peer: PeerKey,
+    head: &[u8; HEADER_BYTES],
+    payload: impl Payload<B>,
+    clock: impl FnOnce() -> u64,
+) -> Option<PlainCompletion<B, T>> {
+    let parsed = Parsed::of_kind(Kind::Response, head)?;
+    let entry = sessions.at_mut(parsed.session())?;
+    if !entry.is_from(parsed.token(), peer) {
+        return None;
+    }
+    let session = SessionId { index: parsed.session(), generation: entry.generation() };
+    let Role::Client(client) = entry.role_mut() else { return None };
+    let answer = client.plain_answer(parsed.request(), payload.len());
+    let mut answer = answer.filter(|_| parsed.aux() == 0)?;
+    if answer.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= clock()) {
+        return None;
+    }
+    if let Some(response) = answer.response_mut() {
+        payload.fill(response);
+    }
+    let Shared { counters, congestion, timers, .. } = shared;
+    answer.take_credit_back();
+    answer.sample(now_ns, timers.bounds(), congestion);
+    if timers.is_crowded() {
+        answer.leave_wheel(timers.wheel());
+    }
+    counters.frames_accepted += 1;
+    counters.calls_succeeded += 1;
+    let slot = answer.slot();
+    match answer.end() {
+        Some(SlotCall { tag, request, response }) => {
+            Some(PlainCompletion { session, tag, request, response })
         }
-        let session = SessionId { index: parsed.session(), generation: entry.generation() };
-        let Role::Client(client) = entry.role_mut() else { return None };
-        let answer = client.plain_answer(parsed.request(), payload.len());
-        let mut answer = answer.filter(|_| parsed.aux() == 0)?;
-        if answer.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= clock()) {
-            return None;
-        }
-        if let Some(response) = answer.response_mut() {
-            payload.fill(response);
-        }
-        let Shared { config, counters, congestion, timers, .. } = &mut self.shared;
-        answer.take_credit_back();
-        answer.sample(now_ns, &config.rto, congestion);
-        if timers.is_crowded() {
-            answer.leave_wheel(timers);
-        }
-        counters.frames_accepted += 1;
-        counters.calls_succeeded += 1;
-        let slot = answer.slot();
-        match answer.end() {
-            Some(SlotCall { tag, request, response }) => {
-                Some(PlainCompletion { session, tag, request, response })
+        None => Some(call::ended_before_others(shared, session, client, slot)),
+    }
+}
+
+/// Sends a request or answer by the fast path. Returns false if the fast path does not apply, or the
+/// medium refused the frame. If `TIMED`, sends only requests with a deadline.
+#[inline(always)]
+pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    work: Work,
+    sink: &mut S,
+) -> bool {
+    match work {
+        Work::Client { session, slot } => {
+            let Some(entry) = sessions.at_mut(session) else { return false };
+            let id = SessionId { index: session, generation: entry.generation() };
+            let Role::Client(client) = entry.role_mut() else { return false };
+            let (slot, path) = (slot.into(), if TIMED { SendPath::Timed } else { SendPath::Plain });
+            let Some(mut place) = client.queued_plain_place(slot, path) else { return false };
+            let peer = place.peer();
+            let Some(send) = place.outgoing() else { return false };
+            let PlainSend { to, number, method, deadline_ns, request } = send;
+            let (header, times) = ((to, number, method), (now_ns, deadline_ns));
+            if !send_request::<B, S, TIMED>(header, request, times, peer, sink) {
+                return false;
             }
-            None => Some(call::ended_before_others(&mut self.shared, session, client, slot)),
-        }
-    }
-
-    /// Sends a request or answer by the fast path. Returns false if the fast path does not apply, or the
-    /// medium refused the frame. If `TIMED`, sends only requests with a deadline.
-    #[inline(always)]
-    pub(in crate::rpc) fn send_plain<S: FrameSink, const TIMED: bool>(
-        &mut self,
-        now_ns: u64,
-        work: Work,
-        sink: &mut S,
-    ) -> bool {
-        let Some(entry) = self.sessions.at_mut(work.session) else { return false };
-        let id = SessionId { index: work.session, generation: entry.generation() };
-        match entry.role_mut() {
-            Role::Client(client) if work.of_client => {
-                let slot = work.slot as usize;
-                let path = if TIMED { SendPath::Timed } else { SendPath::Plain };
-                let Some(mut place) = client.queued_plain_place(slot, path) else { return false };
-                let peer = place.peer();
-                let Some(send) = place.outgoing() else { return false };
-                let PlainSend { to, number, method, deadline_ns, request } = send;
-                let (header, times) = ((to, number, method), (now_ns, deadline_ns));
-                if !send_request::<B, S, TIMED>(header, request, times, peer, sink) {
-                    return false;
-                }
-                place.lend();
-                let is_armed = place.note_sent(now_ns);
-                self.shared.counters.packets_sent += 1;
-                if !is_armed {
-                    self.shared.arm(now_ns, id, client, slot);
-                }
-                true
+            place.lend();
+            let is_armed = place.note_sent(now_ns);
+            shared.counters.packets_sent += 1;
+            if !is_armed {
+                shared.timers.arm(now_ns, id, client, slot);
             }
-            Role::Server(server) if !work.of_client && !TIMED => {
-                let (to, peer) = (server.to(), server.peer());
-                let Some(state) = server.slots_mut().get_mut(work.slot as usize) else {
-                    return false;
-                };
-                let (aux, number, is_plain) =
-                    (state.answer_aux(), state.current(), state.is_plain());
-                let (true, Some(message)) = (is_plain, state.message_mut()) else { return false };
-                let header = to.words(Kind::Response, Flags::NONE, aux, number);
-                if !sink.send(peer, message.frame(header), &[]) {
-                    return false;
-                }
-                state.note_plain_sent();
-                self.shared.counters.packets_sent += 1;
-                true
-            }
-            _ => false,
+            true
         }
+        Work::Server { session, slot } if !TIMED => {
+            let Some(entry) = sessions.at_mut(session) else { return false };
+            let Role::Server(server) = entry.role_mut() else { return false };
+            let (to, peer) = (server.to(), server.peer());
+            let Some(state) = server.slots_mut().get_mut(usize::from(slot)) else { return false };
+            let (aux, number, is_plain) = (state.answer_aux(), state.current(), state.is_plain());
+            let (true, Some(message)) = (is_plain, state.message_mut()) else { return false };
+            let header = to.words(Kind::Response, Flags::NONE, aux, number);
+            if !sink.send(peer, message.frame(header), &[]) {
+                return false;
+            }
+            state.note_plain_sent();
+            shared.counters.packets_sent += 1;
+            true
+        }
+        _ => false,
     }
 }
 

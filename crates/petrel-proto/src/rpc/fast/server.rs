@@ -1,11 +1,11 @@
 //! The server's half of the fast path.
 
-use super::super::{Core, FrameSink, RequestHandle};
 use super::Parsed;
 use crate::buffer::Buffer;
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES};
+use crate::rpc::{FrameSink, RequestHandle, Shared};
 use crate::session::server::ServerState;
-use crate::session::{PeerKey, Role, SessionId};
+use crate::session::{PeerKey, Role, SessionId, SessionTable};
 use crate::wire::{Flags, Kind};
 
 /// A request of one packet, still in the receive buffer. It must be answered.
@@ -21,104 +21,79 @@ pub struct PlainRequest<'f, B> {
     pub spare: Option<B>,
 }
 
-impl<B: Buffer, T> Core<B, T> {
-    /// Handles new requests of one packet without any peculiarity. Returns `None` for other frames: pass
-    /// these to [`Core::handle_plain_response`] or [`Core::handle_frame`].
-    #[inline(always)]
-    pub fn handle_plain_request<'f>(
-        &mut self,
-        peer: PeerKey,
-        frame: &'f [u8],
-    ) -> Option<PlainRequest<'f, B>> {
-        let parsed = Parsed::of_kind(Kind::Request, frame)?;
-        self.take_plain(peer, parsed, frame.len())
+/// Handles a parsed request. `frame_bytes` is the frame's length without an extension block.
+#[inline(always)]
+pub(in crate::rpc) fn take_plain<'f, B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    peer: PeerKey,
+    parsed: Parsed<'f>,
+    frame_bytes: usize,
+) -> Option<PlainRequest<'f, B>> {
+    let entry = sessions.at_mut(parsed.session())?;
+    if !entry.is_from(parsed.token(), peer) {
+        return None;
     }
+    let session = SessionId { index: parsed.session(), generation: entry.generation() };
+    let Role::Server(server) = entry.role_mut() else { return None };
+    let number = parsed.request();
+    let slot = server.slot_index(number);
+    let (last_slot, frame_bytes_max) = (server.stride() - 1, server.plain_frame_bytes_max());
+    let state = server.slots_mut().get_mut(slot)?;
+    // Counted from 0 for the next number; earlier numbers wrap to large values.
+    let ahead = number.wrapping_sub(state.current()).wrapping_sub(1);
+    let is_plain = ahead / FUTURE_ROUNDS_MAX <= last_slot
+        && frame_bytes <= frame_bytes_max as usize
+        && state.takes_plain();
+    if !is_plain {
+        return None;
+    }
+    state.begin_plain(number, parsed.aux(), (frame_bytes - HEADER_BYTES) as u32);
+    let counters = &mut shared.counters;
+    counters.frames_accepted += 1;
+    counters.requests_received += 1;
+    Some(PlainRequest {
+        handle: RequestHandle { session, number },
+        method: parsed.aux(),
+        payload: parsed.payload,
+        spare: state.take_message(),
+    })
+}
 
-    /// [`Core::handle_plain_request`] for a frame whose payload stays in place; the result has no payload.
-    /// `head` are the frame's first bytes, which must not change.
-    pub fn take_plain_request(
-        &mut self,
-        peer: PeerKey,
-        head: &[u8; HEADER_BYTES],
-        payload_bytes: usize,
-    ) -> Option<PlainRequest<'static, B>> {
-        let Parsed { first, second, .. } = Parsed::of_kind(Kind::Request, head)?;
-        let parsed = Parsed { first, second, payload: &[] };
-        self.take_plain(peer, parsed, HEADER_BYTES + payload_bytes)
+/// Answers a running request with a message of one packet. Returns the message if `sink` refuses it, or
+/// the fast path does not apply.
+#[inline(always)]
+pub(in crate::rpc) fn respond_plain<B: Buffer, T, S: FrameSink>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    handle: RequestHandle,
+    mut message: B,
+    sink: &mut S,
+) -> Option<B> {
+    let RequestHandle { session, number } = handle;
+    let Some(entry) = sessions.at_mut(session.index) else { return Some(message) };
+    let generation = entry.generation();
+    let Role::Server(server) = entry.role_mut() else { return Some(message) };
+    let (to, peer) = (server.to(), server.peer());
+    let response_bytes_max = server.plain_response_bytes_max();
+    let place = server.slot_index(number);
+    let Some(state) = server.slots_mut().get_mut(place) else { return Some(message) };
+    let is_plain = sink.reaches(peer)
+        && generation == session.generation
+        && state.current() == number
+        && state.state() == ServerState::Running
+        && state.takes_plain()
+        && message.capacity() <= response_bytes_max as usize;
+    if !is_plain {
+        return Some(message);
     }
-
-    /// Handles a parsed request. `frame_bytes` is the frame's length without an extension block.
-    #[inline(always)]
-    pub(in crate::rpc) fn take_plain<'f>(
-        &mut self,
-        peer: PeerKey,
-        parsed: Parsed<'f>,
-        frame_bytes: usize,
-    ) -> Option<PlainRequest<'f, B>> {
-        let entry = self.sessions.at_mut(parsed.session())?;
-        if !entry.is_from(parsed.token(), peer) {
-            return None;
-        }
-        let session = SessionId { index: parsed.session(), generation: entry.generation() };
-        let Role::Server(server) = entry.role_mut() else { return None };
-        let number = parsed.request();
-        let slot = server.slot_index(number);
-        let (last_slot, frame_bytes_max) = (server.stride() - 1, server.plain_frame_bytes_max());
-        let state = server.slots_mut().get_mut(slot)?;
-        // Counted from 0 for the next number; earlier numbers wrap to large values.
-        let ahead = number.wrapping_sub(state.current()).wrapping_sub(1);
-        let is_plain = ahead / FUTURE_ROUNDS_MAX <= last_slot
-            && frame_bytes <= frame_bytes_max as usize
-            && state.takes_plain();
-        if !is_plain {
-            return None;
-        }
-        state.begin_plain(number, parsed.aux(), (frame_bytes - HEADER_BYTES) as u32);
-        let counters = &mut self.shared.counters;
-        counters.frames_accepted += 1;
-        counters.requests_received += 1;
-        Some(PlainRequest {
-            handle: RequestHandle { session, number },
-            method: parsed.aux(),
-            payload: parsed.payload,
-            spare: state.take_message(),
-        })
+    let header = to.words(Kind::Response, Flags::NONE, 0, number);
+    if !sink.send(peer, message.frame(header), &[]) {
+        return Some(message);
     }
-
-    /// Answers a running request with a message of one packet. Returns the message if `sink` refuses it, or
-    /// the fast path does not apply.
-    #[inline(always)]
-    pub(in crate::rpc) fn respond_plain<S: FrameSink>(
-        &mut self,
-        handle: RequestHandle,
-        mut message: B,
-        sink: &mut S,
-    ) -> Option<B> {
-        let RequestHandle { session, number } = handle;
-        let Some(entry) = self.sessions.at_mut(session.index) else { return Some(message) };
-        let generation = entry.generation();
-        let Role::Server(server) = entry.role_mut() else { return Some(message) };
-        let (to, peer) = (server.to(), server.peer());
-        let response_bytes_max = server.plain_response_bytes_max();
-        let place = server.slot_index(number);
-        let Some(state) = server.slots_mut().get_mut(place) else { return Some(message) };
-        let is_plain = sink.reaches(peer)
-            && generation == session.generation
-            && state.current() == number
-            && state.state() == ServerState::Running
-            && state.takes_plain()
-            && message.capacity() <= response_bytes_max as usize;
-        if !is_plain {
-            return Some(message);
-        }
-        let header = to.words(Kind::Response, Flags::NONE, 0, number);
-        if !sink.send(peer, message.frame(header), &[]) {
-            return Some(message);
-        }
-        state.set_sent_answer(message);
-        let counters = &mut self.shared.counters;
-        counters.responses_sent += 1;
-        counters.packets_sent += 1;
-        None
-    }
+    state.set_sent_answer(message);
+    let counters = &mut shared.counters;
+    counters.responses_sent += 1;
+    counters.packets_sent += 1;
+    None
 }

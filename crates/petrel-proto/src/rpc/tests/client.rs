@@ -974,12 +974,13 @@ fn calls_of_one_packet_take_the_short_ways() {
             frames.push([head, body].concat());
             true
         };
-        let work = pair.client.shared.work.pop().expect("a request to send");
-        let is_sent = pair.client.send_plain::<_, false>(now, work, &mut sink);
+        let work = pair.client.shared.queue.pop().expect("a request to send");
+        let Core { sessions, shared, .. } = &mut pair.client;
+        let is_sent = fast::send_plain::<_, _, _, false>(sessions, shared, now, work, &mut sink);
         assert_eq!(is_sent, !has_deadline);
         if has_deadline {
-            assert!(pair.client.is_timed(work));
-            assert!(pair.client.send_queued_timed(now, work, &mut sink));
+            assert!(fast::is_timed(sessions, work));
+            assert!(fast::send_queued_timed(sessions, shared, now, work, &mut sink));
         }
         let plain = pair.server.handle_plain_request(PEER, &frames[0]).map(|taken| taken.handle);
         assert_eq!(plain.is_some(), !has_deadline);
@@ -991,9 +992,10 @@ fn calls_of_one_packet_take_the_short_ways() {
             answers.push([head, body].concat());
             true
         };
-        let work = pair.server.shared.work.pop().expect("an answer to send");
-        assert!(!pair.server.is_timed(work));
-        assert!(pair.server.send_plain::<_, false>(now, work, &mut sink));
+        let work = pair.server.shared.queue.pop().expect("an answer to send");
+        let Core { sessions, shared, .. } = &mut pair.server;
+        assert!(!fast::is_timed(sessions, work));
+        assert!(fast::send_plain::<_, _, _, false>(sessions, shared, now, work, &mut sink));
         let ended = pair.client.handle_plain_response(now, PEER, &answers[0], || now);
         assert_eq!(ended.expect("a plain answer").response.message(), b"pong");
         pair.assert_credits_back();

@@ -1,5 +1,6 @@
 use super::*;
 use crate::limits::{CREDITS_DEFAULT, MESSAGE_BYTES_DEFAULT, SLOTS_DEFAULT};
+use crate::recovery::rtt::RtoBounds;
 
 fn failure_of(completion: Completion<HeapBuffer>) -> (u64, Status, Execution) {
     let failure = completion.outcome.unwrap_err();

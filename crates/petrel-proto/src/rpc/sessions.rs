@@ -1,9 +1,11 @@
-//! Sessions from their opening to their end, in every state (`docs/wire-protocol.md` §8.5, §8.6).
+//! Sessions as the owner of a core sees them: from their opening to their end, in every state
+//! (`docs/wire-protocol.md` §8.5, §8.6).
 
-use super::call::{self, CallFailure, Execution};
-use super::{Core, Event};
+use super::client::call::{fail_calls, start_backlog};
+use super::server::abandon::note_abandoned;
+use super::server::memory::release_holdings;
+use super::{Core, Membership};
 use crate::buffer::Buffer;
-use crate::session::backlog::Queued;
 use crate::session::client::ClientSession;
 use crate::session::server::ServerSession;
 use crate::session::{Agreed, PeerKey, Role, SessionId};
@@ -55,7 +57,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// # Errors
     /// [`OpenError::TooManySessions`].
     pub fn open(&mut self, token: u32, first_request: u64) -> Result<SessionId, OpenError> {
-        let client = ClientSession::opening(first_request, &self.shared.config.rto);
+        let client = ClientSession::opening(first_request, self.shared.timers.bounds());
         self.insert(token, None, Role::Client(client))
     }
 
@@ -75,7 +77,7 @@ impl<B: Buffer, T> Core<B, T> {
             }
             _ => return Err(OpenError::NotOpening),
         }
-        self.start_backlog(id);
+        start_backlog(&mut self.sessions, &mut self.shared, &mut self.events, id);
         Ok(())
     }
 
@@ -111,10 +113,10 @@ impl<B: Buffer, T> Core<B, T> {
         match role {
             Role::Free => None,
             Role::Server(mut server) => {
-                self.shared.note_abandoned(id, &server);
-                self.shared.release_holdings(&mut server);
+                note_abandoned(&mut self.shared, id, &server);
+                release_holdings(&mut self.shared, &mut server);
                 assert!(
-                    self.shared.held.of_session(id) == 0,
+                    self.shared.memory.of_session(id) == 0,
                     "a session that ends holds no memory for messages"
                 );
                 self.shared.multicast.forget(id);
@@ -122,7 +124,7 @@ impl<B: Buffer, T> Core<B, T> {
             }
             Role::Client(client) => {
                 let agreed = client.agreed().copied();
-                self.fail_calls(id, client, status, message);
+                fail_calls(&mut self.shared, &mut self.events, id, client, status, message);
                 Some(Closed { agreed, was_client: true })
             }
         }
@@ -202,6 +204,91 @@ impl<B: Buffer, T> Core<B, T> {
         (entry.origin().token() == token && self.sessions.get(id).is_some()).then_some(id)
     }
 
+    /// Takes a session out of congestion control, because its packets do not use a network.
+    pub fn exempt_from_congestion_control(&mut self, id: SessionId) {
+        if let Some(client) = self.sessions.client_mut(id) {
+            client.exempt_from_congestion_control();
+        }
+    }
+
+    /// Sets the round trip of the path to a session's peer: the shortest seen by the control connection.
+    /// Later values count only if shorter. Congestion control needs the value to distinguish a long path from
+    /// a queue, and the first packets' timeout depends on it.
+    pub fn note_path(&mut self, now_ns: u64, id: SessionId, rtt_ns: u32) {
+        let bounds = self.shared.timers.bounds();
+        if let Some(client) = self.sessions.client_mut(id) {
+            client.note_path(now_ns, rtt_ns, bounds);
+        }
+    }
+
+    /// Accepts requests on a session by a group's multicast. Returns false if there are too many groups, or
+    /// if the peer is not the client of the session.
+    pub fn join_group(&mut self, membership: Membership) -> bool {
+        let Membership { peer, group, session, key: _ } = membership;
+        let is_served = self.sessions.get(session).is_some_and(|entry| {
+            matches!(entry.role(), Role::Server(_)) && entry.origin().peer() == Some(peer)
+        });
+        if !is_served {
+            self.shared.multicast.leave(session, group);
+            return false;
+        }
+        self.shared.multicast.join(membership)
+    }
+
+    /// Leaves a group. Missing packets of the group's requests are then sent to this member alone.
+    pub fn leave_group(&mut self, session: SessionId, group: u32) -> Option<Membership> {
+        self.shared.multicast.leave(session, group)
+    }
+
+    /// Returns the memberships of this endpoint.
+    pub fn memberships(&self) -> impl Iterator<Item = &Membership> {
+        self.shared.multicast.memberships()
+    }
+
+    /// Returns the number of pending calls of a client session: outstanding and queued.
+    pub fn pending_calls(&self, id: SessionId) -> usize {
+        match self.sessions.get(id).map(|entry| entry.role()) {
+            Some(Role::Client(client)) => client.pending_calls(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the sum of agreed slots of all sessions in the server's role: the most requests that clients
+    /// may have outstanding, and occupy memory with.
+    pub fn server_slots(&self) -> u64 {
+        self.sessions.server_slots()
+    }
+
+    /// Returns the number of allocated slots of a session: as many as its calls, or the requests of its
+    /// client, have needed at once.
+    pub fn slots_allocated(&self, id: SessionId) -> usize {
+        match self.sessions.get(id).map(|entry| entry.role()) {
+            Some(Role::Client(client)) => client.slots().len(),
+            Some(Role::Server(server)) => server.slots().len(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the free credits of a client session, and all credits. For tests and checkers: in a session
+    /// without pending calls all credits are free.
+    pub fn credits(&self, id: SessionId) -> Option<(u32, u32)> {
+        match self.sessions.get(id)?.role() {
+            Role::Client(client) => {
+                client.agreed()?;
+                Some(client.credits())
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the smoothed round-trip time of a client session in nanoseconds, once measured.
+    pub fn srtt_ns(&self, id: SessionId) -> Option<u64> {
+        match self.sessions.get(id)?.role() {
+            Role::Client(client) => client.trips().srtt_ns(),
+            _ => None,
+        }
+    }
+
     fn insert(
         &mut self,
         token: u32,
@@ -212,27 +299,5 @@ impl<B: Buffer, T> Core<B, T> {
         let id = self.sessions.insert(token, peer, role);
         self.shared.counters.sessions_opened += u64::from(id.is_some());
         id.ok_or(OpenError::TooManySessions { max })
-    }
-
-    fn fail_calls(
-        &mut self,
-        id: SessionId,
-        client: ClientSession<B, T>,
-        status: Status,
-        text: &str,
-    ) {
-        for slot in 0..client.slots().len() {
-            self.shared.note_queued_end(&client, slot, true);
-        }
-        client.end(|queued, is_sent| {
-            let execution = if is_sent { Execution::MayHaveExecuted } else { Execution::NotSent };
-            let failure = CallFailure { status, message: text.to_owned(), execution };
-            self.push_failed(id, queued, failure);
-        });
-    }
-
-    fn push_failed(&mut self, id: SessionId, queued: Queued<B, T>, failure: CallFailure) {
-        self.shared.counters.calls_failed += 1;
-        self.events.push_back(Event::Completed(call::failed(id, queued, failure)));
     }
 }

@@ -1,0 +1,331 @@
+//! Calls in the slots of a client session, from their start to their end (`docs/wire-protocol.md` §5).
+
+use crate::buffer::Buffer;
+use crate::limits::{ENDPOINT_METHOD, MESSAGE_BYTES_MAX, packets_of};
+use crate::rpc::{
+    CallError, CallFailure, CallLimits, CallRejected, Completion, Event, Events, Execution,
+    PlainCompletion, Shared,
+};
+use crate::session::backlog::{Expiry, NEVER, PendingCall, Queued};
+use crate::session::client::{ClientSession, ClientSlot, ClientState, SendPath, SlotCall, SlotEnd};
+use crate::session::{Role, SessionId, SessionTable};
+use crate::status::Status;
+
+/// [`Core::call`](crate::rpc::Core::call) without the fast path, for a request in shared memory ([`Buffer::wire_len`]), and with
+/// a deadline. At the deadline, or at most a tick of the timer wheel later (66 µs), the call ends with
+/// DEADLINE_EXCEEDED in any state. A deadline in the past ends the call as well, by an event.
+///
+/// # Errors
+/// As [`Core::call`](crate::rpc::Core::call).
+// Also used for all other calls outside the fast path.
+#[inline(never)]
+pub(in crate::rpc) fn call_with<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    events: &mut Events<B, T>,
+    now_ns: u64,
+    session: SessionId,
+    call: PendingCall<B, T>,
+    limits: CallLimits,
+) -> Result<(), CallRejected<B, T>> {
+    let mut expiry = limits.expiry(shared.clock.inherited_ns());
+    let PendingCall { method, tag, request, response } = call;
+    let Some(client) = sessions.client_mut(session) else {
+        return Err(CallRejected { error: CallError::SessionClosed, request, response, tag });
+    };
+    if let Err(error) = check(client, request.wire_len(), shared.config.backlog_max) {
+        return Err(CallRejected { error, request, response, tag });
+    }
+    shared.counters.calls_started += 1;
+    let call = PendingCall { method, tag, request, response };
+    if expiry.at_ns <= shared.clock.latest_ns(now_ns) {
+        let ended = expired_unsent(shared, session, Queued { call, expiry });
+        events.push_back(Event::Completed(ended));
+        return Ok(());
+    }
+    match slot_for(client, &call) {
+        Some(slot) => {
+            start(shared, session.index, client, slot, Queued { call, expiry });
+        }
+        None => {
+            if !expiry.is_on_wire {
+                expiry.at_ns = now_ns.saturating_add(shared.config.call_timeout_ns);
+            }
+            shared.counters.calls_queued += 1;
+            client.backlog_mut().push_back(Queued { call, expiry });
+        }
+    }
+    shared.timers.note_expiry(session, client, expiry.at_ns);
+    Ok(())
+}
+
+/// Starts calls that waited for the session to open. Calls too large for the server fail.
+pub(in crate::rpc) fn start_backlog<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    events: &mut Events<B, T>,
+    id: SessionId,
+) {
+    let Some(entry) = sessions.get_mut(id) else { return };
+    let Role::Client(client) = entry.role_mut() else { return };
+    let max = client.agreed().map_or(0, |agreed| agreed.peer_message_bytes_max);
+    let is_too_large = |queued: &Queued<B, T>| queued.call.request.wire_len() > max as usize;
+    client.backlog_mut().sift(is_too_large, |queued| {
+        let error = CallError::RequestTooLarge { len: queued.call.request.wire_len(), max };
+        let failure = CallFailure {
+            status: error.status(),
+            message: error.to_string(),
+            execution: Execution::NotSent,
+        };
+        shared.counters.calls_failed += 1;
+        events.push_back(Event::Completed(failed(id, queued, failure)));
+    });
+    while !client.backlog().is_empty() && client.has_room() {
+        start_next(shared, id.index, client);
+    }
+}
+
+/// Takes a slot for a call. A small request to the endpoint itself uses the reserved slot.
+fn slot_for<B: Buffer, T>(
+    client: &mut ClientSession<B, T>,
+    call: &PendingCall<B, T>,
+) -> Option<usize> {
+    let is_small = call.request.wire_len() <= client.packet_bytes() as usize;
+    let reserved = match call.method == ENDPOINT_METHOD && is_small {
+        true => client.take_reserved_slot(),
+        false => None,
+    };
+    reserved.or_else(|| client.take_slot())
+}
+
+#[inline]
+pub(in crate::rpc) fn check<B, T>(
+    client: &ClientSession<B, T>,
+    len: usize,
+    backlog_max: usize,
+) -> Result<(), CallError> {
+    if client.is_draining() {
+        return Err(CallError::Draining);
+    }
+    // Until the server's limit is known, the protocol's limit applies.
+    let max = client.agreed().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
+    if len > max as usize {
+        return Err(CallError::RequestTooLarge { len, max });
+    }
+    if !client.has_room() && client.backlog().len() >= backlog_max {
+        return Err(CallError::QueueFull { max: backlog_max });
+    }
+    Ok(())
+}
+
+/// Puts a call into a slot taken for it. The session is open.
+#[inline(always)]
+pub(in crate::rpc) fn start<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    index: u32,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    Queued { call, expiry }: Queued<B, T>,
+) {
+    let size = call.request.wire_len();
+    let packets = packets_of(size as u32, client.packet_bytes());
+    // Messages in shared memory cannot use the fast path.
+    let is_own = call.request.len() == size;
+    let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes() as usize;
+    let is_reserved = client.is_reserved(slot);
+    let send_path = match is_small && is_own && !is_reserved {
+        true if !expiry.is_on_wire => SendPath::Plain,
+        // A call's end returns its inherited deadline, but the fast path's completion cannot.
+        true if expiry.inherited_ns == NEVER => SendPath::Timed,
+        _ => SendPath::General,
+    };
+    let is_first = client.start(slot, call, packets, send_path);
+    let state = client.slot_mut(slot);
+    if expiry.is_on_wire {
+        state.set_expiry(expiry, &mut shared.client_parts);
+    }
+    if is_first {
+        shared.queue.push_client(index, slot, state);
+    } else {
+        // Slots that already wait for a credit come first.
+        shared.counters.credit_waits += 1;
+    }
+}
+
+/// Ends the call in a slot, frees the slot, and starts the next waiting call.
+pub(in crate::rpc) fn finish<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    outcome: Result<(), Box<CallFailure>>,
+) -> Completion<B, T> {
+    note_queued_end(shared, client, slot, outcome.is_err());
+    let ended = client.end_call(slot, &mut shared.client_parts);
+    let SlotCall { tag, request, mut response } = ended.call;
+    let inherited_ns = ended.inherited_ns;
+    shared.counters.multicast_missed += u64::from(ended.missed_multicast == Some(true));
+    match &outcome {
+        Ok(()) => shared.counters.calls_succeeded += 1,
+        Err(_) => {
+            shared.counters.calls_failed += 1;
+            response.set_len(0);
+        }
+    }
+    after_end(shared, id, client, slot);
+    Completion { session: id, tag, outcome, request, response, inherited_ns }
+}
+
+/// Counts a call ending while its slot waits to send. In eRPC, with frames and not slots in the queue,
+/// the queue would now refer to memory of the application (appendix C).
+#[inline]
+pub(in crate::rpc) fn note_queued_end<B, T>(
+    shared: &mut Shared<B>,
+    client: &ClientSession<B, T>,
+    slot: usize,
+    fails: bool,
+) {
+    if client.slot(slot).is_queued() || client.is_held_back(slot) {
+        count_queued_end(shared, client, slot, fails);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn count_queued_end<B, T>(
+    shared: &mut Shared<B>,
+    client: &ClientSession<B, T>,
+    slot: usize,
+    fails: bool,
+) {
+    let state = client.slot(slot);
+    let repeats = state.state() == ClientState::Sending && state.first_lost().is_some();
+    shared.counters.ended_before_repeat += u64::from(repeats);
+    shared.counters.failed_while_paced += u64::from(fails && client.is_held_back(slot));
+}
+
+/// Returns the completion of an answered call whose slot is otherwise free already, if further calls or slots
+/// wait for the slot or its credits.
+#[cold]
+#[inline(never)]
+pub(in crate::rpc) fn ended_before_others<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) -> PlainCompletion<B, T> {
+    let SlotCall { tag, request, response } = client.take_ended(slot);
+    after_end(shared, id, client, slot);
+    PlainCompletion { session: id, tag, request, response }
+}
+
+/// Passes the credits and the slot of an ended call on to waiting ones.
+pub(in crate::rpc) fn after_end<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) {
+    match client.recycle(slot) {
+        SlotEnd::Released => {
+            if !client.backlog().is_empty() {
+                start_next(shared, id.index, client);
+            }
+        }
+        SlotEnd::Retired => {}
+        SlotEnd::Exhausted => shared.notices.note_exhausted(id),
+    }
+    shared.queue.wake_stalled(id.index, client);
+}
+
+/// Starts the call that has waited longest for a slot.
+fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut ClientSession<B, T>) {
+    if client.has_room()
+        && let Some(queued) = client.backlog_mut().pop_front()
+    {
+        let Some(slot) = client.take_slot() else {
+            unreachable!("a session with room has a slot for the next call");
+        };
+        start(shared, index, client, slot, queued);
+    }
+}
+
+/// Returns the completion of a call that never got a slot.
+pub(in crate::rpc) fn failed<B: Buffer, T>(
+    session: SessionId,
+    queued: Queued<B, T>,
+    failure: CallFailure,
+) -> Completion<B, T> {
+    let PendingCall { tag, request, mut response, .. } = queued.call;
+    response.set_len(0);
+    let inherited_ns = queued.expiry.inherited();
+    Completion { session, tag, outcome: Err(Box::new(failure)), request, response, inherited_ns }
+}
+
+/// Returns the end of a call that expired before it got a slot.
+pub(in crate::rpc) fn expired_unsent<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    queued: Queued<B, T>,
+) -> Completion<B, T> {
+    shared.counters.calls_failed += 1;
+    shared.counters.calls_deadline_exceeded += 1;
+    let failure = exceeded(queued.expiry, Execution::NotSent);
+    failed(id, queued, failure)
+}
+
+/// Ends the call in a slot, and notifies the server if some packet was sent.
+#[cold]
+pub(in crate::rpc) fn give_up<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    failure: CallFailure,
+) -> Completion<B, T> {
+    let state = client.slot(slot);
+    if state.request_sent() > 0 {
+        let number = state.number();
+        client.note_given_up(slot);
+        shared.cancels.give_up(&mut shared.queue, id, number);
+    }
+    finish(shared, id, client, slot, Err(Box::new(failure)))
+}
+
+#[cold]
+pub(in crate::rpc) fn exceeded(expiry: Expiry, execution: Execution) -> CallFailure {
+    let message = match expiry.is_on_wire {
+        true => "the deadline was over before the response came",
+        false => "no response within the default timeout",
+    };
+    CallFailure { status: Status::DeadlineExceeded, message: message.to_owned(), execution }
+}
+
+pub(in crate::rpc) fn fail_calls<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    events: &mut Events<B, T>,
+    id: SessionId,
+    client: ClientSession<B, T>,
+    status: Status,
+    text: &str,
+) {
+    for slot in 0..client.slots().len() {
+        note_queued_end(shared, &client, slot, true);
+    }
+    client.end(|queued, is_sent| {
+        let execution = if is_sent { Execution::MayHaveExecuted } else { Execution::NotSent };
+        let failure = CallFailure { status, message: text.to_owned(), execution };
+        shared.counters.calls_failed += 1;
+        events.push_back(Event::Completed(failed(id, queued, failure)));
+    });
+}
+
+/// Returns the known execution of a call that ends without an answer.
+pub(in crate::rpc) fn execution<B, T>(state: &ClientSlot<B, T>) -> Execution {
+    if state.request_sent() > 0 { Execution::MayHaveExecuted } else { Execution::NotSent }
+}
+
+pub(in crate::rpc) fn cancelled(execution: Execution) -> CallFailure {
+    let message = "the caller cancelled the call".to_owned();
+    CallFailure { status: Status::Cancelled, message, execution }
+}

@@ -1,0 +1,21 @@
+//! The client's half of the protocol: functions over a session in the client role, and what all sessions share
+//! (`docs/wire-protocol.md` §5, §7).
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `call` | calls in slots, from their start to their end |
+//! | `send`, `grant` | packets of requests, and PULLs |
+//! | `credit`, `response` | frames from the server |
+//! | `timeout`, `expiry` | silence, and deadlines |
+//! | `pace` | sessions that congestion control holds back |
+//! | `cancels` | notices to servers that a request has ended |
+
+pub(super) mod call;
+pub(super) mod cancels;
+pub(super) mod credit;
+pub(super) mod expiry;
+pub(super) mod grant;
+pub(super) mod pace;
+pub(super) mod response;
+pub(super) mod send;
+pub(super) mod timeout;

@@ -1,0 +1,86 @@
+//! Timeouts: packets lost without evidence are sent again, and continued silence ends a call
+//! (`docs/wire-protocol.md` §7).
+
+use super::call::finish;
+use super::expiry::note_default_expiry;
+use crate::buffer::Buffer;
+use crate::rpc::{CallFailure, Completion, Event, Events, Execution, Shared};
+use crate::session::client::ClientSession;
+use crate::session::{Role, SessionId, SessionTable};
+use crate::status::Status;
+
+/// Handles the due timer of a slot.
+#[inline(never)]
+pub(in crate::rpc) fn handle_slot_due<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    events: &mut Events<B, T>,
+    now_ns: u64,
+    id: SessionId,
+    slot: usize,
+) {
+    let Some(entry) = sessions.get_mut(id) else { return };
+    let Role::Client(client) = entry.role_mut() else {
+        unreachable!("only the slots of clients have timers");
+    };
+    let state = client.slot_mut(slot);
+    state.note_due();
+    if state.is_free() {
+        return;
+    }
+    if state.timer().deadline_ns() > now_ns {
+        shared.timers.put_back(now_ns, id, state, slot);
+    } else if let Some(completion) = on_timeout(shared, now_ns, id, client, slot) {
+        events.push_back(Event::Completed(completion));
+    }
+}
+
+fn on_timeout<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) -> Option<Completion<B, T>> {
+    let is_held_back = client.is_held_back(slot);
+    let state = client.slot_mut(slot);
+    if is_held_back || !state.is_waiting_for_server() {
+        // The slot waits for the session's pace, or for credits held by other slots with timers of their
+        // own. The slot's timer is set when it sends; until then a late time is enough.
+        state.timer_mut().set_deadline(now_ns + shared.timers.bounds().max_ns);
+        shared.timers.put_back(now_ns, id, state, slot);
+        return None;
+    }
+    note_default_expiry(shared, now_ns, id, client, slot);
+    let timer = client.slot(slot).timer();
+    let (unanswered, is_probe_due) = (timer.unanswered(), timer.is_probe_due(client.trips()));
+    if shared.timers.bounds().has_probes() && is_probe_due {
+        shared.counters.probes += 1;
+        client.note_probe(now_ns, slot, shared.timers.bounds());
+    } else if unanswered >= shared.config.retries_max {
+        shared.counters.calls_timed_out += 1;
+        let failure = gave_up(unanswered);
+        client.note_given_up(slot);
+        return Some(finish(shared, id, client, slot, Err(failure)));
+    } else {
+        shared.counters.timeouts += 1;
+        if client.slot(slot).is_silence() {
+            client.congestion_mut().on_timeout(now_ns, &mut shared.congestion);
+        }
+        client.note_timeout(slot);
+    }
+    let state = client.slot_mut(slot);
+    state.repeat(shared.config.recovery, &mut shared.client_parts);
+    shared.queue.push_client(id.index, slot, state);
+    shared.timers.arm(now_ns, id, client, slot);
+    None
+}
+
+#[cold]
+fn gave_up(timeouts: u8) -> Box<CallFailure> {
+    Box::new(CallFailure {
+        status: Status::Unavailable,
+        message: format!("no answer from the server after {timeouts} retransmissions"),
+        execution: Execution::MayHaveExecuted,
+    })
+}

@@ -1,0 +1,273 @@
+//! The doors for frames and for the time: received frames, due timers, and frames to send.
+//!
+//! [`Core::handle_frame`] and [`Core::transmit`] are enough. The other doors are shorter ways for the common
+//! frames (`rpc/fast`), and addresses for prefetching (`rpc/lookahead.rs`).
+
+use super::client::cancels::send_cancel;
+use super::client::expiry::handle_expiries;
+use super::client::pace::release_due;
+use super::client::timeout::handle_slot_due;
+use super::fast::Parsed;
+use super::lookahead::{LINE_BYTES, SESSIONS_MIN};
+use super::receive::handle_any;
+use super::server::memory::sweep_held;
+use super::timers::Due;
+use super::transmit::transmit_by;
+use super::turn::Then;
+use super::{Core, FrameSink, PlainCompletion, PlainRequest, Received, UpcomingFrame, fast};
+use crate::buffer::{Buffer, BufferPool, Payload};
+use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES, TRANSMIT_FRAMES_MAX};
+use crate::session::{PeerKey, Role};
+use crate::wire::{Flags, Kind};
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Handles a frame from `peer`. Any bytes in any order are legal input: unacceptable frames are dropped
+    /// and counted. Requests of several packets get their buffers from `pool`.
+    pub fn handle_frame<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &'f [u8],
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        handle_any(&mut self.sessions, &mut self.shared, now_ns, peer, frame, Flags::NONE, pool)
+    }
+
+    /// [`Core::handle_frame`] for a frame with the ECN mark *Congestion Experienced* (RFC 3168).
+    #[cold]
+    pub fn handle_marked_frame<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &'f [u8],
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        handle_any(
+            &mut self.sessions,
+            &mut self.shared,
+            now_ns,
+            peer,
+            frame,
+            Flags::CONGESTION,
+            pool,
+        )
+    }
+
+    /// Handles new requests of one packet without any peculiarity. Returns `None` for other frames: pass
+    /// these to [`Core::handle_plain_response`] or [`Core::handle_frame`].
+    #[inline(always)]
+    pub fn handle_plain_request<'f>(
+        &mut self,
+        peer: PeerKey,
+        frame: &'f [u8],
+    ) -> Option<PlainRequest<'f, B>> {
+        let parsed = Parsed::of_kind(Kind::Request, frame)?;
+        fast::take_plain(&mut self.sessions, &mut self.shared, peer, parsed, frame.len())
+    }
+
+    /// [`Core::handle_plain_request`] for a frame whose payload stays in place; the result has no payload.
+    /// `head` are the frame's first bytes, which must not change.
+    pub fn take_plain_request(
+        &mut self,
+        peer: PeerKey,
+        head: &[u8; HEADER_BYTES],
+        payload_bytes: usize,
+    ) -> Option<PlainRequest<'static, B>> {
+        let Parsed { first, second, .. } = Parsed::of_kind(Kind::Request, head)?;
+        let parsed = Parsed { first, second, payload: &[] };
+        fast::take_plain(
+            &mut self.sessions,
+            &mut self.shared,
+            peer,
+            parsed,
+            HEADER_BYTES + payload_bytes,
+        )
+    }
+
+    /// Handles new requests of one packet with a future deadline and without any peculiarity. Returns the
+    /// request and the deadline, or `None` for other frames: pass these to [`Core::handle_frame`].
+    #[inline(always)]
+    pub fn handle_timed_request<'f>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &'f [u8],
+    ) -> Option<(PlainRequest<'f, B>, u64)> {
+        fast::take_timed(&mut self.sessions, &mut self.shared, now_ns, peer, frame)
+    }
+
+    /// Handles responses of one packet to requests sent once, with status OK. Returns `None` for other
+    /// frames: pass these to [`Core::handle_frame`].
+    ///
+    /// `clock` reads the clock, only if the call has a deadline; later responses are not handled here.
+    #[inline(always)]
+    pub fn handle_plain_response(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &[u8],
+        clock: impl FnOnce() -> u64,
+    ) -> Option<PlainCompletion<B, T>> {
+        let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
+        self.take_plain_response(now_ns, peer, head, payload, clock)
+    }
+
+    /// [`Core::handle_plain_response`] for a payload in any kind of memory. `head` are the frame's first
+    /// bytes, which must not change.
+    #[inline(always)]
+    pub fn take_plain_response(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        head: &[u8; HEADER_BYTES],
+        payload: impl Payload<B>,
+        clock: impl FnOnce() -> u64,
+    ) -> Option<PlainCompletion<B, T>> {
+        fast::take_plain_response(
+            &mut self.sessions,
+            &mut self.shared,
+            now_ns,
+            peer,
+            head,
+            payload,
+            clock,
+        )
+    }
+
+    /// Accepts a frame if it is the expected next packet of an arriving request, neither its last nor the
+    /// first of a burst: most packets of a large request without loss. Returns false for any other frame,
+    /// which the caller passes to [`Core::handle_frame`].
+    ///
+    /// The method has the effect of `handle_frame`, with fewer checks:
+    ///
+    /// 1. All of the frame except the payload is known in advance, and compared word by word.
+    /// 2. A slot already in the transmit queue need not be queued to send a CREDIT.
+    /// 3. The copy comes last, when no other values need to stay in registers.
+    #[inline(never)]
+    pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> bool {
+        let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
+            return false;
+        };
+        match self.next_part_place(peer, head, payload.len()) {
+            Some(place) => {
+                place.copy_from_slice(payload);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Like [`Core::handle_next_part`], but the caller copies the payload to the returned place; everything
+    /// else is done. `head` are the frame's first bytes, which must not change.
+    #[inline(always)]
+    pub fn next_part_place(
+        &mut self,
+        peer: PeerKey,
+        head: &[u8; PART_HEADER_BYTES],
+        payload_bytes: usize,
+    ) -> Option<&mut [u8]> {
+        fast::next_part_place(&mut self.sessions, &mut self.shared, peer, head, payload_bytes)
+    }
+
+    /// Handles due timers. To be called after handling all frames received so far.
+    #[inline]
+    pub fn handle_timeouts(&mut self, now_ns: u64) {
+        let Self { sessions, shared, events, .. } = self;
+        shared.memory.set_time(now_ns);
+        shared.timers.advance(now_ns);
+        while let Some(due) = shared.timers.pop_due() {
+            match due {
+                Due::Slot(id, slot) => handle_slot_due(sessions, shared, events, now_ns, id, slot),
+                Due::Expiry(id) => handle_expiries(sessions, shared, events, now_ns, id),
+                Due::Sweep => sweep_held(sessions, shared),
+            }
+        }
+        self.release_paced(now_ns);
+    }
+
+    /// Returns the time for the next call of [`Core::handle_timeouts`], in nanoseconds of the same clock.
+    /// Timers may have moved by then.
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        self.shared.timers.next_due_ns()
+    }
+
+    /// Resumes sessions whose pace allows it now. [`Core::handle_timeouts`] includes this call; where
+    /// timeouts have to wait because frames arrive, call it before [`Core::transmit`].
+    #[inline(always)]
+    pub fn release_paced(&mut self, now_ns: u64) {
+        if self.shared.timers.has_come_due(now_ns) {
+            release_due(&mut self.sessions, &mut self.shared, now_ns);
+        }
+    }
+
+    /// Sends up to [`TRANSMIT_FRAMES_MAX`] frames to `sink`. Returns the number of accepted frames; at the
+    /// maximum there may be more to send.
+    #[inline]
+    pub fn transmit<S: FrameSink>(&mut self, now_ns: u64, sink: &mut S) -> usize {
+        let Self { sessions, shared, control, .. } = self;
+        match shared.config.fast_path {
+            true => transmit_by::<B, T, S, true>(sessions, shared, control, now_ns, sink),
+            false => transmit_by::<B, T, S, false>(sessions, shared, control, now_ns, sink),
+        }
+    }
+
+    /// Sends waiting notices (CANCELs) and nothing else, as [`Core::transmit`] would, at most
+    /// [`TRANSMIT_FRAMES_MAX`]. Returns their number. For an owner that is about to end: after the flush it
+    /// may call again.
+    pub fn transmit_cancels<S: FrameSink>(&mut self, sink: &mut S) -> usize {
+        let mut sent = 0;
+        while sent < TRANSMIT_FRAMES_MAX && !self.shared.cancels.is_empty() {
+            let turn = send_cancel(&mut self.sessions, &mut self.shared, &mut self.control, sink);
+            if turn.then == Then::Refused {
+                break;
+            }
+            sent += turn.sent;
+        }
+        sent
+    }
+
+    /// Returns true if enough sessions are open for prefetching to pay.
+    #[inline]
+    pub fn looks_ahead(&self) -> bool {
+        self.sessions.server_count() >= SESSIONS_MIN
+    }
+
+    /// First step: returns the line of the session's entry.
+    #[inline]
+    pub fn session_address(&self, upcoming: UpcomingFrame) -> *const u8 {
+        match self.sessions.at(upcoming.session) {
+            Some(entry) => std::ptr::from_ref(entry).cast(),
+            None => std::ptr::null(),
+        }
+    }
+
+    /// Second step, once the entry is cached: returns the line of the slot.
+    #[inline]
+    pub fn slot_address(&self, upcoming: UpcomingFrame) -> *const u8 {
+        match self.sessions.at(upcoming.session).map(|entry| entry.role()) {
+            Some(Role::Server(server)) => {
+                let slot = server.slot_index(upcoming.request.into());
+                server
+                    .slots()
+                    .get(slot)
+                    .map_or(std::ptr::null(), |slot| std::ptr::from_ref(slot).cast())
+            }
+            _ => std::ptr::null(),
+        }
+    }
+
+    /// Third step, once the slot is cached: returns the two lines of the former answer's buffer.
+    #[inline]
+    pub fn answer_addresses(&self, upcoming: UpcomingFrame) -> [*const u8; 2] {
+        let entry = self.sessions.at(upcoming.session);
+        let buffer = match entry.map(|entry| entry.role()) {
+            Some(Role::Server(server)) => {
+                let slot = server.slot_index(upcoming.request.into());
+                server.slots().get(slot).and_then(|state| state.message())
+            }
+            _ => None,
+        };
+        let start = buffer.map_or(std::ptr::null(), B::address);
+        [start, start.wrapping_add(LINE_BYTES)]
+    }
+}

@@ -1,0 +1,19 @@
+//! The server's half of the protocol: functions over a session in the server role, and what all sessions share
+//! (`docs/wire-protocol.md` §6).
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `request` | packets of requests, up to the handler |
+//! | `respond`, `send` | the application's answers, and their transmission |
+//! | `pull` | the client asks for packets of an answer |
+//! | `refuse` | errors that the core answers itself |
+//! | `abandon` | requests whose client no longer waits |
+//! | `memory` | the memory of half-arrived requests and large answers |
+
+pub(super) mod abandon;
+pub(super) mod memory;
+pub(super) mod pull;
+pub(super) mod refuse;
+pub(super) mod request;
+pub(super) mod respond;
+pub(super) mod send;

@@ -1,0 +1,349 @@
+//! The server's handling of requests (`docs/wire-protocol.md` §6.2).
+
+use super::abandon::note_superseded;
+use super::memory::{hold_request, note_refused, report_answer_gone};
+use super::refuse::{count_stale_or_future, refuse};
+use crate::bitmap::Insert;
+use crate::buffer::{Buffer, BufferPool};
+use crate::limits::{KEPT_ANSWER_BYTES_MAX, PACKET_OVERHEAD_BYTES, packet_span, packets_of};
+use crate::rpc::deadline::deadline_ns;
+use crate::rpc::received::malformed;
+use crate::rpc::{Received, Recovery, RequestHandle, Shared};
+use crate::session::SessionId;
+use crate::session::backlog::NEVER;
+use crate::session::held::{Holder, Shortage};
+use crate::session::server::{Age, ServerSession, ServerSlot, ServerState};
+use crate::status::Status;
+use crate::wire::{Flags, Header, Part, read_extensions};
+
+/// A parsed packet of a request.
+struct Packet<'f> {
+    now_ns: u64,
+    part: Part,
+    flags: Flags,
+    /// The deadline carried by the packet, or [`NEVER`].
+    deadline_ns: u64,
+    payload: &'f [u8],
+}
+
+/// Handles a request of one packet.
+pub(in crate::rpc) fn on_request<'f, B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    server: &mut ServerSession<B>,
+    header: Header,
+    rest: &'f [u8],
+) -> Received<'f, B, T> {
+    let packet_bytes = server.agreed().packet_bytes;
+    let (extensions, payload) = match read_extensions(header.flags, rest) {
+        Ok((extensions, payload)) if payload.len() <= packet_bytes as usize => {
+            (extensions, payload)
+        }
+        _ => return malformed(shared),
+    };
+    let slot = server.slot_index(header.request);
+    match server.age(slot, header.request) {
+        Age::New => {}
+        Age::Current => return on_repeated_request(shared, id, server, slot, 0, header.flags),
+        age => return count_stale_or_future(shared, age),
+    }
+    shared.counters.frames_accepted += 1;
+    server.make_ready(slot);
+    if payload.len() > server.request_bytes_max() as usize {
+        return refuse_too_large(shared, id, server, slot, header, payload.len() as u32);
+    }
+    let state = server.slot_mut(slot);
+    begin(shared, id, state, header, payload.len() as u32, 1);
+    let part = Part { size: payload.len() as u32, packet: 0, grant: 1 };
+    let deadline_ns = deadline_ns(now_ns, extensions);
+    let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
+    run(shared, id, state, slot, packet_bytes, &packet)
+}
+
+/// Begins a new request, and frees the slot's former content.
+#[inline]
+fn begin<B: Buffer>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    state: &mut ServerSlot<B>,
+    header: Header,
+    size: u32,
+    packets: u32,
+) {
+    note_superseded(shared, id, state);
+    shared.memory.release(state);
+    state.begin(header.request, header.aux, size, packets, &mut shared.server_parts);
+    state.note_mark(header.flags);
+}
+
+/// Handles a packet of a request.
+pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    server: &mut ServerSession<B>,
+    header: Header,
+    rest: &'f [u8],
+    pool: &mut P,
+) -> Received<'f, B, T> {
+    let Ok((part, extensions, payload)) = Part::parse(header.flags, rest) else {
+        return malformed(shared);
+    };
+    let packet_bytes = server.agreed().packet_bytes;
+    let packets = packets_of(part.size, packet_bytes);
+    if part.grant == 0
+        || part.packet >= packets
+        || payload.len() != packet_span(part.packet, part.size, packet_bytes).1
+    {
+        return malformed(shared);
+    }
+    let deadline_ns = if part.packet == 0 { deadline_ns(now_ns, extensions) } else { NEVER };
+    let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
+    let slot = server.slot_index(header.request);
+    match server.age(slot, header.request) {
+        Age::New => {
+            if let Err(refused) = begin_parts(shared, id, server, slot, header, part, pool) {
+                return refused;
+            }
+            if packets == 1 {
+                // A whole request, sent in this form to carry a grant.
+                shared.counters.frames_accepted += 1;
+                return run(shared, id, server.slot_mut(slot), slot, packet_bytes, &packet);
+            }
+        }
+        Age::Current => {}
+        age => return count_stale_or_future(shared, age),
+    }
+    let state = server.slot_mut(slot);
+    // The size of a request cancelled before its first packet is unknown.
+    if part.size != state.request_size() && !state.is_given_up() {
+        return malformed(shared);
+    }
+    state.note_mark(header.flags);
+    if state.state() != ServerState::Arriving {
+        return on_repeated_request(shared, id, server, slot, part.packet, header.flags);
+    }
+    store_part(shared, id, state, slot, packet_bytes, &packet)
+}
+
+/// Begins a new request with any of its packets.
+pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    server: &mut ServerSession<B>,
+    slot: usize,
+    header: Header,
+    part: Part,
+    pool: &mut P,
+) -> Result<(), Received<'f, B, T>> {
+    server.make_ready(slot);
+    if part.size > server.request_bytes_max() {
+        shared.counters.frames_accepted += 1;
+        return Err(refuse_too_large(shared, id, server, slot, header, part.size));
+    }
+    let packets = packets_of(part.size, server.agreed().packet_bytes);
+    let holder = Holder { session: id, slot, peer: server.peer() };
+    let state = server.slot_mut(slot);
+    if packets == 1 {
+        begin(shared, id, state, header, part.size, packets);
+        state.grant(part.grant);
+        return Ok(());
+    }
+    // Frees the slot's former content before taking a buffer.
+    shared.memory.release(state);
+    state.empty();
+    let bytes = u64::from(part.size) + u64::from(packets) * PACKET_OVERHEAD_BYTES as u64;
+    let request = match shared.memory.check(holder, bytes) {
+        Ok(()) => pool.take(part.size as usize, packets).ok_or(Shortage::All),
+        Err(shortage) => Err(shortage),
+    };
+    if let Err(shortage) = request
+        && shared.memory.ask_for_room(shortage, bytes)
+    {
+        return Err(Received::Nothing);
+    }
+    let state = server.slot_mut(slot);
+    begin(shared, id, state, header, part.size, packets);
+    let request = match request {
+        Ok(request) => request,
+        Err(shortage) => {
+            shared.counters.frames_accepted += 1;
+            let text = note_refused(shared, shortage);
+            refuse(shared, id, state, slot, Status::ResourceExhausted, text);
+            return Err(Received::Nothing);
+        }
+    };
+    let bytes = request.memory_bytes() as u64;
+    state.begin_buffer(request, &mut shared.server_parts);
+    hold_request(shared, holder, state, bytes);
+    Ok(())
+}
+
+/// Stores a packet of an arriving request, and runs the request with the last packet.
+fn store_part<'f, B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    state: &mut ServerSlot<B>,
+    slot: usize,
+    packet_bytes: u32,
+    packet: &Packet<'f>,
+) -> Received<'f, B, T> {
+    let go_back_n = shared.config.recovery == Recovery::GoBackN;
+    let Packet { now_ns, part, flags, deadline_ns, payload } = *packet;
+    if go_back_n && part.packet > state.arrived_below() {
+        shared.counters.dropped_out_of_order += 1;
+        return Received::Nothing;
+    }
+    let deadline_ns = state.note_deadline(deadline_ns);
+    match state.arrive(part.packet) {
+        Insert::New => {}
+        Insert::Duplicate => {
+            shared.counters.dropped_duplicate += 1;
+            credit_due(shared, id.index, slot, state, part.packet, flags.repeats());
+            return Received::Nothing;
+        }
+        Insert::Beyond => {
+            shared.counters.dropped_beyond_window += 1;
+            return Received::Nothing;
+        }
+    }
+    shared.counters.frames_accepted += 1;
+    shared.memory.touch(state.holding());
+    if deadline_ns <= shared.clock.latest_ns(now_ns) {
+        return refuse_expired(shared, id, state, slot);
+    }
+    if let Some(buffer) = state.arriving_request_mut() {
+        let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
+        buffer.storage_mut()[offset..offset + len].copy_from_slice(payload);
+    }
+    let is_whole = state.is_whole();
+    state.grant(part.grant);
+    credit_due(shared, id.index, slot, state, part.packet, flags.repeats());
+    if is_whole { run_message(shared, id, state) } else { Received::Nothing }
+}
+
+/// Starts RUNNING. Handlers are called only for the results of `run` and `run_message`, once for each
+/// request number.
+fn run<'f, B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    state: &mut ServerSlot<B>,
+    slot: usize,
+    packet_bytes: u32,
+    packet: &Packet<'f>,
+) -> Received<'f, B, T> {
+    let Packet { now_ns, deadline_ns, payload, .. } = *packet;
+    if deadline_ns <= shared.clock.latest_ns(now_ns) {
+        return refuse_expired(shared, id, state, slot);
+    }
+    state.run();
+    shared.counters.requests_received += 1;
+    let handle = RequestHandle { session: id, number: state.current() };
+    // A larger buffer is freed at once: its memory is worth more than the saved time.
+    let kept_answer_bytes_max = packet_bytes.min(KEPT_ANSWER_BYTES_MAX) as usize;
+    let fits = |spare: &B| spare.capacity() <= kept_answer_bytes_max;
+    let spare = state.take_message().filter(fits);
+    let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
+    Received::Request { handle, method: state.method(), payload, spare, deadline_ns }
+}
+
+fn run_message<'f, B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    state: &mut ServerSlot<B>,
+) -> Received<'f, B, T> {
+    shared.memory.release(state);
+    let (message, deadline_ns) = state.run_message(&mut shared.server_parts);
+    shared.counters.requests_received += 1;
+    let handle = RequestHandle { session: id, number: state.current() };
+    let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
+    Received::Message { handle, method: state.method(), message, deadline_ns }
+}
+
+/// Handles a packet of a complete or answered request: the client may lack the acknowledgement or the
+/// answer.
+#[cold]
+pub(in crate::rpc) fn on_repeated_request<'f, B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    server: &mut ServerSession<B>,
+    slot: usize,
+    packet: u32,
+    flags: Flags,
+) -> Received<'f, B, T> {
+    shared.counters.dropped_duplicate += 1;
+    let state = server.slot_mut(slot);
+    match state.state() {
+        ServerState::Running => {
+            state.note_mark(flags);
+            state.note_asked();
+            credit_due(shared, id.index, slot, state, packet, flags.repeats());
+        }
+        ServerState::Answered if state.is_answer_gone() => {
+            report_answer_gone(shared, id, state, slot);
+        }
+        // Packets without flag R were in flight when the request was answered, for instance those of a
+        // long refused request.
+        ServerState::Answered if state.response_sent() > 0 && flags.repeats() => {
+            shared.memory.touch(state.holding());
+            if state.repeat_first(&mut shared.server_parts) {
+                shared.queue.push_server(id.index, slot, state);
+            }
+        }
+        _ => {}
+    }
+    Received::Nothing
+}
+
+/// Requests a CREDIT after this burst.
+#[inline]
+pub(in crate::rpc) fn credit_due<B: Buffer>(
+    shared: &mut Shared<B>,
+    session: u32,
+    slot: usize,
+    state: &mut ServerSlot<B>,
+    packet: u32,
+    repeats: bool,
+) {
+    state.note_packet(packet, repeats);
+    shared.queue.push_server(session, slot, state);
+}
+
+#[cold]
+fn refuse_too_large<'f, B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    server: &mut ServerSession<B>,
+    slot: usize,
+    header: Header,
+    size: u32,
+) -> Received<'f, B, T> {
+    shared.counters.refused_too_large += 1;
+    let packets = packets_of(size, server.agreed().packet_bytes);
+    let state = server.slot_mut(slot);
+    begin(shared, id, state, header, size, packets);
+    let text = "the request exceeds the agreed size";
+    refuse(shared, id, state, slot, Status::ResourceExhausted, text);
+    Received::Nothing
+}
+
+/// Refuses a request whose deadline passed before the handler could be called.
+#[cold]
+pub(in crate::rpc) fn refuse_expired<'f, B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    state: &mut ServerSlot<B>,
+    slot: usize,
+) -> Received<'f, B, T> {
+    assert!(
+        state.state() == ServerState::Arriving,
+        "a deadline refuses a request whose handler was not called"
+    );
+    shared.counters.requests_expired += 1;
+    let text = "too late: the deadline was over on arrival";
+    shared.memory.release(state);
+    state.drop_request();
+    refuse(shared, id, state, slot, Status::DeadlineExceeded, text);
+    Received::Nothing
+}
