@@ -47,7 +47,8 @@ pub(super) fn transmit_by<B: Buffer, T, S: FrameSink, const SHORT_WAYS: bool>(
             continue;
         }
         let budget = TRAIN_PACKETS.min(TRANSMIT_FRAMES_MAX - sent);
-        let turn = take_turn(sessions, shared, control, now_ns, work, budget, sink);
+        let mut out = Out { now_ns, budget, may_take_credits: false, control, sink };
+        let turn = take_turn(sessions, shared, &mut out, work);
         assert!(turn.sent <= budget, "a slot sends no more frames than its turn allows");
         sent += turn.sent;
         if turn.then == Then::Done {
@@ -78,23 +79,19 @@ pub(super) fn transmit_by<B: Buffer, T, S: FrameSink, const SHORT_WAYS: bool>(
 fn take_turn<B: Buffer, T, S: FrameSink>(
     sessions: &mut SessionTable<B, T>,
     shared: &mut Shared<B>,
-    control: &mut ControlFrames,
-    now_ns: u64,
+    out: &mut Out<'_, S>,
     work: Work,
-    budget: usize,
-    sink: &mut S,
 ) -> Turn {
     match work {
-        Work::Cancel => send_cancel(sessions, shared, control, sink),
-        Work::Multicast => send_multicast(shared, budget, sink),
+        Work::Cancel => send_cancel(sessions, shared, out.control, out.sink),
+        Work::Multicast => send_multicast(shared, out.budget, out.sink),
         Work::Client { session, slot } => {
             let Some(entry) = sessions.at_mut(session) else { return Turn::NOTHING };
             let id = SessionId { index: session, generation: entry.generation() };
             match entry.role_mut() {
                 Role::Client(client) if usize::from(slot) < client.slots().len() => {
-                    let may_take_credits = client.take_turn(slot.into());
-                    let mut out = Out { now_ns, budget, may_take_credits, control, sink };
-                    take_turn_of_client(shared, &mut out, id, client, slot.into())
+                    out.may_take_credits = client.take_turn(slot.into());
+                    take_turn_of_client(shared, out, id, client, slot.into())
                 }
                 // The session ended after the slot was queued.
                 _ => Turn::NOTHING,
@@ -108,8 +105,7 @@ fn take_turn<B: Buffer, T, S: FrameSink>(
             let Some(state) = server.slots_mut().get_mut(usize::from(slot)) else {
                 return Turn::NOTHING;
             };
-            let mut out = Out { now_ns, budget, may_take_credits: false, control, sink };
-            let turn = turn_of_server(shared, &mut out, state, &address);
+            let turn = turn_of_server(shared, out, state, &address);
             state.note_turn(turn.then != Then::Done);
             turn
         }

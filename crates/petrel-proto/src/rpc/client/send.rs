@@ -120,8 +120,9 @@ fn send_run<B: Buffer, T, S: FrameSink>(
     }
     let sent = packet - first;
     client.note_sent(out.now_ns, slot, sent, 0);
-    let state = client.slot_mut(slot);
-    state.parts_mut(&mut shared.client_parts).request_mut().note_run(first..packet);
+    if let Some(parts) = client.slot_mut(slot).known_parts_mut() {
+        parts.request_mut().note_run(first..packet);
+    }
     shared.counters.packets_sent += u64::from(sent);
     let then = if packet < end { Then::Refused } else { Then::More };
     Turn { sent: sent as usize, then }

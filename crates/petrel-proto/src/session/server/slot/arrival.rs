@@ -172,6 +172,7 @@ impl<B> ServerSlot<B> {
     }
 
     /// Returns the CREDIT to send and its flags, if one is due.
+    #[inline(always)]
     pub(crate) fn due_credit(&self) -> Option<(Credit, Flags)> {
         if !self.credit_due {
             return None;
