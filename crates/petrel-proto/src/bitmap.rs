@@ -124,6 +124,7 @@ impl Window {
         for_each_bit(words, |ahead| {
             if let Some(here) = (cumulative + ahead).checked_sub(self.cumulative) {
                 // `cumulative` is at most ours, so `here` is at most `ahead`: inside the words.
+                assert!(here < WINDOW_PACKETS, "a bit of an acknowledgement is in the window");
                 self.words[here as usize / 64] |= 1 << (here % 64);
             }
         });
@@ -135,8 +136,10 @@ impl Window {
     /// Counts the run of packets at the start of the bitmap into `cumulative`.
     fn absorb_run(&mut self) {
         let run = trailing_ones(&self.words);
+        assert!(run > 0, "a run begins with the packet that was missing");
         self.cumulative += run;
         shift_down(&mut self.words, run);
+        assert!(self.words[0] & 1 == 0, "a run ends before a packet that is missing");
     }
 }
 
@@ -195,7 +198,9 @@ impl PacketBits {
 
     #[cold]
     fn search_from(&self, from: u32) -> Option<u32> {
-        (from..from + WINDOW_PACKETS).find(|packet| bit(&self.words, packet % WINDOW_PACKETS))
+        let found = (from..from + WINDOW_PACKETS).find(|&packet| self.is_set(packet));
+        assert!(found.is_some(), "a window of packets meets every bit");
+        found
     }
 }
 
@@ -244,6 +249,7 @@ fn trailing_ones(words: &Words) -> u32 {
 
 /// Moves all bits down by `count` positions, and discards lower ones.
 fn shift_down(words: &mut Words, count: u32) {
+    assert!(count > 0, "bits move by a position at least");
     if count >= WINDOW_PACKETS {
         *words = [0; BITMAP_WORDS];
         return;

@@ -218,7 +218,9 @@ impl Dcqcn {
             self.target += self.config.step.as_f64();
         }
         self.target = self.target.min(self.config.line_rate.as_f64());
-        self.rate = (self.target + self.rate) / 2.0;
+        let before = self.rate;
+        self.rate = (self.target + before) / 2.0;
+        assert!(self.rate >= before, "an increase does not lower the rate");
     }
 }
 

@@ -130,6 +130,7 @@ impl Losses {
 
     fn advance(&mut self, packets: u32) {
         let packets = u32::from(self.packets).saturating_add(packets);
+        assert!(u32::from(self.lost) < LOST_PACKETS, "too many losses end their window at once");
         match packets < WINDOW_PACKETS {
             true => self.packets = packets as u8,
             false => self.restart(),

@@ -44,6 +44,7 @@ impl Pacer {
     /// Applies a new pace. Time charged at the old pace may be far ahead: one packet at the least rate. The
     /// wait is cut to the time of one packet of `bytes` at the new pace.
     pub(super) fn change(&mut self, now_ns: u64, bytes: u32, pace: Pace) {
+        assert!(bytes > 0 || pace.is_unlimited(), "a packet that is paced has bytes");
         let latest_ns = now_ns + pace.time_of(bytes, 0).0;
         self.next_ns = self.next_ns.min(latest_ns);
     }

@@ -171,6 +171,7 @@ impl Congestion {
             }
             return;
         };
+        assert!(self.floor.round_trips < FLOOR_ROUND_TRIPS, "a floor is learned once");
         self.floor.round_trips += 1;
         self.floor.shortest_ns = self.floor.shortest_ns.min(saturating_u32_ns(rtt_ns));
         if self.floor.round_trips == FLOOR_ROUND_TRIPS {
@@ -254,6 +255,10 @@ impl Congestion {
             self.pace = pace;
             self.pacer.change(now_ns, self.packet_bytes, pace);
         }
+        assert!(
+            self.is_paced() == self.rate().is_some(),
+            "a session is paced if and only if its controller has a rate"
+        );
         self.is_limited = self.is_paced() || self.window_packets != u32::MAX;
         self.needs_every_ack = self.is_limited || self.bypass_below_ns == 0;
     }

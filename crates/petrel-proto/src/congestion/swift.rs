@@ -166,6 +166,8 @@ impl Swift {
     fn adjust(&mut self, ack: &Ack, rtt_ns: u32) {
         let delay = f64::from(rtt_ns);
         let target = self.config.target_ns(self.window) + f64::from(self.excess_ns());
+        assert!(self.is_limited, "only a limited window is adjusted");
+        assert!(target > 0.0, "the target of a round trip is a time");
         if delay <= target {
             if !self.losses.forbid_growth() {
                 self.grow(ack.packets);
@@ -187,6 +189,7 @@ impl Swift {
 
     fn grow(&mut self, packets: u32) {
         let added = self.config.increase * f64::from(packets);
+        assert!(added >= 0.0, "a window grows by a share of a packet");
         self.window += if self.window >= 1.0 { added / self.window } else { added };
         if self.window >= f64::from(self.flow.credits) {
             self.window = f64::from(self.flow.credits);

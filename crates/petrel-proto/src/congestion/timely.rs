@@ -203,6 +203,7 @@ impl Timely {
         let alpha = self.config.alpha;
         self.rtt_before_ns = rtt_ns;
         self.change_ns = (1.0 - alpha) * self.change_ns + alpha * change_ns;
+        assert!(self.change_ns.is_finite(), "a gradient is a number");
         self.change_ns / f64::from(self.config.min_rtt_ns)
     }
 
@@ -249,6 +250,7 @@ impl Timely {
     }
 
     fn add_steps(&mut self, steps: f64) {
+        assert!(steps >= 0.0, "an increase does not lower the rate");
         if self.losses.forbid_growth() {
             return;
         }

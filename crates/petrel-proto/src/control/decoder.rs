@@ -112,6 +112,7 @@ impl Decoder {
     }
 
     fn take_preface(&mut self, seen: usize, input: &mut &[u8]) -> Result<(), DecodeError> {
+        assert!(seen < PREFACE.len(), "a preface that has arrived whole ends its stage");
         let part = split_off(input, PREFACE.len() - seen);
         let seen_now = seen + part.len();
         if part != &PREFACE[seen..seen_now] {

@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::records::{cut, write};
 use super::{
-    AGENT_BYTES_MAX, Goodbye, GroupJoin, HEADER_BYTES, Hello, LinkAccept, LinkFeatures, LinkOpen,
-    Message, Offer, OutOfRange, SessionAccept, SessionClose, SessionOpen, StatsReply,
-    TEXT_BYTES_MAX,
+    AGENT_BYTES_MAX, BODY_BYTES_MAX, Goodbye, GroupJoin, HEADER_BYTES, Hello, LinkAccept,
+    LinkFeatures, LinkOpen, Message, Offer, OutOfRange, SessionAccept, SessionClose, SessionOpen,
+    StatsReply, TEXT_BYTES_MAX,
 };
 use crate::Status;
 
@@ -20,6 +20,10 @@ impl Message {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
         self.write_body(out);
+        assert!(
+            out.len() - start <= HEADER_BYTES + BODY_BYTES_MAX,
+            "a message that was checked fits its frame"
+        );
         let length = (out.len() - start - HEADER_BYTES) as u32;
         out[start..start + 4].copy_from_slice(&length.to_le_bytes());
         out[start + 4..start + 6].copy_from_slice(&self.kind().code().to_le_bytes());

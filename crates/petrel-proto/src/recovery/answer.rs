@@ -25,6 +25,7 @@ impl Resends {
     /// Notes that a packet was sent again.
     #[inline]
     pub(crate) fn note_sent(&mut self, packet: u32) {
+        assert!(self.wanted.is_set(packet), "a packet that is sent again was asked for");
         self.wanted.clear(packet);
     }
 
@@ -113,5 +114,11 @@ mod tests {
     #[should_panic(expected = "a client has received packets that were sent")]
     fn mark_missing__of_packets_that_were_not_sent() {
         Resends::new().mark_missing(4, 0, &Words::default(), 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "a packet that is sent again was asked for")]
+    fn note_sent__of_a_packet_that_was_not_asked_for() {
+        Resends::new().note_sent(1);
     }
 }

@@ -88,6 +88,8 @@ impl RequestPackets {
     /// Notes that a packet was sent again. A request of one packet has no order.
     pub(crate) fn note_repeat(&mut self, packet: u32, is_single: bool) {
         assert!(!is_single || packet == 0, "the packet of a request of one packet is the first");
+        assert!(self.lost.is_set(packet), "a packet that is repeated was lost");
+        assert!(!self.acknowledged.contains(packet), "no acknowledged packet is repeated");
         self.repeated += 1;
         self.lost.clear(packet);
         if !is_single {
@@ -100,10 +102,7 @@ impl RequestPackets {
     #[inline]
     pub(crate) fn acknowledge(&mut self, cumulative: u32, words: &Words, sent: u32) -> u32 {
         let count = self.acknowledged.merge(cumulative, words);
-        assert!(
-            self.acknowledged.cumulative() <= sent,
-            "only packets that were sent are acknowledged"
-        );
+        assert!(self.acknowledged.end() <= sent, "only packets that were sent are acknowledged");
         count
     }
 
@@ -119,6 +118,7 @@ impl RequestPackets {
     /// marks of acknowledged ones. Returns the number of new marks.
     #[inline]
     pub(crate) fn find_lost(&mut self, packets: Range<u32>, echo: u32, repeats: bool) -> u32 {
+        assert!(echo < packets.end, "a packet that has arrived was sent");
         let Self { acknowledged, lost, order, .. } = self;
         let oldest = acknowledged.cumulative();
         if order.has_no_repetition() && lost.is_empty() && oldest + REORDERING_THRESHOLD > echo {
@@ -230,5 +230,17 @@ mod tests {
     #[should_panic(expected = "the packet of a request of one packet is the first")]
     fn note_repeat__of_a_second_packet_where_there_is_one() {
         sent(1).note_repeat(1, true);
+    }
+
+    #[test]
+    #[should_panic(expected = "a packet that is repeated was lost")]
+    fn note_repeat__of_a_packet_that_was_not_lost() {
+        sent(2).note_repeat(1, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "a packet that has arrived was sent")]
+    fn find_lost__by_a_packet_that_was_not_sent() {
+        sent(2).find_lost(0..2, 2, false);
     }
 }

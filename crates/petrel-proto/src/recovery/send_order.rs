@@ -74,6 +74,10 @@ impl SendOrder {
     }
 
     fn note_kept(&mut self, packet: u32, is_repeat: bool) {
+        assert!(
+            is_repeat || packet < self.sent + 1,
+            "a first transmission follows those of the earlier packets"
+        );
         let place = (packet % WINDOW_PACKETS) as usize;
         self.sent += 1;
         self.last[place] = self.sent;
@@ -98,7 +102,11 @@ impl SendOrder {
         }
         match (is_repeat, self.is_repeated(packet)) {
             (false, false) => Some(self.of(packet)),
-            (true, true) => Some(self.first_repeat[place]),
+            (true, true) => {
+                let first = self.first_repeat[place];
+                assert!(first > 0 && first <= self.sent, "a repetition has a number");
+                Some(first)
+            }
             _ => None,
         }
     }

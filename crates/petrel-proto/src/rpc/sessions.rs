@@ -297,6 +297,7 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Result<SessionId, OpenError> {
         let max = self.shared.config.sessions_max;
         let id = self.sessions.insert(token, peer, role);
+        assert!(self.sessions.open_count() <= max, "sessions are within their limit");
         self.shared.counters.sessions_opened += u64::from(id.is_some());
         id.ok_or(OpenError::TooManySessions { max })
     }

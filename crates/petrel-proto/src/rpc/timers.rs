@@ -80,6 +80,7 @@ impl Timers {
         state: &mut ClientSlot<B, T>,
         slot: usize,
     ) {
+        assert!(state.timer().deadline_ns() > now_ns, "a timer is put back for a later time");
         state.enter_wheel(now_ns, key(id, slot as u16), &self.bounds, &mut self.wheel);
     }
 

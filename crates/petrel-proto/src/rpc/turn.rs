@@ -2,7 +2,7 @@
 
 use super::FrameSink;
 use crate::buffer::Buffer;
-use crate::limits::{CONTROL_FRAME_BYTES_MAX, TRANSMIT_FRAMES_MAX, packet_span};
+use crate::limits::{CONTROL_FRAME_BYTES_MAX, HEADER_BYTES, TRANSMIT_FRAMES_MAX, packet_span};
 use crate::session::PeerKey;
 use crate::wire::{Destination, Part};
 
@@ -54,6 +54,7 @@ impl ControlFrames {
         peer: PeerKey,
         (bytes, len): ([u8; CONTROL_FRAME_BYTES_MAX], usize),
     ) -> bool {
+        assert!(len >= HEADER_BYTES, "a control frame has a header");
         let place = self.next % TRANSMIT_FRAMES_MAX;
         self.frames[place] = bytes;
         let taken = sink.send(peer, &self.frames[place][..len], &[]);

@@ -104,10 +104,17 @@ impl<B, T> Backlog<B, T> {
         mut out: impl FnMut(Queued<B, T>),
     ) {
         let Some(waiting) = &mut self.0 else { return };
-        for _ in 0..waiting.calls.len() {
+        let (before, mut moved) = (waiting.calls.len(), 0);
+        for _ in 0..before {
             let Some(queued) = waiting.calls.pop_front() else { break };
-            if goes(&queued) { out(queued) } else { waiting.calls.push_back(queued) }
+            if goes(&queued) {
+                moved += 1;
+                out(queued);
+            } else {
+                waiting.calls.push_back(queued);
+            }
         }
+        assert_eq!(waiting.calls.len() + moved, before, "a call that waits stays or is moved");
     }
 
     /// Moves expired calls to `out`.

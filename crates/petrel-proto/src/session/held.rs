@@ -283,6 +283,7 @@ impl Held {
 
     fn append(&mut self, index: u32) {
         let list = &mut self.lists[self.nodes[index as usize].kind as usize];
+        assert!((list.first == NIL) == (list.last == NIL), "a list has two ends or none");
         let last = std::mem::replace(&mut list.last, index);
         match last {
             NIL => list.first = index,
@@ -315,6 +316,7 @@ impl Held {
             return self.nodes.len() as u32 - 1;
         }
         let index = self.free;
+        assert!(self.nodes[index as usize].bytes == 0, "a free entry holds nothing");
         self.free = self.nodes[index as usize].next;
         self.nodes[index as usize] = holding;
         index

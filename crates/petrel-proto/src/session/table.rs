@@ -71,6 +71,7 @@ impl<B, T> SessionTable<B, T> {
             return None;
         }
         self.open += 1;
+        assert!(self.servers < self.open, "no more servers are counted than sessions");
         self.look_at = self.look_at.max(self.open / 2);
         if let Role::Server(server) = &role {
             self.servers += 1;
@@ -95,6 +96,7 @@ impl<B, T> SessionTable<B, T> {
         let role = core::mem::replace(&mut entry.role, Role::Free);
         entry.origin = Origin::new(entry.origin.token(), None);
         self.free.push_back(id.index);
+        assert!(self.open > 0, "a session that ends was counted");
         self.open -= 1;
         if let Role::Server(server) = &role {
             assert!(

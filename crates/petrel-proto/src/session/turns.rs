@@ -74,6 +74,7 @@ impl SlotQueue {
             && self.len > before
         {
             order.slots.rotate_right(1);
+            assert_eq!(self.first(), Some(slot), "the slot has the next turn");
         }
     }
 

@@ -44,7 +44,12 @@ impl Filled {
         let later = (1..=WORDS).find(|step| self.0[(start / 64 + step) % WORDS] != 0)?;
         let bits = self.0[(start / 64 + later) % WORDS];
         let word = first - (start % 64) as u64 + 64 * later as u64;
-        Some(word + u64::from(bits.trailing_zeros()))
+        let next = word + u64::from(bits.trailing_zeros());
+        assert!(
+            (first..first + BUCKETS).contains(&next),
+            "a bucket with entries comes within a turn of the wheel"
+        );
+        Some(next)
     }
 }
 

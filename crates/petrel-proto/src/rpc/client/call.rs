@@ -68,7 +68,9 @@ pub(in crate::rpc) fn start_backlog<B: Buffer, T>(
 ) {
     let Some(entry) = sessions.get_mut(id) else { return };
     let Role::Client(client) = entry.role_mut() else { return };
-    let max = client.agreed().map_or(0, |agreed| agreed.peer_message_bytes_max);
+    let agreed = client.agreed();
+    assert!(agreed.is_some(), "calls that waited start when their session is open");
+    let max = agreed.map_or(0, |agreed| agreed.peer_message_bytes_max);
     let is_too_large = |queued: &Queued<B, T>| queued.call.request.wire_len() > max as usize;
     client.backlog_mut().sift(is_too_large, |queued| {
         let error = CallError::RequestTooLarge { len: queued.call.request.wire_len(), max };
@@ -128,6 +130,10 @@ pub(in crate::rpc) fn start<B: Buffer, T>(
     Queued { call, expiry }: Queued<B, T>,
 ) {
     let size = call.request.wire_len();
+    assert!(
+        client.agreed().is_some_and(|agreed| size <= agreed.peer_message_bytes_max as usize),
+        "a request is within the agreed size"
+    );
     let packets = packets_of(size as u32, client.packet_bytes());
     // Messages in shared memory cannot use the fast path.
     let is_own = call.request.len() == size;
@@ -294,6 +300,7 @@ pub(in crate::rpc) fn give_up<B: Buffer, T>(
 
 #[cold]
 pub(in crate::rpc) fn exceeded(expiry: Expiry, execution: Execution) -> CallFailure {
+    assert!(expiry.at_ns != NEVER, "a call that expires has a time limit");
     let message = match expiry.is_on_wire {
         true => "the deadline was over before the response came",
         false => "no response within the default timeout",

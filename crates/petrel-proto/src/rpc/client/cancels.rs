@@ -61,6 +61,7 @@ impl Cancels {
 
     /// Beyond the limit a notice is omitted: the rules for lost CANCELs make up for it.
     fn push(&mut self, queue: &mut TransmitQueue, over: Over) {
+        assert!(self.0.len() <= CANCELS_QUEUED_MAX, "the notices are within their limit");
         if self.0.len() < CANCELS_QUEUED_MAX {
             self.0.push_back(over);
             queue.push(Work::Cancel);

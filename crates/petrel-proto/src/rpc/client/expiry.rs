@@ -42,6 +42,7 @@ pub(in crate::rpc) fn handle_expiries<B: Buffer, T>(
         }
     }
     let next_ns = client.first_expiry_ns();
+    assert!(next_ns > now_ns, "calls that have expired have ended");
     shared.timers.note_expiry(id, client, next_ns);
 }
 

@@ -223,7 +223,10 @@ fn grow<B: Buffer, P: BufferPool<Buffer = B>>(
     }
     // With room for the headers of the smallest packets, because the caller may forward the message.
     match pool.take(len, packets_of(len as u32, PACKET_BYTES_MIN)) {
-        Some(larger) => *response = larger,
+        Some(larger) => {
+            assert!(larger.capacity() >= len, "a pool lends buffers of the size asked for");
+            *response = larger;
+        }
         None => return Err(no_memory(len)),
     }
     Ok(())

@@ -196,6 +196,7 @@ fn next_request_packet<B: Buffer, T>(
 ) -> Option<(u32, bool)> {
     let state = client.slot(slot);
     if let Some(packet) = state.first_lost() {
+        assert!(packet < state.request_sent(), "a lost packet was sent");
         return Some((packet, true));
     }
     let packet = state.request_sent();
@@ -230,6 +231,7 @@ fn allow_more<B: Buffer, T>(
         return 0;
     };
     let window_end = parts.response().received_below() + WINDOW_PACKETS;
+    assert!(state.response_limit() > 0, "a response of several packets has begun");
     let packets = parts.response().packets();
     let wanted = packets.min(window_end).saturating_sub(state.response_limit());
     let wanted = wanted.min(most);

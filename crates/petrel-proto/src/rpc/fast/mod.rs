@@ -190,13 +190,11 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
 ) -> Option<PlainCompletion<B, T>> {
     let parsed = Parsed::of_kind(Kind::Response, head)?;
     let entry = sessions.at_mut(parsed.session())?;
-    if !entry.is_from(parsed.token(), peer) {
+    if !entry.is_from(parsed.token(), peer) || parsed.aux() != 0 {
         return None;
     }
-    let session = SessionId { index: parsed.session(), generation: entry.generation() };
     let Role::Client(client) = entry.role_mut() else { return None };
-    let answer = client.plain_answer(parsed.request(), payload.len());
-    let mut answer = answer.filter(|_| parsed.aux() == 0)?;
+    let mut answer = client.plain_answer(parsed.request(), payload.len())?;
     if answer.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= clock()) {
         return None;
     }
@@ -212,11 +210,17 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
     counters.frames_accepted += 1;
     counters.calls_succeeded += 1;
     let slot = answer.slot();
-    match answer.end() {
-        Some(SlotCall { tag, request, response }) => {
+    let ended = answer.end();
+    // The name of the session is read last: until here its number would occupy a register.
+    let session = SessionId { index: parsed.session(), generation: entry.generation() };
+    match (ended, entry.role_mut()) {
+        (Some(SlotCall { tag, request, response }), _) => {
             Some(PlainCompletion { session, tag, request, response })
         }
-        None => Some(call::ended_before_others(shared, session, client, slot)),
+        (None, Role::Client(client)) => {
+            Some(call::ended_before_others(shared, session, client, slot))
+        }
+        (None, _) => unreachable!("a session has one role"),
     }
 }
 
@@ -233,7 +237,6 @@ pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
     match work {
         Work::Client { session, slot } => {
             let Some(entry) = sessions.at_mut(session) else { return false };
-            let id = SessionId { index: session, generation: entry.generation() };
             let Role::Client(client) = entry.role_mut() else { return false };
             let (slot, path) = (slot.into(), if TIMED { SendPath::Timed } else { SendPath::Plain });
             let Some(mut place) = client.queued_plain_place(slot, path) else { return false };
@@ -248,7 +251,8 @@ pub(in crate::rpc) fn send_plain<B: Buffer, T, S: FrameSink, const TIMED: bool>(
             let is_armed = place.note_sent(now_ns);
             shared.counters.packets_sent += 1;
             if !is_armed {
-                shared.timers.arm(now_ns, id, client, slot);
+                let id = SessionId { index: session, generation: entry.generation() };
+                arm_slot(sessions, shared, now_ns, id, slot);
             }
             true
         }

@@ -34,7 +34,6 @@ pub(in crate::rpc) fn take_plain<'f, B: Buffer, T>(
     if !entry.is_from(parsed.token(), peer) {
         return None;
     }
-    let session = SessionId { index: parsed.session(), generation: entry.generation() };
     let Role::Server(server) = entry.role_mut() else { return None };
     let number = parsed.request();
     let slot = server.slot_index(number);
@@ -52,12 +51,10 @@ pub(in crate::rpc) fn take_plain<'f, B: Buffer, T>(
     let counters = &mut shared.counters;
     counters.frames_accepted += 1;
     counters.requests_received += 1;
-    Some(PlainRequest {
-        handle: RequestHandle { session, number },
-        method: parsed.aux(),
-        payload: parsed.payload,
-        spare: state.take_message(),
-    })
+    let spare = state.take_message();
+    let session = SessionId { index: parsed.session(), generation: entry.generation() };
+    let handle = RequestHandle { session, number };
+    Some(PlainRequest { handle, method: parsed.aux(), payload: parsed.payload, spare })
 }
 
 /// Answers a running request with a message of one packet. Returns the message if `sink` refuses it, or

@@ -111,6 +111,7 @@ impl<B: Buffer> Multicast<B> {
     pub(super) fn send(&mut self, queue: &mut TransmitQueue, to: GroupFrames, message: B) {
         self.release_sent();
         let packets = packets_of(message.wire_len() as u32, to.packet_bytes);
+        assert!(packets > 1, "a group is sent messages of several packets");
         self.outgoing.push_back(Transmission { to, message, packets, next: 0 });
         if self.outgoing.len() == 1 {
             queue.push(Work::Multicast);

@@ -76,6 +76,10 @@ fn count_as_sent<B: Buffer, T>(
     shared.counters.multicast_announced += 1;
     let packets = client.slot(slot).request_packets();
     assert!(
+        (2..=WINDOW_PACKETS).contains(&packets),
+        "an announced request has several packets, and all are in flight at once"
+    );
+    assert!(
         !client.has_stalled() && !client.congestion().is_limited(),
         "an announced request waits neither for credits nor for its pace"
     );

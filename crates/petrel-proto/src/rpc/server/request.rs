@@ -174,6 +174,7 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
             return Err(Received::Nothing);
         }
     };
+    assert!(request.capacity() >= part.size as usize, "a pool lends buffers of the size asked for");
     let bytes = request.memory_bytes() as u64;
     state.begin_buffer(request, &mut shared.server_parts);
     hold_request(shared, holder, state, bytes);
@@ -189,6 +190,7 @@ fn store_part<'f, B: Buffer, T>(
     packet_bytes: u32,
     packet: &Packet<'f>,
 ) -> Received<'f, B, T> {
+    assert!(state.has_holding(), "a request of several packets is charged while it arrives");
     let go_back_n = shared.config.recovery == Recovery::GoBackN;
     let Packet { now_ns, part, flags, deadline_ns, payload } = *packet;
     if go_back_n && part.packet > state.arrived_below() {

@@ -50,6 +50,7 @@ fn send_answer<B: Buffer, S: FrameSink>(
         turn.then = Then::Done;
         let Some((packet, repeats)) = state.next_answer_packet() else { break };
         let flags = if repeats { Flags::REPEATS } else { Flags::NONE };
+        assert!(packet < state.response_packets(), "a packet that is sent is part of the answer");
         let flags = state.echo_flags(flags);
         if !write_answer_packet(state, address, packet, flags, out) {
             turn.then = Then::Refused;
@@ -100,6 +101,7 @@ fn send_refusal<B, S: FrameSink>(
     flags: Flags,
     out: &mut Out<'_, S>,
 ) -> bool {
+    assert!(state.response_packets() == 1, "an error of the core is one packet");
     let text = state.refusal().unwrap_or_default();
     let aux = state.answer_aux();
     let len = text.len().min(CONTROL_FRAME_BYTES_MAX - HEADER_BYTES);

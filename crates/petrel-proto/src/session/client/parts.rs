@@ -119,7 +119,8 @@ mod tests {
     fn reset__makes_used_parts_as_good_as_fresh() {
         let mut parts = ClientParts::fresh();
         parts.request.note_run(0..3);
-        parts.request.note_repeat(1, false);
+        parts.request.lose(3, crate::recovery::Recovery::Selective);
+        parts.request.note_repeat(0, false);
         parts.response.begin(5_000, 5);
         parts.response.receive(0);
         parts.set_inherited_ns(13);

@@ -166,6 +166,7 @@ impl<B> ServerSession<B> {
     /// accepted requests only, so no other frame makes a server allocate.
     #[inline]
     pub(crate) fn make_ready(&mut self, slot: usize) {
+        assert!(slot as u64 <= u64::from(self.slot_mask), "a request number names an agreed slot");
         if slot >= self.slots.len() {
             self.grow((slot + 1).next_power_of_two());
         }

@@ -160,8 +160,11 @@ fn is_congestion_loss__unless_multicast_brings_nothing() {
             parts.announce(announcement);
         }
         parts.request_mut().note_run(0..3);
-        parts.request_mut().acknowledge(acknowledged, &Words::default(), 3);
+        if repeated > 0 {
+            parts.request_mut().lose(3, crate::recovery::Recovery::GoBackN);
+        }
         (0..repeated).for_each(|packet| parts.request_mut().note_repeat(packet, false));
+        parts.request_mut().acknowledge(acknowledged, &Words::default(), 3);
         assert_eq!(slot.is_congestion_loss(), is_lost, "{is_announced} {acknowledged} {repeated}");
         assert_eq!(slot.missed_multicast(), missed, "{is_announced} {acknowledged} {repeated}");
     }
