@@ -102,7 +102,10 @@ impl RequestPackets {
     #[inline]
     pub(crate) fn acknowledge(&mut self, cumulative: u32, words: &Words, sent: u32) -> u32 {
         let count = self.acknowledged.merge(cumulative, words);
-        assert!(self.acknowledged.end() <= sent, "only packets that were sent are acknowledged");
+        assert!(
+            self.acknowledged.cumulative() <= sent,
+            "only packets that were sent are acknowledged"
+        );
         count
     }
 
