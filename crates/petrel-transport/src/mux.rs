@@ -10,7 +10,9 @@
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
+use crate::buf::RegionWatch;
 use crate::clock::Clock;
 use crate::transport::{
     FrameHandler, LinkError, PeerId, PeerProcess, SharedFrame, Transport, TransportStats,
@@ -126,6 +128,7 @@ fn from_near<const BIT: u32>(peer: PeerId) -> PeerId {
 }
 
 impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
+    const HOLDS: bool = A::HOLDS || B::HOLDS;
     type Link = MuxLink<A::Link, B::Link>;
     type Return = A::Return;
 
@@ -248,6 +251,24 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         // The near medium first: its peers are microseconds nearer.
         self.near.flush();
         self.far.flush();
+    }
+
+    #[inline]
+    fn released(&mut self) -> bool {
+        // Both are asked, because each makes progress in its own call.
+        let (near, far) = (self.near.released(), self.far.released());
+        near && far
+    }
+
+    /// The object of the medium that needs one.
+    ///
+    /// # Panics
+    /// When both media need one.
+    fn region_watch(&self) -> Option<Rc<dyn RegionWatch>> {
+        match (self.near.region_watch(), self.far.region_watch()) {
+            (Some(_), Some(_)) => panic!("two media of a Mux cannot both register memory"),
+            (near, far) => near.or(far),
+        }
     }
 
     #[inline]

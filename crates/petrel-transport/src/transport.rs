@@ -1,7 +1,9 @@
 //! The [`Transport`] trait: the interface of a medium to an endpoint.
 
 use std::net::SocketAddr;
+use std::rc::Rc;
 
+use crate::buf::RegionWatch;
 use crate::clock::Clock;
 use crate::shared::SharedBytes;
 use crate::wake::Waker;
@@ -153,6 +155,10 @@ pub trait Transport {
     /// The control plane's description of how to reach one peer: an address, or opened rings.
     type Link: Send + 'static;
 
+    /// Whether the transport may read the bytes of pushed frames after [`Transport::flush`], until
+    /// [`Transport::released`] returns true.
+    const HOLDS: bool = false;
+
     /// The send path during delivery; [`NoReturn`] if there is none.
     type Return: ReturnPath;
 
@@ -242,7 +248,8 @@ pub trait Transport {
     /// # Safety
     /// The bytes of `head` and `body` must stay in place, unchanged, until the next `flush` has
     /// returned, even though the borrow ends before: a transport may keep their addresses till
-    /// then.
+    /// then. With [`Transport::HOLDS`], they must stay until [`Transport::released`] has returned
+    /// true after that `flush`.
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool;
 
     /// Ends the burst: publishes or sends every pushed frame. Frames are sent in order, dropped and
@@ -251,8 +258,21 @@ pub trait Transport {
     /// transport retries the backlog once per burst and in every `rx_burst`.
     fn flush(&mut self);
 
+    /// Returns true if the transport no longer reads the bytes of any flushed frame. A transport
+    /// that holds frames makes progress in each call, and drops the frames of a lost device: after
+    /// a bounded number of calls the result is true.
+    #[inline]
+    fn released(&mut self) -> bool {
+        true
+    }
+
+    /// The object to be told of the memory of messages, if the transport needs to know the memory.
+    fn region_watch(&self) -> Option<Rc<dyn RegionWatch>> {
+        None
+    }
+
     /// Sends a whole burst of up to [`TX_BURST_MAX`] frames: [`Transport::push`] for each, then
-    /// [`Transport::flush`]. Bit *i* of the result is set if frame *i* was refused.
+    /// [`Transport::flush`], and waits until they are [released](Transport::released). Bit *i* of the result is set if frame *i* was refused.
     ///
     /// # Panics
     /// When `frames` is longer than [`TX_BURST_MAX`].
@@ -260,11 +280,15 @@ pub trait Transport {
         assert!(frames.len() <= TX_BURST_MAX, "a burst of more than TX_BURST_MAX frames");
         let mut refused = 0;
         for (index, frame) in frames.iter().enumerate() {
-            // SAFETY: the frames are borrowed until this function returns, after the flush.
+            // SAFETY: the frames are borrowed until this function returns, after the flush, when no
+            // byte is read any more.
             let is_taken = unsafe { self.push(frame.peer, frame.head, frame.body) };
             refused |= u64::from(!is_taken) << index;
         }
         self.flush();
+        while Self::HOLDS && !self.released() {
+            std::hint::spin_loop();
+        }
         refused
     }
 

@@ -57,6 +57,7 @@ mod shared;
 mod spare;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use class::LARGEST_BLOCK_BYTES;
 pub use packet::{
@@ -65,3 +66,4 @@ pub use packet::{
 pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
 pub use region::Region;
 pub use shared::SharedBuf;
+pub use watch::RegionWatch;

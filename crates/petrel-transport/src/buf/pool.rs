@@ -18,6 +18,7 @@ use super::packet::{self, Meta, OnReturn, PacketBuf, Shelf};
 use super::region::Region;
 use super::shared::{self, SharedBuf};
 use super::spare;
+use super::watch::RegionWatch;
 
 /// Blocks above this size get their own region.
 const LARGEST_CARVED_BLOCK_BYTES: usize = 256 << 10;
@@ -140,8 +141,13 @@ struct Inner {
 impl BufPool {
     /// Creates an empty pool. Memory is mapped at its first use.
     pub fn new(config: PoolConfig) -> Self {
+        Self::watched(config, None)
+    }
+
+    /// Creates an empty pool whose regions are shown to `watch`.
+    pub fn watched(config: PoolConfig, watch: Option<Rc<dyn RegionWatch>>) -> Self {
         let shelves = std::array::from_fn(|index| Shelf::new(Class((index % CLASS_COUNT) as u8)));
-        let growth = RefCell::new(Growth::new(config));
+        let growth = RefCell::new(Growth::new(config, watch));
         let (poisons, is_orphan) = (config.poison, Cell::new(false));
         let inner = Rc::new(Inner { shelves, growth, poisons, is_orphan });
         let first = if poisons { 0 } else { CLASS_COUNT };
@@ -366,6 +372,7 @@ struct Growth {
     /// Failures left before the next search for idle chunks.
     search_pause: u8,
     config: PoolConfig,
+    watch: Option<Rc<dyn RegionWatch>>,
 }
 
 /// A region cut into blocks of a class.
@@ -390,7 +397,7 @@ impl Chunk {
 }
 
 impl Growth {
-    fn new(config: PoolConfig) -> Self {
+    fn new(config: PoolConfig, watch: Option<Rc<dyn RegionWatch>>) -> Self {
         Self {
             uncut: [Uncut::NOTHING; CLASS_COUNT],
             next_chunk_bytes: [CHUNK_BYTES_MIN; CLASS_COUNT],
@@ -399,6 +406,7 @@ impl Growth {
             reserved_bytes: 0,
             search_pause: 0,
             config,
+            watch,
         }
     }
 
@@ -419,6 +427,10 @@ impl Growth {
         let region = spare
             .map_or_else(|| Region::zeroed(bytes, self.config.huge_pages), Ok)
             .map_err(|_| PoolExhausted::OutOfMemory { requested_bytes: bytes })?;
+        let watch = self.watch.as_ref();
+        if watch.is_some_and(|watch| !watch.register(region.start(), region.bytes())) {
+            return Err(PoolExhausted::OutOfMemory { requested_bytes: bytes });
+        }
         self.reserved_bytes += bytes;
         Ok(region)
     }
@@ -431,6 +443,9 @@ impl Growth {
     }
 
     fn unmap(&mut self, region: Region) {
+        if let Some(watch) = &self.watch {
+            watch.unregister(region.start(), region.bytes());
+        }
         self.reserved_bytes -= region.bytes();
         if self.config.poison {
             spare::keep(region);

@@ -1,3 +1,6 @@
+use std::ptr::NonNull;
+use std::rc::Rc;
+
 use super::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -613,4 +616,57 @@ fn fresh_memory__of_a_pool_that_poisons_nothing_is_none_that_another_poisoned() 
     let poisoning = poisoning_pool(8 * MIB);
     let again = poisoning.alloc(100_000, 10).unwrap();
     assert_eq!((again.address(), poisoning.reserved_bytes()), (address, reserved_bytes));
+}
+
+/// The regions of a pool by their start, and a limit of regions.
+#[derive(Debug, Default)]
+struct Device {
+    regions: std::cell::RefCell<std::collections::BTreeMap<usize, usize>>,
+    regions_max: usize,
+}
+
+impl RegionWatch for Device {
+    fn register(&self, start: NonNull<u8>, bytes: usize) -> bool {
+        let mut regions = self.regions.borrow_mut();
+        if regions.len() == self.regions_max {
+            return false;
+        }
+        assert_eq!(regions.insert(start.addr().get(), bytes), None, "registered twice");
+        true
+    }
+
+    fn unregister(&self, start: NonNull<u8>, bytes: usize) {
+        assert_eq!(self.regions.borrow_mut().remove(&start.addr().get()), Some(bytes));
+    }
+}
+
+#[test]
+fn watched__every_lent_byte_is_in_a_registered_region() {
+    let device = Rc::new(Device { regions_max: 40, ..Device::default() });
+    let pool = BufPool::watched(PoolConfig::default(), Some(device.clone()));
+    let mut lent = Vec::new();
+    for len in [1, 100, 4_000, 60_000, 1_000_000].repeat(20) {
+        let Ok(buf) = pool.alloc(len, 1) else { break };
+        let start = buf.data().as_ptr().addr();
+        let regions = device.regions.borrow();
+        let (region, bytes) = regions.range(..=start).next_back().expect("a region before it");
+        assert!(start + len <= region + bytes, "{len} bytes are outside");
+        lent.push(buf);
+    }
+    assert_eq!(device.regions.borrow().values().sum::<usize>(), pool.reserved_bytes());
+    drop(lent);
+    drop(pool);
+    assert!(device.regions.borrow().is_empty(), "the memory has gone, and is registered");
+}
+
+#[test]
+fn watched__a_region_that_the_device_refuses_is_not_used() {
+    let device = Rc::new(Device { regions_max: 1, ..Device::default() });
+    let pool = BufPool::watched(PoolConfig::default(), Some(device.clone()));
+    let small = pool.alloc(10, 1).unwrap();
+    let refused = pool.alloc(1_000_000, 1).unwrap_err();
+    assert!(matches!(refused, PoolExhausted::OutOfMemory { .. }), "{refused}");
+    assert_eq!(pool.reserved_bytes(), device.regions.borrow().values().sum::<usize>());
+    drop((small, pool));
+    assert!(device.regions.borrow().is_empty());
 }

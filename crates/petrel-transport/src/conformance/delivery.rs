@@ -69,7 +69,8 @@ pub fn takes_the_bytes_before_it_returns<H: Harness>(harness: &mut H) {
 }
 
 /// A burst of [`Transport::push`] may be longer than a burst of `tx_burst`. Its frames are sent in
-/// order, and the caller may change its buffers as soon as `flush` returns.
+/// order, and the caller may change its buffers as soon as `flush` returns, or when the transport has
+/// released them.
 pub fn delivers_pushed_bursts_of_any_length<H: Harness>(harness: &mut H) {
     let medium = harness.medium();
     let [mut a, mut b] = harness.pair();
@@ -100,6 +101,7 @@ fn push_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>
         let mut buffers = left.to_vec();
         let taken = push_until_refused(from, &buffers);
         from.transport.flush();
+        release(harness, from);
         buffers.iter_mut().for_each(|buffer| buffer.fill(0xEE));
         left = &left[taken..];
         if left.is_empty() {
@@ -111,13 +113,24 @@ fn push_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>
     }
 }
 
+/// Waits until the transport reads no flushed frame any more.
+fn release<H: Harness>(harness: &mut H, from: &mut End<H::T>) {
+    let mut calls_left = EMPTY_POLLS_UNTIL_LOST;
+    while !from.transport.released() {
+        assert!(H::T::HOLDS, "a transport that holds nothing has not released a frame");
+        calls_left -= 1;
+        assert!(calls_left > 0, "frames are held without end");
+        harness.advance();
+    }
+}
+
 /// Pushes frames and returns the number accepted. After the first refusal, all later frames must be
 /// refused as well.
 fn push_until_refused<T: Transport>(from: &mut End<T>, frames: &[Vec<u8>]) -> usize {
     let mut taken = 0;
     for (index, frame) in frames.iter().enumerate() {
         let (head, body) = frame.split_at(frame.len().min(16));
-        // SAFETY: the caller flushes before it changes the frames.
+        // SAFETY: the caller changes the frames when they are flushed and released.
         let is_taken = unsafe { from.transport.push(from.peer, head, body) };
         assert!(!is_taken || taken == index, "frame {index} overtook frame {taken}");
         taken += usize::from(is_taken);

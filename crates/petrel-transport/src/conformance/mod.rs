@@ -47,6 +47,7 @@
 mod accounting;
 mod delivery;
 mod frames;
+mod holding;
 mod steadiness;
 mod waiting;
 
@@ -59,6 +60,7 @@ pub use delivery::{
     keeps_peers_apart, receives_nothing_when_nothing_was_sent, respects_the_budget,
     survives_removal_in_flight, takes_the_bytes_before_it_returns,
 };
+pub use holding::Holding;
 pub use steadiness::{
     frames_stay_while_their_handler_looks, sending_goes_on_beside_a_peer_that_does_nothing,
 };

@@ -185,6 +185,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<S, T,
         // A panic may have left any state behind, and the end of the sessions notifies the servers, too.
         if !thread::panicking() {
             self.send_last();
+            self.release_frames();
         }
     }
 }
@@ -213,7 +214,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ) -> Result<Self, &'static str> {
         config.check()?;
         let now_ns = transport.now();
-        let pool = BufPool::new(config.memory);
+        let pool = BufPool::watched(config.memory, transport.region_watch());
         let message_bytes_max = config.sessions.message_bytes_max;
         let seed = control.random();
         let memory_bytes = config.memory.max_bytes as u64;

@@ -1,5 +1,6 @@
 //! A medium from outside: passes the suite of transports, and serves calls between two nexuses.
 
+mod holding;
 mod medium;
 
 use std::cell::Cell;
