@@ -102,6 +102,41 @@ fn values__are_stored_found_counted_and_removed() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
+/// Values of more than the memory, and a client that does not read its replies.
+#[test]
+fn memory__stays_below_the_flag() {
+    const MEBIBYTES: u64 = 96;
+    let arguments = ["--threads", "2", "--memory", &format!("{MEBIBYTES}MiB")];
+    let server = Server::start(&arguments);
+    let mut socket = TcpStream::connect(&server.memcached).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let value = "v".repeat(900);
+    let mut requests = String::new();
+    for number in 0..150_000 {
+        requests += &format!("set key{number} 0 0 900 noreply\r\n{value}\r\n");
+        if requests.len() > 1 << 16 {
+            socket.write_all(requests.as_bytes()).unwrap();
+            requests.clear();
+        }
+    }
+    let mut deaf = TcpStream::connect(&server.memcached).unwrap();
+    let large = "v".repeat(1 << 20);
+    deaf.write_all(format!("set large 0 0 {}\r\n{large}\r\n", large.len()).as_bytes()).unwrap();
+    deaf.write_all("get large large large large\r\n".repeat(20).as_bytes()).unwrap();
+    // The last reply comes when everything before has been stored.
+    requests += "mn\r\n";
+    socket.write_all(requests.as_bytes()).unwrap();
+    let mut reply = [0; 4];
+    socket.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"MN\r\n");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kibibytes: u64 = most.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kibibytes <= MEBIBYTES * 1024 * 101 / 100, "{kibibytes} KiB of {MEBIBYTES} MiB");
+    drop(deaf);
+    assert_eq!(server.terminate().0, Some(0));
+}
+
 #[test]
 fn serve__says_why_it_cannot() {
     let server = Server::start(&["--store", "--memory", "32MiB"]);
