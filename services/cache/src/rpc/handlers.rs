@@ -129,7 +129,7 @@ impl Endpoints {
         endpoint.state_mut().0 = Some(served);
         self.register(endpoint);
         // The request is the key: its line of the index is fetched while other requests run.
-        endpoint.fetch_ahead(wire::GET, move |message| locator.address(hasher.hash(message)));
+        endpoint.prefetch(wire::GET, move |message| locator.address(hasher.hash(message)));
         let handle = endpoint.handle();
         let clock = handle.clone();
         // The tasks end with the endpoint.
