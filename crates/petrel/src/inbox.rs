@@ -121,7 +121,7 @@ impl<T> Inbox<T> {
 
     /// Returns the memory of a taken vector.
     pub(crate) fn put_back(&mut self, emptied: Vec<T>) {
-        debug_assert!(emptied.is_empty());
+        assert!(emptied.is_empty(), "a message is handled before its memory comes back");
         self.emptied = emptied;
     }
 

@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug__tells_how_far_a_call_is() {
+    fn debug__has_the_step_of_the_call() {
         let background = Background::builder().start().unwrap();
         let endpoint = background.next_endpoint(Family::V4).unwrap();
         // No process listens there.

@@ -86,12 +86,18 @@ impl Places {
         }
     }
 
+    /// Uncounts a waiter that has left the queue.
+    fn remove_waiter(&self) {
+        let before = self.waiting.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "a waiter that leaves the queue was counted");
+    }
+
     fn hand_on(&self) {
         let mut woken = Vec::new();
         let mut queue = lock(&self.queue);
         while !queue.is_empty() && self.take_one() {
             woken.extend(queue.pop_front());
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.remove_waiter();
         }
         // Under the lock: a waiter that leaves sees whether it has a place.
         woken.iter().for_each(|waiter| waiter.has_place.store(true, Ordering::SeqCst));
@@ -169,7 +175,7 @@ impl Drop for TakePlace {
         let at = queue.iter().position(|other| Arc::ptr_eq(other, &waiter));
         if let Some(at) = at {
             queue.remove(at);
-            self.places.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.places.remove_waiter();
         }
         drop(queue);
         let has_place = waiter.has_place.load(Ordering::SeqCst);
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn take__wakes_by_the_last_waker_who_gets_a_place_and_nobody_else() {
+    fn take__wakes_only_the_receiver_of_a_place_by_its_last_waker() {
         let places = Places::new(1);
         let Poll::Ready(Ok(place)) = poll(pin!(places.take())) else { panic!("a place is free") };
         let (mut first, mut second) = (pin!(places.take()), pin!(places.take()));
@@ -234,7 +240,7 @@ mod tests {
 
     /// Other threads return places or close everything between the search for a free place and the queue.
     #[test]
-    fn enter__sees_what_happened_since_the_look() {
+    fn enter__sees_places_freed_since_the_first_check() {
         let [no_place, a_place, the_end] = [(0, false), (2, false), (0, true)];
         for ((free, is_closed), wakes) in [(no_place, 0), (a_place, 1), (the_end, 1)] {
             let places = Places::new(free);
@@ -262,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn places__are_counted_with_those_who_wait() {
+    fn places__are_counted_with_their_waiters() {
         let places = Places::new(2);
         assert_eq!(numbers(&places), (2, 0));
         let (one, two) = (places.try_take().unwrap(), places.try_take().unwrap());
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn take__hands_a_place_to_the_first_who_waits() {
+    fn take__hands_a_place_to_the_first_waiter() {
         let places = Places::new(1);
         let place = places.try_take().unwrap();
         assert!(places.try_take().is_none());
@@ -310,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn take__that_is_dropped_leaves_the_queue_and_passes_on_what_it_was_handed() {
+    fn take__dropped_leaves_the_queue_and_passes_on_its_place() {
         let places = Places::new(1);
         let place = places.try_take().unwrap();
         let mut gone = Box::pin(places.take());
@@ -327,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn close__tells_those_who_wait() {
+    fn close__wakes_all_waiters() {
         let places = Places::new(1);
         let _place = places.try_take().unwrap();
         let mut waits = pin!(places.take());
@@ -335,5 +341,11 @@ mod tests {
         places.close();
         assert!(matches!(poll(waits.as_mut()), Poll::Ready(Err(Gone))));
         assert!(matches!(poll(pin!(places.take())), Poll::Ready(Err(Gone))));
+    }
+
+    #[test]
+    #[should_panic(expected = "a waiter that leaves the queue was counted")]
+    fn remove_waiter__without_one() {
+        Places::new(1).remove_waiter();
     }
 }

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn resolve__says_what_is_wrong_with_a_name() {
+    fn resolve__reports_the_error_in_a_name() {
         for text in ["", "localhost", "localhost:", ":1", "localhost:65536", "localhost:http"] {
             let error = resolve(text).unwrap_err();
             assert_eq!(error.status, Status::InvalidArgument, "{text}");

@@ -91,7 +91,7 @@ mod tests {
     /// The shown frames may be fewer than the received ones: a burst may end early, and may exceed the remembered
     /// number.
     #[test]
-    fn step__follows_what_was_shown_burst_by_burst() {
+    fn step__follows_the_shown_frames_burst_by_burst() {
         let core = Core::new(0, petrel_proto::Config::default());
         let mut ahead = Ahead::new();
         ahead.step(&core);

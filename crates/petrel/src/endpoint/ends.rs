@@ -144,7 +144,7 @@ mod tests {
 
     /// The end of a closed or drained session needs no investigation.
     #[test]
-    fn is_expected__of_those_that_were_asked_for() {
+    fn is_expected__of_requested_ends() {
         let expected = SessionEnd::ALL.into_iter().filter(|end| end.is_expected());
         let names: Vec<_> = expected.map(SessionEnd::name).collect();
         assert_eq!(names, ["closed_here", "closed_by_peer", "drained"]);

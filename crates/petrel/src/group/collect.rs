@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn new__refuses_what_is_no_group() {
+    fn new__refuses_too_few_and_too_many_members() {
         let error = |members: usize| Collect::<u8, _>::new(0..members, Need::Any).unwrap_err();
         assert!(error(0).members.is_empty());
         let error = Error::from(error(MEMBERS_MAX + 1));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn check_members__finds_who_is_there_twice() {
+    fn check_members__finds_duplicates() {
         let mut twice = sessions(4);
         twice.push(twice[1]);
         let error = |members: &[SessionId]| check_members(members).unwrap_err().message.clone();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn finish__tells_of_every_member() {
+    fn finish__has_the_outcome_of_every_member() {
         let mut collect = Collect::new(sessions(4), Need::Quorum(3)).unwrap();
         assert_eq!(collect.take(2, Ok(9)), Verdict::Undecided);
         assert_eq!(collect.take(0, Err(failure(Status::Internal))), Verdict::Undecided);

@@ -176,7 +176,7 @@ impl Calls {
     }
 
     /// Returns the outcome, if there; otherwise registers the waker, or the task `own` of the endpoint.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll(&self, tasks: &Tasks, key: Key, waker: &Waker) -> Poll<Outcome> {
         let mut calls = self.entries.borrow_mut();
         let Some(call) = calls.get_mut(key) else { return Poll::Pending };

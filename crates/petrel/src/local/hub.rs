@@ -155,7 +155,7 @@ impl Hub {
     ///
     /// # Safety
     /// Each call of [`lend`](Self::lend) on this hub lends an `E`.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn try_with_endpoint<E: 'static, R>(
         &self,
         run: impl FnOnce(&mut E) -> R,
@@ -376,7 +376,7 @@ impl Hub {
     }
 
     /// Returns the outcome, if there; otherwise registers the waker.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll_call(&self, key: Key, waker: &Waker) -> Poll<Outcome> {
         self.calls.poll(&self.tasks, key, waker)
     }
@@ -460,7 +460,7 @@ mod tests {
 
     /// A future may move on to another task between two polls.
     #[test]
-    fn sleep__wakes_who_polled_it_last() {
+    fn sleep__wakes_the_last_waker() {
         let hub = hub(1);
         let wakes = [(); 2].map(|()| Arc::new(Wakes::default()));
         let woken = || wakes.each_ref().map(|wakes| wakes.count());

@@ -46,6 +46,7 @@ impl Lent {
     ///
     /// # Safety
     /// Each loan of this hub is of an `E`.
+    #[inline(always)]
     pub(super) unsafe fn try_with_endpoint<E: 'static, R>(
         &self,
         run: impl FnOnce(&mut E) -> R,

@@ -106,6 +106,7 @@ impl<T> Slab<T> {
 
     #[cold]
     fn add_place(&mut self) {
+        assert!(self.places.len() < NONE as usize, "a key has 32 bits for its place");
         self.free = self.places.len() as u32;
         self.places.push(Place { generation: 0, next_free: NONE, value: None });
     }

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn admit__with_expected_wait_refuses_what_would_wait_too_long() {
+    fn admit__with_expected_wait_refuses_requests_that_would_wait_too_long() {
         // Two workers: a request for each 5 µs.
         let mut admission = expected(0);
         assert_eq!(admission.admit(0, 0, None, waiting(9)), Ok(()));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn admit__refuses_what_is_late_and_what_will_be() {
+    fn admit__refuses_requests_that_are_or_will_be_late() {
         let mut admission = expected(0);
         (0..1_000).for_each(|_| admission.done(SERVICE_NS));
         assert_eq!(admission.admit(100, 0, Some(100), waiting(0)), Err(Shed::Late));
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn shed__is_told_as_what_it_is() {
+    fn shed__has_a_status_and_a_text() {
         for shed in [Shed::Requests, Shed::Bytes, Shed::Delay, Shed::Late] {
             let is_late = shed.status() == Status::DeadlineExceeded;
             assert_eq!(is_late, shed == Shed::Late, "{}", shed.text());

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn next_ns__grows_as_it_is_told() {
+    fn next_ns__grows_by_the_configured_percentage() {
         let (first, max) = (Duration::from_nanos(100), Duration::from_nanos(180));
         let mut backoff = Backoff::new(BackoffConfig { first, max, growth_percent: 125 });
         let longest: Vec<_> = (0..5).map(|_| backoff.next_ns(u64::MAX)).collect();

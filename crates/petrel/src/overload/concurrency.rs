@@ -75,7 +75,7 @@ const LIMIT_MIN: u64 = ONE / 64;
 
 /// The right to have one call outstanding.
 #[derive(Debug)]
-#[must_use = "a call that nobody ends counts as outstanding for ever"]
+#[must_use = "a call counts as outstanding until its permit is returned"]
 pub struct Permit {
     began_ns: u64,
     epoch: u32,
@@ -351,7 +351,7 @@ mod tests {
 
     /// A server with a fixed number of places, which refuses all other calls at once: round by round.
     #[test]
-    fn limits_of_many_clients__share_what_the_server_holds() {
+    fn limits_of_many_clients__share_the_places_of_the_server() {
         let (clients, places, rounds) = (10, 100, 4_000);
         let mut limits = vec![limit_of(256); clients];
         let mut held = vec![0usize; clients];
@@ -392,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn limit__stays_within_its_bounds_and_counts_what_is_outstanding(
+        fn limit__stays_within_its_bounds_and_counts_outstanding_calls(
             steps in steps(), initial in 0..20u32, max in 0..20u32, pause_ns in 0..100_000u64,
         ) {
             let pause_max = Duration::from_nanos(pause_ns);

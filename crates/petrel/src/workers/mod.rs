@@ -137,7 +137,7 @@ fn perform(job: Job) -> Done {
 fn execute(job: Job) -> RunOutcome {
     let Job { handler, request, .. } = job;
     if request.is_cancelled() {
-        request.refuse(Status::Cancelled, "the call was given up while its request waited");
+        request.refuse(Status::Cancelled, "the call was cancelled while its request waited");
         return RunOutcome::Cancelled;
     }
     if !planted("workers_deadline_not_inherited") {
@@ -174,7 +174,7 @@ mod tests {
 
     /// The time around the call bounds the service time from above, and the handler's own time from below.
     #[test]
-    fn perform__tells_how_a_request_ended_and_how_long_its_handler_took() {
+    fn perform__returns_outcome_and_service_time() {
         let shedding = Shedding::LimitOnly;
         let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
         let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);

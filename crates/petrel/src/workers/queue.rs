@@ -264,7 +264,9 @@ impl State {
 
     /// Subtracts the bytes of a request from the count, and decides whether a worker should still run it.
     fn take_out(&mut self, job: &Job) -> Result<(), Shed> {
-        self.bytes -= job.request.data().len();
+        let bytes = job.request.data().len();
+        assert!(self.bytes >= bytes, "the bytes of a queued request are counted");
+        self.bytes -= bytes;
         let (now_ns, waiting) = (now_ns(), self.jobs.len());
         let deadline_ns = job.request.deadline_ns();
         let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);

@@ -51,11 +51,23 @@ impl WorkersStats {
 
     /// Records that a worker has finished a request.
     pub(super) fn finish(&mut self, outcome: RunOutcome) {
+        assert!(self.busy > 0, "a worker finishes a request that it has started");
         self.busy -= 1;
         match outcome {
             RunOutcome::Executed => self.executed += 1,
             RunOutcome::Panicked => self.panicked += 1,
             RunOutcome::Cancelled => self.cancelled += 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a request that it has started")]
+    fn finish__without_a_start() {
+        WorkersStats::default().finish(RunOutcome::Executed);
     }
 }

@@ -126,7 +126,7 @@ fn call__waits_for_a_place_when_it_is_awaited() {
 }
 
 #[test]
-fn places__of_calls_that_are_given_up_are_free_again() {
+fn places__of_cancelled_calls_are_free_again() {
     let (server, kept) = server();
     let caller = Caller::start(calls_at_most(1), server.address);
     for _ in 0..20 {

@@ -108,7 +108,7 @@ fn both() -> [Pair; 2] {
 }
 
 #[test]
-fn deadline__the_handler_sees_what_is_left() {
+fn deadline__the_handler_sees_the_time_left() {
     for mut pair in both() {
         let options = CallOptions::new().timeout(LONG);
         let left = pair.client.call(pair.session, TIME_LEFT, b"").options(options).wait().unwrap();
@@ -127,7 +127,7 @@ fn deadline__the_handler_sees_what_is_left() {
 }
 
 #[test]
-fn deadline__ends_a_call_whose_handler_does_not_answer_and_tells_the_handler() {
+fn deadline__ends_a_call_without_an_answer_and_notifies_the_handler() {
     for mut pair in both() {
         let failure = pair.fails(KEEP, CallOptions::new().timeout(SHORT));
         assert_eq!(failure.status, Status::DeadlineExceeded);
@@ -180,7 +180,7 @@ fn deadline__by_default_no_call_waits_for_ever() {
 }
 
 #[test]
-fn cancel__ends_the_call_once_and_tells_the_handler() {
+fn cancel__ends_the_call_once_and_notifies_the_handler() {
     for mut pair in both() {
         let ends = Rc::new(RefCell::new(Vec::new()));
         let seen = Rc::clone(&ends);
@@ -359,7 +359,7 @@ fn chain(config: EndpointConfig, method: u16) -> (Pair, Server) {
 }
 
 #[test]
-fn nested__calls_inherit_what_is_left_and_so_do_those_that_follow() {
+fn nested__calls_and_later_ones_inherit_the_time_left() {
     for config in [over(true, false), over(false, true)] {
         let (mut pair, _back) = chain(config, TIME_LEFT);
         let timeout = Duration::from_secs(500);

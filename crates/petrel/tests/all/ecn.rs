@@ -169,8 +169,8 @@ fn ect_count() -> u64 {
 
 /// RFC 3168: packets must not be marked if no sender learns of the marks.
 #[test]
-fn server__of_both_kinds_says_ect_to_those_only_who_heed_marks() {
-    in_own_network("server__of_both_kinds_says_ect_to_those_only_who_heed_marks", || {
+fn server__sends_ect_only_to_clients_that_heed_marks() {
+    in_own_network("server__sends_ect_only_to_clients_that_heed_marks", || {
         let mut heeding = Ends::new("127.0.0.1:0", heeding());
         let mut deaf = over(true, false);
         deaf.protocol.congestion = CongestionControl::new(CongestionConfig::None).unwrap();

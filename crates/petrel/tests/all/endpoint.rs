@@ -188,7 +188,7 @@ fn nested__a_handler_calls_another_server_and_answers_from_the_continuation() {
 }
 
 #[test]
-fn connect__to_nobody_is_refused_clearly() {
+fn connect__without_a_listener_is_refused() {
     let address = free_address();
     let mut client = client(over(true, true));
     let error = client.connect_wait(address).unwrap_err();
@@ -370,7 +370,7 @@ fn open(client: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
 
 /// A program that drives an endpoint by turns sleeps after a turn without work.
 #[test]
-fn run_once__tells_of_each_turn_in_which_something_happened() {
+fn run_once__returns_true_for_turns_with_work() {
     for (udp, shm) in [(true, false), (false, true)] {
         let serving = nexus(Some("127.0.0.1:0".parse().unwrap()));
         let mut server = serving.endpoint(over(udp, shm)).unwrap();
@@ -431,7 +431,7 @@ fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
 
 /// A handler's knowledge of its caller: at once, later, and in a task or a separate thread.
 #[test]
-fn peer__tells_handlers_who_calls() {
+fn peer__identifies_the_caller_to_handlers() {
     for (config, is_shm) in [(over(true, false), false), (over(false, true), true)] {
         let (tell, told) = std::sync::mpsc::channel();
         let server = Server::start(config.clone(), "127.0.0.1:0", move |endpoint| {

@@ -92,7 +92,7 @@ fn quorum__survives_a_dead_replica_that_all_does_not() {
 }
 
 #[test]
-fn any__is_the_first_who_answers() {
+fn any__is_the_first_answer() {
     let servers = servers(2);
     let mut client = client(over(true, true));
     let mut sessions = connect(&mut client, &servers);

@@ -145,7 +145,7 @@ fn tasks_run_beside_each_other_and_sleep() {
 }
 
 #[test]
-fn a_task_that_is_aborted_ends_where_it_stands_and_drops_what_it_had() {
+fn abort__ends_the_task_at_once_and_drops_its_values() {
     let mut client = client(EndpointConfig::default());
     let handle = client.handle();
     let kept = Rc::new(Cell::new(0));
@@ -252,7 +252,7 @@ fn closing_a_session_ends_its_calls() {
 
 /// Futures may outlive their endpoint; they end, and later operations on them fail.
 #[test]
-fn what_an_endpoint_leaves_behind_has_ended() {
+fn drop__of_the_endpoint_ends_its_calls_and_tasks() {
     let server = Server::start(over(true, true), "127.0.0.1:0", serve);
     let mut client = client(EndpointConfig::default());
     let handle = client.handle();

@@ -181,8 +181,8 @@ fn end_all(network: &mut Network, calls: u64) -> Vec<Counters> {
 }
 
 #[test]
-fn calls__with_loss_are_repaired_for_who_lost_something() {
-    in_own_networks("calls__with_loss_are_repaired_for_who_lost_something", |network| {
+fn calls__with_loss_are_repaired_for_the_member_with_the_loss() {
+    in_own_networks("calls__with_loss_are_repaired_for_the_member_with_the_loss", |network| {
         // Every fifth packet, and one in ten at random.
         network.members[1].space.drop_multicast("numgen inc mod 5 0");
         network.members[2].space.drop_multicast("numgen random mod 10 0");
@@ -200,8 +200,8 @@ fn calls__with_loss_are_repaired_for_who_lost_something() {
 }
 
 #[test]
-fn calls__to_who_hears_nothing_go_alone() {
-    in_own_networks("calls__to_who_hears_nothing_go_alone", |network| {
+fn calls__to_a_member_without_multicast_go_by_unicast() {
+    in_own_networks("calls__to_a_member_without_multicast_go_by_unicast", |network| {
         network.members.iter().for_each(|member| member.space.drop_multicast(""));
         let calls = 40;
         let (client, hearing) = call_all(network, calls);

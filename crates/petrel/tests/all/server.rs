@@ -83,7 +83,7 @@ fn wait__ends_when_a_thread_panics_and_with_it_the_others() {
 }
 
 #[test]
-fn start__says_what_is_wrong() {
+fn start__reports_the_error() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = Server::bind(taken.local_addr().unwrap()).serve(|| (), serve).start().unwrap_err();
     let text = error.to_string();

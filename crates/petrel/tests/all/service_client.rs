@@ -125,7 +125,7 @@ fn started__calls_go_out_before_they_are_awaited() {
 }
 
 #[test]
-fn connect__says_what_is_wrong() {
+fn connect__reports_the_error() {
     let error = Client::connect_wait(free_address()).unwrap_err();
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
     assert!(error.message.contains("no server can be reached"), "{error}");
@@ -139,7 +139,7 @@ fn connect__says_what_is_wrong() {
 }
 
 #[test]
-fn connect__to_a_file_says_what_is_wrong_with_it() {
+fn connect__to_a_file_reports_the_error_in_it() {
     let path = std::env::temp_dir().join(format!("petrel-connect-{}", std::process::id()));
     let connect = || Client::connect_wait(Targets::file(&path));
     let error = connect().unwrap_err();

@@ -132,7 +132,7 @@ fn call(client: &mut Endpoint, session: SessionId, rounds: u64) {
 /// The peer declares sleep after sleep, to be woken by each answer; it reads neither wake-ups nor answers, and finally
 /// leaves.
 #[test]
-fn a_peer_that_takes_no_wake_ups_holds_nobody_up() {
+fn wake_up__of_a_peer_that_takes_none_does_not_block() {
     const ROUNDS: u64 = 400;
     let mut server = Server::start(over(true, true), "127.0.0.1:0", |_| ());
     let mut honest = [client(over(false, true)), client(over(true, false))];
@@ -200,7 +200,7 @@ fn flip_while_handlers_read(payload_bytes: u64) {
 
 /// A handler registered for in-place reading sees the ring only through copies, which do not change.
 #[test]
-fn what_is_copied_out_of_a_request_in_place_is_text() {
+fn in_place__bytes_copied_out_are_consistent() {
     let server = Server::start(over(false, true), "127.0.0.1:0", |endpoint| {
         endpoint.on_in_place(9, |_, cx, request| {
             let copy = request.data().to_vec();

@@ -297,7 +297,7 @@ fn on_cancel__that_comes_too_late_runs_all_the_same() {
 }
 
 #[test]
-fn into_state__gives_what_the_endpoint_had() {
+fn into_state__returns_the_state() {
     let (mut endpoint, session) = own();
     endpoint.on(COUNT, Tally::count);
     endpoint.call(session, COUNT, "").wait().unwrap();

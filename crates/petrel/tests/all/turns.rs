@@ -84,7 +84,7 @@ fn run_once__sends_bursts_until_nothing_is_left() {
 
 /// Packets declared lost by a timer leave in the turn in which the timer fires.
 #[test]
-fn run_once__sends_what_its_timers_ask_for() {
+fn run_once__sends_when_timers_are_due() {
     let mut world = world();
     let outcome = call(&mut world, b"small");
     world.client.turn();
@@ -111,7 +111,7 @@ fn run_once__sends_what_its_timers_ask_for() {
 
 /// Messages of the control plane, and calls ended by timers, count in turns without frames.
 #[test]
-fn run_once__tells_of_a_call_that_ended_and_of_a_word_of_the_control_plane() {
+fn run_once__returns_true_for_an_ended_call_and_a_control_message() {
     let mut world = world();
     world.client.site.say(FromNexus::PathMeasured { link: LinkId(1), rtt_ns: 30_000 });
     let turns: Vec<bool> = (0..17).map(|_| world.client.turn().0).collect();
@@ -134,7 +134,7 @@ fn run_once__tells_of_a_call_that_ended_and_of_a_word_of_the_control_plane() {
 
 /// A sleeping task runs in the turn in which its time is over, and the turn reports work.
 #[test]
-fn run_once__tells_of_a_task_that_woke() {
+fn run_once__returns_true_for_a_woken_task() {
     let mut world = world();
     let woke = Rc::new(Cell::new(false));
     let seen = Rc::clone(&woke);
@@ -399,7 +399,7 @@ fn drain__sends_clients_away_at_the_end_of_the_time() {
 
 /// All statistics of a world with one successful call.
 #[test]
-fn stats__say_what_is_there() {
+fn stats__count_the_existing_objects() {
     let mut world = world();
     call(&mut world, b"small");
     world.client.turn();

@@ -189,7 +189,7 @@ impl Loaded {
 }
 
 #[test]
-fn shutdown__executes_what_waits_and_refuses_what_comes() {
+fn shutdown__executes_queued_requests_and_refuses_later_ones() {
     let mut loaded = Loaded::start();
     let workers = loaded.workers.take().unwrap();
     workers.stop();
@@ -206,7 +206,7 @@ fn shutdown__executes_what_waits_and_refuses_what_comes() {
 }
 
 #[test]
-fn drop__fails_what_waits_and_waits_for_what_runs() {
+fn drop__fails_queued_requests_and_waits_for_running_ones() {
     let mut loaded = Loaded::start();
     let runs = loaded.calls.remove(0);
     let workers = loaded.workers.take().unwrap();
@@ -249,7 +249,7 @@ fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
 }
 
 #[test]
-fn late__work_is_refused_without_running_and_what_runs_hears_of_it() {
+fn late__requests_are_refused_and_running_handlers_see_the_cancellation() {
     let (gate, handler) = gate();
     let workers = Workers::builder().threads(1).start().unwrap();
     let (server, workers) = server(over(true, true), workers, handler);

@@ -286,7 +286,8 @@ impl Keyed {
 
     /// Removes the continuation of a rejected call.
     pub(crate) fn forget(&mut self, number: u64) {
-        self.waiting.remove(&number);
+        let rejected = self.waiting.remove(&number);
+        assert!(rejected.is_some(), "a rejected call has not ended");
     }
 }
 

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn first__is_the_call_that_came_first_of_those_that_wait() {
+    fn first__is_the_oldest_waiting_call() {
         let mut queue = CallQueue::default();
         let mut waiting: BTreeSet<Key> = (0..4).map(key).collect();
         waiting.iter().for_each(|&call| queue.push(call));

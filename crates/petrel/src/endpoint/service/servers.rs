@@ -223,7 +223,7 @@ mod tests {
 
     /// The bits draw the first server and the distance to the other.
     #[test]
-    fn better_of_two__of_those_that_are_drawn() {
+    fn better_of_two__of_the_drawn_servers() {
         let servers = servers(&[(true, 5, 1), (true, 1, 1), (false, 0, 1), (false, 0, 1)]);
         let chosen = |first: u64, distance: u64| {
             servers.better_of_two(first << 32 | (distance - 1)).map(Key::to_bits)

@@ -104,7 +104,7 @@ fn shm__a_request_in_the_ring_stays_while_its_sender_uses_its_memory_again() {
 }
 
 #[test]
-fn shm__a_server_that_stalls_gets_what_was_sent_before_its_sender_gave_up() {
+fn shm__a_stalled_server_gets_frames_sent_before_the_cancellation() {
     let mut pair = pair(&config(64 << 10, 4_096));
     let executed = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&executed);

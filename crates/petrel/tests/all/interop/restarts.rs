@@ -141,7 +141,7 @@ fn restarted__server_is_waited_for_between_two_sessions() {
 /// Most of these calls have not left when their server is killed. They go to the next server, whatever the method, even
 /// with a single attempt.
 #[test]
-fn restarted__server_gets_what_never_left() {
+fn restarted__server_gets_requests_that_never_left() {
     const CALLS: usize = 300;
     for config in [over(true, false), over(false, true)] {
         let address = free_address();
@@ -177,7 +177,7 @@ fn restarted__server_gets_what_never_left() {
 }
 
 #[test]
-fn restarted__server_gets_again_what_does_no_harm() {
+fn restarted__server_gets_idempotent_calls_again() {
     let address = free_address();
     let mut first = Process::server(address);
     let mut client = client(EndpointConfig::default());

@@ -57,7 +57,7 @@ fn status__with_a_message_that_is_too_long_is_cut_between_characters() {
 }
 
 #[test]
-fn method__that_nobody_serves() {
+fn method__without_a_handler() {
     for mut pair in both() {
         let failure = pair.fails(NOBODY, b"", CallOptions::new());
         let why = (failure.status, failure.execution);

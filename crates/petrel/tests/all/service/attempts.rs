@@ -392,7 +392,7 @@ fn a_retry_budget_that_is_used_up_is_filled_by_calls_that_succeed() {
 
 /// A call held back by the limit goes on when another call ends, without any other event.
 #[test]
-fn calls_beyond_the_limit_follow_those_that_end() {
+fn calls__beyond_the_limit_begin_when_others_end() {
     let (server, _) = server("only");
     let mut client = client(EndpointConfig::default());
     let mut config = ClientConfig::default();

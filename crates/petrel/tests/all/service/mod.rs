@@ -132,7 +132,7 @@ fn wait_for_one(client: &mut Endpoint, servers: &[(Server, Arc<Counts>)]) -> usi
 }
 
 #[test]
-fn what_may_have_been_executed_is_tried_again_only_if_that_does_no_harm() {
+fn retry__after_a_possible_execution_only_of_idempotent_calls() {
     for is_idempotent in [false, true] {
         let mut servers = [server("one"), server("other")];
         let mut client = client(EndpointConfig::default());
@@ -238,7 +238,7 @@ fn retries_stop_when_their_budget_is_used_up() {
 }
 
 #[test]
-fn a_call_ends_on_time_though_nobody_answers_or_listens() {
+fn timeout__without_an_answer_or_a_server() {
     let (server, counts) = server("silent");
     let mut client = client(EndpointConfig::default());
     let service = client.client([server.address], ClientConfig::default());
