@@ -106,8 +106,8 @@ fn values__are_stored_found_counted_and_removed() {
 #[test]
 fn memory__stays_below_the_flag() {
     const MEBIBYTES: u64 = 96;
-    let arguments = ["--threads", "2", "--memory", &format!("{MEBIBYTES}MiB")];
-    let server = Server::start(&arguments);
+    let memory = format!("{MEBIBYTES}MiB");
+    let server = Server::start(&["--threads", "2", "--memory", memory.as_str()]);
     let mut socket = TcpStream::connect(&server.memcached).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let value = "v".repeat(900);
