@@ -11,6 +11,7 @@
 //! | `factors` | the worth of the optimisations |
 //! | `congestion` | the cost of congestion controls without congestion |
 //! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
+//! | `regions` | operations on regions beside calls |
 //! | `overload` | a server with more requests than it can execute |
 //! | `attacks` | the cost of hostile peers for honest clients of the same server |
 //! | `all`, `target` | the figures that Petrel must reach |
@@ -49,6 +50,7 @@ mod pairs;
 mod plot;
 mod probe;
 mod process;
+mod regions;
 mod server_thread;
 mod sessions;
 mod statistics;
@@ -107,6 +109,7 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
         BenchCommand::Factors(args) => run_factors(args, output),
         BenchCommand::Congestion(args) => run_congestion(args, output),
         BenchCommand::Threads(args) => threads::run(args, output),
+        BenchCommand::Regions(args) => regions::run(args, output),
         BenchCommand::Overload(args) => overload::run(args, output),
         BenchCommand::Attacks(args) => attacks::run(args, output),
         BenchCommand::Kv(args) => kv::run(args, output),

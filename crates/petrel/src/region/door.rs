@@ -5,7 +5,7 @@
 //! [`PATIENCE`] for its request, so a client of the same user can delay others by that time.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use petrel_proto::Status;
@@ -15,12 +15,9 @@ use petrel_transport::shm::{
 use petrel_transport::words::{MappedRights, WordMemory};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::access::Access;
 use super::key::RegionKey;
 use super::memory::RegionMemory;
-use super::registry::Shared;
 use crate::error::Error;
-use crate::sync::{Arc, Weak};
 
 /// The time that a peer has for its message.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,13 +33,31 @@ pub(super) struct Door {
     name: [u8; NAME_BYTES],
 }
 
+/// A region that a process of this host may map.
+pub(super) struct Mappable {
+    pub(super) file: OwnedFd,
+    pub(super) rights: MappedRights,
+    pub(super) bytes: u64,
+}
+
+/// The registry is gone.
+pub(super) struct Gone;
+
+/// Looks a region up by number and secret; `None` if the region is not there, or cannot be mapped.
+pub(super) trait LookUp:
+    Fn(u32, u64) -> Result<Option<Mappable>, Gone> + Send + 'static
+{
+}
+
+impl<F: Fn(u32, u64) -> Result<Option<Mappable>, Gone> + Send + 'static> LookUp for F {}
+
 impl Door {
     /// Starts the thread.
-    pub(super) fn open(regions: Weak<Shared>) -> io::Result<Self> {
+    pub(super) fn open(look_up: impl LookUp) -> io::Result<Self> {
         let rendezvous = Rendezvous::bind()?;
         let name = rendezvous.name();
         let thread = std::thread::Builder::new().name("petrel-regions".to_owned());
-        thread.spawn(move || run(rendezvous, &regions))?;
+        thread.spawn(move || run(rendezvous, &look_up))?;
         Ok(Self { name })
     }
 
@@ -53,13 +68,15 @@ impl Door {
 }
 
 impl Drop for Door {
-    /// Wakes the thread, which finds the registry gone. Without the wake-up it would wait for ever.
+    /// Ends the thread by a request, whose look-up finds the registry gone.
     fn drop(&mut self) {
-        let _ = connect(&self.name);
+        if let Ok(stream) = connect(&self.name) {
+            let _ = send_with_fds(&stream, &[0; REQUEST_BYTES], &[]);
+        }
     }
 }
 
-fn run(mut rendezvous: Rendezvous, regions: &Weak<Shared>) {
+fn run(mut rendezvous: Rendezvous, look_up: &impl LookUp) {
     while wait(&rendezvous).is_ok() {
         loop {
             let stream = match rendezvous.accept() {
@@ -72,12 +89,11 @@ fn run(mut rendezvous: Rendezvous, regions: &Weak<Shared>) {
                     break;
                 }
             };
-            let Some(regions) = regions.upgrade() else { return };
             // A client that left, or sent no request, gets nothing.
-            let _ = answer(&stream, &regions);
-        }
-        if regions.strong_count() == 0 {
-            return;
+            let request = be_patient(&stream).and_then(|()| receive_request(&stream));
+            let Ok((id, secret)) = request else { continue };
+            let Ok(found) = look_up(id, secret) else { return };
+            let _ = answer(&stream, found);
         }
     }
 }
@@ -98,27 +114,24 @@ fn be_patient(stream: &PeerStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-/// Answers a connection's request.
-fn answer(stream: &PeerStream, regions: &Arc<Shared>) -> io::Result<()> {
-    be_patient(stream)?;
+/// Receives the number and the secret of a region.
+fn receive_request(stream: &PeerStream) -> io::Result<(u32, u64)> {
     let mut request = [0; REQUEST_BYTES];
-    let mut fds = PeerFds::default();
-    receive(stream, &mut request, 0, &mut fds)?;
+    receive(stream, &mut request, 0, &mut PeerFds::default())?;
     let id = u32::from_le_bytes(std::array::from_fn(|i| request[i]));
     let secret = u64::from_le_bytes(std::array::from_fn(|i| request[4 + i]));
-    let entry = regions.find(id, secret).filter(|entry| entry.access().includes(Access::MAP));
-    let file = entry.as_ref().and_then(|entry| Some((entry, entry.memory().file()?)));
+    Ok((id, secret))
+}
+
+fn answer(stream: &PeerStream, found: Option<Mappable>) -> io::Result<()> {
     let mut response = [0; RESPONSE_BYTES];
-    let Some((entry, (file, rights))) = file else {
-        regions.count_mapping(false);
+    let Some(Mappable { file, rights, bytes }) = found else {
         return send_with_fds(stream, &response, &[]).map(|_| ());
     };
     response[0] = 1;
     response[1] = u8::from(rights == MappedRights::ReadWrite);
-    response[2..].copy_from_slice(&entry.memory().bytes().to_le_bytes());
-    send_with_fds(stream, &response, &[file])?;
-    regions.count_mapping(true);
-    Ok(())
+    response[2..].copy_from_slice(&bytes.to_le_bytes());
+    send_with_fds(stream, &response, &[file.as_fd()]).map(|_| ())
 }
 
 /// Fills `to`, with at most `fds_max` descriptors.

@@ -7,7 +7,7 @@ use petrel_proto::Status;
 use petrel_transport::words::MappedRights;
 
 use super::access::Access;
-use super::door::Door;
+use super::door::{Door, Gone, Mappable};
 use super::key::RegionKey;
 use super::memory::RegionMemory;
 use crate::error::Error;
@@ -174,10 +174,24 @@ fn place(entries: &mut Entries, id: u32) -> &mut Option<Arc<Entry>> {
 
 impl Shared {
     /// Returns the region with this number and secret.
-    pub(super) fn find(&self, id: u32, secret: u64) -> Option<Arc<Entry>> {
+    fn find(&self, id: u32, secret: u64) -> Option<Arc<Entry>> {
         let table = lock(&self.table);
         let entry = table.entries.get(id as usize)?.as_ref()?;
         (entry.secret == secret).then(|| Arc::clone(entry))
+    }
+
+    /// Returns a region's file and size for a process that maps it, and counts the request.
+    fn mappable(&self, id: u32, secret: u64) -> Option<Mappable> {
+        let entry = self.find(id, secret).filter(|entry| entry.access.includes(Access::MAP));
+        let found = entry.as_ref().and_then(|entry| {
+            let (file, rights) = entry.memory.file()?;
+            let (file, bytes) = (file.try_clone_to_owned().ok()?, entry.memory.bytes());
+            Some(Mappable { file, rights, bytes })
+        });
+        let mut stats = lock(&self.ended);
+        let counter = if found.is_some() { &mut stats.mapped } else { &mut stats.refused };
+        *counter += 1;
+        found
     }
 
     /// Returns the name of the socket for mappings, and starts the thread behind it if necessary.
@@ -185,16 +199,15 @@ impl Shared {
         let mut door = lock(&self.door);
         let door = match &mut *door {
             Some(door) => door,
-            closed => closed.insert(Door::open(Arc::downgrade(self))?),
+            closed => {
+                let regions = Arc::downgrade(self);
+                let look_up = move |id, secret| {
+                    regions.upgrade().map(|regions| regions.mappable(id, secret)).ok_or(Gone)
+                };
+                closed.insert(Door::open(look_up)?)
+            }
         };
         Ok(door.name().to_vec())
-    }
-
-    /// Counts a request to the door.
-    pub(super) fn count_mapping(&self, was_granted: bool) {
-        let mut stats = lock(&self.ended);
-        let counter = if was_granted { &mut stats.mapped } else { &mut stats.refused };
-        *counter += 1;
     }
 }
 

@@ -80,6 +80,8 @@ pub(crate) enum BenchCommand {
     /// Throughput of threading models: handlers in the event loop, on workers, in several event loops;
     /// and the cost of crossing a thread
     Threads(ThreadsArgs),
+    /// Operations on regions beside calls: reads, words, mappings, large writes
+    Regions(RegionsArgs),
     /// Requests that an overloaded server still answers in time
     Overload(BenchOverloadArgs),
     /// Cost of attacks for honest clients of the same server: failed calls, rate, memory
@@ -317,6 +319,23 @@ pub(crate) struct ThreadsArgs {
     /// How long threads poll for work before sleeping
     #[arg(long, value_name = "DURATION", default_value = "20us", value_parser = parse_duration)]
     pub(crate) spin: Duration,
+
+    /// Windows of every kind, taken in turn
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// Length of a window
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_duration)]
+    pub(crate) window: Duration,
+}
+
+/// Arguments of `petrel bench regions`.
+#[derive(Args, Debug)]
+pub(crate) struct RegionsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
 
     /// Windows of every kind, taken in turn
     #[arg(long, value_name = "N", default_value_t = 5)]

@@ -1,0 +1,367 @@
+//! Operations on regions beside calls: a task on the client's own endpoint runs one after the other.
+//!
+//! | kind | operation |
+//! | --- | --- |
+//! | `call` | a call with 64 B each way, answered by a handler |
+//! | `read` | a READ of 64 B, executed by the server's endpoint |
+//! | `fetch-add` | a FETCH_ADD of a word |
+//! | `mapped` | 64 B copied from the mapped region, without the server |
+//! | `bulk-call` | a call with a large request, whose handler looks at two words |
+//! | `bulk-write` | a WRITE of as many bytes |
+//!
+//! The kinds take turns, so other load on the machine affects all of them.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use comfy_table::Table;
+use petrel::client::Background;
+use petrel::endpoint::{AllowedTransports, EndpointConfig};
+use petrel::region::{Access, MappedRights, Region, RegionMemory, Regions, RemoteRegion};
+use petrel::server::RunningServer;
+use petrel::{Client, Error, Server};
+use petrel_command::Outcome;
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::output::latency::{Latencies, LatencySummary};
+use petrel_command::units::{exact_duration, format_ns};
+use serde::Serialize;
+
+use crate::args::{BenchTransport, RegionsArgs};
+
+/// The handler of `call`: answers with the request.
+const ECHO: u16 = 1;
+/// The handler of `bulk-call`: answers with the first and the last word.
+const ENDS: u16 = 2;
+
+const SMALL_BYTES: usize = 64;
+/// With the header of a WRITE, the largest message by default.
+const BULK_BYTES: usize = (8 << 20) - 24;
+/// The words that small reads visit.
+const TABLE_BYTES: u64 = 1 << 20;
+/// The word of `fetch-add`, behind the table.
+const COUNTER_OFFSET: u64 = TABLE_BYTES;
+
+/// Copies of a sample of `mapped`: one copy is shorter than a reading of the clock.
+const COPIES: u64 = 100;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Call,
+    Read,
+    FetchAdd,
+    Mapped,
+    BulkCall,
+    BulkWrite,
+}
+
+const KINDS: [Kind; 6] =
+    [Kind::Call, Kind::Read, Kind::FetchAdd, Kind::Mapped, Kind::BulkCall, Kind::BulkWrite];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Call => "call",
+            Kind::Read => "read",
+            Kind::FetchAdd => "fetch-add",
+            Kind::Mapped => "mapped",
+            Kind::BulkCall => "bulk-call",
+            Kind::BulkWrite => "bulk-write",
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Kind::FetchAdd => 8,
+            Kind::BulkCall | Kind::BulkWrite => BULK_BYTES,
+            _ => SMALL_BYTES,
+        }
+    }
+
+    /// The kind with which this one is compared.
+    fn reference(self) -> Kind {
+        if self.bytes() == BULK_BYTES { Kind::BulkCall } else { Kind::Call }
+    }
+}
+
+/// A kind over a transport, as `--json` prints it.
+#[derive(Serialize)]
+struct Row {
+    bench: &'static str,
+    transport: &'static str,
+    kind: &'static str,
+    bytes: usize,
+    command: String,
+    latency: LatencySummary,
+    /// The median, divided by that of the call of the same size.
+    of_call: f64,
+    /// 10⁹ bits a second of the median.
+    gigabits_per_second: f64,
+    checked: u64,
+    mismatched: u64,
+}
+
+/// The outcome of all windows of a kind.
+#[derive(Default)]
+struct Counts {
+    latencies: Latencies,
+    checked: u64,
+    mismatched: u64,
+}
+
+/// Runs the benchmark and prints its figures.
+pub(super) fn run(args: &RegionsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut rows = Vec::new();
+    for transport in &args.transport {
+        rows.extend(measure(args, *transport, output)?);
+    }
+    rows.iter().try_for_each(|row| output.record(row))?;
+    output.line(table(&rows, output))?;
+    output.line(format!("Again:\n  {}", command(args)))?;
+    let is_valid = rows.iter().all(|row| row.checked > 0 && row.mismatched == 0);
+    Ok(if is_valid { Outcome::Success } else { Outcome::Failure })
+}
+
+fn measure(
+    args: &RegionsArgs,
+    transport: BenchTransport,
+    output: Output,
+) -> Result<Vec<Row>, Failure> {
+    let world = World::start(transport)?;
+    let mut all = KINDS.map(|_| Counts::default());
+    let title = format!("regions over {}", transport.name());
+    let mut progress = output.progress(u64::from(args.rounds), &title);
+    for round in 0..args.rounds {
+        for (kind, counts) in KINDS.into_iter().zip(&mut all) {
+            world.window(kind, args.window, counts)?;
+        }
+        progress.set(u64::from(round) + 1);
+    }
+    let p50_ns = |kind: Kind| {
+        let place = KINDS.iter().position(|other| *other == kind);
+        let summary = place.and_then(|place| all[place].latencies.summary());
+        summary.map_or(1, |latency| latency.p50_ns.max(1))
+    };
+    let row = |(kind, counts): (Kind, &Counts)| {
+        let latency = counts.latencies.summary()?;
+        Some(Row {
+            bench: "regions",
+            transport: transport.name(),
+            kind: kind.name(),
+            bytes: kind.bytes(),
+            command: command(args),
+            latency,
+            of_call: latency.p50_ns as f64 / p50_ns(kind.reference()) as f64,
+            gigabits_per_second: 8.0 * kind.bytes() as f64 / latency.p50_ns.max(1) as f64,
+            checked: counts.checked,
+            mismatched: counts.mismatched,
+        })
+    };
+    let rows: Option<Vec<Row>> = KINDS.into_iter().zip(&all).map(row).collect();
+    rows.ok_or_else(|| Failure::because("a window was too short for a single operation"))
+}
+
+/// A server of a region, and a client.
+struct World {
+    client: Client,
+    region: Region,
+    _server: RunningServer,
+}
+
+impl World {
+    fn start(transport: BenchTransport) -> Result<Self, Failure> {
+        let mut config = EndpointConfig::default();
+        let udp = transport == BenchTransport::Udp;
+        config.transports = AllowedTransports { udp, shm: !udp };
+        let regions = Regions::new();
+        let bytes = COUNTER_OFFSET + BULK_BYTES as u64;
+        let memory = RegionMemory::shared(bytes, MappedRights::ReadWrite)?;
+        let all = Access::READ | Access::WRITE | Access::ATOMIC | Access::MAP;
+        let region = regions.register(memory, all)?;
+        for offset in (0..TABLE_BYTES).step_by(8) {
+            region.store(offset, offset)?;
+        }
+        let server = Server::bind("127.0.0.1:0").endpoint(config.clone());
+        let server = server.serve(
+            || (),
+            move |endpoint| {
+                endpoint.on(ECHO, |_, cx, request| {
+                    request.reply_with(cx, SMALL_BYTES, |data, out| {
+                        let count = data.len().min(out.len());
+                        out[..count].copy_from_slice(&data[..count]);
+                        count
+                    })
+                });
+                endpoint.on(ENDS, |_, cx, request| {
+                    let answer = ends(request.data());
+                    request.reply(cx, &answer)
+                });
+                endpoint.serve_regions(&regions);
+            },
+        );
+        let server = server.start()?;
+        let background = Background::builder().endpoint(config).start()?;
+        let client = Client::builder().background(&background).connect_wait(server.local_addr())?;
+        Ok(Self { client, region, _server: server })
+    }
+
+    /// Runs operations of a kind, one after the other, on the thread of the client's endpoint.
+    fn window(&self, kind: Kind, length: Duration, counts: &mut Counts) -> Result<(), Failure> {
+        let remote = RemoteRegion::new(&self.client, self.region.key());
+        let mapped = match kind {
+            Kind::Mapped | Kind::BulkWrite => Some(remote.map_wait()?),
+            _ => None,
+        };
+        let client = self.client.clone();
+        let task = self.client.spawn(async move |_| {
+            let mut caller = Caller { client, remote, mapped, number: 0, last: None };
+            let mut counts = Counts::default();
+            let end = Instant::now() + length;
+            while Instant::now() < end {
+                let began = Instant::now();
+                let is_right = caller.run(kind).await?;
+                let copies = if kind == Kind::Mapped { COPIES } else { 1 };
+                counts.latencies.record(began.elapsed().as_nanos() as u64 / copies);
+                counts.checked += 1;
+                counts.mismatched += u64::from(!is_right);
+            }
+            Ok::<Counts, Error>(counts)
+        });
+        let window = petrel::client::wait(task)??;
+        counts.latencies.add(&window.latencies);
+        counts.checked += window.checked;
+        counts.mismatched += window.mismatched;
+        // The endpoint sleeps between windows, as it does between the calls of an idle client.
+        thread::sleep(Duration::from_millis(1));
+        Ok(())
+    }
+}
+
+/// Runs operations, and checks their results.
+struct Caller {
+    client: Client,
+    remote: RemoteRegion,
+    mapped: Option<RegionMemory>,
+    number: u64,
+    /// The last result of FETCH_ADD.
+    last: Option<u64>,
+}
+
+impl Caller {
+    /// Runs an operation; returns true if the result is right.
+    async fn run(&mut self, kind: Kind) -> Result<bool, Error> {
+        self.number += 1;
+        let offset = self.number * SMALL_BYTES as u64 % TABLE_BYTES;
+        Ok(match kind {
+            Kind::Call => {
+                let request = words(self.number).to_vec();
+                self.client.call(ECHO, request.clone()).await? == request
+            }
+            Kind::Read => {
+                let seen = self.remote.read(offset, SMALL_BYTES as u32).await?;
+                seen == words(offset)
+            }
+            Kind::FetchAdd => {
+                let former = self.remote.fetch_add(COUNTER_OFFSET, 1).await?;
+                self.last.replace(former).is_none_or(|last| former == last + 1)
+            }
+            Kind::Mapped => self.copy_mapped(offset)?,
+            Kind::BulkCall => {
+                let request = bulk(self.number);
+                let expected = ends(&request);
+                self.client.call(ENDS, request).await? == expected
+            }
+            Kind::BulkWrite => {
+                let data = bulk(self.number);
+                self.remote.write(COUNTER_OFFSET, &data).await?;
+                // The write covers the counter.
+                self.last = None;
+                self.has_written(&data)?
+            }
+        })
+    }
+
+    fn mapped(&self) -> &RegionMemory {
+        self.mapped.as_ref().expect("the window has mapped the region")
+    }
+
+    /// Returns true if the region has the first and the last word of a large write.
+    fn has_written(&self, data: &[u8]) -> Result<bool, Error> {
+        let mut seen = vec![0; 8];
+        self.mapped().read(COUNTER_OFFSET, &mut seen)?;
+        seen.resize(16, 0);
+        self.mapped().read(COUNTER_OFFSET + BULK_BYTES as u64 - 8, &mut seen[8..])?;
+        Ok(seen == ends(data))
+    }
+
+    fn copy_mapped(&self, start: u64) -> Result<bool, Error> {
+        let mapped = self.mapped();
+        let mut is_right = true;
+        for copy in 0..COPIES {
+            let offset = (start + copy * SMALL_BYTES as u64) % TABLE_BYTES;
+            let mut seen = [0; SMALL_BYTES];
+            mapped.read(offset, &mut seen)?;
+            is_right &= seen == words(offset);
+        }
+        Ok(is_right)
+    }
+}
+
+/// Returns the bytes of a table's row: each word is the offset of itself.
+fn words(offset: u64) -> [u8; SMALL_BYTES] {
+    let mut bytes = [0; SMALL_BYTES];
+    for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *word = (offset + 8 * place as u64).to_le_bytes();
+    }
+    bytes
+}
+
+fn bulk(number: u64) -> Vec<u8> {
+    let mut message = vec![0; BULK_BYTES];
+    message[..8].copy_from_slice(&number.to_le_bytes());
+    message[BULK_BYTES - 8..].copy_from_slice(&(!number).to_le_bytes());
+    message
+}
+
+/// Returns the first and the last word of a message.
+fn ends(message: &[u8]) -> Vec<u8> {
+    let first = message.first_chunk::<8>().copied().unwrap_or_default();
+    let last = message.last_chunk::<8>().copied().unwrap_or_default();
+    [first, last].concat()
+}
+
+fn command(args: &RegionsArgs) -> String {
+    let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
+    format!(
+        "petrel bench regions --transport {} --rounds {} --window {}",
+        transports.join(","),
+        args.rounds,
+        exact_duration(args.window),
+    )
+}
+
+fn table(rows: &[Row], output: Output) -> Table {
+    let mut table = output.table(&[
+        "operation",
+        "over",
+        "bytes",
+        "p50",
+        "p99",
+        "of a call",
+        "Gbit/s",
+        "checked",
+    ]);
+    for row in rows {
+        table.add_row([
+            row.kind.to_owned(),
+            row.transport.to_owned(),
+            row.bytes.to_string(),
+            format_ns(row.latency.p50_ns),
+            format_ns(row.latency.p99_ns),
+            format!("{:.2}", row.of_call),
+            format!("{:.1}", row.gigabits_per_second),
+            row.checked.to_string(),
+        ]);
+    }
+    table
+}
