@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod copies;
+mod cut;
 mod emit;
 mod expand;
 mod inline;
@@ -14,6 +15,7 @@ mod refuse;
 mod signature;
 #[cfg(test)]
 mod tests;
+mod uses;
 
 /// Makes a batch of a function with marks, or of the functions of a module: see the crate `petrel-batch`.
 #[proc_macro_attribute]

@@ -8,11 +8,13 @@ use syn::{
     Arm, Block, Error, Expr, ExprClosure, Ident, Pat, PatIdent, Path, Result, Stmt, parse_quote,
 };
 
-use crate::copies::{cut_block, kept_name, resume_block};
+use crate::copies::{kept_name, resume_block};
+use crate::cut::cut_block;
 use crate::live::{Set, live};
 use crate::marks;
-use crate::names::{self, Names, Restore, bound};
+use crate::names::{Names, Restore, bound};
 use crate::normal::{Loops, Ties};
+use crate::uses::is_used;
 
 /// One state.
 pub(crate) struct State {
@@ -161,7 +163,7 @@ impl Kept<'_> {
         }
         // The state writes the local before it reads it, or has nothing to do with it.
         let ty = binding.ty.as_ref().map(|ty| quote!(: #ty));
-        names::is_used(&name, rest).then(|| parse_quote!(let mut #local #ty;))
+        is_used(&name, rest).then(|| parse_quote!(let mut #local #ty;))
     }
 }
 
