@@ -159,7 +159,7 @@ pub struct CallBuilder<P, M, C = SessionId> {
 pub struct CallRejected {
     /// The reason.
     pub error: Error,
-    /// The request in its buffer. None if there was no memory for the buffer, and for a [`SharedMsg`], which the caller
+    /// The request in its buffer. None if there was no memory for the buffer, and for a [`SharedMsg`](super::SharedMsg), which the caller
     /// has.
     pub request: Option<MsgBuf>,
     /// The buffer for the response. None if there was no memory for it.

@@ -18,11 +18,11 @@ use crate::workers::{WorkerRequest, Workers};
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sets the handler of a method, replacing a former one. The handler runs in the event loop, and should take
-    /// microseconds at most. A handler that needs longer, or the results of other calls, takes a [`Responder`] and
+    /// microseconds at most. A handler that needs longer, or the results of other calls, takes a [`Responder`](super::Responder) and
     /// answers later.
     ///
     /// # Panics
-    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
+    /// When the method is [`HEALTH_METHOD`](super::HEALTH_METHOD), which the endpoint answers itself.
     pub fn on(
         &mut self,
         method: u16,
@@ -56,7 +56,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// to the handler's memory, as the type says.
     ///
     /// # Panics
-    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
+    /// When the method is [`HEALTH_METHOD`](super::HEALTH_METHOD), which the endpoint answers itself.
     pub fn on_in_place(
         &mut self,
         method: u16,

@@ -4,7 +4,7 @@
 //! offers between the values of two endpoints, and the link of the chosen medium to the endpoints. It distinguishes
 //! media by the kind of their offers only.
 //!
-//! The two built-in media are [`udp`] and [`shm`]. Another medium is a value of a type that implements [`Medium`]; its
+//! The two built-in media are `udp` and `shm`. Another medium is a value of a type that implements [`Medium`]; its
 //! offers have a kind from [`OTHER_KIND_MIN`] on. `CONTRIBUTING.md` has the steps.
 
 pub(super) mod shm;
