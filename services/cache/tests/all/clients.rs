@@ -42,18 +42,31 @@ fn memccapable__passes() {
     server.stop().unwrap();
 }
 
+/// Returns a Python with the module `pymemcache`, or the reason why there is none. The system's Python has the module of
+/// the system's package, and another may come before it in `PATH`.
+fn python() -> Result<&'static str, String> {
+    let mut why = String::new();
+    for python in ["python3", "/usr/bin/python3"] {
+        match Command::new(python).args(["-c", "import pymemcache"]).output() {
+            Ok(output) if output.status.success() => return Ok(python),
+            Ok(output) => why += &text(&output),
+            Err(error) => why += &format!("{python}: {error}"),
+        }
+    }
+    Err(why)
+}
+
 #[test]
 fn pymemcache__works() {
-    match run("python3", &["-c", "import pymemcache"]) {
-        None => return,
-        Some(output) if output.status.success() => {}
-        Some(output) => return skip(Need::Memcached, text(&output)),
-    }
+    let python = match python() {
+        Ok(python) => python,
+        Err(why) => return skip(Need::Memcached, why),
+    };
     for threads in [1, 3] {
         let server = start(threads);
         let port = server.memcached().unwrap().port().to_string();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/pymemcache_client.py");
-        let output = run("python3", &[script, &port]).unwrap();
+        let output = run(python, &[script, &port]).unwrap();
         assert!(output.status.success(), "{}", text(&output));
         server.stop().unwrap();
     }

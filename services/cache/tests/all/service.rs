@@ -174,6 +174,12 @@ fn client__finds_the_partitions_of_another_server() {
     let config = CacheConfig { listen: Some(address), ..config(2) };
     first.stop().unwrap();
     let second = CacheServer::start(&config).unwrap();
+    // The client pauses between attempts to connect. Until the next one, calls fail without being sent.
+    while let Err(error) = client.set(b"key", b"2").wait() {
+        assert_eq!(error.status(), Status::Unavailable, "{error}");
+        // The limit of the whole test ends this loop.
+        std::thread::yield_now();
+    }
     for number in 0..20u8 {
         client.set(&[number], b"2").wait().unwrap();
         assert_eq!(client.get(&[number]).wait().unwrap().unwrap().bytes, b"2");
