@@ -151,5 +151,5 @@ pub use host::{HOST_IDENTITY_BYTES, host_identity};
 pub use link::ShmLink;
 pub use peer::Outgoing;
 pub use rendezvous::{NAME_BYTES, Rendezvous, connect};
-pub(crate) use segment::new_memory_file;
 pub use segment::{Segment, Side};
+pub(crate) use segment::{is_in_huge_pages, new_memory_file};

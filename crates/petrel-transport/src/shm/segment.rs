@@ -190,7 +190,7 @@ pub(crate) fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
 /// Checks a peer's file, and maps it.
 fn open_file(file: BorrowedFd<'_>, huge_pages: bool) -> Result<(Arc<Mapping>, Geometry), ShmError> {
     let file_bytes = check_file(file)?;
-    if !huge_pages && fstatfs(file)?.f_type as u64 == HUGETLBFS_MAGIC {
+    if !huge_pages && is_in_huge_pages(file)? {
         return Err(ShmError::NotASegment("it is in huge pages, which are not configured here"));
     }
     let geometry = decode_header(&read_header(file)?)?;
@@ -200,6 +200,11 @@ fn open_file(file: BorrowedFd<'_>, huge_pages: bool) -> Result<(Arc<Mapping>, Ge
     }
     // Maps the whole file: with huge pages, nothing else is possible.
     Ok((Arc::new(Mapping::new(file, file_bytes)?), geometry))
+}
+
+/// Returns true if a memory file is in huge pages, which each process that has the file can remove.
+pub(crate) fn is_in_huge_pages(file: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    Ok(fstatfs(file)?.f_type as u64 == HUGETLBFS_MAGIC)
 }
 
 /// Checks the kernel's data about a peer's file, and returns the file's size.

@@ -28,7 +28,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::shm::{discard, new_memory_file};
+use crate::shm::{discard, is_in_huge_pages, new_memory_file};
 
 /// Bytes of a word.
 pub const WORD_BYTES: u64 = 8;
@@ -194,7 +194,14 @@ impl WordMemory {
     /// When no whole word begins there.
     #[inline]
     pub fn load(&self, offset: u64) -> u64 {
-        u64::from_le(self.word(offset).load(Ordering::SeqCst))
+        let word = self.word(offset);
+        if self.is_writable {
+            return u64::from_le(word.load(Ordering::SeqCst));
+        }
+        // The language allows no stronger load from memory that cannot be written to.
+        let value = word.load(Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        u64::from_le(value)
     }
 
     /// Replaces the word at `offset`.
@@ -295,6 +302,9 @@ fn check_file(file: BorrowedFd<'_>, bytes: u64) -> Result<usize, OpenMemoryError
     if !seals.contains(SEALS) {
         return Err(OpenMemoryError::NotMemory("it is not sealed against changes of its size"));
     }
+    if is_in_huge_pages(file).map_err(io::Error::from)? {
+        return Err(OpenMemoryError::NotMemory("its owner can take huge pages away"));
+    }
     let stat = fstat(file).map_err(io::Error::from)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(OpenMemoryError::NotMemory("it is not a memory file"));
@@ -355,6 +365,13 @@ mod tests {
         let unsealed = new_memory_file(MemfdFlags::empty()).unwrap();
         ftruncate(&unsealed, 4096).unwrap();
         assert!(why(WordMemory::open(unsealed, 8, MappedRights::Read)).contains("not sealed"));
+        // A kernel may have no huge pages.
+        let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB | MemfdFlags::ALLOW_SEALING;
+        if let Ok(huge) = rustix::fs::memfd_create(c"test", flags) {
+            fcntl_add_seals(&huge, SEALS).unwrap();
+            let refused = WordMemory::open(huge, 8, MappedRights::Read);
+            assert!(why(refused).contains("huge pages"));
+        }
         let memory = WordMemory::shared(4096, MappedRights::Read).unwrap();
         let file = || memory.file().unwrap().try_clone_to_owned().unwrap();
         assert!(why(WordMemory::open(file(), 4097, MappedRights::Read)).contains("smaller"));

@@ -136,6 +136,11 @@ impl Request<'_> {
         cx.local.sessions.peer_of(self.handle.session).cloned()
     }
 
+    /// Returns the largest response that the client accepts, in bytes; 0 if the client no longer waits.
+    pub(crate) fn response_bytes_max(&self, cx: &mut Context<'_>) -> u64 {
+        cx.local.core.response_bytes_max(*self.handle).map_or(0, u64::from)
+    }
+
     /// Returns the request's deadline, if any, in nanoseconds of the endpoint's clock ([`Context::now_ns`]). Calls made
     /// by the handler end no later.
     pub fn deadline_ns<S: 'static>(&self, cx: &Context<'_, S>) -> Option<u64> {

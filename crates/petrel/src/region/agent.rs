@@ -20,6 +20,17 @@ const NO_REGION: Refusal =
 const NO_RIGHT: Refusal =
     Refusal::new(Status::PermissionDenied, "the region's key does not grant this operation");
 
+const TOO_LARGE: Refusal =
+    Refusal::new(Status::ResourceExhausted, "the response is larger than the client accepts");
+
+/// Bytes of a versioned value that an operation may copy in vain, and its attempts at most: the endpoint serves no other
+/// request meanwhile, and the client can repeat the operation.
+const VAIN_BYTES_MAX: u64 = 1 << 20;
+const TRIES_MAX: u64 = 64;
+
+/// Largest memory that an agent keeps for versioned values.
+const SCRATCH_BYTES_MAX: usize = 64 << 10;
+
 /// Executes the operations of a method for an endpoint.
 struct Agent {
     view: Arc<View>,
@@ -32,6 +43,8 @@ struct Operation<'a> {
     entries: &'a [Option<Arc<Entry>>],
     stats: &'a mut RegionStats,
     shared: &'a Arc<Shared>,
+    /// The largest response that the client accepts.
+    response_bytes_max: u64,
 }
 
 /// The outcome of an operation: a refusal leaves the request unanswered.
@@ -55,7 +68,9 @@ impl Agent {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let mut state = self.view.lock();
         let ViewState { entries, stats } = &mut *state;
-        let mut operation = Operation { entries, stats, shared: self.view.shared() };
+        let response_bytes_max = request.response_bytes_max(cx);
+        let shared = self.view.shared();
+        let mut operation = Operation { entries, stats, shared, response_bytes_max };
         let outcome = match request.method() {
             READ => operation.read(cx, request),
             READ_MANY => operation.read_many(cx, request),
@@ -83,7 +98,8 @@ pub(super) fn execute(
     let view = regions.view();
     let mut state = view.lock();
     let ViewState { entries, stats } = &mut *state;
-    let mut operation = Operation { entries, stats, shared: view.shared() };
+    let (shared, response_bytes_max) = (view.shared(), u64::MAX);
+    let mut operation = Operation { entries, stats, shared, response_bytes_max };
     operation.execute(method, request, answer).map_err(|refusal| refusal.status)
 }
 
@@ -129,9 +145,16 @@ impl<'s> Operation<'s> {
         if is_within { Ok(entry) } else { Err(OUT_OF_RANGE) }
     }
 
+    /// Checks the size of a response before memory is taken for it.
+    #[inline]
+    fn check_response(&self, bytes: u64) -> Result<(), Refusal> {
+        if bytes <= self.response_bytes_max { Ok(()) } else { Err(TOO_LARGE) }
+    }
+
     fn read<'a>(&mut self, cx: &mut Context<'_>, request: Request<'a>) -> Outcome<'a> {
         let found = wire::alone(request.data())
-            .and_then(|header| self.find_to_read(&header).map(|entry| (header, entry)));
+            .and_then(|header| self.find_to_read(&header).map(|entry| (header, entry)))
+            .and_then(|found| self.check_response(found.0.len.into()).map(|()| found));
         let (header, entry) = match found {
             Ok(found) => found,
             Err(refusal) => return Err((request, refusal)),
@@ -175,6 +198,7 @@ impl<'s> Operation<'s> {
             count += 1;
             bytes += u64::from(header.len);
         }
+        self.check_response(bytes)?;
         Ok((count, bytes))
     }
 
@@ -184,10 +208,12 @@ impl<'s> Operation<'s> {
         request: Request<'a>,
         scratch: &mut Vec<u8>,
     ) -> Outcome<'a> {
-        match self.copy_versioned(request.data(), scratch) {
+        let outcome = match self.copy_versioned(request.data(), scratch) {
             Ok(()) => Ok(request.reply(cx, scratch)),
             Err(refusal) => Err((request, refusal)),
-        }
+        };
+        scratch.shrink_to(SCRATCH_BYTES_MAX);
+        outcome
     }
 
     /// Copies a versioned value behind its version.
@@ -196,10 +222,15 @@ impl<'s> Operation<'s> {
         let entry = self.find(&header, Access::READ)?;
         let memory = entry.memory();
         check_value(memory.words(), header.offset, header.len.into())?;
+        self.check_response(WORD_BYTES + u64::from(header.len))?;
         to.clear();
         to.resize(WORD_BYTES as usize + header.len as usize, 0);
         let (version, value) = to.split_at_mut(WORD_BYTES as usize);
-        version.copy_from_slice(&memory.try_read_versioned(header.offset, value)?.to_le_bytes());
+        version.copy_from_slice(
+            &memory
+                .try_read_versioned(header.offset, value, tries(header.len.into()))?
+                .to_le_bytes(),
+        );
         self.count_reads(1, header.len.into());
         Ok(())
     }
@@ -241,7 +272,7 @@ impl<'s> Operation<'s> {
         let (header, data) = wire::with_data(request)?;
         let memory = self.find(&header, Access::WRITE)?.memory();
         check_value(memory.words(), header.offset, data.len() as u64)?;
-        let version = memory.try_write_versioned(header.offset, data)?;
+        let version = memory.try_write_versioned(header.offset, data, tries(0))?;
         self.count_write(data);
         Ok(Answer::Word(version.to_le_bytes()))
     }
@@ -290,6 +321,11 @@ impl Answer {
             Answer::Name(name) => name,
         }
     }
+}
+
+/// Returns the attempts at a versioned value, by the bytes that each copies.
+fn tries(bytes: u64) -> u32 {
+    (VAIN_BYTES_MAX / bytes.max(1)).clamp(1, TRIES_MAX) as u32
 }
 
 /// Checks the place of a versioned value.

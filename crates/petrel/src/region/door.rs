@@ -2,7 +2,7 @@
 //!
 //! A client learns the name of the thread's Unix socket by an operation of its session, connects, and sends the number
 //! and secret of the region. The thread checks both once more, and sends the memory's file. A connection has
-//! [`PATIENCE`] for its request, so a client of the same user can delay others by that time.
+//! [`PATIENCE`] for each part of its request, so silent clients of the same user delay others.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use petrel_proto::Status;
 use petrel_transport::shm::{
-    NAME_BYTES, PeerFds, PeerStream, Rendezvous, connect, recv_with_fds, send_with_fds,
+    NAME_BYTES, PeerFds, PeerStream, Rendezvous, can_close, connect, recv_with_fds, send_with_fds,
 };
 use petrel_transport::words::{MappedRights, WordMemory};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,8 +19,11 @@ use super::key::RegionKey;
 use super::memory::RegionMemory;
 use crate::error::Error;
 
-/// The time that a peer has for its message.
+/// The time that a client has for each part of its request.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The time that a client waits for its turn and the response: some silent clients may be before it.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes of a request: number and secret.
 const REQUEST_BYTES: usize = 12;
@@ -79,6 +82,11 @@ impl Drop for Door {
 fn run(mut rendezvous: Rendezvous, look_up: &impl LookUp) {
     while wait(&rendezvous).is_ok() {
         loop {
+            if !can_close() {
+                // A peer sends descriptors that close slowly: more of them would be leaked.
+                std::thread::sleep(PATIENCE);
+                continue;
+            }
             let stream = match rendezvous.accept() {
                 Ok(Some(stream)) => stream,
                 Ok(None) => break,
@@ -90,7 +98,7 @@ fn run(mut rendezvous: Rendezvous, look_up: &impl LookUp) {
                 }
             };
             // A client that left, or sent no request, gets nothing.
-            let request = be_patient(&stream).and_then(|()| receive_request(&stream));
+            let request = be_patient(&stream, PATIENCE).and_then(|()| receive_request(&stream));
             let Ok((id, secret)) = request else { continue };
             let Ok(found) = look_up(id, secret) else { return };
             let _ = answer(&stream, found);
@@ -108,10 +116,10 @@ fn wait(rendezvous: &Rendezvous) -> io::Result<()> {
 }
 
 /// Makes a stream wait, for a limited time.
-fn be_patient(stream: &PeerStream) -> io::Result<()> {
+fn be_patient(stream: &PeerStream, patience: Duration) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))
 }
 
 /// Receives the number and the secret of a region.
@@ -142,7 +150,10 @@ fn receive(
     fds: &mut PeerFds,
 ) -> io::Result<()> {
     while !to.is_empty() {
-        let (count, more) = recv_with_fds(stream, to, fds_max)?;
+        let (count, more) = match recv_with_fds(stream, to, fds_max) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            received => received?,
+        };
         fds.add(more);
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -172,7 +183,7 @@ pub(super) fn fetch(name: &[u8], key: RegionKey) -> Result<RegionMemory, Error> 
 }
 
 fn ask(stream: &PeerStream, key: RegionKey, fds: &mut PeerFds) -> io::Result<[u8; RESPONSE_BYTES]> {
-    be_patient(stream)?;
+    be_patient(stream, CLIENT_PATIENCE)?;
     let mut request = [0; REQUEST_BYTES];
     request[..4].copy_from_slice(&key.id().to_le_bytes());
     request[4..].copy_from_slice(&key.secret().to_le_bytes());

@@ -11,7 +11,7 @@ use petrel_transport::words::{MappedRights, WORD_BYTES, WordMemory};
 use super::wire::Refusal;
 use crate::error::Error;
 
-/// Attempts to read or to begin a versioned value, while a writer changes it. A writer on another CPU needs some
+/// Attempts of a thread to read or to begin a versioned value, while a writer changes it. A writer on another CPU needs some
 /// microseconds for a large value.
 const VERSION_TRIES_MAX: u32 = 10_000;
 
@@ -144,7 +144,7 @@ impl RegionMemory {
     pub fn read_versioned(&self, offset: u64, to: &mut [u8]) -> Result<u64, Error> {
         self.check_word(offset)?;
         self.check(offset + WORD_BYTES, to.len() as u64)?;
-        self.try_read_versioned(offset, to).map_err(refused)
+        self.try_read_versioned(offset, to, VERSION_TRIES_MAX).map_err(refused)
     }
 
     /// Replaces a versioned value. Returns its new version, which is even and larger than the former one. Writers
@@ -156,12 +156,17 @@ impl RegionMemory {
     pub fn write_versioned(&self, offset: u64, from: &[u8]) -> Result<u64, Error> {
         self.check_word_to_change(offset)?;
         self.check(offset + WORD_BYTES, from.len() as u64)?;
-        self.try_write_versioned(offset, from).map_err(refused)
+        self.try_write_versioned(offset, from, VERSION_TRIES_MAX).map_err(refused)
     }
 
-    /// [`RegionMemory::read_versioned`] within checked bounds.
-    pub(super) fn try_read_versioned(&self, offset: u64, to: &mut [u8]) -> Result<u64, Refusal> {
-        for _ in 0..VERSION_TRIES_MAX {
+    /// [`RegionMemory::read_versioned`] within checked bounds, with this number of attempts.
+    pub(super) fn try_read_versioned(
+        &self,
+        offset: u64,
+        to: &mut [u8],
+        tries: u32,
+    ) -> Result<u64, Refusal> {
+        for _ in 0..tries {
             let before = self.words.load(offset);
             if before.is_multiple_of(2) {
                 self.words.read(offset + WORD_BYTES, to);
@@ -174,9 +179,14 @@ impl RegionMemory {
         Err(Refusal::new(Status::Aborted, "the value was being written all the time"))
     }
 
-    /// [`RegionMemory::write_versioned`] within checked bounds.
-    pub(super) fn try_write_versioned(&self, offset: u64, from: &[u8]) -> Result<u64, Refusal> {
-        for _ in 0..VERSION_TRIES_MAX {
+    /// [`RegionMemory::write_versioned`] within checked bounds, with this number of attempts.
+    pub(super) fn try_write_versioned(
+        &self,
+        offset: u64,
+        from: &[u8],
+        tries: u32,
+    ) -> Result<u64, Refusal> {
+        for _ in 0..tries {
             let before = self.words.load(offset);
             let begins = before.is_multiple_of(2)
                 && self.words.compare_swap(offset, before, before.wrapping_add(1)) == before;

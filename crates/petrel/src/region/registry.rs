@@ -272,6 +272,9 @@ fn check_rights(memory: &RegionMemory, access: Access) -> Result<(), Error> {
     if !access.includes(Access::MAP) {
         return Ok(());
     }
+    if !access.includes(Access::READ) {
+        return refuse("clients that map memory can read it");
+    }
     match (memory.mapped_rights(), access.may_change()) {
         (None, _) => refuse("only shared memory can be mapped by clients"),
         (Some(MappedRights::Read), true) => {
@@ -361,6 +364,8 @@ mod tests {
             (shared(MappedRights::Read), all),
             (shared(MappedRights::ReadWrite), Access::READ | Access::MAP),
             (shared(MappedRights::ReadWrite), Access::READ | Access::WRITE | Access::MAP),
+            (shared(MappedRights::Read), Access::MAP),
+            (shared(MappedRights::ReadWrite), Access::WRITE | Access::ATOMIC | Access::MAP),
         ] {
             let error = regions.register(memory, access).unwrap_err();
             assert_eq!(error.status, Status::InvalidArgument, "{error}");

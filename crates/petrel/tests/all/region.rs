@@ -107,6 +107,27 @@ fn operations__that_are_refused_change_nothing() {
     assert_eq!(world.regions.stats().refused, 5);
 }
 
+/// The server takes no memory for a response that it could not send.
+#[test]
+fn reads__larger_than_the_largest_response_are_refused() {
+    let world = World::private(UDP, 64 << 20);
+    let remote = world.remote();
+    let large = 8 << 20;
+    assert_eq!(status(remote.read(0, large + 1).wait()), Status::ResourceExhausted);
+    assert_eq!(status(remote.read_versioned(0, large).wait()), Status::ResourceExhausted);
+    let pieces = [(0, large); 64];
+    assert_eq!(status(remote.read_many(&pieces).wait()), Status::ResourceExhausted);
+    assert_eq!(remote.read(0, large).wait().unwrap().len(), large as usize);
+}
+
+#[test]
+fn read_versioned__of_a_value_whose_writer_died() {
+    let world = World::private(SHM, 64);
+    world.region.store(0, 1).unwrap();
+    assert_eq!(status(world.remote().read_versioned(0, 8).wait()), Status::Aborted);
+    assert_eq!(status(world.remote().write_versioned(0, b"x").wait()), Status::Aborted);
+}
+
 #[test]
 fn drop__of_a_region_refuses_its_key() {
     let World { regions, region, client, _server } = World::private(SHM, 64);
