@@ -11,11 +11,13 @@ use crate::limits::{KEY_BYTES_MAX, KEYS_LINE_BYTES_MAX, LINE_BYTES_MAX, VALUE_BY
 #[derive(Debug, Default)]
 pub struct Parser {
     state: State,
+    /// The state before the last step.
+    before: State,
     /// A key that came in base64.
     decoded: DecodedKey,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 enum State {
     /// At the beginning of a line.
     #[default]
@@ -76,6 +78,7 @@ impl Parser {
 
     /// Makes the next step with the bytes that have come.
     pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Step<'a> {
+        self.before = self.state;
         match self.state {
             State::Line => self.line(input),
             State::Keys(action) => self.next_key(action, input),
@@ -86,6 +89,11 @@ impl Parser {
                 Step::Done { used, request: Request::Reply(b"") }
             }
         }
+    }
+
+    /// Takes the last step back: its request was not run, and its bytes come again.
+    pub fn take_back(&mut self) {
+        self.state = self.before;
     }
 
     /// Skips the next `bytes` bytes: a request for which the owner has no memory, and of which the parser has said
@@ -100,6 +108,9 @@ impl Parser {
 
     fn line<'a>(&'a mut self, input: &'a [u8]) -> Step<'a> {
         let Some(end) = memchr::memchr(b'\n', input) else { return unfinished(input) };
+        if end > line_bytes_max(input) {
+            return line_too_long(input);
+        }
         let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
         let used = end + 1;
         let line = match meta::is_meta(line) {
@@ -147,14 +158,22 @@ impl Parser {
     }
 }
 
-/// A line whose end has not come.
-fn unfinished(input: &[u8]) -> Step<'_> {
+/// Returns the limit of the line that begins here.
+fn line_bytes_max(input: &[u8]) -> usize {
     let is_keys =
         [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|it| input.starts_with(it));
-    let limit = if is_keys { KEYS_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
-    if input.len() <= limit {
-        return Step::More { needed: 0 };
+    if is_keys { KEYS_LINE_BYTES_MAX } else { LINE_BYTES_MAX }
+}
+
+/// A line whose end has not come.
+fn unfinished(input: &[u8]) -> Step<'_> {
+    match input.len() <= line_bytes_max(input) {
+        true => Step::More { needed: 0 },
+        false => line_too_long(input),
     }
+}
+
+fn line_too_long(input: &[u8]) -> Step<'_> {
     let reply = Request::Close(b"CLIENT_ERROR line too long\r\n");
     Step::Done { used: input.len(), request: reply }
 }

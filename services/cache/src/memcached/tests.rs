@@ -196,6 +196,28 @@ fn lines__without_an_end_close_the_connection() {
 }
 
 #[test]
+fn lines__that_are_too_long_close_the_connection_with_their_end_too() {
+    for (start, limit) in [("mg key P", LINE_BYTES_MAX), ("get ", KEYS_LINE_BYTES_MAX)] {
+        let mut script = Script::new();
+        let line = [start.as_bytes(), &vec![b'x'; limit + 1 - start.len()], b"\r\n"].concat();
+        assert_eq!(script.receive(&line), b"CLIENT_ERROR line too long\r\n");
+        assert!(script.is_closed);
+    }
+}
+
+/// The owner of a key may have no room for an operation.
+#[test]
+fn take_back__repeats_a_value_that_is_too_large() {
+    let mut parser = Parser::new();
+    let input = b"set k 0 0 2000000\r\nflush_all\r\n";
+    let first = format!("{:?}", parser.next(input));
+    parser.take_back();
+    assert_eq!(format!("{:?}", parser.next(input)), first);
+    let Step::Done { used, request } = parser.next(&input[19..]) else { panic!("it is skipped") };
+    assert_eq!((used, request), (11, Request::Reply(b"")), "the value is no command");
+}
+
+#[test]
 fn input__may_come_in_pieces_of_any_size() {
     let request =
         b"set a 0 0 10\r\nline\r\nline\r\nget a  b\r\nms b 2 c k\r\nxy\r\nmg b v\r\nbogus\nmn\r\n";

@@ -79,7 +79,7 @@ impl Batch {
             key_bytes: key.bytes().len() as u8,
             // The parser admits values of a mebibyte, and lines of some kibibytes.
             value_bytes: value.len() as u32,
-            flags_bytes: flags.len() as u16,
+            flags_bytes: u16::try_from(flags.len()).expect("a line has some kibibytes"),
         };
         [key.bytes(), value, flags].iter().for_each(|part| self.bytes.extend_from_slice(part));
         self.entries.push(Entry { ticket, task, reply_bytes: 0 });

@@ -36,6 +36,8 @@ pub(super) struct Router {
     outgoing: Vec<Outgoing>,
     /// The memory that the thread's connections hold for buffers.
     pub(super) held_bytes: usize,
+    /// The part of it that the connection holds whose requests run.
+    pub(super) running_bytes: usize,
 }
 
 /// The batches for one owner.
@@ -56,7 +58,7 @@ impl Router {
         let outgoing = (0..shared.partitions)
             .map(|owner| Outgoing { next: Box::new(Batch::new(number, owner)), is_away: false })
             .collect();
-        Self { number, owner, hasher, shared, outgoing, held_bytes: 0 }
+        Self { number, owner, hasher, shared, outgoing, held_bytes: 0, running_bytes: 0 }
     }
 
     /// Returns true if the connections hold half of the memory that they may: no request begins that could need more.
@@ -121,6 +123,7 @@ impl Router {
                 }
             };
             if !is_run {
+                connection.parser.take_back();
                 return (start, Pause::Turn);
             }
             start += used;
@@ -130,7 +133,9 @@ impl Router {
     /// Returns true if there is memory for an input of `needed` bytes, of which some have come.
     fn has_memory(&self, needed: usize, here: usize) -> bool {
         let bytes = needed.max(here);
-        bytes <= READ_BYTES || self.held_bytes + bytes <= self.shared.limits.buffer_bytes_max / 2
+        // The connection may hold the memory of the request already.
+        let others = self.held_bytes - self.running_bytes;
+        bytes <= READ_BYTES || others + bytes <= self.shared.limits.buffer_bytes_max / 2
     }
 
     /// Runs an operation, or adds it to a batch. Returns false if the batch is full: the request must come again.

@@ -314,6 +314,7 @@ impl Thread {
         let Some(connection) = self.connections.get_mut(number) else { return };
         connection.is_queued = false;
         let held = connection.held_bytes();
+        self.router.running_bytes = held;
         let pause = drive(connection, number, &mut self.router, &mut self.buffer, self.now);
         let is_broken = connection.flush(self.now).is_err();
         self.router.held_bytes = self.router.held_bytes + connection.held_bytes() - held;

@@ -22,6 +22,8 @@ pub(super) struct Log {
     tail: u64,
     /// The position of the memory's first byte in the head's lap.
     lap: u64,
+    /// No item ends before this second: the least expiry that was written.
+    least_expiry: u32,
 }
 
 /// The object at the tail.
@@ -44,6 +46,24 @@ impl Log {
             head: start,
             tail: start,
             lap: start,
+            least_expiry: u32::MAX,
+        }
+    }
+
+    /// Returns true if an item may have ended by this second.
+    pub(super) fn may_have_expired(&self, now: u32) -> bool {
+        self.least_expiry <= now
+    }
+
+    /// Forgets the expiries of all items, which the owner writes anew.
+    pub(super) fn forget_expiries(&mut self) {
+        self.least_expiry = u32::MAX;
+    }
+
+    #[inline]
+    fn note_expiry(&mut self, header: &Header) {
+        if header.expiry != 0 {
+            self.least_expiry = self.least_expiry.min(header.expiry);
         }
     }
 
@@ -98,6 +118,7 @@ impl Log {
 
     #[inline]
     pub(super) fn set_header(&mut self, position: u64, header: Header) {
+        self.note_expiry(&header);
         let place = self.place(position);
         self.memory.bytes_mut()[place..place + HEADER_BYTES].copy_from_slice(&header.encode());
     }
@@ -141,6 +162,7 @@ impl Log {
             (header.key_bytes.into(), header.value_bytes as usize)
         );
         self.pad(space);
+        self.note_expiry(&header);
         let (position, place) = (self.head, self.place_of_head() as usize);
         let item = &mut self.memory.bytes_mut()[place..place + space as usize];
         item[..HEADER_BYTES].copy_from_slice(&header.encode());

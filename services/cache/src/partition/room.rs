@@ -49,9 +49,12 @@ impl Partition {
 
     /// Moves live items until a new item fits beside two of the greatest size.
     fn clean(&mut self, space: u64, replaced: u64) -> Result<(), StoreError> {
-        if !self.has_store_room(space, replaced) && self.cleaned_at != self.now {
+        let looks = self.cleaned_at != self.now && self.log.may_have_expired(self.now);
+        if looks && !self.has_store_room(space, replaced) {
             // Items whose time is over count until the cleaner meets them. Once a second it looks for them.
             self.cleaned_at = self.now;
+            // A whole lap moves every live item, and thereby notes its expiry again.
+            self.log.forget_expiries();
             let capacity = self.log.capacity();
             self.clean_until(|log, released| released >= capacity || log.oldest().is_none());
         }
