@@ -32,9 +32,8 @@ mod net {
     }
 }
 
-mod port {
-    #[derive(Debug)]
-    pub(super) struct Attach;
+mod media {
+    pub(super) type Media<L> = Vec<L>;
 }
 
 use std::collections::VecDeque;
