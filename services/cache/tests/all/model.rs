@@ -271,9 +271,9 @@ impl Pair {
         let new = match (&text, initial) {
             (None, None) => return assert_eq!(outcome, Ok(Counted::NotFound)),
             (None, Some((number, _))) => number,
-            (Some(text), _) => match text.trim_ascii_end().parse() {
-                Ok(number) if text.len() <= 20 => sum(number),
-                _ => return assert_eq!(outcome, Ok(Counted::NotANumber)),
+            (Some(text), _) => match number_of(text.trim_ascii_end()) {
+                Some(number) => sum(number),
+                None => return assert_eq!(outcome, Ok(Counted::NotANumber)),
             },
         };
         match outcome {
@@ -307,6 +307,12 @@ impl Pair {
 fn expected(item: &Item<'_>) -> Expected {
     let &Item { value, flags, cas, expiry } = item;
     Expected { value: value.to_vec(), flags, cas, expiry }
+}
+
+/// The number that a text of at most 20 digits shows. `str::parse` also takes a sign.
+fn number_of(digits: &str) -> Option<u64> {
+    let is_number = digits.len() <= 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().ok()).flatten()
 }
 
 fn version(compare: Compare, old: Option<&Expected>) -> Option<u64> {
@@ -344,6 +350,42 @@ fn check(mode: Mode, first_position: u64, steps: &[Step]) -> Pair {
         pair.run(step);
     }
     pair.finish()
+}
+
+#[test]
+fn count__numbers_with_many_spaces_behind_or_a_sign_before() {
+    let append = |bytes, fill| Step::Store {
+        key: 1,
+        verb: Verb::Append,
+        compare: Compare::None,
+        ttl: 0,
+        flags: 0,
+        bytes,
+        fill,
+    };
+    let prepend = |bytes, fill| Step::Store {
+        key: 2,
+        verb: Verb::Prepend,
+        compare: Compare::None,
+        ttl: 0,
+        flags: 0,
+        bytes,
+        fill,
+    };
+    let count = |key| Step::Count { key, delta: 5, is_increment: true, initial: None };
+    let steps = [
+        Step::StoreNumber(1, 7),
+        append(30, b' '),
+        count(1),
+        Step::Get(1),
+        Step::StoreNumber(2, 7),
+        prepend(1, b'+'),
+        count(2),
+        Step::Get(2),
+    ];
+    let pair = check(Mode::Store, 0, &steps);
+    assert_eq!(pair.model[&key_bytes(1)].value, b"12");
+    assert_eq!(pair.model[&key_bytes(2)].value, b"+7");
 }
 
 proptest! {
