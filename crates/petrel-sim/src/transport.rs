@@ -191,40 +191,10 @@ impl SimTransport {
         }
     }
 
-    /// Returns the source ports after the first: those that peers must accept.
-    pub fn further_ports(&self) -> &[u16] {
-        &self.further_ports
-    }
-
-    /// Accepts packets of a peer from further source ports, in the order in which the peer announced them.
-    /// Frames from any of them are the peer's.
-    pub fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) {
-        self.peers.set_further_ports(peer, ports);
-    }
-
     /// Returns the index of the source port from which the packet delivered last came. Bursts with a budget
     /// of one frame see the index of every packet.
-    ///
-    /// [`Transport`] has no method for source ports yet; nor for [`SimTransport::push_from`].
     pub fn received_source(&self) -> u8 {
         self.received_source
-    }
-
-    /// Like [`Transport::push`], from the source port of this index.
-    ///
-    /// # Safety
-    /// That of [`Transport::push`].
-    ///
-    /// # Panics
-    /// If the medium has no source port of this index: UDP and shared memory have only the first.
-    #[expect(unsafe_code, reason = "the trait's contract is passed on")]
-    pub unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        if self.udp.is_some() || Self::shares_memory(peer) {
-            assert_eq!(source, 0, "this medium has one source port");
-            // SAFETY: by this function's contract.
-            return unsafe { self.push(peer, head, body) };
-        }
-        self.push_packet(self.source_addr(source), &TxFrame { peer, head, body })
     }
 
     /// Like [`Transport::tx_burst`], from the source port of this index.
@@ -387,9 +357,10 @@ impl SimTransport {
         self.stats.rx_frames += count as u64;
         self.stats.rx_bytes += self.received.bytes.len() as u64;
         let is_marked = self.received_ecn == Ecn::Ce;
-        self.received.iter().for_each(|frame| match is_marked {
-            true => handler.handle_marked(peer, frame),
-            false => handler.handle(peer, frame, None),
+        self.received.iter().for_each(|frame| match (source, is_marked) {
+            (0, true) => handler.handle_marked(peer, frame),
+            (0, false) => handler.handle(peer, frame, None),
+            _ => handler.handle_from(peer, source, frame, is_marked),
         });
         count
     }
@@ -548,6 +519,28 @@ impl Transport for SimTransport {
             return is_taken;
         }
         self.push_packet(self.binding.at, &TxFrame { peer, head, body })
+    }
+
+    fn further_ports(&self) -> &[u16] {
+        &self.further_ports
+    }
+
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+        if self.udp.is_some() || Self::shares_memory(peer) {
+            return Err(LinkError::Unsupported("this medium has one source port".to_owned()));
+        }
+        self.peers.set_further_ports(peer, ports);
+        Ok(())
+    }
+
+    #[expect(unsafe_code, reason = "the trait's contract is passed on")]
+    unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if self.udp.is_some() || Self::shares_memory(peer) {
+            assert_eq!(source, 0, "this medium has one source port");
+            // SAFETY: by this function's contract.
+            return unsafe { self.push(peer, head, body) };
+        }
+        self.push_packet(self.source_addr(source), &TxFrame { peer, head, body })
     }
 
     #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]

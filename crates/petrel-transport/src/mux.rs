@@ -246,6 +246,29 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         }
     }
 
+    /// The ports of the far medium: paths of a network lead to its peers.
+    fn further_ports(&self) -> &[u16] {
+        self.far.further_ports()
+    }
+
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+        if Self::is_near(peer) {
+            return self.near.accept_ports(Self::to_near(peer), ports);
+        }
+        self.far.accept_ports(peer, ports)
+    }
+
+    unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        // SAFETY: the contract is the same.
+        unsafe {
+            if Self::is_near(peer) {
+                self.near.push_from(source, Self::to_near(peer), head, body)
+            } else {
+                self.far.push_from(source, peer, head, body)
+            }
+        }
+    }
+
     #[inline]
     fn flush(&mut self) {
         // The near medium first: its peers are microseconds nearer.
@@ -362,6 +385,10 @@ impl<R, H: FrameHandler<R>, const BIT: u32> FrameHandler<R> for ByNear<'_, H, BI
         self.0.handle_marked(from_near::<BIT>(peer), frame);
     }
 
+    fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
+        self.0.handle_from(from_near::<BIT>(peer), source, frame, is_marked);
+    }
+
     #[inline(always)]
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: Option<&mut R>) {
         self.0.handle(from_near::<BIT>(peer), frame, back);
@@ -400,6 +427,10 @@ impl<'a, H: FrameHandler<R>, R> ByFar<'a, H, R> {
 impl<F, R, H: FrameHandler<R>> FrameHandler<F> for ByFar<'_, H, R> {
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         self.handler.handle_marked(peer, frame);
+    }
+
+    fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
+        self.handler.handle_from(peer, source, frame, is_marked);
     }
 
     /// Out of line, so the handler is inlined once only.
@@ -453,6 +484,10 @@ mod tests {
             self.1.push(format!("{} {:?} shared", peer.0, frame.into_private()));
         }
 
+        fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
+            self.1.push(format!("{} {frame:?} from {source}, {is_marked}", peer.0));
+        }
+
         fn looks_ahead(&self) -> bool {
             self.0
         }
@@ -473,6 +508,7 @@ mod tests {
         );
         by.prepare(&[4], true);
         by.prepare(&[5], false);
+        by.handle_from(PeerId(3), 7, &[6], true);
     }
 
     fn looks_ahead<H: FrameHandler<NoReturn>>(by: &H) -> bool {
@@ -497,7 +533,8 @@ mod tests {
                     format!("{peer} [3] shared"),
                 ];
                 let ahead = ["[4] ahead, true".to_owned(), "[5] ahead, false".to_owned()];
-                assert_eq!(heard.1, [&frames[..], &ahead].concat());
+                let further = [format!("{peer} [6] from 7, true")];
+                assert_eq!(heard.1, [&frames[..], &ahead, &further].concat());
                 heard.1.clear();
             }
         }

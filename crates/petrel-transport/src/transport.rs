@@ -65,6 +65,20 @@ pub trait FrameHandler<R> {
         self.handle(peer, frame.into_private(), back);
     }
 
+    /// Processes a frame from a further source port of a peer (`docs/wire-protocol.md` §14): `source`
+    /// is 1 for the first port in the list of [`Transport::accept_ports`]. Frames from the peer's own
+    /// port come by the other methods. `is_marked` is true for a frame with the mark *Congestion
+    /// Experienced*.
+    ///
+    /// By default the frame is treated like one from the peer's own port.
+    fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
+        let _ = source;
+        match is_marked {
+            true => self.handle_marked(peer, frame),
+            false => self.handle(peer, frame, None),
+        }
+    }
+
     /// Returns true if the handler benefits from [`FrameHandler::prepare`]. A transport asks once a
     /// burst.
     fn looks_ahead(&self) -> bool {
@@ -251,6 +265,42 @@ pub trait Transport {
     /// then. With [`Transport::HOLDS`], they must stay until [`Transport::released`] has returned
     /// true after that `flush`.
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool;
+
+    /// The further source ports of this transport, besides the port of its address: peers may find
+    /// other paths of the network by them. At most 31, each other than 0 and than the others. Frames
+    /// from the port at index *i* are pushed by [`Transport::push_from`] with the source *i* + 1.
+    ///
+    /// Empty for a transport with one source port.
+    fn further_ports(&self) -> &[u16] {
+        &[]
+    }
+
+    /// Accepts frames of a peer from these further source ports too, in the order of the peer's
+    /// announcement, until the last [`Transport::remove_peer`]. A port that is another peer's
+    /// address stays with that peer. Several links to one address may announce the same ports; the
+    /// last list counts.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; a transport with one source port supports none.
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+        let _ = (peer, ports);
+        Err(LinkError::Unsupported("it has one source port".to_owned()))
+    }
+
+    /// Like [`Transport::push`], from the source port of this index: 0 is the port of the
+    /// transport's address, and *i* the entry *i* − 1 of [`Transport::further_ports`]. Frames of
+    /// different source ports may overtake each other, and never share a datagram.
+    ///
+    /// # Safety
+    /// That of [`Transport::push`].
+    ///
+    /// # Panics
+    /// If the transport has no source port of this index.
+    unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        assert!(source == 0, "a transport sends from the source ports that it has");
+        // SAFETY: the contract is the same.
+        unsafe { self.push(peer, head, body) }
+    }
 
     /// Ends the burst: publishes or sends every pushed frame. Frames are sent in order, dropped and
     /// counted, or *kept* if the kernel has no room: copied to the transport's memory, and sent

@@ -46,7 +46,7 @@ fn push_from__each_source_port_takes_its_way_and_the_receiver_knows_it() {
     let fabric = parallel();
     let mut a = bind_with(&fabric, H0, ports(16));
     let mut b = bind(&fabric, H1);
-    b.accept_ports(H0_FROM_H1, a.further_ports());
+    b.accept_ports(H0_FROM_H1, a.further_ports()).unwrap();
     let mut used = std::collections::BTreeSet::<LinkId>::new();
     for source in 0..16 {
         let bytes = numbered(u32::from(source), 100);
@@ -67,7 +67,7 @@ fn push__takes_the_first_source_port() {
     let fabric = parallel();
     let mut a = bind_with(&fabric, H0, ports(4));
     let mut b = bind(&fabric, H1);
-    b.accept_ports(H0_FROM_H1, a.further_ports());
+    b.accept_ports(H0_FROM_H1, a.further_ports()).unwrap();
     assert_eq!(send(&mut a, H1, 7, 1, 100), 1);
     fabric.advance(10_000);
     assert_eq!(receive_sources(&mut b), [(0, 0, 7)]);
@@ -78,7 +78,7 @@ fn accept_ports__other_ports_are_strangers() {
     let fabric = parallel();
     let mut a = bind_with(&fabric, H0, ports(3));
     let mut b = bind(&fabric, H1);
-    b.accept_ports(H0_FROM_H1, &a.further_ports()[..1]);
+    b.accept_ports(H0_FROM_H1, &a.further_ports()[..1]).unwrap();
     for source in 0..3 {
         let bytes = numbered(u32::from(source), 100);
         assert_eq!(a.tx_burst_from(source, &[frame(H1, &bytes)]), 0);
@@ -95,7 +95,7 @@ fn push_from__frames_of_two_source_ports_share_no_packet() {
     let fabric = parallel();
     let mut a = bind_with(&fabric, H0, SimTransportConfig { coalesce: true, ..ports(2) });
     let mut b = bind(&fabric, H1);
-    b.accept_ports(H0_FROM_H1, a.further_ports());
+    b.accept_ports(H0_FROM_H1, a.further_ports()).unwrap();
     let bytes = [0, 1, 2].map(|number| numbered(number, 100));
     for (source, frame_bytes) in [0, 0, 1].into_iter().zip(&bytes) {
         let tx = frame(H1, frame_bytes);
