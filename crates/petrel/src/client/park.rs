@@ -15,6 +15,35 @@ struct Parker {
     is_woken: AtomicBool,
 }
 
+/// The means of a thread to wait.
+struct Parking {
+    parker: Arc<Parker>,
+    waker: Waker,
+    /// The waits in progress: a future that is polled may wait for another one.
+    waits: Cell<u32>,
+}
+
+/// A wait in progress.
+struct Waiting<'a>(&'a Parking);
+
+impl<'a> Waiting<'a> {
+    fn begin(parking: &'a Parking) -> Self {
+        parking.waits.set(parking.waits.get() + 1);
+        Self(parking)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Parking { parker, waits, .. } = self.0;
+        waits.set(waits.get() - 1);
+        // All waits of a thread share a waker: this one may have taken a wake-up of the outer one.
+        if waits.get() > 0 {
+            parker.is_woken.store(true, Ordering::Release);
+        }
+    }
+}
+
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -29,11 +58,11 @@ impl Wake for Parker {
 thread_local! {
     /// One per waiting thread: a wait allocates nothing. A wake-up left over from a former wait ends a later wait
     /// early, which then polls and parks again.
-    static PARKER: (Arc<Parker>, Waker) = {
+    static PARKING: Parking = {
         let parker = Parker { thread: thread::current(), is_woken: AtomicBool::new(false) };
         let parker = Arc::new(parker);
         let waker = Waker::from(Arc::clone(&parker));
-        (parker, waker)
+        Parking { parker, waker, waits: Cell::new(0) }
     };
 }
 
@@ -54,7 +83,10 @@ impl InLoop {
 
 impl Drop for InLoop {
     fn drop(&mut self) {
-        LOOPS.with(|loops| loops.set(loops.get() - 1));
+        LOOPS.with(|loops| {
+            let others = loops.get().checked_sub(1);
+            loops.set(others.expect("a loop that ends was entered on this thread"));
+        });
     }
 }
 
@@ -78,7 +110,9 @@ pub fn wait<F: Future>(future: F) -> F::Output {
 /// The same on any thread.
 pub(super) fn park<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    PARKER.with(|(parker, waker)| {
+    PARKING.with(|parking| {
+        let _waiting = Waiting::begin(parking);
+        let Parking { parker, waker, .. } = parking;
         let mut cx = Context::from_waker(waker);
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
@@ -89,4 +123,40 @@ pub(super) fn park<F: Future>(future: F) -> F::Output {
             }
         }
     })
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::future::poll_fn;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A future that is ready when polled for the second time; `first` runs in the first poll.
+    fn second_time(mut first: impl FnMut(&Context<'_>)) -> impl Future<Output = ()> {
+        let mut polls = 0;
+        poll_fn(move |cx| {
+            polls += 1;
+            if polls == 1 {
+                first(cx);
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+    }
+
+    /// A part of the outer future ends while another part waits.
+    #[test]
+    fn park__in_a_poll_leaves_the_wake_up_of_the_outer_wait() {
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            park(second_time(|cx| {
+                cx.waker().wake_by_ref();
+                park(second_time(|_| ()));
+            }));
+            tell.send(())
+        });
+        told.recv_timeout(Duration::from_secs(60)).expect("the outer wait sleeps for ever");
+    }
 }

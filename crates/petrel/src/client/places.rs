@@ -113,8 +113,10 @@ impl Drop for Place {
 }
 
 impl Waiter {
+    /// Wakes the waiter without the lock: a waker runs code of an executor, which may poll the waiter at once.
     fn wake(&self) {
-        lock(&self.waker).wake_by_ref();
+        let waker = lock(&self.waker).clone();
+        waker.wake();
     }
 }
 
@@ -330,6 +332,29 @@ mod tests {
         assert!(matches!(poll(last.as_mut()), Poll::Ready(Ok(_))));
         assert_eq!(places.waiting.load(Ordering::SeqCst), 0);
         assert!(places.try_take().is_some());
+    }
+
+    /// An executor may poll a waiter, which takes the lock of its waker, while it is woken.
+    #[test]
+    fn wake__is_without_the_lock_of_the_waker() {
+        struct Looks(Mutex<Option<Arc<Waiter>>>, AtomicBool);
+
+        impl Wake for Looks {
+            fn wake(self: std::sync::Arc<Self>) {
+                let waiter = lock(&self.0).take().expect("woken once");
+                self.1.store(waiter.waker.try_lock().is_ok(), Ordering::SeqCst);
+            }
+        }
+
+        let places = Places::new(1);
+        let _place = places.try_take().unwrap();
+        let looks = std::sync::Arc::new(Looks(Mutex::new(None), AtomicBool::new(false)));
+        let waker = Waker::from(std::sync::Arc::clone(&looks));
+        let mut take = pin!(places.take());
+        assert!(take.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        *lock(&looks.0) = take.waiter.clone();
+        places.close();
+        assert!(looks.1.load(Ordering::SeqCst));
     }
 
     #[test]

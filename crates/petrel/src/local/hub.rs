@@ -117,25 +117,23 @@ impl Hub {
         endpoint: &mut E,
         poll: impl FnOnce() -> R,
     ) -> R {
-        /// Ends the loan even when a task panics.
-        struct Loan<'a> {
-            hub: &'a Hub,
-            state: &'a mut Box<dyn Any>,
+        /// The hub is the current one no longer, even when a task panics.
+        struct Current {
             /// The endpoint whose tasks run before and after this one's: a task may run another endpoint.
             outer: Option<NonNull<Hub>>,
         }
 
-        impl Drop for Loan<'_> {
+        impl Drop for Current {
             fn drop(&mut self) {
                 CURRENT.with(|current| current.set(self.outer));
-                self.hub.lent.end(self.state);
             }
         }
 
-        self.lent.lend(state, endpoint);
-        let outer = CURRENT.with(|current| current.replace(Some(NonNull::from(self))));
-        let _loan = Loan { hub: self, state, outer };
-        poll()
+        self.lent.lend(state, endpoint, || {
+            let outer = CURRENT.with(|current| current.replace(Some(NonNull::from(self))));
+            let _current = Current { outer };
+            poll()
+        })
     }
 
     /// Runs a closure with the hub of the endpoint whose tasks run on this thread now, if any.
