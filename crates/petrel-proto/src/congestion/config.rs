@@ -119,7 +119,7 @@ fn rates(line: Rate, min: Rate, steps: [(&'static str, Rate); 2]) -> Result<(), 
 }
 
 impl TimelyConfig {
-    fn validate(&self) -> Result<(), Error> {
+    pub(super) fn validate(&self) -> Result<(), Error> {
         rates(self.line_rate, self.min_rate, [("step", self.step), ("step", self.step)])?;
         time("low_ns", self.low_ns, self.base_rtt_ns.max(1))?;
         time("high_ns", self.high_ns, self.low_ns)?;
@@ -133,7 +133,7 @@ impl TimelyConfig {
 }
 
 impl DcqcnConfig {
-    fn validate(&self) -> Result<(), Error> {
+    pub(super) fn validate(&self) -> Result<(), Error> {
         let steps = [("step", self.step), ("hyper_step", self.hyper_step)];
         rates(self.line_rate, self.min_rate, steps)?;
         share("gain", self.gain)?;
@@ -146,7 +146,7 @@ impl DcqcnConfig {
 }
 
 impl SwiftConfig {
-    fn validate(&self) -> Result<(), Error> {
+    pub(super) fn validate(&self) -> Result<(), Error> {
         time("target_ns", self.target_ns, self.base_rtt_ns.max(1))?;
         number("scaling_window_max", self.scaling_window_max, 0.0, 65_536.0)?;
         let most = self.scaling_window_max / 2.0;

@@ -125,6 +125,7 @@ pub struct Dcqcn {
 impl Dcqcn {
     /// Makes an uncongested session. The configuration has been validated.
     pub(super) fn new(config: Arc<DcqcnConfig>, flow: Flow) -> Self {
+        assert!(config.validate().is_ok(), "a configuration is checked before sessions use it");
         let line = config.line_rate.as_f64();
         Self {
             config,
@@ -176,6 +177,15 @@ impl Dcqcn {
         self.alpha = (1.0 - self.config.gain) * self.alpha + self.config.gain;
         (self.reduced_ns, self.decayed_ns) = (now_ns, now_ns);
         self.restart_increases(now_ns);
+        self.assert_sound();
+    }
+
+    /// Checks the rates of a limited session.
+    fn assert_sound(&self) {
+        let (least, line) = (self.config.min_rate.as_f64(), self.config.line_rate.as_f64());
+        assert!(self.rate >= least, "a session sends at the least rate at least");
+        assert!(self.rate <= self.target, "a rate is at most its target");
+        assert!(self.target <= line, "a target is at most the rate of the line");
     }
 
     fn restart_increases(&mut self, now_ns: u64) {
@@ -192,12 +202,17 @@ impl Dcqcn {
             self.time_stage = self.time_stage.saturating_add(1);
             self.increase();
         }
+        assert!(
+            self.bytes < self.config.increase_bytes,
+            "bytes that are enough for an increase cause it at once"
+        );
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes >= self.config.increase_bytes {
             self.bytes %= self.config.increase_bytes;
             self.byte_stage = self.byte_stage.saturating_add(1);
             self.increase();
         }
+        self.assert_sound();
         if self.rate >= UNCONGESTED_SHARE * self.config.line_rate.as_f64() {
             self.rate = self.config.line_rate.as_f64();
             self.is_limited = false;

@@ -30,6 +30,7 @@ impl Round {
     /// round trip and opens the next round.
     pub(super) fn note(&mut self, now_ns: u64, rtt_ns: u32, length_ns_min: u32) -> Option<u32> {
         assert!(self.is_open(), "a round trip is noted in an open round");
+        assert!(now_ns >= self.started_ns, "the time of a round does not go back");
         self.rtt_min_ns = self.rtt_min_ns.min(rtt_ns);
         let sent_ns = now_ns.saturating_sub(u64::from(rtt_ns));
         let is_over =
@@ -301,6 +302,13 @@ mod tests {
             losses.on_ack(1_600_000, 1, answer_ns_max);
             assert_eq!(losses.on_timeout(3_000_000), counts);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "the time of a round does not go back")]
+    fn note__before_the_round() {
+        let mut round = Round::open(2);
+        round.note(1, 1, 0);
     }
 
     #[test]

@@ -260,6 +260,10 @@ impl Congestion {
             "a session is paced if and only if its controller has a rate"
         );
         self.is_limited = self.is_paced() || self.window_packets != u32::MAX;
+        assert!(
+            !self.is_limited || self.bypass_below_ns == 0,
+            "the controller of a limited session hears each acknowledgement"
+        );
         self.needs_every_ack = self.is_limited || self.bypass_below_ns == 0;
     }
 }

@@ -115,6 +115,7 @@ pub struct Swift {
 impl Swift {
     /// Makes an uncongested session. The configuration has been validated.
     pub(super) fn new(config: Arc<SwiftConfig>, flow: Flow) -> Self {
+        assert!(config.validate().is_ok(), "a configuration is checked before sessions use it");
         Self {
             config,
             window: f64::from(flow.credits),

@@ -131,6 +131,7 @@ pub struct Timely {
 impl Timely {
     /// Makes an uncongested session. The configuration has been validated.
     pub(super) fn new(config: Arc<TimelyConfig>, flow: Flow) -> Self {
+        assert!(config.validate().is_ok(), "a configuration is checked before sessions use it");
         Self {
             rate: config.line_rate.as_f64(),
             config,
@@ -213,6 +214,7 @@ impl Timely {
         let mut steps = 1.0;
         if self.count_increase() {
             let room = 1.0 - f64::from(self.rtt_before_ns) / f64::from(self.low_ns());
+            assert!(room >= 0.0, "a low round trip is below the threshold");
             let share = self.config.recovery * room * self.rate;
             steps += (HAI_STEPS - 1.0) * room + share / self.config.step.as_f64();
         }
@@ -239,6 +241,7 @@ impl Timely {
         let is_high = rtt_ns > self.high_ns();
         let weight = if is_high { 1.0 } else { (2.0 * gradient + 0.5).clamp(0.0, 1.0) };
         let error = (f64::from(rtt_ns) - low) / low;
+        assert!(error >= 0.0, "a round trip below the threshold has no weight");
         self.reduce(rtt_ns, 1.0 - self.config.beta * weight * error);
         self.add_steps(1.0 - weight);
     }
@@ -311,6 +314,11 @@ impl Controller for Timely {
     }
 
     fn pacing(&self) -> Option<Rate> {
+        let Self { config, rate, .. } = self;
+        assert!(
+            *rate >= config.min_rate.as_f64() && *rate <= config.line_rate.as_f64(),
+            "a rate is between the least rate and the line's"
+        );
         self.is_limited.then(|| Rate::from_f64(self.rate))
     }
 

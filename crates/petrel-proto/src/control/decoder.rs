@@ -124,6 +124,7 @@ impl Decoder {
     }
 
     fn skip(&mut self, left: usize, input: &mut &[u8]) {
+        assert!(self.partial.is_empty(), "bytes that are discarded are not kept");
         let left = left - split_off(input, left).len();
         self.stage = if left == 0 { Stage::Open } else { Stage::Skip(left) };
     }
@@ -141,6 +142,11 @@ impl Decoder {
         if !self.fill(HEADER_BYTES + header.body_bytes, input) {
             return Ok(None);
         }
+        assert_eq!(
+            self.partial.len(),
+            HEADER_BYTES + header.body_bytes,
+            "a message ends where the next one begins"
+        );
         let message = decode_body(kind, &self.partial[HEADER_BYTES..])?;
         self.forget_partial();
         if kind == Kind::Hello {
@@ -151,6 +157,10 @@ impl Decoder {
 
     /// Extends `partial` to `length` bytes. Returns false if `input` has too few.
     fn fill(&mut self, length: usize, input: &mut &[u8]) -> bool {
+        assert!(
+            length <= HEADER_BYTES + BODY_BYTES_MAX,
+            "a decoder keeps no more than the longest message"
+        );
         let part = split_off(input, length.saturating_sub(self.partial.len()));
         self.reserve(self.partial.len() + part.len(), length);
         self.partial.extend_from_slice(part);

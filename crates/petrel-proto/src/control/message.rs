@@ -335,7 +335,11 @@ pub struct SessionAccept {
 
 impl SessionAccept {
     /// Returns true if the server kept within the proposal (§8.5).
+    ///
+    /// # Panics
+    /// If the message answers another proposal.
     pub const fn is_within(&self, open: &SessionOpen) -> bool {
+        assert!(self.request == open.request, "an answer is compared with its own proposal");
         self.slots <= open.slots
             && self.credits <= open.credits
             && self.packet_bytes <= open.packet_bytes

@@ -32,7 +32,12 @@ pub struct VersionMismatch {
 ///
 /// # Errors
 /// When the sides have no version in common: the connection ends with UNIMPLEMENTED.
+///
+/// # Panics
+/// If a range is empty.
 pub fn choose_version(own: VersionRange, peer: VersionRange) -> Result<u16, VersionMismatch> {
+    assert!(own.min <= own.max, "this side supports a version");
+    assert!(peer.min <= peer.max, "the decoder refuses an empty range");
     let version = own.max.min(peer.max);
     if version >= own.min && version >= peer.min {
         Ok(version)
@@ -74,6 +79,12 @@ mod tests {
         assert_eq!(error, VersionMismatch { own: range(1, 1), peer: range(2, 3) });
         assert!(error.to_string().contains("this side speaks 1, the peer 2 to 3"), "{error}");
         assert!(choose_version(range(5, 9), range(1, 4)).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "the decoder refuses an empty range")]
+    fn choose_version__of_an_empty_range() {
+        let _ = choose_version(range(1, 1), range(2, 1));
     }
 
     #[test]

@@ -12,6 +12,7 @@ const CRITICAL: u16 = 1 << 15;
 /// The records of one body by tag, borrowed from the body.
 pub(super) struct Records<'a> {
     kind: Kind,
+    tags: &'static Tags,
     single: [Option<&'a [u8]>; TAGS],
     repeated: [&'a [u8]; OFFERS_MAX],
     repeated_count: usize,
@@ -27,20 +28,24 @@ pub(super) struct Tags {
 
 impl<'a> Records<'a> {
     /// Splits a body into records, and refuses records that the message cannot have.
-    pub(super) fn read(kind: Kind, tags: &Tags, mut body: &'a [u8]) -> Result<Self, DecodeError> {
-        let mut records =
-            Self { kind, single: [None; TAGS], repeated: [&[]; OFFERS_MAX], repeated_count: 0 };
+    pub(super) fn read(
+        kind: Kind,
+        tags: &'static Tags,
+        mut body: &'a [u8],
+    ) -> Result<Self, DecodeError> {
+        let (single, repeated) = ([None; TAGS], [&[][..]; OFFERS_MAX]);
+        let mut records = Self { kind, tags, single, repeated, repeated_count: 0 };
         while !body.is_empty() {
             let (tag, value, rest) =
                 split_record(body).ok_or(DecodeError::RecordsDoNotFit { kind })?;
-            records.put(tags, tag, value)?;
+            records.put(tag, value)?;
             body = rest;
         }
         Ok(records)
     }
 
-    fn put(&mut self, tags: &Tags, tag: u16, value: &'a [u8]) -> Result<(), DecodeError> {
-        let kind = self.kind;
+    fn put(&mut self, tag: u16, value: &'a [u8]) -> Result<(), DecodeError> {
+        let Self { kind, tags, .. } = *self;
         if tags.repeated == Some(tag) {
             let place = self.repeated.get_mut(self.repeated_count);
             *place.ok_or(DecodeError::RecordRepeated { kind, tag })? = value;
@@ -62,11 +67,13 @@ impl<'a> Records<'a> {
 
     /// Returns the values of the repeated tag, in order.
     pub(super) fn repeated(&self) -> &[&'a [u8]] {
+        assert!(self.tags.repeated.is_some(), "a list is read of a message that has one");
         &self.repeated[..self.repeated_count]
     }
 
     /// Returns a record of any length, if present.
     pub(super) fn optional(&self, tag: u16) -> Option<&'a [u8]> {
+        assert!(self.tags.single.contains(&tag), "a message is read by its own tags");
         self.single[usize::from(tag)]
     }
 
@@ -155,7 +162,7 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
 mod tests {
     use super::*;
 
-    const TAGS_OF_TEST: Tags = Tags { single: &[1, 2], repeated: Some(4) };
+    static TAGS_OF_TEST: Tags = Tags { single: &[1, 2], repeated: Some(4) };
 
     fn body(records: &[(u16, &[u8])]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -204,6 +211,20 @@ mod tests {
         assert_eq!(records.u32(1), Err(DecodeError::RecordLength { kind, tag: 1 }));
         assert_eq!(records.text(1, 1), Err(DecodeError::RecordLength { kind, tag: 1 }));
         assert_eq!(records.text(1, 2), Err(DecodeError::RecordText { kind, tag: 1 }));
+    }
+
+    /// A tag that the table lacks would seem absent from each message.
+    #[test]
+    #[should_panic(expected = "a message is read by its own tags")]
+    fn optional__of_a_tag_of_another_message() {
+        read(&[]).unwrap().optional(5);
+    }
+
+    #[test]
+    #[should_panic(expected = "a list is read of a message that has one")]
+    fn repeated__of_a_message_without_a_list() {
+        static NO_LIST: Tags = Tags { single: &[1], repeated: None };
+        Records::read(Kind::Ping, &NO_LIST, &[]).unwrap().repeated();
     }
 
     #[test]

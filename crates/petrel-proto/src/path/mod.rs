@@ -311,6 +311,7 @@ impl Paths {
     /// trip.
     pub fn overdue_ns(&self, path: PathId) -> Option<u64> {
         let srtt_ns = self.set.srtt_ns(path)?;
+        assert!(srtt_ns > 0, "a measured round trip is a time");
         Some(srtt_ns + srtt_ns / 2 + MARGIN_STEP_NS + u64::from(self.margin_ns))
     }
 

@@ -105,7 +105,12 @@ impl PacketPaths {
     }
 
     /// Returns the path of a packet's last copy.
+    ///
+    /// # Panics
+    /// If the packet was not sent, or is a window behind.
     pub fn path(&self, packet: u32) -> PathId {
+        assert!(packet < self.next, "a packet has a path once it is sent");
+        assert!(self.next - packet <= WINDOW_PACKETS, "the record has the packets of one window");
         self.path[place(packet)]
     }
 

@@ -65,6 +65,7 @@ impl Plb {
         if now_ns < self.round_ends_ns {
             return false;
         }
+        assert!(self.marked <= self.answers, "a marked answer is an answer of its round");
         let is_marked = 2 * self.marked >= self.answers;
         self.marked_rounds = if is_marked { self.marked_rounds + 1 } else { 0 };
         (self.answers, self.marked, self.round_ends_ns) = (0, 0, now_ns + srtt_ns);

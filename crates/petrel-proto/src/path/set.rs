@@ -114,6 +114,7 @@ impl PathSet {
     pub(super) fn note_gone(&mut self, path: PathId) {
         let path = &mut self.paths[path.index()];
         assert!(path.in_flight > 0, "a packet leaves the path that it was sent on");
+        assert!(self.in_flight > 0, "the packets in flight are those of all paths");
         path.in_flight -= 1;
         self.in_flight -= 1;
     }
@@ -147,6 +148,10 @@ impl PathSet {
     pub(super) fn widen(&mut self, path: PathId, units: u32, total_most: u32) -> u32 {
         assert!(self.is_open(path), "a closed path has no window");
         let units = units.min(total_most.saturating_sub(self.total_window));
+        assert!(
+            self.window(path) + units <= WINDOW_PACKETS * PACKET,
+            "a path has at most the window of a message"
+        );
         self.paths[path.index()].window += units as u16;
         self.total_window += units;
         units
@@ -155,6 +160,7 @@ impl PathSet {
     /// Takes from the window of an open path, down to the smallest one. Returns the units taken.
     pub(super) fn narrow(&mut self, path: PathId, units: u32) -> u32 {
         assert!(self.is_open(path), "a closed path has no window");
+        assert!(self.window(path) >= WINDOW_LEAST, "an open path has the smallest window at least");
         let units = units.min(self.window(path) - WINDOW_LEAST);
         self.paths[path.index()].window -= units as u16;
         self.total_window -= units;
@@ -166,6 +172,10 @@ impl PathSet {
         assert!(self.is_open(path) && self.open_count() > 1, "one path stays open");
         self.open &= !path.bit();
         let window = std::mem::take(&mut self.paths[path.index()].window).into();
+        assert!(
+            self.total_window >= window + WINDOW_LEAST,
+            "the total is the sum of the windows, and a path stays open"
+        );
         self.total_window -= window;
         self.put_off(now_ns, path);
         window
@@ -176,6 +186,7 @@ impl PathSet {
         assert!(!self.is_open(path), "a path is opened after it was closed");
         self.open |= path.bit();
         let entry = &mut self.paths[path.index()];
+        assert_eq!(entry.window, 0, "a closed path has no window");
         (entry.window, entry.goods) = (WINDOW_LEAST as u16, 0);
         self.total_window += WINDOW_LEAST;
     }
@@ -188,6 +199,7 @@ impl PathSet {
 
     fn put_off(&mut self, now_ns: u64, path: PathId) {
         let entry = &mut self.paths[path.index()];
+        assert_eq!(entry.window, 0, "a path with a window needs no look");
         entry.due = due_step(now_ns + (LOOK_NS << entry.backoff));
         entry.backoff = (entry.backoff + 1).min(BACKOFF_MAX);
         entry.goods = 0;

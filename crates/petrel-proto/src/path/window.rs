@@ -24,6 +24,10 @@ impl SharedWindow {
 
     /// Returns the packets that may be in flight: at least one.
     pub(super) fn packets(&self) -> u32 {
+        assert!(
+            (ONE..=self.most).contains(&self.window),
+            "a window is between one packet and the most"
+        );
         self.window / ONE
     }
 
@@ -94,6 +98,12 @@ mod tests {
                 prop_assert!((1..=most).contains(&window.packets()));
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a window is between one packet and the most")]
+    fn packets__of_a_window_above_the_most() {
+        let _ = SharedWindow { window: 3 * ONE, most: 2 * ONE }.packets();
     }
 
     #[test]

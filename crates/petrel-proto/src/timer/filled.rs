@@ -17,6 +17,7 @@ impl Filled {
 
     #[inline(always)]
     pub(super) fn clear(&mut self, bucket: usize) {
+        assert!(self.contains(bucket), "a bucket is emptied that has entries");
         self.0[bucket / 64] &= !(1 << (bucket % 64));
     }
 
@@ -69,6 +70,12 @@ mod tests {
             filled.clear(at as usize);
             assert_eq!(filled.next_after(at), None);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a bucket is emptied that has entries")]
+    fn clear__of_an_empty_bucket() {
+        Filled::default().clear(7);
     }
 
     #[test]

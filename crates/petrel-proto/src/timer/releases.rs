@@ -132,6 +132,7 @@ impl Releases {
     }
 
     fn next_tick(&self) -> Option<u64> {
+        assert!(self.count as usize <= self.nodes.len(), "each release has an entry");
         if self.count == 0 { None } else { self.filled.next_after(self.tick) }
     }
 
@@ -152,7 +153,9 @@ fn append(nodes: &mut [Node], list: &mut List, tail: List) {
     if list.first == NIL {
         *list = tail;
     } else {
-        nodes[list.last as usize].next = tail.first;
+        let last = &mut nodes[list.last as usize];
+        assert_eq!(last.next, NIL, "the last entry of a list has none behind it");
+        last.next = tail.first;
         list.last = tail.last;
     }
 }

@@ -1,6 +1,6 @@
 //! The contents of an ANNOUNCE, which refers to packets sent by multicast (`docs/wire-protocol.md` §12.3).
 
-use super::{Malformed, Part};
+use super::{Flags, Malformed, Part};
 use crate::limits::{CONTROL_FRAME_BYTES_MAX, DEADLINE_BLOCK_BYTES, PART_HEADER_BYTES};
 
 use super::control::ControlBytes;
@@ -40,6 +40,15 @@ impl Announcement {
     /// Returns the whole frame: the common header, the fields of a part, the deadline if the header's flags
     /// announce one, and the announcement.
     pub fn encode(&self, header: [u64; 2], part: Part, deadline: Option<u64>) -> ControlBytes {
+        assert!(
+            self.group < 1 << 20 && self.sequence < 1 << 48,
+            "a group's number has 20 bits, and a message's number 48"
+        );
+        assert_eq!(
+            Flags((header[0] >> 8) as u8 & 0xF).extended(),
+            deadline.is_some(),
+            "a deadline is announced by flag X"
+        );
         let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
         let mut len = 0;
         let mut put = |part: &[u8]| {

@@ -48,7 +48,7 @@ impl Part {
     /// Returns the fields as one word, sent in little-endian order.
     #[inline]
     pub fn word(&self) -> u64 {
-        debug_assert!(self.packet < 1 << 24);
+        assert!(self.packet < 1 << 24, "the packet field of a frame has 24 bits");
         u64::from(self.size) | u64::from(self.packet) << 32 | u64::from(self.grant) << 56
     }
 

@@ -177,3 +177,24 @@ fn reduce__with_more_marks_than_packets() {
     dcqcn.alpha = 1.5;
     dcqcn.reduce(2 * FIRST_NS, 0);
 }
+
+#[test]
+#[should_panic(expected = "a configuration is checked before sessions use it")]
+fn new__with_a_configuration_that_was_not_checked() {
+    let config = DcqcnConfig { alpha_ns: 0, ..DcqcnConfig::default() };
+    Dcqcn::new(Arc::new(config), WIDE);
+}
+
+#[test]
+#[should_panic(expected = "a target is at most the rate of the line")]
+fn reduce__from_a_rate_above_the_line() {
+    let mut dcqcn = Dcqcn { rate: 2.0 * LINE, ..dcqcn() };
+    dcqcn.on_ack(&ack(FIRST_NS, true));
+}
+
+#[test]
+#[should_panic(expected = "bytes that are enough for an increase cause it at once")]
+fn catch_up__with_an_increase_forgotten() {
+    let mut dcqcn = Dcqcn { bytes: 1 << 20, ..marked() };
+    dcqcn.on_ack(&ack(FIRST_NS + 1, false));
+}

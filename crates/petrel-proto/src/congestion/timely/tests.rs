@@ -184,3 +184,18 @@ fn reduce__by_more_than_all() {
 fn end_round__of_an_unlimited_session() {
     timely(Gradient::Weighted, WIDE).end_round(1);
 }
+
+#[test]
+#[should_panic(expected = "a rate is between the least rate and the line's")]
+fn pacing__of_a_rate_above_the_line() {
+    let timely = Timely { rate: 2.0 * LINE, ..timely(Gradient::Weighted, WIDE) };
+    timely.pacing();
+}
+
+#[test]
+#[should_panic(expected = "a low round trip is below the threshold")]
+fn increase_when_low__after_a_long_round_trip() {
+    let mut timely = Timely { rtt_before_ns: u32::MAX, ..timely(Gradient::Weighted, WIDE) };
+    timely.increases = timely.config.hai_rounds;
+    timely.increase_when_low();
+}

@@ -11,6 +11,20 @@ fn never(_: PathId) -> Option<u64> {
 }
 
 #[test]
+#[should_panic(expected = "a packet has a path once it is sent")]
+fn path__of_a_packet_that_was_not_sent() {
+    PacketPaths::new(1).path(0);
+}
+
+#[test]
+#[should_panic(expected = "the record has the packets of one window")]
+fn note_acked__of_a_packet_a_window_behind() {
+    let mut paths = PacketPaths::new(1);
+    (0..=WINDOW_PACKETS).for_each(|packet| paths.note_new(0, packet, PathId(0)));
+    paths.note_acked(1_000, 0);
+}
+
+#[test]
 fn lost__overtaken_on_its_own_path_alone() {
     let mut paths = PacketPaths::new(1);
     for (packet, path) in [0, 1, 0, 1].into_iter().enumerate() {

@@ -24,6 +24,31 @@ fn check(set: &PathSet) {
 }
 
 #[test]
+#[should_panic(expected = "a closed path has no window")]
+fn open__of_a_path_that_kept_its_window() {
+    let mut set = PathSet::new(2, 8);
+    set.close(0, PathId(1));
+    set.paths[1].window = 1;
+    set.open(PathId(1));
+}
+
+#[test]
+#[should_panic(expected = "the total is the sum of the windows, and a path stays open")]
+fn close__after_the_total_lost_a_window() {
+    let mut set = PathSet::new(2, 8);
+    set.total_window = WINDOW_LEAST;
+    set.close(0, PathId(1));
+}
+
+#[test]
+#[should_panic(expected = "an open path has the smallest window at least")]
+fn narrow__of_an_open_path_without_a_window() {
+    let mut set = PathSet::new(2, 8);
+    set.paths[1].window = 0;
+    set.narrow(PathId(1), 1);
+}
+
+#[test]
 fn new__shares_the_window_between_open_paths() {
     let set = set(16);
     assert_eq!((set.count(), set.open_count(), set.total_window()), (16, 16, 32 * PACKET));

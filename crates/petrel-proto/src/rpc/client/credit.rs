@@ -63,10 +63,6 @@ fn delay_probe<B, T>(
 ) {
     let rto_ns = client.trips().rto_ns(shared.timers.bounds(), client.trips().backoff());
     let state = client.slot_mut(slot);
-    assert!(
-        state.state() == ClientState::Waiting && state.credits() == 0,
-        "a request whose handler runs has returned its credits"
-    );
     let waited_ns = now_ns.saturating_sub(state.timer().since_ns());
     let look_ns = (waited_ns / WAITING_PROBE_DIVISOR).min(WAITING_PROBE_NS_MAX);
     state.timer_mut().look_again(now_ns + look_ns.max(rto_ns));

@@ -231,6 +231,14 @@ fn deadline_word__is_a_block_for_every_bit() {
 }
 
 #[test]
+#[should_panic(expected = "a deadline is announced by flag X")]
+fn announcement__with_a_deadline_that_the_header_hides() {
+    let head = Header::parse(&[0x1D, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().0;
+    let part = Part { size: 1, packet: 0, grant: 1 };
+    Announcement { group: 1, sequence: 1 }.encode(head.words(), part, Some(deadline_word(5)));
+}
+
+#[test]
 fn announcement__of_every_length_and_bit() {
     let head = Header::parse(&[0x1D, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap().0;
     let part = Part { size: 1, packet: 0, grant: 1 };
@@ -244,7 +252,9 @@ fn announcement__of_every_length_and_bit() {
         assert_eq!(parsed.is_ok(), is_possible, "bit {bit}");
         let Ok(announcement) = parsed else { continue };
         for deadline in [None, Some(deadline_word(5))] {
-            let frame = cut(announcement.encode(head.words(), part, deadline));
+            let flags = if deadline.is_some() { Flags::EXTENDED } else { Flags::NONE };
+            let words = Header { flags, ..head }.words();
+            let frame = cut(announcement.encode(words, part, deadline));
             assert!(
                 frame.ends_with(payload) && frame.len() == 36 + 8 * usize::from(deadline.is_some())
             );

@@ -336,6 +336,10 @@ impl<B, T> ClientSession<B, T> {
         if at_ns <= now_ns {
             return None;
         }
+        assert!(
+            self.awaits_release || self.paced.is_empty(),
+            "a slot that waits for the pace is released later"
+        );
         self.paced.push(slot);
         Some(at_ns)
     }

@@ -340,6 +340,16 @@ fn assert_sound__with_a_paced_slot_that_is_not_released() {
 }
 
 #[test]
+#[should_panic(expected = "a slot that waits for the pace is released later")]
+fn wait_for_pace__behind_a_slot_that_is_not_released() {
+    use crate::congestion::CongestionCounters;
+    let mut session = session(8);
+    session.congestion.on_loss(0, 64, &mut CongestionCounters::default());
+    session.charge(1_000_000, 1, 1_000);
+    (1..3).for_each(|slot| assert!(session.wait_for_pace(1_000_000, slot).is_some()));
+}
+
+#[test]
 #[should_panic(expected = "a slot that waits for a credit has a call")]
 fn next_stalled__of_a_free_slot() {
     let mut session = session(8);

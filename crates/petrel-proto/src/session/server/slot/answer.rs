@@ -27,6 +27,7 @@ impl<B> ServerSlot<B> {
     #[inline]
     pub(crate) fn next_answer_packet(&self) -> Option<(u32, bool)> {
         if let Some(packet) = self.parts.as_ref().and_then(|parts| parts.resends().first()) {
+            assert!(packet < self.response_packets, "a packet that is repeated is in the answer");
             return Some((packet, true));
         }
         let end = self.response_limit.min(self.response_packets);

@@ -350,6 +350,18 @@ fn note_repeated__of_a_packet_that_was_not_sent() {
 }
 
 #[test]
+#[should_panic(expected = "a packet that is repeated is in the answer")]
+fn next_answer_packet__of_a_shorter_answer() {
+    let mut slot = slot_in(ServerState::Running);
+    set_answer(&mut slot, vec![1], 2);
+    slot.response_limit = 2;
+    (0..2).for_each(|_| slot.note_sent());
+    slot.repeat_first(&mut FreeList::new());
+    slot.response_packets = 0;
+    slot.next_answer_packet();
+}
+
+#[test]
 #[should_panic(expected = "only a running request is watched")]
 fn watch__of_a_request_that_was_answered() {
     slot_in(ServerState::Answered).watch();
