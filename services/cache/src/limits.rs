@@ -36,6 +36,17 @@ pub const STORE_ITEMS_PER_LOG_MIN: u64 = 64;
 /// than seven bytes for each byte that it frees.
 pub const STORE_FILL_EIGHTHS: u64 = 7;
 
+/// Bytes of the log that a request to a full store cleans, in search of items whose time is over: some 100 µs.
+pub const SWEEP_BYTES_MAX: u64 = 1 << 20;
+
+/// Part of the log that a full store cleans in a second, in search of items whose time is over: a 16th, between
+/// [`SWEEP_BYTES_MAX`] and [`SWEEP_BYTES_PER_S_MAX`].
+pub const SWEEP_SHARE_PER_S: u64 = 16;
+
+/// Most bytes of the log that a full store cleans in a second, in search of items whose time is over: a few percent of
+/// the owner's time.
+pub const SWEEP_BYTES_PER_S_MAX: u64 = 64 << 20;
+
 /// Bytes that a thread reads at a time, to a buffer that its connections share.
 pub const READ_BYTES: usize = 64 << 10;
 
@@ -69,11 +80,13 @@ pub const ENDPOINT_BYTES: u64 = 8 << 20;
 /// Part of a server's memory that connections may use for buffers: a 32nd, and at least [`BUFFER_BYTES_MIN`].
 pub const BUFFER_SHARE: u64 = 32;
 
-/// Least memory of a thread for the buffers of its connections, in bytes: two values, and batches.
+/// Least memory of a thread for the buffers of its connections and batches, in bytes: four values.
 pub const BUFFER_BYTES_MIN: u64 = 4 << 20;
 
-/// Memory for the batch between a thread and an owner, in bytes: the replies, and one value beyond.
-pub const BATCH_HELD_BYTES: u64 = (REPLIES_BYTES_MAX + VALUE_BYTES_MAX) as u64;
+/// Memory for the replies of a batch at an owner, in bytes: those before the owner stops, and one value beyond. A vector
+/// doubles its memory up to the first part. A thread has a batch at each owner at most; the requests of batches count
+/// as buffers.
+pub const BATCH_HELD_BYTES: u64 = (2 * REPLIES_BYTES_MAX + VALUE_BYTES_MAX) as u64;
 
 /// Default limit of connections: memcached's.
 pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;

@@ -1,5 +1,7 @@
 //! Times in memcached's notation.
 
+use std::time::Duration;
+
 /// Longest time in seconds that a client may give as a distance; larger numbers are seconds since 1970.
 const DISTANCE_MAX: i64 = 60 * 60 * 24 * 30;
 
@@ -19,9 +21,11 @@ impl Clock {
         Self { zero: unix_seconds - i64::from(Self::FIRST) }
     }
 
-    /// The server's second at this time, in seconds since 1970.
-    pub fn second(&self, unix_seconds: i64) -> u32 {
-        u32::try_from(unix_seconds - self.zero).unwrap_or(0).max(Self::FIRST)
+    /// The server's second after this time since the start. The time is of a monotonic clock: a step of the system's
+    /// clock ends no item early, and keeps none.
+    pub fn second(since_start: Duration) -> u32 {
+        let seconds = since_start.as_secs().saturating_add(Self::FIRST.into());
+        u32::try_from(seconds).unwrap_or(u32::MAX)
     }
 
     /// The server's second of an exptime at the second `now`: 0 for never, `now` for a time that is over.
@@ -41,9 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn second__counts_from_the_start() {
+        let seconds = [0, 999, 1_000, 2_500].map(Duration::from_millis).map(Clock::second);
+        assert_eq!(seconds, [2, 2, 3, 4]);
+        assert_eq!(Clock::second(Duration::MAX), u32::MAX);
+    }
+
+    #[test]
     fn expiry__takes_distances_and_times() {
         let clock = Clock::starting_at(1_700_000_000);
-        assert_eq!(clock.second(1_700_000_000), 2);
         assert_eq!((clock.expiry(0, 50), clock.expiry(-1, 50), clock.expiry(7, 50)), (0, 50, 57));
         assert_eq!(clock.expiry(DISTANCE_MAX, 50), 50 + DISTANCE_MAX as u32);
         // More than 30 days are a time, here in 1970 and in the future.

@@ -3,11 +3,11 @@
 use super::clock::Clock;
 use super::execute_meta::execute_meta;
 use super::numbers::put;
-use super::operation::{Action, Operation};
+use super::operation::{Action, Operation, Refusal};
 use super::replies::{NO_MEMORY, NOT_A_NUMBER, TOO_LARGE};
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::partition::{Arithmetic, Counted, Item, Mode, Partition, Removed, Store, Stored};
+use crate::partition::{Arithmetic, Counted, Item, Partition, Removed, Store, Stored};
 
 /// Runs an operation on the partition that owns its key, and appends the reply to `out`.
 pub fn execute(
@@ -42,9 +42,9 @@ pub fn execute(
             };
             (reply, is_quiet)
         }
-        Action::TooLarge { is_quiet } => {
-            remove_stale(partition, key);
-            (TOO_LARGE, is_quiet)
+        Action::Refused { reason, removes, is_quiet } => {
+            partition.refuse(key, reason == Refusal::TooLarge, removes);
+            (if reason == Refusal::TooLarge { TOO_LARGE } else { NO_MEMORY }, is_quiet)
         }
         Action::Delete { is_quiet } => {
             let is_done = partition.delete(key, None) == Removed::Done;
@@ -103,13 +103,6 @@ fn count(
         Ok(Counted::NotANumber) => Err(NOT_A_NUMBER),
         Ok(Counted::NotFound | Counted::Exists) => Err(b"NOT_FOUND\r\n"),
         Err(error) => Err(store_error(error)),
-    }
-}
-
-/// Removes an item whose new value cannot be stored. A store keeps the former value.
-fn remove_stale(partition: &mut Partition, key: Key<'_>) {
-    if partition.mode() == Mode::Cache {
-        partition.delete(key, None);
     }
 }
 

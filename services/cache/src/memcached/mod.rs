@@ -19,7 +19,7 @@ mod tests;
 
 pub use clock::Clock;
 pub use execute::execute;
-pub use operation::{Action, Everywhere, MetaCommand, MetaParams, Operation, Request};
+pub use operation::{Action, Everywhere, MetaCommand, MetaParams, Operation, Refusal, Request};
 pub use parser::{Parser, Step};
 
 /// Replies that several places give.

@@ -69,8 +69,12 @@ pub enum Action {
         /// Whether to send no reply.
         is_quiet: bool,
     },
-    /// A value that is longer than any value may be, and that was not received. A cache removes the former item.
-    TooLarge {
+    /// A request to store a value that was not received.
+    Refused {
+        /// The reason.
+        reason: Refusal,
+        /// Whether a cache removes the former item: its writer has meant to replace it in any case.
+        removes: bool,
         /// Whether to send no reply.
         is_quiet: bool,
     },
@@ -97,6 +101,30 @@ pub enum Action {
     },
     /// A meta command.
     Meta(MetaCommand, MetaParams),
+}
+
+/// The reason why a value was not received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The value is longer than any value may be.
+    TooLarge,
+    /// The server has no memory for the value's bytes.
+    NoMemory,
+}
+
+impl Action {
+    /// The refusal of this request to store a value.
+    pub(super) fn refused(self, reason: Refusal, is_quiet: bool) -> Self {
+        let (verb, compare) = match self {
+            Self::Store { verb, compare, .. } => (verb, compare),
+            Self::Meta(_, params) => (params.verb, params.compare),
+            _ => unreachable!("the other commands have no value"),
+        };
+        let removes = verb == Verb::Set && compare.is_none();
+        // Meta commands suppress replies, and no errors.
+        let is_quiet = is_quiet && !matches!(self, Self::Meta(..));
+        Self::Refused { reason, removes, is_quiet }
+    }
 }
 
 /// A meta command with a key.

@@ -1,6 +1,6 @@
 //! Divides the bytes of a connection into requests.
 
-use super::operation::{Action, Operation, Request};
+use super::operation::{Action, Operation, Refusal, Request};
 use super::{classic, meta, replies};
 use crate::limits::{KEY_BYTES_MAX, KEYS_LINE_BYTES_MAX, LINE_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -13,6 +13,8 @@ pub struct Parser {
     state: State,
     /// The state before the last step.
     before: State,
+    /// Bytes of an unfinished line in which its end was looked for.
+    scanned: usize,
     /// A key that came in base64.
     decoded: DecodedKey,
 }
@@ -80,7 +82,7 @@ impl Parser {
     pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Step<'a> {
         self.before = self.state;
         match self.state {
-            State::Line => self.line(input),
+            State::Line => self.line(input, None),
             State::Keys(action) => self.next_key(action, input),
             State::Skip(_) if input.is_empty() => Step::More { needed: 0 },
             State::Skip(left) => {
@@ -96,18 +98,29 @@ impl Parser {
         self.state = self.before;
     }
 
-    /// Skips the next `bytes` bytes: a request for which the owner has no memory, and of which the parser has said
-    /// that it needs so many.
+    /// Makes the next step with a value that has not come completely, and for which the owner has no memory: returns
+    /// the refusal of the request, and skips the value.
     ///
     /// # Panics
-    /// If the parser is within a request.
-    pub fn skip(&mut self, bytes: usize) {
-        assert!(matches!(self.state, State::Line) && bytes > 0, "no request of known length");
-        self.state = State::Skip(bytes);
+    /// If [`Parser::next`] has not said how many bytes of this input it needs.
+    pub fn refuse<'a>(&'a mut self, input: &'a [u8]) -> Step<'a> {
+        assert!(matches!(self.state, State::Line), "the parser is within a request");
+        let step = self.line(input, Some(Refusal::NoMemory));
+        assert!(matches!(step, Step::Done { .. }), "a request of known length");
+        step
     }
 
-    fn line<'a>(&'a mut self, input: &'a [u8]) -> Step<'a> {
-        let Some(end) = memchr::memchr(b'\n', input) else { return unfinished(input) };
+    /// Parses a line. With `refusal` a value is refused in any case.
+    fn line<'a>(&'a mut self, input: &'a [u8], refusal: Option<Refusal>) -> Step<'a> {
+        let scanned = std::mem::take(&mut self.scanned);
+        let Some(end) = memchr::memchr(b'\n', &input[scanned..]) else {
+            let step = unfinished(input);
+            if matches!(step, Step::More { .. }) {
+                self.scanned = input.len();
+            }
+            return step;
+        };
+        let end = scanned + end;
         if end > line_bytes_max(input) {
             return line_too_long(input);
         }
@@ -127,14 +140,15 @@ impl Parser {
                 self.state = State::Skip(bytes + 2);
                 Step::Done { used, request: Request::Reply(reply) }
             }
-            Line::Value { operation, bytes, is_quiet } if bytes > VALUE_BYTES_MAX => {
+            Line::Value { operation, bytes, is_quiet } => {
+                let too_large = (bytes > VALUE_BYTES_MAX).then_some(Refusal::TooLarge);
+                let Some(reason) = refusal.or(too_large) else {
+                    return value(operation, bytes, is_quiet, used, input);
+                };
                 self.state = State::Skip(bytes + 2);
-                let action = Action::TooLarge { is_quiet };
+                let action = operation.action.refused(reason, is_quiet);
                 let operation = Operation { action, value: b"", flags: b"", ..operation };
                 Step::Done { used, request: Request::Operation(operation) }
-            }
-            Line::Value { operation, bytes, is_quiet } => {
-                value(operation, bytes, is_quiet, used, input)
             }
         }
     }

@@ -339,3 +339,57 @@ fn keys__may_come_in_base64() {
          mg foo v| -> EN|",
     );
 }
+
+#[test]
+fn large_values__remove_the_former_item_of_a_set_alone() {
+    let mut script = Script::new();
+    script.run("set a 0 0 1|x| -> STORED|");
+    let size = VALUE_BYTES_MAX + 1;
+    let value = [vec![b'v'; size], b"\r\n".to_vec()].concat();
+    let mut refuse = |head: &str, reply: &[u8]| {
+        let got = script.receive(&[head.as_bytes(), b"\r\n", &value].concat());
+        assert_eq!(got, reply, "{head}");
+        script.receive(b"get a\r\n").len() > b"END\r\n".len()
+    };
+    let reply = b"SERVER_ERROR object too large for cache\r\n";
+    for command in ["add", "replace", "append", "prepend"] {
+        assert!(refuse(&format!("{command} a 0 0 {size}"), reply), "{command} removes");
+    }
+    assert!(refuse(&format!("cas a 0 0 {size} 7"), reply));
+    assert!(refuse(&format!("ms a {size} ME q"), reply));
+    assert!(!refuse(&format!("set a 0 0 {size} noreply"), b""));
+    let counters = script.partition.counters();
+    assert_eq!((counters.delete_hits, counters.delete_misses), (0, 0));
+    assert_eq!((counters.store_too_large, counters.cmd_set), (7, 8));
+}
+
+#[test]
+fn refuse__skips_the_value_and_says_so_unless_asked_not_to() {
+    for (head, is_quiet) in
+        [("set a 0 0 5", false), ("set a 0 0 5 noreply", true), ("ms a 5 q", false)]
+    {
+        let mut parser = Parser::new();
+        let input = format!("{head}\r\nab");
+        assert!(matches!(parser.next(input.as_bytes()), Step::More { needed } if needed > 0));
+        let Step::Done { used, request } = parser.refuse(input.as_bytes()) else {
+            panic!("{head} is not refused")
+        };
+        let Request::Operation(operation) = request else { panic!("{request:?}") };
+        let refused = Action::Refused { reason: Refusal::NoMemory, removes: true, is_quiet };
+        assert_eq!((operation.action, operation.key, used), (refused, &b"a"[..], head.len() + 2));
+        assert_eq!(
+            parser.next(b"abcde\r\nmn\r\n"),
+            Step::Done { used: 7, request: Request::Reply(b"") }
+        );
+    }
+}
+
+/// A line may come byte by byte: a search from its beginning at each byte would take quadratic time.
+#[test]
+fn next__looks_for_the_end_of_a_line_in_new_bytes_alone() {
+    let mut parser = Parser::new();
+    assert_eq!(parser.next(b"get aaaa"), Step::More { needed: 0 });
+    // The owner gives the same bytes again. A change among them shows which of them are read.
+    assert_eq!(parser.next(b"get\naaaa b"), Step::More { needed: 0 });
+    assert!(matches!(parser.next(b"get aaaa b\r\n"), Step::Done { used: 3, .. }));
+}

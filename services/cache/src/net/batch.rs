@@ -81,6 +81,11 @@ impl Batch {
             value_bytes: value.len() as u32,
             flags_bytes: u16::try_from(flags.len()).expect("a line has some kibibytes"),
         };
+        let bytes = key.bytes().len() + value.len() + flags.len();
+        if bytes > BATCH_BYTES_MAX / 4 {
+            // A growth by doubling would take the memory of several values.
+            self.bytes.reserve_exact(bytes);
+        }
         [key.bytes(), value, flags].iter().for_each(|part| self.bytes.extend_from_slice(part));
         self.entries.push(Entry { ticket, task, reply_bytes: 0 });
     }
@@ -115,7 +120,10 @@ impl Batch {
         }
         assert!(replies.is_empty(), "{} bytes belong to no entry", replies.len());
         self.bytes.drain(..self.done_bytes);
-        self.replies.clear();
+        match self.replies.capacity() > BATCH_BYTES_MAX {
+            true => self.replies = Vec::new(),
+            false => self.replies.clear(),
+        }
         (self.done, self.done_bytes) = (0, 0);
         if self.held_bytes() > 2 * BATCH_BYTES_MAX && self.entries.is_empty() {
             // A large value has passed: its memory is needed elsewhere.

@@ -27,7 +27,9 @@ pub(super) struct Connection {
     can_write: bool,
     /// The peer has closed its side: reading goes on until the end shows.
     is_read_closed: bool,
-    /// No request is read any more; the connection ends when its replies are sent.
+    /// No bytes are read any more; the connection closes when the complete requests among those it has are run.
+    is_reading_over: bool,
+    /// No request runs any more; the connection ends when its replies are sent.
     is_closing: bool,
     /// The thread will look at the connection in this turn.
     pub(super) is_queued: bool,
@@ -58,6 +60,7 @@ impl Connection {
             can_read: true,
             can_write: true,
             is_read_closed: false,
+            is_reading_over: false,
             is_closing: false,
             is_queued: false,
             active: now,
@@ -78,7 +81,7 @@ impl Connection {
     /// Reads to `buffer`. A read that fills only a part has taken everything: no second call asks for more, unless the
     /// peer has closed its side, for which no further event comes.
     pub(super) fn read(&mut self, buffer: &mut [u8], now: u32) -> ReadOutcome {
-        if self.is_closing || !self.can_read {
+        if !self.can_read() {
             return ReadOutcome::Later;
         }
         loop {
@@ -142,7 +145,16 @@ impl Connection {
         self.replies.is_next(sequence) && self.unsent_bytes() <= OUTPUT_BYTES_MAX
     }
 
-    /// Reads no more requests.
+    /// Reads no more bytes.
+    pub(super) fn stop_reading(&mut self) {
+        self.is_reading_over = true;
+    }
+
+    pub(super) fn is_reading_over(&self) -> bool {
+        self.is_reading_over
+    }
+
+    /// Runs no more requests.
     pub(super) fn close(&mut self) {
         self.is_closing = true;
     }
@@ -158,7 +170,7 @@ impl Connection {
 
     /// Returns true if bytes may have come that were not read.
     pub(super) fn can_read(&self) -> bool {
-        self.can_read && !self.is_closing
+        self.can_read && !self.is_reading_over && !self.is_closing
     }
 
     /// Seconds without a byte in either direction.
@@ -173,8 +185,10 @@ impl Connection {
 
     /// Keeps the rest of the bytes that have come.
     pub(super) fn keep(&mut self, rest: &[u8], needed: usize) {
-        // A value of known size gets its memory at once.
-        self.input.reserve_exact(rest.len().max(needed.saturating_sub(self.input.len())));
+        if needed > self.input.len() {
+            // A value of known size gets its memory at once.
+            self.input.reserve_exact(rest.len().max(needed - self.input.len()));
+        }
         self.input.extend_from_slice(rest);
     }
 

@@ -34,18 +34,17 @@ pub(super) struct Router {
     pub(super) hasher: Hasher,
     pub(super) shared: Arc<Shared>,
     outgoing: Vec<Outgoing>,
-    /// The memory that the thread's connections hold for buffers.
-    pub(super) held_bytes: usize,
-    /// The part of it that the connection holds whose requests run.
-    pub(super) running_bytes: usize,
+    /// The memory that the thread's connections and batches hold for buffers. Replies of a batch at its owner have
+    /// memory of their own ([`BATCH_HELD_BYTES`](crate::limits::BATCH_HELD_BYTES)).
+    held_bytes: usize,
 }
 
 /// The batches for one owner.
 struct Outgoing {
     /// The batch that fills.
     next: Box<Batch>,
-    /// A batch is at the owner.
-    is_away: bool,
+    /// The memory that the batch holds which is at the owner, as it was sent.
+    away_bytes: Option<usize>,
 }
 
 impl Router {
@@ -56,26 +55,39 @@ impl Router {
         shared: Arc<Shared>,
     ) -> Self {
         let outgoing = (0..shared.partitions)
-            .map(|owner| Outgoing { next: Box::new(Batch::new(number, owner)), is_away: false })
+            .map(|owner| Outgoing { next: Box::new(Batch::new(number, owner)), away_bytes: None })
             .collect();
-        Self { number, owner, hasher, shared, outgoing, held_bytes: 0, running_bytes: 0 }
+        Self { number, owner, hasher, shared, outgoing, held_bytes: 0 }
     }
 
-    /// Returns true if the connections hold half of the memory that they may: no request begins that could need more.
+    /// Notes that a connection or a batch that held `before` bytes holds `after`.
+    pub(super) fn change_held(&mut self, before: usize, after: usize) {
+        self.release(before);
+        self.held_bytes += after;
+    }
+
+    /// Notes that a connection or a batch has given memory back.
+    pub(super) fn release(&mut self, bytes: usize) {
+        assert!(bytes <= self.held_bytes, "{bytes} of {} bytes go", self.held_bytes);
+        self.held_bytes -= bytes;
+    }
+
+    /// Returns true if half of the memory for buffers is in use: no request begins that could need more.
     pub(super) fn is_memory_short(&self) -> bool {
         self.held_bytes > self.shared.limits.buffer_bytes_max / 2
     }
 
-    /// Returns true if the connections hold more memory than they may.
+    /// Returns true if connections and batches hold more memory than they may.
     pub(super) fn is_memory_exceeded(&self) -> bool {
         self.held_bytes > self.shared.limits.buffer_bytes_max
     }
 
-    /// Runs the requests of `input`; returns the bytes that were used, and why the rest must wait.
+    /// Runs the requests of `input`; returns the bytes that were used, and why the rest must wait. The connection has
+    /// this number, and held so much memory at the beginning of its turn.
     pub(super) fn run(
         &mut self,
         connection: &mut Connection,
-        number: usize,
+        (number, running_bytes): (usize, usize),
         input: &[u8],
     ) -> (usize, Pause) {
         let mut start = 0;
@@ -93,13 +105,18 @@ impl Router {
             let Connection { parser, replies, output, .. } = connection;
             let (used, request) = match parser.next(&input[start..]) {
                 Step::Done { used, request } => (used, request),
-                Step::More { needed } if self.has_memory(needed, input.len() - start) => {
-                    return (start, Pause::Input { needed });
-                }
-                Step::More { needed: 0 } => (0, Request::Close(replies::NO_MEMORY)),
                 Step::More { needed } => {
-                    parser.skip(needed);
-                    (0, Request::Reply(replies::NO_MEMORY))
+                    let others = self.held_bytes - running_bytes;
+                    if self.has_memory(others, needed.max(input.len() - start)) {
+                        return (start, Pause::Input { needed });
+                    }
+                    match needed {
+                        0 => (0, Request::Close(replies::NO_MEMORY)),
+                        _ => match parser.refuse(&input[start..]) {
+                            Step::Done { used, request } => (used, request),
+                            Step::More { .. } => unreachable!("the parser has said how many"),
+                        },
+                    }
                 }
             };
             let is_run = match request {
@@ -113,8 +130,7 @@ impl Router {
                     self.run_operation(replies, output, ticket, &operation)
                 }
                 Request::Everywhere(everywhere) => {
-                    self.run_everywhere(replies, output, (number, generation), everywhere);
-                    true
+                    self.run_everywhere(replies, output, (number, generation), everywhere)
                 }
                 Request::Close(reply) => {
                     replies.write(output, |out| out.extend_from_slice(reply));
@@ -130,11 +146,9 @@ impl Router {
         }
     }
 
-    /// Returns true if there is memory for an input of `needed` bytes, of which some have come.
-    fn has_memory(&self, needed: usize, here: usize) -> bool {
-        let bytes = needed.max(here);
-        // The connection may hold the memory of the request already.
-        let others = self.held_bytes - self.running_bytes;
+    /// Returns true if there is memory for an input of `bytes` bytes. The others hold `others`: the connection may hold
+    /// the memory of the request already.
+    fn has_memory(&self, others: usize, bytes: usize) -> bool {
         bytes <= READ_BYTES || others + bytes <= self.shared.limits.buffer_bytes_max / 2
     }
 
@@ -162,43 +176,58 @@ impl Router {
             return false;
         }
         let ticket = Ticket { connection, generation, sequence: replies.owe() };
+        let before = batch.held_bytes();
         batch.push(ticket, key, operation);
+        let after = batch.held_bytes();
+        self.change_held(before, after);
         true
     }
 
-    /// Runs an operation on all partitions.
+    /// Runs an operation on all partitions. Returns false if a batch is full: the request must come again.
     fn run_everywhere(
         &mut self,
         replies: &mut Replies,
         output: &mut Vec<u8>,
         (connection, generation): (usize, u32),
         everywhere: Everywhere,
-    ) {
+    ) -> bool {
+        // The own partition's batch is always empty.
+        if self.outgoing.iter().any(|outgoing| outgoing.next.is_full()) {
+            return false;
+        }
         let own = self.owner.as_mut().map(|owner| owner.run_everywhere(everywhere));
         let others = self.shared.partitions - usize::from(own.is_some());
         let sum = own.unwrap_or_default();
         if others == 0 {
             let shared = &self.shared;
-            return replies.write(output, |out| report::format(shared, everywhere, &sum, out));
+            replies.write(output, |out| report::format(shared, everywhere, &sum, out));
+            return true;
         }
         let sequence = replies.gather(others, sum, everywhere);
         let ticket = Ticket { connection, generation, sequence };
         let is_own = |number: usize| self.owner.is_some() && number == self.number;
         for (number, outgoing) in self.outgoing.iter_mut().enumerate() {
             if !is_own(number) {
+                let before = outgoing.next.held_bytes();
                 outgoing.next.push_everywhere(ticket, everywhere);
+                self.held_bytes = self.held_bytes + outgoing.next.held_bytes() - before;
             }
         }
+        true
     }
 
     /// Sends the batches whose owner has none of this thread. If memory is short, only operations go whose reply is the
     /// next that a client reads, as `is_needed` says.
     pub(super) fn dispatch(&mut self, is_needed: impl Fn(&Ticket) -> bool) {
+        if self.is_memory_short() {
+            self.trim();
+        }
         let is_short = self.is_memory_short();
         for (owner, outgoing) in self.outgoing.iter_mut().enumerate() {
-            if outgoing.is_away || outgoing.next.is_empty() {
+            if outgoing.away_bytes.is_some() || outgoing.next.is_empty() {
                 continue;
             }
+            let before = outgoing.next.held_bytes();
             let batch = match is_short {
                 true => Box::new(outgoing.next.split(&is_needed)),
                 false => {
@@ -206,8 +235,11 @@ impl Router {
                     std::mem::replace(&mut outgoing.next, next)
                 }
             };
+            let away_bytes = batch.held_bytes();
+            self.held_bytes = self.held_bytes + outgoing.next.held_bytes() - before;
             if !batch.is_empty() {
-                outgoing.is_away = true;
+                outgoing.away_bytes = Some(away_bytes);
+                self.held_bytes += away_bytes;
                 self.shared.inboxes[owner].push(Parcel::Work(batch));
             }
         }
@@ -215,15 +247,96 @@ impl Router {
 
     /// Takes a batch back, whose replies have been taken. Entries that the owner has not run come first again.
     pub(super) fn take_back(&mut self, mut batch: Box<Batch>) {
+        let is_short = self.is_memory_short();
         let outgoing = &mut self.outgoing[batch.owner];
-        assert!(outgoing.is_away, "a batch comes back once");
-        outgoing.is_away = false;
+        let away_bytes = outgoing.away_bytes.take().expect("a batch comes back once");
+        let before = away_bytes + outgoing.next.held_bytes();
         batch.append(&mut outgoing.next);
+        if is_short && batch.is_empty() {
+            *batch = Batch::new(batch.origin, batch.owner);
+        }
         outgoing.next = batch;
+        let after = outgoing.next.held_bytes();
+        self.change_held(before, after);
+    }
+
+    /// Gives the memory of empty batches back.
+    fn trim(&mut self) {
+        for outgoing in &mut self.outgoing {
+            if outgoing.next.is_empty() {
+                let Batch { origin, owner, .. } = *outgoing.next;
+                self.held_bytes -= outgoing.next.held_bytes();
+                *outgoing.next = Batch::new(origin, owner);
+            }
+        }
     }
 
     /// Returns true if operations are on their way.
     pub(super) fn is_waiting(&self) -> bool {
-        self.outgoing.iter().any(|outgoing| outgoing.is_away || !outgoing.next.is_empty())
+        self.outgoing
+            .iter()
+            .any(|outgoing| outgoing.away_bytes.is_some() || !outgoing.next.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::BATCH_ENTRIES_MAX;
+    use crate::memcached::Action;
+    use crate::net::inbox::Inbox;
+    use crate::net::server::CacheConfig;
+
+    /// A thread that owns no partition: both partitions are others'.
+    fn router() -> Router {
+        let inboxes = (0..3).map(|_| Inbox::new(Box::new(|| ()))).collect();
+        let config = CacheConfig { threads: 2, ..CacheConfig::default() };
+        let shared = Arc::new(config.shared(inboxes, 1, 4 << 20));
+        Router::new(2, None, Hasher::new(1), shared)
+    }
+
+    /// Adds an operation to a batch; returns whether there was room.
+    fn run(router: &mut Router, replies: &mut Replies, key: &[u8], value: &[u8]) -> bool {
+        let action = Action::Delete { is_quiet: false };
+        let operation = Operation { action, key, value, flags: b"" };
+        router.run_operation(replies, &mut Vec::new(), (0, 0), &operation)
+    }
+
+    #[test]
+    fn run_operation__counts_the_memory_of_batches() {
+        let (mut router, mut replies) = (router(), Replies::default());
+        assert!(run(&mut router, &mut replies, b"key", &vec![0; 1 << 20]));
+        assert!((1 << 20..5 << 18).contains(&router.held_bytes), "{} bytes", router.held_bytes);
+        assert!(run(&mut router, &mut replies, b"other", &vec![0; 1 << 20]));
+        assert!(router.is_memory_short());
+        // With the owner the memory is still in use, and it is given back with the batch.
+        router.dispatch(|_| true);
+        assert!(router.is_memory_short());
+        let mut parcels = Vec::new();
+        for owner in [0, 1] {
+            router.shared.inboxes[owner].take(&mut parcels);
+            for parcel in parcels.drain(..) {
+                let Parcel::Work(mut batch) = parcel else { panic!("no work") };
+                batch.run(usize::MAX, |_, _| ());
+                batch.drain(|_, _| ());
+                router.take_back(batch);
+            }
+        }
+        assert_eq!(router.held_bytes, 0);
+    }
+
+    #[test]
+    fn run_everywhere__waits_for_room_in_all_batches() {
+        let (mut router, mut replies) = (router(), Replies::default());
+        let mut output = Vec::new();
+        let mut flush = |router: &mut Router, replies: &mut Replies| {
+            router.run_everywhere(replies, &mut output, (0, 0), Everywhere::Stats)
+        };
+        for _ in 0..BATCH_ENTRIES_MAX {
+            assert!(flush(&mut router, &mut replies));
+        }
+        let (held_bytes, waiting) = (router.held_bytes, replies.len());
+        assert!(!flush(&mut router, &mut replies));
+        assert_eq!((router.held_bytes, replies.len()), (held_bytes, waiting));
     }
 }

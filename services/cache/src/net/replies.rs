@@ -13,6 +13,8 @@ pub(super) struct Replies {
     first: u64,
     /// The bytes of the replies that are there.
     bytes: usize,
+    /// The memory of these replies, and of the sums of gathered parts.
+    reply_memory: usize,
 }
 
 enum Reply {
@@ -45,7 +47,7 @@ impl Replies {
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        self.bytes + self.queue.capacity() * size_of::<Reply>()
+        self.reply_memory + self.queue.capacity() * size_of::<Reply>()
     }
 
     /// Lets `write` append a reply behind all others.
@@ -58,9 +60,10 @@ impl Replies {
             self.queue.push_back(Reply::Ready(Vec::new()));
         }
         let Some(Reply::Ready(last)) = self.queue.back_mut() else { unreachable!("just added") };
-        let before = last.len();
+        let (bytes, memory) = (last.len(), last.capacity());
         write(last);
-        self.bytes += last.len() - before;
+        self.bytes += last.len() - bytes;
+        self.reply_memory += last.capacity() - memory;
     }
 
     /// Makes a place for a reply that another thread owes; returns its sequence number.
@@ -71,6 +74,7 @@ impl Replies {
 
     /// Makes a place for a reply with parts of `left` other threads.
     pub(super) fn gather(&mut self, left: usize, sum: Snapshot, everywhere: Everywhere) -> u64 {
+        self.reply_memory += size_of::<Snapshot>();
         self.queue.push_back(Reply::Gathered { left, sum: Box::new(sum), everywhere });
         self.first + self.queue.len() as u64 - 1
     }
@@ -102,10 +106,12 @@ impl Replies {
                 }
                 let mut text = Vec::new();
                 format(*everywhere, sum, &mut text);
+                self.reply_memory -= size_of::<Snapshot>();
                 text
             }
         };
         self.bytes += ready.len();
+        self.reply_memory += ready.capacity();
         *reply = Reply::Ready(ready);
         self.send_ready(output);
     }
@@ -115,10 +121,12 @@ impl Replies {
         while let Some(Reply::Ready(bytes)) = self.queue.front() {
             output.extend_from_slice(bytes);
             self.bytes -= bytes.len();
+            self.reply_memory -= bytes.capacity();
             self.queue.pop_front();
             self.first += 1;
         }
-        assert!(!self.queue.is_empty() || self.bytes == 0, "{} bytes are lost", self.bytes);
+        let (bytes, memory) = (self.bytes, self.reply_memory);
+        assert!(!self.queue.is_empty() || (bytes, memory) == (0, 0), "{bytes} bytes are lost");
     }
 }
 
@@ -150,6 +158,7 @@ mod tests {
         let (mut replies, mut output) = (Replies::default(), Vec::new());
         let part = Snapshot { items: 5, ..Snapshot::default() };
         let sequence = replies.gather(2, part, Everywhere::Stats);
+        assert!(replies.held_bytes() >= size_of::<Reply>() + size_of::<Snapshot>());
         let mut bytes = Vec::new();
         part.encode(&mut bytes);
         let format = |_, sum: &Snapshot, out: &mut Vec<u8>| out.push(sum.items as u8);

@@ -79,11 +79,10 @@ pub(super) fn format(shared: &Shared, everywhere: Everywhere, sum: &Snapshot, ou
 }
 
 fn put_stats(shared: &Shared, sum: &Snapshot, out: &mut Vec<u8>) {
-    let now = super::thread::unix_seconds();
     let connections = &shared.connections;
     put(out, "pid", std::process::id());
-    put(out, "uptime", now - shared.started);
-    put(out, "time", now);
+    put(out, "uptime", shared.started.elapsed().as_secs());
+    put(out, "time", super::thread::unix_seconds());
     put(out, "version", concat!("1.6.18-petrel-", env!("CARGO_PKG_VERSION")));
     put(out, "pointer_size", usize::BITS);
     put(out, "max_connections", shared.limits.connections_max);

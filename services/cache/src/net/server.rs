@@ -3,11 +3,11 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::{Poll, Waker};
 use petrel::Nexus;
@@ -89,7 +89,7 @@ pub struct CacheServer {
     endpoints: Option<RunningServer>,
     report: Report,
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<Result<Snapshot, ServerError>>>,
+    threads: Vec<Running>,
 }
 
 /// The final report of a stopped server.
@@ -157,12 +157,18 @@ impl CacheConfig {
     /// Divides the memory: bytes for each thread's buffers, and bytes for each partition.
     fn shares(&self) -> Result<(u64, u64), ServerError> {
         let threads = u64::from(self.threads);
-        let least = BUFFER_BYTES_MIN + (threads - 1) * BATCH_HELD_BYTES;
-        let buffers = (self.memory_bytes / BUFFER_SHARE / threads).max(least);
+        let buffers = (self.memory_bytes / BUFFER_SHARE / threads).max(BUFFER_BYTES_MIN);
         let process = match self.listen {
             Some(_) => PROCESS_BYTES + ENDPOINT_BYTES * threads,
             None => PROCESS_BYTES,
         };
+        // The batches of a thread are at all owners, or at all others if the thread is one.
+        let owners = match (self.memcached, self.listen) {
+            (None, _) => 0,
+            (Some(_), Some(_)) => threads,
+            (Some(_), None) => threads - 1,
+        };
+        let process = process + threads * owners * BATCH_HELD_BYTES;
         let rest = self.memory_bytes.checked_sub(process + buffers * threads);
         let least = process + (buffers + BUFFER_BYTES_MIN) * threads;
         match rest {
@@ -177,16 +183,21 @@ impl CacheConfig {
 
 /// Parts of the start.
 impl CacheConfig {
-    fn shared(&self, inboxes: Box<[Inbox]>, servers: usize, buffer_bytes: u64) -> Shared {
-        let started = unix_seconds();
+    pub(super) fn shared(
+        &self,
+        inboxes: Box<[Inbox]>,
+        servers: usize,
+        buffer_bytes: u64,
+    ) -> Shared {
         Shared {
             inboxes,
             partitions: self.threads.into(),
             servers,
             finished: AtomicUsize::new(0),
+            ended_endpoints: AtomicUsize::new(0),
             mode: self.mode,
-            clock: Clock::starting_at(started),
-            started,
+            clock: Clock::starting_at(unix_seconds()),
+            started: Instant::now(),
             connections: ConnectionCounters::default(),
             limits: Limits {
                 memory_bytes: self.memory_bytes,
@@ -266,7 +277,7 @@ impl CacheServer {
             server.endpoints = Some(config.start_endpoints(address, endpoints)?);
         }
         let partition = config.listen.is_none().then_some(partition);
-        server.start_threads(config, polls, socket, partition.as_ref(), &hasher)
+        server.start_threads(config, polls, socket, partition.as_ref(), &hasher, spawn)
     }
 
     /// Starts the threads with connections. They own the partitions, unless endpoints do.
@@ -277,13 +288,19 @@ impl CacheServer {
         socket: Option<TcpListener>,
         partition: Option<&PartitionConfig>,
         hasher: &Hasher,
+        spawn: Spawn,
     ) -> Result<Self, ServerError> {
         let (started, starts) = mpsc::channel();
         let mut listener = socket.map(mio::net::TcpListener::from_std);
+        let mut failure = None;
         let first = self.shared.inboxes.len() - self.shared.servers;
-        for (number, poll) in polls.into_iter().enumerate() {
-            let parts = Parts {
-                number: first + number,
+        // All parts come before the first thread: of a thread that does not start, the others learn that it has ended.
+        let all: Vec<_> = polls
+            .into_iter()
+            .zip(first..)
+            .map(|(poll, number)| Parts {
+                number,
+                presence: Presence::new(number, Arc::clone(&self.shared)),
                 poll,
                 listener: listener.take(),
                 partition: partition.cloned(),
@@ -291,11 +308,20 @@ impl CacheServer {
                 shared: Arc::clone(&self.shared),
                 placement: config.placement.clone(),
                 started: started.clone(),
-            };
-            let name = format!("cache-{number}");
-            self.threads.push(thread::Builder::new().name(name).spawn(move || parts.run())?);
-        }
+            })
+            .collect();
         drop(started);
+        for (number, parts) in all.into_iter().enumerate() {
+            match spawn(format!("cache-{number}"), parts) {
+                Ok(thread) => self.threads.push(thread),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        if let Some(error) = failure {
+            // The threads that run must not stay; their results do not matter.
+            let _ = self.stop();
+            return Err(error.into());
+        }
         match starts.iter().take(self.threads.len()).count() == self.threads.len() {
             true => Ok(self),
             // A thread has ended: its result has the reason.
@@ -313,9 +339,10 @@ impl CacheServer {
         self.endpoints.as_ref().map(RunningServer::local_addr)
     }
 
-    /// Returns true if all threads with connections run.
+    /// Returns true if all threads run: those with connections, and those of endpoints.
     pub fn is_healthy(&self) -> bool {
-        self.threads.iter().all(|thread| !thread.is_finished())
+        let has_endpoints = self.shared.ended_endpoints.load(Ordering::SeqCst) == 0;
+        has_endpoints && self.threads.iter().all(|thread| !thread.is_finished())
     }
 
     /// Ends the server: accepts nothing any more, answers the requests that have been read, and closes the connections.
@@ -326,13 +353,17 @@ impl CacheServer {
         let first = self.shared.inboxes.len() - self.shared.servers;
         self.shared.inboxes[first..].iter().for_each(|inbox| inbox.push(Parcel::Stop));
         let mut sum = Snapshot::default();
+        // All threads end before the first error returns.
+        let mut ends = Vec::new();
         for thread in self.threads {
-            sum.add(&thread.join().unwrap_or(Err(ServerError::Ended))?);
+            let last = thread.join().unwrap_or(Err(ServerError::Ended));
+            ends.push(last.map(|last| sum.add(&last)));
         }
         if let Some(endpoints) = self.endpoints {
             endpoints.stop();
-            endpoints.wait()?;
+            ends.push(endpoints.wait().map_err(ServerError::from));
         }
+        ends.into_iter().collect::<Result<(), _>>()?;
         sum.add(&self.report.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Stopped { counters: sum.named().collect() })
     }
@@ -359,9 +390,20 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket)
 }
 
+/// Starts a thread of this name.
+type Spawn = fn(String, Parts) -> io::Result<Running>;
+
+/// A thread with connections, which returns the last counters of its partition.
+type Running = JoinHandle<Result<Snapshot, ServerError>>;
+
+fn spawn(name: String, parts: Parts) -> io::Result<Running> {
+    thread::Builder::new().name(name).spawn(move || parts.run())
+}
+
 /// The parts of a thread, which it puts together itself: memory is then near its CPU.
 struct Parts {
     number: usize,
+    presence: Presence,
     poll: Poll,
     listener: Option<mio::net::TcpListener>,
     partition: Option<PartitionConfig>,
@@ -373,7 +415,6 @@ struct Parts {
 
 impl Parts {
     fn run(self) -> Result<Snapshot, ServerError> {
-        let presence = Presence::new(self.number, Arc::clone(&self.shared));
         if let Some(place) = &self.placement {
             place(self.number)?;
         }
@@ -386,7 +427,7 @@ impl Parts {
             None => None,
         };
         let router = Router::new(self.number, owner, self.hasher, self.shared);
-        let thread = Thread::new(self.poll, self.listener, router, presence)?;
+        let thread = Thread::new(self.poll, self.listener, router, self.presence)?;
         // Without a listener another thread has failed, and the inbox has an end.
         let _ = self.started.send(());
         drop(self.started);
@@ -413,5 +454,76 @@ impl fmt::Debug for CacheConfig {
 impl fmt::Debug for CacheServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "CacheServer({:?}, {:?})", self.listen(), self.memcached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn local() -> SocketAddr {
+        ([127, 0, 0, 1], 0).into()
+    }
+
+    #[test]
+    fn shares__leave_memory_for_the_replies_of_batches() {
+        let both = CacheConfig { listen: Some(local()), ..CacheConfig::at(local()) };
+        for (config, owners) in [(CacheConfig::at(local()), 3), (both, 4)] {
+            let config = CacheConfig { threads: 4, memory_bytes: 1 << 30, ..config };
+            let (buffers, partition) = config.shares().unwrap();
+            let batches = owners * BATCH_HELD_BYTES;
+            let used = PROCESS_BYTES + 4 * (buffers + partition + batches);
+            assert!(used <= 1 << 30 && used > (1 << 30) - 5 * ENDPOINT_BYTES, "{used} bytes");
+        }
+    }
+
+    /// Starts the first thread alone.
+    fn spawn_first(name: String, parts: Parts) -> io::Result<Running> {
+        match name.as_str() {
+            "cache-0" => spawn(name, parts),
+            _ => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    #[test]
+    fn start__ends_all_threads_if_one_cannot_start() {
+        let config = CacheConfig { threads: 3, ..CacheConfig::at(local()) };
+        let socket = listen(local()).unwrap();
+        let address = socket.local_addr().unwrap();
+        let (polls, inboxes) = polls(3).unwrap();
+        let server = CacheServer {
+            memcached: Some(address),
+            endpoints: None,
+            report: Report::default(),
+            shared: Arc::new(config.shared(inboxes.into(), 3, 4 << 20)),
+            threads: Vec::new(),
+        };
+        let partition = PartitionConfig::new(1 << 20);
+        let started = server.start_threads(
+            &config,
+            polls,
+            Some(socket),
+            Some(&partition),
+            &Hasher::new(1),
+            spawn_first,
+        );
+        assert!(matches!(started, Err(ServerError::Io(_))), "{started:?}");
+        assert!(TcpStream::connect(address).is_err(), "the first thread still listens");
+    }
+
+    #[test]
+    fn is_healthy__watches_the_endpoints() {
+        let config =
+            CacheConfig { endpoint_idle: IdlePolicy::Block, ..CacheConfig::listening_at(local()) };
+        let server = CacheServer::start(&config).unwrap();
+        assert!(server.is_healthy());
+        server.endpoints.as_ref().unwrap().stop();
+        while server.is_healthy() {
+            // The limit of the whole test ends this loop.
+            thread::yield_now();
+        }
+        server.stop().unwrap();
     }
 }

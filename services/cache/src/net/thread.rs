@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -42,12 +42,20 @@ pub(crate) struct Shared {
     pub(crate) servers: usize,
     /// Threads whose connections have ended.
     pub(crate) finished: AtomicUsize,
+    /// Endpoints that have ended.
+    pub(crate) ended_endpoints: AtomicUsize,
     pub(crate) mode: Mode,
     pub(crate) clock: Clock,
-    /// The start, in seconds since 1970.
-    pub(crate) started: i64,
+    pub(crate) started: Instant,
     pub(crate) connections: ConnectionCounters,
     pub(crate) limits: Limits,
+}
+
+impl Shared {
+    /// The server's second.
+    pub(crate) fn second(&self) -> u32 {
+        Clock::second(self.started.elapsed())
+    }
 }
 
 /// Counters of connections.
@@ -191,8 +199,7 @@ impl Thread {
     }
 
     fn set_time(&mut self) {
-        let shared = &self.router.shared;
-        self.now = self.now.max(shared.clock.second(unix_seconds()));
+        self.now = self.router.shared.second();
         if let Some(owner) = &mut self.router.owner {
             owner.partition.set_time(self.now);
         }
@@ -257,7 +264,7 @@ impl Thread {
 
     fn remove(&mut self, number: usize) {
         let mut connection = self.connections.remove(number);
-        self.router.held_bytes -= connection.held_bytes();
+        self.router.release(connection.held_bytes());
         // The socket closes here; registration ends with it.
         let _ = self.poll.registry().deregister(connection.socket());
         self.router.shared.connections.open.fetch_sub(1, Ordering::Relaxed);
@@ -292,7 +299,7 @@ impl Thread {
                 report::format(shared, what, sum, out);
             };
             connection.replies.take(ticket.sequence, reply, &mut connection.output, format);
-            self.router.held_bytes = self.router.held_bytes + connection.held_bytes() - held;
+            self.router.change_held(held, connection.held_bytes());
             if !connection.is_queued {
                 connection.is_queued = true;
                 self.queue.push(ticket.connection);
@@ -314,10 +321,10 @@ impl Thread {
         let Some(connection) = self.connections.get_mut(number) else { return };
         connection.is_queued = false;
         let held = connection.held_bytes();
-        self.router.running_bytes = held;
-        let pause = drive(connection, number, &mut self.router, &mut self.buffer, self.now);
+        let running = (number, held);
+        let pause = drive(connection, running, &mut self.router, &mut self.buffer, self.now);
         let is_broken = connection.flush(self.now).is_err();
-        self.router.held_bytes = self.router.held_bytes + connection.held_bytes() - held;
+        self.router.change_held(held, connection.held_bytes());
         if is_broken || connection.is_finished() {
             return self.remove(number);
         }
@@ -348,7 +355,8 @@ impl Thread {
         });
         while self.router.is_memory_exceeded() {
             let largest = self.connections.iter().max_by_key(|(_, it)| it.held_bytes());
-            let Some((number, _)) = largest else { unreachable!("connections hold the memory") };
+            // The rest is that of batches, which come back.
+            let Some((number, _)) = largest else { break };
             self.router.shared.connections.stalled.fetch_add(1, Ordering::Relaxed);
             self.remove(number);
         }
@@ -384,13 +392,13 @@ impl Thread {
         self.accept();
     }
 
-    /// Begins to stop: no connection and no request is taken any more.
+    /// Begins to stop: no connection is taken any more, and no bytes are read. Requests that have come run.
     fn stop(&mut self) {
         self.listener = None;
         self.ends_at = Some(self.now + STOP_S);
         let numbers: Vec<_> = self.connections.iter().map(|(number, _)| number).collect();
         for number in numbers {
-            self.connections[number].close();
+            self.connections[number].stop_reading();
             self.enqueue(number);
         }
     }
@@ -418,17 +426,22 @@ impl Thread {
 /// Reads and runs requests, as long as both are possible.
 fn drive(
     connection: &mut Connection,
-    number: usize,
+    running: (usize, usize),
     router: &mut Router,
     buffer: &mut [u8],
     now: u32,
 ) -> Pause {
     let mut pause = Pause::Input { needed: 0 };
     if !connection.input.is_empty() {
-        pause = run_kept(connection, number, router);
+        pause = run_kept(connection, running, router);
     }
     for _ in 0..READS_MAX {
         let Pause::Input { needed } = pause else { break };
+        if connection.is_reading_over() {
+            // The rest of the last request will not come.
+            connection.close();
+            return Pause::Closing;
+        }
         let bytes = match connection.read(buffer, now) {
             ReadOutcome::Bytes(bytes) => bytes,
             ReadOutcome::Later => break,
@@ -439,7 +452,7 @@ fn drive(
             }
         };
         if connection.input.is_empty() {
-            let (used, next) = router.run(connection, number, &buffer[..bytes]);
+            let (used, next) = router.run(connection, running, &buffer[..bytes]);
             pause = next;
             if used < bytes {
                 let needed = if let Pause::Input { needed } = next { needed } else { 0 };
@@ -449,7 +462,7 @@ fn drive(
             connection.keep(&buffer[..bytes], needed);
             // A value that is not complete is not looked at again.
             if connection.input.len() >= needed {
-                pause = run_kept(connection, number, router);
+                pause = run_kept(connection, running, router);
             }
         }
     }
@@ -457,9 +470,9 @@ fn drive(
 }
 
 /// Runs the requests of the bytes that were kept.
-fn run_kept(connection: &mut Connection, number: usize, router: &mut Router) -> Pause {
+fn run_kept(connection: &mut Connection, running: (usize, usize), router: &mut Router) -> Pause {
     let input = std::mem::take(&mut connection.input);
-    let (used, pause) = router.run(connection, number, &input);
+    let (used, pause) = router.run(connection, running, &input);
     connection.input = input;
     connection.use_input(used);
     pause

@@ -4,7 +4,7 @@
 //! position in the log. In cache mode a bucket has eight entries, and a ninth item of a bucket replaces the oldest. In
 //! store mode the last word of a bucket links to an overflow bucket, and nothing is replaced.
 
-use super::log::OFFSET_BITS;
+use super::log::{OFFSET_BITS, POSITION_BITS};
 use crate::pages::filled;
 
 /// Words of a bucket.
@@ -224,16 +224,25 @@ impl Index {
         Inserted::Free
     }
 
-    /// Removes the entries of one bucket whose items the log has released. Each call visits the next bucket. Without
-    /// these visits an entry could outlive 2^44 words of appends, and lead to a stranger's bytes.
-    pub(super) fn scrub(&mut self, is_live: impl Fn(u64) -> bool) {
-        for entry in &mut self.buckets[self.scrubbed as usize].0[..self.ways] {
-            if *entry != 0 && !is_live(*entry & OFFSET_MASK) {
-                *entry = 0;
+    /// Removes the entries of some buckets whose items the log has released. Each call visits the next buckets, in
+    /// proportion to the `bytes` by which the log's head advances. Without these visits an entry could outlive 2^44
+    /// words of appends, and lead to a stranger's bytes.
+    pub(super) fn scrub(&mut self, bytes: u64, is_live: impl Fn(u64) -> bool) {
+        for _ in 0..scrubs(self.homes, bytes) {
+            for entry in &mut self.buckets[self.scrubbed as usize].0[..self.ways] {
+                if *entry != 0 && !is_live(*entry & OFFSET_MASK) {
+                    *entry = 0;
+                }
             }
+            self.scrubbed = if self.scrubbed + 1 < self.homes { self.scrubbed + 1 } else { 0 };
         }
-        self.scrubbed = if self.scrubbed + 1 < self.homes { self.scrubbed + 1 } else { 0 };
     }
+}
+
+/// The buckets to visit for an advance of the log: all of them twice before offsets repeat, and one at least.
+fn scrubs(homes: u32, bytes: u64) -> u32 {
+    let share = (u128::from(homes) * u128::from(bytes)) >> (POSITION_BITS - 1);
+    u32::try_from(share).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// The home bucket of a hash. The partition's number comes from the highest bits, the tag from the lowest.
@@ -304,6 +313,19 @@ mod tests {
         }
     }
 
+    /// Large items are few: at a bucket for each, the visits would take longer than the positions last.
+    #[test]
+    fn scrubs__visit_all_buckets_before_positions_repeat() {
+        for homes in [1, 1 << 20, 1 << 30, u32::MAX] {
+            for bytes in [32, 4_096, 1 << 20, 1 << 21] {
+                let appends = (1u64 << POSITION_BITS) / bytes;
+                let visits = u128::from(appends) * u128::from(scrubs(homes, bytes));
+                assert!(visits >= u128::from(homes), "{homes} buckets, {bytes} bytes an append");
+            }
+        }
+        assert_eq!(scrubs(1 << 20, 64), 1);
+    }
+
     #[test]
     fn scrub__visits_all_buckets() {
         let mut index = Index::new(5, false);
@@ -311,7 +333,7 @@ mod tests {
             index.insert(hash << 47, hash, live);
         }
         for _ in 0..5 {
-            index.scrub(|offset| offset % 2 == 0);
+            index.scrub(8, |offset| offset % 2 == 0);
         }
         let found = (0..40).filter(|hash| index.find(hash << 47, |found| found == *hash).is_some());
         assert!(found.clone().all(|hash| hash % 2 == 0) && found.count() > 10);

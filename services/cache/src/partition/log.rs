@@ -13,6 +13,9 @@ const WORD_BYTES: u64 = 8;
 /// Bits of a position, in words, that an entry of the index keeps.
 pub(super) const OFFSET_BITS: u32 = 44;
 
+/// Bits of a position, in bytes, after which offsets repeat.
+pub(super) const POSITION_BITS: u32 = OFFSET_BITS + WORD_BYTES.trailing_zeros();
+
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
 pub(super) struct Log {

@@ -108,8 +108,8 @@ pub struct Partition {
     live_bytes: u64,
     counters: Counters,
     scratch: Vec<u8>,
-    /// The second in which a full store last looked for expired items.
-    cleaned_at: u32,
+    /// The search of a full store for items whose time is over.
+    sweep: Sweep,
     /// The second at which all items end.
     flush_due: Option<u32>,
 }
@@ -133,6 +133,17 @@ struct Place {
     slot: Slot,
     position: u64,
     header: Header,
+}
+
+/// The search of a full store for items whose time is over: a lap of the cleaner.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sweep {
+    /// The bytes of the log that the cleaner has not visited since the sweep began.
+    left_bytes: u64,
+    /// The last second in which a full store looked.
+    second: u32,
+    /// The bytes that the sweep has released in this second.
+    spent_bytes: u64,
 }
 
 /// The outcome of a removal.
@@ -174,7 +185,7 @@ impl Partition {
             live_bytes: 0,
             counters: Counters::default(),
             scratch: Vec::new(),
-            cleaned_at: 0,
+            sweep: Sweep::default(),
             flush_due: None,
         })
     }

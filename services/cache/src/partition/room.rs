@@ -3,7 +3,9 @@
 use super::log::Oldest;
 use super::{Header, Inserted, Log, Mode, Partition};
 use crate::error::StoreError;
-use crate::limits::{STORE_FILL_EIGHTHS, VALUE_BYTES_MAX};
+use crate::limits::{
+    STORE_FILL_EIGHTHS, SWEEP_BYTES_MAX, SWEEP_BYTES_PER_S_MAX, SWEEP_SHARE_PER_S, VALUE_BYTES_MAX,
+};
 
 impl Partition {
     /// Checks the size of an item, with header and key.
@@ -44,19 +46,13 @@ impl Partition {
             self.log.release(oldest);
         }
         let Self { index, log, .. } = self;
-        index.scrub(|offset| log.position(offset).is_some());
+        index.scrub(log.needed(space), |offset| log.position(offset).is_some());
     }
 
     /// Moves live items until a new item fits beside two of the greatest size.
     fn clean(&mut self, space: u64, replaced: u64) -> Result<(), StoreError> {
-        let looks = self.cleaned_at != self.now && self.log.may_have_expired(self.now);
-        if looks && !self.has_store_room(space, replaced) {
-            // Items whose time is over count until the cleaner meets them. Once a second it looks for them.
-            self.cleaned_at = self.now;
-            // A whole lap moves every live item, and thereby notes its expiry again.
-            self.log.forget_expiries();
-            let capacity = self.log.capacity();
-            self.clean_until(|log, released| released >= capacity || log.oldest().is_none());
+        if !self.has_store_room(space, replaced) {
+            self.sweep();
         }
         if !self.has_store_room(space, replaced) {
             self.counters.store_no_memory += 1;
@@ -67,17 +63,40 @@ impl Partition {
         Ok(())
     }
 
+    /// Looks for items whose time is over, in a full store: they count until the cleaner meets them. A sweep is a lap of
+    /// the cleaner, over as many requests as its budgets demand.
+    fn sweep(&mut self) {
+        if self.sweep.second != self.now {
+            (self.sweep.second, self.sweep.spent_bytes) = (self.now, 0);
+            if self.sweep.left_bytes == 0 && self.log.may_have_expired(self.now) {
+                // A whole lap moves every live item, and thereby notes its expiry again.
+                self.log.forget_expiries();
+                self.sweep.left_bytes = self.log.capacity();
+            }
+        }
+        let share = self.log.capacity() / SWEEP_SHARE_PER_S;
+        let second = share.clamp(SWEEP_BYTES_MAX, SWEEP_BYTES_PER_S_MAX);
+        let budget = SWEEP_BYTES_MAX.min(second - self.sweep.spent_bytes.min(second));
+        let bytes = self.sweep.left_bytes.min(budget);
+        let released = self.clean_until(|_, released| released >= bytes);
+        self.sweep.spent_bytes += released;
+        // An empty log has nothing left to look at.
+        let left = self.sweep.left_bytes.saturating_sub(released);
+        self.sweep.left_bytes = if self.log.oldest().is_none() { 0 } else { left };
+    }
+
     fn has_store_room(&self, space: u64, replaced: u64) -> bool {
         let limit = self.log.capacity() / 8 * STORE_FILL_EIGHTHS;
         self.live_bytes - replaced + space <= limit
     }
 
     /// Takes items from the tail and appends the live ones, until `is_done` says so of the log and the bytes released.
-    fn clean_until(&mut self, is_done: impl Fn(&Log, u64) -> bool) {
+    /// Returns these bytes.
+    fn clean_until(&mut self, is_done: impl Fn(&Log, u64) -> bool) -> u64 {
         let mut released = 0;
         while !is_done(&self.log, released) {
             assert!(released <= 2 * self.log.capacity(), "a lap of the cleaner frees an eighth");
-            let Some(oldest) = self.log.oldest() else { return };
+            let Some(oldest) = self.log.oldest() else { break };
             let before = self.log.free();
             match oldest {
                 Oldest::Padding(_) => self.log.release(oldest),
@@ -96,6 +115,7 @@ impl Partition {
             }
             released += self.log.free() - before;
         }
+        released
     }
 
     /// Takes an item out of the index and of the counts, by its position.

@@ -84,12 +84,33 @@ impl Partition {
         match written {
             Ok(cas) => Ok(Stored::Done { cas }),
             Err(error) => {
-                let place = self.find(request.key);
-                if let (Mode::Cache, Verb::Set, Some(place)) = (self.mode, request.verb, place) {
-                    self.drop_item(request.key, &place);
+                if request.verb == Verb::Set {
+                    self.drop_stale(request.key);
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// Counts a request whose value its owner did not receive, since the value is too large or for lack of memory.
+    /// `removes` says that the request was a SET without a version: a cache then removes the former item.
+    pub(crate) fn refuse(&mut self, key: Key<'_>, is_too_large: bool, removes: bool) {
+        self.counters.cmd_set += 1;
+        match is_too_large {
+            true => self.counters.store_too_large += 1,
+            false => self.counters.store_no_memory += 1,
+        }
+        if removes {
+            self.drop_stale(key);
+        }
+    }
+
+    /// Removes the former item of a value that could not be stored. A store keeps the item.
+    fn drop_stale(&mut self, key: Key<'_>) {
+        if self.mode == Mode::Cache
+            && let Some(place) = self.find(key)
+        {
+            self.drop_item(key, &place);
         }
     }
 

@@ -136,6 +136,7 @@ impl CacheClient {
     pub fn flush(&self, after_s: u32) -> Call<()> {
         let client = self.clone();
         Call::of(async move {
+            client.greet_again().await?;
             for partition in &client.0.partitions {
                 partition.call(wire::FLUSH, after_s.to_le_bytes()).await?;
             }
@@ -147,6 +148,7 @@ impl CacheClient {
     pub fn stats(&self) -> Call<Vec<(String, u64)>> {
         let client = self.clone();
         Call::of(async move {
+            client.greet_again().await?;
             let mut sum: Vec<(String, u64)> = Vec::new();
             for partition in &client.0.partitions {
                 let answer = partition.call(wire::STATS, []).await?;
@@ -189,6 +191,7 @@ impl CacheClient {
         Ok(&self.0.partitions[number])
     }
 
+    /// Learns the seed again, and makes sure that the server still has the same number of partitions.
     async fn greet_again(&self) -> Result<(), ClientError> {
         let hello = greet(&self.0.partitions[0]).await?;
         let (before, now) = (self.partitions(), usize::from(hello.partitions));

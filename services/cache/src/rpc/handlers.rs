@@ -1,6 +1,7 @@
 //! The handlers of an endpoint that owns a partition.
 
 use std::fmt::Write;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::error::StoreError;
 use crate::key::{Hasher, Key};
 use crate::net::owner::Owner;
 use crate::net::report::Snapshot;
-use crate::net::thread::{Shared, unix_seconds};
+use crate::net::thread::Shared;
 use crate::partition::{Arithmetic, Partition, PartitionConfig, Store};
 
 /// Interval of the look at the clock: times are whole seconds.
@@ -43,7 +44,7 @@ struct Served {
     owner: Owner,
     hasher: Hasher,
     number: usize,
-    partitions: usize,
+    shared: Arc<Shared>,
     report: Report,
 }
 
@@ -87,7 +88,7 @@ impl Served {
             status: Status::InvalidArgument,
             message: error.to_string(),
         })?;
-        match key.partition(self.partitions) {
+        match key.partition(self.shared.partitions) {
             partition if partition == self.number => Ok(key),
             partition => Err(Refusal {
                 status: Status::FailedPrecondition,
@@ -102,13 +103,14 @@ impl Served {
     }
 
     fn set_time(&mut self) {
-        let second = self.owner.clock.second(unix_seconds());
-        self.owner.partition.set_time(second);
+        self.owner.partition.set_time(self.shared.second());
     }
 }
 
 impl Drop for Served {
+    /// Also runs when the endpoint's thread panics.
     fn drop(&mut self) {
+        self.shared.ended_endpoints.fetch_add(1, Ordering::SeqCst);
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         report.add(&Snapshot::of(&self.owner.partition));
     }
@@ -123,8 +125,8 @@ impl Endpoints {
         let locator = partition.locator();
         let owner = Owner { partition, clock: self.shared.clock };
         let (hasher, report) = (self.hasher.clone(), Arc::clone(&self.report));
-        let partitions = self.shared.partitions;
-        let mut served = Served { owner, hasher: hasher.clone(), number, partitions, report };
+        let shared = Arc::clone(&self.shared);
+        let mut served = Served { owner, hasher: hasher.clone(), number, shared, report };
         served.set_time();
         endpoint.state_mut().0 = Some(served);
         self.register(endpoint);

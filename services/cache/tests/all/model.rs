@@ -481,3 +481,37 @@ fn store__reclaims_items_whose_time_is_over() {
     assert!(refused > 0 && counters.store_no_memory == refused && counters.reclaimed > 0);
     pair.finish();
 }
+
+/// Items end one after the other. A full store must not visit all others each second.
+#[test]
+fn store__looks_for_ended_items_within_a_budget() {
+    let hasher = Hasher::new(1);
+    let bytes = 64 << 20;
+    let config = PartitionConfig { mode: Mode::Store, ..PartitionConfig::new(bytes) };
+    let mut partition = Partition::new(&config, hasher.clone()).unwrap();
+    partition.set_time(2);
+    let value = vec![7; 16 << 10];
+    let store = |partition: &mut Partition, number: u32, expiry| {
+        let bytes = number.to_le_bytes();
+        let key = hasher.key(&bytes).unwrap();
+        partition.store(&Store { expiry, ..Store::set(key, &value) })
+    };
+    let mut items = 0;
+    while store(&mut partition, items, 3 + items).is_ok() {
+        items += 1;
+    }
+    let (mut moved, mut most, mut stored) = (partition.counters().moved_items, 0, 0);
+    for second in 0..200 {
+        partition.set_time(3 + second);
+        for attempt in 0..10 {
+            let number = 1_000_000 + second * 10 + attempt;
+            stored += u32::from(store(&mut partition, number, 0).is_ok());
+        }
+        let now = partition.counters().moved_items;
+        most = most.max(now - moved);
+        moved = now;
+    }
+    // A 16th of the log, the room for the stored items, and the last item of each request.
+    assert!(most < u64::from(items) / 16 + 100, "{most} of {items} items moved in a second");
+    assert!(stored >= 100, "{stored} items stored in place of 200 that have ended");
+}

@@ -228,3 +228,65 @@ fn start__refuses_what_cannot_work() {
     assert!(!refused(&taken).is_empty());
     server.stop().unwrap();
 }
+
+/// A value that is too large comes while the batch of its owner is full: the request comes again, with its bytes.
+#[test]
+fn large_values__wait_for_room_in_a_batch() {
+    let server = start(&config(3));
+    let mut client = Client::new(&server);
+    let (mut requests, mut replies) = (Vec::new(), Vec::new());
+    let value = vec![b'v'; (1 << 20) + 1];
+    for round in 0..8 {
+        for number in 0..2_000 {
+            write!(requests, "set key{number} 0 0 1 noreply\r\n{round}\r\n").unwrap();
+        }
+        write!(requests, "set key{round} 0 0 {}\r\n", value.len()).unwrap();
+        requests.extend_from_slice(&value);
+        write!(requests, "\r\nget key{round}\r\nget key{}\r\n", round + 8).unwrap();
+        write!(replies, "SERVER_ERROR object too large for cache\r\nEND\r\n").unwrap();
+        write!(replies, "VALUE key{} 0 1\r\n{round}\r\nEND\r\n", round + 8).unwrap();
+    }
+    client.ask(&requests, &replies);
+    assert_eq!((client.stat("store_too_large"), client.stat("delete_hits")), (8, 0));
+    server.stop().unwrap();
+}
+
+/// A value for which there are no buffers leaves no former value, and its client gets the reply that it asked for.
+#[test]
+fn values_without_buffers__are_refused() {
+    let server = start(&config(1));
+    let mut holder = Client::new(&server);
+    // The buffers of a thread have 4 MiB, and values may wait in half of it.
+    holder.ask(format!("mn\r\nset a 0 0 {}\r\nfirst", 1 << 20).as_bytes(), b"MN\r\n");
+    let mut client = Client::new(&server);
+    let value = vec![b'v'; 1 << 20];
+    for (end, reply) in
+        [("", &b"SERVER_ERROR out of memory storing object\r\n"[..]), (" noreply", b"")]
+    {
+        client.ask(b"set key 0 0 1\r\nx\r\n", b"STORED\r\n");
+        let head = format!("set key 0 0 {}{end}\r\n", value.len());
+        client.ask(&[head.as_bytes(), &value, b"\r\n"].concat(), reply);
+        client.ask(b"get key\r\n", b"END\r\n");
+    }
+    assert_eq!(client.stat("store_no_memory"), 2);
+    server.stop().unwrap();
+}
+
+/// Requests that have come before the end are answered, also those that wait for room in the output.
+#[test]
+fn stop__answers_the_requests_that_have_come() {
+    let server = start(&config(1));
+    let mut client = Client::new(&server);
+    let value = vec![b'v'; 200_000];
+    client.ask(&[b"set big 0 0 200000\r\n", &value[..], b"\r\n"].concat(), b"STORED\r\n");
+    client.send(&[b"get big\r\n".repeat(60), b"unfinished".to_vec()].concat());
+    let reply = [b"VALUE big 0 200000\r\n", &value[..], b"\r\nEND\r\n"].concat();
+    // One read has taken all requests.
+    client.expect(&reply);
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| server.stop().unwrap());
+        (1..60).for_each(|_| client.expect(&reply));
+        client.expect_end();
+        stopping.join().unwrap();
+    });
+}

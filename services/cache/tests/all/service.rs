@@ -8,7 +8,7 @@ use petrel::endpoint::{EndpointId, IdlePolicy};
 use petrel::{Client, Status};
 use petrel_cache::wire::{CountMessage, StoreMessage};
 use petrel_cache::{
-    CacheClient, CacheConfig, CacheServer, Counted, Mode, Removed, Stored, Verb, wire,
+    CacheClient, CacheConfig, CacheServer, ClientError, Counted, Mode, Removed, Stored, Verb, wire,
 };
 
 fn config(threads: u16) -> CacheConfig {
@@ -184,6 +184,28 @@ fn client__finds_the_partitions_of_another_server() {
         client.set(&[number], b"2").wait().unwrap();
         assert_eq!(client.get(&[number]).wait().unwrap().unwrap().bytes, b"2");
     }
+    drop(client);
+    second.stop().unwrap();
+}
+
+/// Operations on all partitions must not leave out partitions that a client does not know.
+#[test]
+fn flush_and_stats__notice_another_number_of_partitions() {
+    let first = CacheServer::start(&config(1)).unwrap();
+    let address = first.listen().unwrap();
+    let client = connect(&first);
+    assert!(client.flush(0).wait().is_ok());
+    first.stop().unwrap();
+    let second = CacheServer::start(&CacheConfig { listen: Some(address), ..config(2) }).unwrap();
+    let error = loop {
+        match client.flush(0).wait() {
+            Err(error) if error.status() == Status::Unavailable => std::thread::yield_now(),
+            flushed => break flushed.unwrap_err(),
+        }
+    };
+    assert!(matches!(error, ClientError::Partitions { before: 1, now: 2 }), "{error}");
+    let error = client.stats().wait().unwrap_err();
+    assert!(matches!(error, ClientError::Partitions { .. }), "{error}");
     drop(client);
     second.stop().unwrap();
 }
