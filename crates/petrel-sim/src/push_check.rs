@@ -1,7 +1,8 @@
 //! Checks the promise of [`Transport::push`] to leave the bytes of pushed frames in place.
 //!
 //! A transport may keep only the addresses of pushed frames until the next `flush` returns, as UDP does
-//! with large frames. Therefore this module compares the bytes at push and flush. A core that changes,
+//! with large frames, or until it releases them, as a network card does. Therefore this module compares the
+//! bytes at the push with those at the flush or release. A core that changes,
 //! frees or returns a buffer in between would send other bytes over a real transport; here the first
 //! changed frame causes a panic.
 //!
@@ -34,7 +35,12 @@ impl PushedFrames {
         self.copies.extend_from_slice(body);
     }
 
-    /// Ends the burst of `sender`.
+    /// Returns true if all frames were compared.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Compares the frames of `sender`, and forgets them.
     ///
     /// # Safety
     /// The frames recorded since the last call are still at their addresses.
@@ -63,7 +69,7 @@ fn changed(sender: SimAddr, pushed: &[u8]) -> ! {
         Ok(frame) => frame.to_string(),
         Err(_) => format!("a frame of {} bytes", pushed.len()),
     };
-    panic!("{sender} changed or freed {name} between its push and the flush");
+    panic!("{sender} changed or freed {name} between its push and its release");
 }
 
 #[cfg(test)]

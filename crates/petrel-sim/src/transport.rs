@@ -52,7 +52,13 @@ pub struct SimTransportConfig {
     /// Number of ports that packets may come from, 1 to [`SOURCE_PORTS_MAX`]: the port of the address, and
     /// further ones, which only send. The medium of UDP has one.
     pub source_ports: u8,
+    /// Whether the transport reads frames after the flush, as a network card does, until
+    /// [`Transport::released`] returns true.
+    pub holds: bool,
 }
+
+/// Calls of [`Transport::released`] until a transport that holds frames has read them.
+const LOOKS_UNTIL_READ: u32 = 3;
 
 /// Maximum number of source ports of a transport.
 pub const SOURCE_PORTS_MAX: u8 = 32;
@@ -66,6 +72,7 @@ impl Default for SimTransportConfig {
             ecn_capable: false,
             medium: Medium::Packets,
             source_ports: 1,
+            holds: false,
         }
     }
 }
@@ -77,7 +84,8 @@ impl Default for SimTransportConfig {
 ///
 /// A frame leaves with its content at the push, and must have equal content at the flush: a transport that
 /// reads the frame only then would send different bytes. If the content differs, [`Transport::flush`]
-/// panics and names the frame.
+/// panics and names the frame. A transport that [holds](SimTransportConfig::holds) frames compares them when
+/// it releases them.
 ///
 /// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it records when the
 /// actor wants to run again, and returns.
@@ -102,8 +110,10 @@ pub struct SimTransport {
     rx_marked: u64,
     /// The packet that accepts more frames.
     open: Option<Open>,
-    /// The frames of this burst.
+    /// The frames of this burst, and those that are held.
     pushed: PushedFrames,
+    /// Calls of [`Transport::released`] since frames are held.
+    looks: u32,
     /// Whether the NIC has refused a frame of this burst.
     is_full: bool,
 }
@@ -153,6 +163,7 @@ impl SimTransport {
             rx_marked: 0,
             open: None,
             pushed: PushedFrames::default(),
+            looks: 0,
             is_full: false,
         })
     }
@@ -211,6 +222,7 @@ impl SimTransport {
             refused |= u64::from(!is_taken) << index;
         }
         self.flush();
+        while !self.released() {}
         refused
     }
 
@@ -414,6 +426,8 @@ struct Open {
 }
 
 impl Transport for SimTransport {
+    // By the settings: without them, frames are released at the flush.
+    const HOLDS: bool = true;
     type Link = DataLink;
     type Return = Outgoing;
 
@@ -546,8 +560,10 @@ impl Transport for SimTransport {
     #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]
     fn flush(&mut self) {
         self.is_full = false;
-        // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
-        unsafe { self.pushed.check(self.binding.at) };
+        if !self.config.holds {
+            // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
+            unsafe { self.pushed.check(self.binding.at) };
+        }
         if let Some(rings) = self.rings.get_mut() {
             rings.flush();
         }
@@ -560,6 +576,21 @@ impl Transport for SimTransport {
             fabric.submit(last.packet);
         }
         fabric.forget_reading();
+    }
+
+    #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]
+    fn released(&mut self) -> bool {
+        if self.pushed.is_empty() {
+            return true;
+        }
+        self.looks += 1;
+        if self.looks < LOOKS_UNTIL_READ {
+            return false;
+        }
+        self.looks = 0;
+        // SAFETY: by the contract of `push`, the frames stay where they are until this returns true.
+        unsafe { self.pushed.check(self.binding.at) };
+        true
     }
 
     fn rx_burst_to<H: FrameHandler<Outgoing>>(&mut self, budget: usize, mut handler: H) -> usize {
@@ -610,7 +641,11 @@ impl Transport for SimTransport {
 }
 
 impl Drop for SimTransport {
+    /// # Panics
+    /// If frames are held: a network card would read them from memory that is free.
     fn drop(&mut self) {
+        let is_released = self.pushed.is_empty() || std::thread::panicking();
+        assert!(is_released, "{} ended while its frames were held", self.binding.at);
         self.fabric.unbind(self.binding, &self.further_ports);
     }
 }

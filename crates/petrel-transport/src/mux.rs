@@ -6,7 +6,7 @@
 //! A look at a near medium costs a few instructions, as at a ring, and a look at a far medium a
 //! system call. Therefore `rx_burst` skips the far medium while it has no peer, and for up to seven
 //! calls in a row while the near medium has frames. If both media have peers, a polled medium gets
-//! at least half of the budget. A flood on one medium thus does not starve the second.
+//! at least half of the budget, rounded up. A flood on one medium thus does not starve the second.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -231,7 +231,8 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
 
     #[inline]
     fn may_receive(&self) -> bool {
-        (self.far.has_peers() && self.far.may_receive()) || self.near.may_receive()
+        (self.far.has_peers() && self.far.may_receive())
+            || (self.near_peers > 0 && self.near.may_receive())
     }
 
     #[inline(always)]
@@ -297,13 +298,15 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     #[inline]
     fn rx_burst_to<H: FrameHandler<A::Return>>(&mut self, budget: usize, mut handler: H) -> usize {
         let shares = self.near_peers > 0;
+        let half = budget.div_ceil(2);
         let mut received = 0;
         if self.take_far_turn() {
-            let far_budget = if shares { budget.div_ceil(2) } else { budget };
+            let far_budget = if shares { half } else { budget };
             received += self.far.rx_burst_to(far_budget, ByFar::new(&mut handler));
         }
         if shares {
-            let left = budget.saturating_sub(received);
+            // The datagrams of a far medium may exceed its half, and a budget of one frame has two.
+            let left = budget.saturating_sub(received).max(half);
             let count = self.near.rx_burst_to(left, ByNear::<_, BIT>(&mut handler));
             self.near_is_busy = count > 0;
             received += count;
@@ -460,6 +463,115 @@ mod tests {
     use crate::transport::NoReturn;
 
     const BIT: u32 = 31;
+
+    /// A medium with a queue of frames from its peer.
+    struct Queue {
+        peers: usize,
+        frames: usize,
+        /// Frames beyond the budget that a burst delivers: the rest of a datagram.
+        excess: usize,
+        waker: Waker,
+    }
+
+    impl Transport for Queue {
+        type Link = ();
+        type Return = NoReturn;
+
+        fn now(&self) -> u64 {
+            0
+        }
+
+        fn clock(&self) -> Clock {
+            Clock::of(|| 0)
+        }
+
+        fn add_peer(&mut self, (): ()) -> Result<PeerId, LinkError> {
+            self.peers += 1;
+            Ok(PeerId(0))
+        }
+
+        fn remove_peer(&mut self, _: PeerId) {
+            self.peers -= 1;
+        }
+
+        fn max_frame_bytes(&self, _: PeerId) -> usize {
+            crate::MIN_FRAME_BYTES
+        }
+
+        unsafe fn push(&mut self, _: PeerId, _: &[u8], _: &[u8]) -> bool {
+            true
+        }
+
+        fn flush(&mut self) {}
+
+        fn may_receive(&self) -> bool {
+            assert!(self.peers > 0, "a medium without peers is not looked at");
+            self.frames > 0
+        }
+
+        fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut by: H) -> usize {
+            let count = if budget == 0 { 0 } else { self.frames.min(budget + self.excess) };
+            (0..count).for_each(|_| by.handle(PeerId(0), &[0], None));
+            self.frames -= count;
+            count
+        }
+
+        fn wait(&mut self, _: Option<u64>) {}
+
+        fn waker(&self) -> Waker {
+            self.waker.clone()
+        }
+
+        fn stats(&self) -> TransportStats {
+            TransportStats::default()
+        }
+    }
+
+    impl Member for Queue {
+        fn has_peers(&self) -> bool {
+            self.peers > 0
+        }
+
+        fn watch<'a>(&'a self, _: &mut Watch<'a>) {}
+    }
+
+    fn queues() -> Mux<Queue, Queue, BIT> {
+        let waker = Waker::new().unwrap();
+        let queue = |excess| Queue { peers: 0, frames: 0, excess, waker: waker.clone() };
+        Mux::of(queue(0), queue(64), waker.clone())
+    }
+
+    #[test]
+    fn rx_burst_to__with_a_flood_by_the_far_medium_serves_the_near_one() {
+        for budget in [1, 2, 24] {
+            let mut mux = queues();
+            mux.add_peer(MuxLink::Near(())).unwrap();
+            mux.add_peer(MuxLink::Far(())).unwrap();
+            (mux.near.frames, mux.far.frames) = (10, 10_000);
+            for _ in 0..10 {
+                mux.rx_burst(budget, |_, _| {});
+            }
+            assert_eq!(mux.near.frames, 0, "budget {budget}");
+            assert!(mux.far.frames < 10_000, "budget {budget}");
+        }
+    }
+
+    #[test]
+    fn may_receive__asks_media_with_peers_alone() {
+        let mut mux = queues();
+        assert!(!mux.may_receive());
+        mux.add_peer(MuxLink::Far(())).unwrap();
+        assert!(!mux.may_receive());
+        mux.far.frames = 1;
+        assert!(mux.may_receive());
+        let mut mux = queues();
+        let near = mux.add_peer(MuxLink::Near(())).unwrap();
+        assert!(!mux.may_receive());
+        mux.near.frames = 1;
+        assert!(mux.may_receive());
+        mux.remove_peer(near);
+        assert!(!mux.may_receive());
+    }
 
     /// Logs each call as a string. The flag is the result of `looks_ahead`.
     struct Heard(bool, Vec<String>);

@@ -51,6 +51,9 @@ const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 /// A world with such messages costs as much as twenty without.
 const WORLDS_PER_LARGEST: u64 = 4;
 
+/// Average number of endpoints per endpoint whose transport holds frames after the flush.
+const ENDPOINTS_PER_HOLDING: u64 = 3;
+
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
@@ -380,6 +383,7 @@ impl World {
         let mut settings = common.scenario.draw_transport(&mut rng);
         let mut medium_rng = common.fabric.rng(STREAM_MEDIUM + endpoint_number);
         settings.medium = common.scenario.draw_medium(&mut medium_rng);
+        settings.holds = medium_rng.below(ENDPOINTS_PER_HOLDING) == 0;
         let config = common.scenario.draw_endpoint(&mut rng);
         let is_controlled = common.scenario.is_controlled(&config);
         if is_controlled {

@@ -555,6 +555,7 @@ impl world::World for World {
         let settings = SimTransportConfig {
             coalesce: rng.below(2) == 0,
             ecn_capable: rng.below(2) == 0,
+            holds: self.nodes_made.is_multiple_of(2),
             ..SimTransportConfig::default()
         };
         let transport =

@@ -97,6 +97,38 @@ fn conformance__with_the_bundles_and_trains_of_udp() {
 }
 
 #[test]
+fn conformance__of_transports_that_hold_frames() {
+    let media = (0..3).map(|seed| petrel_sim::Medium::Udp { seed });
+    for medium in media.chain([petrel_sim::Medium::Packets]) {
+        let mut harness = Simulated::new(FaultPlan::NONE, true);
+        (harness.config.medium, harness.config.holds) = (medium, true);
+        run_all(&mut harness);
+    }
+}
+
+/// A frame that is changed after the flush is found, and so is a transport that ends too early.
+#[test]
+#[allow(unsafe_code, reason = "the contract of `push` is broken, without harm")]
+fn released__finds_frames_that_change_while_they_are_held() {
+    for is_changed in [false, true] {
+        let mut harness = Simulated::new(FaultPlan::NONE, false);
+        harness.config.holds = true;
+        let [mut end, _] = harness.pair();
+        let mut frame = [7; 100];
+        // SAFETY: a simulated transport compares the bytes only, and they stay in place.
+        assert!(unsafe { end.transport.push(end.peer, &frame[..16], &frame[16..]) });
+        end.transport.flush();
+        assert!(!end.transport.released(), "the frame is held");
+        frame[50] ^= u8::from(is_changed);
+        std::hint::black_box(&frame);
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            while !end.transport.released() {}
+        }));
+        assert_eq!(found.is_err(), is_changed);
+    }
+}
+
+#[test]
 fn conformance__through_rings_in_shared_memory() {
     let mut harness = Simulated::new(FaultPlan::NONE, false);
     harness.ring_bytes = Some(64 << 10);

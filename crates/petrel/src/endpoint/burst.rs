@@ -10,6 +10,7 @@ use super::dispatch_ahead::DispatchAhead;
 use super::factors::Factors;
 use super::handlers::Handlers;
 use super::slow::{SlowDispatch, SlowSink};
+use crate::sync::hint;
 
 /// Most bursts sent in one turn, to let the receive path run.
 const TX_BURSTS_PER_TURN: usize = 8;
@@ -103,16 +104,27 @@ impl Bursts {
             if sent < TRANSMIT_FRAMES_MAX {
                 break;
             }
+            // The core's next burst writes over the control frames of this one.
+            release(transport);
         }
         any
     }
 }
 
-/// Sends only the pending CANCELs, at the endpoint's end.
+/// Waits until the transport reads no frame any more, if it holds frames beyond the flush.
+#[inline(always)]
+pub(super) fn release<T: Transport>(transport: &mut T) {
+    while T::HOLDS && !transport.released() {
+        hint::spin_loop();
+    }
+}
+
+/// Sends only the pending CANCELs, at the endpoint's end. The transport then holds no frame.
 pub(super) fn send_cancels<T: Transport>(transport: &mut T, local: &mut Local) {
     loop {
         let sent = local.core.transmit_cancels(&mut Sink::new(transport));
         transport.flush();
+        release(transport);
         if sent < TRANSMIT_FRAMES_MAX {
             break;
         }

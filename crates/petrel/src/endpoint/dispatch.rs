@@ -15,7 +15,8 @@ use crate::msgbuf::{MsgBuf, Pool};
 /// A longer frame is probably a packet of a large message, whose packets have at least this size.
 const SMALL_FRAME_BYTES: usize = 1024;
 
-/// The transport as the core's output. `flush` must come before the core's next method.
+/// The transport as the core's output. `flush` must come before the core's next method that changes a buffer, and so
+/// must the release of frames that the transport holds ([`Transport::HOLDS`]).
 pub(super) struct Sink<'a, T> {
     transport: &'a mut T,
     /// A single reading for all frames of the burst with a deadline, taken at the first of them.
@@ -35,7 +36,10 @@ impl<'a, T> Sink<'a, T> {
 impl<T: Transport> FrameSink for Sink<'_, T> {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        // SAFETY: the core does not change the bytes until its next method is called, and `send` flushes before that.
+        // SAFETY: the core keeps the bytes in place until the next call of a method that frees or fills a buffer, or
+        // transmits. `Bursts::send` and `send_cancels` flush before they return, and wait for the release before they
+        // transmit again. The event loop waits for the release of the last burst before any other such method:
+        // `Endpoint::release_frames`.
         unsafe { self.transport.push(PeerId(peer.0), head, body) }
     }
 

@@ -11,7 +11,7 @@ use petrel_planted::planted;
 use petrel_proto::{Event, Status};
 use petrel_transport::Transport;
 
-use super::burst::send_cancels;
+use super::burst::{release, send_cancels};
 use super::context::Context;
 use super::context::continuation::run_under_deadline;
 use super::idle::IdleAction;
@@ -115,12 +115,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ///
     /// Buffers go back when calls end without a response, when an answer to a repeated request arrives, and when a slot
     /// has its next request: by the control plane, timeouts and events of this turn, or by frames and the application
-    /// after it. The waits are before these places, and compiled out for transports that hold nothing.
+    /// after it. The waits are before these places, and compiled out for transports that hold nothing. Between the
+    /// bursts of a turn, [`release`] waits for the control frames.
     #[inline(always)]
     pub(super) fn release_frames(&mut self) {
-        while T::HOLDS && !self.transport.released() {
-            hint::spin_loop();
-        }
+        release(&mut self.transport);
     }
 
     #[inline]

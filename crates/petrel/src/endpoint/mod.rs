@@ -185,7 +185,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<S, T,
         // A panic may have left any state behind, and the end of the sessions notifies the servers, too.
         if !thread::panicking() {
             self.send_last();
-            self.release_frames();
         }
     }
 }
