@@ -1,8 +1,6 @@
 //! Replays the inputs collected by the fuzz targets (`fuzz/corpus`) with the code of the targets, so that
 //! every run of the tests reaches all states that the fuzzer has reached.
 
-use std::path::{Path, PathBuf};
-
 #[path = "../../../fuzz/src/congestion.rs"]
 pub mod congestion;
 #[path = "../../../fuzz/src/control.rs"]
@@ -15,20 +13,10 @@ pub mod frame;
 pub mod input;
 #[path = "../../../fuzz/src/multicast.rs"]
 pub mod multicast;
+#[path = "../../../fuzz/replay.rs"]
+pub mod replay;
 
-/// Passes every input of a target's corpus to `check`, and expects at least `count_min` inputs. The last
-/// printed name is the input of a failing test.
-fn replay(target: &str, count_min: usize, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let entries = std::fs::read_dir(&folder).unwrap();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    assert!(paths.len() >= count_min, "{} inputs in {}", paths.len(), folder.display());
-    paths.sort();
-    for path in paths {
-        println!("{}", path.display());
-        check(&std::fs::read(&path).unwrap());
-    }
-}
+use replay::replay;
 
 #[test]
 fn frame__corpus() {

@@ -3,30 +3,18 @@
 #![cfg(not(loom))]
 #![allow(non_snake_case)]
 
-use std::path::{Path, PathBuf};
-
 use petrel_transport::bundle::{append, begin, frames};
 
 #[path = "../../../fuzz/src/bundle.rs"]
 pub mod bundle;
 #[path = "../../../fuzz/src/input.rs"]
 pub mod input;
+#[path = "../../../fuzz/replay.rs"]
+pub mod replay;
 #[path = "../../../fuzz/src/ring.rs"]
 pub mod ring;
 
-/// Passes each input of a target's corpus, at least `count_min`, to `check`. A failing test prints
-/// the input's name last.
-fn replay(target: &str, count_min: usize, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let entries = std::fs::read_dir(&folder).unwrap();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    assert!(paths.len() >= count_min, "{} inputs in {}", paths.len(), folder.display());
-    paths.sort();
-    for path in paths {
-        println!("{}", path.display());
-        check(&std::fs::read(&path).unwrap());
-    }
-}
+use replay::replay;
 
 #[test]
 fn bundle__corpus() {

@@ -7,16 +7,12 @@
 
 #[path = "../../../../fuzz/src/cache.rs"]
 mod cache;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
+
+use replay::replay;
 
 #[test]
 fn cache__corpus() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/cache");
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    assert!(paths.len() >= 15, "{} inputs in {folder}", paths.len());
-    paths.sort();
-    for path in paths {
-        println!("{}", path.display());
-        cache::check(&std::fs::read(&path).unwrap());
-    }
+    replay("cache", 15, cache::check);
 }

@@ -7,16 +7,12 @@
 
 #[path = "../../../../fuzz/src/index.rs"]
 mod index;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
+
+use replay::replay;
 
 #[test]
 fn index__corpus() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/index");
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    assert!(paths.len() >= 20, "{} inputs in {folder}", paths.len());
-    paths.sort();
-    for path in paths {
-        println!("{}", path.display());
-        index::check(&std::fs::read(&path).unwrap());
-    }
+    replay("index", 20, index::check);
 }

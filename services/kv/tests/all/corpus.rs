@@ -9,16 +9,12 @@
 mod input;
 #[path = "../../../../fuzz/src/kv.rs"]
 mod kv;
+#[path = "../../../../fuzz/replay.rs"]
+mod replay;
+
+use replay::replay;
 
 #[test]
 fn kv__corpus() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/kv");
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    assert!(paths.len() >= 40, "{} inputs in {folder}", paths.len());
-    paths.sort();
-    for path in paths {
-        println!("{}", path.display());
-        kv::check(&std::fs::read(&path).unwrap());
-    }
+    replay("kv", 40, kv::check);
 }
