@@ -3,11 +3,9 @@
 //! The request of a WRITE is an encoded [`Command`]. The leader proposes these bytes unchanged, and every replica
 //! decodes the entry before applying. A decoded command borrows from the bytes.
 
-mod batch;
 mod op;
 
-pub use batch::{Batch, BatchBuffer, BatchError};
-pub use op::{Expected, Op};
+pub use op::{Batch, BatchBuffer, BatchError, Expected, Op};
 
 use crate::limits::COMMAND_BYTES_MAX;
 use crate::wire::{DecodeError, Reader, Write};

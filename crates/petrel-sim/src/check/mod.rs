@@ -64,6 +64,7 @@ mod ledger;
 mod measure;
 mod nemesis;
 mod node;
+mod options;
 pub(crate) mod pattern;
 mod report;
 mod runner;
@@ -78,7 +79,8 @@ mod worker_pool;
 mod workload;
 mod world;
 
+pub use options::Options;
 pub use report::Report;
-pub use runner::{Options, run_seed, run_seed_traced, run_seeds};
+pub use runner::{run_seed, run_seed_traced, run_seeds};
 
 pub use crate::seeds::{Failure, Progress, Summary};

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use petrel_proto::wire::Frame;
 
+use super::options::Options;
 use super::report::Report;
 use super::world::World;
 use crate::seeds::{self, Failure, Progress, Summary};
@@ -16,18 +17,6 @@ const SEEDS_PER_MULTICAST_WORLD: u64 = 8;
 
 /// Number of seeds per nexus world, which costs a quarter of a world of endpoints.
 const SEEDS_PER_NEXUS: u64 = 2;
-
-/// Options for running seeds.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Options {
-    /// Whether [`run_seeds`] continues after a failure.
-    pub keep_going: bool,
-    /// Whether every world has all features, no world is large, and every frame of every endpoint is a
-    /// packet, like the worlds of the seeds on the regression list. Otherwise half of the worlds omit about
-    /// half of the features: features must occur alone, too.
-    pub has_everything: bool,
-}
 
 /// Runs the world of a seed, for every second seed also a [nexus](crate::nexus) world, and for every eighth
 /// seed also a [multicast](crate::multicast_world) world, and checks all rules.

@@ -1,6 +1,6 @@
 //! A simulated caller: a number of concurrent calls over some sessions, with every answer checked.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
@@ -8,22 +8,13 @@ use std::rc::Rc;
 use petrel::endpoint::{Handled, SessionId};
 use petrel::{Context, MsgBuf, Reply, Request, Status};
 
+use super::driver::{Driver, Phase};
 use super::message::{self, Body};
-use super::node::Driver;
 use crate::fabric::Histogram;
 use crate::rng::Rng;
 
 /// The method of all endpoints of an experiment.
 pub(super) const METHOD: u16 = 1;
-
-/// The phase of all callers of a cluster.
-#[derive(Debug, Default)]
-pub(super) struct Phase {
-    /// Whether callers make calls.
-    pub(super) is_calling: Cell<bool>,
-    /// Whether calls that end now count.
-    pub(super) is_measuring: Cell<bool>,
-}
 
 /// The load of a caller.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,9 @@ use petrel_proto::Recovery;
 use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;
 
-use super::caller::{Caller, Load, Phase, Tally};
-use super::node::{Driver, Node, SimEndpoint};
+use super::caller::{Caller, Load, Tally};
+use super::driver::{Driver, Phase};
+use super::node::{Node, SimEndpoint};
 use super::{Controller, ExperimentError};
 use crate::control::{ControlConfig, ControlNetwork};
 use crate::fabric::{ActorId, CpuConfig, FabricConfig, FabricHandle, HostId, SimAddr, Topology};

@@ -29,6 +29,7 @@ pub mod cc_cost;
 mod cluster;
 mod controller;
 mod cpu;
+mod driver;
 mod error;
 pub mod incast;
 mod latency;

@@ -2,26 +2,17 @@
 
 use std::rc::Rc;
 
+use petrel::Endpoint;
 use petrel::endpoint::{SessionId, SessionState};
-use petrel::{Context, Endpoint};
 use petrel_transport::Transport as _;
 
-use super::caller::{self, Phase};
+use super::caller;
+use super::driver::{Driver, Phase};
 use crate::control::SimControl;
 use crate::simulation::Actor;
 use crate::transport::SimTransport;
 
 pub(super) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
-
-/// A driver acts on an endpoint between turns: it makes calls, or serves requests.
-pub(super) trait Driver {
-    /// Returns when it acts next.
-    fn next_ns(&self) -> Option<u64>;
-    /// Performs the due actions.
-    fn act(self: Rc<Self>, cx: &mut Context<'_>);
-    /// Returns the number of calls or requests that have not ended.
-    fn pending(&self) -> usize;
-}
 
 pub(super) struct Node {
     pub(super) endpoint: SimEndpoint,

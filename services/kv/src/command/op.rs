@@ -1,6 +1,9 @@
 //! Operations: the effect of a write on keys.
 
-use super::Batch;
+mod batch;
+
+pub use batch::{Batch, BatchBuffer, BatchError};
+
 use crate::wire::{DecodeError, Reader, Write};
 
 /// One operation of a write.

@@ -7,9 +7,8 @@ use petrel::endpoint::{CallOptions, SessionId};
 use petrel::overload::{ConcurrencyLimit, Permit};
 use petrel::{Context, Error, Execution, MsgBuf, Reply, Status};
 
-use super::super::caller::Phase;
+use super::super::driver::{Driver, Phase};
 use super::super::message::{self, Body};
-use super::super::node::Driver;
 use super::server::METHOD;
 use crate::fabric::{Histogram, exponential};
 use crate::rng::Rng;

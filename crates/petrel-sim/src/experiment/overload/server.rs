@@ -9,9 +9,8 @@ use petrel::endpoint::{Handled, Responder};
 use petrel::overload::{Admission, Shed, Waiting};
 use petrel::{Context, Request, Status};
 
-use super::super::caller::Phase;
+use super::super::driver::{Driver, Phase};
 use super::super::message;
-use super::super::node::Driver;
 use super::Service;
 use crate::rng::Rng;
 

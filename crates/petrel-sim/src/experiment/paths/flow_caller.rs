@@ -7,9 +7,9 @@ use petrel::endpoint::SessionId;
 use petrel::{Context, Reply};
 use petrel_proto::limits::HEADER_BYTES;
 
-use super::super::caller::{METHOD, Phase};
+use super::super::caller::METHOD;
+use super::super::driver::{Driver, Phase};
 use super::super::message::{self, Body};
-use super::super::node::Driver;
 use super::streams::PACKET_BYTES;
 use crate::fabric::{FabricConfig, exponential};
 use crate::rng::Rng;
