@@ -84,7 +84,7 @@ pub mod timer;
 pub mod wire;
 
 #[doc(hidden)]
-pub use rpc::Census;
+pub use rpc::ObjectCounts;
 pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
     Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PendingCall, PlainCompletion,

@@ -6,6 +6,6 @@ pub mod control {
 }
 
 #[doc(hidden)]
-pub use crate::endpoint::{Census, Factors};
+pub use crate::endpoint::{ObjectCounts, Optimisations};
 #[doc(hidden)]
-pub use crate::local::LocalCensus;
+pub use crate::local::LocalObjectCounts;

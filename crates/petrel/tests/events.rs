@@ -128,6 +128,6 @@ fn events_tell_why_and_none_comes_for_calls_that_succeed() {
 
     client.connect_wait(server.address).unwrap_err();
     let end = find("session_ended", &[("end", "not_reached")]);
-    assert!(end["why"].contains("nobody listens"), "{end:?}");
+    assert!(end["why"].contains("no process listens"), "{end:?}");
     find("link_failed", &[("level", "WARN")]);
 }

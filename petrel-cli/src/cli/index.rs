@@ -97,8 +97,8 @@ pub(crate) struct IndexServeArgs {
     pub(crate) worker_cpu: Option<usize>,
 
     /// Prefetch no memory for lookups, to see what prefetching is worth
-    #[arg(long)]
-    pub(crate) no_fetch_ahead: bool,
+    #[arg(long, alias = "no-fetch-ahead")]
+    pub(crate) no_prefetch: bool,
 
     /// Time for clients to leave at the end
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]

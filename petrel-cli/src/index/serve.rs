@@ -76,7 +76,7 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
             words_max: args.words_max,
             bytes_max: args.bytes_max as u64,
         },
-        prefetches: !args.no_fetch_ahead,
+        prefetches: !args.no_prefetch,
         placement: Some(Arc::new(place)),
         ..ServerConfig::at(args.listen.address)
     }

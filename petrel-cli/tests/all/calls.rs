@@ -126,7 +126,7 @@ fn ping__without_a_server_is_refused_with_a_reason() {
     let output = petrel(&["ping", &free_address(), "--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(record(&output)["status"], "UNAVAILABLE");
-    assert!(stderr(&output).contains("nobody listens"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no process listens"), "{}", stderr(&output));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn stats__without_a_server_fail() {
     let output = petrel(&["stats", &free_address(), "--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(record(&output)["status"], "UNAVAILABLE");
-    assert!(stderr(&output).contains("nobody listens"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no process listens"), "{}", stderr(&output));
 }
 
 #[test]

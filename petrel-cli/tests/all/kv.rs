@@ -240,5 +240,8 @@ fn kv__absent_replicas_are_reported_in_time() {
     }
     let status = petrel(&[&["kv", "status"], &arguments[..]].concat());
     assert_eq!(status.status.code(), Some(1));
-    assert!(record(&status)["error"].as_str().unwrap().contains("nobody listens"), "{status:?}");
+    assert!(
+        record(&status)["error"].as_str().unwrap().contains("no process listens"),
+        "{status:?}"
+    );
 }

@@ -87,7 +87,7 @@ pub fn register(
 
 /// Prefetches the memory for lookups of words, on an endpoint with the handlers of [`register`], so that cache misses
 /// overlap.
-pub fn fetch_ahead(endpoint: &mut Endpoint, store: &Arc<Store>) {
+pub fn prefetch_words(endpoint: &mut Endpoint, store: &Arc<Store>) {
     let store = Arc::clone(store);
     endpoint.prefetch(GetWord::NUMBER, move |message| {
         word_key(message).map_or(std::ptr::null(), |key| store.words.address(key))

@@ -65,7 +65,7 @@ mod words;
 pub use bytes::{Bytes, Cell, Key, Value};
 pub use client::{Call, Client};
 pub use error::{ClientError, Malformed, ServerError, StoreError};
-pub use handlers::{Scans, fetch_ahead, register};
+pub use handlers::{Scans, prefetch_words, register};
 pub use map::{OrderedMap, Tree};
 pub use metrics::Metrics;
 pub use points::{Points, Writer};

@@ -15,7 +15,7 @@ use petrel::{Endpoint, Nexus};
 use petrel_proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
 
 use crate::error::ServerError;
-use crate::handlers::{Scans, fetch_ahead, register};
+use crate::handlers::{Scans, prefetch_words, register};
 use crate::limits::{DISPATCH_MAX, WORKERS_MAX};
 use crate::metrics::Metrics;
 use crate::store::{Store, StoreConfig};
@@ -232,7 +232,7 @@ impl Server {
             let scans = workers.as_deref().map_or(Scans::Dispatch, Scans::Workers);
             register(&mut endpoint, &store, &metrics, number, scans);
             if config.prefetches {
-                fetch_ahead(&mut endpoint, &store);
+                prefetch_words(&mut endpoint, &store);
             }
             let stop = endpoint.stop_handle();
             // If the start of another endpoint failed, the receiver is gone, and `stop` follows at once.

@@ -40,31 +40,31 @@ pub(super) const FACTORS: [Factor; 14] = [
         name: "one timestamp per turn",
         instead: "a reading of the clock for each frame",
         transports: BOTH,
-        switch_off: |config| config.factors.clock_once_per_turn = false,
+        switch_off: |config| config.optimisations.clock_once_per_turn = false,
     },
     Factor {
         name: "preallocated responses",
         instead: "a buffer from the pool for each answer",
         transports: BOTH,
-        switch_off: |config| config.factors.preallocated_responses = false,
+        switch_off: |config| config.optimisations.preallocated_responses = false,
     },
     Factor {
         name: "zero-copy requests",
         instead: "a copy of each small request before its handler",
         transports: BOTH,
-        switch_off: |config| config.factors.zero_copy_requests = false,
+        switch_off: |config| config.optimisations.zero_copy_requests = false,
     },
     Factor {
         name: "immediate sends",
         instead: "answers and calls wait in a queue for the end of the burst",
         transports: SHM,
-        switch_off: |config| config.factors.immediate_sends = false,
+        switch_off: |config| config.optimisations.immediate_sends = false,
     },
     Factor {
         name: "bursts",
         instead: "each frame is handed to the medium on its own",
         transports: BOTH,
-        switch_off: |config| config.factors.bursts = false,
+        switch_off: |config| config.optimisations.bursts = false,
     },
     Factor {
         name: "response grants",
@@ -96,7 +96,7 @@ pub(super) const FACTORS: [Factor; 14] = [
         transports: SHM,
         switch_off: |config| {
             config.host.shm.never_sleeps = false;
-            config.factors.fence_free = false;
+            config.optimisations.fence_free = false;
         },
     },
     Factor {

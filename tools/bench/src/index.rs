@@ -137,7 +137,7 @@ fn measure(
 ) -> Result<Report, Failure> {
     let cpus = cores::pair();
     let mut echo = ServerProcess::start(args, transport, cpus, keys, false)?;
-    let mut index = ServerProcess::start(args, transport, cpus, keys, !args.no_fetch_ahead)?;
+    let mut index = ServerProcess::start(args, transport, cpus, keys, !args.no_prefetch)?;
     index.clients.fill(args)?;
     let mut one_thread = OneThread::start(args, transport, cpus, keys)?;
     let mut progress = output.progress(u64::from(args.rounds), transport.name());
@@ -298,7 +298,7 @@ fn arguments(
         set("--worker-cpu", client.to_string());
     }
     if !prefetches {
-        arguments.push("--no-fetch-ahead".to_owned());
+        arguments.push("--no-prefetch".to_owned());
     }
     arguments
 }

@@ -13,7 +13,6 @@
 
 mod call;
 mod calls;
-mod census;
 mod client;
 mod clock;
 mod config;
@@ -23,6 +22,7 @@ mod frames;
 mod lookahead;
 mod multicast;
 mod notices;
+mod object_counts;
 mod queue;
 mod receive;
 mod received;
@@ -42,13 +42,13 @@ use std::collections::VecDeque;
 pub use call::{
     CallError, CallFailure, CallLimits, CallRejected, Completion, Execution, PlainCompletion,
 };
-#[doc(hidden)]
-pub use census::Census;
 pub use config::Config;
 pub use fast::PlainRequest;
 pub use lookahead::{UpcomingFrame, method_of, peek_request};
 pub use multicast::{GroupFrames, Membership};
 pub use notices::Event;
+#[doc(hidden)]
+pub use object_counts::ObjectCounts;
 pub use received::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use sessions::{Accepted, Closed, OpenError};
@@ -190,22 +190,22 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Counts everything, in as many steps as there are slots.
     #[doc(hidden)]
-    pub fn census(&self) -> Census {
+    pub fn object_counts(&self) -> ObjectCounts {
         let shared = &self.shared;
-        let mut census = Census {
+        let mut object_counts = ObjectCounts {
             held_bytes: shared.memory.bytes(),
             to_send: shared.queue.len() + shared.cancels.len() + shared.multicast.len(),
             events: self.events.len() + shared.notices.len(),
             timers: shared.timers.entry_count(),
-            ..Census::default()
+            ..ObjectCounts::default()
         };
         for role in self.sessions.roles() {
             match role {
-                Role::Client(client) => census.add_client(client),
-                Role::Server(server) => census.add_server(server),
+                Role::Client(client) => object_counts.add_client(client),
+                Role::Server(server) => object_counts.add_server(server),
                 Role::Free => {}
             }
         }
-        census
+        object_counts
     }
 }

@@ -6,7 +6,7 @@ use crate::session::server::{ServerSession, ServerState};
 /// Counts of everything that a core holds. Not for applications: the fields follow the code.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct ObjectCounts {
     /// Pending calls: in slots, and in queues before them.
     pub calls: usize,
     /// Pending calls that wait for a slot.
@@ -32,7 +32,7 @@ pub struct Census {
     pub slots: usize,
 }
 
-impl Census {
+impl ObjectCounts {
     /// Returns a kind of object left over when no call is pending and no handler runs; `None` if nothing is
     /// left.
     pub fn left_at_rest(&self) -> Option<(&'static str, u64)> {

@@ -346,15 +346,15 @@ impl Node {
     /// Returns leftover state of a node that has closed everything.
     pub(super) fn left_at_end(&self) -> Option<(&'static str, u64)> {
         let sessions = u64::from(self.endpoint.core().session_count());
-        let census = self.endpoint.census();
-        let left = self.left_at_rest().or(census.left_at_end());
+        let object_counts = self.endpoint.object_counts();
+        let left = self.left_at_rest().or(object_counts.left_at_end());
         left.or((sessions > 0).then_some(("sessions", sessions)))
     }
 
     /// Returns leftover state of a node that has nothing to do.
     pub(super) fn left_at_rest(&self) -> Option<(&'static str, u64)> {
         let kept = u64::from(self.endpoint.transport().has_backlog());
-        let left = self.endpoint.census().core.left_at_rest();
+        let left = self.endpoint.object_counts().core.left_at_rest();
         left.or((kept > 0).then_some(("bursts in the transport", kept)))
     }
 

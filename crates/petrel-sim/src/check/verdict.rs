@@ -35,12 +35,13 @@ impl World {
     pub(super) fn check_tables(&self) -> Result<(), String> {
         for (_, node) in self.simulation.actors() {
             let core = node.endpoint.core();
-            let (census, sessions, limits) = (core.census(), core.session_count(), &node.limits);
+            let (object_counts, sessions, limits) =
+                (core.object_counts(), core.session_count(), &node.limits);
             let waiting_max = u64::from(sessions) * limits.backlog_max as u64;
             let all = [
                 ("sessions", u64::from(sessions), u64::from(limits.sessions_max)),
-                ("calls that wait", census.waiting as u64, waiting_max),
-                ("bytes of large messages", census.held_bytes, limits.memory_bytes),
+                ("calls that wait", object_counts.waiting as u64, waiting_max),
+                ("bytes of large messages", object_counts.held_bytes, limits.memory_bytes),
             ];
             for (name, count, most) in all {
                 if count > most {

@@ -97,7 +97,7 @@ impl Network {
     ) {
         let (host, endpoint) = (from.host, from.endpoint);
         let Some(remote) = self.host_of(remote) else {
-            let reason = unavailable("nobody listens there");
+            let reason = unavailable("no process listens there");
             return self.tell(host, endpoint, FromNexus::LinkFailed { request, reason });
         };
         let connection = self.connect(host, remote);

@@ -36,9 +36,10 @@ impl Node {
 
     /// Returns leftover state at the end of the run.
     pub(super) fn left_at_end(&self) -> Option<(&'static str, u64)> {
-        let (census, buffers) = (self.endpoint.census(), self.endpoint.buffers_in_use().count);
+        let (object_counts, buffers) =
+            (self.endpoint.object_counts(), self.endpoint.buffers_in_use().count);
         let sessions = u64::from(self.endpoint.core().session_count());
-        let left = census.core.left_at_rest().or(census.left_at_end());
+        let left = object_counts.core.left_at_rest().or(object_counts.left_at_end());
         let left = left.or((sessions > 0).then_some(("sessions", sessions)));
         left.or((buffers > 0).then_some(("buffers", buffers as u64)))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use petrel::nexus::stepped::Census;
+use petrel::nexus::stepped::TableSizes;
 
 use super::net::ProcessId;
 use super::world::{Event, World};
@@ -89,10 +89,10 @@ impl World {
         }
     }
 
-    fn censuses(&self) -> impl Iterator<Item = (ProcessId, Census)> + '_ {
-        self.processes
-            .iter()
-            .filter_map(|(id, process)| process.nexus.as_ref().map(|nexus| (*id, nexus.census())))
+    fn all_table_sizes(&self) -> impl Iterator<Item = (ProcessId, TableSizes)> + '_ {
+        self.processes.iter().filter_map(|(id, process)| {
+            process.nexus.as_ref().map(|nexus| (*id, nexus.table_sizes()))
+        })
     }
 
     /// Checks that all questions are answered, and the ends of all links and sessions agree.
@@ -107,21 +107,21 @@ impl World {
                 return Err(format!("{} waits for an answer", actor.name()));
             }
         }
-        for (id, census) in self.censuses() {
+        for (id, sizes) in self.all_table_sizes() {
             let waiting = self.net.borrow().can_accept(id, self.processes[&id].plan.address);
             nothing(
                 id,
                 &[
                     ("connections to be accepted", usize::from(waiting)),
-                    ("requests", census.waiting),
-                    ("early links", census.early_links),
-                    ("proposals", census.proposals),
-                    ("tickets", census.tickets),
-                    ("exchanges", census.exchanges),
-                    ("queued exchanges", census.queued_exchanges),
-                    ("links that are not up", census.links - census.links_up),
-                    ("requesters", census.requesters),
-                    ("unfinished connections", census.unfinished),
+                    ("requests", sizes.waiting),
+                    ("early links", sizes.early_links),
+                    ("proposals", sizes.proposals),
+                    ("tickets", sizes.tickets),
+                    ("exchanges", sizes.exchanges),
+                    ("queued exchanges", sizes.queued_exchanges),
+                    ("links that are not up", sizes.links - sizes.links_up),
+                    ("requesters", sizes.requesters),
+                    ("unfinished connections", sizes.unfinished),
                 ],
             )?;
             self.check_tables(id)?;
@@ -177,7 +177,7 @@ impl World {
     fn check_counters(&self) -> Result<(), String> {
         for (id, process) in &self.processes {
             let Some(nexus) = &process.nexus else { continue };
-            let (stats, census, net) = (nexus.stats(), nexus.census(), self.net.borrow());
+            let (stats, sizes, net) = (nexus.stats(), nexus.table_sizes(), self.net.borrow());
             let actors = || self.actors.values().filter(|actor| actor.process == *id);
             let up: usize = actors().map(|actor| actor.links.len()).sum();
             let sum = |count: fn(&super::actor::MessageCounts) -> u64| {
@@ -187,7 +187,7 @@ impl World {
             let entry = &net.processes[*id];
             let always = [
                 ("links_up", stats.links_up, up as u64),
-                ("connections_open", stats.connections_open, census.connections as u64),
+                ("connections_open", stats.connections_open, sizes.connections as u64),
                 ("connections_open", stats.connections_open, sockets),
                 ("connections_accepted", stats.connections_accepted, entry.accepts),
                 ("unsendable_messages", stats.unsendable_messages, 0),
@@ -235,23 +235,23 @@ impl World {
 
     /// Checks that no state of endpoints and foreign peers is left.
     fn has_no_links(&self) -> Result<(), String> {
-        for (id, census) in self.censuses() {
+        for (id, sizes) in self.all_table_sizes() {
             nothing(
                 id,
                 &[
-                    ("links", census.links),
-                    ("bytes of sessions", census.session_bytes),
-                    ("sources with usage", census.sources),
-                    ("requests", census.waiting),
-                    ("early links", census.early_links),
-                    ("proposals", census.proposals),
-                    ("tickets", census.tickets),
-                    ("exchanges", census.exchanges),
-                    ("queued exchanges", census.queued_exchanges),
-                    ("requesters", census.requesters),
-                    ("connections without HELLO", census.awaiting_hello),
-                    ("connections that close", census.closing),
-                    ("unfinished connections", census.unfinished),
+                    ("links", sizes.links),
+                    ("bytes of sessions", sizes.session_bytes),
+                    ("sources with usage", sizes.sources),
+                    ("requests", sizes.waiting),
+                    ("early links", sizes.early_links),
+                    ("proposals", sizes.proposals),
+                    ("tickets", sizes.tickets),
+                    ("exchanges", sizes.exchanges),
+                    ("queued exchanges", sizes.queued_exchanges),
+                    ("requesters", sizes.requesters),
+                    ("connections without HELLO", sizes.awaiting_hello),
+                    ("connections that close", sizes.closing),
+                    ("unfinished connections", sizes.unfinished),
                 ],
             )?;
             self.check_tables(id)?;
@@ -262,13 +262,13 @@ impl World {
     /// Checks that processes have exactly the descriptors of their connections and of the rendezvous.
     fn check_descriptors(&self) -> Result<(), String> {
         let net = self.net.borrow();
-        for (id, census) in self.censuses() {
+        for (id, sizes) in self.all_table_sizes() {
             let rendezvous = usize::from(net.rendezvous_of(id).is_some());
             let open = net.processes[id].descriptors as usize;
-            if open != census.connections + rendezvous {
+            if open != sizes.connections + rendezvous {
                 return Err(format!(
                     "p{id} has {open} descriptors, {} connections and {rendezvous} rendezvous",
-                    census.connections
+                    sizes.connections
                 ));
             }
         }
@@ -278,14 +278,14 @@ impl World {
     /// Checks that no state is left at all.
     fn is_bare(&self) -> Result<(), String> {
         self.has_no_links()?;
-        self.censuses().try_for_each(|(id, census)| {
+        self.all_table_sizes().try_for_each(|(id, sizes)| {
             nothing(
                 id,
                 &[
-                    ("connections", census.connections),
-                    ("routes to peers", census.outgoing),
-                    ("connections without use", census.idle_connections),
-                    ("deadlines", census.deadlines),
+                    ("connections", sizes.connections),
+                    ("routes to peers", sizes.outgoing),
+                    ("connections without use", sizes.idle_connections),
+                    ("deadlines", sizes.deadlines),
                 ],
             )
         })
@@ -317,7 +317,7 @@ impl World {
     /// connections.
     fn has_no_strays(&self) -> Result<(), String> {
         let net = self.net.borrow();
-        for (id, census) in self.censuses() {
+        for (id, sizes) in self.all_table_sizes() {
             let peer = |socket: usize| net.peer_process(socket);
             let is_stray =
                 |socket: &usize| peer(*socket).is_none_or(|p| !net.processes[p].is_alive);
@@ -326,11 +326,11 @@ impl World {
             let own = net.sockets_of(id).filter(|socket| peer(*socket) == Some(id)).count();
             nothing(id, &[("connections to nobody", strays)])?;
             if self.current.iter().flatten().count() == 1 {
-                let unmatched = census.connections - own.min(census.connections);
-                nothing(id, &[("connections", unmatched), ("deadlines", census.deadlines)])?;
+                let unmatched = sizes.connections - own.min(sizes.connections);
+                nothing(id, &[("connections", unmatched), ("deadlines", sizes.deadlines)])?;
                 if own == 0 {
-                    let idle_connections = ("connections without use", census.idle_connections);
-                    nothing(id, &[("routes to peers", census.outgoing), idle_connections])?;
+                    let idle_connections = ("connections without use", sizes.idle_connections);
+                    nothing(id, &[("routes to peers", sizes.outgoing), idle_connections])?;
                 }
             }
         }

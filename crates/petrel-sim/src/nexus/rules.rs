@@ -1,7 +1,7 @@
 //! The rules that hold during a run.
 
 use petrel::nexus::NexusStats;
-use petrel::nexus::stepped::Census;
+use petrel::nexus::stepped::TableSizes;
 
 use super::net::ProcessId;
 use super::world::{Event, Process, World};
@@ -83,21 +83,21 @@ impl World {
             return Ok(());
         };
         nexus.check_tables().map_err(|what| format!("tables of p{id}: {what}"))?;
-        self.check_limits(id, &nexus.census())
+        self.check_limits(id, &nexus.table_sizes())
     }
 
-    fn check_limits(&self, id: ProcessId, census: &Census) -> Result<(), String> {
+    fn check_limits(&self, id: ProcessId, sizes: &TableSizes) -> Result<(), String> {
         let plan = &self.processes[&id].plan;
         // A quarter of the descriptors is for other uses (§8.3: both limits shrink with few descriptors).
         let accepted_max = (plan.descriptors_max as usize / 4 * 3).clamp(8, ACCEPTED_MAX);
         let limits = [
-            ("unsent bytes", census.unsent_bytes_max, UNSENT_BYTES_MAX),
-            ("bytes of a partial message", census.partial_bytes_max, PARTIAL_BYTES_MAX),
-            ("connections without HELLO", census.awaiting_hello, AWAITING_HELLO_MAX),
-            ("early links", census.early_links, EARLY_LINKS_MAX),
-            ("connections", census.connections, plan.descriptors_real as usize),
-            ("connections of others", census.accepted, accepted_max),
-            ("connections that close", census.closing, AWAITING_HELLO_MAX),
+            ("unsent bytes", sizes.unsent_bytes_max, UNSENT_BYTES_MAX),
+            ("bytes of a partial message", sizes.partial_bytes_max, PARTIAL_BYTES_MAX),
+            ("connections without HELLO", sizes.awaiting_hello, AWAITING_HELLO_MAX),
+            ("early links", sizes.early_links, EARLY_LINKS_MAX),
+            ("connections", sizes.connections, plan.descriptors_real as usize),
+            ("connections of others", sizes.accepted, accepted_max),
+            ("connections that close", sizes.closing, AWAITING_HELLO_MAX),
         ];
         match limits.into_iter().find(|(_, count, limit)| count > limit) {
             Some((what, count, limit)) => {
@@ -172,7 +172,7 @@ impl World {
     fn silence_bound_ns(&self, id: ProcessId, heartbeat_ns: u64) -> u64 {
         let process = &self.processes[&id];
         let has_unsent =
-            process.nexus.as_ref().is_some_and(|nexus| nexus.census().unsent_bytes_max > 0);
+            process.nexus.as_ref().is_some_and(|nexus| nexus.table_sizes().unsent_bytes_max > 0);
         let unsent_ns = if has_unsent { WRITE_NS } else { 0 };
         let delays_ns = 4 * self.scenario.conditions.delay_ns.1 + 10 * MS;
         SILENT_HEARTBEATS * heartbeat_ns + 2 * process.tick_ns() + delays_ns + unsent_ns

@@ -7,8 +7,8 @@ use super::ahead::Ahead;
 use super::context::Local;
 use super::dispatch::{Dispatch, Sink};
 use super::dispatch_ahead::DispatchAhead;
-use super::factors::Factors;
 use super::handlers::Handlers;
+use super::optimisations::Optimisations;
 use super::slow::{SlowDispatch, SlowSink};
 use crate::sync::hint;
 
@@ -23,17 +23,17 @@ const RX_BURST_BYTES: usize = 256 << 10;
 pub(super) struct Bursts {
     ahead: Ahead,
     /// The optimisations, and whether the core uses fast paths; `None` if all are on.
-    factors: Option<(Factors, bool)>,
+    optimisations: Option<(Optimisations, bool)>,
     /// Most frames received in the next turn.
     rx_budget: usize,
 }
 
 impl Bursts {
-    pub(super) fn new(factors: Factors, fast_path: bool) -> Self {
-        let is_slow = factors != Factors::default() || !fast_path;
+    pub(super) fn new(optimisations: Optimisations, fast_path: bool) -> Self {
+        let is_slow = optimisations != Optimisations::default() || !fast_path;
         Self {
             ahead: Ahead::new(),
-            factors: is_slow.then_some((factors, fast_path)),
+            optimisations: is_slow.then_some((optimisations, fast_path)),
             rx_budget: RX_BURST_MAX,
         }
     }
@@ -65,8 +65,8 @@ impl Bursts {
         handlers: &mut Handlers,
         now_ns: u64,
     ) -> usize {
-        let Self { ahead, factors, rx_budget } = self;
-        if let Some(slow) = *factors {
+        let Self { ahead, optimisations, rx_budget } = self;
+        if let Some(slow) = *optimisations {
             let dispatch = SlowDispatch::new(slow, local, handlers, now_ns);
             return transport.rx_burst_to(*rx_budget, dispatch);
         }
@@ -93,10 +93,10 @@ impl Bursts {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {
             let sink = Sink::new(transport);
-            let sent = match self.factors {
+            let sent = match self.optimisations {
                 None => local.core.transmit(now_ns, &mut { sink }),
-                Some((factors, _)) => {
-                    local.core.transmit(now_ns, &mut SlowSink::new(factors, sink))
+                Some((optimisations, _)) => {
+                    local.core.transmit(now_ns, &mut SlowSink::new(optimisations, sink))
                 }
             };
             transport.flush();

@@ -8,7 +8,7 @@ use petrel_proto::{Config, limits};
 use petrel_transport::buf::{HEAD_ROOM_BYTES, LARGEST_BLOCK_BYTES, PoolConfig, TAIL_HEADER_BYTES};
 use petrel_transport::host::HostConfig;
 
-use super::factors::Factors;
+use super::optimisations::Optimisations;
 use crate::control::{AllowedTransports, EndpointId};
 use crate::error::SetupError;
 
@@ -97,7 +97,7 @@ pub struct EndpointConfig {
     /// together: 4 096.
     pub client_calls_max: usize,
     /// Optimisations that can be switched off, to measure their effect; all are on by default.
-    pub factors: Factors,
+    pub optimisations: Optimisations,
 }
 
 /// The values proposed and accepted when sessions are opened.
@@ -143,7 +143,7 @@ impl Default for EndpointConfig {
             sessions: SessionConfig::default(),
             memory: PoolConfig::default(),
             client_calls_max: CLIENT_CALLS_MAX,
-            factors: Factors::default(),
+            optimisations: Optimisations::default(),
         }
     }
 }

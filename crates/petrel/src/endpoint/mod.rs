@@ -11,14 +11,13 @@
 //! | calls | `call_builder`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
 //! | other threads | `inbox_turn`, `worker_requests`, `remote` |
 //! | the view of handlers and continuations | `context/` |
-//! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `census`, `health`, `peer`, … |
+//! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `object_counts`, `health`, `peer`, … |
 
 mod ahead;
 mod broadcast;
 mod burst;
 mod call_builder;
 mod cancel;
-mod census;
 mod client_calls;
 #[cfg(all(debug_assertions, not(test)))]
 mod compiled;
@@ -30,7 +29,6 @@ mod dispatch_ahead;
 mod drain;
 mod ends;
 mod event_loop;
-mod factors;
 mod free_bytes;
 mod future_calls;
 mod groups;
@@ -44,7 +42,9 @@ mod late_answers;
 mod message;
 mod methods;
 mod multicast;
+mod object_counts;
 mod open;
+mod optimisations;
 mod options;
 mod peer;
 mod remote;
@@ -70,16 +70,16 @@ use petrel_transport::buf::{BufPool, InUse};
 use petrel_transport::host::Host;
 
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller};
-pub use census::Census;
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;
 pub use context::continuation::{CallKey, Continuation, Reply};
 pub use ends::{CallFailures, SessionEnd, SessionEnds};
-pub use factors::Factors;
 pub use groups::{MembershipState, MulticastConfig};
 pub use health::{HEALTH_METHOD, Health};
 pub use in_place::InPlaceRequest;
 pub use message::IntoMessage;
+pub use object_counts::ObjectCounts;
+pub use optimisations::Optimisations;
 pub use options::CallOptions;
 pub use peer::Peer;
 pub use remote::ClientCalls;
@@ -251,7 +251,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             handlers: Handlers::new(Box::new(state)),
             joined: JoinedGroups::default(),
             drain: Drain::default(),
-            bursts: Bursts::new(config.factors, config.protocol.fast_path),
+            bursts: Bursts::new(config.optimisations, config.protocol.fast_path),
             work_flag,
             idle: Idle::new(config.idle, now_ns),
             turns: Turns::default(),
@@ -391,8 +391,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Counts everything: takes as many steps as there are slots.
     #[doc(hidden)]
-    pub fn census(&self) -> Census {
-        Census::of(&self.local, &self.drain, &self.joined)
+    pub fn object_counts(&self) -> ObjectCounts {
+        ObjectCounts::of(&self.local, &self.drain, &self.joined)
     }
 
     /// Returns the transport.

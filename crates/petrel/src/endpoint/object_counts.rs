@@ -3,16 +3,16 @@
 use super::context::Local;
 use super::drain::Drain;
 use super::groups::JoinedGroups;
-use crate::local::LocalCensus;
+use crate::local::LocalObjectCounts;
 
 /// The number of objects of every kind in an endpoint. Not for applications: the fields follow the code.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
+pub struct ObjectCounts {
     /// Objects of the protocol core.
-    pub core: petrel_proto::Census,
+    pub core: petrel_proto::ObjectCounts,
     /// Objects of the endpoint's futures.
-    pub local: LocalCensus,
+    pub local: LocalObjectCounts,
     /// Sessions being opened: entries in the tables of proposals and of waiting sessions.
     pub opening: usize,
     /// Sessions known to be on a link.
@@ -29,14 +29,14 @@ pub struct Census {
     pub services: usize,
 }
 
-impl Census {
+impl ObjectCounts {
     /// Counts everything: takes as many steps as there are slots.
     pub(super) fn of(local: &Local, drain: &Drain, joined: &JoinedGroups) -> Self {
-        let (opening, linked, dialled) = local.sessions.census();
-        let mut futures = local.hub.census();
+        let (opening, linked, dialled) = local.sessions.object_counts();
+        let mut futures = local.hub.object_counts();
         futures.orders += local.late_answers.len();
         Self {
-            core: local.core.census(),
+            core: local.core.object_counts(),
             local: futures,
             opening,
             linked,

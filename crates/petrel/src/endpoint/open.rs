@@ -34,7 +34,7 @@ impl Nexus {
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
         // Saves peers the fence for the check whether to wake the endpoint.
         host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield)
-            && config.factors.fence_free;
+            && config.optimisations.fence_free;
         let transport = Host::new(host.clone()).map_err(SetupError::of_transport)?;
         let udp = UdpAttach {
             local: transport.udp().local_addr(),

@@ -5,7 +5,7 @@
 /// off. `protocol`, `host` and `sessions` of the configuration have further ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Factors {
+pub struct Optimisations {
     /// Reads the clock once per turn of the event loop; else once per frame, both ways (eRPC §5.2.2).
     pub clock_once_per_turn: bool,
     /// Reuses the buffer of a slot's former response for the next; else each response gets one from the pool (eRPC
@@ -24,7 +24,7 @@ pub struct Factors {
     pub fence_free: bool,
 }
 
-impl Default for Factors {
+impl Default for Optimisations {
     fn default() -> Self {
         Self {
             clock_once_per_turn: true,
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn default__is_all_of_them() {
-        let all = Factors {
+        let all = Optimisations {
             clock_once_per_turn: true,
             preallocated_responses: true,
             zero_copy_requests: true,
@@ -51,6 +51,6 @@ mod tests {
             bursts: true,
             fence_free: true,
         };
-        assert_eq!(Factors::default(), all);
+        assert_eq!(Optimisations::default(), all);
     }
 }

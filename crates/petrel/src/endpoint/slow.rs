@@ -7,14 +7,14 @@ use petrel_transport::{FrameHandler, PeerId, ReturnPath, Transport};
 
 use super::context::{Context, Local};
 use super::dispatch::{Dispatch, Sink, dispatch_other};
-use super::factors::Factors;
 use super::handlers::Handlers;
+use super::optimisations::Optimisations;
 use super::request::Payload;
 use super::return_route::ReturnRoute;
 
 /// Handles received frames with some optimisation off: on the general path, with detours.
 pub(super) struct SlowDispatch<'a> {
-    factors: Factors,
+    optimisations: Optimisations,
     fast_path: bool,
     local: &'a mut Local,
     handlers: &'a mut Handlers,
@@ -23,12 +23,12 @@ pub(super) struct SlowDispatch<'a> {
 
 impl<'a> SlowDispatch<'a> {
     pub(super) fn new(
-        (factors, fast_path): (Factors, bool),
+        (optimisations, fast_path): (Optimisations, bool),
         local: &'a mut Local,
         handlers: &'a mut Handlers,
         now_ns: u64,
     ) -> Self {
-        Self { factors, fast_path, local, handlers, now_ns }
+        Self { optimisations, fast_path, local, handlers, now_ns }
     }
 }
 
@@ -40,10 +40,10 @@ impl<R: ReturnPath> FrameHandler<R> for SlowDispatch<'_> {
     }
 
     fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
-        let Self { factors, fast_path, local, handlers, .. } = self;
-        let path = path.filter(|_| factors.immediate_sends && factors.bursts);
+        let Self { optimisations, fast_path, local, handlers, .. } = self;
+        let path = path.filter(|_| optimisations.immediate_sends && optimisations.bursts);
         let path = Outgoing::of(path);
-        if !factors.clock_once_per_turn {
+        if !optimisations.clock_once_per_turn {
             self.now_ns = now_ns();
         }
         let (key, now_ns) = (PeerKey(peer.0), self.now_ns);
@@ -51,8 +51,8 @@ impl<R: ReturnPath> FrameHandler<R> for SlowDispatch<'_> {
             local.core.set_time(local.clock.now_ns());
             dispatch_other(local, handlers, now_ns, key, frame, false);
         } else if let Some(request) = local.core.handle_plain_request(key, frame) {
-            let spare = request.spare.filter(|_| factors.preallocated_responses);
-            let payload = match factors.zero_copy_requests {
+            let spare = request.spare.filter(|_| optimisations.preallocated_responses);
+            let payload = match optimisations.zero_copy_requests {
                 true => Payload::Borrowed(request.payload),
                 // Without memory the handler reads the request in place.
                 false => match Context::<()>::new(local).alloc_message(request.payload) {
@@ -70,23 +70,23 @@ impl<R: ReturnPath> FrameHandler<R> for SlowDispatch<'_> {
 
 /// Sends frames with some optimisation off.
 pub(super) struct SlowSink<'a, T> {
-    factors: Factors,
+    optimisations: Optimisations,
     to: Sink<'a, T>,
 }
 
 impl<'a, T> SlowSink<'a, T> {
-    pub(super) fn new(factors: Factors, to: Sink<'a, T>) -> Self {
-        Self { factors, to }
+    pub(super) fn new(optimisations: Optimisations, to: Sink<'a, T>) -> Self {
+        Self { optimisations, to }
     }
 }
 
 impl<T: Transport> petrel_proto::FrameSink for SlowSink<'_, T> {
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
-        if !self.factors.clock_once_per_turn {
+        if !self.optimisations.clock_once_per_turn {
             std::hint::black_box(now_ns());
         }
         let taken = self.to.send(peer, head, body);
-        if !self.factors.bursts {
+        if !self.optimisations.bursts {
             self.to.transport().flush();
         }
         taken

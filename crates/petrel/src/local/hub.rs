@@ -15,9 +15,9 @@ use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::calls::{Calls, Start};
-use super::census::LocalCensus;
 use super::completions::{Completions, Outcome};
 use super::lent::Lent;
+use super::object_counts::LocalObjectCounts;
 use super::orders::{Command, Orders};
 use super::ready::Ready;
 use super::slab::Key;
@@ -228,8 +228,8 @@ impl Hub {
     }
 
     /// Counts the objects of every kind.
-    pub(crate) fn census(&self) -> LocalCensus {
-        LocalCensus {
+    pub(crate) fn object_counts(&self) -> LocalObjectCounts {
+        LocalObjectCounts {
             calls: self.calls.len(),
             orders: self.calls.orders() + self.orders.len(),
             sleeping: self.timers.borrow().len(),
@@ -469,19 +469,19 @@ mod tests {
                 sleep.as_mut().poll(&mut TaskContext::from_waker(&waker))
             };
             assert_eq!((poll(0), poll(1)), (Poll::Pending, Poll::Pending));
-            assert_eq!(hub.census().sleeping, 1);
+            assert_eq!(hub.object_counts().sleeping, 1);
             // The clock stands at 5.
             hub.begin(14);
             assert_eq!((woken(), poll(1)), ([0, 0], Poll::Pending));
             hub.begin(15);
             assert_eq!((woken(), poll(1)), ([0, 1], Poll::Ready(())));
-            assert_eq!(hub.census().sleeping, 0);
+            assert_eq!(hub.object_counts().sleeping, 0);
             let mut dropped = Box::pin(Sleep::new(Rc::clone(&hub), 10));
             let waker = Waker::from(Arc::clone(&wakes[0]));
             assert!(dropped.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_pending());
-            assert_eq!(hub.census().sleeping, 1);
+            assert_eq!(hub.object_counts().sleeping, 1);
         }
-        assert_eq!(hub.census().sleeping, 0, "one that was dropped");
+        assert_eq!(hub.object_counts().sleeping, 0, "one that was dropped");
         hub.begin(1_000);
         assert_eq!(woken(), [0, 1]);
     }

@@ -14,12 +14,12 @@
 
 mod call;
 mod calls;
-mod census;
 mod completions;
 mod connect;
 mod handle;
 mod hub;
 mod lent;
+mod object_counts;
 mod orders;
 mod parallel;
 mod ready;
@@ -36,8 +36,8 @@ pub(crate) mod wakes;
 mod watch;
 
 pub use call::Call;
-pub use census::LocalCensus;
 pub use handle::Handle;
+pub use object_counts::LocalObjectCounts;
 pub use parallel::Parallel;
 pub use serve::OwnRequest;
 pub use session::Session;

@@ -3,7 +3,7 @@
 /// The number of objects of the futures on an endpoint's thread.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LocalCensus {
+pub struct LocalObjectCounts {
     /// Calls with waiting futures.
     pub calls: usize,
     /// Pending orders of futures to the event loop: starts, cancels, commands and answers.

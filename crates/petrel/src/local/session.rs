@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// Waits until the session accepts no further calls: until the server drains, or the session has ended.
-    pub async fn left(&self) {
+    pub async fn unavailable(&self) {
         let is_over =
             |state: &SessionState| !matches!(state, SessionState::Opening | SessionState::Open);
         self.wait_for(is_over).await;

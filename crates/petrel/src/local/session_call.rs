@@ -155,7 +155,7 @@ mod tests {
         let hub = Hub::new(pool, 1 << 20, clock, 1, work_flag.clone(), waker);
         let session = SessionId { index: 3, generation: 1 };
         let start = || start_call(&hub, session, 7, b"message", CallOptions::new());
-        let counts = || (hub.census().calls, hub.census().orders);
+        let counts = || (hub.object_counts().calls, hub.object_counts().orders);
         let [first, second, third] = [(); 3].map(|()| start());
         assert_eq!(counts(), (3, 3));
         drop(second);

@@ -181,7 +181,7 @@ fn not_loopback(remote: SocketAddr) -> Reason {
 fn dial_reason(remote: SocketAddr, error: &io::Error, timeout: Duration) -> Reason {
     let why = match error.kind() {
         ErrorKind::ConnectionRefused => format!(
-            "nobody listens at {remote}: is the server started, and is this its control address?"
+            "no process listens at {remote}: is the server started, and is this its control address?"
         ),
         ErrorKind::TimedOut => format!(
             "no answer from {remote} within {timeout:?}: is the host up, and does a firewall drop \

@@ -44,7 +44,7 @@ enum FetchError {
     Start { address: SocketAddr, source: io::Error },
     /// Worded as errors of calls to such an address.
     #[error(
-        "cannot connect to {address}: nobody listens at {address}: is the server started, and is this its \
+        "cannot connect to {address}: no process listens at {address}: is the server started, and is this its \
          control address?"
     )]
     Nobody { address: SocketAddr },

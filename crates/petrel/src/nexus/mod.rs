@@ -42,7 +42,6 @@
 //! links then go down at once.
 
 mod admit;
-mod census;
 mod closing;
 mod connection;
 mod counters;
@@ -73,6 +72,7 @@ mod stats;
 #[doc(hidden)]
 pub mod stepped;
 mod stream;
+mod table_sizes;
 mod thread;
 mod usage;
 

@@ -12,8 +12,8 @@ use super::thread::Owner;
 use super::{NexusBuilder, NexusStats};
 use crate::error::SetupError;
 
-pub use super::census::Census;
 pub use super::port::NexusHandle;
+pub use super::table_sizes::TableSizes;
 
 /// The token by which the network reports a use of the waker.
 pub const WAKER: usize = MAILBOX;
@@ -94,8 +94,8 @@ impl<N: Network> SteppedNexus<N> {
     }
 
     /// Returns the sizes of its tables.
-    pub fn census(&self) -> Census {
-        self.reactor.census()
+    pub fn table_sizes(&self) -> TableSizes {
+        self.reactor.table_sizes()
     }
 
     /// Compares its tables with each other.

@@ -17,7 +17,7 @@ use crate::control::LinkId;
 /// The number of entries of each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Census {
+pub struct TableSizes {
     /// Connections at all stages.
     pub connections: usize,
     /// Accepted connections whose peer has not said HELLO.
@@ -63,13 +63,13 @@ pub struct Census {
 }
 
 impl<N: Network> Reactor<N> {
-    pub(super) fn census(&self) -> Census {
+    pub(super) fn table_sizes(&self) -> TableSizes {
         let connections = || self.connections.values();
         let pauses = self.outgoing.values().map(|outgoing| match outgoing {
             Outgoing::Pause { waiting, .. } => waiting.len(),
             Outgoing::Connection(_) => 0,
         });
-        Census {
+        TableSizes {
             connections: self.connections.len(),
             awaiting_hello: self.awaiting_hello.len(),
             accepted: self.accepted,
@@ -242,7 +242,7 @@ mod tests {
     fn check_tables__of_an_empty_reactor() {
         let (reactor, _) = reactor();
         assert_eq!(reactor.check_tables(), Ok(()));
-        assert_eq!(reactor.census(), Census::default());
+        assert_eq!(reactor.table_sizes(), TableSizes::default());
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn a_draining_server_takes_neither_sessions_nor_calls() {
         let never = session.call(NEVER, b"").started();
         session.call(ECHO, b"").await.unwrap();
         server.tell.send(Duration::from_millis(300)).unwrap();
-        session.left().await;
+        session.unavailable().await;
         assert_eq!(session.state(), SessionState::Draining);
         let refused = session.call(ECHO, b"one more").await.unwrap_err();
         assert_eq!(refused.message, CallError::Draining.to_string());

@@ -70,12 +70,12 @@ fn without_each(transports: AllowedTransports) {
         ("nothing", |_| {}),
         ("short ways", |config| config.protocol.fast_path = false),
         ("response grants", |config| config.protocol.response_grants = false),
-        ("one timestamp per turn", |config| config.factors.clock_once_per_turn = false),
-        ("preallocated responses", |config| config.factors.preallocated_responses = false),
-        ("zero-copy requests", |config| config.factors.zero_copy_requests = false),
-        ("immediate sends", |config| config.factors.immediate_sends = false),
-        ("bursts", |config| config.factors.bursts = false),
-        ("fence-free publication", |config| config.factors.fence_free = false),
+        ("one timestamp per turn", |config| config.optimisations.clock_once_per_turn = false),
+        ("preallocated responses", |config| config.optimisations.preallocated_responses = false),
+        ("zero-copy requests", |config| config.optimisations.zero_copy_requests = false),
+        ("immediate sends", |config| config.optimisations.immediate_sends = false),
+        ("bursts", |config| config.optimisations.bursts = false),
+        ("fence-free publication", |config| config.optimisations.fence_free = false),
     ];
     for (name, switch_off) in switches {
         let mut config = EndpointConfig::default();

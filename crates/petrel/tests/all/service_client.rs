@@ -372,7 +372,7 @@ fn client__that_is_dropped_closes_its_sessions_and_leaves_its_number_to_the_next
             }
         });
         drop((ended, clients));
-        while endpoint.census().left_at_end().is_some() {
+        while endpoint.object_counts().left_at_end().is_some() {
             endpoint.run_once();
         }
     }

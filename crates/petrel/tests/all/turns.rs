@@ -545,7 +545,7 @@ fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
     };
     for config in [
         EndpointConfig::default(),
-        slow(|config| config.factors.preallocated_responses = false),
+        slow(|config| config.optimisations.preallocated_responses = false),
         slow(|config| config.protocol.fast_path = false),
     ] {
         for (len, marked) in [(5, false), (5, true), (3_000, false), (3_000, true)] {
@@ -573,7 +573,7 @@ fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
                 world.server.site.held_up_ns.set(held_up_ns);
                 world.server.turn();
                 let what = format!("{len} B, marked {marked}, held up for {held_up_ns} ns");
-                assert_eq!(ran.get(), runs, "{what}, {:?}", config.factors);
+                assert_eq!(ran.get(), runs, "{what}, {:?}", config.optimisations);
             }
         }
     }
@@ -591,9 +591,11 @@ fn stats__count_the_tasks_that_have_not_ended() {
         })
         .collect();
     let count = |world: &World| {
-        let (stats, census) =
-            (world.client.endpoint.stats().tasks, world.client.endpoint.census().local.tasks);
-        assert_eq!(stats, census);
+        let (stats, object_counts) = (
+            world.client.endpoint.stats().tasks,
+            world.client.endpoint.object_counts().local.tasks,
+        );
+        assert_eq!(stats, object_counts);
         stats
     };
     assert_eq!(count(&world), 3);

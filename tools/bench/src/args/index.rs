@@ -61,8 +61,8 @@ pub struct IndexBenchArgs {
     pub(crate) window: Duration,
 
     /// Prefetch no memory for lookups, to see what prefetching is worth
-    #[arg(long)]
-    pub(crate) no_fetch_ahead: bool,
+    #[arg(long, alias = "no-fetch-ahead")]
+    pub(crate) no_prefetch: bool,
 
     /// Draw the ratios into a file (SVG)
     #[arg(long, value_name = "FILE", value_parser = parse_plot)]

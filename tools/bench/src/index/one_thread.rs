@@ -16,7 +16,7 @@ use petrel::workers::Workers;
 use petrel::{Endpoint, Nexus};
 use petrel_command::cores::CpuPlacement;
 use petrel_command::failure::Failure;
-use petrel_index::{Metrics, Scans, Store, StoreConfig, fetch_ahead, register};
+use petrel_index::{Metrics, Scans, Store, StoreConfig, prefetch_words, register};
 
 use super::keys::{Keys, value_of};
 use super::load::{Load, OfferedLoad, Outcome};
@@ -53,7 +53,7 @@ impl OneThread {
             store.words.put(key, value_of(key)).map_err(Failure::because)?;
         }
         let workers = start_workers(args, cpus)?;
-        let prefetches = !args.no_fetch_ahead;
+        let prefetches = !args.no_prefetch;
         let side =
             |scans, prefetches| Side::start(args, transport, keys, &store, (scans, prefetches));
         Ok(Self {
@@ -94,7 +94,7 @@ impl Side {
         let mut server = nexus.endpoint(config).map_err(Failure::because)?;
         register(&mut server, store, &Arc::new(Metrics::new(1)), 0, scans);
         if prefetches {
-            fetch_ahead(&mut server, store);
+            prefetch_words(&mut server, store);
         }
         let mut endpoint = endpoint(transport, keys)?;
         let address = nexus.local_addr().unwrap_or(listen);

@@ -24,7 +24,7 @@ pub(super) struct Report {
     outstanding: u16,
     scans_percent: u8,
     workers: u16,
-    fetches_ahead: bool,
+    prefetches: bool,
     /// CPUs of the clients and of the dispatch thread; or their shared CPU and the workers' CPU.
     cpus: Option<[usize; 2]>,
     windows: usize,
@@ -77,7 +77,7 @@ impl Report {
             outstanding: args.outstanding,
             scans_percent: args.scans,
             workers: args.workers,
-            fetches_ahead: !args.no_fetch_ahead,
+            prefetches: !args.no_prefetch,
             cpus,
             windows: two_cpus.len(),
             rows: KINDS.iter().zip(all).map(|(kind, series)| Row::new(*kind, series)).collect(),
@@ -126,7 +126,7 @@ fn command(args: &IndexBenchArgs) -> String {
         exact_duration(args.worker_spin),
         args.rounds,
         exact_duration(args.window),
-        if args.no_fetch_ahead { " --no-fetch-ahead" } else { "" },
+        if args.no_prefetch { " --no-prefetch" } else { "" },
     )
 }
 

@@ -79,7 +79,8 @@ impl Ends {
     fn connect(config: &EndpointConfig) -> Result<Self, Failure> {
         let endpoint = |nexus: &Nexus| nexus.endpoint(config.clone()).map_err(Failure::because);
         let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start()?;
-        let address = nexus.local_addr().ok_or_else(|| Failure::because("nobody listens"))?;
+        let address =
+            nexus.local_addr().ok_or_else(|| Failure::because("the server has no address"))?;
         let (server, mut client) = (endpoint(&nexus)?, endpoint(&Nexus::builder().start()?)?);
         let session = client.connect(address)?;
         let mut ends = Self { server, client, session, address };

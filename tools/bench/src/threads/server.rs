@@ -32,7 +32,8 @@ impl Server {
         job: Job,
     ) -> Result<Self, Failure> {
         let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start()?;
-        let address = nexus.local_addr().ok_or_else(|| Failure::because("nobody listens"))?;
+        let address =
+            nexus.local_addr().ok_or_else(|| Failure::because("the server has no address"))?;
         let pool = (workers > 0).then(|| start_workers(config, workers)).transpose()?;
         let mut threads = Vec::new();
         for number in 0..endpoints {

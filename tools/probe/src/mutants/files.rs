@@ -7,11 +7,12 @@ use syn::{Attribute, Expr, ExprLit, Item, ItemMod, Lit, Meta};
 use crate::Outcome;
 use crate::failure::Failure;
 
-/// Modules for tests, or without effect in the build. A census reports an endpoint's objects to the
+/// Modules for tests, or without effect in the build. `ObjectCounts` reports an endpoint's objects to the
 /// simulator's rules, and has no further caller. Its mutants weaken a check, and no test of the product
 /// can find mutants of a check. Likewise, only the simulator uses a transport `detached` from the
 /// system. `prefetch` changes only the speed.
-const LEFT_OUT: [&str; 5] = ["conformance", "events", "census", "detached", "prefetch"];
+const LEFT_OUT: [&str; 6] =
+    ["conformance", "events", "object_counts", "table_sizes", "detached", "prefetch"];
 
 /// A source file.
 pub(super) struct Source {

@@ -626,7 +626,7 @@ fn send_to_group__leaves_nothing_in_the_queue() {
             pair.client.send_to_group(to, buffer(&pattern(len, sequence)));
         }
         // The messages, and one entry of the queue for all of them.
-        assert_eq!(pair.client.census().to_send, messages as usize + 1);
+        assert_eq!(pair.client.object_counts().to_send, messages as usize + 1);
         let mut sent = 0;
         while pair.client.has_transmit() {
             let now_sent =
@@ -635,7 +635,7 @@ fn send_to_group__leaves_nothing_in_the_queue() {
             sent += now_sent as u64;
         }
         assert_eq!(
-            (sent, pair.client.census().to_send),
+            (sent, pair.client.object_counts().to_send),
             (messages * TRANSMIT_FRAMES_MAX as u64, 0)
         );
     }

@@ -123,7 +123,7 @@ fn join_group__hears_its_peer_only_and_only_as_long_as_it_wants() {
     assert_eq!(receive(leaf, 1), [(*hub, own.to_vec())]);
     assert_eq!(leaf.stats().rx_dropped_unknown_peer, 1);
     leaf.leave_group(group.address, *hub);
-    assert!(leaf.listeners.waits().is_none(), "nobody listens any more");
+    assert!(leaf.listeners.waits().is_none(), "no endpoint listens any more");
 }
 
 #[test]

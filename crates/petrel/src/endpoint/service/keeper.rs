@@ -32,7 +32,7 @@ pub(super) async fn keep(
             Ok(session) => {
                 reconnect.opened(handle.now_ns());
                 report(SessionChange::Opened(session.clone()));
-                session.left().await;
+                session.unavailable().await;
                 reconnect.lost(handle.now_ns());
                 let why = why_lost(&session);
                 report(SessionChange::Lost(why.clone()));

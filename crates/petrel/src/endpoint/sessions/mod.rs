@@ -154,7 +154,7 @@ impl Sessions {
     }
 
     /// Returns the numbers of sessions being opened, of sessions on a link, and of links being opened.
-    pub(super) fn census(&self) -> (usize, usize, usize) {
+    pub(super) fn object_counts(&self) -> (usize, usize, usize) {
         let opening = self.proposed.len() + self.openings.len();
         let is_dialled = |outgoing: &&Outgoing| matches!(outgoing, Outgoing::Opening { .. });
         let dialled = self.outgoing.values().filter(is_dialled).count();

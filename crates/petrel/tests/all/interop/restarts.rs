@@ -91,7 +91,7 @@ fn killed__server_that_is_not_started_again_gives_no_session() {
         server.kill();
         let error = client.connect_wait(server.address()).unwrap_err();
         assert_eq!(error.status, Status::Unavailable);
-        assert!(error.to_string().contains("nobody listens"), "{error}");
+        assert!(error.to_string().contains("no process listens"), "{error}");
     }
 }
 

@@ -73,7 +73,7 @@ fn fetch_stats__from_nobody() {
     drop(listener);
     let error = fetch_stats(address, HANG).unwrap_err();
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
-    let begin = format!("cannot connect to {address}: nobody listens at {address}");
+    let begin = format!("cannot connect to {address}: no process listens at {address}");
     assert!(error.message.starts_with(&begin), "{error}");
 }
 

@@ -49,7 +49,7 @@ impl Shared {
                 return;
             }
             let pause = self.borrow().config.heartbeat;
-            if handle.timeout(pause, session.left()).await.is_ok() {
+            if handle.timeout(pause, session.unavailable()).await.is_ok() {
                 return;
             }
         }
@@ -58,7 +58,7 @@ impl Shared {
     /// Refreshes the list of members that another member knows, until the session ends. A new member may become the
     /// leader of a replica that was away before. The replica must learn the newcomer's address before it gets the log.
     async fn refresh_members(&self, handle: &Handle, address: SocketAddr, session: &Session) {
-        while handle.timeout(PEER_TIMEOUT, session.left()).await.is_err() {
+        while handle.timeout(PEER_TIMEOUT, session.unavailable()).await.is_err() {
             let hello = self.borrow().hello().encode();
             let options = CallOptions::new().timeout(PEER_TIMEOUT);
             let Ok(answer) = session.call(methods::HELLO, &hello).options(options).await else {
