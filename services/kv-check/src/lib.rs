@@ -29,6 +29,8 @@
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
 
+#[cfg(test)]
+mod cache_histories;
 mod chaos;
 mod client;
 mod common;
