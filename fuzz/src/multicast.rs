@@ -240,7 +240,10 @@ impl World {
             let Membership { group, key, .. } = membership(client, *session);
             let announcement = Announcement { group, sequence: *sequence };
             let ahead_ns = [None, Some(0), Some(2_000_000)][input.below(3)];
-            let limits = CallLimits { deadline_ns: ahead_ns.map(|ahead_ns| now + ahead_ns) };
+            let limits = CallLimits {
+                deadline_ns: ahead_ns.map(|ahead_ns| now + ahead_ns),
+                ..CallLimits::default()
+            };
             let call = PendingCall { method: 3, tag, request, response };
             core.call_announced(now, *session, call, limits, announcement);
             let to = GroupFrames { peer: PeerKey(77), key, announcement, packet_bytes: P };
@@ -507,7 +510,9 @@ impl World {
                     Event::SessionExhausted(session) => {
                         self.clients[client].core.close(session, Status::Unavailable, "exhausted");
                     }
-                    Event::Cancelled(_) => panic!("a client serves nobody"),
+                    Event::Cancelled(_) | Event::Request { .. } => {
+                        panic!("a client serves nobody")
+                    }
                 }
             }
         }

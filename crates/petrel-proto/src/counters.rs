@@ -80,6 +80,10 @@ counters! {
     credit_waits,
     /// Requests that wait without a credit after a CREDIT with flag W.
     calls_parked,
+    /// Complete requests held back, because an earlier call of their session had not run (§14.6).
+    requests_held_for_order,
+    /// Requests that came after their client had abandoned them, by their place in the order. They never run.
+    requests_overtaken,
     /// Packets found lost by evidence of later ones, without a timeout.
     losses_detected,
     /// Packets of requests repeated by a paced session.

@@ -183,6 +183,8 @@ pub enum FromNexus<L> {
         peer: PeerName,
         /// The other process's incarnation.
         incarnation: u64,
+        /// Whether both sides know ordered calls (`docs/wire-protocol.md` §14.6).
+        order: bool,
     },
     /// The shortest round trip to the peer process on the control connection, for a link requested by this endpoint
     /// that is up. Sent again when it gets shorter.

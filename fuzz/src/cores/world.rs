@@ -165,7 +165,7 @@ impl World {
             None => core.call(now, id, method, request.clone(), response, tag),
             Some(_) => {
                 let call = PendingCall { method, tag, request: request.clone(), response };
-                core.call_with(now, id, call, CallLimits { deadline_ns })
+                core.call_with(now, id, call, CallLimits { deadline_ns, ..CallLimits::default() })
             }
         };
         match called {
@@ -358,6 +358,7 @@ impl World {
                     assert!(!core.is_awaited(handle), "{handle:?} is waited for");
                     assert!(watched.remove(&handle), "{handle:?} is told of without need");
                 }
+                Event::Request { .. } => unreachable!("the sessions keep no order"),
                 Event::SessionExhausted(id) => self.close(end, id),
             }
         }

@@ -43,12 +43,15 @@ impl<B, T> From<PlainCompletion<B, T>> for Completion<B, T> {
     }
 }
 
-/// The time limit of a call.
+/// The time limit of a call, and its demand on the order of execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallLimits {
     /// The caller's deadline, in nanoseconds of the core's clock, carried to the server. Without a deadline,
     /// [`Config::call_timeout_ns`](super::Config) ends the call.
     pub deadline_ns: Option<u64>,
+    /// True for a call that runs only after all earlier calls of its session, in a session that keeps an order
+    /// ([`Core::keep_order`](super::Core::keep_order)).
+    pub ordered: bool,
 }
 
 impl CallLimits {
@@ -138,6 +141,11 @@ pub enum CallError {
         /// The queue's limit.
         max: usize,
     },
+    /// The call is ordered, and the session keeps no order.
+    #[error(
+        "the session keeps no order: its endpoint has to ask for it, and its server has to know ordered calls"
+    )]
+    NotOrdered,
 }
 
 impl CallError {
@@ -148,6 +156,7 @@ impl CallError {
             CallError::RequestTooLarge { .. } | CallError::QueueFull { .. } => {
                 Status::ResourceExhausted
             }
+            CallError::NotOrdered => Status::FailedPrecondition,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::client::call::{call_with, cancelled, execution, failed, give_up};
 use super::server::memory::make_room_for_answer;
+use super::server::order::settle;
 use super::server::refuse::{answer_by_text, refuse};
 use super::server::respond::{respond_by_queue, running};
 use super::{
@@ -243,12 +244,15 @@ impl<B: Buffer, T> Core<B, T> {
     /// If `status` is OK.
     pub fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
         assert!(status != Status::Ok, "an error has another status than OK");
-        let Some((server, slot)) = running(&mut self.sessions, handle) else {
+        let Some((server, slot)) = running(&mut self.sessions, handle.by_number()) else {
             self.shared.counters.answers_discarded += 1;
             return;
         };
         let state = server.slot_mut(slot);
         answer_by_text(&mut self.shared, handle.session, state, slot, status, 0, text);
+        if handle.is_in_order() {
+            settle(&mut self.shared, handle.session, server);
+        }
     }
 
     /// Answers a request with an error that marks it as refused: its handler was not called and will not be,
@@ -258,24 +262,27 @@ impl<B: Buffer, T> Core<B, T> {
     /// If `status` is OK.
     pub fn refuse(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
         assert!(status != Status::Ok, "a refusal has another status than OK");
-        let Some((server, slot)) = running(&mut self.sessions, handle) else {
+        let Some((server, slot)) = running(&mut self.sessions, handle.by_number()) else {
             self.shared.counters.answers_discarded += 1;
             return;
         };
         refuse(&mut self.shared, handle.session, server.slot_mut(slot), slot, status, text);
+        if handle.is_in_order() {
+            settle(&mut self.shared, handle.session, server);
+        }
     }
 
     /// Returns the largest response that the client of a running request accepts, in bytes; `None` if the
     /// client no longer waits.
     pub fn response_bytes_max(&mut self, handle: RequestHandle) -> Option<u32> {
-        running(&mut self.sessions, handle)
+        running(&mut self.sessions, handle.by_number())
             .map(|(server, _)| server.agreed().peer_message_bytes_max)
     }
 
     /// Returns true if a request runs and its client is not known to have given up.
     pub fn is_awaited(&self, handle: RequestHandle) -> bool {
         match self.sessions.get(handle.session).map(|entry| entry.role()) {
-            Some(Role::Server(server)) => server.runs(handle.number).is_some(),
+            Some(Role::Server(server)) => server.runs(handle.by_number().number).is_some(),
             _ => false,
         }
     }
@@ -283,7 +290,9 @@ impl<B: Buffer, T> Core<B, T> {
     /// Asks for an [`Event::Cancelled`](super::Event) if the client gives up a request before the answer.
     /// Returns false if the request is no longer running: then no event follows.
     pub fn watch(&mut self, handle: RequestHandle) -> bool {
-        let Some((server, slot)) = running(&mut self.sessions, handle) else { return false };
+        let Some((server, slot)) = running(&mut self.sessions, handle.by_number()) else {
+            return false;
+        };
         server.slot_mut(slot).watch();
         true
     }

@@ -68,9 +68,10 @@ use crate::session::{Role, SessionTable};
 use client::cancels::Cancels;
 use clock::Clock;
 use multicast::Multicast;
-use notices::Notices;
+use notices::{Notice, Notices};
 use queue::TransmitQueue;
 use server::memory::Memory;
+use server::order::take_ready;
 use timers::Timers;
 use turn::ControlFrames;
 
@@ -173,7 +174,21 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Returns the next event. To be called until the result is `None`.
     pub fn poll_event(&mut self) -> Option<Event<B, T>> {
-        self.events.pop_front().or_else(|| self.shared.notices.pop())
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        loop {
+            match self.shared.notices.pop()? {
+                Notice::Exhausted(session) => return Some(Event::SessionExhausted(session)),
+                Notice::Cancelled(request) => return Some(Event::Cancelled(request)),
+                Notice::Ready(session) => {
+                    let ready = take_ready(&mut self.sessions, &mut self.shared, session);
+                    if ready.is_some() {
+                        return ready;
+                    }
+                }
+            }
+        }
     }
 
     /// Returns true if [`Core::poll_event`] has an event.

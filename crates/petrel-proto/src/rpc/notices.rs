@@ -13,15 +13,29 @@ pub enum Event<B, T = u64> {
     /// The client gave up a request registered by [`Core::watch`](super::Core::watch). Comes once, and only
     /// before the answer.
     Cancelled(RequestHandle),
+    /// A request of an ordered call that waited may run: all earlier ones of its session have run (§14.6). It must be
+    /// answered.
+    Request {
+        /// Names the request in the answer.
+        handle: RequestHandle,
+        /// The method called.
+        method: u16,
+        /// The whole request.
+        message: B,
+        /// The request's deadline, if any: later than now, on this core's clock.
+        deadline_ns: Option<u64>,
+    },
     /// A session has used up the request numbers, or those acceptable to the server: close the session and
     /// open a new one.
     SessionExhausted(SessionId),
 }
 
-/// An [`Event`] without the core's type parameters.
-enum Notice {
+/// The cause of an [`Event`].
+pub(super) enum Notice {
     Exhausted(SessionId),
     Cancelled(RequestHandle),
+    /// A request of the session that waited for earlier ones may run, unless it has ended since.
+    Ready(SessionId),
 }
 
 /// The notices that the owner has not taken yet.
@@ -39,12 +53,14 @@ impl Notices {
         self.0.push_back(Notice::Cancelled(request));
     }
 
-    /// Returns the next notice as an event.
-    pub(super) fn pop<B, T>(&mut self) -> Option<Event<B, T>> {
-        Some(match self.0.pop_front()? {
-            Notice::Exhausted(session) => Event::SessionExhausted(session),
-            Notice::Cancelled(request) => Event::Cancelled(request),
-        })
+    /// Notes that a request of a session that waited for earlier ones may run.
+    pub(super) fn note_ready(&mut self, session: SessionId) {
+        self.0.push_back(Notice::Ready(session));
+    }
+
+    /// Returns the next notice.
+    pub(super) fn pop(&mut self) -> Option<Notice> {
+        self.0.pop_front()
     }
 
     pub(super) fn len(&self) -> usize {

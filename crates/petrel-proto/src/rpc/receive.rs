@@ -70,7 +70,7 @@ fn handle_parsed<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     let id = SessionId { index: header.session, generation: entry.generation() };
     match (header.kind, entry.role_mut()) {
         (Kind::Request, Role::Server(server)) => {
-            on_request(shared, now_ns, id, server, header, rest)
+            on_request(shared, now_ns, id, server, header, rest, pool)
         }
         (Kind::Response, Role::Client(client)) => {
             on_response(shared, now_ns, id, client, header, rest, pool)

@@ -10,8 +10,31 @@ use crate::session::SessionId;
 pub struct RequestHandle {
     /// The session of the request.
     pub session: SessionId,
-    /// The request's number.
+    /// The request's number. The top bit is set if the request has a place in its session's order (§14.6), so that
+    /// the answers of others need not ask.
     pub number: u64,
+}
+
+/// The bit of a handle's number for a place in the order: numbers have 48 bits.
+const IN_ORDER: u64 = 1 << 63;
+
+const _: () = assert!(IN_ORDER > crate::limits::REQUEST_NUMBER_END);
+
+impl RequestHandle {
+    /// Returns the handle of the same request with a place in the order.
+    pub(in crate::rpc) fn in_order(self) -> Self {
+        Self { number: self.number | IN_ORDER, ..self }
+    }
+
+    /// Returns true if the request has a place in the order.
+    pub(in crate::rpc) fn is_in_order(self) -> bool {
+        self.number & IN_ORDER != 0
+    }
+
+    /// Returns the handle that names the request by its number alone.
+    pub(in crate::rpc) fn by_number(self) -> Self {
+        Self { number: self.number & !IN_ORDER, ..self }
+    }
 }
 
 /// A refused answer, with its buffer.

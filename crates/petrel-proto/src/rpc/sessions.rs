@@ -2,6 +2,7 @@
 //! (`docs/wire-protocol.md` §8.5, §8.6).
 
 use super::client::call::{fail_calls, start_backlog};
+use super::client::order::forgo_order;
 use super::server::abandon::note_abandoned;
 use super::server::memory::release_holdings;
 use super::{Core, Membership};
@@ -59,6 +60,38 @@ impl<B: Buffer, T> Core<B, T> {
     pub fn open(&mut self, token: u32, first_request: u64) -> Result<SessionId, OpenError> {
         let client = ClientSession::opening(first_request, self.shared.timers.bounds());
         self.insert(token, None, Role::Client(client))
+    }
+
+    /// Numbers the calls of a session that is being opened, for ordered calls (§14.6), once its server is known to keep
+    /// the order: see [`Core::forgo_order`]. Every call of the session then takes the general path.
+    pub fn keep_order(&mut self, id: SessionId) {
+        if let Some(client) = self.sessions.client_mut(id) {
+            client.keep_order();
+        }
+    }
+
+    /// Gives up the order of a session that is being opened: its server does not know ordered calls. Ordered calls end
+    /// with FAILED_PRECONDITION.
+    pub fn forgo_order(&mut self, id: SessionId) {
+        if let Some(client) = self.sessions.client_mut(id) {
+            forgo_order(&mut self.shared, &mut self.events, id, client);
+        }
+    }
+
+    /// Accepts numbered calls on a session with this endpoint as the server: both ends of the link know ordered
+    /// calls.
+    pub fn accept_order(&mut self, id: SessionId) {
+        if let Some(entry) = self.sessions.get_mut(id)
+            && let Role::Server(server) = entry.role_mut()
+        {
+            server.know_order();
+        }
+    }
+
+    /// Returns true if the calls of a client session are numbered.
+    pub fn keeps_order(&self, id: SessionId) -> bool {
+        let role = self.sessions.get(id).map(|entry| entry.role());
+        matches!(role, Some(Role::Client(client)) if client.order().is_some())
     }
 
     /// Completes the opening after the peer has accepted. From now on calls are sent.

@@ -11,6 +11,7 @@ mod hostile;
 mod lifecycle;
 mod memory;
 mod multicast;
+mod order;
 mod server;
 mod timers;
 mod waiting;
@@ -82,6 +83,15 @@ impl Pair {
     }
 
     pub(super) fn with_config(shape: Shape, config: Config) -> Self {
+        Self::opened(shape, config, |_, _, _, _| {})
+    }
+
+    /// Makes a pair whose session was changed before its opening is complete, at client and server.
+    fn opened(
+        shape: Shape,
+        config: Config,
+        change: impl FnOnce(&mut Core<HeapBuffer>, SessionId, &mut Core<HeapBuffer>, SessionId),
+    ) -> Self {
         let fast_path = config.fast_path;
         let mut client = Core::new(0, config.clone());
         let mut server = Core::new(0, config);
@@ -99,6 +109,7 @@ impl Pair {
                 request_bytes_max: shape.request_bytes_max,
             })
             .unwrap();
+        change(&mut client, session, &mut server, server_session);
         client.establish(session, agreed(server_session.index, SERVER_TOKEN, shape)).unwrap();
         Self { now: 1_000_000, client, server, session, server_session, fast_path }
     }

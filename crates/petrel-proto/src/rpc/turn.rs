@@ -54,10 +54,22 @@ impl ControlFrames {
         peer: PeerKey,
         (bytes, len): ([u8; CONTROL_FRAME_BYTES_MAX], usize),
     ) -> bool {
+        self.send_with(sink, peer, (bytes, len), &[])
+    }
+
+    /// Like [`ControlFrames::send`], with a payload that stays in place for the rest of the burst.
+    #[inline(always)]
+    pub(super) fn send_with<S: FrameSink>(
+        &mut self,
+        sink: &mut S,
+        peer: PeerKey,
+        (bytes, len): ([u8; CONTROL_FRAME_BYTES_MAX], usize),
+        payload: &[u8],
+    ) -> bool {
         assert!(len >= HEADER_BYTES, "a control frame has a header");
         let place = self.next % TRANSMIT_FRAMES_MAX;
         self.frames[place] = bytes;
-        let taken = sink.send(peer, &self.frames[place][..len], &[]);
+        let taken = sink.send(peer, &self.frames[place][..len], payload);
         self.next = place + usize::from(taken);
         taken
     }

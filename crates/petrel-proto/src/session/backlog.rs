@@ -42,6 +42,15 @@ impl Expiry {
 pub(crate) struct Queued<B, T> {
     pub(crate) call: PendingCall<B, T>,
     pub(crate) expiry: Expiry,
+    /// True if the call runs only after all earlier calls of its session (§14.6).
+    pub(crate) synchronises: bool,
+}
+
+impl<B, T> Queued<B, T> {
+    /// A call without a demand on its order.
+    pub(crate) fn unordered(call: PendingCall<B, T>, expiry: Expiry) -> Self {
+        Self { call, expiry, synchronises: false }
+    }
 }
 
 /// The calls waiting for a slot; one word in a session where no call ever waited.
@@ -148,7 +157,7 @@ mod tests {
 
     fn queued(at_ns: u64, tag: u64) -> Queued<(), u64> {
         let call = PendingCall { method: 0, tag, request: (), response: () };
-        Queued { call, expiry: Expiry { at_ns, ..Expiry::NONE } }
+        Queued::unordered(call, Expiry { at_ns, ..Expiry::NONE })
     }
 
     #[test]

@@ -39,6 +39,8 @@ impl HoldingId {
 pub(crate) enum HoldingKind {
     Arriving,
     Answer,
+    /// A complete request that waits for earlier ones (§14.6): it is not given up.
+    Early,
 }
 
 /// The slot, session and peer that hold the memory.
@@ -84,7 +86,7 @@ struct List {
 pub(crate) struct Held {
     nodes: Vec<Holding>,
     free: u32,
-    lists: [List; 2],
+    lists: [List; 3],
     count: u32,
     bytes: u64,
     /// Bytes held, by the index of the session.
@@ -104,7 +106,7 @@ impl Held {
         Self {
             nodes: Vec::new(),
             free: NIL,
-            lists: [List { first: NIL, last: NIL }; 2],
+            lists: [List { first: NIL, last: NIL }; 3],
             count: 0,
             bytes: 0,
             by_session: Vec::new(),

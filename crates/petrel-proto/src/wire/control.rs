@@ -1,7 +1,7 @@
 //! CREDIT, PULL and CANCEL frames (`docs/wire-protocol.md` §3.1).
 
 use super::header::to_bytes;
-use super::{Flags, Malformed, skip_extensions};
+use super::{Flags, Malformed, Order, skip_extensions};
 use crate::bitmap::Words;
 use crate::limits::{BITMAP_WORDS, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
 
@@ -78,6 +78,16 @@ impl Pull {
     pub fn encode(&self, header: [u64; 2]) -> ControlBytes {
         let first = u64::from(self.cumulative) | u64::from(self.limit) << 32;
         encode(header, [first, u64::from(self.resend_below)], &self.bitmap)
+    }
+
+    /// Returns the frame of a PULL before the response with the call's place in the order; the header has the flag
+    /// of the extension.
+    pub(crate) fn encode_in_order(&self, header: [u64; 2], order: Order) -> ControlBytes {
+        assert!(self.bitmap == Words::default(), "an order goes with a PULL before the response");
+        let (mut bytes, at) = self.encode(header);
+        let (block, len) = order.block(None);
+        bytes[at..at + len].copy_from_slice(&block[..len]);
+        (bytes, at + len)
     }
 }
 

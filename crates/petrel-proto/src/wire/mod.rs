@@ -21,6 +21,7 @@ pub use extension::{Extensions, deadline_word, read_extensions, skip_extensions}
 pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, REFUSED, VERSION};
 pub use marks::Marks;
 pub use order::Order;
+pub(crate) use order::{SEQUENCE_MASK, sequence_ahead};
 pub use part::Part;
 pub(crate) use part::part_words;
 

@@ -14,6 +14,14 @@ const ORDER_BYTES: usize = 8;
 /// The bit of the first word that makes a call wait for all earlier ones.
 const SYNCHRONISES: u32 = 1 << 31;
 
+/// The bits of a sequence: numbers are modulo 2³¹.
+pub(crate) const SEQUENCE_MASK: u32 = SYNCHRONISES - 1;
+
+/// Returns how far `sequence` is ahead of another, modulo 2³¹: more than half of all numbers for one before it.
+pub(crate) const fn sequence_ahead(of: u32, sequence: u32) -> u32 {
+    sequence.wrapping_sub(of) & SEQUENCE_MASK
+}
+
 /// The place of a call among the calls of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
@@ -51,7 +59,7 @@ impl Order {
 
     /// Returns true if the numbers have 31 bits, and the call is within the window of unfinished calls.
     pub const fn is_possible(self) -> bool {
-        let ahead = self.sequence.wrapping_sub(self.ended) & !SYNCHRONISES;
+        let ahead = sequence_ahead(self.ended, self.sequence);
         (self.sequence | self.ended) < SYNCHRONISES && ahead < ORDER_WINDOW_CALLS
     }
 

@@ -236,7 +236,8 @@ impl Network {
         let incarnation = self.connections[&connection].ends[side].peer.unwrap_or(0);
         let SimAddr { host: at, port } = transport.peer();
         let peer = PeerName { address: ControlNetwork::address_of(at), endpoint: EndpointId(port) };
-        let up = FromNexus::LinkUp { request, link, transport, peer, incarnation };
+        let order = true;
+        let up = FromNexus::LinkUp { request, link, transport, peer, incarnation, order };
         self.tell(host, endpoint, up);
         if request.is_some() {
             let rtt_ns = self.connections[&connection].path_rtt_ns;

@@ -69,6 +69,8 @@ pub(crate) mod callee {
         pub(crate) request: M,
         pub(crate) response: Option<MsgBuf>,
         pub(crate) options: CallOptions,
+        /// Only on a session.
+        pub(crate) ordered: bool,
         pub(crate) tag: Continuation,
     }
 
@@ -96,7 +98,7 @@ pub(crate) mod callee {
             cx: &mut Context<'_>,
             to_send: ToSend<M>,
         ) -> Result<SessionId, CallRejected> {
-            let ToSend { method, request, response, options, tag } = to_send;
+            let ToSend { method, request, response, options, ordered, tag } = to_send;
             if options.needs_servers() {
                 return Err(refused(cx.local, request, response, Error::needs_servers()));
             }
@@ -104,6 +106,7 @@ pub(crate) mod callee {
             let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
             let call = PendingCall { method, tag, request, response };
             let sent = match options.has_limits() || M::IS_SHARED {
+                _ if ordered => cx.start_in_order(self, call, options),
                 true => cx.start_with(self, call, options.timeout, options.deadline_ns),
                 false => cx.start(self, call),
             };
@@ -151,6 +154,7 @@ pub struct CallBuilder<P, M, C = SessionId> {
     request: M,
     response: Option<MsgBuf>,
     options: CallOptions,
+    ordered: bool,
 }
 
 /// A rejected call: nothing was sent, the continuation will not run, and the buffers are returned.
@@ -176,7 +180,8 @@ impl From<CallRejected> for Error {
 impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
     pub(crate) fn new(place: P, callee: C, method: u16, request: M) -> Self {
-        Self { place, callee, method, request, response: None, options: CallOptions::new() }
+        let (response, options) = (None, CallOptions::new());
+        Self { place, callee, method, request, response, options, ordered: false }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED after `timeout`; the server learns the deadline too.
@@ -273,10 +278,11 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
             }
             continuation(state, cx, reply);
         });
-        let Self { mut place, callee, method, request, response, options } = self;
+        let Self { mut place, callee, method, request, response, options, ordered } = self;
         let tag = Continuation::function(run_keyed, number);
         let mut cx = place.context();
-        match callee.send(cx.untyped(), ToSend { method, request, response, options, tag }) {
+        let to_send = ToSend { method, request, response, options, ordered, tag };
+        match callee.send(cx.untyped(), to_send) {
             Ok(sent) => Ok(C::key(sent, number)),
             Err(rejected) => {
                 cx.local.keyed.forget(number);
@@ -287,25 +293,70 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
 
     #[inline(always)]
     fn send(self, tag: Continuation) -> Result<(), CallRejected> {
-        let Self { mut place, callee, method, request, response, options } = self;
-        let to_send = ToSend { method, request, response, options, tag };
+        let Self { mut place, callee, method, request, response, options, ordered } = self;
+        let to_send = ToSend { method, request, response, options, ordered, tag };
         callee.send(place.context().untyped(), to_send).map(drop)
+    }
+}
+
+impl<P: Caller, M: IntoMessage> CallBuilder<P, M, SessionId> {
+    /// Makes the server run the call only when all earlier calls of the session have run, whatever the network does to
+    /// their order (MP-RDMA §3.4, *synchronise*). Calls without this demand may overtake each other, and this one.
+    ///
+    /// The endpoint's sessions keep an order if [`SessionConfig::ordered`](super::SessionConfig::ordered) is set. An
+    /// earlier call that has failed or was cancelled holds no later one back, and its handler may still be running. A
+    /// server without memory for calls that wait refuses them with RESOURCE_EXHAUSTED.
+    ///
+    /// [`then`](Self::then) rejects the call with FAILED_PRECONDITION if the session keeps no order, or the server does
+    /// not know ordered calls. Before the session is open the call waits, and then ends with this status.
+    ///
+    /// ```
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
+    /// # const APPEND: u16 = 1;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// let mut server = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
+    /// server.on(APPEND, |log: &mut Vec<u8>, cx, request| {
+    ///     log.push(request.data()[0]);
+    ///     request.reply(cx, &[])
+    /// });
+    /// let mut config = EndpointConfig::default();
+    /// config.sessions.ordered = true;
+    /// let mut endpoint = nexus.endpoint_with(config, 0)?;
+    /// let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
+    /// for entry in 0..10 {
+    ///     endpoint.call(session, APPEND, &[entry]).ordered().then(|done, _, reply| {
+    ///         reply.message().expect("an answer");
+    ///         *done += 1;
+    ///     })?;
+    /// }
+    /// while *endpoint.state() < 10 {
+    ///     endpoint.run_once();
+    ///     server.run_once();
+    /// }
+    /// assert_eq!(server.state(), &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
     }
 }
 
 impl<P, M, C> CallBuilder<P, M, C> {
     /// Takes the place off the call, which is then [made elsewhere](CallBuilder::at).
     pub(crate) fn split(self) -> (P, CallBuilder<(), M, C>) {
-        let Self { place, callee, method, request, response, options } = self;
-        (place, CallBuilder { place: (), callee, method, request, response, options })
+        let Self { place, callee, method, request, response, options, ordered } = self;
+        (place, CallBuilder { place: (), callee, method, request, response, options, ordered })
     }
 }
 
 impl<M, C> CallBuilder<(), M, C> {
     /// Puts the call to a place.
     pub(crate) fn at<P>(self, place: P) -> CallBuilder<P, M, C> {
-        let Self { callee, method, request, response, options, .. } = self;
-        CallBuilder { place, callee, method, request, response, options }
+        let Self { callee, method, request, response, options, ordered, .. } = self;
+        CallBuilder { place, callee, method, request, response, options, ordered }
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn call_by_client<M: IntoMessage>(
     timeout: Duration,
     to_send: ToSend<M>,
 ) -> Result<CallKey, CallRejected> {
-    let ToSend { method, request, response, options, tag } = to_send;
+    let ToSend { method, request, response, options, tag, .. } = to_send;
     let Some(service) = cx.local.service_of(clients, service) else {
         return Err(refused(cx.local, request, response, other_endpoint()));
     };

@@ -1,7 +1,7 @@
 //! The steps from a received frame to the handler or continuation.
 
 use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES};
-use petrel_proto::{Core, FrameSink, PeerKey, PlainRequest, Received, method_of};
+use petrel_proto::{Core, FrameSink, PeerKey, PlainRequest, Received, RequestHandle, method_of};
 use petrel_transport::shm::Outgoing;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedBytes, SharedFrame, Transport};
 
@@ -225,13 +225,25 @@ pub(super) fn dispatch_other(
             });
         }
         Received::Message { handle, method, message, deadline_ns } => {
-            let payload = Payload::Owned(message);
-            Context::new(local).under_deadline(deadline_ns, |cx| {
-                handlers.run(cx, handle, method, payload, None);
-            });
+            run_message(local, handlers, handle, method, message, deadline_ns);
         }
         Received::Completed(ended) => {
             run_under_deadline(handlers.state(), &mut Context::new(local), ended);
         }
     }
+}
+
+/// Runs the handler of a request in a buffer of its own.
+pub(super) fn run_message(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    handle: RequestHandle,
+    method: u16,
+    message: MsgBuf,
+    deadline_ns: Option<u64>,
+) {
+    let payload = Payload::Owned(message);
+    Context::new(local).under_deadline(deadline_ns, |cx| {
+        handlers.run(cx, handle, method, payload, None);
+    });
 }

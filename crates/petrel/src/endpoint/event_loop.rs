@@ -14,6 +14,7 @@ use petrel_transport::Transport;
 use super::burst::{release, send_cancels};
 use super::context::Context;
 use super::context::continuation::run_under_deadline;
+use super::dispatch::run_message;
 use super::idle::IdleAction;
 use super::inbox_turn::handle_messages;
 use super::service::{run_due, run_ended};
@@ -232,6 +233,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 Event::Cancelled(handle) => {
                     let cx = &mut Context::new(&mut self.local);
                     cx.run_watcher(self.handlers.state(), handle);
+                }
+                Event::Request { handle, method, message, deadline_ns } => {
+                    let Self { local, handlers, .. } = self;
+                    run_message(local, handlers, handle, method, message, deadline_ns);
                 }
                 Event::SessionExhausted(id) => {
                     let text = "the session's request numbers are used up, or the server is silent";

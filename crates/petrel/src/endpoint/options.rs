@@ -157,7 +157,8 @@ pub(super) fn limits(
     now_ns: u64,
 ) -> CallLimits {
     let end_ns = timeout.map(|timeout| now_ns.saturating_add(as_ns(timeout)));
-    CallLimits { deadline_ns: [end_ns, deadline_ns].into_iter().flatten().min() }
+    let deadline_ns = [end_ns, deadline_ns].into_iter().flatten().min();
+    CallLimits { deadline_ns, ..CallLimits::default() }
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub(super) struct Link {
     pub(super) proposals: HashMap<u32, Proposal>,
     /// Memory of the link's sessions with a server in this process.
     pub(super) session_bytes: usize,
+    /// Whether both sides know ordered calls.
+    pub(super) order: bool,
 }
 
 /// The stage of a link.
@@ -69,6 +71,9 @@ pub(super) struct Ready<L> {
     pub(super) kind: u8,
     pub(super) ecn: bool,
 }
+
+/// The features of every link that this process offers and accepts.
+const FEATURES: LinkFeatures = LinkFeatures { order: true, ..LinkFeatures::NONE };
 
 impl Link {
     pub(super) fn is_up(&self) -> bool {
@@ -124,7 +129,7 @@ impl<N: Network> Reactor<N> {
             to_endpoint: request.remote_endpoint.0,
             offers: offers.clone(),
             ecn,
-            features: LinkFeatures::NONE,
+            features: FEATURES,
         };
         let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
         self.add_link(
@@ -158,6 +163,7 @@ impl<N: Network> Reactor<N> {
                 deadline,
                 proposals,
                 session_bytes,
+                order: false,
             },
         );
         self.deadlines.add(deadline, Due::Link(id));
@@ -268,7 +274,9 @@ impl<N: Network> Reactor<N> {
         let ticket = expected.map(|expected| expected.ticket);
         let stage = Stage::Promised { expected, max_frame };
         let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
-        let (link_number, features) = (open.link, LinkFeatures::NONE);
+        self.agree_on_order(link, open.features.order);
+        let order = open.features.order && FEATURES.order;
+        let (link_number, features) = (open.link, LinkFeatures { order, ..LinkFeatures::NONE });
         self.send(id, LinkAccept { link: link_number, offer: chosen, ticket, ecn, features });
         match (opening, ticket) {
             (Opening::Link(transport), _) => {
@@ -314,8 +322,9 @@ impl<N: Network> Reactor<N> {
         let endpoint = self.links[&link].endpoint;
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
-        match (medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn }), accept.ticket)
-        {
+        let opening = medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn });
+        self.agree_on_order(link, accept.features.order);
+        match (opening, accept.ticket) {
             (Opening::Link(transport), _) => {
                 self.bring_up(link, Ready { transport, max_frame, kind, ecn });
             }
@@ -326,6 +335,13 @@ impl<N: Network> Reactor<N> {
             (Opening::Memory(_), None) => return Err(Violation("LINK_ACCEPT without a ticket")),
         }
         Ok(())
+    }
+
+    /// Notes whether the peer knows ordered calls.
+    fn agree_on_order(&mut self, id: LinkId, peer_knows: bool) {
+        if let Some(link) = self.links.get_mut(&id) {
+            link.order = peer_knows && FEATURES.order;
+        }
     }
 
     /// Both sides are ready: the endpoint may use the link.
@@ -339,7 +355,7 @@ impl<N: Network> Reactor<N> {
             Stage::Promised { .. } | Stage::Up { .. } => None,
         };
         link.stage = Stage::Up { is_opener: request.is_some(), max_frame };
-        let (endpoint, peer_endpoint) = (link.endpoint, link.peer_endpoint);
+        let (endpoint, peer_endpoint, order) = (link.endpoint, link.peer_endpoint, link.order);
         let Some(connection) = self.connections.get(&link.connection) else { return };
         let incarnation = connection.peer().map_or(0, |peer| peer.incarnation);
         let peer = PeerName { address: connection.remote, endpoint: EndpointId(peer_endpoint) };
@@ -349,7 +365,7 @@ impl<N: Network> Reactor<N> {
         events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
         self.notify(
             endpoint,
-            FromNexus::LinkUp { request, link: id, transport, peer, incarnation },
+            FromNexus::LinkUp { request, link: id, transport, peer, incarnation, order },
         );
         self.report_path(id);
     }
@@ -692,6 +708,7 @@ mod tests {
                 deadline: now,
                 proposals: HashMap::new(),
                 session_bytes: 0,
+                order: false,
             };
             let there = reactor.links.len();
             reactor

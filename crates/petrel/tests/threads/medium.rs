@@ -129,6 +129,7 @@ impl Medium {
                 endpoint: EndpointId(0),
             },
             incarnation: 1,
+            order: true,
         };
         self.say(from, up(Some(request), to));
         self.say(to, up(None, from));

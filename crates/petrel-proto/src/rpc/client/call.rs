@@ -1,5 +1,6 @@
 //! Calls in the slots of a client session, from their start to their end (`docs/wire-protocol.md` §5).
 
+use super::order::{call_in_order, end_in_order, start_waiting};
 use crate::buffer::Buffer;
 use crate::limits::{ENDPOINT_METHOD, MESSAGE_BYTES_MAX, packets_of};
 use crate::rpc::{
@@ -28,7 +29,6 @@ pub(in crate::rpc) fn call_with<B: Buffer, T>(
     call: PendingCall<B, T>,
     limits: CallLimits,
 ) -> Result<(), CallRejected<B, T>> {
-    let mut expiry = limits.expiry(shared.clock.inherited_ns());
     let PendingCall { method, tag, request, response } = call;
     let Some(client) = sessions.client_mut(session) else {
         return Err(CallRejected { error: CallError::SessionClosed, request, response, tag });
@@ -36,23 +36,27 @@ pub(in crate::rpc) fn call_with<B: Buffer, T>(
     if let Err(error) = check(client, request.wire_len(), shared.config.backlog_max) {
         return Err(CallRejected { error, request, response, tag });
     }
-    shared.counters.calls_started += 1;
     let call = PendingCall { method, tag, request, response };
+    if limits.ordered || client.order().is_some() {
+        return call_in_order(shared, events, now_ns, session, client, call, limits);
+    }
+    let mut expiry = limits.expiry(shared.clock.inherited_ns());
+    shared.counters.calls_started += 1;
     if expiry.at_ns <= shared.clock.latest_ns(now_ns) {
-        let ended = expired_unsent(shared, session, Queued { call, expiry });
+        let ended = expired_unsent(shared, session, Queued::unordered(call, expiry));
         events.push_back(Event::Completed(ended));
         return Ok(());
     }
     match slot_for(client, &call) {
         Some(slot) => {
-            start(shared, session.index, client, slot, Queued { call, expiry });
+            start(shared, session.index, client, slot, Queued::unordered(call, expiry));
         }
         None => {
             if !expiry.is_on_wire {
                 expiry.at_ns = now_ns.saturating_add(shared.config.call_timeout_ns);
             }
             shared.counters.calls_queued += 1;
-            client.backlog_mut().push_back(Queued { call, expiry });
+            client.backlog_mut().push_back(Queued::unordered(call, expiry));
         }
     }
     shared.timers.note_expiry(session, client, expiry.at_ns);
@@ -82,6 +86,9 @@ pub(in crate::rpc) fn start_backlog<B: Buffer, T>(
         shared.counters.calls_failed += 1;
         events.push_back(Event::Completed(failed(id, queued, failure)));
     });
+    if client.order().is_some() {
+        return start_waiting(shared, id.index, client);
+    }
     while !client.backlog().is_empty() && client.has_room() {
         start_next(shared, id.index, client);
     }
@@ -92,12 +99,19 @@ fn slot_for<B: Buffer, T>(
     client: &mut ClientSession<B, T>,
     call: &PendingCall<B, T>,
 ) -> Option<usize> {
-    let is_small = call.request.wire_len() <= client.packet_bytes() as usize;
-    let reserved = match call.method == ENDPOINT_METHOD && is_small {
+    let reserved = match is_to_itself(client, call) {
         true => client.take_reserved_slot(),
         false => None,
     };
     reserved.or_else(|| client.take_slot())
+}
+
+/// Returns true for a small request to the endpoint itself.
+pub(super) fn is_to_itself<B: Buffer, T>(
+    client: &ClientSession<B, T>,
+    call: &PendingCall<B, T>,
+) -> bool {
+    call.method == ENDPOINT_METHOD && call.request.wire_len() <= client.packet_bytes() as usize
 }
 
 #[inline]
@@ -127,7 +141,7 @@ pub(in crate::rpc) fn start<B: Buffer, T>(
     index: u32,
     client: &mut ClientSession<B, T>,
     slot: usize,
-    Queued { call, expiry }: Queued<B, T>,
+    Queued { call, expiry, .. }: Queued<B, T>,
 ) {
     let size = call.request.wire_len();
     assert!(
@@ -178,7 +192,10 @@ pub(in crate::rpc) fn finish<B: Buffer, T>(
             response.set_len(0);
         }
     }
-    after_end(shared, id, client, slot);
+    match client.order() {
+        None => after_end(shared, id, client, slot),
+        Some(_) => end_in_order(shared, id, client, slot),
+    }
     Completion { session: id, tag, outcome, request, response, inherited_ns }
 }
 
@@ -246,6 +263,9 @@ pub(in crate::rpc) fn after_end<B: Buffer, T>(
 
 /// Starts the call that has waited longest for a slot.
 fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut ClientSession<B, T>) {
+    if client.order().is_some() {
+        return start_waiting(shared, index, client);
+    }
     if client.has_room()
         && let Some(queued) = client.backlog_mut().pop_front()
     {

@@ -15,6 +15,7 @@ pub(super) mod cancels;
 pub(super) mod credit;
 pub(super) mod expiry;
 pub(super) mod grant;
+pub(super) mod order;
 pub(super) mod pace;
 pub(super) mod response;
 pub(super) mod send;

@@ -1,6 +1,7 @@
 //! The client's transmission: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
 use super::grant::grant_with;
+use super::order::{pull_in_order, send_first_in_order};
 use super::pace::must_wait;
 use crate::buffer::Buffer;
 use crate::limits::{PACKET_OVERHEAD_BYTES, WINDOW_PACKETS, packet_span};
@@ -10,7 +11,7 @@ use crate::rpc::turn::{Out, Then, Turn, send_part};
 use crate::rpc::{FrameSink, Shared};
 use crate::session::client::{ClientSession, ClientState};
 use crate::session::{NO_PEER, PeerKey, SessionId};
-use crate::wire::{Flags, Kind, Part, deadline_word, header_bytes};
+use crate::wire::{Flags, Kind, Order, Part, deadline_word, header_bytes};
 
 /// Response packets that one PULL allows in a paced session. The packets arrive at the speed of the server's
 /// link, so their number must be small.
@@ -58,7 +59,18 @@ fn send_request<B: Buffer, T, S: FrameSink>(
             false => 0,
         };
         let next = Next { packet, repeats, extra };
-        if !write_request_packet(client, slot, next, out.now_ns, out.sink) {
+        let order = if packet == 0 { order_of(client, slot) } else { None };
+        let taken = match order {
+            Some(order) => {
+                let (flags, grant) = (next.flags(), {
+                    let state = client.slot(slot);
+                    next.grant(state.request_packets(), state.grant())
+                });
+                send_first_in_order(client, slot, flags, grant, order, out)
+            }
+            None => write_request_packet(client, slot, next, out.now_ns, out.sink),
+        };
+        if !taken {
             turn.then = Then::Refused;
             break;
         }
@@ -88,14 +100,15 @@ fn send_run<B: Buffer, T, S: FrameSink>(
     let is_limited = client.congestion().is_limited();
     let allowed = client.credits().0.min(client.message_credits(slot)).min(out.budget as u32);
     let (to, packet_bytes) = (client.to(), client.packet_bytes() as usize);
+    let is_numbered = client.order().is_some();
     let state = client.slot_mut(slot);
     let (first, packets) = (state.request_sent(), state.request_packets());
     let is_short = shared.config.fast_path
         && first + 1 < packets
         && out.may_take_credits
         && !is_limited
-        // Packet 0 carries the time left.
-        && !(first == 0 && state.expiry().is_on_wire);
+        // Packet 0 carries the time left, and the place in the order.
+        && !(first == 0 && (state.expiry().is_on_wire || is_numbered));
     if !is_short {
         return Turn::NOTHING;
     }
@@ -173,6 +186,13 @@ fn pull<B: Buffer, T, S: FrameSink>(
     if !state.timer().is_pull_due() {
         return Turn::NOTHING;
     }
+    if allowed == 0
+        && state.state() == ClientState::Waiting
+        && let Some(order) = order_of(client, slot)
+    {
+        return pull_in_order(shared, out, id, client, slot, order);
+    }
+    let state = client.slot_mut(slot);
     let pull = state.pull();
     let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
     let header = to.words(Kind::Pull, flags, 0, state.number());
@@ -256,15 +276,40 @@ struct Next {
     extra: u32,
 }
 
+impl Next {
+    #[inline]
+    fn flags(self) -> Flags {
+        if self.repeats { Flags::REPEATS } else { Flags::NONE }
+    }
+
+    /// Returns the grant that the packet carries, of a request that has granted `granted` packets if it was sent.
+    /// The last packet carries the request's.
+    #[inline]
+    fn grant(self, packets: u32, granted: u8) -> u8 {
+        match self.packet + 1 == packets {
+            true if self.repeats => granted,
+            true => self.extra as u8 + 1,
+            false => 1,
+        }
+    }
+}
+
+/// Returns the place of a slot's call in the order, in a session that keeps one.
+#[inline]
+fn order_of<B, T>(client: &ClientSession<B, T>, slot: usize) -> Option<Order> {
+    client.order()?.of_slot(slot)
+}
+
 /// Writes a packet's header and sends the packet. Returns false if the medium refused it.
 #[inline]
 fn write_request_packet<B: Buffer, T, S: FrameSink>(
     client: &mut ClientSession<B, T>,
     slot: usize,
-    Next { packet, repeats, extra }: Next,
+    next: Next,
     now_ns: u64,
     sink: &mut S,
 ) -> bool {
+    let packet = next.packet;
     let (to, peer, packet_bytes) = (client.to(), client.peer(), client.packet_bytes());
     let state = client.slot_mut(slot);
     let (deadline_ns, packets) = (state.wire_deadline_ns(), state.request_packets());
@@ -272,13 +317,7 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
     let Some(request) = state.request_mut() else {
         unreachable!("a slot in use holds its request");
     };
-    let flags = if repeats { Flags::REPEATS } else { Flags::NONE };
-    // The last packet carries the grant.
-    let grant = match packet + 1 == packets {
-        true if repeats => granted,
-        true => extra as u8 + 1,
-        false => 1,
-    };
+    let (flags, grant) = (next.flags(), next.grant(packets, granted));
     if packet == 0
         && let Some(deadline_ns) = deadline_ns
     {

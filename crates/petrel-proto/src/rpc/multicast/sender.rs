@@ -21,7 +21,12 @@ pub(in crate::rpc) fn may_announce<B: Buffer, T>(
     packet_bytes: u32,
 ) -> bool {
     let max = client.agreed().map_or(0, |agreed| agreed.peer_message_bytes_max);
-    if client.is_draining() || len > max as usize || client.packet_bytes() != packet_bytes {
+    // An announcement has no place in an order.
+    if client.order().is_some()
+        || client.is_draining()
+        || len > max as usize
+        || client.packet_bytes() != packet_bytes
+    {
         return false;
     }
     let packets = packets_of(len as u32, packet_bytes);
@@ -60,7 +65,7 @@ pub(in crate::rpc) fn call_announced<B: Buffer, T>(
     let slot = client.take_slot().filter(|_| checked.is_ok());
     let Some(slot) = slot else { panic!("an announcement without a slot") };
     shared.counters.calls_started += 1;
-    start(shared, session.index, client, slot, Queued { call, expiry });
+    start(shared, session.index, client, slot, Queued::unordered(call, expiry));
     count_as_sent(shared, now_ns, client, slot, announcement);
     shared.timers.note_expiry(session, client, expiry.at_ns);
 }

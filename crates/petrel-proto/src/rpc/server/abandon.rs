@@ -2,6 +2,7 @@
 //! sign is a CANCEL, the slot's next request, or the end of the session.
 
 use super::memory::release_answer;
+use super::order::settle;
 use crate::buffer::Buffer;
 use crate::rpc::{RequestHandle, Shared};
 use crate::session::SessionId;
@@ -42,6 +43,9 @@ pub(in crate::rpc) fn on_cancel<B: Buffer>(
             note_superseded(shared, id, state);
             shared.memory.release(state);
             state.give_up(header.request, &mut shared.server_parts);
+            if server.order().is_some() {
+                settle(shared, id, server);
+            }
         }
     }
 }
@@ -54,8 +58,7 @@ pub(in crate::rpc) fn note_superseded<B: Buffer>(
     state: &mut ServerSlot<B>,
 ) {
     if state.is_watched() {
-        let handle = RequestHandle { session, number: state.current() };
-        shared.notices.note_cancelled(handle);
+        shared.notices.note_cancelled(handle_of(session, state));
     }
 }
 
@@ -66,6 +69,12 @@ pub(in crate::rpc) fn note_abandoned<B: Buffer>(
     server: &ServerSession<B>,
 ) {
     for state in server.slots().iter().filter(|state| state.is_watched()) {
-        shared.notices.note_cancelled(RequestHandle { session, number: state.current() });
+        shared.notices.note_cancelled(handle_of(session, state));
     }
+}
+
+/// Returns the handle by which the application knows a running request.
+fn handle_of<B>(session: SessionId, state: &ServerSlot<B>) -> RequestHandle {
+    let handle = RequestHandle { session, number: state.current() };
+    if state.is_ordered() { handle.in_order() } else { handle }
 }

@@ -11,6 +11,7 @@
 //! 3. Once a second the endpoint gives up holdings untouched for ten seconds, even if memory is not short.
 //!    While there are holdings, the timer wheel has an entry for this search.
 
+use super::order::settle;
 use super::refuse::{answer_by_text, refuse};
 use crate::buffer::Buffer;
 use crate::limits::{ANSWER_SHORT_NS, ARRIVING_SHORT_NS, HELD_IDLE_NS, HELD_SWEEP_NS};
@@ -81,7 +82,7 @@ impl Memory {
     }
 
     /// Adds a holding, and sets the timer of the next search for idle ones.
-    fn add(
+    pub(in crate::rpc) fn hold(
         &mut self,
         kind: HoldingKind,
         holder: Holder,
@@ -219,6 +220,10 @@ fn give_up_held<B: Buffer, T>(
         match kind {
             HoldingKind::Arriving => drop_arriving(shared, session, slot, state, reason),
             HoldingKind::Answer => drop_answer(shared, state, reason),
+            HoldingKind::Early => unreachable!("a request that waits for others is not given up"),
+        }
+        if server.order().is_some() {
+            settle(shared, session, server);
         }
     }
     before - shared.memory.bytes()
@@ -245,7 +250,7 @@ pub(in crate::rpc) fn keep_answer<B: Buffer, T>(
         shared.counters.answers_over_share += 1;
         return Err(RespondError::NoRoom);
     }
-    Ok(shared.memory.add(HoldingKind::Answer, holder, bytes, &mut shared.timers))
+    Ok(shared.memory.hold(HoldingKind::Answer, holder, bytes, &mut shared.timers))
 }
 
 /// Counts a request refused for lack of memory. Returns the reason as text.
@@ -277,7 +282,7 @@ pub(in crate::rpc) fn hold_request<B: Buffer>(
     state: &mut ServerSlot<B>,
     bytes: u64,
 ) {
-    state.hold(shared.memory.add(HoldingKind::Arriving, holder, bytes, &mut shared.timers));
+    state.hold(shared.memory.hold(HoldingKind::Arriving, holder, bytes, &mut shared.timers));
 }
 
 /// Releases all holdings of an ended session.

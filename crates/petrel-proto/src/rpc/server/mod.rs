@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `request` | packets of requests, up to the handler |
 //! | `respond`, `send` | the application's answers, and their transmission |
+//! | `order` | requests that wait for earlier ones of their session |
 //! | `pull` | the client asks for packets of an answer |
 //! | `refuse` | errors that the core answers itself |
 //! | `abandon` | requests whose client no longer waits |
@@ -12,6 +13,7 @@
 
 pub(super) mod abandon;
 pub(super) mod memory;
+pub(super) mod order;
 pub(super) mod pull;
 pub(super) mod refuse;
 pub(super) mod request;

@@ -1,6 +1,7 @@
 //! The server's handling of PULL frames (`docs/wire-protocol.md` §6.3).
 
 use super::memory::{release_answer, report_answer_gone};
+use super::order::take_order;
 use super::request::credit_due;
 use crate::buffer::Buffer;
 use crate::rpc::Shared;
@@ -19,6 +20,10 @@ pub(in crate::rpc) fn on_pull<B: Buffer>(
         shared.counters.dropped_malformed += 1;
         return;
     };
+    if header.flags.extended() && take_order(shared, id, server, &header, rest).is_err() {
+        shared.counters.dropped_malformed += 1;
+        return;
+    }
     let slot = server.slot_index(header.request);
     let current = server.current(slot);
     let known = server.slots_mut().get_mut(slot);

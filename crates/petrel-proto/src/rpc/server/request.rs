@@ -2,6 +2,9 @@
 
 use super::abandon::note_superseded;
 use super::memory::{hold_request, note_refused, report_answer_gone};
+use super::order::{
+    complete_in_order, give_up_overtaken, on_whole_in_order, place, place_late, settle, take_order,
+};
 use super::refuse::{count_stale_or_future, refuse};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
@@ -17,23 +20,24 @@ use crate::status::Status;
 use crate::wire::{Flags, Header, Part, read_extensions};
 
 /// A parsed packet of a request.
-struct Packet<'f> {
-    now_ns: u64,
-    part: Part,
-    flags: Flags,
+pub(in crate::rpc) struct Packet<'f> {
+    pub(super) now_ns: u64,
+    pub(super) part: Part,
+    pub(super) flags: Flags,
     /// The deadline carried by the packet, or [`NEVER`].
-    deadline_ns: u64,
-    payload: &'f [u8],
+    pub(super) deadline_ns: u64,
+    pub(super) payload: &'f [u8],
 }
 
 /// Handles a request of one packet.
-pub(in crate::rpc) fn on_request<'f, B: Buffer, T>(
+pub(in crate::rpc) fn on_request<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     shared: &mut Shared<B>,
     now_ns: u64,
     id: SessionId,
     server: &mut ServerSession<B>,
     header: Header,
     rest: &'f [u8],
+    pool: &mut P,
 ) -> Received<'f, B, T> {
     let packet_bytes = server.agreed().packet_bytes;
     let (extensions, payload) = match read_extensions(header.flags, rest) {
@@ -42,28 +46,48 @@ pub(in crate::rpc) fn on_request<'f, B: Buffer, T>(
         }
         _ => return malformed(shared),
     };
+    let order = match header.flags.extended() {
+        false => None,
+        true => match take_order(shared, id, server, &header, rest) {
+            Ok(order) => order,
+            Err(_) => return malformed(shared),
+        },
+    };
     let slot = server.slot_index(header.request);
     match server.age(slot, header.request) {
         Age::New => {}
         Age::Current => return on_repeated_request(shared, id, server, slot, 0, header.flags),
         age => return count_stale_or_future(shared, age),
     }
-    shared.counters.frames_accepted += 1;
+    if let Some(order) = order
+        && give_up_overtaken(shared, id, server, &header, order)
+    {
+        return Received::Nothing;
+    }
     server.make_ready(slot);
     if payload.len() > server.request_bytes_max() as usize {
-        return refuse_too_large(shared, id, server, slot, header, payload.len() as u32);
+        shared.counters.frames_accepted += 1;
+        let refused = refuse_too_large(shared, id, server, slot, header, payload.len() as u32);
+        if let Some(order) = order {
+            place(shared, id, server, &header, order);
+        }
+        return refused;
     }
-    let state = server.slot_mut(slot);
-    begin(shared, id, state, header, payload.len() as u32, 1);
     let part = Part { size: payload.len() as u32, packet: 0, grant: 1 };
     let deadline_ns = deadline_ns(now_ns, extensions);
     let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
+    if let Some(order) = order {
+        return on_whole_in_order(shared, id, server, &header, &packet, order, pool);
+    }
+    shared.counters.frames_accepted += 1;
+    let state = server.slot_mut(slot);
+    begin(shared, id, state, header, payload.len() as u32, 1);
     run(shared, id, state, slot, packet_bytes, &packet)
 }
 
 /// Begins a new request, and frees the slot's former content.
 #[inline]
-fn begin<B: Buffer>(
+pub(super) fn begin<B: Buffer>(
     shared: &mut Shared<B>,
     id: SessionId,
     state: &mut ServerSlot<B>,
@@ -101,9 +125,31 @@ pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B
     let deadline_ns = if part.packet == 0 { deadline_ns(now_ns, extensions) } else { NEVER };
     let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
     let slot = server.slot_index(header.request);
-    match server.age(slot, header.request) {
+    let order = match part.packet == 0 && header.flags.extended() {
+        false => None,
+        true => match take_order(shared, id, server, &header, rest) {
+            Ok(order) => order,
+            Err(_) => return malformed(shared),
+        },
+    };
+    let age = server.age(slot, header.request);
+    if let Some(order) = order
+        && age == Age::New
+    {
+        if give_up_overtaken(shared, id, server, &header, order) {
+            return Received::Nothing;
+        }
+        if packets == 1 && part.size <= server.request_bytes_max() {
+            return on_whole_in_order(shared, id, server, &header, &packet, order, pool);
+        }
+    }
+    match age {
         Age::New => {
-            if let Err(refused) = begin_parts(shared, id, server, slot, header, part, pool) {
+            let begun = begin_parts(shared, id, server, slot, header, part, pool);
+            if let Some(order) = order {
+                place(shared, id, server, &header, order);
+            }
+            if let Err(refused) = begun {
                 return refused;
             }
             if packets == 1 {
@@ -112,7 +158,13 @@ pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B
                 return run(shared, id, server.slot_mut(slot), slot, packet_bytes, &packet);
             }
         }
-        Age::Current => {}
+        Age::Current => {
+            if let Some(order) = order
+                && !place_late(shared, id, server, &header, order)
+            {
+                return Received::Nothing;
+            }
+        }
         age => return count_stale_or_future(shared, age),
     }
     let state = server.slot_mut(slot);
@@ -124,7 +176,7 @@ pub(in crate::rpc) fn on_request_part<'f, B: Buffer, T, P: BufferPool<Buffer = B
     if state.state() != ServerState::Arriving {
         return on_repeated_request(shared, id, server, slot, part.packet, header.flags);
     }
-    store_part(shared, id, state, slot, packet_bytes, &packet)
+    store_part(shared, id, server, slot, packet_bytes, &packet)
 }
 
 /// Begins a new request with any of its packets.
@@ -185,11 +237,12 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
 fn store_part<'f, B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,
-    state: &mut ServerSlot<B>,
+    server: &mut ServerSession<B>,
     slot: usize,
     packet_bytes: u32,
     packet: &Packet<'f>,
 ) -> Received<'f, B, T> {
+    let state = server.slot_mut(slot);
     assert!(state.has_holding(), "a request of several packets is charged while it arrives");
     let go_back_n = shared.config.recovery == Recovery::GoBackN;
     let Packet { now_ns, part, flags, deadline_ns, payload } = *packet;
@@ -213,7 +266,11 @@ fn store_part<'f, B: Buffer, T>(
     shared.counters.frames_accepted += 1;
     shared.memory.touch(state.holding());
     if deadline_ns <= shared.clock.latest_ns(now_ns) {
-        return refuse_expired(shared, id, state, slot);
+        let refused = refuse_expired(shared, id, state, slot);
+        if server.order().is_some() {
+            settle(shared, id, server);
+        }
+        return refused;
     }
     if let Some(buffer) = state.arriving_request_mut() {
         let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
@@ -222,12 +279,16 @@ fn store_part<'f, B: Buffer, T>(
     let is_whole = state.is_whole();
     state.grant(part.grant);
     credit_due(shared, id.index, slot, state, part.packet, flags.repeats());
-    if is_whole { run_message(shared, id, state) } else { Received::Nothing }
+    match is_whole {
+        true if server.order().is_some() => complete_in_order(shared, id, server, slot),
+        true => run_message(shared, id, server.slot_mut(slot)),
+        false => Received::Nothing,
+    }
 }
 
 /// Starts RUNNING. Handlers are called only for the results of `run` and `run_message`, once for each
 /// request number.
-fn run<'f, B: Buffer, T>(
+pub(super) fn run<'f, B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,
     state: &mut ServerSlot<B>,
@@ -250,7 +311,7 @@ fn run<'f, B: Buffer, T>(
     Received::Request { handle, method: state.method(), payload, spare, deadline_ns }
 }
 
-fn run_message<'f, B: Buffer, T>(
+pub(super) fn run_message<'f, B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,
     state: &mut ServerSlot<B>,

@@ -1,6 +1,7 @@
 //! Answers of the application (`docs/wire-protocol.md` §6.3).
 
 use super::memory::keep_answer;
+use super::order::settle_session;
 use crate::buffer::Buffer;
 use crate::limits::packets_of;
 use crate::rpc::{RequestHandle, RespondError, RespondRejected, Shared};
@@ -18,6 +19,9 @@ pub(in crate::rpc) fn respond_by_queue<B: Buffer, T>(
     mut message: B,
 ) -> Result<(), RespondRejected<B>> {
     let Some((mut server, slot)) = running(sessions, handle) else {
+        if handle.is_in_order() {
+            return respond_in_order(sessions, shared, handle, (status, bits), message);
+        }
         shared.counters.answers_discarded += 1;
         return Err(RespondRejected { error: RespondError::Gone, message });
     };
@@ -48,7 +52,21 @@ pub(in crate::rpc) fn respond_by_queue<B: Buffer, T>(
     Ok(())
 }
 
-/// Returns the session and slot of a request, if still running.
+/// [`respond_by_queue`] for a request with a place in the order.
+#[cold]
+fn respond_in_order<B: Buffer, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    handle: RequestHandle,
+    answer: (Status, u16),
+    message: B,
+) -> Result<(), RespondRejected<B>> {
+    let responded = respond_by_queue(sessions, shared, handle.by_number(), answer, message);
+    settle_session(sessions, shared, handle.session);
+    responded
+}
+
+/// Returns the session and slot of a request, if still running and without a place in the order.
 #[inline]
 pub(in crate::rpc) fn running<B, T>(
     sessions: &mut SessionTable<B, T>,

@@ -925,7 +925,8 @@ fn what_goes_out_at_once_goes_to_its_own_peer_only() {
             let (request, response) = (buffer(b"ping"), HeapBuffer::new(100, 1));
             let call = PendingCall { method: 1, tag: 1, request, response };
             let (now, session, mut out) = (pair.now, pair.session, way());
-            let limits = CallLimits { deadline_ns: Some(now + 1_000_000_000) };
+            let limits =
+                CallLimits { deadline_ns: Some(now + 1_000_000_000), ..CallLimits::default() };
             match has_deadline {
                 true => pair.client.call_with_at_once(now, session, call, limits, &mut out),
                 false => pair.client.call_at_once(now, session, call, &mut out),

@@ -10,7 +10,7 @@ const MS: u64 = 1_000_000;
 
 impl Pair {
     pub(super) fn call_until(&mut self, request: &[u8], room: usize, tag: u64, deadline_ns: u64) {
-        let limits = CallLimits { deadline_ns: Some(deadline_ns) };
+        let limits = CallLimits { deadline_ns: Some(deadline_ns), ..CallLimits::default() };
         let (request, response) = (buffer(request), HeapBuffer::new(room, 1));
         let call = PendingCall { method: 1, tag, request, response };
         self.client.call_with(self.now, self.session, call, limits).unwrap();
@@ -24,7 +24,7 @@ impl Pair {
         deadline_ns: u64,
         has_room: bool,
     ) -> Vec<Vec<u8>> {
-        let limits = CallLimits { deadline_ns: Some(deadline_ns) };
+        let limits = CallLimits { deadline_ns: Some(deadline_ns), ..CallLimits::default() };
         let (request, response) = (buffer(request), HeapBuffer::new(100, 1));
         let call = PendingCall { method: 1, tag, request, response };
         let mut frames = Vec::new();
@@ -333,7 +333,7 @@ fn a_call_expires_while_its_session_opens() {
         let (request, response) = (buffer(b"x"), HeapBuffer::new(1, 1));
         PendingCall { method: 1, tag, request, response }
     };
-    let limits = CallLimits { deadline_ns: Some(3 * MS) };
+    let limits = CallLimits { deadline_ns: Some(3 * MS), ..CallLimits::default() };
     client.call_with(0, session, call(1), limits).unwrap();
     client.call_with(0, session, call(2), CallLimits::default()).unwrap();
     client.handle_timeouts(3 * MS - 1);
@@ -537,7 +537,7 @@ fn a_response_that_comes_after_the_deadline_is_late() {
         let mut pair = Pair::new();
         let response = HeapBuffer::new(len, 3);
         let call = PendingCall { method: 1, tag: 1, request: buffer(b"x"), response };
-        let limits = CallLimits { deadline_ns: Some(pair.now + 3 * MS) };
+        let limits = CallLimits { deadline_ns: Some(pair.now + 3 * MS), ..CallLimits::default() };
         pair.client.call_with(pair.now, pair.session, call, limits).unwrap();
         let request = pair.client_sends().remove(0);
         let (handle, _) = pair.at_server(&request).request();

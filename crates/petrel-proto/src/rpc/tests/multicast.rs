@@ -448,7 +448,7 @@ fn packets__of_an_ended_request_are_none_of_the_next() {
 fn a_deadline__ends_a_call_that_nobody_hears() {
     let mut pair = joined();
     let deadline_ns = pair.now + 3_000_000;
-    call(&mut pair, 70, CallLimits { deadline_ns: Some(deadline_ns) });
+    call(&mut pair, 70, CallLimits { deadline_ns: Some(deadline_ns), ..CallLimits::default() });
     pair.client_sends();
     while !pair.client.has_events() {
         pair.now = pair.client.next_timeout_ns().expect("a timer");
@@ -465,7 +465,7 @@ fn a_deadline__that_is_over_leaves_nothing_to_announce() {
     for (left_ns, announced) in [(0, 0), (1, 1)] {
         let mut pair = joined();
         let deadline_ns = Some(pair.now + left_ns);
-        call(&mut pair, 70, CallLimits { deadline_ns });
+        call(&mut pair, 70, CallLimits { deadline_ns, ..CallLimits::default() });
         assert_eq!(pair.client.counters().multicast_announced, announced);
     }
 }
@@ -550,7 +550,7 @@ fn packets_that_nobody_announces__are_limited() {
 fn a_deadline__comes_with_the_announcement() {
     let mut pair = joined();
     let deadline_ns = Some(pair.now + 3_000_000);
-    call(&mut pair, 70, CallLimits { deadline_ns });
+    call(&mut pair, 70, CallLimits { deadline_ns, ..CallLimits::default() });
     let frames = pair.client_sends();
     assert!(words(&frames)[0].starts_with("ANNOUNCE"), "{:?}", words(&frames)[0]);
     frames[..6].iter().for_each(|frame| pair.at_server(frame).nothing());
@@ -560,7 +560,7 @@ fn a_deadline__comes_with_the_announcement() {
 
     let mut late = joined();
     let deadline_ns = Some(late.now + 3_000_000);
-    call(&mut late, 70, CallLimits { deadline_ns });
+    call(&mut late, 70, CallLimits { deadline_ns, ..CallLimits::default() });
     let frames = late.client_sends();
     frames[1..].iter().for_each(|frame| late.at_server(frame).nothing());
     late.at_server(&frames[0]).request();

@@ -1,5 +1,6 @@
 //! A session in the server role (`docs/wire-protocol.md` §6).
 
+use super::order::RequestOrder;
 use super::slot::{ServerSlot, ServerState};
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, KEPT_ANSWER_BYTES_MAX, SLOTS_AT_FIRST};
 use crate::session::{Agreed, PeerKey};
@@ -38,6 +39,10 @@ pub(crate) struct ServerSession<B> {
     kept_answer_bytes_max: u32,
     agreed: Agreed,
     first_request: u64,
+    /// True if the client may number its calls (§14.6).
+    knows_order: bool,
+    /// The order of the requests, once the client has numbered one.
+    order: Option<Box<RequestOrder<B>>>,
 }
 
 impl<B> ServerSession<B> {
@@ -59,6 +64,8 @@ impl<B> ServerSession<B> {
             kept_answer_bytes_max,
             agreed,
             first_request,
+            knows_order: false,
+            order: None,
         };
         session.grow(usize::from(agreed.slots.min(SLOTS_AT_FIRST)));
         session
@@ -189,12 +196,45 @@ impl<B> ServerSession<B> {
         self.first_request.wrapping_sub(self.stride()).wrapping_add(slot as u64)
     }
 
-    /// Returns the slot of a request, if the request runs.
+    /// Returns the slot of a request, if the request runs and has no place in the order.
     #[inline]
     pub(crate) fn runs(&self, request: u64) -> Option<usize> {
         let slot = self.slot_index(request);
         let state = self.slots.get(slot)?;
         (state.current() == request && state.state() == ServerState::Running).then_some(slot)
+    }
+
+    /// Accepts the extension *order* from the client.
+    pub(crate) fn know_order(&mut self) {
+        self.knows_order = true;
+    }
+
+    /// Returns true if the client may number its calls.
+    pub(crate) fn knows_order(&self) -> bool {
+        self.knows_order
+    }
+
+    /// Returns the order of the requests, if the client has numbered one.
+    #[inline]
+    pub(crate) fn order(&self) -> Option<&RequestOrder<B>> {
+        self.order.as_deref()
+    }
+
+    /// Returns the order of the requests, which begins with the first numbered one.
+    pub(crate) fn order_mut(&mut self) -> &mut RequestOrder<B> {
+        assert!(self.knows_order, "a client numbers its calls if both ends have agreed");
+        self.order.get_or_insert_with(|| Box::new(RequestOrder::new()))
+    }
+
+    /// Takes ended requests out of the order. Returns true, once for each notice, if a request that waited may run.
+    pub(crate) fn settle_order(&mut self) -> bool {
+        let Self { order: Some(order), slots, .. } = self else { return false };
+        order.settle(|slot, number| {
+            let state = &slots[slot];
+            state.current() == number
+                && matches!(state.state(), ServerState::Arriving | ServerState::Running)
+        });
+        order.note_ready()
     }
 }
 

@@ -17,7 +17,7 @@ use petrel_transport::clock::Clock;
 
 use super::groups::Groups;
 use super::late_answers::LateAnswers;
-use super::options::limits;
+use super::options::{CallOptions, limits};
 use super::remote::Remote;
 use super::return_route::{ReturnRoute, Timed};
 use super::service::Services;
@@ -241,6 +241,21 @@ impl<'a, S: 'static> Context<'a, S> {
         core.call_with_at_once(*now_ns, session, call, limits, &mut route)
     }
 
+    /// Makes a call that runs only after all earlier ones of its session.
+    #[cold]
+    pub(super) fn start_in_order(
+        &mut self,
+        session: SessionId,
+        call: PendingCall<MsgBuf, Continuation>,
+        options: CallOptions,
+    ) -> Result<(), NotTaken> {
+        let Local { core, now_ns, clock, .. } = &mut *self.local;
+        let clock_ns = clock.now_ns();
+        core.set_time(clock_ns);
+        let limits = CallLimits { ordered: true, ..options.limits(clock_ns) };
+        core.call_with(*now_ns, session, call, limits)
+    }
+
     /// Makes a call that ends at `end_ns`, where the clock has just been read.
     #[inline]
     pub(super) fn start_until(
@@ -253,7 +268,7 @@ impl<'a, S: 'static> Context<'a, S> {
         let Local { core, now_ns, .. } = &mut *self.local;
         core.set_time(clock_ns);
         let mut route = Timed::new(&mut self.route, clock_ns);
-        let limits = CallLimits { deadline_ns: Some(end_ns) };
+        let limits = CallLimits { deadline_ns: Some(end_ns), ..CallLimits::default() };
         core.call_with_at_once(*now_ns, session, call, limits, &mut route)
     }
 

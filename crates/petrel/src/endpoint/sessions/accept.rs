@@ -39,7 +39,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let Some(link) = self.local.sessions.link(name) else {
             return Err(Reason::new(Status::Unavailable, "the link is not up"));
         };
-        let peer = link.id();
+        let (peer, knows_order) = (link.id(), link.knows_order());
         let packet_bytes = self.packet_bytes(peer).min(open.packet_bytes);
         if packet_bytes < PACKET_BYTES_MIN {
             let text = format!("packets of {packet_bytes} bytes are too small");
@@ -61,6 +61,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let accepted = self.local.core.accept(accepted);
         let id =
             accepted.map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
+        if knows_order {
+            self.local.core.accept_order(id);
+        }
         self.local.sessions.put_on_link(id, name);
         self.accept_source(id, peer);
         self.report_open(id);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use petrel_proto::limits::PACKET_OVERHEAD_BYTES;
+use petrel_proto::limits::{
+    DEADLINE_BLOCK_BYTES, DEADLINE_ORDER_BLOCK_BYTES, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES,
+};
 use petrel_proto::{Closed, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
@@ -31,8 +33,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     #[inline(never)]
     pub(in crate::endpoint) fn handle_message(&mut self, message: FromNexus<T::Link>) {
         match message {
-            FromNexus::LinkUp { request, link, transport, peer, incarnation } => {
-                self.on_link_up(request, link, transport, peer, incarnation);
+            FromNexus::LinkUp { request, link, transport, peer, incarnation, order } => {
+                self.on_link_up((request, link), transport, peer, incarnation, order);
             }
             FromNexus::PathMeasured { link, rtt_ns } => self.on_path_measured(link, rtt_ns),
             FromNexus::LinkFailed { request, reason } => self.on_link_failed(request, &reason),
@@ -64,11 +66,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
 
     fn on_link_up(
         &mut self,
-        request: Option<u64>,
-        name: LinkId,
+        (request, name): (Option<u64>, LinkId),
         transport: T::Link,
         peer: PeerName,
         incarnation: u64,
+        order: bool,
     ) {
         let id = match self.transport.add_peer(transport) {
             Ok(id) => id,
@@ -84,7 +86,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let is_networked = self.transport.is_networked(id);
         let process = self.transport.process_of(id);
         let peer = Arc::new(Peer { name: peer, incarnation, is_networked, process });
-        for id in self.local.sessions.add_link(name, Link::new(id, peer), request) {
+        let link = Link::new(id, peer, order);
+        for id in self.local.sessions.add_link(name, link, request) {
             self.propose(name, id);
         }
     }
@@ -233,5 +236,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let max = self.transport.max_frame_bytes(peer).min(u32::MAX as usize);
         let bytes = max.saturating_sub(PACKET_OVERHEAD_BYTES) as u32;
         bytes.min(petrel_proto::limits::PACKET_BYTES_MAX)
+    }
+
+    /// Returns the payload bytes of a full packet on a link for a session that keeps an order; `None` if the server
+    /// does not know ordered calls, or the link has no room for their records.
+    pub(super) fn ordered_packet_bytes(&self, link: &Link) -> Option<u32> {
+        let records = (DEADLINE_ORDER_BLOCK_BYTES - DEADLINE_BLOCK_BYTES) as u32;
+        let bytes = self.packet_bytes(link.id()).saturating_sub(records);
+        (link.knows_order() && bytes >= PACKET_BYTES_MIN).then_some(bytes)
     }
 }

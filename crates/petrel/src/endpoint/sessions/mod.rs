@@ -31,6 +31,8 @@ pub(super) type Remote = (SocketAddr, EndpointId);
 pub(super) struct Link {
     id: PeerId,
     peer: Arc<Peer>,
+    /// Whether both ends know ordered calls.
+    knows_order: bool,
     /// The shortest round trip of the control connection, in nanoseconds.
     path_rtt_ns: Option<u32>,
     /// Ordered, for a simulation to repeat the order of ends when the link ends.
@@ -40,8 +42,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(id: PeerId, peer: Arc<Peer>) -> Self {
-        Self { id, peer, path_rtt_ns: None, sessions: BTreeSet::new(), is_retired: false }
+    pub(super) fn new(id: PeerId, peer: Arc<Peer>, knows_order: bool) -> Self {
+        let sessions = BTreeSet::new();
+        Self { id, peer, knows_order, path_rtt_ns: None, sessions, is_retired: false }
+    }
+
+    /// Returns whether both ends know ordered calls.
+    pub(super) fn knows_order(&self) -> bool {
+        self.knows_order
     }
 
     /// Returns the transport's name of the peer.
@@ -382,6 +390,7 @@ mod tests {
         Link::new(
             PeerId(7),
             Arc::new(Peer { name, incarnation: 1, is_networked: true, process: None }),
+            true,
         )
     }
 

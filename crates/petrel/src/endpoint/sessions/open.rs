@@ -26,6 +26,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let first = random - random % u64::from(SLOTS_MAX);
         let id = self.local.core.open(token, first)?;
         self.local.sessions.begin_open(id, first);
+        if self.local.sessions.config().ordered {
+            self.local.core.keep_order(id);
+        }
         self.propose_to((remote, endpoint), id);
         Ok(id)
     }
@@ -48,7 +51,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     pub(super) fn propose(&mut self, name: LinkId, id: SessionId) {
         let Some(token) = self.local.core.token(id) else { return };
         let Some(link) = self.local.sessions.link(name) else { return };
-        let packet_bytes = self.packet_bytes(link.id());
+        let ordered = match self.local.core.keeps_order(id) {
+            true => self.ordered_packet_bytes(link),
+            false => None,
+        };
+        let packet_bytes = ordered.unwrap_or_else(|| self.packet_bytes(link.id()));
         if let Some(open) = self.local.sessions.propose(name, id, token, packet_bytes) {
             self.control.post(ToNexus::OpenSession { link: name, open });
         }
@@ -68,6 +75,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             packet_bytes: accept.packet_bytes,
             peer_message_bytes_max: accept.max_message,
         };
+        if self.local.core.keeps_order(id) && self.ordered_packet_bytes(link).is_none() {
+            self.local.core.forgo_order(id);
+        }
         match self.local.core.establish(id, agreed) {
             Ok(()) => self.begin_session(id, peer, path_rtt_ns),
             Err(error) => {

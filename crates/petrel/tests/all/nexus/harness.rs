@@ -133,7 +133,7 @@ impl Endpoint {
 
     pub(crate) fn up(&mut self) -> Up {
         match self.next() {
-            FromNexus::LinkUp { request, link, transport, peer, incarnation } => {
+            FromNexus::LinkUp { request, link, transport, peer, incarnation, .. } => {
                 Up { request, link, transport, peer, incarnation }
             }
             other => panic!("not LinkUp: {other:?}"),

@@ -306,6 +306,7 @@ impl World {
                             endpoint: EndpointId(0),
                         },
                         incarnation: 1,
+                        order: true,
                     };
                     self.client.site.say(up(Some(request)));
                     self.server.site.say(up(None));

@@ -8,6 +8,7 @@ pub(crate) use flow::Acknowledged;
 pub(crate) use plain::PlainSend;
 pub(crate) use slots::SlotEnd;
 
+use super::order::CallOrder;
 use super::reception::Reception;
 use super::slot::{ClientSlot, ClientState, NO_SLOT, SlotCall};
 use crate::congestion::{Congestion, CongestionControl, Flow};
@@ -38,8 +39,9 @@ pub(crate) struct ClientSession<B, T> {
     to: Destination,
     /// Payload bytes of a full packet, as agreed; 0 until then.
     packet_bytes: u32,
-    /// Largest request of one packet that the peer accepts, in bytes; 0 until agreed.
-    plain_request_bytes_max: u32,
+    /// One more than the largest request that may take the fast path, in bytes; 0 until agreed, and in a session
+    /// that keeps an order.
+    plain_request_bytes_end: u32,
     /// Destination of the session's frames. Frames from there may come under another key (see `Origin`).
     peer: PeerKey,
     /// Slots waiting for a credit or for room in the congestion window, in order of arrival.
@@ -66,6 +68,8 @@ pub(crate) struct ClientSession<B, T> {
     expiry_timer: ExpiryTimer,
     /// Reachability of the server by multicast.
     multicast: Reception,
+    /// The numbers of the calls, in a session that keeps an order (§14.6).
+    order: Option<Box<CallOrder>>,
 }
 
 /// The session: opening, parameters, end.
@@ -78,7 +82,7 @@ impl<B, T> ClientSession<B, T> {
             slots: Box::default(),
             to: Destination::default(),
             packet_bytes: 0,
-            plain_request_bytes_max: 0,
+            plain_request_bytes_end: 0,
             peer: NO_PEER,
             stalled: SlotQueue::default(),
             trips: RoundTrips::new(bounds),
@@ -94,7 +98,32 @@ impl<B, T> ClientSession<B, T> {
             agreed: None,
             expiry_timer: ExpiryTimer::new(),
             multicast: Reception::default(),
+            order: None,
         }
+    }
+
+    /// Returns the numbers of the calls, in a session that keeps an order.
+    #[inline]
+    pub(crate) fn order(&self) -> Option<&CallOrder> {
+        self.order.as_deref()
+    }
+
+    /// Returns the numbers of the calls for a change, in a session that keeps an order.
+    #[inline]
+    pub(crate) fn order_mut(&mut self) -> Option<&mut CallOrder> {
+        self.order.as_deref_mut()
+    }
+
+    /// Begins to keep an order of the calls, if the server will.
+    pub(crate) fn keep_order(&mut self) {
+        assert!(self.agreed.is_none(), "a session numbers all of its calls or none");
+        self.order = Some(Box::new(CallOrder::new()));
+    }
+
+    /// Gives the order up: the server does not know ordered calls.
+    pub(crate) fn forgo_order(&mut self) {
+        assert!(self.agreed.is_none(), "a session numbers all of its calls or none");
+        self.order = None;
     }
 
     /// Stores the agreed parameters; from now on calls are sent.
@@ -119,7 +148,14 @@ impl<B, T> ClientSession<B, T> {
         let is_shared = agreed.credits >= CREDITS_SHARED_MIN;
         self.message_credits_max = if is_shared { credits / 2 } else { credits };
         self.packet_bytes = agreed.packet_bytes;
-        self.plain_request_bytes_max = agreed.packet_bytes.min(agreed.peer_message_bytes_max);
+        self.plain_request_bytes_end = match &mut self.order {
+            // The fast path does not number calls.
+            Some(order) => {
+                order.agree();
+                0
+            }
+            None => agreed.packet_bytes.min(agreed.peer_message_bytes_max) + 1,
+        };
         self.to = Destination::new(agreed.peer_session, agreed.peer_token);
         self.peer = agreed.peer;
         self.agreed = Some(agreed);
@@ -169,7 +205,7 @@ impl<B, T> ClientSession<B, T> {
         self.is_draining = true;
         // Keeps the fast path from sending, except for empty requests: a separate condition would cost every
         // call.
-        self.plain_request_bytes_max = 0;
+        self.plain_request_bytes_end = self.plain_request_bytes_end.min(1);
     }
 
     /// Returns the calls without a slot.
@@ -210,7 +246,7 @@ impl<B, T> ClientSession<B, T> {
             let (is_sent, expiry) = (slot.request_sent() > 0, slot.expiry());
             if let Some((method, SlotCall { tag, request, response })) = slot.into_call() {
                 let call = PendingCall { method, tag, request, response };
-                each(Queued { call, expiry }, is_sent);
+                each(Queued::unordered(call, expiry), is_sent);
             }
         }
         while let Some(queued) = self.backlog.pop_front() {

@@ -34,7 +34,7 @@ impl<B: Buffer, T> ClientSession<B, T> {
     /// each.
     #[inline(always)]
     pub(crate) fn plain_place(&mut self, sizes: (usize, usize)) -> Option<PlainPlace<'_, B, T>> {
-        let is_plain = sizes.0 <= self.plain_request_bytes_max as usize
+        let is_plain = sizes.0 < self.plain_request_bytes_end as usize
             && sizes.1 <= self.packet_bytes as usize;
         if !is_plain {
             return None;

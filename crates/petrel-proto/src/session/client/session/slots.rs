@@ -220,6 +220,9 @@ impl<B, T> ClientSession<B, T> {
     pub(crate) fn note_given_up(&mut self, slot: usize) {
         let stride = self.stride();
         self.slots[slot].note_given_up(stride);
+        if let Some(order) = &mut self.order {
+            order.note_abandoned(slot);
+        }
     }
 
     /// Notes that the server has seen an earlier request of the slot.

@@ -29,7 +29,7 @@ fn opening__has_nothing_until_the_peer_has_agreed() {
     assert_eq!((session.free, session.slots.len()), (NO_SLOT, 0));
     assert_eq!(session.credits, Credits::default());
     assert_eq!((session.waiting_slots, session.sendable_packets()), (0, 0));
-    assert_eq!((session.packet_bytes, session.plain_request_bytes_max), (0, 0));
+    assert_eq!((session.packet_bytes, session.plain_request_bytes_end), (0, 0));
     assert_eq!((session.retired, session.pending_calls()), (0, 0));
     assert!(!session.awaits_release && !session.is_draining && !session.backlog.was_used());
     assert!(session.stalled.is_empty() && session.paced.is_empty());
@@ -63,8 +63,8 @@ fn establish__takes_all_that_was_agreed() {
             assert_eq!(session.to, Destination::new(2, 3));
             assert_eq!((session.stride(), session.slots.len()), (32, SLOTS_AT_FIRST.into()));
             assert_eq!((session.credits, session.message_credits_max), (Credits::new(8), 8));
-            let plain = (session.packet_bytes, session.plain_request_bytes_max);
-            assert_eq!(plain, (packet_bytes, packet_bytes.min(message_bytes_max)));
+            let plain = (session.packet_bytes, session.plain_request_bytes_end);
+            assert_eq!(plain, (packet_bytes, packet_bytes.min(message_bytes_max) + 1));
             // Nothing is known of the path yet.
             let flow = Flow { credits: 8, packet_bytes, base_rtt_ns: 0 };
             let begun = format!("{:?}", control.start(flow));
@@ -180,7 +180,7 @@ fn pending_calls__are_those_in_slots_and_those_that_wait_for_one() {
         while session.backlog.len() < waiting {
             let (request, response) = (Vec::new(), Vec::new());
             let call = PendingCall { method: 1, tag: 1, request, response };
-            session.backlog.push_back(Queued { call, expiry: Expiry::NONE });
+            session.backlog.push_back(Queued::unordered(call, Expiry::NONE));
         }
         assert_eq!(session.busy_slots(), busy);
         assert_eq!(session.pending_calls(), busy + waiting);

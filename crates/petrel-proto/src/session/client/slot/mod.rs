@@ -262,6 +262,12 @@ impl<B, T> ClientSlot<B, T> {
         self.request_packets = packets;
     }
 
+    /// Keeps a call that was not sent off the fast path.
+    pub(crate) fn use_general_path(&mut self) {
+        assert!(self.request_sent == 0, "the path of a request is chosen before it is sent");
+        self.path = SendPath::General;
+    }
+
     /// Notes that no packet of the request was sent.
     #[inline(always)]
     pub(crate) fn note_unsent(&mut self, path: SendPath) {

@@ -1,10 +1,11 @@
 //! The request of a server slot, from its first packet to its handler (`docs/wire-protocol.md` §6.2).
 
 use super::super::parts::ServerParts;
-use super::{ServerSlot, ServerState, WATCHED};
+use super::{ORDERED, ServerSlot, ServerState, WATCHED};
 use crate::bitmap::{Insert, Words};
 use crate::buffer::Buffer;
 use crate::session::free_list::FreeList;
+use crate::session::held::HoldingId;
 use crate::wire::{Credit, Flags, Part};
 
 impl<B> ServerSlot<B> {
@@ -209,10 +210,30 @@ impl<B> ServerSlot<B> {
         self.state == ServerState::Running && self.response_limit <= 1
     }
 
+    /// Notes that the running request has a place in the order.
+    pub(crate) fn note_ordered(&mut self) {
+        assert!(self.state == ServerState::Running, "a request enters the order's care in RUNNING");
+        assert!(!self.takes_plain, "a numbered request does not come by the fast path");
+        self.answer_bits |= ORDERED;
+    }
+
+    /// Returns true if the running request has a place in the order.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.state == ServerState::Running && self.answer_bits & ORDERED != 0
+    }
+
+    /// Stores the account of a complete request that waits for earlier ones. The answer will begin with one packet.
+    pub(crate) fn hold_early(&mut self, id: HoldingId) {
+        assert!(self.is_ordered(), "only a numbered request waits for others");
+        assert!(!self.held.is_some(), "a slot has one account at a time");
+        self.held = id;
+        self.response_limit = 1;
+    }
+
     /// Requests a notice if the client gives the request up before the answer.
     pub(crate) fn watch(&mut self) {
         assert!(self.state == ServerState::Running, "only a running request is watched");
-        self.answer_bits = WATCHED;
+        self.answer_bits = self.answer_bits & ORDERED | WATCHED;
         // The slot's next request must not bypass the notice.
         self.takes_plain = false;
     }

@@ -55,7 +55,7 @@ pub(crate) struct ServerSlot<B> {
     queued: bool,
     /// True if a frame of the request had an ECN mark not yet echoed to the client.
     marked: bool,
-    /// Bits of the answer's aux field beside the status. In RUNNING: 0 or [`WATCHED`].
+    /// Bits of the answer's aux field beside the status. In RUNNING: [`WATCHED`] and [`ORDERED`] count.
     answer_bits: u16,
     /// The account of the memory held by a half-arrived request or a large answer.
     held: HoldingId,
@@ -65,7 +65,10 @@ pub(crate) struct ServerSlot<B> {
 /// cancellation by the client. The answer's bits replace this bit.
 const WATCHED: u16 = 1 << 15;
 
-const _: () = assert!(WATCHED & (ANSWERED_LATER | REFUSED) == 0);
+/// A bit in [`ServerSlot::answer_bits`] of a running request: the request has a place in the order.
+const ORDERED: u16 = 1 << 14;
+
+const _: () = assert!((WATCHED | ORDERED) & (ANSWERED_LATER | REFUSED) == 0);
 
 const _: () = assert!(size_of::<ServerSlot<Box<u8>>>() == 64);
 
