@@ -147,6 +147,7 @@ pub const DEFECTS: &[Defect] = &[
         "a session with the largest messages that the protocol has is refused",
     ),
     defect("proto_no_backoff", "a timeout that follows another comes as soon as the first"),
+    defect("proto_ordered_call_runs_early", "an ordered call runs when it is complete"),
     defect(
         "proto_releases_stand_still",
         "the clock of paced sessions stands still while some wait",

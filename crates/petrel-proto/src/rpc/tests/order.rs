@@ -461,17 +461,17 @@ impl World {
         if tag == calls {
             return;
         }
-        let ordered = self.next() % 4 > 0;
+        let ordered = !self.next().is_multiple_of(4);
         let len = [0, 20, 1_100, 1_300, 9_000][self.next() as usize % 5];
         let ahead_ns = [400_000, 4_000_000][self.next() as usize % 2];
-        let deadline_ns = (self.next() % 4 == 0).then_some(self.pair.now + ahead_ns);
+        let deadline_ns = self.next().is_multiple_of(4).then_some(self.pair.now + ahead_ns);
         self.is_ordered.push(ordered);
         self.deadlines.push(deadline_ns.unwrap_or(u64::MAX));
         self.over.push(false);
         self.runs.push(0);
         let limits = CallLimits { deadline_ns, ordered };
         self.pair.try_call(len, tag as u64, limits).unwrap();
-        if self.next() % 6 == 0 {
+        if self.next().is_multiple_of(6) {
             let wanted = self.next() % (tag as u64 + 1);
             let session = self.pair.session;
             if let Some(ended) = self.pair.client.cancel(session, |tag| *tag == wanted) {
@@ -497,7 +497,7 @@ proptest! {
         let (over, runs) = (Vec::new(), Vec::new());
         let mut world = World { pair, random, flights, is_ordered, deadlines, over, runs, ended: 0, running };
         for _ in 0..400_000 {
-            if world.next() % 3 == 0 {
+            if world.next().is_multiple_of(3) {
                 world.call(CALLS);
             }
             world.step();
