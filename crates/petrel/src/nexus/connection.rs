@@ -7,16 +7,12 @@ use std::time::{Duration, Instant};
 
 use petrel_proto::control::{Decoder, Message, OutOfRange};
 
-use super::dial::OpenRequest;
 use super::idle_connections::Idle;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
 use super::net::{MioNetwork, Network, Stream};
+use super::request::OpenRequest;
 use super::usage::SourceNetwork;
 use crate::control::LinkId;
-
-/// The name of a connection and its token in the readiness loop; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ConnectionId(pub(super) usize);
 
 /// A control connection.
 #[derive(Debug)]
@@ -152,6 +148,21 @@ impl<N: Network> Connection<N> {
 
     pub(super) fn is_open(&self) -> bool {
         self.peer().is_some()
+    }
+
+    /// Returns why and since when the connection is idle.
+    pub(super) fn idle(&self) -> Option<(Idle, Instant)> {
+        if self.is_opener || self.is_closing() {
+            None
+        } else if !self.is_open() {
+            Some((Idle::AwaitingHello, self.since))
+        } else if self.links.is_empty() {
+            Some((Idle::Linkless, self.idle_since))
+        } else if self.session_bytes == 0 && self.proposals == 0 {
+            Some((Idle::Sessionless, self.quiet_since))
+        } else {
+            None
+        }
     }
 
     /// Returns true if the peer is a process of this host: its address is loopback or equals the local address. The
@@ -317,7 +328,7 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nexus::reactor::tests::{open_connection, reactor};
+    use crate::nexus::reactor::tests::{connection as of, open_connection, reactor};
 
     impl Outbox {
         /// Takes the unsent bytes.
@@ -349,7 +360,7 @@ mod tests {
     fn new_link_number__is_the_next_that_is_free() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, true);
-        let connection = reactor.connections.get_mut(&id).unwrap();
+        let connection = of(&mut reactor, id);
         assert_eq!([0, 1, 2], [(); 3].map(|()| connection.new_link_number()));
         connection.next_link = u32::MAX - 1;
         for taken in [u32::MAX, 0, 1, 3] {
@@ -362,7 +373,7 @@ mod tests {
     fn measure_path__tells_of_what_is_shorter_than_all_before() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, true);
-        let connection = reactor.connections.get_mut(&id).unwrap();
+        let connection = of(&mut reactor, id);
         // The kernel measured the handshake, and nothing is sent after it.
         let shortest_ns = connection.measure_path();
         assert!(shortest_ns.is_some_and(|ns| ns > 0) && connection.path_rtt_ns == shortest_ns);
@@ -391,7 +402,7 @@ mod tests {
     fn ends_pause__once_half_of_what_began_it_was_sent() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, false);
-        let connection = reactor.connections.get_mut(&id).unwrap();
+        let connection = of(&mut reactor, id);
         assert!(!connection.ends_pause(), "there was none");
         connection.is_paused = true;
         connection.out.push_bytes(&[0; OUT_SOFT_BYTES / 2 + 1]);

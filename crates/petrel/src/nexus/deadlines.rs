@@ -5,9 +5,8 @@ use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::connection::ConnectionId;
+use super::ids::{ConnectionId, ExchangeId};
 use super::limits::DEADLINES_MIN;
-use super::rendezvous::ExchangeId;
 use crate::control::LinkId;
 
 /// The subject of a deadline. A deadline of a settled subject does nothing.

@@ -10,9 +10,9 @@ use petrel_proto::control::{
 };
 use petrel_proto::{Execution, Status};
 
-use super::handshake::AGENT;
+use super::AGENT;
 use super::limits::{READ_BYTES, STATS_BYTES_MAX};
-use super::port::random_u64;
+use super::random::random_u64;
 use crate::control::Reason;
 use crate::error::Error;
 

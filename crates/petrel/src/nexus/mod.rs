@@ -41,38 +41,31 @@
 //! The nexus ends with the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to the peers, whose
 //! links then go down at once.
 
-mod admit;
-mod closing;
+mod attach;
 mod connection;
 mod counters;
 mod deadlines;
-mod dial;
-mod early;
-mod endpoints;
+mod due;
+mod endpoint;
+mod exchange;
 mod fetch;
-mod groups;
-mod handshake;
-mod heartbeat;
+mod goodbye;
 mod host;
 mod idle_connections;
+mod ids;
 mod limits;
-mod links;
-mod listener;
+mod link;
 mod mailbox;
 pub mod media;
 #[doc(hidden)]
 pub mod net;
-mod offers;
-mod path;
 mod port;
+mod random;
 mod reactor;
-mod rendezvous;
-mod sessions;
-mod stats;
+mod request;
+mod routes;
 #[doc(hidden)]
 pub mod stepped;
-mod stream;
-mod table_sizes;
 mod thread;
 mod usage;
 
@@ -90,6 +83,7 @@ use mailbox::Mailbox;
 use media::{HostLinks, Medium};
 use net::{MioNetwork, Network};
 use petrel_transport::host::HostLink;
+use port::NexusHandle;
 use reactor::{MAILBOX, Reactor, Settings};
 use thread::Owner;
 
@@ -99,9 +93,13 @@ pub(crate) use limits::shrink;
 
 pub use crate::error::SetupError;
 
+pub use attach::{Attach, ShmAttach, UdpAttach};
 pub use counters::NexusStats;
 pub use fetch::fetch_stats;
-pub use port::{Attach, ControlPort, ShmAttach, UdpAttach};
+pub use port::ControlPort;
+
+/// The name of the implementation that peers get.
+const AGENT: &str = concat!("petrel ", env!("CARGO_PKG_VERSION"));
 
 /// The control plane of this process. Clones share it.
 ///
@@ -184,7 +182,7 @@ impl<L: HostLinks> Nexus<L> {
             let is_first = others[..index].iter().all(|former| former.kind() != kind);
             assert!(is_first, "two media have kind {kind}");
         }
-        self.owner.attach(&attach, others).map(ControlPort::new)
+        NexusHandle::attach(&self.owner, &attach, others).map(ControlPort::new)
     }
 }
 
@@ -282,8 +280,8 @@ impl NexusBuilder {
             local = Some(reactor.listen_on(socket).map_err(cannot_listen_on)?);
         }
         let data_address = self.data_address(local);
-        let (mailbox, counters) = (reactor.mailbox.clone(), reactor.counters.clone());
-        let incarnation = reactor.settings.incarnation;
+        let (mailbox, counters) = (reactor.mailbox().clone(), reactor.counters().clone());
+        let incarnation = reactor.incarnation();
         let owner = Arc::new(Owner::start(mailbox, reactor).map_err(cannot_start)?);
         Ok(Nexus { owner, counters, local, incarnation, data_address })
     }

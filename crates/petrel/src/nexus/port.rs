@@ -1,53 +1,18 @@
 //! An endpoint's handle to the nexus.
 
-use std::net::SocketAddr;
+use super::random::random_bytes;
+use super::thread::thread_ended;
 use std::sync::Arc;
 
-use petrel_proto::Status;
 use petrel_transport::host::HostLink;
-use petrel_transport::shm::ShmConfig;
-use petrel_transport::udp::Mtu;
-use petrel_transport::wake::Waker;
 
+use super::attach::Attach;
 use super::mailbox::{Command, Inbox};
-use super::media::HostLinks;
+use super::media::{HostLinks, Medium};
 use super::net::{MioNetwork, Network};
 use super::thread::Owner;
-use crate::control::{ControlPlane, EndpointId, FromNexus, Reason, ToNexus};
+use crate::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
 use crate::error::SetupError;
-
-/// An endpoint's description for the control plane, as passed to [`Nexus::attach`](super::Nexus::attach).
-#[derive(Clone, Debug)]
-pub struct Attach {
-    /// The wanted number, or `None` for the lowest free one.
-    pub id: Option<EndpointId>,
-    /// How the endpoint is reached over UDP, if at all.
-    pub udp: Option<UdpAttach>,
-    /// How the endpoint is reached through shared memory, if at all.
-    pub shm: Option<ShmAttach>,
-    /// Wakes the endpoint when messages of the nexus wait.
-    pub waker: Waker,
-}
-
-/// An endpoint's UDP side.
-#[derive(Clone, Copy, Debug)]
-pub struct UdpAttach {
-    /// The data port's address.
-    pub local: SocketAddr,
-    /// The endpoint's MTU setting.
-    pub mtu: Mtu,
-    /// Whether the endpoint can make packets ECN-capable and reads marks, for peers that heed marks.
-    pub reads_marks: bool,
-    /// Whether its own sessions heed marks.
-    pub heeds_marks: bool,
-}
-
-/// An endpoint's shared-memory side.
-#[derive(Clone, Copy, Debug)]
-pub struct ShmAttach {
-    /// The endpoint's settings, for the segments that it creates.
-    pub config: ShmConfig,
-}
 
 /// Random words drawn at once, to save a system call per session.
 const RANDOM_WORDS: usize = 32;
@@ -61,8 +26,14 @@ pub struct NexusHandle<N: Network> {
 }
 
 impl<N: Network> NexusHandle<N> {
-    pub(super) fn new(id: EndpointId, owner: Arc<Owner<N>>, inbox: Arc<Inbox<N::Link>>) -> Self {
-        Self { id, owner, inbox }
+    /// Attaches an endpoint to a nexus.
+    pub(super) fn attach(
+        owner: &Arc<Owner<N>>,
+        attach: &Attach,
+        others: Vec<Box<dyn Medium<N::Link>>>,
+    ) -> Result<Self, SetupError> {
+        let (id, inbox) = owner.attach(attach, others)?;
+        Ok(Self { id, owner: Arc::clone(owner), inbox })
     }
 
     /// Returns the endpoint's number in its process.
@@ -149,19 +120,6 @@ impl<L: HostLinks> ControlPort<L> {
     }
 }
 
-/// Why every request fails once the nexus's thread has ended.
-pub(super) fn thread_ended() -> Reason {
-    Reason::new(Status::Internal, ENDED)
-}
-
-/// The same, as an error of setup.
-pub(super) fn thread_has_ended() -> SetupError {
-    SetupError::Panicked(ENDED)
-}
-
-const ENDED: &str =
-    "the control plane of this process has ended by an internal error; restart the process";
-
 impl<L: HostLinks> ControlPlane<L> for ControlPort<L> {
     fn post(&self, message: ToNexus) {
         ControlPort::post(self, message);
@@ -179,21 +137,4 @@ impl<L: HostLinks> ControlPlane<L> for ControlPort<L> {
     fn random(&mut self) -> u64 {
         ControlPort::random(self)
     }
-}
-
-/// A random number from the operating system.
-pub(super) fn random_u64() -> std::io::Result<u64> {
-    random_bytes().map(u64::from_ne_bytes)
-}
-
-/// Random bytes from the operating system.
-fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    fill_random(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Fills a slice with random bytes from the operating system.
-pub(super) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
-    getrandom::fill(bytes).map_err(|error| std::io::Error::other(error.to_string()))
 }

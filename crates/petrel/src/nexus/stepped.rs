@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::attach::Attach;
 use super::net::Network;
-use super::port::{Attach, thread_ended, thread_has_ended};
 use super::reactor::{MAILBOX, Reactor};
-use super::thread::Owner;
+use super::thread::{Owner, thread_ended, thread_has_ended};
 use super::{NexusBuilder, NexusStats};
 use crate::error::SetupError;
 
 pub use super::port::NexusHandle;
-pub use super::table_sizes::TableSizes;
+pub use super::reactor::table_sizes::TableSizes;
 
 /// The token by which the network reports a use of the waker.
 pub const WAKER: usize = MAILBOX;
@@ -35,7 +35,7 @@ impl<N: Network> SteppedNexus<N> {
     pub fn start(settings: &NexusBuilder, net: N, waker: N::Waker) -> Result<Self, SetupError> {
         settings.check()?;
         let (reactor, local) = settings.reactor(net, waker)?;
-        let owner = Some(Arc::new(Owner::of(reactor.mailbox.clone())));
+        let owner = Some(Arc::new(Owner::of(reactor.mailbox().clone())));
         let events = reactor.new_events();
         Ok(Self { reactor, events, owner, local })
     }
@@ -47,7 +47,7 @@ impl<N: Network> SteppedNexus<N> {
 
     /// Returns the number that distinguishes the process from others.
     pub fn incarnation(&self) -> u64 {
-        self.reactor.settings.incarnation
+        self.reactor.incarnation()
     }
 
     /// Attaches an endpoint.
@@ -55,7 +55,8 @@ impl<N: Network> SteppedNexus<N> {
     /// # Errors
     /// When its number is in use, or the handle was given up.
     pub fn attach(&self, attach: &Attach) -> Result<NexusHandle<N>, SetupError> {
-        self.owner.as_ref().ok_or_else(thread_has_ended)?.attach(attach, Vec::new())
+        let owner = self.owner.as_ref().ok_or_else(thread_has_ended)?;
+        NexusHandle::attach(owner, attach, Vec::new())
     }
 
     /// Gives the handle up: the nexus ends when its last endpoint has gone.
@@ -82,15 +83,15 @@ impl<N: Network> SteppedNexus<N> {
             self.reactor.abandon(&thread_ended());
             return Err(error);
         }
-        if self.reactor.is_stopping {
+        if self.reactor.is_stopping() {
             self.reactor.say_goodbye_to_all();
         }
-        Ok(!self.reactor.is_stopping)
+        Ok(!self.reactor.is_stopping())
     }
 
     /// Returns the current counters.
     pub fn stats(&self) -> NexusStats {
-        self.reactor.counters.snapshot()
+        self.reactor.counters().snapshot()
     }
 
     /// Returns the sizes of its tables.

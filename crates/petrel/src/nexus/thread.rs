@@ -6,12 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use super::attach::Attach;
 use super::mailbox::{Command, Inbox, Mailbox};
 use super::media::{HostLinks, Medium, media_of};
-use super::net::{MioNetwork, Network};
-use super::port::{Attach, NexusHandle, thread_ended, thread_has_ended};
+use super::net::{MioNetwork, Network, SharedMemory};
 use super::reactor::Reactor;
-use crate::control::EndpointId;
+use petrel_proto::Status;
+
+use crate::control::{EndpointId, Reason};
 use crate::error::SetupError;
 
 /// Keeps the thread alive; shared by all handles and ports. The last one stops the thread and waits until the sockets
@@ -23,6 +25,9 @@ pub(super) struct Owner<N: Network = MioNetwork> {
     /// `None` if a simulator drives the reactor.
     thread: Option<JoinHandle<()>>,
 }
+
+/// The number of an endpoint, and the queue of messages to it.
+type Attached<N> = (EndpointId, Arc<Inbox<<N as SharedMemory>::Link>>);
 
 impl<L: HostLinks> Owner<MioNetwork<L>> {
     /// Starts the thread.
@@ -42,12 +47,12 @@ impl<N: Network> Owner<N> {
         Self { mailbox, endpoints: Mutex::default(), thread: None }
     }
 
-    /// Attaches an endpoint, and returns its connection to the nexus.
+    /// Attaches an endpoint, and returns its number and the queue of messages to it.
     pub(super) fn attach(
-        self: &Arc<Self>,
+        &self,
         attach: &Attach,
         others: Vec<Box<dyn Medium<N::Link>>>,
-    ) -> Result<NexusHandle<N>, SetupError> {
+    ) -> Result<Attached<N>, SetupError> {
         let id = self.take_endpoint(attach.id)?;
         let inbox = Arc::new(Inbox::new(attach.waker.clone()));
         let command = Command::Attach(id, media_of(attach, others), inbox.clone());
@@ -55,7 +60,7 @@ impl<N: Network> Owner<N> {
             self.free_endpoint(id);
             return Err(thread_has_ended());
         }
-        Ok(NexusHandle::new(id, self.clone(), inbox))
+        Ok((id, inbox))
     }
 
     pub(super) fn mailbox(&self) -> &Mailbox<N> {
@@ -94,6 +99,19 @@ impl<N: Network> Owner<N> {
     }
 }
 
+/// Why every request fails once the nexus's thread has ended.
+pub(super) fn thread_ended() -> Reason {
+    Reason::new(Status::Internal, ENDED)
+}
+
+/// The same, as an error of setup.
+pub(super) fn thread_has_ended() -> SetupError {
+    SetupError::Panicked(ENDED)
+}
+
+const ENDED: &str =
+    "the control plane of this process has ended by an internal error; restart the process";
+
 fn lowest_free(taken: &BTreeSet<EndpointId>) -> Option<EndpointId> {
     (0..u16::MAX).map(EndpointId).find(|id| !taken.contains(id))
 }
@@ -122,6 +140,7 @@ mod tests {
 
     use super::*;
     use crate::control::{AllowedTransports, FromNexus, ToNexus};
+    use crate::nexus::port::NexusHandle;
     use crate::nexus::reactor::tests::reactor;
 
     const TRANSPORTS: AllowedTransports = AllowedTransports { udp: true, shm: false };
@@ -149,17 +168,15 @@ mod tests {
     fn abandon(has_taken_in: bool) {
         let (mut reactor, mailbox) = reactor();
         let waker = petrel_transport::wake::Waker::new().unwrap();
-        let inbox = Arc::new(Inbox::new(waker.clone()));
         let attach = Attach { id: None, udp: None, shm: None, waker };
-        let media = media_of(&attach, Vec::new());
-        mailbox.post(Command::Attach(EndpointId(0), media, inbox.clone())).unwrap();
+        let owner = Arc::new(Owner::of(mailbox.clone()));
+        let mut port = NexusHandle::attach(&owner, &attach, Vec::new()).unwrap();
         if has_taken_in {
             reactor.run_commands();
         }
         // The thread has died before carrying the command out.
         mailbox.post(Command::Post(EndpointId(0), open_link(1))).unwrap();
         reactor.abandon(&thread_ended());
-        let mut port = NexusHandle::new(EndpointId(0), Arc::new(Owner::of(mailbox)), inbox);
         port.post(open_link(2));
         for expected in [1, 2] {
             match port.poll() {

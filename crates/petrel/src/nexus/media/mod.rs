@@ -18,7 +18,7 @@ use petrel_proto::control::Offer;
 use petrel_transport::shm::ShmLink;
 use petrel_transport::udp::UdpLink;
 
-use super::port::Attach;
+use super::attach::Attach;
 use crate::control::AllowedTransports;
 
 pub use petrel_proto::control::{OTHER_KIND_MIN, OtherOffer};

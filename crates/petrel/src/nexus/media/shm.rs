@@ -4,7 +4,7 @@ use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer};
 use petrel_transport::shm::ShmConfig;
 
 use super::{Agreed, Ends, Medium, Meeting, Obstacle, ObstacleAt, Opening};
-use crate::nexus::port::ShmAttach;
+use crate::nexus::attach::ShmAttach;
 
 /// The kind of offers of shared memory.
 pub(in crate::nexus) const KIND: u8 = 2;

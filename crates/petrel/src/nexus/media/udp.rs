@@ -6,7 +6,7 @@ use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer};
 use petrel_transport::udp::{Mtu, UdpLink};
 
 use super::{Agreed, Ends, Medium, Obstacle, ObstacleAt, Opening};
-use crate::nexus::port::UdpAttach;
+use crate::nexus::attach::UdpAttach;
 
 /// The kind of offers of UDP.
 pub(in crate::nexus) const KIND: u8 = 1;

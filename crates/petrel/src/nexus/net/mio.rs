@@ -73,7 +73,7 @@ impl<L: HostLinks> Network for MioNetwork<L> {
     }
 
     fn fill_random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        crate::nexus::port::fill_random(bytes)
+        crate::nexus::random::fill_random(bytes)
     }
 
     fn descriptors_max(&self) -> Option<u64> {

@@ -1,26 +1,20 @@
 //! The end of connections, and of their links and requests.
 
+use crate::nexus::goodbye::{GoodbyeMode, not_ok};
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::Goodbye;
 
-use super::connection::{Connection, ConnectionId, Phase};
-use super::dial::{OpenRequest, Outgoing};
-use super::limits::shrink;
-use super::links::Stage;
-use super::net::{Network, Stream};
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::{FromNexus, Reason};
 use crate::events;
-
-/// Whether the peer learns why a connection ends.
-#[derive(Clone, Debug)]
-pub(super) enum GoodbyeMode {
-    /// Sends GOODBYE with this reason, and allows time for delivery.
-    Send(Reason),
-    /// Sends nothing: the peer would not receive it.
-    Silent,
-}
+use crate::nexus::connection::{Connection, Phase};
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::shrink;
+use crate::nexus::link::Stage;
+use crate::nexus::net::{Network, Stream};
+use crate::nexus::request::OpenRequest;
+use crate::nexus::routes::Outgoing;
 
 impl<N: Network> Reactor<N> {
     /// Ends a connection and its links; local endpoints get `reason`.
@@ -180,7 +174,7 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Says GOODBYE on all connections when the nexus's last user has gone.
-    pub(super) fn say_goodbye_to_all(&mut self) {
+    pub(in crate::nexus) fn say_goodbye_to_all(&mut self) {
         let said = Reason::new(Status::Unavailable, "the process has closed its control plane");
         let mut all: Vec<_> = self.connections.keys().copied().collect();
         all.sort_unstable();
@@ -191,7 +185,7 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Answers all outstanding requests when the nexus ends by an error.
-    pub(super) fn abandon(&mut self, reason: &Reason) {
+    pub(in crate::nexus) fn abandon(&mut self, reason: &Reason) {
         // First, to refuse new requests from here on.
         self.refuse_commands(reason);
         let mut links: Vec<_> = self.links.keys().copied().collect();
@@ -221,11 +215,6 @@ impl<N: Network> Reactor<N> {
 /// Whether early links are dropped with the GOODBYE, rather than when the peer has closed its end too.
 fn forgets_at_goodbye() -> bool {
     !planted("nexus_link_of_a_closing_connection")
-}
-
-/// Replaces OK in a refusal, which must not count as success.
-pub(super) fn not_ok(status: Status) -> Status {
-    if status == Status::Ok { Status::Unavailable } else { status }
 }
 
 #[cfg(test)]

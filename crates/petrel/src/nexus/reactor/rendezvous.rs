@@ -8,21 +8,21 @@
 //! Streams and descriptors of peers keep the types of [`SharedMemory`](super::net::SharedMemory), because closing one
 //! may block.
 
+use crate::nexus::exchange::{Exchange, LocalRendezvous, Part, QueuedExchange, TICKET_BYTES};
+use crate::nexus::ids::ExchangeId;
 use std::io::{self, ErrorKind};
 
 use petrel_proto::Status;
-use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
+use petrel_transport::shm::{ShmConfig, Side};
 
-use super::connection::retry;
-use super::deadlines::Due;
-use super::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, OPENER_EXCHANGES_MAX};
-use super::links::{Ready, Stage};
-use super::media::shm;
-use super::net::{Fds, Network};
-use super::reactor::{RENDEZVOUS, Reactor};
+use super::{RENDEZVOUS, Reactor};
 use crate::control::{LinkId, Reason};
-
-const TICKET_BYTES: usize = 16;
+use crate::nexus::connection::retry;
+use crate::nexus::deadlines::Due;
+use crate::nexus::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, OPENER_EXCHANGES_MAX};
+use crate::nexus::link::{Ready, Stage};
+use crate::nexus::media::shm;
+use crate::nexus::net::{Fds, Network};
 
 /// Descriptors accompanying a ticket: the memory of the rings.
 const FDS_MAX: usize = 1;
@@ -30,48 +30,9 @@ const FDS_MAX: usize = 1;
 /// The acceptor's answer to a valid ticket.
 const GRANTED: u8 = 1;
 
-/// The name of an exchange and its token in the readiness loop; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct ExchangeId(pub(super) usize);
-
-/// The rendezvous of the process, to which local peers connect.
-#[derive(Debug)]
-pub(super) struct LocalRendezvous<N: Network> {
-    listener: N::Rendezvous,
-    /// The name sent to peers.
-    pub(super) name: Vec<u8>,
-    pub(super) host_identity: [u8; HOST_IDENTITY_BYTES],
-    /// More connections may be queued, though no event will report them.
-    has_more: bool,
-}
-
-/// An exchange of descriptors in progress.
-#[derive(Debug)]
-pub(super) struct Exchange<N: Network> {
-    stream: N::ShmPeer,
-    part: Part<N>,
-}
-
-/// A link with a ticket to present.
-#[derive(Debug)]
-pub(super) struct QueuedExchange {
-    link: LinkId,
-    ticket: [u8; TICKET_BYTES],
-    config: ShmConfig,
-}
-
-/// The role of this process in an exchange.
-#[derive(Debug)]
-enum Part<N: Network> {
-    /// The ticket and the memory are expected.
-    Acceptor { ticket: [u8; TICKET_BYTES], ticket_bytes: usize, fds: N::Fds },
-    /// They are sent; the answer is expected.
-    Opener { link: LinkId, segment: N::Segment },
-}
-
 impl<N: Network> Reactor<N> {
     /// Opens the rendezvous. Without it shared memory is not offered.
-    pub(super) fn open_rendezvous(&mut self) -> io::Result<()> {
+    pub(in crate::nexus) fn open_rendezvous(&mut self) -> io::Result<()> {
         let host_identity = self.net.host_identity()?;
         let listener = self.net.open_rendezvous(RENDEZVOUS)?;
         let name = self.net.name_of(&listener);

@@ -1,93 +1,20 @@
 //! Heartbeats and timeouts of connections (`docs/wire-protocol.md` §8.6).
 
+use crate::nexus::due::DueAction;
 use std::io::ErrorKind;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{Ping, Pong};
 
-use super::closing::GoodbyeMode;
-use super::connection::{Connection, ConnectionId, Phase};
-use super::deadlines::{Deadlines, Due};
-use super::limits::{
-    HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_PING_MIN, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT,
-    WRITE_TIMEOUT,
-};
-use super::net::Network;
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::Reason;
-
-/// The action that is due for a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DueAction {
-    Nothing,
-    DialTimeout,
-    HelloTimeout,
-    Silent,
-    SlowMessage,
-    NotReading,
-    Idle,
-    Ping,
-    LingerOver,
-}
-
-impl<N: Network> Connection<N> {
-    /// Returns the most urgent action due for the connection.
-    fn due_action(&self, now: Instant, step_timeout: Duration) -> DueAction {
-        let has_passed = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
-        let in_phase = |limit| has_passed(self.since, limit);
-        match &self.phase {
-            Phase::Connecting if in_phase(step_timeout) => DueAction::DialTimeout,
-            Phase::AwaitingHello if in_phase(HELLO_TIMEOUT) => DueAction::HelloTimeout,
-            Phase::Closing { .. } if in_phase(LINGER) && !planted("nexus_closes_for_ever") => {
-                DueAction::LingerOver
-            }
-            Phase::Open(peer) => {
-                let is_stalled =
-                    self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
-                let is_slow = self.midway_since.is_some_and(|t| has_passed(t, MESSAGE_TIMEOUT));
-                if is_stalled {
-                    DueAction::NotReading
-                } else if !self.is_paused && has_passed(self.last_received, peer.silence_max) {
-                    DueAction::Silent
-                } else if !self.is_paused && is_slow {
-                    DueAction::SlowMessage
-                } else if self.links.is_empty() && has_passed(self.idle_since, self.idle_max()) {
-                    DueAction::Idle
-                } else if now >= self.ping_at {
-                    DueAction::Ping
-                } else {
-                    DueAction::Nothing
-                }
-            }
-            _ => DueAction::Nothing,
-        }
-    }
-
-    /// Returns the time until the next PING.
-    pub(super) fn ping_interval(&self, heartbeat: Duration) -> Duration {
-        let is_in_use = self.is_opener || self.session_bytes > 0 || self.proposals > 0;
-        if is_in_use || heartbeat < IDLE_PING_MIN {
-            heartbeat
-        } else {
-            heartbeat * IDLE_PING_HEARTBEATS
-        }
-    }
-
-    /// Postpones the acceptor's next PING. A PONG proves life as well, and a server may have thousands of clients that
-    /// send PINGs each second. The opener's PINGs go on: they cause the acceptor's PONGs, and the opener measures the
-    /// path with every PING.
-    fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
-        if !self.is_opener && heartbeat >= IDLE_PING_MIN {
-            self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);
-        }
-    }
-
-    fn idle_max(&self) -> Duration {
-        if self.is_opener { IDLE_TIMEOUT } else { 2 * IDLE_TIMEOUT }
-    }
-}
+use crate::nexus::deadlines::{Deadlines, Due};
+use crate::nexus::goodbye::GoodbyeMode;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{HELLO_TIMEOUT, MESSAGE_TIMEOUT};
+use crate::nexus::net::Network;
 
 impl<N: Network> Reactor<N> {
     /// Performs all due actions of the connections.
@@ -242,8 +169,10 @@ mod tests {
     use petrel_proto::control::PREFACE;
 
     use super::*;
-    use crate::nexus::connection::Peer;
+    use crate::nexus::connection::{Connection, Peer, Phase};
+    use crate::nexus::limits::{IDLE_PING_HEARTBEATS, IDLE_TIMEOUT, LINGER, WRITE_TIMEOUT};
     use crate::nexus::reactor::tests::{open_connection, reactor};
+    use std::time::Instant;
 
     const STEP: Duration = Duration::from_secs(7);
     const SILENCE: Duration = Duration::from_secs(3);

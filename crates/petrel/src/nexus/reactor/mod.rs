@@ -13,9 +13,30 @@
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
-//! | `usage`, `admit`, `idle_connections` | the limits of one address, and idle connections |
+//! | `admit`, `idle` | the limits of one address, and idle connections |
+//! | `path` | round trips |
+//! | `table_sizes` | the sizes of the tables, and whether they agree |
 //! | `groups` | multicast groups |
 //! | `stats` | counters for callers outside the process |
+
+mod admit;
+mod closing;
+mod dial;
+mod early;
+mod endpoints;
+mod groups;
+mod handshake;
+mod heartbeat;
+mod idle;
+mod links;
+mod listener;
+mod offers;
+mod path;
+mod rendezvous;
+mod sessions;
+mod stats;
+mod stream;
+pub(super) mod table_sizes;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -23,22 +44,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, ConnectionId};
-use super::counters::Counters;
-use super::deadlines::Deadlines;
-use super::dial::Outgoing;
-use super::early::EarlyLink;
-use super::endpoints::Endpoint;
-use super::idle_connections::IdleConnections;
-use super::limits::{Capacity, READ_BYTES, TICK_MAX, TICK_MIN};
-use super::links::Link;
-use super::listener::Listener;
-use super::mailbox::Mailbox;
-use super::net::{Events, MioNetwork, Network, Ready};
-use super::rendezvous::{Exchange, ExchangeId, LocalRendezvous, QueuedExchange};
-use super::stats::Collection;
-use super::usage::UsageTable;
 use crate::control::{AllowedTransports, EndpointId, LinkId};
+use crate::nexus::connection::Connection;
+use crate::nexus::counters::Counters;
+use crate::nexus::deadlines::Deadlines;
+use crate::nexus::endpoint::Endpoint;
+use crate::nexus::exchange::{Exchange, LocalRendezvous, QueuedExchange};
+use crate::nexus::idle_connections::IdleConnections;
+use crate::nexus::ids::{ConnectionId, ExchangeId};
+use crate::nexus::limits::{Capacity, READ_BYTES, TICK_MAX, TICK_MIN};
+use crate::nexus::link::Link;
+use crate::nexus::mailbox::Mailbox;
+use crate::nexus::net::{Events, MioNetwork, Network, Ready};
+use crate::nexus::routes::Outgoing;
+use crate::nexus::usage::UsageTable;
+use early::EarlyLink;
+use listener::Listener;
+use stats::Collection;
 
 /// Token of the mailbox's waker.
 pub(super) const MAILBOX: usize = 0;
@@ -66,53 +88,53 @@ pub(super) struct Settings {
 /// The state of the nexus's thread.
 #[derive(Debug)]
 pub(super) struct Reactor<N: Network = MioNetwork> {
-    pub(super) settings: Settings,
-    pub(super) net: N,
-    pub(super) mailbox: Arc<Mailbox<N>>,
-    pub(super) counters: Arc<Counters>,
+    settings: Settings,
+    net: N,
+    mailbox: Arc<Mailbox<N>>,
+    counters: Arc<Counters>,
     /// The time at the beginning of the turn.
-    pub(super) now: Instant,
+    now: Instant,
     next_tick: Instant,
-    pub(super) is_stopping: bool,
+    is_stopping: bool,
     next_token: usize,
     next_link: u64,
 
-    pub(super) listener: Option<Listener<N>>,
-    pub(super) capacity: Capacity,
+    listener: Option<Listener<N>>,
+    capacity: Capacity,
     /// Accepted connections, except closing ones.
-    pub(super) accepted: usize,
-    pub(super) usage: UsageTable,
-    pub(super) idle_connections: IdleConnections,
-    pub(super) connections: HashMap<ConnectionId, Connection<N>>,
+    accepted: usize,
+    usage: UsageTable,
+    idle_connections: IdleConnections,
+    connections: HashMap<ConnectionId, Connection<N>>,
     /// Accepted connections whose peer has not said HELLO, the oldest first.
-    pub(super) awaiting_hello: BTreeSet<ConnectionId>,
+    awaiting_hello: BTreeSet<ConnectionId>,
     /// Connections waiting for the peer to close its end, the oldest first.
-    pub(super) closing: BTreeSet<ConnectionId>,
-    pub(super) outgoing: HashMap<SocketAddr, Outgoing>,
+    closing: BTreeSet<ConnectionId>,
+    outgoing: HashMap<SocketAddr, Outgoing>,
     /// The process last seen at an address.
-    pub(super) incarnations: HashMap<SocketAddr, u64>,
-    pub(super) endpoints: HashMap<EndpointId, Endpoint<N>>,
-    pub(super) links: HashMap<LinkId, Link>,
+    incarnations: HashMap<SocketAddr, u64>,
+    endpoints: HashMap<EndpointId, Endpoint<N>>,
+    links: HashMap<LinkId, Link>,
     /// Links whose endpoint is not attached yet.
-    pub(super) early_links: Vec<EarlyLink>,
-    pub(super) local_rendezvous: Option<LocalRendezvous<N>>,
-    pub(super) exchanges: HashMap<ExchangeId, Exchange<N>>,
+    early_links: Vec<EarlyLink>,
+    local_rendezvous: Option<LocalRendezvous<N>>,
+    exchanges: HashMap<ExchangeId, Exchange<N>>,
     /// Links that present their ticket as soon as there are few other exchanges.
-    pub(super) queued_exchanges: VecDeque<QueuedExchange>,
+    queued_exchanges: VecDeque<QueuedExchange>,
     /// Links by the ticket that their peer is to present at the rendezvous.
-    pub(super) tickets: HashMap<[u8; 16], LinkId>,
+    tickets: HashMap<[u8; 16], LinkId>,
     /// Unanswered proposals in all.
-    pub(super) proposals: usize,
-    pub(super) collection: Option<Collection>,
-    pub(super) collections: u64,
-    pub(super) deadlines: Deadlines,
+    proposals: usize,
+    collection: Option<Collection>,
+    collections: u64,
+    deadlines: Deadlines,
 
     /// Connections that may have more to read without a further event.
-    pub(super) unread: Vec<ConnectionId>,
+    unread: Vec<ConnectionId>,
     /// Connections with bytes to send.
-    pub(super) unsent: Vec<ConnectionId>,
+    unsent: Vec<ConnectionId>,
     /// The buffer for reads.
-    pub(super) buffer: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl<N: Network> Reactor<N> {
@@ -159,6 +181,25 @@ impl<N: Network> Reactor<N> {
             unsent: Vec::new(),
             buffer: vec![0; READ_BYTES],
         }
+    }
+
+    /// Returns the queue of commands.
+    pub(super) fn mailbox(&self) -> &Arc<Mailbox<N>> {
+        &self.mailbox
+    }
+
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Returns the number that distinguishes the process from others at its address.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.settings.incarnation
+    }
+
+    /// Returns true if the last user of the nexus has gone.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping
     }
 
     /// Runs until the last user of the nexus has gone.
@@ -262,13 +303,13 @@ pub(super) mod tests {
 
     use super::*;
     use crate::control::{FromNexus, Reason, ToNexus};
-    use crate::nexus::closing::GoodbyeMode;
+    use crate::nexus::attach::{Attach, UdpAttach};
     use crate::nexus::connection::{Outbox, Peer, Phase};
+    use crate::nexus::goodbye::GoodbyeMode;
     use crate::nexus::idle_connections::Idle;
     use crate::nexus::limits::session_bytes;
     use crate::nexus::mailbox::{Command, Inbox};
     use crate::nexus::media::media_of;
-    use crate::nexus::port::{Attach, UdpAttach};
 
     /// A reactor without a thread; a test drives it step by step.
     pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
@@ -304,6 +345,11 @@ pub(super) mod tests {
         reactor.accepted += usize::from(!is_opener);
         reactor.note_use(id);
         (id, listener.accept().unwrap().0)
+    }
+
+    /// Returns a connection of the reactor.
+    pub(in crate::nexus) fn connection(reactor: &mut Reactor, id: ConnectionId) -> &mut Connection {
+        reactor.connections.get_mut(&id).unwrap()
     }
 
     /// Takes the messages queued on a connection after its HELLO.

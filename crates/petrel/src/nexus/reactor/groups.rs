@@ -6,13 +6,12 @@
 
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
-use super::closing::GoodbyeMode;
-use super::connection::ConnectionId;
-use super::links::Stage;
-use super::net::Network;
-use super::reactor::Reactor;
-use super::stream::Violation;
+use super::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::nexus::goodbye::{GoodbyeMode, Violation};
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::link::Stage;
+use crate::nexus::net::Network;
 use petrel_proto::Status;
 
 impl<N: Network> Reactor<N> {

@@ -7,13 +7,13 @@
 
 use petrel_proto::Status;
 
-use super::closing::GoodbyeMode;
-use super::connection::ConnectionId;
-use super::idle_connections::Idle;
-use super::net::Network;
-use super::reactor::Reactor;
-use super::usage::{Exhausted, SourceNetwork};
+use super::Reactor;
 use crate::control::Reason;
+use crate::nexus::goodbye::GoodbyeMode;
+use crate::nexus::idle_connections::Idle;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::net::Network;
+use crate::nexus::usage::{Exhausted, SourceNetwork};
 
 impl<N: Network> Reactor<N> {
     /// Ensures that a connection may have a further link.
@@ -52,9 +52,9 @@ impl<N: Network> Reactor<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nexus::links::Stage;
+    use crate::nexus::link::Stage;
+    use crate::nexus::reactor::sessions::tests::open as session_open;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
-    use crate::nexus::sessions::tests::open as session_open;
 
     /// With a limit of two linked connections, per source or in all, the third takes the place of the one longest
     /// without a session, if any.

@@ -1,19 +1,17 @@
 //! Bytes to messages, messages to bytes, and dispatch (`docs/wire-protocol.md` §8.1).
 
+use crate::nexus::goodbye::Violation;
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message};
 
-use super::closing::{GoodbyeMode, not_ok};
-use super::connection::{ConnectionId, Phase, Received};
-use super::limits::{OUT_SOFT_BYTES, READS_PER_TURN};
-use super::net::{Network, Ready};
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::Reason;
-
-/// A message not allowed by the protocol at this point: the peer's fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Violation(pub(super) &'static str);
+use crate::nexus::connection::{Phase, Received};
+use crate::nexus::goodbye::{GoodbyeMode, not_ok};
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{OUT_SOFT_BYTES, READS_PER_TURN};
+use crate::nexus::net::{Network, Ready};
 
 impl<N: Network> Reactor<N> {
     pub(super) fn on_connection_event(&mut self, id: ConnectionId, event: Ready) {

@@ -1,45 +1,21 @@
 //! Connections to peers: one per remote control address, shared by all endpoints.
 
+use crate::nexus::request::OpenRequest;
+use crate::nexus::routes::Outgoing;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use petrel_proto::Status;
 
-use super::closing::GoodbyeMode;
-use super::connection::{Connection, ConnectionId, Phase, canonical};
-use super::deadlines::Due;
-use super::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
-use super::net::{Network, Stream};
-use super::reactor::Reactor;
-use crate::control::{AllowedTransports, EndpointId, Reason};
-
-/// An endpoint's request for a link.
-#[derive(Clone, Debug)]
-pub(super) struct OpenRequest {
-    pub(super) endpoint: EndpointId,
-    /// The endpoint's number of the request.
-    pub(super) request: u64,
-    pub(super) remote: SocketAddr,
-    pub(super) remote_endpoint: EndpointId,
-    pub(super) transports: AllowedTransports,
-    /// Until then a connection that breaks before the answer is tried again.
-    pub(super) give_up_at: Instant,
-}
-
-/// The connection to a remote process, or the pause before the next attempt.
-#[derive(Debug)]
-pub(super) enum Outgoing {
-    /// A connection in any phase.
-    Connection(ConnectionId),
-    /// The last connection broke before any use; the next attempt is due soon.
-    Pause {
-        /// Requests that wait for the next attempt.
-        waiting: Vec<OpenRequest>,
-        /// The number of attempts so far.
-        attempt: u32,
-    },
-}
+use super::Reactor;
+use crate::control::{EndpointId, Reason};
+use crate::nexus::connection::{Connection, Phase, canonical};
+use crate::nexus::deadlines::Due;
+use crate::nexus::goodbye::GoodbyeMode;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
+use crate::nexus::net::{Network, Stream};
 
 impl<N: Network> Reactor<N> {
     /// Requests a link as soon as there is a connection.
@@ -205,8 +181,9 @@ mod tests {
     use petrel_proto::control::{Decoder, Message};
 
     use super::*;
-    use crate::control::FromNexus;
+    use crate::control::{AllowedTransports, FromNexus};
     use crate::nexus::reactor::tests::{attach, reactor};
+    use std::time::Instant;
 
     type Reactor = super::Reactor<crate::nexus::net::MioNetwork>;
 

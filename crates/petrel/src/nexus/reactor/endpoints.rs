@@ -1,52 +1,21 @@
 //! Messages between the nexus and this process's endpoints.
 
-use std::sync::Arc;
+use crate::nexus::endpoint::Endpoint;
 
 use petrel_planted::planted;
 
-use super::dial::OpenRequest;
-use super::limits::INBOX_MAX;
-use super::mailbox::{Command, Inbox};
-use super::media::{Media, Medium};
-use super::net::Network;
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
-
-/// An endpoint of this process.
-#[derive(Debug)]
-pub(super) struct Endpoint<N: Network> {
-    media: Media<N::Link>,
-    inbox: Arc<Inbox<N::Link>>,
-}
-
-impl<N: Network> Endpoint<N> {
-    /// Its media, the preferred one first.
-    pub(super) fn media(&self) -> impl Iterator<Item = &dyn Medium<N::Link>> {
-        self.media.iter().map(|medium| &**medium)
-    }
-
-    /// Its medium of a kind.
-    pub(super) fn medium(&self, kind: u8) -> Option<&dyn Medium<N::Link>> {
-        self.media().find(|medium| medium.kind() == kind)
-    }
-
-    /// Sends it a message.
-    pub(super) fn tell(&self, message: FromNexus<N::Link>) {
-        self.inbox.push(message);
-    }
-
-    /// Returns true if its inbox is too long for peers to add to.
-    pub(super) fn is_overloaded(&self) -> bool {
-        self.inbox.len() >= INBOX_MAX
-    }
-}
+use crate::nexus::mailbox::Command;
+use crate::nexus::net::Network;
+use crate::nexus::request::OpenRequest;
 
 impl<N: Network> Reactor<N> {
-    pub(super) fn run_commands(&mut self) {
+    pub(in crate::nexus) fn run_commands(&mut self) {
         for command in self.mailbox.take() {
             match command {
                 Command::Attach(id, media, inbox) => {
-                    self.endpoints.insert(id, Endpoint { media, inbox });
+                    self.endpoints.insert(id, Endpoint::new(media, inbox));
                     self.welcome_early_links(id);
                 }
                 Command::Post(id, message) => self.on_post(id, message),
@@ -62,7 +31,7 @@ impl<N: Network> Reactor<N> {
             match command {
                 // Recently attached endpoints have made requests, too.
                 Command::Attach(id, media, inbox) => {
-                    self.endpoints.insert(id, Endpoint { media, inbox });
+                    self.endpoints.insert(id, Endpoint::new(media, inbox));
                 }
                 Command::Post(id, ToNexus::OpenLink { request, .. }) => {
                     self.notify(id, FromNexus::LinkFailed { request, reason: reason.clone() });
@@ -147,24 +116,15 @@ impl<N: Network> Reactor<N> {
 }
 
 #[cfg(test)]
-impl Endpoint<super::net::MioNetwork> {
-    /// Replaces its media by a data port.
-    pub(super) fn set_test_media(&mut self, udp: super::port::UdpAttach) {
-        let waker = petrel_transport::wake::Waker::new().unwrap();
-        let attach = super::port::Attach { id: None, udp: Some(udp), shm: None, waker };
-        self.media = super::media::media_of(&attach, Vec::new());
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use petrel_proto::Status;
     use petrel_proto::control::{GroupLeave, LinkOpen, Offer, SessionClose};
 
     use super::*;
-    use crate::nexus::links::Stage;
+    use crate::nexus::limits::INBOX_MAX;
+    use crate::nexus::link::Stage;
+    use crate::nexus::reactor::sessions::tests::open as session_open;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
-    use crate::nexus::sessions::tests::open as session_open;
 
     /// A peer cannot add to the inbox of an overloaded endpoint: requests are refused, and a message without an answer
     /// closes the peer's connection.

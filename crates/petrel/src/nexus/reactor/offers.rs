@@ -2,13 +2,13 @@
 
 use petrel_proto::control::Offer;
 
-use super::connection::Connection;
-use super::endpoints::Endpoint;
-use super::media::{Ends, Medium, Meeting, Obstacle, ObstacleAt, allows};
-use super::net::Network;
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::AllowedTransports;
 use crate::events;
+use crate::nexus::connection::Connection;
+use crate::nexus::endpoint::Endpoint;
+use crate::nexus::media::{Ends, Medium, Meeting, Obstacle, ObstacleAt, allows};
+use crate::nexus::net::Network;
 
 impl<N: Network> Reactor<N> {
     /// Returns an endpoint's possible offers over a connection, the preferred first, or the obstacles.

@@ -5,12 +5,12 @@
 
 use petrel_proto::control::LinkOpen;
 
-use super::connection::ConnectionId;
-use super::deadlines::Due;
-use super::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX, EARLY_WAIT};
-use super::net::Network;
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::EndpointId;
+use crate::nexus::deadlines::Due;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX, EARLY_WAIT};
+use crate::nexus::net::Network;
 
 /// A LINK_OPEN kept for an endpoint to come.
 #[derive(Debug)]

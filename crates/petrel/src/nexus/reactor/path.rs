@@ -4,11 +4,11 @@
 //! By the time a link is up, at least two messages have gone each way, after TCP's handshake. The kernel's shortest
 //! round trip includes no time of the peer's process or of a sleeping thread.
 
-use super::connection::ConnectionId;
-use super::links::Stage;
-use super::net::Network;
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::{FromNexus, LinkId};
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::link::Stage;
+use crate::nexus::net::Network;
 
 impl<N: Network> Reactor<N> {
     /// Reports the round trip of the path to the endpoint of a link that has come up. A shorter round trip is also

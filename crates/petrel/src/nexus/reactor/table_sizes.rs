@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use super::connection::{Connection, ConnectionId};
-use super::dial::Outgoing;
-use super::limits::session_bytes;
-use super::links::{Link, Stage};
-use super::net::Network;
-use super::reactor::Reactor;
-use super::usage::{SourceNetwork, Usage};
+use super::Reactor;
 use crate::control::LinkId;
+use crate::nexus::connection::Connection;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::session_bytes;
+use crate::nexus::link::{Link, Stage};
+use crate::nexus::net::Network;
+use crate::nexus::routes::Outgoing;
+use crate::nexus::usage::{SourceNetwork, Usage};
 
 /// The number of entries of each table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub struct TableSizes {
 }
 
 impl<N: Network> Reactor<N> {
-    pub(super) fn table_sizes(&self) -> TableSizes {
+    pub(in crate::nexus) fn table_sizes(&self) -> TableSizes {
         let connections = || self.connections.values();
         let pauses = self.outgoing.values().map(|outgoing| match outgoing {
             Outgoing::Pause { waiting, .. } => waiting.len(),
@@ -98,7 +99,7 @@ impl<N: Network> Reactor<N> {
     ///
     /// # Errors
     /// The first disagreement between two tables.
-    pub(super) fn check_tables(&self) -> Result<(), String> {
+    pub(in crate::nexus) fn check_tables(&self) -> Result<(), String> {
         self.connections
             .iter()
             .try_for_each(|(id, connection)| self.check_connection(*id, connection))?;

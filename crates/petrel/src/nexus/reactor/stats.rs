@@ -6,13 +6,13 @@ use std::fmt::Write;
 use petrel_proto::Status;
 use petrel_proto::control::{STATS_PART_BYTES_MAX, StatsReply};
 
-use super::closing::GoodbyeMode;
-use super::connection::ConnectionId;
-use super::deadlines::Due;
-use super::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
-use super::net::Network;
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::{EndpointId, FromNexus, Reason};
+use crate::nexus::deadlines::Due;
+use crate::nexus::goodbye::GoodbyeMode;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
+use crate::nexus::net::Network;
 
 /// Collects the endpoints' answers. There is a single collection at a time: a request in between gets the same answer.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! The nexus remembers a proposal until the answer, and no session. It passes an end on, and the endpoint checks by the
 //! token whether the session is current.
 
-use std::time::Instant;
+use crate::nexus::link::Proposal;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
@@ -11,35 +11,18 @@ use petrel_proto::control::{
     PACKET_OVERHEAD_BYTES, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
 };
 
-use super::closing::{GoodbyeMode, not_ok};
-use super::connection::ConnectionId;
-use super::deadlines::Due;
-use super::limits::{
+use super::Reactor;
+use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::nexus::deadlines::Due;
+use crate::nexus::goodbye::{GoodbyeMode, Violation, not_ok};
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{
     PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
     shrink, slots_left,
 };
-use super::links::Stage;
-use super::net::Network;
-use super::reactor::Reactor;
-use super::stream::Violation;
-use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::nexus::link::Stage;
+use crate::nexus::net::Network;
 use crate::slot_shares::{SLOTS_MIN, slots_of};
-
-/// A proposed session without an answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Proposal {
-    open: SessionOpen,
-    /// Slots offered for it to the local endpoint.
-    slots: u16,
-    deadline: Instant,
-}
-
-impl Proposal {
-    /// Returns the slots charged until the answer.
-    pub(super) fn slots(&self) -> u16 {
-        self.slots
-    }
-}
 
 impl<N: Network> Reactor<N> {
     /// Proposes a session with a local endpoint as the client.

@@ -7,14 +7,15 @@ use std::time::Instant;
 use petrel_planted::planted;
 use petrel_proto::Status;
 
-use super::closing::GoodbyeMode;
-use super::connection::{Connection, ConnectionId, retry};
-use super::idle_connections::Idle;
-use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
-use super::media::HostLinks;
-use super::net::{MioNetwork, Network, Stream};
-use super::reactor::{LISTENER, Reactor};
+use super::{LISTENER, Reactor};
 use crate::control::Reason;
+use crate::nexus::connection::{Connection, retry};
+use crate::nexus::goodbye::GoodbyeMode;
+use crate::nexus::idle_connections::Idle;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
+use crate::nexus::media::HostLinks;
+use crate::nexus::net::{MioNetwork, Network, Stream};
 
 /// The listening socket.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Listener<N: Network> {
 
 impl<L: HostLinks> Reactor<MioNetwork<L>> {
     /// Listens on a bound socket, and returns its address.
-    pub(super) fn listen_on(&mut self, socket: &TcpListener) -> io::Result<SocketAddr> {
+    pub(in crate::nexus) fn listen_on(&mut self, socket: &TcpListener) -> io::Result<SocketAddr> {
         let socket = socket.try_clone()?;
         socket.set_nonblocking(true)?;
         let socket = mio::net::TcpListener::from_std(socket);
@@ -40,7 +41,7 @@ impl<L: HostLinks> Reactor<MioNetwork<L>> {
 
 impl<N: Network> Reactor<N> {
     /// Listens, and returns the address with the port chosen by the system.
-    pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+    pub(in crate::nexus) fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let (socket, local) = self.net.listen(address, LISTEN_QUEUE, LISTENER)?;
         self.listener = Some(Listener { socket, has_more: false, paused_until: None });
         Ok(local)
@@ -176,10 +177,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::nexus::links::Stage;
+    use crate::nexus::link::Stage;
     use crate::nexus::net::MioNetwork;
+    use crate::nexus::reactor::sessions::tests::open as session_open;
     use crate::nexus::reactor::tests::{attach, hello_bytes, open_connection, reactor};
-    use crate::nexus::sessions::tests::open as session_open;
 
     type Reactor = super::Reactor<MioNetwork>;
 

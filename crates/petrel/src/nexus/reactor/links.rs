@@ -1,85 +1,27 @@
 //! Links: request, grant and end (`docs/wire-protocol.md` §8.4).
 
+use crate::nexus::link::{Expected, Link, Ready, Stage};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer};
 
-use super::closing::not_ok;
-use super::connection::ConnectionId;
-use super::deadlines::Due;
-use super::dial::OpenRequest;
-use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, session_bytes, shrink};
-use super::media::{Agreed, Medium, MemoryConfig, Opening, allows, without};
-use super::net::Network;
-use super::reactor::Reactor;
-use super::rendezvous::ExchangeId;
-use super::sessions::Proposal;
-use super::stream::Violation;
+use super::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
-
-/// An agreement of two endpoints, made or being made.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub(super) connection: ConnectionId,
-    /// The link's number in the connection.
-    pub(super) number: u32,
-    pub(super) endpoint: EndpointId,
-    pub(super) peer_endpoint: u16,
-    pub(super) stage: Stage,
-    /// A link not up by this time is given up.
-    pub(super) deadline: Instant,
-    /// Unanswered session proposals on the link, by request number.
-    pub(super) proposals: HashMap<u32, Proposal>,
-    /// Memory of the link's sessions with a server in this process.
-    pub(super) session_bytes: usize,
-    /// Whether both sides know ordered calls.
-    pub(super) order: bool,
-}
-
-/// The stage of a link.
-#[derive(Debug)]
-pub(super) enum Stage {
-    /// Opener: LINK_OPEN is sent.
-    Requested { request: OpenRequest, offers: Vec<Offer>, ecn: bool },
-    /// Opener: the ticket was presented; the peer's descriptor is expected.
-    Exchanging { request: OpenRequest, kind: u8, exchange: Option<ExchangeId> },
-    /// Acceptor: the peer has yet to present the ticket, if memory is expected.
-    Promised { expected: Option<Expected>, max_frame: u32 },
-    /// Both endpoints use the link.
-    Up { is_opener: bool, max_frame: u32 },
-}
-
-/// Memory that the peer is to bring.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Expected {
-    pub(super) ticket: [u8; 16],
-    pub(super) config: MemoryConfig,
-}
-
-/// The means to reach the peer of a link, as agreed.
-#[derive(Debug)]
-pub(super) struct Ready<L> {
-    pub(super) transport: L,
-    pub(super) max_frame: u32,
-    /// The medium.
-    pub(super) kind: u8,
-    pub(super) ecn: bool,
-}
+use crate::nexus::deadlines::Due;
+use crate::nexus::goodbye::{Violation, not_ok};
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, session_bytes, shrink};
+use crate::nexus::media::{Agreed, Medium, Opening, allows, without};
+use crate::nexus::net::Network;
+use crate::nexus::request::OpenRequest;
 
 /// The features of every link that this process offers and accepts.
 const FEATURES: LinkFeatures = LinkFeatures { order: true, ..LinkFeatures::NONE };
-
-impl Link {
-    pub(super) fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up { .. })
-    }
-}
 
 impl<N: Network> Reactor<N> {
     /// Sends LINK_OPEN over a connection whose peer said HELLO.
@@ -546,11 +488,11 @@ mod tests {
 
     use super::*;
     use crate::control::AllowedTransports;
+    use crate::nexus::attach::UdpAttach;
     use crate::nexus::connection::{Connection, Peer, Phase};
     use crate::nexus::media::shm;
-    use crate::nexus::port::UdpAttach;
+    use crate::nexus::reactor::sessions::tests::{accept, open};
     use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
-    use crate::nexus::sessions::tests::{accept, open};
 
     impl Reactor {
         /// A link between the endpoints number 0 of both sides.

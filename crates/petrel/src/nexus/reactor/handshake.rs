@@ -5,15 +5,14 @@ use std::time::Duration;
 use petrel_proto::Status;
 use petrel_proto::control::{Hello, PREFACE, VersionRange, choose_version};
 
-use super::closing::GoodbyeMode;
-use super::connection::{ConnectionId, Peer, Phase};
-use super::limits::{INCARNATIONS_MAX, SILENT_HEARTBEATS_MAX};
-use super::net::Network;
-use super::reactor::Reactor;
+use super::Reactor;
 use crate::control::Reason;
-
-/// The name of the implementation that peers get.
-pub(super) const AGENT: &str = concat!("petrel ", env!("CARGO_PKG_VERSION"));
+use crate::nexus::AGENT;
+use crate::nexus::connection::{Peer, Phase};
+use crate::nexus::goodbye::GoodbyeMode;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{INCARNATIONS_MAX, SILENT_HEARTBEATS_MAX};
+use crate::nexus::net::Network;
 
 impl<N: Network> Reactor<N> {
     /// Sends HELLO, as each side does at once.
@@ -91,8 +90,8 @@ mod tests {
     use super::*;
     use crate::control::{AllowedTransports, EndpointId};
     use crate::nexus::connection::Connection;
-    use crate::nexus::dial::OpenRequest;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::request::OpenRequest;
 
     type Reactor = super::Reactor<crate::nexus::net::MioNetwork>;
 
