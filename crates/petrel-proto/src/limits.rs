@@ -136,6 +136,11 @@ pub const TRANSMIT_FRAMES_MAX: usize = 32;
 /// omitted CANCELs are made up for (§5.4).
 pub const CANCELS_QUEUED_MAX: usize = 4096;
 
+/// Unanswered timeouts at which a client asks a server on the same host before it repeats a packet: 15 ms with
+/// the least timeout. Nothing is lost in shared memory. A server without memory for a packet has dropped it,
+/// so that the packet must be repeated in the end.
+pub const QUESTIONS_MAX: u8 = 3;
+
 /// Calls that may wait in a session's queue for a slot. Bounds the buffers that a stuck session holds.
 pub const BACKLOG_CALLS_MAX: usize = 65_536;
 

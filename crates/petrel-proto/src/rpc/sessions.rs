@@ -237,10 +237,11 @@ impl<B: Buffer, T> Core<B, T> {
         (entry.origin().token() == token && self.sessions.get(id).is_some()).then_some(id)
     }
 
-    /// Takes a session out of congestion control, because its packets do not use a network.
-    pub fn exempt_from_congestion_control(&mut self, id: SessionId) {
+    /// Notes that the packets of an open session do not use a network: congestion control does not apply, and
+    /// a silent server is asked before packets are repeated (§7.2).
+    pub fn leave_network(&mut self, id: SessionId) {
         if let Some(client) = self.sessions.client_mut(id) {
-            client.exempt_from_congestion_control();
+            client.leave_network();
         }
     }
 

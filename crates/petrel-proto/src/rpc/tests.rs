@@ -1,6 +1,7 @@
 //! Scripted tests: pass in a frame, check the result. The simulator tests the core under every fault; these
 //! scripts test every rule of the specification separately.
 
+mod busy;
 mod cancel;
 mod chaos;
 mod client;
@@ -112,6 +113,13 @@ impl Pair {
         change(&mut client, session, &mut server, server_session);
         client.establish(session, agreed(server_session.index, SERVER_TOKEN, shape)).unwrap();
         Self { now: 1_000_000, client, server, session, server_session, fast_path }
+    }
+
+    /// Makes a pair whose medium loses no frame.
+    pub(super) fn on_one_host(fast_path: bool) -> Self {
+        let mut pair = Self::by(Shape::default(), fast_path);
+        pair.client.leave_network(pair.session);
+        pair
     }
 
     pub(super) fn call(&mut self, request: &[u8], room: usize, tag: u64) {

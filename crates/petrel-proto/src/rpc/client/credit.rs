@@ -29,7 +29,10 @@ pub(in crate::rpc) fn on_credit<B, T>(
     shared.counters.frames_accepted += 1;
     let was_asked = state.timer_mut().note_sign();
     if state.state() == ClientState::Sending {
-        acknowledge(shared, now_ns, id, client, slot, &credit, header.flags);
+        let returned = acknowledge(shared, now_ns, id, client, slot, &credit, header.flags);
+        if was_asked && returned == 0 {
+            repeat_dropped(shared, id, client, slot);
+        }
     }
     if header.flags.waits() && client.slot(slot).state() == ClientState::Waiting {
         park(shared, id, client, slot);
@@ -69,6 +72,7 @@ fn delay_probe<B, T>(
     shared.timers.keep(now_ns, id, state, slot);
 }
 
+/// Returns the number of returned credits.
 fn acknowledge<B, T>(
     shared: &mut Shared<B>,
     now_ns: u64,
@@ -77,7 +81,7 @@ fn acknowledge<B, T>(
     slot: usize,
     credit: &Credit,
     flags: Flags,
-) {
+) -> u32 {
     let acknowledged = client.acknowledge(
         now_ns,
         slot,
@@ -100,6 +104,24 @@ fn acknowledge<B, T>(
     }
     shared.queue.wake_stalled(id.index, client);
     shared.timers.arm(now_ns, id, client, slot);
+    credits
+}
+
+/// Repeats the lowest packet that the server does not have when it is asked. The question has come after the
+/// packet, so that the server had no memory for the packet (§7.2).
+fn repeat_dropped<B, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) {
+    let is_lossless = client.is_lossless();
+    let state = client.slot_mut(slot);
+    let is_missing = state.state() == ClientState::Sending && state.is_waiting_for_server();
+    if is_lossless && is_missing {
+        state.repeat(shared.config.recovery, &mut shared.client_parts);
+        shared.queue.push_client(id.index, slot, state);
+    }
 }
 
 /// Returns true if a CREDIT is only about packets that were sent.

@@ -27,6 +27,11 @@ pub(in crate::rpc) fn turn_of_client<B: Buffer, T, S: FrameSink>(
 ) -> Turn {
     match client.slot(slot).state() {
         ClientState::Free => Turn::NOTHING,
+        ClientState::Sending if client.slot(slot).timer().is_pull_due() => {
+            let turn = send_pull(shared, out, id, client, slot, Flags::REPEATS);
+            // Packets of the request may wait behind the question.
+            if turn.then == Then::Done { Turn { then: Then::More, ..turn } } else { turn }
+        }
         ClientState::Sending => send_request(shared, out, id, client, slot),
         ClientState::Waiting | ClientState::Receiving => pull(shared, out, id, client, slot),
     }
@@ -177,24 +182,35 @@ fn pull<B: Buffer, T, S: FrameSink>(
         false => allow_more(shared, client, slot, out.may_take_credits),
     };
     client.charge(out.now_ns, slot, allowed);
-    let (to, peer) = (client.to(), client.peer());
-    let state = client.slot_mut(slot);
     if allowed > 0 {
         // If the medium refuses this PULL, the next one carries the raised limit.
-        state.timer_mut().ask();
+        client.slot_mut(slot).timer_mut().ask();
     }
-    if !state.timer().is_pull_due() {
+    if !client.slot(slot).timer().is_pull_due() {
         return Turn::NOTHING;
     }
     if allowed == 0
-        && state.state() == ClientState::Waiting
+        && client.slot(slot).state() == ClientState::Waiting
         && let Some(order) = order_of(client, slot)
     {
         return pull_in_order(shared, out, id, client, slot, order);
     }
+    let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
+    send_pull(shared, out, id, client, slot, flags)
+}
+
+/// Sends the PULL that is due.
+fn send_pull<B: Buffer, T, S: FrameSink>(
+    shared: &mut Shared<B>,
+    out: &mut Out<'_, S>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    flags: Flags,
+) -> Turn {
+    let (to, peer) = (client.to(), client.peer());
     let state = client.slot_mut(slot);
     let pull = state.pull();
-    let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
     let header = to.words(Kind::Pull, flags, 0, state.number());
     if !out.control.send(out.sink, peer, pull.encode(header)) {
         return Turn::one(false);

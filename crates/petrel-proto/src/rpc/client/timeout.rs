@@ -4,7 +4,8 @@
 use super::call::finish;
 use super::expiry::note_default_expiry;
 use crate::buffer::Buffer;
-use crate::rpc::{CallFailure, Completion, Event, Events, Execution, Shared};
+use crate::limits::QUESTIONS_MAX;
+use crate::rpc::{CallFailure, Completion, Event, Events, Execution, Recovery, Shared};
 use crate::session::client::ClientSession;
 use crate::session::{Role, SessionId, SessionTable};
 use crate::status::Status;
@@ -69,11 +70,23 @@ fn on_timeout<B: Buffer, T>(
         }
         client.note_timeout(slot);
     }
+    let asks = asks_first(shared, client, slot);
     let state = client.slot_mut(slot);
-    state.repeat(shared.config.recovery, &mut shared.client_parts);
+    match asks {
+        true => state.ask_server(),
+        false => state.repeat(shared.config.recovery, &mut shared.client_parts),
+    }
     shared.queue.push_client(id.index, slot, state);
     shared.timers.arm(now_ns, id, client, slot);
     None
+}
+
+/// Returns true if the server is asked before anything is repeated: no frame is lost, so that the server is
+/// busy, or had no memory for a packet. In the latter case a repetition helps in the end.
+fn asks_first<B: Buffer, T>(shared: &Shared<B>, client: &ClientSession<B, T>, slot: usize) -> bool {
+    client.is_lossless()
+        && shared.config.recovery == Recovery::Selective
+        && client.slot(slot).timer().unanswered() <= QUESTIONS_MAX
 }
 
 #[cold]

@@ -100,7 +100,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         self.accept_source(id, peer);
         self.local.sessions.finish_open(id);
         if !self.transport.is_networked(peer) {
-            self.local.core.exempt_from_congestion_control(id);
+            self.local.core.leave_network(id);
         }
         if let Some(rtt_ns) = path_rtt_ns {
             self.local.core.note_path(self.local.now_ns, id, rtt_ns);

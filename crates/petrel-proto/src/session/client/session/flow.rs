@@ -240,9 +240,16 @@ impl<B, T> ClientSession<B, T> {
         &mut self.congestion
     }
 
-    /// Takes the session out of congestion control.
-    pub(crate) fn exempt_from_congestion_control(&mut self) {
+    /// Notes that the session's medium is memory of one host: no network is congested, and no frame is lost.
+    pub(crate) fn leave_network(&mut self) {
+        assert!(self.agreed.is_some(), "the peer of a session is known before its medium");
         self.congestion = Congestion::unlimited();
+        self.is_lossless = true;
+    }
+
+    /// Returns true if the medium loses no frame.
+    pub(crate) fn is_lossless(&self) -> bool {
+        self.is_lossless
     }
 
     /// Uses the round trip of the path, measured by other means.

@@ -58,6 +58,8 @@ pub(crate) struct ClientSession<B, T> {
     retired: u16,
     /// True while the timer wheel has an entry for the release of a slot in `paced`.
     awaits_release: bool,
+    /// True if the medium loses no frame: silence then means that the server is busy (§7.2).
+    is_lossless: bool,
     /// Calls without a slot.
     backlog: Backlog<B, T>,
     first_request: u64,
@@ -92,6 +94,7 @@ impl<B, T> ClientSession<B, T> {
             message_credits_max: 0,
             retired: 0,
             awaits_release: false,
+            is_lossless: false,
             backlog: Backlog::default(),
             first_request,
             is_draining: false,

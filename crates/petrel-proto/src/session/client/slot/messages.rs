@@ -231,8 +231,8 @@ impl<B, T> ClientSlot<B, T> {
     /// Notes that the PULL was sent.
     pub(crate) fn note_pull_sent(&mut self) {
         assert!(
-            matches!(self.state, ClientState::Waiting | ClientState::Receiving),
-            "a client pulls a response after its whole request is acknowledged"
+            !self.is_free() && self.request_sent > 0,
+            "a client asks about packets that it has sent"
         );
         self.timer.note_asked();
         if let Some(parts) = &mut self.parts {

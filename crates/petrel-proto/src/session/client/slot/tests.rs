@@ -347,8 +347,8 @@ fn end__with_a_credit() {
 }
 
 #[test]
-#[should_panic(expected = "a client pulls a response after its whole request is acknowledged")]
-fn note_pull_sent__while_the_request_is_sent() {
+#[should_panic(expected = "a client asks about packets that it has sent")]
+fn note_pull_sent__before_a_packet_was_sent() {
     let mut slot = calling(1);
     slot.timer.ask();
     slot.note_pull_sent();

@@ -1,7 +1,7 @@
 //! The timers of a client slot: looks for loss, and the time limit of the call (`docs/wire-protocol.md` §7).
 
 use super::super::parts::ClientParts;
-use super::{ClientSlot, ClientState, Expires, WheelEntry};
+use super::{ClientSlot, ClientState, Expires, SendPath, WheelEntry};
 use crate::recovery::Recovery;
 use crate::recovery::loss_timer::LossTimer;
 use crate::recovery::rtt::RtoBounds;
@@ -58,6 +58,15 @@ impl<B, T> ClientSlot<B, T> {
         self.timer.ask();
         let limit = self.response_limit;
         self.parts_mut(spare).response_mut().ask_again(limit, recovery);
+    }
+
+    /// Asks the server about the call without a repetition (§7.2).
+    pub(crate) fn ask_server(&mut self) {
+        assert!(self.is_waiting_for_server(), "a question is about packets of the server");
+        // The CREDIT in reply comes long after the measured packet, and takes the general path.
+        self.path = SendPath::General;
+        self.timer.measure_nothing();
+        self.timer.ask();
     }
 
     /// Returns true if the entry in the timer wheel comes due soon enough for any deadline.
