@@ -43,6 +43,8 @@ pub(super) struct Handlers {
     locators: Vec<Option<Locator>>,
     /// Handlers that read in place.
     in_place: InPlace,
+    /// Methods whose handlers stay.
+    taken: Vec<u16>,
     healths: Healths,
 }
 
@@ -89,18 +91,28 @@ impl Handlers {
             by_method: Vec::new(),
             locators: Vec::new(),
             in_place: InPlace::default(),
+            taken: Vec::new(),
             healths: Healths::default(),
         }
     }
 
     pub(super) fn set(&mut self, method: u16, handler: Box<dyn Handle>) {
         assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
+        assert!(!self.taken.contains(&method), "the endpoint serves regions by method {method}");
         let index = usize::from(method);
         if self.by_method.len() <= index {
             self.by_method.resize_with(index + 1, || None);
         }
         self.by_method[index] = Some(handler);
         self.in_place.forget(method);
+    }
+
+    /// Sets a handler that stays.
+    pub(super) fn take(&mut self, method: u16, handler: Box<dyn Handle>) {
+        let former = self.by_method.get(usize::from(method));
+        assert!(!matches!(former, Some(Some(_))), "method {method} has a handler already");
+        self.set(method, handler);
+        self.taken.push(method);
     }
 
     pub(super) fn set_locator(&mut self, method: u16, locator: Locator) {
@@ -254,6 +266,28 @@ mod tests {
         handlers.set(3, Box::new(copied));
         handlers.in_place.forget(u16::MAX);
         assert_eq!(wanted(&handlers), [2]);
+    }
+
+    #[test]
+    fn take__of_a_method_with_a_handler_or_before_another_handler() {
+        let answer = |_: State<'_>, _: &mut Context<'_>, _: Request<'_>| Handled::later();
+        let panics = |run: &dyn Fn(&mut Handlers)| {
+            let mut handlers = Handlers::new(Box::new(()));
+            handlers.take(65_520, Box::new(answer));
+            let run = std::panic::AssertUnwindSafe(|| run(&mut handlers));
+            std::panic::catch_unwind(run).is_err()
+        };
+        assert!(panics(&|handlers| handlers.take(65_520, Box::new(answer))));
+        assert!(panics(&|handlers| handlers.set(65_520, Box::new(answer))));
+        let in_place = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled::later();
+        assert!(panics(&|handlers| handlers.set_in_place(65_520, in_place)));
+        let after = |handlers: &mut Handlers| {
+            handlers.set(3, Box::new(answer));
+            handlers.set(3, Box::new(answer));
+            handlers.take(3, Box::new(answer));
+        };
+        assert!(panics(&after));
+        assert!(!panics(&|handlers| handlers.take(65_521, Box::new(answer))));
     }
 
     #[test]

@@ -22,7 +22,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// answers later.
     ///
     /// # Panics
-    /// When the method is [`HEALTH_METHOD`](super::HEALTH_METHOD), which the endpoint answers itself.
+    /// When the endpoint answers the method itself: [`HEALTH_METHOD`](super::HEALTH_METHOD), and the methods of
+    /// [regions](Endpoint::serve_regions).
     pub fn on(
         &mut self,
         method: u16,
@@ -38,11 +39,26 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Serves regions: executes the operations of clients on this endpoint's sessions (see
     /// [`region`](crate::region)). Several endpoints may serve the same regions. The methods from 65 520 to 65 527 are
     /// then taken.
+    ///
+    /// # Panics
+    /// When one of these methods has a handler, or the endpoint serves regions already.
     pub fn serve_regions(&mut self, regions: &crate::region::Regions) {
         crate::region::serve(self, regions);
     }
 
-    /// Sets a handler of the library itself, which does not use the state.
+    /// Sets the only handler of a method that the library answers.
+    ///
+    /// # Panics
+    /// When the method has a handler.
+    pub(crate) fn take_method(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,
+    ) {
+        self.handlers.take(method, Box::new(handler));
+    }
+
+    /// Sets a handler that does not use the state.
     pub(crate) fn set_handler(
         &mut self,
         method: u16,

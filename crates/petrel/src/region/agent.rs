@@ -57,10 +57,10 @@ where
     T: Transport,
     C: ControlPlane<T::Link>,
 {
-    let view = regions.view();
+    let view = Arc::new(regions.view());
     for method in METHODS {
         let mut agent = Agent { view: Arc::clone(&view), scratch: Vec::new() };
-        endpoint.set_handler(method, move |_, cx, request| agent.handle(cx, request));
+        endpoint.take_method(method, move |_, cx, request| agent.handle(cx, request));
     }
 }
 
@@ -287,7 +287,7 @@ impl<'s> Operation<'s> {
 
     /// Returns the name of the socket at which a process of this host gets the memory.
     fn map(&self, request: &[u8]) -> Result<Answer, Refusal> {
-        let header = wire::alone(request)?;
+        let header = wire::whole(request)?;
         self.find(&header, Access::MAP)?;
         let text = "the server has no descriptor or thread for mappings";
         let name = self.shared.door_name();

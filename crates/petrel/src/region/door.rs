@@ -1,28 +1,37 @@
 //! The thread that hands the memory files of regions to processes of the same host and user.
 //!
 //! A client learns the name of the thread's Unix socket by an operation of its session, connects, and sends the number
-//! and secret of the region. The thread checks both once more, and sends the memory's file. A connection has
-//! [`PATIENCE`] for each part of its request, so silent clients of the same user delay others.
+//! and secret of the region. The thread checks both once more, and sends the memory's file. The thread serves up to
+//! [`CLIENTS_MAX`] connections at the same time, and never waits for one of them. A connection has [`PATIENCE`] for its
+//! whole request.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use petrel_proto::Status;
 use petrel_transport::shm::{
     NAME_BYTES, PeerFds, PeerStream, Rendezvous, can_close, connect, recv_with_fds, send_with_fds,
 };
 use petrel_transport::words::{MappedRights, WordMemory};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::key::RegionKey;
 use super::memory::RegionMemory;
 use crate::error::Error;
 
-/// The time that a client has for each part of its request.
+/// The time that a client has for its request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The time that a client waits for its turn and the response: some silent clients may be before it.
+/// Most connections at a time. One more takes the place of the one that has waited longest.
+const CLIENTS_MAX: usize = 64;
+
+/// The pause after a failure of the kernel: descriptors or memory are short, and may be free again soon.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The time that a client waits for the whole response.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes of a request: number and secret.
@@ -31,9 +40,11 @@ const REQUEST_BYTES: usize = 12;
 /// Bytes of a response: whether the file comes with it, whether it can be written to, and the region's size.
 const RESPONSE_BYTES: usize = 10;
 
-/// The thread's end of a registry. The thread ends with the registry.
+/// A registry's end of the thread, which ends when this is dropped.
 pub(super) struct Door {
     name: [u8; NAME_BYTES],
+    /// The thread sees this end of a pipe close.
+    _alive: OwnedFd,
 }
 
 /// A region that a process of this host may map.
@@ -43,25 +54,22 @@ pub(super) struct Mappable {
     pub(super) bytes: u64,
 }
 
-/// The registry is gone.
-pub(super) struct Gone;
-
 /// Looks a region up by number and secret; `None` if the region is not there, or cannot be mapped.
-pub(super) trait LookUp:
-    Fn(u32, u64) -> Result<Option<Mappable>, Gone> + Send + 'static
-{
-}
+pub(super) trait LookUp: Fn(u32, u64) -> Option<Mappable> + Send + 'static {}
 
-impl<F: Fn(u32, u64) -> Result<Option<Mappable>, Gone> + Send + 'static> LookUp for F {}
+impl<F: Fn(u32, u64) -> Option<Mappable> + Send + 'static> LookUp for F {}
 
 impl Door {
     /// Starts the thread.
     pub(super) fn open(look_up: impl LookUp) -> io::Result<Self> {
         let rendezvous = Rendezvous::bind()?;
         let name = rendezvous.name();
+        let (end, alive) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let (clients, accepts_at) = (VecDeque::new(), Instant::now());
+        let keeper = Keeper { rendezvous, end, clients, accepts_at, look_up };
         let thread = std::thread::Builder::new().name("petrel-regions".to_owned());
-        thread.spawn(move || run(rendezvous, &look_up))?;
-        Ok(Self { name })
+        thread.spawn(move || keeper.run())?;
+        Ok(Self { name, _alive: alive })
     }
 
     /// The name of the socket.
@@ -70,65 +78,109 @@ impl Door {
     }
 }
 
-impl Drop for Door {
-    /// Ends the thread by a request, whose look-up finds the registry gone.
-    fn drop(&mut self) {
-        if let Ok(stream) = connect(&self.name) {
-            let _ = send_with_fds(&stream, &[0; REQUEST_BYTES], &[]);
-        }
-    }
+/// The thread's state.
+struct Keeper<L> {
+    rendezvous: Rendezvous,
+    end: OwnedFd,
+    /// In the order of their arrival, which is that of their ends.
+    clients: VecDeque<Visitor>,
+    /// The time before which no connection is accepted.
+    accepts_at: Instant,
+    look_up: L,
 }
 
-fn run(mut rendezvous: Rendezvous, look_up: &impl LookUp) {
-    while wait(&rendezvous).is_ok() {
-        loop {
+/// A connection, and the part of its request that has arrived.
+struct Visitor {
+    stream: PeerStream,
+    request: [u8; REQUEST_BYTES],
+    received: usize,
+    until: Instant,
+}
+
+impl<L: LookUp> Keeper<L> {
+    /// Serves connections until the registry is gone; failures of the kernel pass.
+    fn run(mut self) {
+        while !self.has_ended() {
+            if self.wait().is_err() {
+                std::thread::sleep(PAUSE);
+            }
+            let now = Instant::now();
+            self.accept(now);
+            let look_up = &self.look_up;
+            self.clients.retain_mut(|client| client.waits_on(now, look_up));
+            if self.clients.len() == CLIENTS_MAX {
+                self.clients.pop_front();
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        rustix::io::read(&self.end, &mut [0; 1]) == Ok(0)
+    }
+
+    /// Waits for a connection, a part of a request, the next due time, or the registry's end.
+    fn wait(&self) -> io::Result<()> {
+        let now = Instant::now();
+        let accepts = now >= self.accepts_at;
+        let mut all = vec![PollFd::new(&self.end, PollFlags::IN)];
+        if accepts {
+            all.push(PollFd::new(&self.rendezvous, PollFlags::IN));
+        }
+        all.extend(self.clients.iter().map(|client| PollFd::new(&*client.stream, PollFlags::IN)));
+        let due = self.clients.front().map(|client| client.until);
+        let due = due.into_iter().chain((!accepts).then_some(self.accepts_at)).min();
+        let left = due.map(|due| due.saturating_duration_since(now));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut all, left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Accepts the waiting connections, as many as there is room for.
+    fn accept(&mut self, now: Instant) {
+        while now >= self.accepts_at && self.clients.len() < CLIENTS_MAX {
             if !can_close() {
                 // A peer sends descriptors that close slowly: more of them would be leaked.
-                std::thread::sleep(PATIENCE);
-                continue;
+                self.accepts_at = now + PAUSE;
+                return;
             }
-            let stream = match rendezvous.accept() {
-                Ok(Some(stream)) => stream,
-                Ok(None) => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => {
-                    // Too many descriptors are open: some may be closed soon.
-                    std::thread::sleep(PATIENCE);
-                    break;
-                }
-            };
-            // A client that left, or sent no request, gets nothing.
-            let request = be_patient(&stream, PATIENCE).and_then(|()| receive_request(&stream));
-            let Ok((id, secret)) = request else { continue };
-            let Ok(found) = look_up(id, secret) else { return };
-            let _ = answer(&stream, found);
+            match self.rendezvous.accept() {
+                Ok(Some(stream)) => self.clients.push_back(Visitor::new(stream, now)),
+                Ok(None) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.accepts_at = now + PAUSE,
+            }
         }
     }
 }
 
-/// Waits for a connection.
-fn wait(rendezvous: &Rendezvous) -> io::Result<()> {
-    let fd = rendezvous.as_fd();
-    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+impl Visitor {
+    fn new(stream: PeerStream, now: Instant) -> Self {
+        Self { stream, request: [0; REQUEST_BYTES], received: 0, until: now + PATIENCE }
     }
-}
 
-/// Makes a stream wait, for a limited time.
-fn be_patient(stream: &PeerStream, patience: Duration) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))
-}
-
-/// Receives the number and the secret of a region.
-fn receive_request(stream: &PeerStream) -> io::Result<(u32, u64)> {
-    let mut request = [0; REQUEST_BYTES];
-    receive(stream, &mut request, 0, &mut PeerFds::default())?;
-    let id = u32::from_le_bytes(std::array::from_fn(|i| request[i]));
-    let secret = u64::from_le_bytes(std::array::from_fn(|i| request[4 + i]));
-    Ok((id, secret))
+    /// Receives a part of the request, and answers a whole one. Returns true if the client may stay: a client that left,
+    /// or sent no request in time, gets nothing.
+    fn waits_on(&mut self, now: Instant, look_up: &impl LookUp) -> bool {
+        match recv_with_fds(&self.stream, &mut self.request[self.received..], 0) {
+            Ok((0, _)) => return false,
+            Ok((count, _)) => self.received += count,
+            Err(error) => {
+                let kind = error.kind();
+                let comes = kind == io::ErrorKind::WouldBlock || kind == io::ErrorKind::Interrupted;
+                return comes && now < self.until;
+            }
+        }
+        if self.received < REQUEST_BYTES {
+            return now < self.until;
+        }
+        let id = u32::from_le_bytes(std::array::from_fn(|i| self.request[i]));
+        let secret = u64::from_le_bytes(std::array::from_fn(|i| self.request[4 + i]));
+        // The queue of a stream that was never sent to has room for the response.
+        let _ = answer(&self.stream, look_up(id, secret));
+        false
+    }
 }
 
 fn answer(stream: &PeerStream, found: Option<Mappable>) -> io::Result<()> {
@@ -142,15 +194,20 @@ fn answer(stream: &PeerStream, found: Option<Mappable>) -> io::Result<()> {
     send_with_fds(stream, &response, &[file.as_fd()]).map(|_| ())
 }
 
-/// Fills `to`, with at most `fds_max` descriptors.
+/// Fills `to`, with at most one descriptor, until a time.
 fn receive(
     stream: &PeerStream,
     mut to: &mut [u8],
-    fds_max: usize,
     fds: &mut PeerFds,
+    until: Instant,
 ) -> io::Result<()> {
     while !to.is_empty() {
-        let (count, more) = match recv_with_fds(stream, to, fds_max) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let (count, more) = match recv_with_fds(stream, to, 1) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             received => received?,
         };
@@ -183,13 +240,15 @@ pub(super) fn fetch(name: &[u8], key: RegionKey) -> Result<RegionMemory, Error> 
 }
 
 fn ask(stream: &PeerStream, key: RegionKey, fds: &mut PeerFds) -> io::Result<[u8; RESPONSE_BYTES]> {
-    be_patient(stream, CLIENT_PATIENCE)?;
+    // A request has room in the queue of a new stream; only the response is waited for.
+    stream.set_nonblocking(false)?;
+    let until = Instant::now() + CLIENT_PATIENCE;
     let mut request = [0; REQUEST_BYTES];
     request[..4].copy_from_slice(&key.id().to_le_bytes());
     request[4..].copy_from_slice(&key.secret().to_le_bytes());
     send_with_fds(stream, &request, &[])?;
     let mut response = [0; RESPONSE_BYTES];
-    receive(stream, &mut response, 1, fds)?;
+    receive(stream, &mut response, fds, until)?;
     Ok(response)
 }
 
@@ -204,4 +263,66 @@ fn cannot_map(error: &io::Error) -> Error {
         _ => format!("cannot get the region's memory: {error}"),
     };
     Error::not_sent(Status::Unavailable, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A door whose regions are not there.
+    fn door() -> Door {
+        Door::open(|_, _| None).unwrap()
+    }
+
+    fn is_refused(name: &[u8]) -> bool {
+        let refused = fetch(name, RegionKey::new(1, 2, 8)).unwrap_err();
+        assert_eq!(refused.status, Status::PermissionDenied, "{refused}");
+        true
+    }
+
+    /// More silent clients than the door serves: each of them would cost the others its time.
+    #[test]
+    fn run__serves_clients_beside_silent_ones() {
+        let (door, began) = (door(), Instant::now());
+        let silent: Vec<_> = (0..CLIENTS_MAX + 6).map(|_| connect(door.name())).collect();
+        assert!(silent.iter().all(|client| client.is_ok()));
+        assert!(is_refused(door.name()));
+        assert!(began.elapsed() < CLIENT_PATIENCE, "none of them had its whole time");
+    }
+
+    /// A client that sends its request byte by byte has one time for all of them.
+    #[test]
+    fn run__ends_connections_whose_request_is_slow() {
+        let door = door();
+        let slow = connect(door.name()).unwrap();
+        let began = Instant::now();
+        let mut sent = 0;
+        while sent < REQUEST_BYTES && send_with_fds(&slow, &[0], &[]).is_ok() {
+            sent += 1;
+            std::thread::sleep(PATIENCE / 4);
+        }
+        assert!(sent < REQUEST_BYTES, "{sent} bytes in {:?}", began.elapsed());
+        assert!(is_refused(door.name()));
+    }
+
+    /// The end of the thread needs no connection: the queue of connections may be full.
+    #[test]
+    fn drop__ends_the_thread() {
+        let kept = std::sync::Arc::new(());
+        let held = std::sync::Arc::clone(&kept);
+        let door = Door::open(move |_, _| {
+            let _ = &held;
+            None
+        });
+        let door = door.unwrap();
+        let name = door.name;
+        assert!(is_refused(&name) && std::sync::Arc::strong_count(&kept) == 2);
+        drop(door);
+        let began = Instant::now();
+        while std::sync::Arc::strong_count(&kept) == 2 {
+            assert!(began.elapsed() < Duration::from_secs(60), "it hangs");
+            std::thread::yield_now();
+        }
+        assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
 }

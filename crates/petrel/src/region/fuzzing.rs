@@ -124,7 +124,8 @@ impl World {
         };
         let header = fields(header);
         let has_length = match method {
-            READ | READ_VERSIONED | MAP => operands.is_empty(),
+            READ | READ_VERSIONED => operands.is_empty(),
+            MAP => operands.is_empty() && (header.len, header.offset) == (0, 0),
             COMPARE_SWAP => operands.len() == 16 && header.len == 0,
             FETCH_ADD => operands.len() == 8 && header.len == 0,
             _ => header.len == 0,

@@ -26,19 +26,23 @@ pub struct RegionMemory {
 }
 
 impl RegionMemory {
-    /// Makes zeroed memory of this process alone.
+    /// Makes zeroed memory of this process alone. The kernel provides a page at its first write, and ends a process if it
+    /// then has none.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT without a byte, RESOURCE_EXHAUSTED if the system has no such memory.
+    /// INVALID_ARGUMENT without a byte, RESOURCE_EXHAUSTED if the kernel refuses the address space.
     pub fn private(bytes: u64) -> Result<Self, Error> {
         let words = WordMemory::private(bytes).map_err(|error| cannot_make(&error))?;
         Ok(Self { words, mapped: None })
     }
 
-    /// Makes zeroed memory that processes of the same user can map, with these rights.
+    /// Makes zeroed memory that processes of the same user can map, with these rights. Unlike private memory, the kernel
+    /// does not reserve it: memory larger than the host's is refused by no error, and its pages count for the process
+    /// that writes them first. They stay until the last mapping is gone.
     ///
     /// # Errors
-    /// As [`RegionMemory::private`].
+    /// INVALID_ARGUMENT without a byte, RESOURCE_EXHAUSTED if the kernel refuses the file or the address space,
+    /// UNIMPLEMENTED for [`MappedRights::Read`] with a kernel before 5.1.
     pub fn shared(bytes: u64, rights: MappedRights) -> Result<Self, Error> {
         let words = WordMemory::shared(bytes, rights).map_err(|error| cannot_make(&error))?;
         Ok(Self { words, mapped: Some(rights) })

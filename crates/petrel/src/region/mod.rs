@@ -49,6 +49,8 @@ mod key;
 mod memory;
 mod registry;
 mod remote;
+#[cfg(test)]
+mod vectors;
 mod wire;
 
 pub use access::Access;

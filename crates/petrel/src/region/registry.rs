@@ -7,11 +7,11 @@ use petrel_proto::Status;
 use petrel_transport::words::MappedRights;
 
 use super::access::Access;
-use super::door::{Door, Gone, Mappable};
+use super::door::{Door, Mappable};
 use super::key::RegionKey;
 use super::memory::RegionMemory;
 use crate::error::Error;
-use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// Most regions at a time.
 const REGIONS_MAX: usize = 1 << 20;
@@ -28,8 +28,6 @@ pub struct Regions {
 #[derive(Default)]
 pub(super) struct Shared {
     table: Mutex<Table>,
-    /// The door's counters, and those of endpoints that have ended.
-    ended: Mutex<RegionStats>,
     door: Mutex<Option<Door>>,
 }
 
@@ -72,16 +70,19 @@ impl RegionStats {
 struct Table {
     entries: Entries,
     free: Vec<u32>,
-    views: Vec<Weak<View>>,
+    views: Vec<Arc<Mutex<ViewState>>>,
+    /// The door's counters, and those of endpoints that have ended.
+    ended: RegionStats,
 }
 
 pub(super) type Entries = Vec<Option<Arc<Entry>>>;
 
 /// The regions as an endpoint sees them. The endpoint locks its view for each operation, and no other endpoint does. So the
-/// lock is free unless a region is registered or revoked, and a revocation waits for the operation in progress.
+/// lock is free unless a region is registered or revoked, and a revocation waits for the operation in progress. The
+/// table's lock is taken before a view's.
 pub(super) struct View {
     shared: Arc<Shared>,
-    state: Mutex<ViewState>,
+    state: Arc<Mutex<ViewState>>,
 }
 
 #[derive(Default)]
@@ -101,10 +102,12 @@ impl View {
 }
 
 impl Drop for View {
+    /// Leaves the counters to the table: in one step, because a sum must not miss them.
     fn drop(&mut self) {
-        let stats = self.lock().stats;
-        // The table may be locked by this thread.
-        lock(&self.shared.ended).add(&stats);
+        let mut table = lock(&self.shared.table);
+        let place = table.views.iter().position(|state| Arc::ptr_eq(state, &self.state));
+        table.views.swap_remove(place.expect("the table has the state of each view"));
+        table.ended.add(&lock(&self.state).stats);
     }
 }
 
@@ -154,11 +157,9 @@ impl Table {
         let is_added = entry.is_some();
         let former = place(&mut self.entries, id).is_some();
         assert!(former != is_added, "a free number gets a region, and a region is revoked once");
-        self.views.retain(|view| {
-            let Some(view) = view.upgrade() else { return false };
-            *place(&mut view.lock().entries, id) = entry.clone();
-            true
-        });
+        for view in &self.views {
+            *place(&mut lock(view).entries, id) = entry.clone();
+        }
         *place(&mut self.entries, id) = entry;
     }
 }
@@ -188,7 +189,7 @@ impl Shared {
             let (file, bytes) = (file.try_clone_to_owned().ok()?, entry.memory.bytes());
             Some(Mappable { file, rights, bytes })
         });
-        let mut stats = lock(&self.ended);
+        let stats = &mut lock(&self.table).ended;
         let counter = if found.is_some() { &mut stats.mapped } else { &mut stats.refused };
         *counter += 1;
         found
@@ -201,9 +202,7 @@ impl Shared {
             Some(door) => door,
             closed => {
                 let regions = Arc::downgrade(self);
-                let look_up = move |id, secret| {
-                    regions.upgrade().map(|regions| regions.mappable(id, secret)).ok_or(Gone)
-                };
+                let look_up = move |id, secret| regions.upgrade()?.mappable(id, secret);
                 closed.insert(Door::open(look_up)?)
             }
         };
@@ -230,11 +229,21 @@ impl Regions {
     }
 
     fn register_again(&self, memory: Arc<RegionMemory>, access: Access) -> Result<Region, Error> {
-        check_rights(&memory, access)?;
         let secret = random().map_err(|error| {
             let text = format!("no randomness for a region's key: {error}");
             Error::not_sent(Status::ResourceExhausted, text)
         })?;
+        self.register_under(secret, memory, access)
+    }
+
+    /// Registers memory under a secret.
+    pub(super) fn register_under(
+        &self,
+        secret: u64,
+        memory: Arc<RegionMemory>,
+        access: Access,
+    ) -> Result<Region, Error> {
+        check_rights(&memory, access)?;
         let entry = Entry { secret, access, memory: Arc::clone(&memory) };
         let id = lock(&self.shared.table).add(entry).ok_or_else(|| {
             Error::not_sent(Status::ResourceExhausted, "a server has at most a million regions")
@@ -243,23 +252,22 @@ impl Regions {
         Ok(Region { shared: Arc::clone(&self.shared), memory, key, access })
     }
 
-    /// Returns the counters of all endpoints.
+    /// Returns the counters of all endpoints, which never go back; the number of regions may.
     pub fn stats(&self) -> RegionStats {
         let table = lock(&self.shared.table);
-        let mut stats = *lock(&self.shared.ended);
-        stats.regions = (table.entries.len() - table.free.len()) as u64;
-        let views = table.views.iter().filter_map(Weak::upgrade);
-        views.for_each(|view| stats.add(&view.lock().stats));
+        let regions = (table.entries.len() - table.free.len()) as u64;
+        let mut stats = RegionStats { regions, ..table.ended };
+        table.views.iter().for_each(|view| stats.add(&lock(view).stats));
         stats
     }
 
     /// Returns a view for an endpoint.
-    pub(super) fn view(&self) -> Arc<View> {
+    pub(super) fn view(&self) -> View {
         let mut table = lock(&self.shared.table);
         let state = ViewState { entries: table.entries.clone(), stats: RegionStats::default() };
-        let view = Arc::new(View { shared: Arc::clone(&self.shared), state: Mutex::new(state) });
-        table.views.push(Arc::downgrade(&view));
-        view
+        let state = Arc::new(Mutex::new(state));
+        table.views.push(Arc::clone(&state));
+        View { shared: Arc::clone(&self.shared), state }
     }
 }
 
@@ -396,6 +404,28 @@ mod tests {
         assert_eq!((regions.stats().reads, regions.stats().regions), (3, 2));
         drop(view);
         assert_eq!(regions.stats().reads, 3, "counters outlive an endpoint");
+    }
+
+    /// A sum that is made while an endpoint ends has the endpoint's counters once.
+    #[test]
+    fn stats__never_go_back_while_views_end() {
+        const VIEWS: u64 = 20_000;
+        let regions = Regions::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..VIEWS {
+                    let view = regions.view();
+                    view.lock().stats.reads += 1;
+                }
+            });
+            let mut last = 0;
+            while last < VIEWS {
+                let reads = regions.stats().reads;
+                assert!((last..=VIEWS).contains(&reads), "{reads} after {last}");
+                last = reads;
+            }
+        });
+        assert!(lock(&regions.shared.table).views.is_empty(), "ended views leave nothing");
     }
 
     #[test]

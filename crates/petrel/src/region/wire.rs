@@ -96,6 +96,14 @@ pub(super) fn alone(request: &[u8]) -> Result<Header, Refusal> {
     }
 }
 
+/// Reads the header of a request about a region as a whole.
+pub(super) fn whole(request: &[u8]) -> Result<Header, Refusal> {
+    match alone(request)? {
+        header @ Header { len: 0, offset: 0, .. } => Ok(header),
+        _ => Err(Refusal::malformed("a request about a whole region has no length and no offset")),
+    }
+}
+
 /// Reads a request with data of any length.
 pub(super) fn with_data(request: &[u8]) -> Result<(Header, &[u8]), Refusal> {
     let (header, data) = Header::split(request)?;
@@ -150,6 +158,12 @@ mod tests {
         assert_eq!(with_words::<2>(&whole).unwrap().1, [0x0909_0909_0909_0909; 2]);
         assert!(with_words::<1>(&whole).is_err() && with_words::<2>(&whole[..39]).is_err());
         assert!(with_words::<3>(&whole).is_err());
+    }
+
+    #[test]
+    fn whole__has_no_length_and_no_offset() {
+        let of = |offset, len| whole(&Header { offset, len, ..header() }.to_bytes()).is_ok();
+        assert!(of(0, 0) && !of(0, 1) && !of(8, 0));
     }
 
     #[test]
