@@ -175,7 +175,9 @@ impl<N: Network> Connection<N> {
         matches!(self.phase, Phase::Closing { .. })
     }
 
+    /// Begins a phase. A connection that closes enters no other.
     pub(super) fn enter(&mut self, phase: Phase, now: Instant) {
+        assert!(!self.is_closing(), "a connection that closes enters no phase: {phase:?}");
         self.phase = phase;
         self.since = now;
     }
@@ -254,6 +256,7 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn len(&self) -> usize {
+        assert!(self.sent <= self.bytes.len(), "more bytes are sent than were queued");
         self.bytes.len() - self.sent
     }
 
@@ -387,6 +390,17 @@ mod tests {
             connection.path_rtt_ns = known_ns;
             assert_eq!(connection.measure_path(), reported);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a connection that closes enters no phase")]
+    fn enter__after_the_goodbye() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, true);
+        let connection = of(&mut reactor, id);
+        let now = connection.since;
+        connection.enter(Phase::Closing { is_shut_down: false }, now);
+        connection.enter(Phase::AwaitingHello, now);
     }
 
     #[test]

@@ -42,7 +42,8 @@ impl IdleConnections {
         (idle, since): (Idle, Instant),
         id: ConnectionId,
     ) {
-        self.sets.entry((idle, source)).or_default().insert((since, id));
+        let is_new = self.sets.entry((idle, source)).or_default().insert((since, id));
+        assert!(is_new, "an idle connection is listed once: {id:?}");
     }
 
     pub(super) fn remove(
@@ -51,9 +52,13 @@ impl IdleConnections {
         (idle, since): (Idle, Instant),
         id: ConnectionId,
     ) {
-        let Some(set) = self.sets.get_mut(&(idle, source)) else { return };
-        set.remove(&(since, id));
-        if set.is_empty() {
+        let set = self.sets.get_mut(&(idle, source));
+        let (was_listed, is_empty) = set.map_or((false, false), |set| {
+            let was_listed = set.remove(&(since, id));
+            (was_listed, set.is_empty())
+        });
+        assert!(was_listed, "a connection leaves a list that has it: {id:?}");
+        if is_empty {
             self.sets.remove(&(idle, source));
         }
     }
@@ -72,5 +77,19 @@ impl IdleConnections {
             }
         };
         set.into_iter().flatten().map(|(_, id)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "leaves a list that has it")]
+    fn remove__of_a_connection_that_is_not_listed() {
+        let source = SourceNetwork::of(([10, 0, 0, 1], 1).into());
+        let (mut idle, since) = (IdleConnections::default(), Instant::now());
+        idle.insert(source, (Idle::Linkless, since), ConnectionId(1));
+        idle.remove(source, (Idle::Sessionless, since), ConnectionId(1));
     }
 }

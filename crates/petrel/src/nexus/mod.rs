@@ -75,6 +75,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use petrel_proto::control::HEARTBEAT_MS_MAX;
+use petrel_transport::host::HostLink;
 
 use crate::control::AllowedTransports;
 use counters::Counters;
@@ -82,7 +83,6 @@ use limits::{HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
 use mailbox::Mailbox;
 use media::{HostLinks, Medium};
 use net::{MioNetwork, Network};
-use petrel_transport::host::HostLink;
 use port::NexusHandle;
 use reactor::{MAILBOX, Reactor, Settings};
 use thread::Owner;

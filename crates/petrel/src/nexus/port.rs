@@ -1,7 +1,5 @@
 //! An endpoint's handle to the nexus.
 
-use super::random::random_bytes;
-use super::thread::thread_ended;
 use std::sync::Arc;
 
 use petrel_transport::host::HostLink;
@@ -10,7 +8,9 @@ use super::attach::Attach;
 use super::mailbox::{Command, Inbox};
 use super::media::{HostLinks, Medium};
 use super::net::{MioNetwork, Network};
+use super::random::random_bytes;
 use super::thread::Owner;
+use super::thread::thread_ended;
 use crate::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
 use crate::error::SetupError;
 

@@ -6,13 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use petrel_proto::Status;
+
 use super::attach::Attach;
 use super::mailbox::{Command, Inbox, Mailbox};
 use super::media::{HostLinks, Medium, media_of};
 use super::net::{MioNetwork, Network, SharedMemory};
 use super::reactor::Reactor;
-use petrel_proto::Status;
-
 use crate::control::{EndpointId, Reason};
 use crate::error::SetupError;
 

@@ -1,6 +1,5 @@
 //! The end of connections, and of their links and requests.
 
-use crate::nexus::goodbye::{GoodbyeMode, not_ok};
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::Goodbye;
@@ -9,6 +8,7 @@ use super::Reactor;
 use crate::control::{FromNexus, Reason};
 use crate::events;
 use crate::nexus::connection::{Connection, Phase};
+use crate::nexus::goodbye::{GoodbyeMode, not_ok};
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::shrink;
 use crate::nexus::link::Stage;
@@ -57,7 +57,9 @@ impl<N: Network> Reactor<N> {
         if forgets_at_goodbye() && !planted("nexus_early_links_stay") {
             self.forget_early_links(id);
         }
-        self.accepted -= usize::from(!self.connections[&id].is_opener);
+        let uncounted = usize::from(!self.connections[&id].is_opener);
+        assert!(self.accepted >= uncounted, "an accepted connection was counted");
+        self.accepted -= uncounted;
         self.forget_route(id);
     }
 
@@ -71,7 +73,8 @@ impl<N: Network> Reactor<N> {
 
     fn start_closing(&mut self, id: ConnectionId, said: Reason) {
         self.send(id, Goodbye { status: said.status, text: said.message });
-        self.closing.insert(id);
+        let is_new = self.closing.insert(id);
+        assert!(is_new, "a connection says GOODBYE once: {id:?}");
         if self.closing.len() > self.capacity.closing
             && let Some(oldest) = self.closing.first().copied()
         {

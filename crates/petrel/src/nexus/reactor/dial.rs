@@ -1,7 +1,5 @@
 //! Connections to peers: one per remote control address, shared by all endpoints.
 
-use crate::nexus::request::OpenRequest;
-use crate::nexus::routes::Outgoing;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,6 +14,8 @@ use crate::nexus::goodbye::GoodbyeMode;
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
 use crate::nexus::net::{Network, Stream};
+use crate::nexus::request::OpenRequest;
+use crate::nexus::routes::Outgoing;
 
 impl<N: Network> Reactor<N> {
     /// Requests a link as soon as there is a connection.
@@ -50,7 +50,8 @@ impl<N: Network> Reactor<N> {
                     connection.waiting = waiting;
                     connection.attempt = attempt;
                 }
-                self.outgoing.insert(remote, Outgoing::Connection(id));
+                let former = self.outgoing.insert(remote, Outgoing::Connection(id));
+                assert!(former.is_none(), "a way to {remote} exists, and would be forgotten");
             }
             Err(error) => self.fail_dial(remote, &waiting, &error),
         }
@@ -110,10 +111,20 @@ impl<N: Network> Reactor<N> {
         if waiting.is_empty() {
             return;
         }
-        self.counters.connections_redialed.increment();
-        let pause = redial_pause(attempt);
-        self.outgoing.insert(remote, Outgoing::Pause { waiting, attempt });
-        self.deadlines.add(self.now + pause, Due::Redial(remote));
+        match self.outgoing.get_mut(&remote) {
+            // The connection that broke was retired, and another one has taken its place.
+            Some(Outgoing::Pause { waiting: others, .. }) => others.extend(waiting),
+            Some(Outgoing::Connection(id)) => {
+                let id = *id;
+                waiting.into_iter().for_each(|request| self.ask_or_wait(id, request));
+            }
+            None => {
+                self.counters.connections_redialed.increment();
+                let pause = redial_pause(attempt);
+                self.outgoing.insert(remote, Outgoing::Pause { waiting, attempt });
+                self.deadlines.add(self.now + pause, Due::Redial(remote));
+            }
+        }
     }
 
     /// Drops the outstanding requests of an endpoint that has gone. The next endpoint with the number numbers requests
@@ -196,6 +207,39 @@ mod tests {
             remote_endpoint: EndpointId(0),
             transports: AllowedTransports { udp: true, shm: false },
             give_up_at: reactor.now + Duration::from_secs(3_600),
+        }
+    }
+
+    /// A connection that was retired breaks while another one, or the pause after it, has requests of its own.
+    #[test]
+    fn redial_later__keeps_the_requests_of_the_next_connection() {
+        for has_broken in [false, true] {
+            let (mut reactor, _) = reactor();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let remote = listener.local_addr().unwrap();
+            let mut ways = [1, 2].map(|number| {
+                reactor.open_link(request(&reactor, remote, 0, number));
+                let Outgoing::Connection(id) = reactor.outgoing[&remote] else { panic!("a pause") };
+                if number == 1 {
+                    reactor.connections.get_mut(&id).unwrap().is_retired = true;
+                    reactor.forget_route(id);
+                }
+                id
+            });
+            ways.reverse();
+            for id in &ways[usize::from(!has_broken)..] {
+                reactor.on_stream_end(*id, "the test ends it");
+            }
+            let waiting = match &reactor.outgoing[&remote] {
+                Outgoing::Pause { waiting, .. } if has_broken => waiting,
+                Outgoing::Connection(id) if !has_broken && *id == ways[0] => {
+                    &reactor.connections[id].waiting
+                }
+                other => panic!("{other:?}"),
+            };
+            let numbers: Vec<_> = waiting.iter().map(|request| request.request).collect();
+            assert_eq!(numbers, [2, 1], "each request waits for the next answer");
+            assert_eq!(reactor.check_tables(), Ok(()));
         }
     }
 

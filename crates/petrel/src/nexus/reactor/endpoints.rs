@@ -1,11 +1,10 @@
 //! Messages between the nexus and this process's endpoints.
 
-use crate::nexus::endpoint::Endpoint;
-
 use petrel_planted::planted;
 
 use super::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use crate::nexus::endpoint::Endpoint;
 use crate::nexus::mailbox::Command;
 use crate::nexus::net::Network;
 use crate::nexus::request::OpenRequest;

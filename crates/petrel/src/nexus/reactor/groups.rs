@@ -4,6 +4,7 @@
 //! The nexus keeps no state for groups: an endpoint knows its own requests, and a member that does not answer gets
 //! unicast.
 
+use petrel_proto::Status;
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
 use super::Reactor;
@@ -12,7 +13,6 @@ use crate::nexus::goodbye::{GoodbyeMode, Violation};
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::link::Stage;
 use crate::nexus::net::Network;
-use petrel_proto::Status;
 
 impl<N: Network> Reactor<N> {
     /// Offers a link's peer to receive this endpoint's multicast, too.

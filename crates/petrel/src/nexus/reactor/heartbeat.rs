@@ -1,6 +1,5 @@
 //! Heartbeats and timeouts of connections (`docs/wire-protocol.md` §8.6).
 
-use crate::nexus::due::DueAction;
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use petrel_proto::control::{Ping, Pong};
 use super::Reactor;
 use crate::control::Reason;
 use crate::nexus::deadlines::{Deadlines, Due};
+use crate::nexus::due::DueAction;
 use crate::nexus::goodbye::GoodbyeMode;
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{HELLO_TIMEOUT, MESSAGE_TIMEOUT};

@@ -1,9 +1,9 @@
 //! Links: request, grant and end (`docs/wire-protocol.md` §8.4).
 
-use crate::nexus::link::{Expected, Link, Ready, Stage};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
@@ -12,13 +12,16 @@ use petrel_proto::control::{LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkR
 use super::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
+use crate::nexus::connection::Connection;
 use crate::nexus::deadlines::Due;
 use crate::nexus::goodbye::{Violation, not_ok};
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, session_bytes, shrink};
+use crate::nexus::link::{Expected, Link, Ready, Stage};
 use crate::nexus::media::{Agreed, Medium, Opening, allows, without};
 use crate::nexus::net::Network;
 use crate::nexus::request::OpenRequest;
+use crate::nexus::usage::UsageTable;
 
 /// The features of every link that this process offers and accepts.
 const FEATURES: LinkFeatures = LinkFeatures { order: true, ..LinkFeatures::NONE };
@@ -109,12 +112,14 @@ impl<N: Network> Reactor<N> {
             },
         );
         self.deadlines.add(deadline, Due::Link(id));
+        assert!(self.links.len() <= LINKS_MAX, "the limit of links was checked before");
         if let Some(connection) = self.connections.get_mut(&connection) {
             if !connection.is_opener {
                 self.usage.add_link(connection.source, connection.links.is_empty());
             }
             connection.quiet_since = self.now;
-            connection.links.insert(number, id);
+            let former = connection.links.insert(number, id);
+            assert!(former.is_none(), "number {number} is of another link of the connection");
         }
         self.note_use(connection);
         id
@@ -296,6 +301,7 @@ impl<N: Network> Reactor<N> {
             }
             Stage::Promised { .. } | Stage::Up { .. } => None,
         };
+        assert!(!link.is_up(), "a link comes up once: {id:?}");
         link.stage = Stage::Up { is_opener: request.is_some(), max_frame };
         let (endpoint, peer_endpoint, order) = (link.endpoint, link.peer_endpoint, link.order);
         let Some(connection) = self.connections.get(&link.connection) else { return };
@@ -437,27 +443,19 @@ impl<N: Network> Reactor<N> {
     /// Removes a link from all tables.
     pub(super) fn forget_link(&mut self, id: LinkId) -> Option<Link> {
         let link = self.links.remove(&id)?;
+        assert!(self.proposals >= link.proposals.len(), "the proposals of a link are counted");
         self.proposals -= link.proposals.len();
         shrink(&mut self.links);
         if let Some(connection) = self.connections.get_mut(&link.connection) {
-            connection.links.remove(&link.number);
+            let listed = connection.links.remove(&link.number);
+            assert!(listed == Some(id), "a connection lists its link under its number: {listed:?}");
             shrink(&mut connection.links);
-            connection.proposals -= link.proposals.len();
+            let own = link.proposals.len();
+            assert!(connection.proposals >= own, "proposals count for their connection");
+            connection.proposals -= own;
             connection.idle_since = self.now;
             if !connection.is_opener {
-                let source = connection.source;
-                if link.session_bytes > 0 || !link.proposals.is_empty() {
-                    connection.quiet_since = self.now;
-                }
-                connection.session_bytes -= link.session_bytes;
-                self.usage.remove_sessions(source, link.session_bytes);
-                link.proposals.values().for_each(|proposal| {
-                    connection.proposed_bytes -= session_bytes(proposal.slots());
-                    if !planted("nexus_proposals_keep_their_share") {
-                        self.usage.remove_proposal(source, proposal.slots());
-                    }
-                });
-                self.usage.remove_link(source, connection.links.is_empty());
+                uncharge(connection, &mut self.usage, &link, self.now);
             }
         }
         self.note_use(link.connection);
@@ -474,6 +472,32 @@ impl<N: Network> Reactor<N> {
         }
         Some(link)
     }
+}
+
+/// Gives back the shares of a link that has left its connection, which a peer made.
+fn uncharge<N: Network>(
+    connection: &mut Connection<N>,
+    usage: &mut UsageTable,
+    link: &Link,
+    now: Instant,
+) {
+    let source = connection.source;
+    if link.session_bytes > 0 || !link.proposals.is_empty() {
+        connection.quiet_since = now;
+    }
+    let bytes = link.session_bytes;
+    assert!(connection.session_bytes >= bytes, "sessions count for their connection");
+    connection.session_bytes -= bytes;
+    usage.remove_sessions(source, bytes);
+    for proposal in link.proposals.values() {
+        let bytes = session_bytes(proposal.slots());
+        assert!(connection.proposed_bytes >= bytes, "a proposal was charged");
+        connection.proposed_bytes -= bytes;
+        if !planted("nexus_proposals_keep_their_share") {
+            usage.remove_proposal(source, proposal.slots());
+        }
+    }
+    usage.remove_link(source, connection.links.is_empty());
 }
 
 #[cfg(test)]

@@ -164,7 +164,8 @@ impl<N: Network> Reactor<N> {
         self.net.register(&mut connection.stream, id.0).ok()?;
         // Small messages must not wait for one another.
         connection.stream.set_nodelay();
-        self.connections.insert(id, connection);
+        let former = self.connections.insert(id, connection);
+        assert!(former.is_none(), "the name of a connection is never used again: {id:?}");
         self.counters.connections_open.set(self.connections.len());
         Some(id)
     }

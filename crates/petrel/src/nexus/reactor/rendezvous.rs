@@ -8,8 +8,6 @@
 //! Streams and descriptors of peers keep the types of [`SharedMemory`](super::net::SharedMemory), because closing one
 //! may block.
 
-use crate::nexus::exchange::{Exchange, LocalRendezvous, Part, QueuedExchange, TICKET_BYTES};
-use crate::nexus::ids::ExchangeId;
 use std::io::{self, ErrorKind};
 
 use petrel_proto::Status;
@@ -19,6 +17,8 @@ use super::{RENDEZVOUS, Reactor};
 use crate::control::{LinkId, Reason};
 use crate::nexus::connection::retry;
 use crate::nexus::deadlines::Due;
+use crate::nexus::exchange::{Exchange, LocalRendezvous, Part, QueuedExchange, TICKET_BYTES};
+use crate::nexus::ids::ExchangeId;
 use crate::nexus::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, OPENER_EXCHANGES_MAX};
 use crate::nexus::link::{Ready, Stage};
 use crate::nexus::media::shm;
@@ -92,7 +92,8 @@ impl<N: Network> Reactor<N> {
     fn add_exchange(&mut self, stream: N::ShmPeer, part: Part<N>) -> io::Result<ExchangeId> {
         let id = ExchangeId(self.new_token());
         self.net.register_shm_peer(&stream, id.0)?;
-        self.exchanges.insert(id, Exchange { stream, part });
+        let former = self.exchanges.insert(id, Exchange { stream, part });
+        assert!(former.is_none(), "the name of an exchange is never used again: {id:?}");
         self.deadlines.add(self.now + self.settings.step_timeout, Due::Exchange(id));
         Ok(id)
     }

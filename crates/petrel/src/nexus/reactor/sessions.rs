@@ -3,8 +3,6 @@
 //! The nexus remembers a proposal until the answer, and no session. It passes an end on, and the endpoint checks by the
 //! token whether the session is current.
 
-use crate::nexus::link::Proposal;
-
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{
@@ -20,6 +18,7 @@ use crate::nexus::limits::{
     PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
     shrink, slots_left,
 };
+use crate::nexus::link::Proposal;
 use crate::nexus::link::Stage;
 use crate::nexus::net::Network;
 use crate::slot_shares::{SLOTS_MIN, slots_of};
@@ -71,7 +70,8 @@ impl<N: Network> Reactor<N> {
     fn add_proposal(&mut self, id: LinkId, proposal: Proposal) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Proposal { open, slots, deadline } = proposal;
-        link.proposals.insert(open.request, proposal);
+        let former = link.proposals.insert(open.request, proposal);
+        assert!(former.is_none(), "request {} is under way on {id:?}", open.request);
         let at = link.connection;
         self.proposals += 1;
         if let Some(connection) = self.connections.get_mut(&at) {
@@ -90,12 +90,16 @@ impl<N: Network> Reactor<N> {
         let proposal = link.proposals.remove(&request)?;
         shrink(&mut link.proposals);
         let at = link.connection;
+        assert!(self.proposals > 0, "a proposal that ends was counted");
         self.proposals -= 1;
         if let Some(connection) = self.connections.get_mut(&at) {
+            assert!(connection.proposals > 0, "a proposal counts for its connection");
             connection.proposals -= 1;
             connection.quiet_since = self.now;
             if !connection.is_opener {
-                connection.proposed_bytes -= session_bytes(proposal.slots());
+                let bytes = session_bytes(proposal.slots());
+                assert!(connection.proposed_bytes >= bytes, "a proposal was charged");
+                connection.proposed_bytes -= bytes;
                 self.usage.remove_proposal(connection.source, proposal.slots());
             }
         }
@@ -126,6 +130,7 @@ impl<N: Network> Reactor<N> {
         let bytes = session_bytes(slots);
         assert!(link.session_bytes >= bytes, "a session that was added");
         link.session_bytes -= bytes;
+        assert!(connection.session_bytes >= bytes, "sessions of a link count for its connection");
         connection.session_bytes -= bytes;
         connection.quiet_since = self.now;
         self.usage.remove_sessions(connection.source, bytes);

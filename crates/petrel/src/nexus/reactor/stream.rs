@@ -1,6 +1,5 @@
 //! Bytes to messages, messages to bytes, and dispatch (`docs/wire-protocol.md` §8.1).
 
-use crate::nexus::goodbye::Violation;
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message};
@@ -8,6 +7,7 @@ use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message};
 use super::Reactor;
 use crate::control::Reason;
 use crate::nexus::connection::{Phase, Received};
+use crate::nexus::goodbye::Violation;
 use crate::nexus::goodbye::{GoodbyeMode, not_ok};
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{OUT_SOFT_BYTES, READS_PER_TURN};
