@@ -16,6 +16,7 @@ mod nexus;
 mod paths;
 mod queueing;
 mod record;
+mod regions;
 mod simulation;
 mod source_ports;
 mod stalls;
