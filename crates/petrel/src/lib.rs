@@ -96,6 +96,7 @@ pub use msgbuf::MsgBuf;
 pub use nexus::Nexus;
 pub use petrel_proto::{Execution, Status};
 pub use server::Server;
+pub use time::Time;
 
 /// Its programs are tests.
 #[cfg(doctest)]

@@ -38,7 +38,11 @@ impl Actor for Node {
             Node::Replica(node) => node.poll(now_ns),
             Node::Client(node) => {
                 let is_busy = turn(&mut node.endpoint);
-                if is_busy { Some(now_ns) } else { node.endpoint.next_due_ns() }
+                if is_busy {
+                    Some(now_ns)
+                } else {
+                    node.endpoint.next_due().map(petrel::Time::as_ns)
+                }
             }
         }
     }
@@ -70,7 +74,7 @@ impl ReplicaNode {
             return Some(now_ns);
         }
         let disk = self.disk.as_ref().and_then(SimDisk::next_ns);
-        [disk, self.endpoint.next_due_ns()].into_iter().flatten().min()
+        [disk, self.endpoint.next_due().map(petrel::Time::as_ns)].into_iter().flatten().min()
     }
 
     fn observe(&mut self) {

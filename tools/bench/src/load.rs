@@ -256,7 +256,7 @@ impl Load {
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         let is_precise = self.workload.is_timed && self.workload.in_flight == 1;
-        if is_precise { clock::now_ns() } else { cx.now_ns() }
+        if is_precise { clock::now_ns() } else { cx.now().as_ns() }
     }
 
     /// Ends the window, and returns its counts.

@@ -100,7 +100,7 @@ impl Load {
     /// loop's reading at the start of its turn is precise enough and free.
     #[inline]
     fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
-        if self.plan.in_flight == 1 { clock::now_ns() } else { cx.now_ns() }
+        if self.plan.in_flight == 1 { clock::now_ns() } else { cx.now().as_ns() }
     }
 
     #[inline]

@@ -198,7 +198,7 @@ impl Shared {
         // The time of the call's clock reading, if any.
         let now_ns = self.common.fabric.next_reading_ns();
         let timeout_policy = self.timeout_policy(self.ledger().call_count() as u32);
-        let inherited_ns = cx.deadline_ns();
+        let inherited_ns = cx.deadline().map(petrel::Time::as_ns);
         self.ledger().check_inherited(parent, inherited_ns);
         let call = Call {
             spec,
@@ -229,7 +229,7 @@ impl Shared {
         self.pending.set(self.pending.get() + 1);
         let on_reply = move |cx: &mut Context<'_>, reply: Reply| {
             shared.pending.set(shared.pending.get() - 1);
-            shared.ledger().check_inherited(parent, cx.deadline_ns());
+            shared.ledger().check_inherited(parent, cx.deadline().map(petrel::Time::as_ns));
             let succeeded = shared.ledger().end(id, &reply);
             if !succeeded {
                 let wire_checker = &mut shared.common.wire_checker.borrow_mut();
@@ -311,8 +311,10 @@ impl Node {
     fn deadline(&self) -> Option<u64> {
         let answer = self.shared.deferred.borrow().iter().map(|deferred| deferred.due_ns).min();
         let work = (self.next_work_ns < u64::MAX).then_some(self.next_work_ns);
-        let (own, worker_pool) =
-            (self.endpoint.next_due_ns(), self.shared.worker_pool.borrow().next_ns());
+        let (own, worker_pool) = (
+            self.endpoint.next_due().map(petrel::Time::as_ns),
+            self.shared.worker_pool.borrow().next_ns(),
+        );
         [answer, work, own, worker_pool, self.next_cancel_ns()].into_iter().flatten().min()
     }
 

@@ -34,7 +34,7 @@ fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Wo
     if work.is_refused(id, shared.at) {
         return request.refuse(cx, Status::FailedPrecondition, "not here");
     }
-    let deadline_ns = request.deadline_ns(cx);
+    let deadline_ns = request.deadline(cx).map(petrel::Time::as_ns);
     let instructions =
         shared.ledger().execute_client_call(shared.at, work, request.data(), deadline_ns);
     let Some(Instructions { id, seed, len, delay_ns }) = instructions else {
@@ -43,7 +43,7 @@ fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Wo
     if work == Work::AtOnce {
         return transform(cx, request, seed, len, id);
     }
-    let due_ns = cx.now_ns() + delay_ns;
+    let due_ns = cx.now().as_ns() + delay_ns;
     let (responder, handled) = request.defer(cx);
     let answer = Answer::Made { seed, len };
     shared.deferred.borrow_mut().push(Deferred { due_ns, id, responder, message: None, answer });
@@ -60,7 +60,7 @@ fn handle(
     if method == Method::Deferred && shared.common.scenario.has_client_calls() {
         return worker_pool::enqueue(shared, cx, request, Task::Call(method));
     }
-    let deadline_ns = request.deadline_ns(cx);
+    let deadline_ns = request.deadline(cx).map(petrel::Time::as_ns);
     let id = shared.ledger().execute(shared.at, method, request.data(), deadline_ns);
     let Some(id) = id else { return handle_tiny(cx, request, method) };
     let (spec, fail_text) = {
@@ -164,7 +164,7 @@ fn defer(
     seed: u64,
     id: u32,
 ) -> Handled {
-    let due_ns = cx.now_ns() + spec.delay_ns;
+    let due_ns = cx.now().as_ns() + spec.delay_ns;
     let answer = Answer::Made { seed, len: spec.response_len as usize };
     if id.is_multiple_of(2) {
         let (responder, handled) = request.defer(cx);
@@ -189,7 +189,7 @@ fn forget(
     spec: Spec,
     id: u32,
 ) -> Handled {
-    let due_ns = cx.now_ns() + spec.delay_ns;
+    let due_ns = cx.now().as_ns() + spec.delay_ns;
     let (responder, handled) = request.defer(cx);
     if id.is_multiple_of(2) {
         let answer = Answer::Dropped;

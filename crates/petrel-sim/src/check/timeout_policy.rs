@@ -48,7 +48,9 @@ impl TimeoutPolicy {
         let options = CallOptions::new();
         match self.deadline_after_ns {
             None => self.cancel_after_ns.map(|_| options),
-            Some(after_ns) if self.is_absolute => Some(options.deadline_ns(now_ns + after_ns)),
+            Some(after_ns) if self.is_absolute => {
+                Some(options.deadline(petrel::Time::from_ns(now_ns + after_ns)))
+            }
             Some(after_ns) => Some(options.timeout(Duration::from_nanos(after_ns))),
         }
     }

@@ -115,7 +115,7 @@ pub(super) fn enqueue(
     request: Request<'_>,
     task: Task,
 ) -> Handled {
-    let (now_ns, deadline_ns) = (cx.now_ns(), request.deadline_ns(cx));
+    let (now_ns, deadline_ns) = (cx.now().as_ns(), request.deadline(cx).map(petrel::Time::as_ns));
     let admitted = shared.worker_pool.borrow_mut().admit(now_ns, request.data().len(), deadline_ns);
     if let Err(shed) = admitted {
         shared.ledger().client_call_counts.worker_refused += 1;
@@ -154,7 +154,7 @@ pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
 fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job) {
     let Job { queued_ns, deadline_ns, responder, message, task } = job;
     // Reads the clock as a worker's thread does, because earlier jobs have taken time.
-    let now_ns = cx.clock_now_ns();
+    let now_ns = cx.clock_now().as_ns();
     if responder.is_cancelled(cx) {
         shared.ledger().client_call_counts.worker_skipped += 1;
         return responder.refuse(cx, Status::Cancelled, "the call was given up");

@@ -134,7 +134,7 @@ impl Caller {
 
     /// Makes the calls that are due.
     fn call_due(self: &Rc<Self>, cx: &mut Context<'_>) {
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         while self.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let Some(Reverse((_, group))) = self.state.borrow_mut().due.pop() else { return };
             for _ in 0..self.load.batch {
@@ -152,10 +152,10 @@ impl Caller {
             let number = state.tally.started;
             let seed = body.number(&mut request, number, self.load.response_bytes);
             state.tally.started += 1;
-            state.tally.first_ns.get_or_insert(cx.now_ns());
+            state.tally.first_ns.get_or_insert(cx.now().as_ns());
             state.pending[group] += 1;
             let place = state.rng.below(self.sessions.len() as u64) as usize;
-            (self.sessions[place], Call { group, began_ns: cx.now_ns(), seed, body })
+            (self.sessions[place], Call { group, began_ns: cx.now().as_ns(), seed, body })
         };
         let caller = Rc::clone(self);
         let continuation = move |cx: &mut Context<'_>, reply| caller.end(cx, reply, &call);
@@ -180,7 +180,7 @@ impl Caller {
 
     fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: &Call) {
         self.check(&reply, call);
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         let mut state = self.state.borrow_mut();
         state.tally.last_ns = now_ns;
         if self.phase.is_measuring.get() {

@@ -68,6 +68,10 @@ impl Actor for Node {
         let is_busy = self.endpoint.run_once();
         let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
         // A full transmit queue wakes the endpoint when there is room.
-        if is_busy && !is_blocked { Some(now_ns) } else { self.endpoint.next_due_ns() }
+        if is_busy && !is_blocked {
+            Some(now_ns)
+        } else {
+            self.endpoint.next_due().map(petrel::Time::as_ns)
+        }
     }
 }

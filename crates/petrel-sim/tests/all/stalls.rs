@@ -28,7 +28,7 @@ struct Node(Endpoint<(), SimTransport, SimControl>);
 
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if self.0.run_once() { Some(now_ns) } else { self.0.next_due_ns() }
+        if self.0.run_once() { Some(now_ns) } else { self.0.next_due().map(petrel::Time::as_ns) }
     }
 }
 
@@ -63,10 +63,12 @@ fn in_a_stalled_turn<T: Copy + 'static>(
 
 #[test]
 fn clock_now_ns__is_the_time_after_the_stop_and_now_ns_that_before() {
-    let seen = in_a_stalled_turn(1, async |handle| (handle.now_ns(), handle.clock_now_ns()));
+    let seen =
+        in_a_stalled_turn(1, async |handle| (handle.now().as_ns(), handle.clock_now().as_ns()));
     let (turn_ns, clock_ns) = seen.unwrap();
     assert_eq!(clock_ns - turn_ns, 20 * MS);
-    let seen = in_a_stalled_turn(0, async |handle| (handle.now_ns(), handle.clock_now_ns()));
+    let seen =
+        in_a_stalled_turn(0, async |handle| (handle.now().as_ns(), handle.clock_now().as_ns()));
     let (turn_ns, clock_ns) = seen.unwrap();
     assert_eq!(clock_ns, turn_ns, "the turn stopped before it read the clock");
 }
@@ -74,9 +76,9 @@ fn clock_now_ns__is_the_time_after_the_stop_and_now_ns_that_before() {
 #[test]
 fn sleep__that_begins_after_the_stop_does_not_end_early() {
     let slept_ns = in_a_stalled_turn(1, async |handle| {
-        let begin_ns = handle.clock_now_ns();
+        let begin_ns = handle.clock_now().as_ns();
         handle.sleep(Duration::from_millis(5)).await;
-        handle.clock_now_ns() - begin_ns
+        handle.clock_now().as_ns() - begin_ns
     });
     let slept_ns = slept_ns.unwrap();
     assert!((5 * MS..6 * MS).contains(&slept_ns), "{slept_ns}");
@@ -138,7 +140,11 @@ impl Actor for Stopping {
             self.fabric.apply(Action::Stall { host: H0, after: self.after, for_ns: 20 * MS });
         }
         self.turns_before = self.turns_before.and_then(|turns| turns.checked_sub(1));
-        if self.endpoint.run_once() { Some(now_ns) } else { self.endpoint.next_due_ns() }
+        if self.endpoint.run_once() {
+            Some(now_ns)
+        } else {
+            self.endpoint.next_due().map(petrel::Time::as_ns)
+        }
     }
 }
 
@@ -217,7 +223,7 @@ fn client__attempts_have_the_time_of_the_call_and_no_more() {
             let mut call = pin!(client.call(1, b"x").timeout(TIMEOUT));
             let begins = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));
             assert!(begins.await);
-            latest.set(handle.clock_now_ns() + TIMEOUT_NS);
+            latest.set(handle.clock_now().as_ns() + TIMEOUT_NS);
             call.await.unwrap_err();
         });
         assert_over_by(stop, &ends_ns, latest_ns.get());
@@ -232,7 +238,7 @@ fn start_with__counts_from_the_start_of_the_call() {
         let ends_ns = with_a_stop(stop, async move |handle| {
             let session = handle.connect(ControlNetwork::address_of(H1)).await.unwrap();
             let call = session.call(1, b"x").timeout(TIMEOUT).started();
-            latest.set(handle.clock_now_ns() + TIMEOUT_NS);
+            latest.set(handle.clock_now().as_ns() + TIMEOUT_NS);
             call.await.unwrap_err();
         });
         assert_over_by(stop, &ends_ns, latest_ns.get());

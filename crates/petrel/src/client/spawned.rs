@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::inbox_message::InboxMessage;
 use crate::local::{Handle, Hub};
 use crate::sync::{Arc, Mutex, lock, now_ns};
+use crate::time::Time;
 
 /// The result of a task begun by [`Client::spawn`]. Dropping it ends the task.
 ///
@@ -93,10 +94,9 @@ impl Client {
         .await
     }
 
-    /// Returns the time, in nanoseconds of the clock of
-    /// [`CallOptions::deadline_ns`](crate::endpoint::CallOptions::deadline_ns).
-    pub fn now_ns(&self) -> u64 {
-        Hub::with_current(Hub::clock_now_ns).unwrap_or_else(now_ns)
+    /// Returns the time, on the clock of [`CallOptions::deadline`](crate::endpoint::CallOptions::deadline).
+    pub fn now(&self) -> Time {
+        Time::from_ns(Hub::with_current(Hub::clock_now_ns).unwrap_or_else(now_ns))
     }
 }
 

@@ -12,6 +12,7 @@ use super::options::CallOptions;
 use super::state::State;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::time::Time;
 use callee::ToSend;
 
 impl<S: 'static> Context<'_, S> {
@@ -191,10 +192,10 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
         self
     }
 
-    /// Sets the end as a time on the endpoint's clock ([`Context::now_ns`]). With both, the earlier one holds.
+    /// Sets the end as a time on the endpoint's clock ([`Context::now`]). With both, the earlier one holds.
     #[inline(always)]
-    pub fn deadline_ns(mut self, at_ns: u64) -> Self {
-        self.options = self.options.deadline_ns(at_ns);
+    pub fn deadline(mut self, at: Time) -> Self {
+        self.options = self.options.deadline(at);
         self
     }
 

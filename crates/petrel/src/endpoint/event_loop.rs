@@ -25,7 +25,7 @@ use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::local::{Command, MainWaker};
 use crate::sync::{hint, thread};
-use crate::time::as_ns;
+use crate::time::{Time, as_ns};
 
 /// Consecutive turns with frames after which timers are still handled: a flood from one peer must not keep calls to
 /// another from failing.
@@ -207,16 +207,17 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             hint::spin_loop();
             return;
         }
-        let next = [self.next_due_ns(), end_ns].into_iter().flatten().min();
+        let next = [self.next_due().map(Time::as_ns), end_ns].into_iter().flatten().min();
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
         self.local.remote.is_awake();
     }
 
     /// Returns when the event loop has to run next without received frames, for callers of [`Endpoint::run_once`] that
     /// wait by themselves. A past time means at once; `None` means no time.
-    pub fn next_due_ns(&self) -> Option<u64> {
+    pub fn next_due(&self) -> Option<Time> {
         let futures = Some(self.work_flag.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
-        [self.local.core.next_timeout_ns(), futures].into_iter().flatten().min()
+        let next_ns = [self.local.core.next_timeout_ns(), futures].into_iter().flatten().min();
+        next_ns.map(Time::from_ns)
     }
 
     /// Handles events other than frames: timed out calls, ended sessions, and exhausted sessions.

@@ -146,7 +146,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let queue = workers.queue();
         self.set_handler(method, move |_, cx, request| {
             let (request, handled) = request.detach(cx);
-            if let Err(refused) = queue.push(cx.now_ns(), handler.clone(), request) {
+            if let Err(refused) = queue.push(cx.now().as_ns(), handler.clone(), request) {
                 let (handle, reason) = refused.into_parts();
                 refuse(cx.local, handle, reason.status(), reason.text());
             }

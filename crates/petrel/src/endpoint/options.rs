@@ -5,7 +5,7 @@ use std::time::Duration;
 use petrel_proto::CallLimits;
 
 use crate::client::balance::hash_of;
-use crate::time::as_ns;
+use crate::time::{Time, as_ns};
 
 /// Options of a single call, by default none: then [`petrel_proto::Config::call_timeout_ns`] ends a call without any
 /// other end, after 60 s.
@@ -51,11 +51,11 @@ impl CallOptions {
         self
     }
 
-    /// Sets the end as a time on the endpoint's clock ([`Context::now_ns`](crate::Context::now_ns)). With both, the
+    /// Sets the end as a time on the endpoint's clock ([`Context::now`](crate::Context::now)). With both, the
     /// earlier one holds.
     #[must_use]
-    pub const fn deadline_ns(mut self, at_ns: u64) -> Self {
-        self.deadline_ns = Some(at_ns);
+    pub const fn deadline(mut self, at: Time) -> Self {
+        self.deadline_ns = Some(at.as_ns());
         self
     }
 
@@ -169,7 +169,8 @@ mod tests {
     fn begun__keeps_its_end_and_reads_no_clock_without_need() {
         let begun = CallOptions::new().timeout(Duration::from_micros(1)).begun(|| 1_000);
         assert_eq!(begun.limits(5_000).deadline_ns, Some(2_000));
-        let absolute = CallOptions::new().deadline_ns(7).begun(|| panic!("the clock is read"));
+        let absolute =
+            CallOptions::new().deadline(Time::from_ns(7)).begun(|| panic!("the clock is read"));
         assert_eq!(absolute.limits(5_000).deadline_ns, Some(7));
     }
 
@@ -197,8 +198,14 @@ mod tests {
         let micro = Duration::from_micros(1);
         assert_eq!(deadline_ns(CallOptions::new()), None);
         assert_eq!(deadline_ns(CallOptions::new().timeout(micro)), Some(2_000));
-        assert_eq!(deadline_ns(CallOptions::new().timeout(micro).deadline_ns(1_500)), Some(1_500));
-        assert_eq!(deadline_ns(CallOptions::new().timeout(micro).deadline_ns(9_000)), Some(2_000));
+        assert_eq!(
+            deadline_ns(CallOptions::new().timeout(micro).deadline(Time::from_ns(1_500))),
+            Some(1_500)
+        );
+        assert_eq!(
+            deadline_ns(CallOptions::new().timeout(micro).deadline(Time::from_ns(9_000))),
+            Some(2_000)
+        );
         assert_eq!(deadline_ns(CallOptions::new().timeout(Duration::MAX)), Some(u64::MAX));
     }
 }

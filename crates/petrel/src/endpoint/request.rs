@@ -11,6 +11,7 @@ use super::late_answers::LateAnswers;
 use super::peer::Peer;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::time::Time;
 
 /// A request to be answered.
 ///
@@ -141,17 +142,15 @@ impl Request<'_> {
         cx.local.core.response_bytes_max(*self.handle).map_or(0, u64::from)
     }
 
-    /// Returns the request's deadline, if any, in nanoseconds of the endpoint's clock ([`Context::now_ns`]). Calls made
+    /// Returns the request's deadline, if any, on the clock of [`Context::now`]. Calls made
     /// by the handler end no later.
-    pub fn deadline_ns<S: 'static>(&self, cx: &Context<'_, S>) -> Option<u64> {
-        cx.deadline_ns()
+    pub fn deadline<S: 'static>(&self, cx: &Context<'_, S>) -> Option<Time> {
+        cx.deadline()
     }
 
     /// Returns the time left until the request's deadline, if any.
     pub fn time_left<S: 'static>(&self, cx: &Context<'_, S>) -> Option<Duration> {
-        let clock = &cx.local.clock;
-        let left_ns = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(clock.now_ns()));
-        self.deadline_ns(cx).map(left_ns)
+        self.deadline(cx).map(|end| end.since(cx.clock_now()))
     }
 
     /// Answers with a message.

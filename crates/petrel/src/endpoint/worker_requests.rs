@@ -15,12 +15,12 @@ impl Request<'_> {
     /// semaphore. For threads of a pool there is [`Endpoint::on_worker`](crate::Endpoint::on_worker).
     pub fn detach<S: 'static>(self, cx: &mut Context<'_, S>) -> (WorkerRequest, Handled) {
         let (handle, method, payload) = self.into_parts();
-        let deadline_ns = cx.deadline_ns();
+        let deadline = cx.deadline();
         let Local { core, remote, sessions, .. } = &mut *cx.local;
         let (mut data, cancelled, sender) = remote.detach(handle);
         data.extend_from_slice(payload.data());
         core.watch(handle);
-        let request = WorkerRequest::new(handle, method, deadline_ns, data, cancelled, sender)
+        let request = WorkerRequest::new(handle, method, deadline, data, cancelled, sender)
             .with_peer(sessions.peer_of(handle.session).cloned());
         (request, Handled::later())
     }

@@ -85,7 +85,7 @@ impl Group {
         let collect = Collect::new(self.members().iter().copied(), call.need)?;
         let undecided = Undecided { collect, then: Box::new(then), late: Vec::new() };
         let running = Rc::new(RefCell::new(Running { undecided: Some(undecided) }));
-        let options = call.options.begun(|| cx.clock_now_ns());
+        let options = call.options.begun(|| cx.clock_now().as_ns());
         let call = GroupCall { options, ..call };
         let broadcast = self
             .multicast()

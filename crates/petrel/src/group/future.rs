@@ -57,7 +57,8 @@ impl Group {
     ) -> Result<Vec<Member<MsgBuf>>, GroupFailure<MsgBuf>> {
         let mut collect = Collect::new(self.members().iter().copied(), need)?;
         let mut calls = Parallel::new(self.members().len());
-        let options = options.begun(|| handle.clock_now_ns()).no_later_than(handle.inherited_ns());
+        let options =
+            options.begun(|| handle.clock_now().as_ns()).no_later_than(handle.inherited_ns());
         for (place, session) in self.members().iter().enumerate() {
             let call = start_call(handle.hub(), *session, method, message, options);
             calls.push(place as u64, call);

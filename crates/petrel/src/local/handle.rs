@@ -16,7 +16,7 @@ use crate::control::EndpointId;
 use crate::endpoint::SharedMsg;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
-use crate::time::as_ns;
+use crate::time::{Time, as_ns};
 
 /// A handle of an endpoint for futures: to connect, spawn, wait for a time. Clones are the same handle; a handle stays
 /// on the endpoint's thread. `S` is the type of the endpoint's [state](crate::Endpoint::state).
@@ -117,16 +117,15 @@ impl<S> Handle<S> {
         Timeout::new(future, self.sleep(duration))
     }
 
-    /// Returns the time of the turn of the event loop in which tasks were last polled, in nanoseconds of the
-    /// transport's clock.
-    pub fn now_ns(&self) -> u64 {
-        self.hub.now_ns()
+    /// Returns the time of the turn of the event loop in which tasks were last polled.
+    pub fn now(&self) -> Time {
+        Time::from_ns(self.hub.now_ns())
     }
 
     /// Returns the current time, on the same clock: for decisions that hold only now
-    /// ([`Context::clock_now_ns`](crate::Context::clock_now_ns)).
-    pub fn clock_now_ns(&self) -> u64 {
-        self.hub.clock_now_ns()
+    /// ([`Context::clock_now`](crate::Context::clock_now)).
+    pub fn clock_now(&self) -> Time {
+        Time::from_ns(self.hub.clock_now_ns())
     }
 
     /// Returns a message for many receivers, built once.

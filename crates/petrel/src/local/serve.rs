@@ -12,6 +12,7 @@ use super::task::Task;
 use crate::endpoint::{Context, Handled, Peer, Request};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::time::Time;
 
 /// A request owned by an async handler.
 #[derive(Debug)]
@@ -49,10 +50,10 @@ impl OwnRequest {
         self.peer.as_deref()
     }
 
-    /// Returns when the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]). The
+    /// Returns when the caller stops waiting, on the clock of [`Handle::now`]. The
     /// handler's own calls end no later.
-    pub fn deadline_ns(&self) -> Option<u64> {
-        self.deadline_ns
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadline_ns.map(Time::from_ns)
     }
 }
 
@@ -69,7 +70,7 @@ where
     A: AsRef<[u8]>,
 {
     let (method, session) = (request.method(), request.session());
-    let (deadline_ns, peer) = (request.deadline_ns(cx), request.shared_peer(cx));
+    let (deadline_ns, peer) = (request.deadline(cx).map(Time::as_ns), request.shared_peer(cx));
     let (kept, handled) = request.defer_message(cx);
     let Some((responder, message)) = kept else { return handled };
     let running = Rc::new(Cell::new(None::<Task<()>>));

@@ -13,6 +13,7 @@ use super::session::Session;
 use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, IntoMessage, Local};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::time::Time;
 
 impl Session {
     /// Begins a call of `method`: awaited, or [started](SessionCall::started), its request leaves in the event loop's
@@ -51,10 +52,10 @@ impl<M: IntoMessage> SessionCall<'_, M> {
         self
     }
 
-    /// Sets the end as a time on the endpoint's clock ([`Handle::now_ns`](crate::task::Handle::now_ns)). With both, the
+    /// Sets the end as a time on the endpoint's clock ([`Handle::now`](crate::task::Handle::now)). With both, the
     /// earlier one holds.
-    pub fn deadline_ns(mut self, at_ns: u64) -> Self {
-        self.options = self.options.deadline_ns(at_ns);
+    pub fn deadline(mut self, at: Time) -> Self {
+        self.options = self.options.deadline(at);
         self
     }
 

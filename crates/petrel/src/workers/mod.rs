@@ -18,6 +18,7 @@ pub use stats::WorkersStats;
 
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Mutex, lock, now_ns, thread_local};
+use crate::time::Time;
 use queue::{Done, Job, Queue};
 use stats::RunOutcome;
 
@@ -141,7 +142,7 @@ fn execute(job: Job) -> RunOutcome {
         return RunOutcome::Cancelled;
     }
     if !planted("workers_deadline_not_inherited") {
-        INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline_ns()));
+        INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline().map(Time::as_ns)));
     }
     // State left inconsistent is the handler's own; the request is answered when it is dropped.
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
@@ -190,7 +191,8 @@ mod tests {
             let handle = RequestHandle { session, number: 2 };
             let flag = Arc::new(AtomicBool::new(cancelled));
             let sender = sender.clone();
-            let request = WorkerRequest::new(handle, 7, Some(deadline_ns), vec![0], flag, sender);
+            let deadline = Some(Time::from_ns(deadline_ns));
+            let request = WorkerRequest::new(handle, 7, deadline, vec![0], flag, sender);
             let ran = Arc::new(Mutex::new(None));
             let seen = Arc::clone(&ran);
             let handler = move |_: WorkerRequest| {

@@ -14,6 +14,7 @@ use crate::sync::{
     Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, PoisonError, hint, lock,
     now_ns, thread,
 };
+use crate::time::Time;
 
 pub(super) type Handler = dyn Fn(WorkerRequest) + Send + Sync;
 
@@ -258,7 +259,7 @@ impl State {
             bytes: self.bytes,
             oldest_ns: self.jobs.front().map(|job| job.enqueued_ns),
         };
-        let (bytes, deadline_ns) = (request.data().len(), request.deadline_ns());
+        let (bytes, deadline_ns) = (request.data().len(), request.deadline().map(Time::as_ns));
         self.admission.admit(now_ns, bytes, deadline_ns, waiting).map_err(Refusal::Shed)
     }
 
@@ -268,7 +269,7 @@ impl State {
         assert!(self.bytes >= bytes, "the bytes of a queued request are counted");
         self.bytes -= bytes;
         let (now_ns, waiting) = (now_ns(), self.jobs.len());
-        let deadline_ns = job.request.deadline_ns();
+        let deadline_ns = job.request.deadline().map(Time::as_ns);
         let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);
         match begun {
             Ok(()) => self.stats.start(now_ns.saturating_sub(job.enqueued_ns)),
@@ -310,12 +311,19 @@ mod tests {
         let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);
         let mut inbox = Inbox::new(WorkFlag::new(), || ());
         let sender = inbox.sender();
-        let push = |number, bytes, deadline_ns| {
+        let push = |number, bytes, deadline_ns: Option<u64>| {
             let session = SessionId { index: 1, generation: 0 };
             let (handle, flag) =
                 (RequestHandle { session, number }, Arc::new(AtomicBool::new(false)));
             let data = vec![0; bytes];
-            let request = WorkerRequest::new(handle, 7, deadline_ns, data, flag, sender.clone());
+            let request = WorkerRequest::new(
+                handle,
+                7,
+                deadline_ns.map(Time::from_ns),
+                data,
+                flag,
+                sender.clone(),
+            );
             let pushed = queue.push(0, Arc::new(|_| ()), request);
             pushed.map_err(|refused| {
                 let (handle, reason) = refused.into_parts();

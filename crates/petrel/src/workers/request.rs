@@ -10,6 +10,7 @@ use crate::endpoint::{CallBuilder, CallOptions, Callee, Caller, IntoMessage, Pee
 use crate::inbox::InboxSender;
 use crate::inbox_message::{Answer, InboxMessage, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
+use crate::time::Time;
 
 /// A request that any thread can own and answer.
 ///
@@ -20,7 +21,7 @@ use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
 pub struct WorkerRequest {
     handle: RequestHandle,
     method: u16,
-    deadline_ns: Option<u64>,
+    deadline: Option<Time>,
     data: Vec<u8>,
     /// Set by the endpoint. `None` once the request is answered.
     cancelled: Option<Arc<AtomicBool>>,
@@ -32,12 +33,12 @@ impl WorkerRequest {
     pub(crate) fn new(
         handle: RequestHandle,
         method: u16,
-        deadline_ns: Option<u64>,
+        deadline: Option<Time>,
         data: Vec<u8>,
         cancelled: Arc<AtomicBool>,
         sender: InboxSender<InboxMessage>,
     ) -> Self {
-        Self { handle, method, deadline_ns, data, cancelled: Some(cancelled), sender, peer: None }
+        Self { handle, method, deadline, data, cancelled: Some(cancelled), sender, peer: None }
     }
 
     pub(crate) fn with_peer(mut self, peer: Option<std::sync::Arc<Peer>>) -> Self {
@@ -71,14 +72,14 @@ impl WorkerRequest {
         self.peer.as_deref()
     }
 
-    /// Returns the request's deadline, if any, in nanoseconds of the endpoint's clock.
-    pub fn deadline_ns(&self) -> Option<u64> {
-        self.deadline_ns
+    /// Returns the request's deadline, if any, on the endpoint's clock.
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadline
     }
 
     /// Returns the time left until the request's deadline, if any.
     pub fn time_left(&self) -> Option<Duration> {
-        self.deadline_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns())))
+        self.deadline.map(|end| end.since(Time::from_ns(now_ns())))
     }
 
     /// Returns true if the response is no longer wanted: the caller has cancelled the call, or it expired, or the
@@ -135,7 +136,7 @@ impl CallOptions {
     /// handler.
     #[must_use]
     pub fn within(self, request: &WorkerRequest) -> Self {
-        self.no_later_than(request.deadline_ns())
+        self.no_later_than(request.deadline().map(Time::as_ns))
     }
 }
 

@@ -144,7 +144,7 @@ fn deadline__ends_a_call_without_an_answer_and_notifies_the_handler() {
 #[test]
 fn deadline__over_before_the_call() {
     for mut pair in both() {
-        let failure = pair.fails(ECHO, CallOptions::new().deadline_ns(0));
+        let failure = pair.fails(ECHO, CallOptions::new().deadline(petrel::Time::from_ns(0)));
         assert_eq!(failure.status, Status::DeadlineExceeded);
         assert_eq!(failure.execution, Execution::NotSent);
         let failure = pair.fails(ECHO, CallOptions::new().timeout(Duration::ZERO));

@@ -123,14 +123,16 @@ fn run_once__sends_when_timers_are_due() {
         counters.probes + counters.timeouts
     };
     for round in 1..=3 {
-        let due_ns = world.client.endpoint.next_due_ns().expect("a timer is set");
+        let due_ns =
+            world.client.endpoint.next_due().map(petrel::Time::as_ns).expect("a timer is set");
         world.pass(due_ns - world.client.site.now_ns.get());
         while looks(&world) < round {
             let (happened, _) = world.client.turn();
             let is_due = looks(&world) == round;
             let sent = world.client.sent().len();
             assert_eq!((happened, sent), (is_due, usize::from(is_due)), "round {round}");
-            let due_ns = world.client.endpoint.next_due_ns().expect("a timer is set");
+            let due_ns =
+                world.client.endpoint.next_due().map(petrel::Time::as_ns).expect("a timer is set");
             let now_ns = world.client.site.now_ns.get();
             world.pass(due_ns.saturating_sub(now_ns));
         }
@@ -152,7 +154,7 @@ fn run_once__returns_true_for_an_ended_call_and_a_control_message() {
         let has_ended = outcome.borrow().is_some();
         assert_eq!(happened, sent > 0 || has_ended);
         let now_ns = world.client.site.now_ns.get();
-        let due_ns = world.client.endpoint.next_due_ns().unwrap_or(now_ns);
+        let due_ns = world.client.endpoint.next_due().map(petrel::Time::as_ns).unwrap_or(now_ns);
         world.pass(due_ns.saturating_sub(now_ns));
     }
     assert!(matches!(&*outcome.borrow(), Some(Err(_))));
@@ -383,7 +385,8 @@ fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
     // The endpoint checks at intervals, as long as the call takes.
     for _ in 0..5 {
         let now_ns = world.client.site.now_ns.get();
-        let due_ns = world.client.endpoint.next_due_ns().expect("a look is due");
+        let due_ns =
+            world.client.endpoint.next_due().map(petrel::Time::as_ns).expect("a look is due");
         assert!(now_ns < due_ns && due_ns <= now_ns + 200_000, "{due_ns} at {now_ns}");
         world.pass(200_000);
         turns(&mut world);

@@ -307,7 +307,7 @@ fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
             while !request.is_cancelled() {
                 thread::yield_now();
             }
-            let left = (request.time_left(), request.deadline_ns());
+            let left = (request.time_left(), request.deadline().map(petrel::Time::as_ns));
             tell.send((began, left, [inherits, explicit].map(Call::wait))).unwrap();
         }
     });
@@ -327,7 +327,7 @@ fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
     assert!(left.unwrap() <= began - called, "{left:?}");
     let latest_ns = deadline_ns.unwrap() + (arrived - began).as_nanos() as u64;
     for request in nested {
-        assert!(request.deadline_ns().unwrap() <= latest_ns);
+        assert!(request.deadline().unwrap().as_ns() <= latest_ns);
         while !request.is_cancelled() {
             thread::yield_now();
         }

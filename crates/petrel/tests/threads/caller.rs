@@ -69,7 +69,7 @@ impl Caller {
             deadline_ns = Some(model::now_ns() + span_ns);
             options = match self.rng.once_in(2) {
                 true => options.timeout(Duration::from_nanos(span_ns)),
-                false => options.deadline_ns(model::now_ns() + span_ns),
+                false => options.deadline(petrel::Time::from_ns(model::now_ns() + span_ns)),
             };
         }
         let filling = self.rng.pick(&[0, 10, 60, 120, 4_000]);

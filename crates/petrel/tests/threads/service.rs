@@ -137,7 +137,7 @@ impl Service {
     fn execute(&self, method: Method, mut request: WorkerRequest) {
         let id = CallId::of_request(request.data());
         // Every call of a client has a deadline.
-        assert!(request.deadline_ns().is_some() && request.time_left().is_some(), "{request:?}");
+        assert!(request.deadline().is_some() && request.time_left().is_some(), "{request:?}");
         self.ledger.execute(id, method);
         match method {
             Method::Fail => return request.fail(Status::Aborted, "as asked"),

@@ -96,7 +96,7 @@ fn start_client(
     let thread = thread::spawn(move || {
         let mut endpoint = service::open_endpoint(&spec, &medium, CLIENT);
         endpoint.on(Method::Echo as u16, |_, cx, request| {
-            assert!(request.deadline_ns(cx).is_some(), "each call of a client has a deadline");
+            assert!(request.deadline(cx).is_some(), "each call of a client has a deadline");
             let message = request.data().to_vec();
             request.reply(cx, &message)
         });

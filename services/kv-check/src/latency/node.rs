@@ -196,7 +196,7 @@ impl ServerNode {
         if is_busy || self.endpoint.core().has_transmit() || self.endpoint.core().has_events() {
             return Some(now_ns);
         }
-        self.endpoint.next_due_ns()
+        self.endpoint.next_due().map(petrel::Time::as_ns)
     }
 
     fn turn(&mut self) -> bool {
@@ -374,7 +374,7 @@ impl ClientNode {
         if is_busy || self.endpoint.core().has_transmit() || self.endpoint.core().has_events() {
             return Some(now_ns);
         }
-        self.endpoint.next_due_ns()
+        self.endpoint.next_due().map(petrel::Time::as_ns)
     }
 }
 
@@ -417,7 +417,7 @@ fn call(
     let mut own = state.borrow_mut();
     let Some((session, number)) = own.leader else { unreachable!("it was waited for") };
     own.sequence += 1;
-    own.begun_ns = cx.now_ns();
+    own.begun_ns = cx.now().as_ns();
     let (sequence, method, keys) = (own.sequence, own.method, own.keys);
     let key = format!("{:0KEY_BYTES$}", own.rng.below(keys));
     drop(own);
@@ -434,7 +434,7 @@ fn call(
         assert!(is_applied || !is_put, "a put was refused");
         let has_more = {
             let own = &mut *state.borrow_mut();
-            own.times.push(cx.now_ns() - own.begun_ns);
+            own.times.push(cx.now().as_ns() - own.begun_ns);
             own.left -= 1;
             own.left > 0
         };

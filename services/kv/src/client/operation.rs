@@ -36,7 +36,7 @@ pub(super) struct Operation<'a> {
 impl<'a> Operation<'a> {
     pub(super) fn new(client: &'a KvClient) -> Self {
         let timeout_ns = u64::try_from(client.timeout.as_nanos()).unwrap_or(u64::MAX);
-        let deadline_ns = client.shared.client.now_ns().saturating_add(timeout_ns);
+        let deadline_ns = client.shared.client.now().as_ns().saturating_add(timeout_ns);
         Self {
             client,
             deadline_ns,
@@ -63,7 +63,9 @@ impl<'a> Operation<'a> {
     }
 
     pub(super) fn time_left(&self) -> Duration {
-        Duration::from_nanos(self.deadline_ns.saturating_sub(self.client.shared.client.now_ns()))
+        Duration::from_nanos(
+            self.deadline_ns.saturating_sub(self.client.shared.client.now().as_ns()),
+        )
     }
 
     /// Makes calls until one has an answer for the operation.
@@ -76,8 +78,10 @@ impl<'a> Operation<'a> {
             // Longer attempts keep the client from asking a slow cluster ever more often.
             let attempt = self.client.shared.config.attempt_timeout;
             let attempt = attempt.saturating_mul(1 << self.timeouts.min(DOUBLINGS_MAX));
-            let mut options =
-                CallOptions::new().deadline_ns(self.deadline_ns).timeout(attempt).wait_for_ready();
+            let mut options = CallOptions::new()
+                .deadline(petrel::Time::from_ns(self.deadline_ns))
+                .timeout(attempt)
+                .wait_for_ready();
             if let Some(key) = self.stale {
                 options = options.key(key);
             }

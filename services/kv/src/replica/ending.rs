@@ -25,14 +25,14 @@ impl Replica {
         limit: Duration,
     ) -> Result<usize, ReplicaError> {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let end_ns = endpoint.context().now_ns().saturating_add(limit_ns);
+        let end_ns = endpoint.context().now().as_ns().saturating_add(limit_ns);
         if self.hand_over() {
-            self.run_until(endpoint, |cx| !self.leads() || cx.now_ns() >= end_ns)?;
+            self.run_until(endpoint, |cx| !self.leads() || cx.now().as_ns() >= end_ns)?;
         }
         endpoint.begin_drain();
-        while endpoint.sessions_served() > 0 && endpoint.context().now_ns() < end_ns {
-            let poll_ns = endpoint.context().now_ns() + POLL_INTERVAL_NS;
-            self.run_until(endpoint, |cx| cx.now_ns() >= poll_ns)?;
+        while endpoint.sessions_served() > 0 && endpoint.context().now().as_ns() < end_ns {
+            let poll_ns = endpoint.context().now().as_ns() + POLL_INTERVAL_NS;
+            self.run_until(endpoint, |cx| cx.now().as_ns() >= poll_ns)?;
         }
         Ok(endpoint.drain(Duration::ZERO))
     }

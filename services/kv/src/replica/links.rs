@@ -177,7 +177,7 @@ impl Links {
             }
             let leader_term = messages.iter().map(leader_term).max().unwrap_or(0);
             let has_snapshot = messages.iter().any(Message::has_snapshot);
-            let sent = Sent { peer: link.peer, at_ns: cx.now_ns(), leader_term, has_snapshot };
+            let sent = Sent { peer: link.peer, at_ns: cx.now().as_ns(), leader_term, has_snapshot };
             self.counters.calls += 1;
             if start(cx, link, &frame, sent, shared, &self.frame) {
                 link.calls += 1;

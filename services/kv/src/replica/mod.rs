@@ -98,7 +98,7 @@ impl Replica {
         recovered: Option<Recovered>,
     ) -> Result<Self, ReplicaError> {
         config.check().map_err(ReplicaError::Config)?;
-        let now_ns = endpoint.context().now_ns();
+        let now_ns = endpoint.context().now().as_ns();
         let handle = endpoint.handle();
         let (member, disk) = match recovered {
             Some(recovered) => {

@@ -242,7 +242,7 @@ impl Load {
         if self.offered_load.is_timed && self.offered_load.in_flight == 1 {
             clock::now_ns()
         } else {
-            cx.now_ns()
+            cx.now().as_ns()
         }
     }
 

@@ -96,17 +96,17 @@ pub(super) fn run(
     seed: u64,
 ) -> Result<Outcomes, Failure> {
     let load =
-        Rc::new(Load::new(offered_load, sessions.to_vec(), seed, endpoint.context().now_ns()));
+        Rc::new(Load::new(offered_load, sessions.to_vec(), seed, endpoint.context().now().as_ns()));
     load.begin(&mut endpoint.context());
     let end = Instant::now() + load.whole() + GIVE_UP_AFTER;
     let poll = |_: &mut (), cx: &mut Context<'_>| {
         load.act(cx);
-        load.is_over(cx.now_ns())
+        load.is_over(cx.now().as_ns())
     };
     loop {
         // The event loop runs at least once, however short the sleep is.
         endpoint.run_once();
-        let sleep = load.sleep_time(endpoint.context().now_ns());
+        let sleep = load.sleep_time(endpoint.context().now().as_ns());
         if endpoint.run_for(sleep, poll) {
             break;
         }
@@ -139,14 +139,14 @@ impl Load {
     fn begin(self: &Rc<Self>, cx: &mut Context<'_>) {
         match self.offered_load.arrivals {
             Arrivals::Poisson { gap_mean_ns } => self.state.borrow_mut().schedule_next(gap_mean_ns),
-            Arrivals::Closed { calls } => (0..calls).for_each(|_| self.call(cx, cx.now_ns())),
+            Arrivals::Closed { calls } => (0..calls).for_each(|_| self.call(cx, cx.now().as_ns())),
         }
     }
 
     /// Makes the due calls.
     fn act(self: &Rc<Self>, cx: &mut Context<'_>) {
         let Arrivals::Poisson { gap_mean_ns } = self.offered_load.arrivals else { return };
-        while let Some(due_ns) = self.next_due(cx.now_ns(), gap_mean_ns) {
+        while let Some(due_ns) = self.next_due(cx.now().as_ns(), gap_mean_ns) {
             self.call(cx, due_ns);
         }
     }
@@ -195,13 +195,13 @@ impl Load {
         let counts = due_ns >= self.state.borrow().begin_ns + self.offered_load.warm_up_ns;
         self.count(counts, |outcomes| outcomes.offered += 1);
         let index = self.state.borrow_mut().rng.below(self.sessions.len() as u64) as usize;
-        let Ok(permit) = self.permit(index, cx.now_ns()) else {
+        let Ok(permit) = self.permit(index, cx.now().as_ns()) else {
             return self.count(counts, |outcomes| outcomes.held_back += 1);
         };
         let Some((mut request, response)) = self.take_buffers(cx) else {
             return self.count(counts, |outcomes| outcomes.unsent += 1);
         };
-        let expected = self.write(&mut request, due_ns, cx.now_ns());
+        let expected = self.write(&mut request, due_ns, cx.now().as_ns());
         let call = Call { due_ns, counts, expected, permit };
         self.state.borrow_mut().pending += 1;
         let load = Rc::clone(self);
@@ -219,7 +219,8 @@ impl Load {
 
     fn options(&self, due_ns: u64) -> CallOptions {
         match self.offered_load.has_deadlines {
-            true => CallOptions::new().deadline_ns(due_ns + self.offered_load.slo_ns),
+            true => CallOptions::new()
+                .deadline(petrel::Time::from_ns(due_ns + self.offered_load.slo_ns)),
             false => CallOptions::new(),
         }
     }
@@ -262,7 +263,7 @@ impl Load {
     }
 
     fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: Call) {
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         let taken_ns = now_ns.saturating_sub(call.due_ns);
         let report = match reply.message() {
             Ok(answer) => self.answered(answer, &call, taken_ns),

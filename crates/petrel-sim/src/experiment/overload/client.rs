@@ -131,7 +131,7 @@ impl Client {
     fn call(self: &Rc<Self>, cx: &mut Context<'_>, asked_ns: u64) {
         let counts = self.phase.is_measuring.get();
         self.state.borrow_mut().outcomes.offered += u64::from(counts);
-        let Ok(permit) = self.state.borrow_mut().permit(cx.now_ns()) else {
+        let Ok(permit) = self.state.borrow_mut().permit(cx.now().as_ns()) else {
             self.count(counts, |outcomes| outcomes.held_back += 1);
             return;
         };
@@ -146,7 +146,7 @@ impl Client {
         let client = Rc::clone(self);
         let continuation = move |cx: &mut Context<'_>, reply| client.end(cx, reply, call);
         let options = match self.demand.has_deadlines {
-            true => CallOptions::new().deadline_ns(worthless_ns),
+            true => CallOptions::new().deadline(petrel::Time::from_ns(worthless_ns)),
             false => CallOptions::new(),
         };
         match cx
@@ -181,7 +181,7 @@ impl Client {
 
     fn end(&self, cx: &mut Context<'_>, reply: Reply, call: Call) {
         self.pending.set(self.pending.get() - 1);
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         let taken_ns = now_ns - call.asked_ns;
         let says = match reply.message() {
             Ok(answer) => self.answered(answer, &call, taken_ns),
@@ -242,7 +242,7 @@ impl Driver for Client {
     }
 
     fn act(self: Rc<Self>, cx: &mut Context<'_>) {
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         self.state.borrow_mut().begin(now_ns, self.demand);
         while let Some(asked_ns) = self.next_ns().filter(|&at_ns| at_ns <= now_ns) {
             self.state.borrow_mut().schedule_next(self.demand);

@@ -109,13 +109,14 @@ impl Server {
         let Some(asked) = Asked::read(request.data()) else {
             return request.fail(cx, Status::InvalidArgument, "no request of this experiment");
         };
-        let (bytes, deadline_ns) = (request.data().len(), request.deadline_ns(cx));
-        let admitted = self.state.borrow_mut().admit(cx.now_ns(), bytes, deadline_ns);
+        let (bytes, deadline_ns) =
+            (request.data().len(), request.deadline(cx).map(petrel::Time::as_ns));
+        let admitted = self.state.borrow_mut().admit(cx.now().as_ns(), bytes, deadline_ns);
         if let Err(shed) = admitted {
             return request.refuse(cx, shed.status(), shed.text());
         }
         let (responder, handled) = request.defer(cx);
-        let queued = Queued { responder, asked, deadline_ns, bytes, queued_ns: cx.now_ns() };
+        let queued = Queued { responder, asked, deadline_ns, bytes, queued_ns: cx.now().as_ns() };
         self.state.borrow_mut().push(queued);
         self.start_idle(cx);
         handled
@@ -123,7 +124,7 @@ impl Server {
 
     /// Assigns requests to idle workers.
     fn start_idle(&self, cx: &mut Context<'_>) {
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         while let Some(queued) = self.next_for_idle() {
             if let Err(shed) = self.start(now_ns, &queued) {
                 queued.responder.refuse(cx, shed.status(), shed.text());
@@ -146,7 +147,7 @@ impl Server {
     }
 
     fn end_due(&self, cx: &mut Context<'_>) {
-        while let Some(running) = self.next_ended(cx.now_ns()) {
+        while let Some(running) = self.next_ended(cx.now().as_ns()) {
             self.end(cx, running);
         }
     }

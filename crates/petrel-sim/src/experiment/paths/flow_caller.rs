@@ -166,7 +166,7 @@ impl FlowCaller {
         flow.in_flight.set(flow.in_flight.get() - 1);
         self.go_on(cx, flow);
         if flow.in_flight.get() == 0 {
-            self.finish(cx.now_ns(), flow);
+            self.finish(cx.now().as_ns(), flow);
         }
     }
 
@@ -193,7 +193,7 @@ impl Driver for FlowCaller {
     }
 
     fn act(self: Rc<Self>, cx: &mut Context<'_>) {
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         if self.state.borrow().next.is_none() {
             // Not all hosts begin at once.
             let mut state = self.state.borrow_mut();

@@ -28,6 +28,7 @@ use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
 use crate::sync::Arc;
+use crate::time::Time;
 use continuation::{Continuation, Function, Keyed, OnSession, Reply};
 use watchers::Watchers;
 
@@ -185,24 +186,24 @@ impl<'a, S: 'static> Context<'a, S> {
 
     /// Returns the deadline inherited by calls made now: the current request's, or in a continuation the deadline of
     /// the ended call's request.
-    pub fn deadline_ns(&self) -> Option<u64> {
-        self.local.core.inherited_ns()
+    pub fn deadline(&self) -> Option<Time> {
+        self.local.core.inherited_ns().map(Time::from_ns)
     }
 
-    /// Returns the time of this turn of the event loop, in nanoseconds of the transport's clock.
+    /// Returns the time of this turn of the event loop.
     ///
     /// The clock was read before the turn received anything. If the thread did not run in between, the time is older
-    /// than the current frame by that pause: [`Context::clock_now_ns`] reads the clock at the call.
-    pub fn now_ns(&self) -> u64 {
-        self.local.now_ns
+    /// than the current frame by that pause: [`Context::clock_now`] reads the clock at the call.
+    pub fn now(&self) -> Time {
+        Time::from_ns(self.local.now_ns)
     }
 
-    /// Returns the current time, on the clock of [`Context::now_ns`]. Reading it takes some 10 to 20 ns.
+    /// Returns the current time, on the clock of [`Context::now`]. Reading it takes some 10 to 20 ns.
     ///
     /// For decisions that hold only *now*, for example whether a lease is valid: the time of the turn is earlier, and a
     /// thread stopped in between would decide as of then.
-    pub fn clock_now_ns(&self) -> u64 {
-        self.local.clock.now_ns()
+    pub fn clock_now(&self) -> Time {
+        Time::from_ns(self.local.clock.now_ns())
     }
 
     /// Returns the number of unfinished calls on a client session.

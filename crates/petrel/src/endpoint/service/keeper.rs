@@ -30,10 +30,10 @@ pub(super) async fn keep(
     loop {
         let why = match handle.connect_to(target.address, target.endpoint).await {
             Ok(session) => {
-                reconnect.opened(handle.now_ns());
+                reconnect.opened(handle.now().as_ns());
                 report(SessionChange::Opened(session.clone()));
                 session.unavailable().await;
-                reconnect.lost(handle.now_ns());
+                reconnect.lost(handle.now().as_ns());
                 let why = why_lost(&session);
                 report(SessionChange::Lost(why.clone()));
                 why

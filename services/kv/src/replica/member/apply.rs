@@ -59,7 +59,7 @@ impl Member {
         };
         let Some(reply) = &write.precomputed else { return false };
         let Some(responder) = write.responder.take() else { return false };
-        self.write_times.saturating_record(cx.now_ns().saturating_sub(write.at_ns));
+        self.write_times.saturating_record(cx.now().as_ns().saturating_sub(write.at_ns));
         responder.reply(cx, reply);
         true
     }
@@ -91,7 +91,7 @@ impl Member {
             assert_eq!(write.precomputed.as_ref(), Some(&self.reply), "it was answered so");
             return;
         };
-        self.write_times.saturating_record(cx.now_ns().saturating_sub(write.at_ns));
+        self.write_times.saturating_record(cx.now().as_ns().saturating_sub(write.at_ns));
         responder.reply(cx, &self.reply);
     }
 

@@ -46,8 +46,11 @@ impl Member {
         if !is_settled {
             return false;
         }
-        let now_ns =
-            if planted("kv_lease_by_cached_clock") { cx.now_ns() } else { cx.clock_now_ns() };
+        let now_ns = if planted("kv_lease_by_cached_clock") {
+            cx.now().as_ns()
+        } else {
+            cx.clock_now().as_ns()
+        };
         let term = raft.term;
         if self.lease.is_none_or(|(leased_in, until_ns)| leased_in != term || now_ns >= until_ns) {
             self.lease = self.lease_until(links, config).map(|until_ns| (term, until_ns));
@@ -162,14 +165,14 @@ mod tests {
         let mut endpoint =
             Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
         let cx = &mut endpoint.context();
-        let (term, turn_ns) = (member.raft.raft.term, cx.now_ns());
+        let (term, turn_ns) = (member.raft.raft.term, cx.now().as_ns());
         let promised_until = |member: &mut Member, until_ns| member.lease = Some((term, until_ns));
 
         promised_until(&mut member, u64::MAX);
         assert!(member.may_read_now(&links, cx, &config));
         // The thread is paused between the reading of the clock and the read.
         promised_until(&mut member, turn_ns + 1);
-        while cx.clock_now_ns() <= turn_ns + 1 {
+        while cx.clock_now().as_ns() <= turn_ns + 1 {
             std::hint::spin_loop();
         }
         assert!(!member.may_read_now(&links, cx, &config), "the promise is over");

@@ -156,7 +156,7 @@ impl Shared {
         }
         match read_frame(answer, member.identity.replica) {
             Ok((cluster, messages)) if cluster == member.identity.cluster => {
-                let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
+                let fetch = member.handle_messages(messages, cx.now().as_ns(), &state.config);
                 member.handle_progress(cx);
                 if let Some(fetch) = fetch {
                     // If the snapshot cannot be fetched, the owner offers it again after a while without requests.
@@ -184,7 +184,7 @@ impl Shared {
         let from = messages.first().map_or(0, |message| message.from);
         let leader_term = messages.iter().map(leader_term).max().unwrap_or(0);
         let ignored = member.stats.messages_ignored;
-        let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
+        let fetch = member.handle_messages(messages, cx.now().as_ns(), &state.config);
         // A peer may report in a separate request that it knows of a membership change, and then send nothing for long.
         member.answer_changes(cx);
         if fetch.is_some_and(|fetch| !self.begin_fetch(state, fetch)) {

@@ -38,7 +38,7 @@ impl Shared {
         let command = bytes::Bytes::copy_from_slice(request.data());
         let (responder, handled) = request.defer(cx);
         if let Some(member) = &mut state.member {
-            let (at_ns, responder) = (cx.now_ns(), Some(responder));
+            let (at_ns, responder) = (cx.now().as_ns(), Some(responder));
             member.writes.queue(Write { at_ns, command, responder, precomputed: None });
         }
         handled
