@@ -197,6 +197,12 @@ impl<B: Buffer, T> Core<B, T> {
         !self.events.is_empty() || !self.shared.notices.is_empty()
     }
 
+    /// Returns true if the next event may be a request that waited for earlier ones. Its deadline is compared with the
+    /// latest reading of the clock, so the owner should [set the time](Core::set_time) first.
+    pub fn has_ready_request(&self) -> bool {
+        self.events.is_empty() && self.shared.notices.is_ready_next()
+    }
+
     /// Returns true if [`Core::transmit`] may have a frame.
     #[inline]
     pub fn has_transmit(&self) -> bool {

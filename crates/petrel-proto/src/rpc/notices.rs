@@ -58,6 +58,11 @@ impl Notices {
         self.0.push_back(Notice::Ready(session));
     }
 
+    /// Returns true if the next notice is about a request that waited.
+    pub(super) fn is_ready_next(&self) -> bool {
+        matches!(self.0.front(), Some(Notice::Ready(_)))
+    }
+
     /// Returns the next notice.
     pub(super) fn pop(&mut self) -> Option<Notice> {
         self.0.pop_front()

@@ -12,8 +12,8 @@ use petrel_proto::{Event, Status};
 use petrel_transport::Transport;
 
 use super::burst::{release, send_cancels};
-use super::context::Context;
-use super::context::continuation::run_under_deadline;
+use super::context::continuation::{Continuation, run_under_deadline};
+use super::context::{Context, Local};
 use super::dispatch::run_message;
 use super::idle::IdleAction;
 use super::inbox_turn::handle_messages;
@@ -24,6 +24,7 @@ use crate::client::InLoop;
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::local::{Command, MainWaker};
+use crate::msgbuf::MsgBuf;
 use crate::sync::{hint, thread};
 use crate::time::{Time, as_ns};
 
@@ -224,7 +225,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     #[inline(never)]
     fn handle_events(&mut self) -> bool {
         let mut any = false;
-        while let Some(event) = self.local.core.poll_event() {
+        while let Some(event) = self.next_event() {
             any = true;
             match event {
                 Event::Completed(ended) => {
@@ -247,6 +248,16 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             }
         }
         any
+    }
+
+    /// Returns the core's next event.
+    fn next_event(&mut self) -> Option<Event<MsgBuf, Continuation>> {
+        let Local { core, clock, .. } = &mut self.local;
+        if core.has_ready_request() {
+            // The request's deadline may have passed while it waited.
+            core.set_time(clock.now_ns());
+        }
+        core.poll_event()
     }
 
     fn answer_dropped(&mut self) {
