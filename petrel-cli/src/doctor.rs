@@ -11,6 +11,7 @@
 //! | [`system`] | kernel, container, virtual machine |
 //! | [`udp`] | datagrams over loopback, GSO, GRO, MTU |
 //! | [`ecn`] | ECN marks |
+//! | [`paths`] | equal-cost paths of the host's routes |
 //! | [`buffers`] | limits of socket buffers |
 //! | [`control`] | the control plane's TCP ports |
 //! | [`shared`] | requirements of the shared-memory transport |
@@ -32,6 +33,7 @@ mod ecn;
 mod host;
 mod limits;
 mod memory;
+mod paths;
 mod shared;
 mod sys;
 mod system;

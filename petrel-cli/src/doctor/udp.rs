@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::check::{Check, Status};
 use super::ecn;
 use super::host::read_number;
+use super::paths;
 use super::sys::set_int_option;
 
 const AREA: &str = "udp";
@@ -43,7 +44,7 @@ pub(super) fn checks() -> Vec<Check> {
     };
     let [segmentation, coalescing] = offloads;
     let marks = ecn::check(loopback.status);
-    vec![loopback, segmentation, coalescing, marks, ipv6(), loopback_mtu()]
+    vec![loopback, segmentation, coalescing, marks, paths::check(), ipv6(), loopback_mtu()]
 }
 
 fn loopback() -> Check {

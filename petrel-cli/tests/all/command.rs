@@ -23,12 +23,13 @@ fn doctor__json_lines_are_checks_with_their_fields() {
     }
 }
 
-const EXPECTED_CHECKS: [&str; 23] = [
+const EXPECTED_CHECKS: [&str; 24] = [
     "kernel",
     "udp-loopback",
     "udp-gso",
     "udp-gro",
     "udp-ecn",
+    "udp-paths",
     "ipv6-loopback",
     "loopback-mtu",
     "udp-receive-buffer",
