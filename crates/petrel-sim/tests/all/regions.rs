@@ -113,7 +113,7 @@ async fn run(shared: Shared, task: usize, mut rng: Rng) {
     let mut session = handle.connect(remote).await.expect("no fault ends a connection");
     let mut seen = 0;
     for step in 0..STEPS {
-        let begin_ns = handle.clock_now_ns();
+        let begin_ns = handle.clock_now().as_ns();
         let kind = rng.below(6);
         if kind < 2 {
             let value = (task as u64 + 1) << 32 | step;
@@ -140,7 +140,7 @@ async fn run(shared: Shared, task: usize, mut rng: Rng) {
                     let former = words(&response)[0];
                     let mut model = model.borrow_mut();
                     if kind == 0 {
-                        model.end_add(begin_ns, handle.clock_now_ns(), former);
+                        model.end_add(begin_ns, handle.clock_now().as_ns(), former);
                     } else {
                         model.end_swap(seen, value, former);
                         seen = if former == seen { value } else { former };
