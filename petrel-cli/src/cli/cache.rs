@@ -30,7 +30,9 @@ Examples:
   petrel cache get 127.0.0.1:31850 petrel
   petrel cache cas 127.0.0.1:31850 petrel albatross --version 1
   petrel cache incr 127.0.0.1:31850 visits --by 5 --initial 0
-  petrel cache stats 127.0.0.1:31850";
+  petrel cache stats 127.0.0.1:31850
+  petrel cache bench --memcached
+  petrel cache bench --scheme herd,pilaf,farm,farm-var --figure 9";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheCommand {
@@ -50,6 +52,8 @@ pub(crate) enum CacheCommand {
     Incr(CacheIncrArgs),
     /// Print the counters of all partitions together
     Stats(CacheServerArgs),
+    #[cfg(feature = "bench")]
+    Bench(petrel_bench::args::CacheBenchArgs),
 }
 
 /// Serve a cache until interrupted

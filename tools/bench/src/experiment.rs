@@ -5,12 +5,12 @@
 //! is `veth`, which measures this machine.
 
 mod cc_cost;
-mod chart;
+pub(crate) mod chart;
 mod incast;
 mod loss;
 mod overload;
 mod paths;
-mod report;
+pub(crate) mod report;
 mod scale;
 mod small_loss;
 mod veth;

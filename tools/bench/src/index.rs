@@ -31,6 +31,7 @@ use petrel_command::output::latency::Latencies;
 use serde::Deserialize;
 
 use self::keys::Keys;
+pub(crate) use self::keys::mix;
 use self::load::{CallKind, Load, OfferedLoad};
 use self::one_thread::OneThread;
 use self::report::Report;

@@ -11,6 +11,7 @@
 //! | `factors` | the worth of the optimisations |
 //! | `congestion` | the cost of congestion controls without congestion |
 //! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
+//! | `cache` | the cache beside an echo, and HERD's comparison on a modelled card |
 //! | `regions` | operations on regions beside calls |
 //! | `overload` | a server with more requests than it can execute |
 //! | `attacks` | the cost of hostile peers for honest clients of the same server |
@@ -31,6 +32,7 @@ mod all;
 pub mod args;
 mod attacks;
 mod baseline;
+pub mod cache;
 mod congestion;
 pub mod demo;
 mod ends;

@@ -1,5 +1,6 @@
 //! Arguments of `petrel bench`, `petrel index bench`, `petrel sim experiment` and `petrel demo`.
 
+mod cache;
 mod demo;
 mod experiment;
 mod index;
@@ -16,6 +17,7 @@ use petrel_sim::experiment::overload::Policy;
 
 use crate::{AttackKind, CountedWorkload, Pace};
 
+pub use cache::CacheBenchArgs;
 pub use demo::DemoArgs;
 pub use experiment::ExperimentArgs;
 pub(crate) use experiment::{

@@ -28,23 +28,23 @@ const COLOURS: [RGBColor; 8] = [
 ];
 /// The contents of a chart.
 #[derive(Clone, Debug)]
-pub(super) struct Chart {
-    pub(super) title: &'static str,
-    pub(super) x: Axis,
-    pub(super) y: Axis,
-    pub(super) lines: Vec<Line>,
+pub(crate) struct Chart {
+    pub(crate) title: &'static str,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// An axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
-    pub(super) title: &'static str,
-    pub(super) scale: Scale,
+pub(crate) struct Axis {
+    pub(crate) title: &'static str,
+    pub(crate) scale: Scale,
 }
 
 /// The division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(crate) enum Scale {
     /// From zero, evenly.
     Linear,
     /// Logarithmic. Values of zero and less are not drawn.
@@ -53,19 +53,19 @@ pub(super) enum Scale {
 
 /// The points of a line.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
-    pub(super) name: String,
-    pub(super) points: Vec<(f64, f64)>,
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 impl Chart {
     /// Creates a chart without lines.
-    pub(super) fn new(title: &'static str, x: Axis, y: Axis) -> Self {
+    pub(crate) fn new(title: &'static str, x: Axis, y: Axis) -> Self {
         Self { title, x, y, lines: Vec::new() }
     }
 
     /// Adds a point to the line of this name, which is created if necessary.
-    pub(super) fn add(&mut self, name: &str, point: (f64, f64)) {
+    pub(crate) fn add(&mut self, name: &str, point: (f64, f64)) {
         match self.lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => self.lines.push(Line { name: name.to_owned(), points: vec![point] }),
@@ -74,17 +74,17 @@ impl Chart {
 }
 
 impl Axis {
-    pub(super) const fn linear(title: &'static str) -> Self {
+    pub(crate) const fn linear(title: &'static str) -> Self {
         Self { title, scale: Scale::Linear }
     }
 
-    pub(super) const fn log(title: &'static str) -> Self {
+    pub(crate) const fn log(title: &'static str) -> Self {
         Self { title, scale: Scale::Log }
     }
 }
 
 /// Draws a chart into a file.
-pub(super) fn draw(path: &Path, chart: &Chart) -> Result<(), Failure> {
+pub(crate) fn draw(path: &Path, chart: &Chart) -> Result<(), Failure> {
     plot::save(path, SIZE, |area| render(area, chart))
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::chart::Chart;
 
 /// A row of an experiment.
-pub(super) trait Row: Serialize + Sized {
+pub(crate) trait Row: Serialize + Sized {
     /// The columns of the table.
     const HEADER: &'static [&'static str];
 
@@ -23,14 +23,14 @@ pub(super) trait Row: Serialize + Sized {
 }
 
 /// All rows of an experiment, and the command that repeats it.
-pub(super) struct Report<'a, R> {
-    pub(super) rows: &'a [R],
-    pub(super) command: &'a str,
+pub(crate) struct Report<'a, R> {
+    pub(crate) rows: &'a [R],
+    pub(crate) command: &'a str,
 }
 
 impl<R: Row> Report<'_, R> {
     /// Prints the table, the remarks and the command.
-    pub(super) fn print(&self, output: Output) -> Result<(), Failure> {
+    pub(crate) fn print(&self, output: Output) -> Result<(), Failure> {
         let mut table = output.table(R::HEADER);
         for row in self.rows {
             let cells = row.cells();
@@ -48,17 +48,17 @@ impl<R: Row> Report<'_, R> {
 }
 
 /// Formats nanoseconds as microseconds.
-pub(super) fn us(ns: f64) -> String {
+pub(crate) fn us(ns: f64) -> String {
     digits(ns / 1e3)
 }
 
 /// Formats a count of nanoseconds as microseconds.
-pub(super) fn us_of(ns: u64) -> String {
+pub(crate) fn us_of(ns: u64) -> String {
     us(ns as f64)
 }
 
 /// Formats three significant digits, and all digits before the point.
-pub(super) fn digits(value: f64) -> String {
+pub(crate) fn digits(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 1.0 => 3,
         v if v < 10.0 => 2,
@@ -69,6 +69,6 @@ pub(super) fn digits(value: f64) -> String {
 }
 
 /// Formats a probability in scientific notation.
-pub(super) fn probability(value: f64) -> String {
+pub(crate) fn probability(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { format!("{value:.0e}") }
 }

@@ -1,0 +1,105 @@
+//! Keys, values and the popularity of keys.
+
+use fastrand::Rng;
+
+use crate::index::mix;
+
+/// Draws numbers of keys: the popularity of a rank is its power of the negated exponent (Zipf's law), or even.
+pub(super) struct Popularity {
+    count: u32,
+    /// The sums of the popularities up to each rank; none if all are equal.
+    sums: Vec<f64>,
+}
+
+impl Popularity {
+    pub(super) fn new(count: u32, exponent: f64) -> Self {
+        let mut sum = 0.0;
+        let mut add = |rank: u32| {
+            sum += f64::from(rank).powf(-exponent);
+            sum
+        };
+        let sums = if exponent == 0.0 { Vec::new() } else { (1..=count).map(&mut add).collect() };
+        Self { count, sums }
+    }
+
+    pub(super) fn draw(&self, rng: &mut Rng) -> u32 {
+        let Some(sum) = self.sums.last() else { return rng.u32(..self.count) };
+        let at = rng.f64() * sum;
+        // The last sum may equal the greatest product, after rounding.
+        self.sums.partition_point(|sum| *sum <= at).min(self.sums.len() - 1) as u32
+    }
+}
+
+/// The sizes of keys and values, whose bytes follow from the number of the key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Items {
+    pub(super) key_bytes: usize,
+    pub(super) value_bytes: usize,
+}
+
+impl Items {
+    /// Appends a key: hexadecimal digits, so that it also suits memcached's protocol.
+    #[inline]
+    pub(super) fn put_key(self, number: u32, out: &mut Vec<u8>) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let word = mix(number.into()).to_be_bytes();
+        let digits = word.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        out.extend(digits.map(|digit| DIGITS[usize::from(digit)]));
+        out.resize(out.len() + self.key_bytes - 16, b'k');
+    }
+
+    /// Appends the value of a key.
+    #[inline]
+    pub(super) fn put_value(self, number: u32, out: &mut Vec<u8>) {
+        let word = value_word(number);
+        let end = out.len() + self.value_bytes;
+        while out.len() + 8 <= end {
+            out.extend_from_slice(&word);
+        }
+        let rest = end - out.len();
+        out.extend_from_slice(&word[..rest]);
+    }
+
+    /// Returns true if these bytes are the value of a key.
+    #[inline]
+    pub(super) fn is_value(self, number: u32, bytes: &[u8]) -> bool {
+        let word = value_word(number);
+        let mut chunks = bytes.chunks_exact(8);
+        bytes.len() == self.value_bytes
+            && chunks.by_ref().all(|chunk| chunk == word)
+            && chunks.remainder() == &word[..chunks.remainder().len()]
+    }
+}
+
+fn value_word(number: u32) -> [u8; 8] {
+    mix(u64::from(number) | 1 << 40).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_value__only_for_the_value_of_this_key() {
+        for value_bytes in [0, 1, 8, 32, 37] {
+            let items = Items { key_bytes: 20, value_bytes };
+            let mut bytes = Vec::new();
+            items.put_value(7, &mut bytes);
+            assert!(items.is_value(7, &bytes) && !items.is_value(7, &[&bytes[..], b"x"].concat()));
+            assert!(value_bytes == 0 || !items.is_value(8, &bytes));
+            bytes.clear();
+            items.put_key(7, &mut bytes);
+            assert_eq!(bytes.len(), 20);
+        }
+    }
+
+    #[test]
+    fn draw__follows_the_law() {
+        let mut rng = Rng::with_seed(1);
+        for (exponent, least) in [(0.0, 0), (0.99, 1_200)] {
+            let popularity = Popularity::new(1_000, exponent);
+            let firsts = (0..10_000).filter(|_| popularity.draw(&mut rng) == 0).count();
+            assert!(firsts >= least && firsts < least + 200, "{firsts} of the first");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The figures of the windows, as a table and as JSON.
+
+use comfy_table::{Cell, CellAlignment};
+use petrel_command::failure::Failure;
+use petrel_command::output::Output;
+use petrel_command::output::latency::LatencySummary;
+use petrel_command::units::{exact_duration, format_ns, format_rate};
+use serde::Serialize;
+
+use super::Series;
+use crate::args::CacheBenchArgs;
+use crate::statistics::{Spread, median, spread};
+
+/// The figures of a kind of window.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    bench: &'static str,
+    over: &'static str,
+    what: &'static str,
+    /// Operations per second: the median of the windows.
+    rate_per_s: f64,
+    rate_spread: Option<Spread>,
+    /// Operations per second of the server's run time.
+    core_rate_per_s: Option<f64>,
+    core_rate_spread: Option<Spread>,
+    /// The rates per core, divided by those of the echo's windows: the median.
+    of_echo: Option<f64>,
+    of_echo_spread: Option<Spread>,
+    latency: Option<LatencySummary>,
+    checked: u64,
+    missed: u64,
+    wrong: u64,
+}
+
+impl Row {
+    pub(super) fn new(
+        over: &'static str,
+        what: &'static str,
+        series: &Series,
+        echo: Option<&Series>,
+    ) -> Self {
+        let ratios = echo.map(|echo| {
+            let pairs = series.core_rates.iter().zip(&echo.core_rates);
+            pairs.map(|(rate, echo)| rate / echo).collect::<Vec<_>>()
+        });
+        Self {
+            bench: "cache",
+            over,
+            what,
+            rate_per_s: median(series.rates.iter().copied()).unwrap_or_default(),
+            rate_spread: spread(series.rates.iter().copied()),
+            core_rate_per_s: median(series.core_rates.iter().copied()),
+            core_rate_spread: spread(series.core_rates.iter().copied()),
+            of_echo: ratios.clone().and_then(median),
+            of_echo_spread: ratios.and_then(spread),
+            latency: series.sum.latencies.summary(),
+            checked: series.sum.count,
+            missed: series.sum.missed,
+            wrong: series.sum.wrong,
+        }
+    }
+
+    /// Returns true if all answers were right, and all items were there.
+    pub(super) fn is_valid(&self) -> bool {
+        self.wrong == 0 && self.missed == 0 && self.checked > 0
+    }
+
+    fn cells(&self) -> [String; 9] {
+        let ns = |which: fn(&LatencySummary) -> u64| {
+            self.latency.as_ref().map_or(String::new(), |latency| format_ns(which(latency)))
+        };
+        [
+            format_rate(self.rate_per_s, ""),
+            self.core_rate_per_s.map_or(String::new(), |rate| format_rate(rate, "")),
+            self.of_echo.map_or(String::new(), |ratio| format!("{ratio:.2}")),
+            ns(|latency| latency.p50_ns),
+            ns(|latency| latency.p99_ns),
+            ns(|latency| latency.p999_ns),
+            self.checked.to_string(),
+            self.missed.to_string(),
+            self.wrong.to_string(),
+        ]
+    }
+}
+
+/// Prints the records and the table.
+pub(super) fn show(rows: &[Row], args: &CacheBenchArgs, output: Output) -> Result<(), Failure> {
+    let header = [
+        "over",
+        "keys",
+        "per second",
+        "per core",
+        "of echo",
+        "p50",
+        "p99",
+        "p99.9",
+        "checked",
+        "missed",
+        "wrong",
+    ];
+    let mut table = output.table(&header);
+    for row in rows {
+        output.record(row)?;
+        let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
+        let words = [row.over, row.what].map(Cell::new);
+        table.add_row(words.into_iter().chain(row.cells().map(right)));
+    }
+    output.line(table)?;
+    output.line("Per core: by the run time of the server's threads. Echo: of an item's size.")?;
+    Ok(output.line(format!("Again:\n  {}", command(args)))?)
+}
+
+fn command(args: &CacheBenchArgs) -> String {
+    let transports: Vec<_> = args.transport.iter().map(|it| it.name()).collect();
+    let distributions: Vec<_> = args.distribution.iter().map(|it| it.name()).collect();
+    let memcached = match args.memcached {
+        None => String::new(),
+        Some(None) => " --memcached".to_owned(),
+        Some(Some(address)) => format!(" --memcached {address}"),
+    };
+    format!(
+        "petrel cache bench --transport {}{memcached} --get {} --key-size {} --value-size {} --items {} \
+         --distribution {} --partitions {} --in-flight {} --rounds {} --window {}",
+        transports.join(","),
+        args.get,
+        args.key_size,
+        args.value_size,
+        args.items,
+        distributions.join(","),
+        args.partitions,
+        args.in_flight,
+        args.rounds,
+        exact_duration(args.window),
+    )
+}
