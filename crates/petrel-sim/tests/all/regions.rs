@@ -38,7 +38,7 @@ struct Node(Endpoint<(), SimTransport, SimControl>);
 
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if self.0.run_once() { Some(now_ns) } else { self.0.next_due_ns() }
+        if self.0.run_once() { Some(now_ns) } else { self.0.next_due().map(petrel::Time::as_ns) }
     }
 }
 
