@@ -16,6 +16,8 @@ const fn defect(name: &'static str, says: &'static str) -> Defect {
 /// All defects, in the order of their names. `petrel-probe` knows the tests for all defects, and
 /// compares the table with the names in the sources.
 pub const DEFECTS: &[Defect] = &[
+    defect("batch_runs_cancelled", "a batched handler gets a request that was cancelled before"),
+    defect("batch_runs_expired", "a batched handler gets a request whose deadline has passed"),
     defect(
         "client_call_outlives_endpoint",
         "a call that is under way when its endpoint is dropped never ends",

@@ -105,5 +105,10 @@ struct Guide;
 
 /// Its program is a test.
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/batched.md")]
+struct BatchedDocument;
+
+/// Its program is a test.
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/regions.md")]
 struct RegionsDocument;

@@ -238,6 +238,23 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
+    /// Answers several requests with OK, each as [`Core::respond_at_once`]. The bytes of all frames stay unchanged until
+    /// the core's next method is called: an answer changes no slot but its own. `refused` gets the answers that
+    /// [`Core::respond`] would return.
+    #[inline(always)]
+    pub fn respond_all<S: FrameSink>(
+        &mut self,
+        answers: impl IntoIterator<Item = (RequestHandle, B)>,
+        sink: &mut S,
+        mut refused: impl FnMut(RequestHandle, RespondRejected<B>),
+    ) {
+        for (handle, message) in answers {
+            if let Err(rejected) = self.respond_at_once(handle, message, sink) {
+                refused(handle, rejected);
+            }
+        }
+    }
+
     /// Answers a request with an error that needs no buffer. Does nothing if the client no longer waits.
     ///
     /// # Panics

@@ -34,6 +34,10 @@ pub(super) struct Common {
     pub(super) control: ControlNetwork,
     pub(super) ledger: Rc<RefCell<Ledger>>,
     pub(super) wire_checker: Rc<RefCell<WireChecker>>,
+    /// Whether handlers get the requests of a burst together.
+    pub(super) has_batches: bool,
+    /// Requests in the largest batch.
+    pub(super) largest_batch: Cell<usize>,
     pub(super) phase: Cell<Phase>,
 }
 

@@ -10,4 +10,7 @@ pub struct Options {
     /// packet, like the worlds of the seeds on the regression list. Otherwise half of the worlds omit about
     /// half of the features: features must occur alone, too.
     pub has_everything: bool,
+    /// Whether handlers get the requests of a receive burst together, by
+    /// [`Endpoint::on_batch`](petrel::Endpoint::on_batch). A seed draws the same scenario either way.
+    pub has_batches: bool,
 }

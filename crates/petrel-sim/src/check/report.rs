@@ -35,6 +35,8 @@ pub struct Report {
     pub nexus: nexus::Report,
     /// The report of the seed's multicast world, if present.
     pub multicast_world: multicast_world::Report,
+    /// Requests in the largest batch; 0 unless handlers get batches ([`Options::has_batches`](super::Options::has_batches)).
+    pub largest_batch: u64,
     pub(super) counts: Counts,
     pub(super) client_calls: client_call::Counts,
     pub(super) contents: ContentCounts,

@@ -15,13 +15,33 @@ use crate::world::SimEndpoint;
 /// Registers the handlers.
 pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
     for method in Method::SERVED {
-        let shared = Rc::clone(shared);
-        endpoint.on(method.number(), move |_, cx, request| handle(&shared, cx, request, method));
+        let here = Rc::clone(shared);
+        register(shared, endpoint, method.number(), move |cx, request| {
+            handle(&here, cx, request, method)
+        });
     }
     for work in Work::ALL {
-        let shared = Rc::clone(shared);
-        endpoint.on(work.number(), move |_, cx, request| run(&shared, cx, request, work));
+        let here = Rc::clone(shared);
+        register(shared, endpoint, work.number(), move |cx, request| run(&here, cx, request, work));
     }
+}
+
+/// Registers a handler for single requests, or for the requests of a burst, which it then handles in turn.
+fn register(
+    shared: &Rc<Shared>,
+    endpoint: &mut SimEndpoint,
+    method: u16,
+    mut handler: impl FnMut(&mut Context<'_>, Request<'_>) -> Handled + 'static,
+) {
+    if !shared.common.has_batches {
+        return endpoint.on(method, move |_, cx, request| handler(cx, request));
+    }
+    let here = Rc::clone(shared);
+    endpoint.on_batch(method, move |_, cx, batch| {
+        let largest = &here.common.largest_batch;
+        largest.set(largest.get().max(batch.len()));
+        batch.answer_each(cx, &mut handler);
+    });
 }
 
 /// Handles a client or group call.

@@ -81,6 +81,7 @@ impl World {
             multicast_world: Default::default(),
             virtual_ns: self.common.fabric.now_ns(),
             calls: ledger.call_count() as u64,
+            largest_batch: self.common.largest_batch.get() as u64,
             counts: ledger.counts,
             client_calls: ledger.client_call_counts,
             fault_windows: ledger.fault_windows.count() as u64,

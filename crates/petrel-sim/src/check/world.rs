@@ -117,6 +117,8 @@ impl World {
             control,
             ledger,
             wire_checker: Rc::clone(&wire_checker),
+            has_batches: options.has_batches,
+            largest_batch: Cell::new(0),
             phase: Cell::new(Phase::Active),
         });
         fabric.watch(move |observation| wire_checker.borrow_mut().see(observation));

@@ -123,6 +123,22 @@ fn seeds__fresh_ones_keep_all_rules() {
     assert_clean(&run(first..first + FRESH_SEEDS));
 }
 
+/// Batches are the plain handlers to all rules: of deadlines, cancellation, ends of sessions, memory, nested calls and repeated
+/// requests.
+#[test]
+fn seeds__with_batched_handlers_keep_all_rules() {
+    let mut options = Options::default();
+    options.has_batches = true;
+    let mut largest = 0;
+    for seed in 0..FIXED_SEEDS / 2 {
+        match run_seed(seed, &options) {
+            Ok(report) => largest = largest.max(report.largest_batch),
+            Err(failure) => panic!("with batched handlers: {failure}"),
+        }
+    }
+    assert!(largest > 4, "at most {largest} requests came together");
+}
+
 /// Returns the seeds of a list, with the defects that they found.
 fn seeds_of(list: &str) -> Vec<(u64, &str)> {
     let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));

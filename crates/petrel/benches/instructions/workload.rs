@@ -63,6 +63,8 @@ pub(crate) enum Way {
     Client,
     /// A handler that is a future.
     AsyncHandler,
+    /// A handler that gets the requests of a burst together.
+    Batch,
 }
 
 /// The values of [`Way`] for calls by continuations, as constants: chosen at compile time, the others cost `shm-60`
@@ -101,6 +103,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     with("future+dl", Way::FutureDeadline),
     with("client", Way::Client),
     with("async-fn", Way::AsyncHandler),
+    with("batch", Way::Batch),
 ];
 
 const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usize) -> Workload {
@@ -373,6 +376,16 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
 fn serve(server: &mut Endpoint, way: Way) {
     if way == Way::AsyncHandler {
         return server.on_async(SAMPLE, |_, request| async move { Ok(sample(request.data())) });
+    }
+    if way == Way::Batch {
+        return server.on_batch(SAMPLE, |_, cx, batch| {
+            for index in 0..batch.len() {
+                batch.reply_with(cx, index, SMALL_BYTES, |request, response| {
+                    response.copy_from_slice(&sample(request));
+                    SMALL_BYTES
+                });
+            }
+        });
     }
     server.on(SAMPLE, |_, cx, request| {
         request.reply_with(cx, SMALL_BYTES, |request, response| {

@@ -4,7 +4,7 @@ use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
 use super::ahead::Ahead;
-use super::context::Local;
+use super::context::{Context, Local};
 use super::dispatch::{Dispatch, Sink};
 use super::dispatch_ahead::DispatchAhead;
 use super::handlers::Handlers;
@@ -49,6 +49,9 @@ impl Bursts {
     ) -> usize {
         local.part_bytes = 0;
         let received = self.receive_up_to_budget(transport, local, handlers, now_ns);
+        if !handlers.gathered().is_empty() {
+            self.run_batches(transport, local, handlers);
+        }
         // Packets of a large message come in trains: the next are as large as these.
         self.rx_budget = match local.part_bytes {
             0 => RX_BURST_MAX,
@@ -80,6 +83,35 @@ impl Bursts {
             return transport.rx_burst_to(*rx_budget, dispatch);
         }
         transport.rx_burst_to(*rx_budget, dispatch)
+    }
+
+    /// Runs the batched handlers that have requests, and sends their responses.
+    #[inline(never)]
+    fn run_batches<T: Transport>(
+        &self,
+        transport: &mut T,
+        local: &mut Local,
+        handlers: &mut Handlers,
+    ) {
+        let sends_at_once = self.optimisations.is_none_or(|(of, _)| of.sends_at_once());
+        while let Some(gather) = handlers.gathered().pop() {
+            let gather = &mut *gather.borrow_mut();
+            gather.run(handlers.state(), &mut Context::new(local));
+            if sends_at_once {
+                let mut refused = Vec::new();
+                let refuse = |handle, rejected| refused.push((handle, rejected));
+                local.core.respond_all(gather.take_replies(), &mut Sink::new(transport), refuse);
+                // Before any other method of the core.
+                transport.flush();
+                let cx = &mut Context::<()>::new(local);
+                refused
+                    .into_iter()
+                    .for_each(|(handle, rejected)| cx.refuse_answer(handle, rejected));
+            } else {
+                let cx = &mut Context::<()>::new(local);
+                gather.take_replies().for_each(|(handle, reply)| cx.respond_at_once(handle, reply));
+            }
+        }
     }
 
     /// Sends the frames that the core has. Returns true if there were any.

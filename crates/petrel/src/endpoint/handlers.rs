@@ -6,6 +6,8 @@ use petrel_proto::{RequestHandle, Status};
 use petrel_transport::SharedBytes;
 
 use super::context::Context;
+use super::gather::{Gather, Gathered};
+use super::handle::Handle;
 use super::health::{HEALTH_METHOD, Health, Healths};
 use super::in_place::{InPlace, InPlaceRequest};
 use super::request::{Handled, Payload, Request};
@@ -18,19 +20,6 @@ const STATE_IS_HERE: &str = "the endpoint has its state when no task runs";
 /// Size of a small response, reserved when memory is short: a handler must not run without memory to answer. It fits
 /// into one packet, and the buffer stays in the slot for the next response.
 const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
-
-/// A stored handler. A boxed closure would get its arguments in a tuple, for which the request is copied once more;
-/// a method of a separate trait does not.
-pub(super) trait Handle {
-    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled;
-}
-
-impl<F: FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled> Handle for F {
-    #[inline]
-    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
-        self(state, cx, request)
-    }
-}
 
 /// Returns the address that the handler of a request will access first.
 type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
@@ -45,6 +34,7 @@ pub(super) struct Handlers {
     in_place: InPlace,
     /// Methods whose handlers stay.
     taken: Vec<u16>,
+    gathered: Gathered,
     healths: Healths,
 }
 
@@ -92,6 +82,7 @@ impl Handlers {
             locators: Vec::new(),
             in_place: InPlace::default(),
             taken: Vec::new(),
+            gathered: Gathered::default(),
             healths: Healths::default(),
         }
     }
@@ -208,6 +199,18 @@ impl Handlers {
         let private = in_place.set(method, handler);
         self.set(method, Box::new(private));
         self.in_place = in_place;
+    }
+
+    /// Sets the handler of a method that gets the requests of a burst together.
+    pub(super) fn set_batched(&mut self, method: u16, gather: Gather) {
+        let handler = self.gathered.handler(gather);
+        self.set(method, Box::new(handler));
+    }
+
+    /// Returns the batches of the current burst.
+    #[inline(always)]
+    pub(super) fn gathered(&self) -> &Gathered {
+        &self.gathered
     }
 
     /// Runs the handler of a request with the message in shared memory, and sends the response, if the handler returns

@@ -1,11 +1,14 @@
 //! The methods that an endpoint serves.
 
 use std::future::Future;
+use std::rc::Rc;
 
 use petrel_transport::Transport;
 
 use super::Endpoint;
+use super::batch::Batch;
 use super::context::Context;
+use super::gather::Gather;
 use super::health::Health;
 use super::in_place::InPlaceRequest;
 use super::request::{Handled, Request};
@@ -83,6 +86,46 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             handler(unsafe { state.get::<S>() }, cx.typed(), request)
         };
         self.handlers.set_in_place(method, handler);
+    }
+
+    /// Sets a handler that gets requests in batches, replacing a former one: all requests of the method that one receive burst
+    /// brought, and none of a later burst, so that no request waits for others. For handlers whose time goes to memory
+    /// accesses that can overlap, as by the crate `petrel-batch`: see [docs/batched.md](https://github.com/petrel-rpc/petrel/blob/main/docs/batched.md).
+    ///
+    /// The handler answers each request of the [`Batch`] by its number; the responses are sent together when it returns.
+    /// Messages of more than 1 KiB come in a batch of their own. Requests that are cancelled, or whose deadline passes, before
+    /// the batch runs do not get into it. If the handler panics, the responses so far are sent by the next turn, and the
+    /// other requests of the batch fail with INTERNAL.
+    ///
+    /// ```
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// # let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), vec![5_u64, 7, 11])?;
+    /// endpoint.on_batch(7, |primes: &mut Vec<u64>, cx, batch| {
+    ///     for (index, message) in batch.messages().enumerate() {
+    ///         let place = usize::from(message[0]);
+    ///         batch.reply(cx, index, &primes[place].to_le_bytes());
+    ///     }
+    /// });
+    /// # let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
+    /// # assert_eq!(endpoint.call(session, 7, [1]).wait()?, 7_u64.to_le_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Endpoint::on`].
+    pub fn on_batch(
+        &mut self,
+        method: u16,
+        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, &Batch<'_>) + 'static,
+    ) {
+        let handler = move |state: State<'_>, cx: &mut Context<'_>, batch: &Batch<'_>| {
+            // SAFETY: a handler of an endpoint with this type of state.
+            handler(unsafe { state.get::<S>() }, cx.typed(), batch);
+        };
+        let late = Rc::clone(&self.local.late_answers);
+        self.handlers.set_batched(method, Gather::new(method, late, Box::new(handler)));
     }
 
     /// Prefetches the memory that the handler of a method will read first, while other requests are served. For

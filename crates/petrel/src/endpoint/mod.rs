@@ -7,13 +7,14 @@
 //! | --- | --- |
 //! | the front | `mod`, `methods`, `connect`, `event_loop` |
 //! | sessions and groups, with the control plane | `sessions/`, `multicast`, `groups`, `drain` |
-//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `request` |
+//! | frames to handlers and continuations | `burst`, `dispatch_ahead`, `slow`, `dispatch`, `handlers`, `in_place`, `gather`, `batch`, `handle`, `request` |
 //! | calls | `call_builder`, `client_calls`, `future_calls`, `broadcast`, `cancel`, `service/` |
 //! | other threads | `inbox_turn`, `worker_requests`, `remote` |
 //! | the view of handlers and continuations | `context/` |
 //! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `object_counts`, `health`, `peer`, … |
 
 mod ahead;
+mod batch;
 mod broadcast;
 mod burst;
 mod call_builder;
@@ -31,7 +32,9 @@ mod ends;
 mod event_loop;
 mod free_bytes;
 mod future_calls;
+mod gather;
 mod groups;
+mod handle;
 mod handlers;
 mod health;
 mod idle;
@@ -69,6 +72,7 @@ use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, InUse};
 use petrel_transport::host::Host;
 
+pub use batch::Batch;
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::Context;

@@ -37,6 +37,13 @@ impl Default for Optimisations {
     }
 }
 
+impl Optimisations {
+    /// Returns true if responses leave before the end of their burst.
+    pub(super) fn sends_at_once(&self) -> bool {
+        self.immediate_sends && self.bursts
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

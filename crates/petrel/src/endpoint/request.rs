@@ -86,6 +86,11 @@ impl Handled {
         Self(None)
     }
 
+    /// The response is this message.
+    pub(super) fn now(message: MsgBuf) -> Self {
+        Self(Some(message))
+    }
+
     /// Returns the response to be sent.
     #[inline(always)]
     pub(super) fn into_message(self) -> Option<MsgBuf> {
@@ -102,6 +107,18 @@ impl<'a> Request<'a> {
         spare: Option<MsgBuf>,
     ) -> Self {
         Self { handle, method, payload, spare }
+    }
+
+    /// Returns the request's name.
+    #[inline]
+    pub(super) fn handle(&self) -> RequestHandle {
+        *self.handle
+    }
+
+    /// Takes the buffer of the slot's former response.
+    #[inline]
+    pub(super) fn take_spare(&mut self) -> Option<MsgBuf> {
+        self.spare.take()
     }
 
     /// Returns the request's name and message, without the duty to answer.

@@ -41,7 +41,7 @@ impl<R: ReturnPath> FrameHandler<R> for SlowDispatch<'_> {
 
     fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {
         let Self { optimisations, fast_path, local, handlers, .. } = self;
-        let path = path.filter(|_| optimisations.immediate_sends && optimisations.bursts);
+        let path = path.filter(|_| optimisations.sends_at_once());
         let path = Outgoing::of(path);
         if !optimisations.clock_once_per_turn {
             self.now_ns = now_ns();

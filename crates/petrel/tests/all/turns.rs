@@ -1,6 +1,6 @@
 //! The steps of one turn of the event loop, over a transport and a control plane driven by the test.
 
-mod medium;
+pub(crate) mod medium;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;

@@ -308,7 +308,11 @@ impl<'a, S: 'static> Context<'a, S> {
     }
 
     #[cold]
-    fn refuse_answer(&mut self, handle: RequestHandle, rejected: RespondRejected<MsgBuf>) {
+    pub(super) fn refuse_answer(
+        &mut self,
+        handle: RequestHandle,
+        rejected: RespondRejected<MsgBuf>,
+    ) {
         let text = match rejected.error {
             RespondError::TooLarge { .. } => "the response exceeds what the caller accepts",
             RespondError::NoRoom => "executed; no memory to keep the answer",

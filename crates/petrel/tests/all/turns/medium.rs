@@ -41,6 +41,8 @@ pub(crate) struct Site {
     pub(crate) held_up_ns: Cell<u64>,
     /// The number of frames the endpoint was ready to receive, per poll.
     pub(crate) budgets: RefCell<Vec<usize>>,
+    /// How many frames more than its budget the endpoint gets at most.
+    pub(crate) beyond_budget: Cell<usize>,
     /// Frames queued for the endpoint.
     pub(crate) to_take: RefCell<VecDeque<Vec<u8>>>,
     /// Multicast groups joined, and groups left.
@@ -137,6 +139,7 @@ impl Transport for Port {
 
     fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
         self.0.budgets.borrow_mut().push(budget);
+        let budget = budget + self.0.beyond_budget.get();
         for taken in 0..budget {
             let Some(frame) = self.0.to_take.borrow_mut().pop_front() else { return taken };
             self.0.now_ns.set(self.0.now_ns.get() + self.0.held_up_ns.get());

@@ -1,0 +1,354 @@
+//! The requests of a batched method, from their arrival to the end of the receive burst.
+//!
+//! A request is put aside as a *lane*: its name, a copy of its message, its deadline, and the buffer of its slot's former
+//! response. At the end of the burst the handler runs once for all lanes, and the endpoint sends the responses together. No
+//! request waits for a later burst. Messages are copied, because a medium lends a frame during the call of its handler only.
+//!
+//! A message that is too long to be copied is a batch of its own, at once.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+
+use petrel_planted::planted;
+use petrel_proto::{RequestHandle, Status};
+
+use super::batch::{Batch, Messages};
+use super::context::Context;
+use super::handle::Handle;
+use super::late_answers::LateAnswers;
+use super::request::{Handled, Request};
+use super::state::State;
+use crate::msgbuf::MsgBuf;
+use crate::sync::thread;
+
+/// Most requests of a batch: somewhat more than a receive burst, which a bundle of datagrams can exceed. A fuller batch runs
+/// at once. Groups of 64 were at most 6 % faster than groups of 32 (PERFORMANCE.md, "Lookups in batches").
+const LANES_MAX: usize = 32;
+
+/// Messages of at most a cache line have a place per lane; most requests for lookups do.
+const SHORT_BYTES: usize = 64;
+
+/// A longer message is a batch of its own. Copying it would cost more than a batch gains.
+const COPIED_BYTES_MAX: usize = 1024;
+
+/// A batched handler, without the type of the state.
+pub(super) type BatchHandler = dyn FnMut(State<'_>, &mut Context<'_>, &Batch<'_>);
+
+/// A message up to [`SHORT_BYTES`].
+type Short = [u8; SHORT_BYTES];
+
+/// A request in a batch.
+pub(super) struct Lane {
+    handle: RequestHandle,
+    deadline_ns: Option<u64>,
+    /// Length of the message.
+    len: u32,
+    /// The number of a short message among the copies; where a long message begins.
+    place: u32,
+    stage: Cell<Stage>,
+    /// The buffer of the slot's former response, then the response.
+    buffer: Cell<Option<MsgBuf>>,
+}
+
+/// The progress of a request in its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The handler has not answered it.
+    Waiting,
+    /// The lane has its response.
+    Replied,
+    /// It was answered with an error, or a responder has it.
+    Settled,
+}
+
+impl Lane {
+    fn of(request: &mut Request<'_>, deadline_ns: Option<u64>, place: usize) -> Self {
+        Self {
+            handle: request.handle(),
+            deadline_ns,
+            len: request.data().len() as u32,
+            place: place as u32,
+            stage: Cell::new(Stage::Waiting),
+            buffer: Cell::new(request.take_spare()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn handle(&self) -> &RequestHandle {
+        &self.handle
+    }
+
+    #[inline]
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    #[inline]
+    pub(super) fn is_answered(&self) -> bool {
+        self.stage.get() != Stage::Waiting
+    }
+
+    /// Takes the buffer for the response, to answer the request.
+    ///
+    /// # Panics
+    /// If the request was answered already.
+    #[inline(always)]
+    pub(super) fn begin(&self) -> Option<MsgBuf> {
+        assert!(!self.is_answered(), "a request of a batch is answered once");
+        self.stage.set(Stage::Settled);
+        self.buffer.take()
+    }
+
+    /// Keeps the response, if the handler has returned one.
+    #[inline(always)]
+    pub(super) fn finish(&self, handled: Handled) {
+        if let Some(message) = handled.into_message() {
+            self.buffer.set(Some(message));
+            self.stage.set(Stage::Replied);
+        }
+    }
+}
+
+/// The copied messages of lanes.
+#[derive(Default)]
+pub(super) struct Copies {
+    /// One per lane, whether it is used or not.
+    short: Vec<Short>,
+    long: Vec<u8>,
+}
+
+impl Copies {
+    #[inline]
+    pub(super) fn of(&self, lane: &Lane) -> &[u8] {
+        let (place, len) = (lane.place as usize, lane.len as usize);
+        match len <= SHORT_BYTES {
+            true => &self.short[place][..len],
+            false => &self.long[place..place + len],
+        }
+    }
+
+    /// Copies the message of the lane with this number. Returns its place.
+    #[inline]
+    fn add(&mut self, index: usize, message: &[u8]) -> usize {
+        if message.len() > SHORT_BYTES {
+            let start = self.long.len();
+            self.long.extend_from_slice(message);
+            return start;
+        }
+        if index >= self.short.len() {
+            self.short.resize(index + 1, [0; SHORT_BYTES]);
+        }
+        copy_short(message, &mut self.short[index]);
+        index
+    }
+}
+
+/// Copies up to [`SHORT_BYTES`] bytes. The usual lengths take two copies that overlap, without the call of `memcpy`.
+#[inline(always)]
+fn copy_short(message: &[u8], to: &mut Short) {
+    const HALF: usize = SHORT_BYTES / 2;
+    let len = message.len();
+    match (message.first_chunk::<HALF>(), message.last_chunk::<HALF>()) {
+        (Some(first), Some(last)) => {
+            to[..HALF].copy_from_slice(first);
+            to[len - HALF..len].copy_from_slice(last);
+        }
+        _ => to[..len].copy_from_slice(message),
+    }
+}
+
+/// The requests of a method that came in the current burst, and the method's handler.
+pub(super) struct Gather {
+    method: u16,
+    handler: Box<BatchHandler>,
+    lanes: Vec<Lane>,
+    copies: Copies,
+    /// CANCELs that the endpoint had received before the first request.
+    cancels: u64,
+    has_deadline: bool,
+    late: Rc<LateAnswers>,
+}
+
+/// Leaves no request without an answer when the handler panics: the responses so far are sent, and the other requests fail.
+struct Lanes<'a> {
+    list: &'a mut Vec<Lane>,
+    late: &'a LateAnswers,
+}
+
+impl Drop for Lanes<'_> {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
+        }
+        for lane in self.list.drain(..) {
+            match (lane.stage.get(), lane.buffer.take()) {
+                (Stage::Replied, Some(message)) => self.late.push(lane.handle, Ok(message)),
+                (Stage::Settled, _) => {}
+                _ => self.late.push_dropped(lane.handle),
+            }
+        }
+    }
+}
+
+impl Gather {
+    pub(super) fn new(method: u16, late: Rc<LateAnswers>, handler: Box<BatchHandler>) -> Self {
+        Self {
+            method,
+            handler,
+            lanes: Vec::with_capacity(LANES_MAX),
+            copies: Copies::default(),
+            cancels: 0,
+            has_deadline: false,
+            late,
+        }
+    }
+
+    /// Puts a request aside.
+    #[inline(always)]
+    fn add(&mut self, cx: &Context<'_>, mut request: Request<'_>) {
+        let index = self.lanes.len();
+        assert!(index < LANES_MAX, "a full batch has run");
+        if index == 0 {
+            self.cancels = cancels_received(cx);
+            self.has_deadline = false;
+            self.copies.long.clear();
+        }
+        let deadline_ns = cx.deadline_ns();
+        self.has_deadline |= deadline_ns.is_some();
+        let place = self.copies.add(index, request.data());
+        self.lanes.push(Lane::of(&mut request, deadline_ns, place));
+    }
+
+    /// Runs the handler with all requests whose callers still wait. The lanes then have the responses.
+    pub(super) fn run(&mut self, state: State<'_>, cx: &mut Context<'_>) {
+        self.remove_cancelled(cx);
+        if self.has_deadline {
+            self.refuse_expired(cx);
+        }
+        let Self { method, handler, lanes, copies, late, .. } = self;
+        let lanes = Lanes { list: lanes, late };
+        if !lanes.list.is_empty() {
+            handler(state, cx, &Batch::new(*method, lanes.list, Messages::Copied(copies)));
+            settle(cx, lanes.list);
+        }
+    }
+
+    /// Removes requests that were cancelled since the first one was put aside. Their handler would run for nothing.
+    fn remove_cancelled(&mut self, cx: &Context<'_>) {
+        if self.cancels != cancels_received(cx) && !planted("batch_runs_cancelled") {
+            self.lanes.retain(|lane| cx.local.core.is_awaited(lane.handle));
+        }
+    }
+
+    /// Refuses requests whose deadline has passed while others of the burst were handled.
+    fn refuse_expired(&mut self, cx: &mut Context<'_>) {
+        if planted("batch_runs_expired") {
+            return;
+        }
+        let now_ns = cx.clock_now_ns();
+        let is_expired = |lane: &mut Lane| lane.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        for lane in self.lanes.extract_if(.., is_expired) {
+            let text = "the deadline passed before the handler ran";
+            cx.refuse(lane.handle, Status::DeadlineExceeded, text);
+        }
+    }
+
+    /// Takes the responses out, and ends the batch.
+    #[inline]
+    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (RequestHandle, MsgBuf)> + '_ {
+        self.lanes.drain(..).filter_map(|lane| Some((lane.handle, lane.buffer.into_inner()?)))
+    }
+
+    /// Runs the batch before the end of the burst, because it is full.
+    #[cold]
+    #[inline(never)]
+    fn run_full(&mut self, state: State<'_>, cx: &mut Context<'_>) {
+        // Calls of the handler are not made for the current request.
+        cx.under_deadline(None, |cx| self.run(state, cx));
+        self.take_replies().for_each(|(handle, message)| cx.respond_at_once(handle, message));
+    }
+
+    /// Runs the handler with one request whose message is not copied.
+    #[cold]
+    #[inline(never)]
+    fn run_alone(
+        &mut self,
+        state: State<'_>,
+        cx: &mut Context<'_>,
+        mut request: Request<'_>,
+    ) -> Handled {
+        let mut lane = vec![Lane::of(&mut request, cx.deadline_ns(), 0)];
+        let lanes = Lanes { list: &mut lane, late: &self.late };
+        let batch = Batch::new(self.method, lanes.list, Messages::Lent(request.data()));
+        (self.handler)(state, cx, &batch);
+        settle(cx, lanes.list);
+        match lanes.list.pop().and_then(|lane| lane.buffer.into_inner()) {
+            Some(message) => Handled::now(message),
+            None => Handled::later(),
+        }
+    }
+}
+
+fn cancels_received(cx: &Context<'_>) -> u64 {
+    cx.local.core.counters().cancels_received
+}
+
+/// Answers requests that the handler has left.
+#[inline]
+fn settle(cx: &mut Context<'_>, lanes: &[Lane]) {
+    for lane in lanes.iter().filter(|lane| !lane.is_answered()) {
+        drop(lane.begin());
+        cx.respond_error(lane.handle, Status::Internal, "the handler did not answer the request");
+    }
+}
+
+impl fmt::Debug for Gather {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gather(method {}, {} requests)", self.method, self.lanes.len())
+    }
+}
+
+/// The batches of an endpoint that have requests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gathered(Rc<RefCell<Vec<Rc<RefCell<Gather>>>>>);
+
+impl Gathered {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// Removes a batch, to run it.
+    pub(super) fn pop(&self) -> Option<Rc<RefCell<Gather>>> {
+        self.0.borrow_mut().pop()
+    }
+
+    /// Returns the handler of single requests for a batched method.
+    pub(super) fn handler(&self, gather: Gather) -> PutAside {
+        PutAside { gathered: self.clone(), gather: Rc::new(RefCell::new(gather)) }
+    }
+}
+
+/// The handler of single requests for a batched method: puts them aside.
+pub(super) struct PutAside {
+    gathered: Gathered,
+    gather: Rc<RefCell<Gather>>,
+}
+
+impl Handle for PutAside {
+    #[inline]
+    fn handle(&mut self, state: State<'_>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        let gather = &mut *self.gather.borrow_mut();
+        if request.data().len() > COPIED_BYTES_MAX {
+            return gather.run_alone(state, cx, request);
+        }
+        if gather.lanes.len() == LANES_MAX {
+            gather.run_full(state, cx);
+        } else if gather.lanes.is_empty() {
+            self.gathered.0.borrow_mut().push(Rc::clone(&self.gather));
+        }
+        gather.add(cx, request);
+        Handled::later()
+    }
+}
