@@ -109,7 +109,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ///     }
     /// });
     /// # let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
-    /// # assert_eq!(endpoint.call(session, 7, [1]).wait()?, 7_u64.to_le_bytes());
+    /// # assert_eq!(endpoint.call(session, 7, [1]).wait()?[..], 7_u64.to_le_bytes());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
