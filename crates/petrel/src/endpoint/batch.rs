@@ -9,6 +9,7 @@ use super::context::Context;
 use super::gather::{Copies, Lane};
 use super::peer::Peer;
 use super::request::{Handled, Payload, Request};
+use crate::time::Time;
 
 /// Requests of one method that one receive burst brought: see [`Endpoint::on_batch`](crate::Endpoint::on_batch).
 ///
@@ -88,9 +89,9 @@ impl<'a> Batch<'a> {
         cx.local.sessions.peer_of(self.session(index)).map(Arc::as_ref)
     }
 
-    /// Returns a request's deadline, if any, in nanoseconds of the endpoint's clock ([`Context::now_ns`]).
-    pub fn deadline_ns(&self, index: usize) -> Option<u64> {
-        self.lanes[index].deadline_ns()
+    /// Returns a request's deadline, if any, on the clock of [`Context::now`].
+    pub fn deadline(&self, index: usize) -> Option<Time> {
+        self.lanes[index].deadline_ns().map(Time::from_ns)
     }
 
     /// Answers a request with a message.

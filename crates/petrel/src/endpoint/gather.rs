@@ -214,7 +214,7 @@ impl Gather {
             self.has_deadline = false;
             self.copies.long.clear();
         }
-        let deadline_ns = cx.deadline_ns();
+        let deadline_ns = cx.local.core.inherited_ns();
         self.has_deadline |= deadline_ns.is_some();
         let place = self.copies.add(index, request.data());
         self.lanes.push(Lane::of(&mut request, deadline_ns, place));
@@ -246,7 +246,7 @@ impl Gather {
         if planted("batch_runs_expired") {
             return;
         }
-        let now_ns = cx.clock_now_ns();
+        let now_ns = cx.local.clock.now_ns();
         let is_expired = |lane: &mut Lane| lane.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns);
         for lane in self.lanes.extract_if(.., is_expired) {
             let text = "the deadline passed before the handler ran";
@@ -278,7 +278,7 @@ impl Gather {
         cx: &mut Context<'_>,
         mut request: Request<'_>,
     ) -> Handled {
-        let mut lane = vec![Lane::of(&mut request, cx.deadline_ns(), 0)];
+        let mut lane = vec![Lane::of(&mut request, cx.local.core.inherited_ns(), 0)];
         let lanes = Lanes { list: &mut lane, late: &self.late };
         let batch = Batch::new(self.method, lanes.list, Messages::Lent(request.data()));
         (self.handler)(state, cx, &batch);

@@ -142,9 +142,9 @@ fn on_batch__a_request_that_expires_in_between_is_refused() {
 fn answer__calls_inherit_the_deadline_of_their_request() {
     let mut world = World::new(&EndpointConfig::default());
     world.server.endpoint.on_batch(METHOD, |(), cx, batch| {
-        assert_eq!(cx.deadline_ns(), None, "requests of a batch have different deadlines");
+        assert_eq!(cx.deadline(), None, "requests of a batch have different deadlines");
         batch.answer_each(cx, |cx, request| {
-            let has_deadline = request.deadline_ns(cx).is_some();
+            let has_deadline = request.deadline(cx).is_some();
             request.reply(cx, &[u8::from(has_deadline)])
         });
     });
