@@ -298,15 +298,15 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
     #[inline]
     fn rx_burst_to<H: FrameHandler<A::Return>>(&mut self, budget: usize, mut handler: H) -> usize {
         let shares = self.near_peers > 0;
-        let half = budget.div_ceil(2);
-        let mut received = 0;
+        let (mut received, mut left) = (0, budget);
         if self.take_far_turn() {
+            let half = budget.div_ceil(2);
             let far_budget = if shares { half } else { budget };
             received += self.far.rx_burst_to(far_budget, ByFar::new(&mut handler));
+            // The datagrams of a far medium may exceed its half, and a budget of one frame has two.
+            left = budget.saturating_sub(received).max(half);
         }
         if shares {
-            // The datagrams of a far medium may exceed its half, and a budget of one frame has two.
-            let left = budget.saturating_sub(received).max(half);
             let count = self.near.rx_burst_to(left, ByNear::<_, BIT>(&mut handler));
             self.near_is_busy = count > 0;
             received += count;

@@ -49,7 +49,7 @@ impl Bursts {
     ) -> usize {
         local.part_bytes = 0;
         let received = self.receive_up_to_budget(transport, local, handlers, now_ns);
-        if !handlers.gathered().is_empty() {
+        if handlers.has_gathered() {
             self.run_batches(transport, local, handlers);
         }
         // Packets of a large message come in trains: the next are as large as these.

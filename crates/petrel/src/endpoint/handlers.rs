@@ -34,6 +34,8 @@ pub(super) struct Handlers {
     in_place: InPlace,
     /// Methods whose handlers stay.
     taken: Vec<u16>,
+    /// Most endpoints have no batched method, and their bursts do not look into `gathered`.
+    is_batched: bool,
     gathered: Gathered,
     healths: Healths,
 }
@@ -82,6 +84,7 @@ impl Handlers {
             locators: Vec::new(),
             in_place: InPlace::default(),
             taken: Vec::new(),
+            is_batched: false,
             gathered: Gathered::default(),
             healths: Healths::default(),
         }
@@ -204,7 +207,14 @@ impl Handlers {
     /// Sets the handler of a method that gets the requests of a burst together.
     pub(super) fn set_batched(&mut self, method: u16, gather: Gather) {
         let handler = self.gathered.handler(gather);
+        self.is_batched = true;
         self.set(method, Box::new(handler));
+    }
+
+    /// Returns true if the current burst has brought requests to batched methods.
+    #[inline(always)]
+    pub(super) fn has_gathered(&self) -> bool {
+        self.is_batched && !self.gathered.is_empty()
     }
 
     /// Returns the batches of the current burst.
