@@ -106,7 +106,9 @@ impl<T> Future for Spawned<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.shared);
         if let State::Going { waits, .. } = &mut *state {
-            wait(waits, cx);
+            let former = register(waits, cx);
+            drop(state);
+            drop(former);
             return Poll::Pending;
         }
         match std::mem::replace(&mut *state, State::Gone) {
@@ -136,11 +138,11 @@ impl<T> Running<T> {
     async fn run(self, task: impl Future<Output = T>) {
         let mut task = pin!(task);
         let result = poll_fn(|cx| {
-            if let State::Going { runs, .. } = &mut *lock(&self.shared) {
-                wait(runs, cx);
-            } else {
-                return Poll::Ready(None);
-            }
+            let former = match &mut *lock(&self.shared) {
+                State::Going { runs, .. } => register(runs, cx),
+                State::Ended(_) | State::Gone | State::Dropped => return Poll::Ready(None),
+            };
+            drop(former);
             task.as_mut().poll(cx).map(Some)
         });
         if let Some(result) = result.await {
@@ -165,9 +167,11 @@ impl<T> Drop for Running<T> {
     }
 }
 
-fn wait(waker: &mut Option<Waker>, cx: &Context<'_>) {
+/// Registers the waker of a task. Returns the former one if it wakes another task: its destructor is another's code, to be
+/// run without the lock.
+fn register(waker: &mut Option<Waker>, cx: &Context<'_>) -> Option<Waker> {
     match waker {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *waker = Some(cx.waker().clone()),
+        Some(waits) if waits.will_wake(cx.waker()) => None,
+        _ => waker.replace(cx.waker().clone()),
     }
 }

@@ -103,7 +103,10 @@ impl CallState {
         {
             return Poll::Ready(outcome);
         }
-        phase.register(waker);
+        let former = phase.register(waker);
+        // The destructor of a waker is another's code, hence not under the lock.
+        drop(phase);
+        drop(former);
         Poll::Pending
     }
 
@@ -121,17 +124,16 @@ impl CallState {
 
     /// Gives up the outcome. Returns true if the call was still outstanding.
     pub(crate) fn abandon(&self) -> bool {
-        match &mut *lock(&self.phase) {
-            Phase::Going { waker, is_wanted, .. } => {
-                *is_wanted = false;
-                *waker = None;
-                true
-            }
-            ended => {
-                *ended = Phase::Done;
-                false
-            }
-        }
+        let mut phase = lock(&self.phase);
+        let (was_going, next) = match *phase {
+            Phase::Going { .. } => (true, Phase::Going { waker: None, is_wanted: false }),
+            Phase::Ended(_) | Phase::Done => (false, Phase::Done),
+        };
+        let former = mem::replace(&mut *phase, next);
+        // The destructor of a waker is another's code, hence not under the lock.
+        drop(phase);
+        drop(former);
+        was_going
     }
 
     fn is_wanted(&self) -> bool {
@@ -165,12 +167,12 @@ impl CallState {
 impl Phase {
     const BEGUN: Self = Self::Going { waker: None, is_wanted: true };
 
-    /// Registers the waker of a call that has not ended.
+    /// Registers the waker of a call that has not ended. Returns the former one if it wakes another task.
     #[inline(never)]
-    fn register(&mut self, waker: &Waker) {
+    fn register(&mut self, waker: &Waker) -> Option<Waker> {
         match self {
-            Self::Going { waker: Some(waits), .. } => waits.clone_from(waker),
-            Self::Going { waker: waits, .. } => *waits = Some(waker.clone()),
+            Self::Going { waker: Some(waits), .. } if waits.will_wake(waker) => None,
+            Self::Going { waker: waits, .. } => waits.replace(waker.clone()),
             Self::Ended(_) | Self::Done => panic!("a call was polled after it had ended"),
         }
     }
@@ -309,6 +311,38 @@ mod tests {
         assert!(!state.has_ended(), "nobody wants the outcome");
         assert!(!looks.found.load(Ordering::SeqCst), "nor is anybody woken");
         assert_eq!(places.free(), 1);
+    }
+
+    /// Looks whether the lock of a call is free when its waker is dropped.
+    struct Dropped {
+        state: Arc<CallState>,
+        found: std::sync::Arc<AtomicBool>,
+    }
+
+    impl Wake for Dropped {
+        fn wake(self: std::sync::Arc<Self>) {}
+    }
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.found.store(self.state.phase.try_lock().is_ok(), Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn poll_and_abandon__drop_a_former_waker_without_the_lock() {
+        let (_, state, _pending) = going();
+        let found = std::sync::Arc::new(AtomicBool::new(false));
+        let replaced = |state: &Arc<CallState>| {
+            let (state, found) = (Arc::clone(state), std::sync::Arc::clone(&found));
+            Waker::from(std::sync::Arc::new(Dropped { state, found }))
+        };
+        assert!(state.poll(&replaced(&state)).is_pending());
+        assert!(state.poll(Waker::noop()).is_pending());
+        assert!(found.swap(false, Ordering::SeqCst), "another waker took its place");
+        assert!(state.poll(&replaced(&state)).is_pending());
+        assert!(state.abandon());
+        assert!(found.load(Ordering::SeqCst), "the outcome is not wanted");
     }
 
     #[test]
