@@ -61,10 +61,19 @@ impl<B> RequestOrder<B> {
 
     /// Returns true if all requests before this number have run.
     pub(crate) fn may_run(&self, sequence: u32) -> bool {
-        let before = sequence_ahead(self.ended, sequence);
+        self.is_next(sequence, self.ran_in_a_row())
+    }
+
+    /// Returns true if a request may run when `in_a_row` requests from `ended` on have run.
+    fn is_next(&self, sequence: u32, in_a_row: u32) -> bool {
         self.is_over(sequence)
-            || (0..before).all(|passed| self.ran.is_set(self.ended.wrapping_add(passed)))
+            || sequence_ahead(self.ended, sequence) <= in_a_row
             || planted("proto_ordered_call_runs_early")
+    }
+
+    fn ran_in_a_row(&self) -> u32 {
+        let has_run = |passed: &u32| self.ran.is_set(self.ended.wrapping_add(*passed));
+        (0..ORDER_WINDOW_CALLS).take_while(has_run).count() as u32
     }
 
     /// Notes a request whose place is known now.
@@ -123,8 +132,11 @@ impl<B> RequestOrder<B> {
     }
 
     fn next_ready(&self) -> Option<usize> {
-        let is_ready =
-            |request: &OpenRequest<B>| request.early.is_some() && self.may_run(request.sequence);
+        // Found once for all: a peer may have many requests wait behind a long run.
+        let in_a_row = self.ran_in_a_row();
+        let is_ready = |request: &OpenRequest<B>| {
+            request.early.is_some() && self.is_next(request.sequence, in_a_row)
+        };
         self.open.iter().position(is_ready)
     }
 
