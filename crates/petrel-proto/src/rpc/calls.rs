@@ -1,10 +1,11 @@
 //! The verbs of the application: calls, answers, and messages to groups.
 
-use super::client::call::{call_with, cancelled, execution, failed, give_up};
+use super::client::call::{call_with, cancelled, execution, give_up};
+use super::client::start::failed;
 use super::server::memory::make_room_for_answer;
-use super::server::order::settle;
 use super::server::refuse::{answer_by_text, refuse};
 use super::server::respond::{respond_by_queue, running};
+use super::server::settle::settle;
 use super::{
     CallLimits, CallRejected, Completion, Core, Event, Execution, FrameSink, GroupFrames,
     RequestHandle, RespondRejected, fast, multicast,

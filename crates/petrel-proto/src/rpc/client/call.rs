@@ -1,14 +1,15 @@
 //! Calls in the slots of a client session, from their start to their end (`docs/wire-protocol.md` §5).
 
 use super::order::{call_in_order, end_in_order, start_waiting};
+use super::start::{expired_unsent, failed, free, is_to_itself, start};
 use crate::buffer::Buffer;
-use crate::limits::{ENDPOINT_METHOD, MESSAGE_BYTES_MAX, packets_of};
+use crate::limits::MESSAGE_BYTES_MAX;
 use crate::rpc::{
     CallError, CallFailure, CallLimits, CallRejected, Completion, Event, Events, Execution,
     PlainCompletion, Shared,
 };
-use crate::session::backlog::{Expiry, NEVER, PendingCall, Queued};
-use crate::session::client::{ClientSession, ClientSlot, ClientState, SendPath, SlotCall, SlotEnd};
+use crate::session::backlog::{PendingCall, Queued};
+use crate::session::client::{ClientSession, ClientSlot, ClientState, SlotCall};
 use crate::session::{Role, SessionId, SessionTable};
 use crate::status::Status;
 
@@ -106,14 +107,6 @@ fn slot_for<B: Buffer, T>(
     reserved.or_else(|| client.take_slot())
 }
 
-/// Returns true for a small request to the endpoint itself.
-pub(super) fn is_to_itself<B: Buffer, T>(
-    client: &ClientSession<B, T>,
-    call: &PendingCall<B, T>,
-) -> bool {
-    call.method == ENDPOINT_METHOD && call.request.wire_len() <= client.packet_bytes() as usize
-}
-
 #[inline]
 pub(in crate::rpc) fn check<B, T>(
     client: &ClientSession<B, T>,
@@ -132,44 +125,6 @@ pub(in crate::rpc) fn check<B, T>(
         return Err(CallError::QueueFull { max: backlog_max });
     }
     Ok(())
-}
-
-/// Puts a call into a slot taken for it. The session is open.
-#[inline(always)]
-pub(in crate::rpc) fn start<B: Buffer, T>(
-    shared: &mut Shared<B>,
-    index: u32,
-    client: &mut ClientSession<B, T>,
-    slot: usize,
-    Queued { call, expiry, .. }: Queued<B, T>,
-) {
-    let size = call.request.wire_len();
-    assert!(
-        client.agreed().is_some_and(|agreed| size <= agreed.peer_message_bytes_max as usize),
-        "a request is within the agreed size"
-    );
-    let packets = packets_of(size as u32, client.packet_bytes());
-    // Messages in shared memory cannot use the fast path.
-    let is_own = call.request.len() == size;
-    let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes() as usize;
-    let is_reserved = client.is_reserved(slot);
-    let send_path = match is_small && is_own && !is_reserved {
-        true if !expiry.is_on_wire => SendPath::Plain,
-        // A call's end returns its inherited deadline, but the fast path's completion cannot.
-        true if expiry.inherited_ns == NEVER => SendPath::Timed,
-        _ => SendPath::General,
-    };
-    let is_first = client.start(slot, call, packets, send_path);
-    let state = client.slot_mut(slot);
-    if expiry.is_on_wire {
-        state.set_expiry(expiry, &mut shared.client_parts);
-    }
-    if is_first {
-        shared.queue.push_client(index, slot, state);
-    } else {
-        // Slots that already wait for a credit come first.
-        shared.counters.credit_waits += 1;
-    }
 }
 
 /// Ends the call in a slot, frees the slot, and starts the next waiting call.
@@ -249,14 +204,8 @@ pub(in crate::rpc) fn after_end<B: Buffer, T>(
     client: &mut ClientSession<B, T>,
     slot: usize,
 ) {
-    match client.recycle(slot) {
-        SlotEnd::Released => {
-            if !client.backlog().is_empty() {
-                start_next(shared, id.index, client);
-            }
-        }
-        SlotEnd::Retired => {}
-        SlotEnd::Exhausted => shared.notices.note_exhausted(id),
+    if free(shared, id, client, slot) && !client.backlog().is_empty() {
+        start_next(shared, id.index, client);
     }
     shared.queue.wake_stalled(id.index, client);
 }
@@ -276,30 +225,6 @@ fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut Cli
     }
 }
 
-/// Returns the completion of a call that never got a slot.
-pub(in crate::rpc) fn failed<B: Buffer, T>(
-    session: SessionId,
-    queued: Queued<B, T>,
-    failure: CallFailure,
-) -> Completion<B, T> {
-    let PendingCall { tag, request, mut response, .. } = queued.call;
-    response.set_len(0);
-    let inherited_ns = queued.expiry.inherited();
-    Completion { session, tag, outcome: Err(Box::new(failure)), request, response, inherited_ns }
-}
-
-/// Returns the end of a call that expired before it got a slot.
-pub(in crate::rpc) fn expired_unsent<B: Buffer, T>(
-    shared: &mut Shared<B>,
-    id: SessionId,
-    queued: Queued<B, T>,
-) -> Completion<B, T> {
-    shared.counters.calls_failed += 1;
-    shared.counters.calls_deadline_exceeded += 1;
-    let failure = exceeded(queued.expiry, Execution::NotSent);
-    failed(id, queued, failure)
-}
-
 /// Ends the call in a slot, and notifies the server if some packet was sent.
 #[cold]
 pub(in crate::rpc) fn give_up<B: Buffer, T>(
@@ -316,16 +241,6 @@ pub(in crate::rpc) fn give_up<B: Buffer, T>(
         shared.cancels.give_up(&mut shared.queue, id, number);
     }
     finish(shared, id, client, slot, Err(Box::new(failure)))
-}
-
-#[cold]
-pub(in crate::rpc) fn exceeded(expiry: Expiry, execution: Execution) -> CallFailure {
-    assert!(expiry.at_ns != NEVER, "a call that expires has a time limit");
-    let message = match expiry.is_on_wire {
-        true => "the deadline was over before the response came",
-        false => "no response within the default timeout",
-    };
-    CallFailure { status: Status::DeadlineExceeded, message: message.to_owned(), execution }
 }
 
 pub(in crate::rpc) fn fail_calls<B: Buffer, T>(

@@ -7,7 +7,8 @@
 //! Calls without a deadline must cost nothing. They get the default timeout when the slot's timer first
 //! fires, or on entering the queue.
 
-use super::call::{exceeded, execution, expired_unsent, finish, give_up};
+use super::call::{execution, finish, give_up};
+use super::start::{exceeded, expired_unsent};
 use crate::buffer::Buffer;
 use crate::rpc::{Completion, Event, Events, Execution, Shared};
 use crate::session::backlog::{Expiry, NEVER};

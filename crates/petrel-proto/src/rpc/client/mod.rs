@@ -4,6 +4,8 @@
 //! | file | concern |
 //! | --- | --- |
 //! | `call` | calls in slots, from their start to their end |
+//! | `start` | a call in its slot, and calls that never got one |
+//! | `order` | calls of sessions that keep an order |
 //! | `send`, `grant` | packets of requests, and PULLs |
 //! | `credit`, `response` | frames from the server |
 //! | `timeout`, `expiry` | silence, and deadlines |
@@ -19,4 +21,5 @@ pub(super) mod order;
 pub(super) mod pace;
 pub(super) mod response;
 pub(super) mod send;
+pub(super) mod start;
 pub(super) mod timeout;

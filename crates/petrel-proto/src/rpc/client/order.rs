@@ -4,7 +4,7 @@
 //! has not ended never waits for a slot. All calls of such a session take the general path, and no other session
 //! asks for an order on the fast path.
 
-use super::call::{after_end, expired_unsent, failed, is_to_itself, start};
+use super::start::{expired_unsent, failed, free, is_to_itself, start};
 use crate::buffer::Buffer;
 use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES, packet_span};
 use crate::rpc::deadline::left_us;
@@ -108,8 +108,9 @@ pub(in crate::rpc) fn end_in_order<B: Buffer, T>(
     slot: usize,
 ) {
     let must_tell = client.order_mut().is_some_and(|order| order.end(slot));
-    after_end(shared, id, client, slot);
+    free(shared, id, client, slot);
     start_waiting(shared, id.index, client);
+    shared.queue.wake_stalled(id.index, client);
     if must_tell {
         tell_of_end(shared, id, client);
     }

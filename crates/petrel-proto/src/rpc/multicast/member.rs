@@ -6,9 +6,8 @@ use crate::limits::packets_of;
 use crate::rpc::deadline::deadline_ns;
 use crate::rpc::received::malformed;
 use crate::rpc::server::refuse::count_stale_or_future;
-use crate::rpc::server::request::{
-    begin_parts, on_repeated_request, on_request_part, refuse_expired,
-};
+use crate::rpc::server::request::{begin_parts, on_repeated_request, on_request_part};
+use crate::rpc::server::run::refuse_expired;
 use crate::rpc::{Received, Shared};
 use crate::session::server::{Age, ServerSession, ServerState};
 use crate::session::{PeerKey, Role, SessionId, SessionTable};

@@ -4,8 +4,9 @@ use petrel_planted::planted;
 
 use crate::buffer::Buffer;
 use crate::limits::{WINDOW_PACKETS, packets_of};
-use crate::rpc::client::call::{call_with, check, start};
+use crate::rpc::client::call::{call_with, check};
 use crate::rpc::client::grant::grant_with;
+use crate::rpc::client::start::start;
 use crate::rpc::{CallLimits, Events, Shared};
 use crate::session::backlog::{PendingCall, Queued};
 use crate::session::client::ClientSession;

@@ -2,7 +2,7 @@
 //! sign is a CANCEL, the slot's next request, or the end of the session.
 
 use super::memory::release_answer;
-use super::order::settle;
+use super::settle::settle;
 use crate::buffer::Buffer;
 use crate::rpc::{RequestHandle, Shared};
 use crate::session::SessionId;

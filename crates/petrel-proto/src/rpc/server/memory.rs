@@ -11,8 +11,8 @@
 //! 3. Once a second the endpoint gives up holdings untouched for ten seconds, even if memory is not short.
 //!    While there are holdings, the timer wheel has an entry for this search.
 
-use super::order::settle;
 use super::refuse::{answer_by_text, refuse};
+use super::settle::settle;
 use crate::buffer::Buffer;
 use crate::limits::{ANSWER_SHORT_NS, ARRIVING_SHORT_NS, HELD_IDLE_NS, HELD_SWEEP_NS};
 use crate::rpc::timers::Timers;

@@ -4,8 +4,9 @@
 //! | file | concern |
 //! | --- | --- |
 //! | `request` | packets of requests, up to the handler |
+//! | `run` | the steps of a request in its slot |
 //! | `respond`, `send` | the application's answers, and their transmission |
-//! | `order` | requests that wait for earlier ones of their session |
+//! | `order`, `settle` | requests that wait for earlier ones of their session |
 //! | `pull` | the client asks for packets of an answer |
 //! | `refuse` | errors that the core answers itself |
 //! | `abandon` | requests whose client no longer waits |
@@ -18,4 +19,6 @@ pub(super) mod pull;
 pub(super) mod refuse;
 pub(super) mod request;
 pub(super) mod respond;
+pub(super) mod run;
 pub(super) mod send;
+pub(super) mod settle;

@@ -8,7 +8,8 @@
 use super::abandon::note_superseded;
 use super::memory::note_refused;
 use super::refuse::refuse;
-use super::request::{Packet, begin, credit_due, run, run_message};
+use super::run::{Packet, begin, credit_due, run, run_message};
+use super::settle::settle;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
 use crate::rpc::{Event, Received, RequestHandle, Shared};
@@ -44,18 +45,6 @@ pub(in crate::rpc) fn take_order<B>(
         settle(shared, id, server);
     }
     Ok(order)
-}
-
-/// Looks for requests that have run, and notes if one that waited may run now.
-#[cold]
-pub(in crate::rpc) fn settle<B>(
-    shared: &mut Shared<B>,
-    id: SessionId,
-    server: &mut ServerSession<B>,
-) {
-    if server.settle_order() {
-        shared.notices.note_ready(id);
-    }
 }
 
 /// Gives up a request that is new here, and whose client has abandoned it already: later ones may have run.
@@ -277,17 +266,4 @@ pub(in crate::rpc) fn take_ready<B: Buffer, T>(
     let handle = RequestHandle { session: id, number }.in_order();
     let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
     Some(Event::Request { handle, method: state.method(), message, deadline_ns })
-}
-
-/// Settles the order of a session after the answer of a numbered request.
-pub(in crate::rpc) fn settle_session<B, T>(
-    sessions: &mut SessionTable<B, T>,
-    shared: &mut Shared<B>,
-    id: SessionId,
-) {
-    if let Some(entry) = sessions.get_mut(id)
-        && let Role::Server(server) = entry.role_mut()
-    {
-        settle(shared, id, server);
-    }
 }

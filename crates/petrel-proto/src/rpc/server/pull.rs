@@ -2,7 +2,7 @@
 
 use super::memory::{release_answer, report_answer_gone};
 use super::order::take_order;
-use super::request::credit_due;
+use super::run::credit_due;
 use crate::buffer::Buffer;
 use crate::rpc::Shared;
 use crate::session::SessionId;

@@ -1,33 +1,24 @@
 //! The server's handling of requests (`docs/wire-protocol.md` §6.2).
 
-use super::abandon::note_superseded;
 use super::memory::{hold_request, note_refused, report_answer_gone};
 use super::order::{
-    complete_in_order, give_up_overtaken, on_whole_in_order, place, place_late, settle, take_order,
+    complete_in_order, give_up_overtaken, on_whole_in_order, place, place_late, take_order,
 };
 use super::refuse::{count_stale_or_future, refuse};
+use super::run::{Packet, begin, credit_due, refuse_expired, run, run_message};
+use super::settle::settle;
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
-use crate::limits::{KEPT_ANSWER_BYTES_MAX, PACKET_OVERHEAD_BYTES, packet_span, packets_of};
+use crate::limits::{PACKET_OVERHEAD_BYTES, packet_span, packets_of};
 use crate::rpc::deadline::deadline_ns;
 use crate::rpc::received::malformed;
-use crate::rpc::{Received, Recovery, RequestHandle, Shared};
+use crate::rpc::{Received, Recovery, Shared};
 use crate::session::SessionId;
 use crate::session::backlog::NEVER;
 use crate::session::held::{Holder, Shortage};
-use crate::session::server::{Age, ServerSession, ServerSlot, ServerState};
+use crate::session::server::{Age, ServerSession, ServerState};
 use crate::status::Status;
 use crate::wire::{Flags, Header, Part, read_extensions};
-
-/// A parsed packet of a request.
-pub(in crate::rpc) struct Packet<'f> {
-    pub(super) now_ns: u64,
-    pub(super) part: Part,
-    pub(super) flags: Flags,
-    /// The deadline carried by the packet, or [`NEVER`].
-    pub(super) deadline_ns: u64,
-    pub(super) payload: &'f [u8],
-}
 
 /// Handles a request of one packet.
 pub(in crate::rpc) fn on_request<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
@@ -83,22 +74,6 @@ pub(in crate::rpc) fn on_request<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
     let state = server.slot_mut(slot);
     begin(shared, id, state, header, payload.len() as u32, 1);
     run(shared, id, state, slot, packet_bytes, &packet)
-}
-
-/// Begins a new request, and frees the slot's former content.
-#[inline]
-pub(super) fn begin<B: Buffer>(
-    shared: &mut Shared<B>,
-    id: SessionId,
-    state: &mut ServerSlot<B>,
-    header: Header,
-    size: u32,
-    packets: u32,
-) {
-    note_superseded(shared, id, state);
-    shared.memory.release(state);
-    state.begin(header.request, header.aux, size, packets, &mut shared.server_parts);
-    state.note_mark(header.flags);
 }
 
 /// Handles a packet of a request.
@@ -286,44 +261,6 @@ fn store_part<'f, B: Buffer, T>(
     }
 }
 
-/// Starts RUNNING. Handlers are called only for the results of `run` and `run_message`, once for each
-/// request number.
-pub(super) fn run<'f, B: Buffer, T>(
-    shared: &mut Shared<B>,
-    id: SessionId,
-    state: &mut ServerSlot<B>,
-    slot: usize,
-    packet_bytes: u32,
-    packet: &Packet<'f>,
-) -> Received<'f, B, T> {
-    let Packet { now_ns, deadline_ns, payload, .. } = *packet;
-    if deadline_ns <= shared.clock.latest_ns(now_ns) {
-        return refuse_expired(shared, id, state, slot);
-    }
-    state.run();
-    shared.counters.requests_received += 1;
-    let handle = RequestHandle { session: id, number: state.current() };
-    // A larger buffer is freed at once: its memory is worth more than the saved time.
-    let kept_answer_bytes_max = packet_bytes.min(KEPT_ANSWER_BYTES_MAX) as usize;
-    let fits = |spare: &B| spare.capacity() <= kept_answer_bytes_max;
-    let spare = state.take_message().filter(fits);
-    let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
-    Received::Request { handle, method: state.method(), payload, spare, deadline_ns }
-}
-
-pub(super) fn run_message<'f, B: Buffer, T>(
-    shared: &mut Shared<B>,
-    id: SessionId,
-    state: &mut ServerSlot<B>,
-) -> Received<'f, B, T> {
-    shared.memory.release(state);
-    let (message, deadline_ns) = state.run_message(&mut shared.server_parts);
-    shared.counters.requests_received += 1;
-    let handle = RequestHandle { session: id, number: state.current() };
-    let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
-    Received::Message { handle, method: state.method(), message, deadline_ns }
-}
-
 /// Handles a packet of a complete or answered request: the client may lack the acknowledgement or the
 /// answer.
 #[cold]
@@ -359,20 +296,6 @@ pub(in crate::rpc) fn on_repeated_request<'f, B: Buffer, T>(
     Received::Nothing
 }
 
-/// Requests a CREDIT after this burst.
-#[inline]
-pub(in crate::rpc) fn credit_due<B: Buffer>(
-    shared: &mut Shared<B>,
-    session: u32,
-    slot: usize,
-    state: &mut ServerSlot<B>,
-    packet: u32,
-    repeats: bool,
-) {
-    state.note_packet(packet, repeats);
-    shared.queue.push_server(session, slot, state);
-}
-
 #[cold]
 fn refuse_too_large<'f, B: Buffer, T>(
     shared: &mut Shared<B>,
@@ -388,25 +311,5 @@ fn refuse_too_large<'f, B: Buffer, T>(
     begin(shared, id, state, header, size, packets);
     let text = "the request exceeds the agreed size";
     refuse(shared, id, state, slot, Status::ResourceExhausted, text);
-    Received::Nothing
-}
-
-/// Refuses a request whose deadline passed before the handler could be called.
-#[cold]
-pub(in crate::rpc) fn refuse_expired<'f, B: Buffer, T>(
-    shared: &mut Shared<B>,
-    id: SessionId,
-    state: &mut ServerSlot<B>,
-    slot: usize,
-) -> Received<'f, B, T> {
-    assert!(
-        state.state() == ServerState::Arriving,
-        "a deadline refuses a request whose handler was not called"
-    );
-    shared.counters.requests_expired += 1;
-    let text = "too late: the deadline was over on arrival";
-    shared.memory.release(state);
-    state.drop_request();
-    refuse(shared, id, state, slot, Status::DeadlineExceeded, text);
     Received::Nothing
 }

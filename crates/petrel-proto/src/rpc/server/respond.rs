@@ -1,7 +1,7 @@
 //! Answers of the application (`docs/wire-protocol.md` §6.3).
 
 use super::memory::keep_answer;
-use super::order::settle_session;
+use super::settle::settle_session;
 use crate::buffer::Buffer;
 use crate::limits::packets_of;
 use crate::rpc::{RequestHandle, RespondError, RespondRejected, Shared};

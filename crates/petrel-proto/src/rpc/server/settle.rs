@@ -1,0 +1,30 @@
+//! The turn of requests that wait for earlier ones, looked at after each end of a request (`docs/wire-protocol.md` §14.6).
+
+use crate::rpc::Shared;
+use crate::session::server::ServerSession;
+use crate::session::{Role, SessionId, SessionTable};
+
+/// Looks for requests that have run, and notes if one that waited may run now.
+#[cold]
+pub(in crate::rpc) fn settle<B>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    server: &mut ServerSession<B>,
+) {
+    if server.settle_order() {
+        shared.notices.note_ready(id);
+    }
+}
+
+/// Settles the order of a session after the answer of a numbered request.
+pub(in crate::rpc) fn settle_session<B, T>(
+    sessions: &mut SessionTable<B, T>,
+    shared: &mut Shared<B>,
+    id: SessionId,
+) {
+    if let Some(entry) = sessions.get_mut(id)
+        && let Role::Server(server) = entry.role_mut()
+    {
+        settle(shared, id, server);
+    }
+}
