@@ -108,6 +108,8 @@ pub(super) struct Call {
     pub(super) left_ns: Option<u64>,
     /// The caller's deadline, or an earlier inherited deadline.
     pub(super) deadline_ns: Option<u64>,
+    /// Whether the call runs only after all earlier ones of its session.
+    pub(super) is_ordered: bool,
     /// Whether the caller has cancelled the call.
     pub(super) is_cancelled: bool,
     /// The deadline as the handler saw it.

@@ -216,6 +216,9 @@ impl Ledger {
             return None;
         };
         self.check_seen(id, deadline_ns);
+        if self.calls[id as usize].is_ordered {
+            self.check_order(id);
+        }
         let call = &mut self.calls[id as usize];
         call.seen_ns = deadline_ns;
         call.executions += 1;
@@ -238,6 +241,35 @@ impl Ledger {
             self.break_rule(id, "was executed although it was said that it would not be", &end);
         }
         Some(id)
+    }
+
+    /// Checks that no ordered call runs early: all earlier calls of its session have been executed, or have ended.
+    fn check_order(&mut self, id: u32) {
+        let call = &self.calls[id as usize];
+        let is_open = |earlier: &&Call| {
+            (earlier.client, earlier.session) == (call.client, call.session)
+                && earlier.end == End::Pending
+                && !earlier.is_cancelled
+                && earlier.executions == 0
+                && !self.may_be_refused(earlier)
+        };
+        let found = self.calls[..id as usize].iter().find(is_open).cloned();
+        if let Some(earlier) = found {
+            self.break_rule(id, "is ordered, and ran before an earlier one", &earlier);
+        }
+    }
+
+    /// Returns true if the server may have answered a call without an execution that is recorded here.
+    fn may_be_refused(&self, call: &Call) -> bool {
+        let Spec { method, .. } = call.spec;
+        // The time left is rounded down, and a stopped server refuses too early by its stop.
+        let soon_ns = self.now_ns + self.early_ns_max(call.server.host, call.issued_ns);
+        let is_late = call.deadline_ns.is_some_and(|at_ns| at_ns <= soon_ns);
+        let is_unseen = method.is_tiny() || !method.is_served();
+        is_late
+            || is_unseen
+            || self.has_little_memory
+            || self.has_worker_pools && method == Method::Deferred
     }
 
     fn check_seen(&mut self, id: u32, seen_ns: Option<u64>) {

@@ -201,7 +201,9 @@ impl Shared {
         let on_rejection = Rc::clone(&on_end);
         // The time of the call's clock reading, if any.
         let now_ns = self.common.fabric.next_reading_ns();
-        let timeout_policy = self.timeout_policy(self.ledger().call_count() as u32);
+        let next_id = self.ledger().call_count() as u32;
+        let timeout_policy = self.timeout_policy(next_id);
+        let is_ordered = self.common.scenario.has_order && !next_id.is_multiple_of(3);
         let inherited_ns = cx.deadline().map(petrel::Time::as_ns);
         self.ledger().check_inherited(parent, inherited_ns);
         let call = Call {
@@ -219,6 +221,7 @@ impl Shared {
                 .into_iter()
                 .flatten()
                 .min(),
+            is_ordered,
             is_cancelled: false,
             seen_ns: None,
             watch: Watch::No,
@@ -245,7 +248,9 @@ impl Shared {
             }
         };
         let (method, options) = (spec.method.number(), timeout_policy.options(now_ns));
-        let made = ToMake { session, method, request, response, options }.make(cx, id, on_reply);
+        let ordered = is_ordered;
+        let to_make = ToMake { session, method, request, response, options, ordered };
+        let made = to_make.make(cx, id, on_reply);
         if let (Ok(Some(key)), Some(after_ns)) = (&made, timeout_policy.cancel_after_ns) {
             let to_cancel = ToCancel { at_ns: now_ns + after_ns, key: *key, id };
             self.to_cancel.borrow_mut().push(to_cancel);

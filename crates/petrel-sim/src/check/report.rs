@@ -101,6 +101,7 @@ impl Report {
             ("cancels_received", protocol.cancels_received),
             ("cancels_too_late", protocol.cancels_too_late),
             ("requests_expired", protocol.requests_expired),
+            ("requests_held_for_order", protocol.requests_held_for_order),
             ("calls_timed_out", protocol.calls_timed_out),
             ("losses_detected", protocol.losses_detected),
             ("packets_repeated_while_paced", protocol.repeats_paced),

@@ -78,6 +78,8 @@ pub(super) struct Scenario {
     pub(super) has_udp: bool,
     /// Whether neighbours reach one another through rings in shared memory.
     pub(super) has_rings: bool,
+    /// Whether sessions keep an order, and most calls are ordered.
+    pub(super) has_order: bool,
 }
 
 /// The path from host to host.
@@ -151,6 +153,7 @@ impl Scenario {
             has_large: has_largest_messages,
             has_udp: false,
             has_rings: false,
+            has_order: false,
         }
     }
 
@@ -213,6 +216,7 @@ impl Scenario {
             config.memory.max_bytes = max_bytes;
         }
         config.memory.poison = true;
+        config.sessions.ordered = self.has_order;
         config
     }
 
@@ -269,6 +273,9 @@ impl Scenario {
             3 => rng.between(9_000, 65_507),
             _ => 1_472,
         } as usize;
+        // Smaller frames have no room for the records of ordered calls.
+        let max_frame_bytes =
+            if self.has_order { max_frame_bytes.max(1_242) } else { max_frame_bytes };
         let coalesce = rng.below(2) == 0;
         // Two thirds of the sizes; again derived without a draw.
         let ecn_capable = !max_frame_bytes.is_multiple_of(3);

@@ -53,6 +53,8 @@ pub(super) enum Feature {
     GoBackN,
     /// Rings in shared memory.
     Rings,
+    /// Ordered calls.
+    Order,
 }
 
 /// The omitted features of a world, as bits.

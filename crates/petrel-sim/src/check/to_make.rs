@@ -1,6 +1,6 @@
 //! The ways in which nodes make calls: with or without options, with owned or shared messages.
 
-use petrel::endpoint::{CallKey, CallOptions, CallRejected, SessionId, SharedMsg};
+use petrel::endpoint::{CallBuilder, CallKey, CallOptions, CallRejected, SessionId, SharedMsg};
 use petrel::{Context, Error, MsgBuf, Reply};
 
 /// The parts of a call.
@@ -10,6 +10,7 @@ pub(super) struct ToMake {
     pub(super) request: MsgBuf,
     pub(super) response: MsgBuf,
     pub(super) options: Option<CallOptions>,
+    pub(super) ordered: bool,
 }
 
 /// The error and the request of a rejected call.
@@ -26,15 +27,14 @@ impl ToMake {
         if id % 4 == 1 {
             return self.make_shared(cx, on_reply).map(Some);
         }
-        let Self { session, method, request, response, options } = self;
+        let Self { session, method, request, response, options, ordered } = self;
+        let demand = |call: CallBuilder<_, _>| if ordered { call.ordered() } else { call };
         let called = match options {
-            None => cx
-                .call(session, method, request)
+            None => demand(cx.call(session, method, request))
                 .into_buffer(response)
                 .then(move |_, cx, reply| on_reply(cx, reply))
                 .map(|()| None),
-            Some(options) => cx
-                .call(session, method, request)
+            Some(options) => demand(cx.call(session, method, request))
                 .into_buffer(response)
                 .options(options)
                 .then_cancellable(move |_, cx, reply| on_reply(cx, reply))
@@ -52,7 +52,7 @@ impl ToMake {
         cx: &mut Context<'_>,
         on_reply: impl FnOnce(&mut Context<'_>, Reply) + 'static,
     ) -> Result<CallKey, NotMade> {
-        let Self { session, method, request, response, options } = self;
+        let Self { session, method, request, response, options, ordered } = self;
         let message = SharedMsg::from(request);
         let kept = message.clone();
         let on_reply = move |cx: &mut Context<'_>, mut reply: Reply| {
@@ -60,11 +60,9 @@ impl ToMake {
             on_reply(cx, reply);
         };
         let options = options.unwrap_or_default();
-        let called = cx
-            .call(session, method, &message)
-            .into_buffer(response)
-            .options(options)
-            .then_cancellable(move |_, cx, reply| on_reply(cx, reply));
+        let call = cx.call(session, method, &message).into_buffer(response).options(options);
+        let called = if ordered { call.ordered() } else { call };
+        let called = called.then_cancellable(move |_, cx, reply| on_reply(cx, reply));
         called.map_err(|rejected| (rejected.error, unshared(message)))
     }
 }

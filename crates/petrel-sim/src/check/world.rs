@@ -44,6 +44,9 @@ const LEAVE_NS: u64 = 400_000;
 /// Average number of worlds per world with shared memory between neighbours.
 const WORLDS_PER_RINGS: u64 = 2;
 
+/// One world in this number has ordered calls.
+const WORLDS_PER_ORDER: u64 = 4;
+
 /// Average number of worlds per large world.
 const WORLDS_PER_LARGE_WORLD: u64 = 1_000;
 
@@ -93,6 +96,8 @@ impl World {
             scenario.has_udp = true;
             scenario.has_rings =
                 rng.below(WORLDS_PER_RINGS) == 0 && scenario.swarm.allows(Feature::Rings);
+            scenario.has_order =
+                rng.below(WORLDS_PER_ORDER) == 0 && scenario.swarm.allows(Feature::Order);
         }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;

@@ -61,7 +61,9 @@ impl RingLink {
         }
         let ring_bytes = 4_096 << rng.below(3);
         let most = (ring_bytes / 2 - 8) as u64;
-        let max_frame_bytes = if rng.below(2) == 0 { 1_472 } else { rng.between(1_232, most) };
+        // Room for the records of ordered calls (§14.6).
+        let max_frame_bytes =
+            if rng.below(2) == 0 { 1_472 } else { rng.between(1_232, most).max(1_242) };
         DataLink::Ring(Self { peer, number, ring_bytes, max_frame_bytes: max_frame_bytes as usize })
     }
 }

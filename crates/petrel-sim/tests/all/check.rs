@@ -51,6 +51,7 @@ fn seeds__fixed_ones_keep_all_rules_and_meet_every_fault() {
         "cancels_received",
         "cancels_too_late",
         "requests_expired",
+        "requests_held_for_order",
         "handlers_notified",
         "crashes",
         "partitions",

@@ -98,7 +98,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
         &[Unit("petrel-proto", "session::"), Unit("petrel-proto", "rpc::")],
     ),
     ("proto_no_backoff", &[Unit("petrel-proto", "rpc::"), Seeds(100)]),
-    ("proto_ordered_call_runs_early", &[Unit("petrel-proto", "rpc::")]),
+    ("proto_ordered_call_runs_early", &[Unit("petrel-proto", "rpc::"), Seeds(300)]),
     ("proto_releases_stand_still", &[Unit("petrel-proto", "timer::")]),
     ("proto_swift_round_without_end", &[Unit("petrel-proto", "congestion::")]),
     ("proto_timer_due_at_once", &[Unit("petrel-proto", "timer::"), Seeds(300)]),

@@ -44,6 +44,7 @@ impl Fixture {
             ended_ns: None,
             left_ns: None,
             deadline_ns: None,
+            is_ordered: false,
             is_cancelled: false,
             seen_ns: None,
             watch: Watch::No,
@@ -410,4 +411,30 @@ fn held_back_ns__is_for_the_packets_of_the_session_meanwhile_and_of_nested_calls
     ledger.issue(nested);
     assert_eq!(ledger.held_back_ns(waits, &gap), 9 * 10 + 1_000);
     assert_eq!(ledger.waits().max_by_key(|wait| wait.1), Some((waits, 400)));
+}
+
+/// An earlier call of another session, one that has ended, and one that may have been refused hold no call back.
+#[test]
+fn execute__of_an_ordered_call_before_an_earlier_one() {
+    let run = |change: fn(&mut Ledger)| {
+        let mut fixture = Fixture::new(Method::Echo);
+        let second = Call { is_ordered: true, ..fixture.ledger.calls[0].clone() };
+        fixture.ledger.issue(second);
+        change(&mut fixture.ledger);
+        let mut request = fixture.request();
+        pattern::fill_request(1, &mut request);
+        fixture.ledger.execute(SERVER, Method::Echo, &request, None);
+        fixture
+    };
+    run(|_| {}).assert_broken("is ordered, and ran before an earlier one");
+    let harmless: [fn(&mut Ledger); 5] = [
+        |ledger| ledger.calls[1].is_ordered = false,
+        |ledger| ledger.calls[0].executions = 1,
+        |ledger| ledger.calls[0].end = End::Succeeded,
+        |ledger| ledger.calls[0].is_cancelled = true,
+        |ledger| ledger.calls[0].client = 7,
+    ];
+    for change in harmless {
+        assert_eq!(run(change).ledger.violation, None);
+    }
 }

@@ -31,6 +31,7 @@ fn call_of(method: Method, request_len: u32) -> Call {
         ended_ns: None,
         left_ns: None,
         deadline_ns: None,
+        is_ordered: false,
         is_cancelled: false,
         seen_ns: None,
         watch: Watch::No,
