@@ -6,7 +6,7 @@ use std::sync::Arc;
 use petrel_proto::SessionId;
 
 use super::context::Context;
-use super::gather::{Copies, Lane};
+use super::lane::{Copies, Lane};
 use super::peer::Peer;
 use super::request::{Handled, Payload, Request};
 use crate::time::Time;

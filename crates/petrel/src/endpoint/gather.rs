@@ -6,7 +6,7 @@
 //!
 //! A message that is too long to be copied is a batch of its own, at once.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -16,6 +16,7 @@ use petrel_proto::{RequestHandle, Status};
 use super::batch::{Batch, Messages};
 use super::context::Context;
 use super::handle::Handle;
+use super::lane::{Copies, Lane};
 use super::late_answers::LateAnswers;
 use super::request::{Handled, Request};
 use super::state::State;
@@ -26,137 +27,11 @@ use crate::sync::thread;
 /// at once. Groups of 64 were at most 6 % faster than groups of 32 (PERFORMANCE.md, "Lookups in batches").
 const LANES_MAX: usize = 32;
 
-/// Messages of at most a cache line have a place per lane; most requests for lookups do.
-const SHORT_BYTES: usize = 64;
-
 /// A longer message is a batch of its own. Copying it would cost more than a batch gains.
 const COPIED_BYTES_MAX: usize = 1024;
 
 /// A batched handler, without the type of the state.
 pub(super) type BatchHandler = dyn FnMut(State<'_>, &mut Context<'_>, &Batch<'_>);
-
-/// A message up to [`SHORT_BYTES`].
-type Short = [u8; SHORT_BYTES];
-
-/// A request in a batch.
-pub(super) struct Lane {
-    handle: RequestHandle,
-    deadline_ns: Option<u64>,
-    /// Length of the message.
-    len: u32,
-    /// The number of a short message among the copies; where a long message begins.
-    place: u32,
-    stage: Cell<Stage>,
-    /// The buffer of the slot's former response, then the response.
-    buffer: Cell<Option<MsgBuf>>,
-}
-
-/// The progress of a request in its batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// The handler has not answered it.
-    Waiting,
-    /// The lane has its response.
-    Replied,
-    /// It was answered with an error, or a responder has it.
-    Settled,
-}
-
-impl Lane {
-    fn of(request: &mut Request<'_>, deadline_ns: Option<u64>, place: usize) -> Self {
-        Self {
-            handle: request.handle(),
-            deadline_ns,
-            len: request.data().len() as u32,
-            place: place as u32,
-            stage: Cell::new(Stage::Waiting),
-            buffer: Cell::new(request.take_spare()),
-        }
-    }
-
-    #[inline]
-    pub(super) fn handle(&self) -> &RequestHandle {
-        &self.handle
-    }
-
-    #[inline]
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.deadline_ns
-    }
-
-    #[inline]
-    pub(super) fn is_answered(&self) -> bool {
-        self.stage.get() != Stage::Waiting
-    }
-
-    /// Takes the buffer for the response, to answer the request.
-    ///
-    /// # Panics
-    /// If the request was answered already.
-    #[inline(always)]
-    pub(super) fn begin(&self) -> Option<MsgBuf> {
-        assert!(!self.is_answered(), "a request of a batch is answered once");
-        self.stage.set(Stage::Settled);
-        self.buffer.take()
-    }
-
-    /// Keeps the response, if the handler has returned one.
-    #[inline(always)]
-    pub(super) fn finish(&self, handled: Handled) {
-        if let Some(message) = handled.into_message() {
-            self.buffer.set(Some(message));
-            self.stage.set(Stage::Replied);
-        }
-    }
-}
-
-/// The copied messages of lanes.
-#[derive(Default)]
-pub(super) struct Copies {
-    /// One per lane, whether it is used or not.
-    short: Vec<Short>,
-    long: Vec<u8>,
-}
-
-impl Copies {
-    #[inline]
-    pub(super) fn of(&self, lane: &Lane) -> &[u8] {
-        let (place, len) = (lane.place as usize, lane.len as usize);
-        match len <= SHORT_BYTES {
-            true => &self.short[place][..len],
-            false => &self.long[place..place + len],
-        }
-    }
-
-    /// Copies the message of the lane with this number. Returns its place.
-    #[inline]
-    fn add(&mut self, index: usize, message: &[u8]) -> usize {
-        if message.len() > SHORT_BYTES {
-            let start = self.long.len();
-            self.long.extend_from_slice(message);
-            return start;
-        }
-        if index >= self.short.len() {
-            self.short.resize(index + 1, [0; SHORT_BYTES]);
-        }
-        copy_short(message, &mut self.short[index]);
-        index
-    }
-}
-
-/// Copies up to [`SHORT_BYTES`] bytes. The usual lengths take two copies that overlap, without the call of `memcpy`.
-#[inline(always)]
-fn copy_short(message: &[u8], to: &mut Short) {
-    const HALF: usize = SHORT_BYTES / 2;
-    let len = message.len();
-    match (message.first_chunk::<HALF>(), message.last_chunk::<HALF>()) {
-        (Some(first), Some(last)) => {
-            to[..HALF].copy_from_slice(first);
-            to[len - HALF..len].copy_from_slice(last);
-        }
-        _ => to[..len].copy_from_slice(message),
-    }
-}
 
 /// The requests of a method that came in the current burst, and the method's handler.
 pub(super) struct Gather {
@@ -182,10 +57,11 @@ impl Drop for Lanes<'_> {
             return;
         }
         for lane in self.list.drain(..) {
-            match (lane.stage.get(), lane.buffer.take()) {
-                (Stage::Replied, Some(message)) => self.late.push(lane.handle, Ok(message)),
-                (Stage::Settled, _) => {}
-                _ => self.late.push_dropped(lane.handle),
+            let handle = *lane.handle();
+            match (lane.is_answered(), lane.into_reply()) {
+                (_, Some((handle, message))) => self.late.push(handle, Ok(message)),
+                (true, None) => {}
+                (false, None) => self.late.push_dropped(handle),
             }
         }
     }
@@ -212,7 +88,7 @@ impl Gather {
         if index == 0 {
             self.cancels = cancels_received(cx);
             self.has_deadline = false;
-            self.copies.long.clear();
+            self.copies.clear();
         }
         let deadline_ns = cx.local.core.inherited_ns();
         self.has_deadline |= deadline_ns.is_some();
@@ -237,7 +113,7 @@ impl Gather {
     /// Removes requests that were cancelled since the first one was put aside. Their handler would run for nothing.
     fn remove_cancelled(&mut self, cx: &Context<'_>) {
         if self.cancels != cancels_received(cx) && !planted("batch_runs_cancelled") {
-            self.lanes.retain(|lane| cx.local.core.is_awaited(lane.handle));
+            self.lanes.retain(|lane| cx.local.core.is_awaited(*lane.handle()));
         }
     }
 
@@ -247,17 +123,17 @@ impl Gather {
             return;
         }
         let now_ns = cx.local.clock.now_ns();
-        let is_expired = |lane: &mut Lane| lane.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let is_expired = |lane: &mut Lane| lane.deadline_ns().is_some_and(|at_ns| at_ns <= now_ns);
         for lane in self.lanes.extract_if(.., is_expired) {
             let text = "the deadline passed before the handler ran";
-            cx.refuse(lane.handle, Status::DeadlineExceeded, text);
+            cx.refuse(*lane.handle(), Status::DeadlineExceeded, text);
         }
     }
 
     /// Takes the responses out, and ends the batch.
     #[inline]
     pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (RequestHandle, MsgBuf)> + '_ {
-        self.lanes.drain(..).filter_map(|lane| Some((lane.handle, lane.buffer.into_inner()?)))
+        self.lanes.drain(..).filter_map(Lane::into_reply)
     }
 
     /// Runs the batch before the end of the burst, because it is full.
@@ -283,8 +159,8 @@ impl Gather {
         let batch = Batch::new(self.method, lanes.list, Messages::Lent(request.data()));
         (self.handler)(state, cx, &batch);
         settle(cx, lanes.list);
-        match lanes.list.pop().and_then(|lane| lane.buffer.into_inner()) {
-            Some(message) => Handled::now(message),
+        match lanes.list.pop().and_then(Lane::into_reply) {
+            Some((_, message)) => Handled::now(message),
             None => Handled::later(),
         }
     }
@@ -299,7 +175,11 @@ fn cancels_received(cx: &Context<'_>) -> u64 {
 fn settle(cx: &mut Context<'_>, lanes: &[Lane]) {
     for lane in lanes.iter().filter(|lane| !lane.is_answered()) {
         drop(lane.begin());
-        cx.respond_error(lane.handle, Status::Internal, "the handler did not answer the request");
+        cx.respond_error(
+            *lane.handle(),
+            Status::Internal,
+            "the handler did not answer the request",
+        );
     }
 }
 

@@ -41,6 +41,7 @@ mod idle;
 mod ids;
 mod in_place;
 mod inbox_turn;
+mod lane;
 mod late_answers;
 mod message;
 mod methods;
