@@ -6,6 +6,7 @@ use std::time::Instant;
 use petrel_proto::control::{Offer, SessionOpen};
 
 use super::ids::{ConnectionId, ExchangeId};
+use super::limits::shrink;
 use super::media::MemoryConfig;
 use super::request::OpenRequest;
 use crate::control::EndpointId;
@@ -13,20 +14,16 @@ use crate::control::EndpointId;
 /// An agreement of two endpoints, made or being made.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) connection: ConnectionId,
-    /// The link's number in the connection.
-    pub(super) number: u32,
-    pub(super) endpoint: EndpointId,
-    pub(super) peer_endpoint: u16,
-    pub(super) stage: Stage,
-    /// A link not up by this time is given up.
-    pub(super) deadline: Instant,
+    connection: ConnectionId,
+    number: u32,
+    endpoint: EndpointId,
+    peer_endpoint: u16,
+    stage: Stage,
+    deadline: Instant,
     /// Unanswered session proposals on the link, by request number.
-    pub(super) proposals: HashMap<u32, Proposal>,
-    /// Memory of the link's sessions with a server in this process.
-    pub(super) session_bytes: usize,
-    /// Whether both sides know ordered calls.
-    pub(super) order: bool,
+    proposals: HashMap<u32, Proposal>,
+    session_bytes: usize,
+    knows_order: bool,
 }
 
 /// The stage of a link.
@@ -60,23 +57,275 @@ pub(super) struct Ready<L> {
 }
 
 impl Link {
+    /// A link with this number in a connection, between a local endpoint and one of the peer. It is given up unless it
+    /// is up by the deadline.
+    pub(super) fn new(
+        (connection, number): (ConnectionId, u32),
+        endpoint: EndpointId,
+        peer_endpoint: u16,
+        stage: Stage,
+        deadline: Instant,
+    ) -> Self {
+        Self {
+            connection,
+            number,
+            endpoint,
+            peer_endpoint,
+            stage,
+            deadline,
+            proposals: HashMap::new(),
+            session_bytes: 0,
+            knows_order: false,
+        }
+    }
+
+    pub(super) fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// Returns the link's number in the connection.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn endpoint(&self) -> EndpointId {
+        self.endpoint
+    }
+
+    pub(super) fn peer_endpoint(&self) -> u16 {
+        self.peer_endpoint
+    }
+
+    pub(super) fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// Ends the link. Returns its last stage.
+    pub(super) fn into_stage(self) -> Stage {
+        self.stage
+    }
+
     pub(super) fn is_up(&self) -> bool {
         matches!(self.stage, Stage::Up { .. })
+    }
+
+    /// Returns true if the link is up, and this process opened it.
+    pub(super) fn is_up_at_opener(&self) -> bool {
+        matches!(self.stage, Stage::Up { is_opener: true, .. })
+    }
+
+    /// Returns true if the time for the present step is over.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline <= now
+    }
+
+    /// Allows the link time for its next step.
+    pub(super) fn extend(&mut self, deadline: Instant) {
+        assert!(!self.is_up(), "a link that is up has no deadline");
+        assert!(self.deadline <= deadline, "the time for a link's next step is not cut short");
+        self.deadline = deadline;
+    }
+
+    /// Opener: the peer has given a ticket; the exchange of memory is to follow.
+    pub(super) fn agree_on_memory(&mut self, kind: u8) {
+        let Stage::Requested { request, .. } = &self.stage else {
+            panic!("memory is agreed on for a link that was requested: {:?}", self.stage)
+        };
+        self.stage = Stage::Exchanging { request: request.clone(), kind, exchange: None };
+    }
+
+    /// Opener: the exchange of memory has begun.
+    pub(super) fn note_exchange(&mut self, begun: ExchangeId) {
+        let Stage::Exchanging { exchange, .. } = &mut self.stage else {
+            panic!("an exchange begins after the agreement on memory: {:?}", self.stage)
+        };
+        assert!(exchange.is_none(), "a link has one exchange: {exchange:?}");
+        *exchange = Some(begun);
+    }
+
+    /// Both sides may use the link. Returns the number of the opener's request.
+    pub(super) fn come_up(&mut self, max_frame: u32) -> Option<u64> {
+        let request = match &self.stage {
+            Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
+                Some(request.request)
+            }
+            Stage::Promised { .. } => None,
+            Stage::Up { .. } => panic!("a link comes up once"),
+        };
+        self.stage = Stage::Up { is_opener: request.is_some(), max_frame };
+        request
+    }
+
+    /// Returns true if both sides know ordered calls.
+    pub(super) fn knows_order(&self) -> bool {
+        self.knows_order
+    }
+
+    pub(super) fn agree_on_order(&mut self, both_know: bool) {
+        assert!(!self.is_up(), "the features of a link are agreed on before it is up");
+        self.knows_order = both_know;
+    }
+
+    /// Returns the unanswered proposals, in any order.
+    pub(super) fn proposals(&self) -> impl ExactSizeIterator<Item = &Proposal> {
+        self.proposals.values()
+    }
+
+    /// Returns the unanswered proposal with this request number.
+    pub(super) fn proposal(&self, request: u32) -> Option<&Proposal> {
+        self.proposals.get(&request)
+    }
+
+    /// Remembers a proposal until its answer.
+    pub(super) fn propose(&mut self, proposal: Proposal) {
+        assert!(self.is_up(), "sessions are proposed on a link that is up: {:?}", self.stage);
+        let request = proposal.open.request;
+        let former = self.proposals.insert(request, proposal);
+        assert!(former.is_none(), "request {request} is under way");
+    }
+
+    /// Takes the proposal with this request number.
+    pub(super) fn take_proposal(&mut self, request: u32) -> Option<Proposal> {
+        let proposal = self.proposals.remove(&request)?;
+        shrink(&mut self.proposals);
+        Some(proposal)
+    }
+
+    /// Returns the memory of the link's sessions with a server in this process.
+    pub(super) fn session_bytes(&self) -> usize {
+        self.session_bytes
+    }
+
+    /// Returns true if the link has a session with a server in this process, or a proposal.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.session_bytes > 0 || !self.proposals.is_empty()
+    }
+
+    /// Charges a session with a server in this process.
+    pub(super) fn add_session(&mut self, bytes: usize) {
+        assert!(self.is_up(), "a session is on a link that is up: {:?}", self.stage);
+        self.session_bytes += bytes;
+    }
+
+    /// Gives back the charge of a session.
+    pub(super) fn remove_session(&mut self, bytes: usize) {
+        assert!(self.session_bytes >= bytes, "a session that was added");
+        self.session_bytes -= bytes;
     }
 }
 
 /// A proposed session without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proposal {
-    pub(super) open: SessionOpen,
-    /// Slots offered for it to the local endpoint.
-    pub(super) slots: u16,
-    pub(super) deadline: Instant,
+    open: SessionOpen,
+    slots: u16,
+    deadline: Instant,
 }
 
 impl Proposal {
+    /// A proposal of which `slots` are offered to the server's endpoint, to be answered by the deadline.
+    pub(super) fn new(open: SessionOpen, slots: u16, deadline: Instant) -> Self {
+        assert!(
+            slots <= open.slots,
+            "a server offers at most the slots that the client asks for: {slots} of {}",
+            open.slots
+        );
+        Self { open, slots, deadline }
+    }
+
+    /// Returns the client's proposal.
+    pub(super) fn open(&self) -> &SessionOpen {
+        &self.open
+    }
+
     /// Returns the slots charged until the answer.
     pub(super) fn slots(&self) -> u16 {
         self.slots
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use petrel_proto::limits::PACKET_BYTES_MIN;
+
+    use super::*;
+
+    fn link(stage: Stage) -> Link {
+        Link::new((ConnectionId(3), 5), EndpointId(0), 0, stage, Instant::now())
+    }
+
+    fn up() -> Link {
+        link(Stage::Up { is_opener: false, max_frame: 1_472 })
+    }
+
+    fn proposal(slots: u16) -> Proposal {
+        let open = SessionOpen {
+            link: 5,
+            request: 1,
+            session: 1,
+            token: 5,
+            first_request: 0,
+            slots: 16,
+            credits: 8,
+            max_message: 1 << 20,
+            packet_bytes: PACKET_BYTES_MIN,
+        };
+        Proposal::new(open, slots, Instant::now())
+    }
+
+    #[test]
+    #[should_panic(expected = "a link comes up once")]
+    fn come_up__again() {
+        up().come_up(1_472);
+    }
+
+    #[test]
+    #[should_panic(expected = "agreed on before it is up")]
+    fn agree_on_order__of_a_link_in_use() {
+        up().agree_on_order(true);
+    }
+
+    #[test]
+    #[should_panic(expected = "a link that is up has no deadline")]
+    fn extend__of_a_link_that_is_up() {
+        up().extend(Instant::now());
+    }
+
+    #[test]
+    #[should_panic(expected = "sessions are proposed on a link that is up")]
+    fn propose__before_the_link_is_up() {
+        link(Stage::Promised { expected: None, max_frame: 1_472 }).propose(proposal(16));
+    }
+
+    #[test]
+    #[should_panic(expected = "request 1 is under way")]
+    fn propose__the_number_of_another() {
+        let mut link = up();
+        link.propose(proposal(16));
+        link.propose(proposal(16));
+    }
+
+    #[test]
+    #[should_panic(expected = "at most the slots that the client asks for")]
+    fn new__of_more_slots_than_were_asked_for() {
+        proposal(17);
+    }
+
+    #[test]
+    #[should_panic(expected = "a session that was added")]
+    fn remove_session__of_more_than_was_added() {
+        let mut link = up();
+        link.add_session(100);
+        link.remove_session(101);
+    }
+
+    #[test]
+    #[should_panic(expected = "an exchange begins after the agreement on memory")]
+    fn note_exchange__of_a_link_without_memory() {
+        up().note_exchange(ExchangeId(3));
     }
 }

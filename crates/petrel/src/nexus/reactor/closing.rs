@@ -152,7 +152,7 @@ impl<N: Network> Reactor<N> {
         let mut requests = std::mem::take(&mut connection.waiting);
         let links = connection.links_in_order();
         for link in links {
-            let stage = self.links.get(&link).map(|link| &link.stage);
+            let stage = self.links.get(&link).map(|link| link.stage());
             if let Some(Stage::Requested { request, .. } | Stage::Exchanging { request, .. }) =
                 stage
             {

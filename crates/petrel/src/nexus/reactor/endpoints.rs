@@ -87,7 +87,7 @@ impl<N: Network> Reactor<N> {
 
     /// Returns true if the link exists and belongs to the endpoint. It may have ended a moment ago.
     pub(super) fn owns(&self, endpoint: EndpointId, link: LinkId) -> bool {
-        self.links.get(&link).is_some_and(|link| link.endpoint == endpoint)
+        self.links.get(&link).is_some_and(|link| link.endpoint() == endpoint)
     }
 
     fn on_gone(&mut self, endpoint: EndpointId) {
@@ -96,7 +96,7 @@ impl<N: Network> Reactor<N> {
             petrel_proto::Status::Unavailable,
             format!("endpoint {} of the peer was closed", endpoint.0),
         );
-        let links = self.links.iter().filter(|(_, link)| link.endpoint == endpoint);
+        let links = self.links.iter().filter(|(_, link)| link.endpoint() == endpoint);
         let mut links: Vec<LinkId> = links.map(|(id, _)| *id).collect();
         links.sort_unstable();
         links.into_iter().for_each(|link| self.close_link(link, &reason));

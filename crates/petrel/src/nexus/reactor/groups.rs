@@ -52,7 +52,7 @@ impl<N: Network> Reactor<N> {
             return None;
         }
         let link = &self.links[&id];
-        Some((link.connection, link.number))
+        Some((link.connection(), link.number()))
     }
 
     pub(super) fn on_group_join(
@@ -95,11 +95,11 @@ impl<N: Network> Reactor<N> {
     ) -> Result<(), Violation> {
         let Some(id) = self.link_at(connection, number) else { return Ok(()) };
         let link = &self.links[&id];
-        match link.stage {
+        match *link.stage() {
             Stage::Up { is_opener, .. } if is_opener == to_client => {}
             _ => return Err(Violation(violation)),
         }
-        let endpoint = link.endpoint;
+        let endpoint = link.endpoint();
         if self.endpoints.get(&endpoint).is_some_and(|endpoint| endpoint.is_overloaded()) {
             let why = "an endpoint's event loop does not keep up with what the peer says";
             let reason = Reason::new(Status::ResourceExhausted, why);

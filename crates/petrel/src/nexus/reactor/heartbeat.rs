@@ -150,7 +150,7 @@ impl<N: Network> Reactor<N> {
             Due::EarlyLink(id, link) => self.is_early_link(*id, *link),
             Due::Link(link) => self.links.get(link).is_some_and(|link| !link.is_up()),
             Due::Session(link, request) => {
-                self.links.get(link).is_some_and(|link| link.proposals.contains_key(request))
+                self.links.get(link).is_some_and(|link| link.proposal(*request).is_some())
             }
             Due::Exchange(exchange) => self.exchanges.contains_key(exchange),
             Due::Redial(remote) => self.outgoing.contains_key(remote),

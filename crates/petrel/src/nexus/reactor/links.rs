@@ -1,6 +1,5 @@
 //! Links: request, grant and end (`docs/wire-protocol.md` §8.4).
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -95,22 +94,8 @@ impl<N: Network> Reactor<N> {
     ) -> LinkId {
         let id = self.new_link_id();
         let deadline = self.now + self.settings.step_timeout;
-        let proposals = HashMap::new();
-        let session_bytes = 0;
-        self.links.insert(
-            id,
-            Link {
-                connection,
-                number,
-                endpoint,
-                peer_endpoint,
-                stage,
-                deadline,
-                proposals,
-                session_bytes,
-                order: false,
-            },
-        );
+        let link = Link::new((connection, number), endpoint, peer_endpoint, stage, deadline);
+        self.links.insert(id, link);
         self.deadlines.add(deadline, Due::Link(id));
         assert!(self.links.len() <= LINKS_MAX, "the limit of links was checked before");
         if let Some(connection) = self.connections.get_mut(&connection) {
@@ -258,7 +243,7 @@ impl<N: Network> Reactor<N> {
     ) -> Result<(), Violation> {
         let Some(link) = self.link_at(id, accept.link) else { return Ok(()) };
         let Some(Stage::Requested { offers, ecn, .. }) =
-            self.links.get(&link).map(|link| &link.stage)
+            self.links.get(&link).map(|link| link.stage())
         else {
             return Err(Violation("LINK_ACCEPT of a link that was not asked for"));
         };
@@ -266,7 +251,7 @@ impl<N: Network> Reactor<N> {
         let own = *own.ok_or(Violation("LINK_ACCEPT with a transport that was not offered"))?;
         let max_frame = own.max_frame().min(accept.offer.max_frame());
         let (kind, asked_for_marks) = (own.kind(), *ecn);
-        let endpoint = self.links[&link].endpoint;
+        let endpoint = self.links[&link].endpoint();
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
         let opening = medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn });
@@ -287,7 +272,7 @@ impl<N: Network> Reactor<N> {
     /// Notes whether the peer knows ordered calls.
     fn agree_on_order(&mut self, id: LinkId, peer_knows: bool) {
         if let Some(link) = self.links.get_mut(&id) {
-            link.order = peer_knows && FEATURES.order;
+            link.agree_on_order(peer_knows && FEATURES.order);
         }
     }
 
@@ -295,16 +280,10 @@ impl<N: Network> Reactor<N> {
     pub(super) fn bring_up(&mut self, id: LinkId, ready: Ready<N::Link>) {
         let Ready { transport, max_frame, kind, ecn } = ready;
         let Some(link) = self.links.get_mut(&id) else { return };
-        let request = match &link.stage {
-            Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
-                Some(request.request)
-            }
-            Stage::Promised { .. } | Stage::Up { .. } => None,
-        };
-        assert!(!link.is_up(), "a link comes up once: {id:?}");
-        link.stage = Stage::Up { is_opener: request.is_some(), max_frame };
-        let (endpoint, peer_endpoint, order) = (link.endpoint, link.peer_endpoint, link.order);
-        let Some(connection) = self.connections.get(&link.connection) else { return };
+        let request = link.come_up(max_frame);
+        let (endpoint, peer_endpoint, order) =
+            (link.endpoint(), link.peer_endpoint(), link.knows_order());
+        let Some(connection) = self.connections.get(&link.connection()) else { return };
         let incarnation = connection.peer().map_or(0, |peer| peer.incarnation);
         let peer = PeerName { address: connection.remote, endpoint: EndpointId(peer_endpoint) };
         self.counters.links_up.increment();
@@ -324,7 +303,8 @@ impl<N: Network> Reactor<N> {
         refuse: LinkRefuse,
     ) -> Result<(), Violation> {
         let Some(link) = self.link_at(id, refuse.link) else { return Ok(()) };
-        if !matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Requested { .. })) {
+        if !matches!(self.links.get(&link).map(|link| link.stage()), Some(Stage::Requested { .. }))
+        {
             return Err(Violation("LINK_REFUSE of a link that was not asked for"));
         }
         let text = refuse.text + &self.why_not_offered(id, link);
@@ -336,7 +316,7 @@ impl<N: Network> Reactor<N> {
     fn why_not_offered(&self, id: ConnectionId, link: LinkId) -> String {
         let Some(link) = self.links.get(&link) else { return String::new() };
         let (Stage::Requested { request, offers, .. }, Some(connection), Some(endpoint)) =
-            (&link.stage, self.connections.get(&id), self.endpoints.get(&link.endpoint))
+            (link.stage(), self.connections.get(&id), self.endpoints.get(&link.endpoint()))
         else {
             return String::new();
         };
@@ -348,7 +328,8 @@ impl<N: Network> Reactor<N> {
             return;
         }
         let Some(link) = self.link_at(id, close.link) else { return };
-        if matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Exchanging { .. })) {
+        if matches!(self.links.get(&link).map(|link| link.stage()), Some(Stage::Exchanging { .. }))
+        {
             return self.fall_back(link, &close.text);
         }
         self.end_link(link, &Reason::new(not_ok(close.status), close.text));
@@ -356,10 +337,10 @@ impl<N: Network> Reactor<N> {
 
     /// Handles the deadline of a link that is not up.
     pub(super) fn on_link_due(&mut self, id: LinkId) {
-        let Some(link) = self.links.get(&id).filter(|link| link.deadline <= self.now) else {
+        let Some(link) = self.links.get(&id).filter(|link| link.is_overdue(self.now)) else {
             return;
         };
-        match link.stage {
+        match link.stage() {
             Stage::Up { .. } => {}
             Stage::Exchanging { .. } => self.fall_back(id, "the peer did not answer in time"),
             Stage::Requested { .. } | Stage::Promised { .. } => {
@@ -374,7 +355,7 @@ impl<N: Network> Reactor<N> {
     pub(super) fn extend_deadline(&mut self, id: LinkId) {
         let deadline = self.now + self.settings.step_timeout;
         if let Some(link) = self.links.get_mut(&id) {
-            link.deadline = deadline;
+            link.extend(deadline);
             self.deadlines.add(deadline, Due::Link(id));
         }
     }
@@ -386,13 +367,14 @@ impl<N: Network> Reactor<N> {
         let reason = Reason::new(Status::Aborted, why);
         self.send_link_close(id, &reason);
         let Some(link) = self.forget_link(id) else { return };
-        events::medium_failed(link.endpoint, obstacle);
-        let Stage::Exchanging { mut request, kind, .. } = link.stage else { return };
+        let (connection, endpoint) = (link.connection(), link.endpoint());
+        events::medium_failed(endpoint, obstacle);
+        let Stage::Exchanging { mut request, kind, .. } = link.into_stage() else { return };
         request.transports = without(request.transports, kind);
         let is_allowed = |medium: &dyn Medium<_>| allows(request.transports, medium.kind());
-        let endpoint = self.endpoints.get(&link.endpoint);
+        let endpoint = self.endpoints.get(&endpoint);
         if endpoint.is_some_and(|endpoint| endpoint.media().any(is_allowed)) {
-            self.ask_for_link(link.connection, request);
+            self.ask_for_link(connection, request);
         } else {
             let reason = Reason::new(Status::FailedPrecondition, reason.message);
             self.fail_request(&request, reason);
@@ -401,8 +383,8 @@ impl<N: Network> Reactor<N> {
 
     /// Returns the name, for people, of the medium on which the sides of a link agreed.
     fn title_of(&self, id: LinkId) -> &'static str {
-        let medium = self.links.get(&id).and_then(|link| match link.stage {
-            Stage::Exchanging { kind, .. } => self.endpoints.get(&link.endpoint)?.medium(kind),
+        let medium = self.links.get(&id).and_then(|link| match *link.stage() {
+            Stage::Exchanging { kind, .. } => self.endpoints.get(&link.endpoint())?.medium(kind),
             _ => None,
         });
         medium.map_or("the transport", Medium::title)
@@ -416,7 +398,7 @@ impl<N: Network> Reactor<N> {
 
     fn send_link_close(&mut self, id: LinkId, reason: &Reason) {
         if let Some(link) = self.links.get(&id) {
-            let (connection, link) = (link.connection, link.number);
+            let (connection, link) = (link.connection(), link.number());
             let text = reason.message.clone();
             self.send(connection, LinkClose { link, status: reason.status, text });
         }
@@ -425,32 +407,33 @@ impl<N: Network> Reactor<N> {
     /// Ends a link locally and notifies the endpoint.
     pub(super) fn end_link(&mut self, id: LinkId, reason: &Reason) {
         let Some(link) = self.forget_link(id) else { return };
-        match link.stage {
+        let (connection, endpoint) = (link.connection(), link.endpoint());
+        match link.into_stage() {
             Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
                 self.fail_request(&request, reason.clone());
             }
             // The endpoint does not know the link.
             Stage::Promised { .. } => {}
             Stage::Up { .. } => {
-                events::link_down(link.endpoint, id, reason);
+                events::link_down(endpoint, id, reason);
                 let message = FromNexus::LinkDown { link: id, reason: reason.clone() };
-                self.notify(link.endpoint, message);
+                self.notify(endpoint, message);
             }
         }
-        self.close_if_left(link.connection);
+        self.close_if_left(connection);
     }
 
     /// Removes a link from all tables.
     pub(super) fn forget_link(&mut self, id: LinkId) -> Option<Link> {
         let link = self.links.remove(&id)?;
-        assert!(self.proposals >= link.proposals.len(), "the proposals of a link are counted");
-        self.proposals -= link.proposals.len();
+        let own = link.proposals().len();
+        assert!(self.proposals >= own, "the proposals of a link are counted");
+        self.proposals -= own;
         shrink(&mut self.links);
-        if let Some(connection) = self.connections.get_mut(&link.connection) {
-            let listed = connection.links.remove(&link.number);
+        if let Some(connection) = self.connections.get_mut(&link.connection()) {
+            let listed = connection.links.remove(&link.number());
             assert!(listed == Some(id), "a connection lists its link under its number: {listed:?}");
             shrink(&mut connection.links);
-            let own = link.proposals.len();
             assert!(connection.proposals >= own, "proposals count for their connection");
             connection.proposals -= own;
             connection.idle_since = self.now;
@@ -458,8 +441,8 @@ impl<N: Network> Reactor<N> {
                 uncharge(connection, &mut self.usage, &link, self.now);
             }
         }
-        self.note_use(link.connection);
-        match &link.stage {
+        self.note_use(link.connection());
+        match link.stage() {
             Stage::Promised { .. } if planted("nexus_tickets_stay") => {}
             Stage::Promised { expected: Some(expected), .. } => {
                 self.tickets.remove(&expected.ticket);
@@ -482,14 +465,14 @@ fn uncharge<N: Network>(
     now: Instant,
 ) {
     let source = connection.source;
-    if link.session_bytes > 0 || !link.proposals.is_empty() {
+    if link.is_in_use() {
         connection.quiet_since = now;
     }
-    let bytes = link.session_bytes;
+    let bytes = link.session_bytes();
     assert!(connection.session_bytes >= bytes, "sessions count for their connection");
     connection.session_bytes -= bytes;
     usage.remove_sessions(source, bytes);
-    for proposal in link.proposals.values() {
+    for proposal in link.proposals() {
         let bytes = session_bytes(proposal.slots());
         assert!(connection.proposed_bytes >= bytes, "a proposal was charged");
         connection.proposed_bytes -= bytes;
@@ -601,7 +584,7 @@ mod tests {
             let (mut reactor, at, link, _peer) = with_a_link();
             assert_eq!(reactor.on_link_accept(at, &accept(udp, None)).is_ok(), is_asked);
             let is_up = matches!(
-                reactor.links[&link].stage,
+                reactor.links[&link].stage(),
                 Stage::Up { is_opener: true, max_frame: 1_400 }
             );
             assert_eq!(is_up, is_asked, "with the smaller of both sides' frames");
@@ -665,16 +648,9 @@ mod tests {
         }
         reactor.connections.get_mut(&id).unwrap().links.clear();
         for (links, expected) in [(LINKS_MAX - 1, Ok(())), (LINKS_MAX, exhausted)] {
-            let link = |number: usize| Link {
-                connection: ConnectionId(8),
-                number: number as u32,
-                endpoint: EndpointId(0),
-                peer_endpoint: 0,
-                stage: Stage::Up { is_opener: true, max_frame: 1_472 },
-                deadline: now,
-                proposals: HashMap::new(),
-                session_bytes: 0,
-                order: false,
+            let link = |number: usize| {
+                let stage = Stage::Up { is_opener: true, max_frame: 1_472 };
+                Link::new((ConnectionId(8), number as u32), EndpointId(0), 0, stage, now)
             };
             let there = reactor.links.len();
             reactor

@@ -482,7 +482,7 @@ pub(super) mod tests {
         assert_eq!((reactor.links.len(), reactor.closing.len()), (1, 1));
         drop(yields);
         turns_until(&mut reactor, |reactor| reactor.closing.is_empty());
-        assert!(reactor.links.values().all(|l| reactor.connections.contains_key(&l.connection)));
+        assert!(reactor.links.values().all(|l| reactor.connections.contains_key(&l.connection())));
     }
 
     #[test]

@@ -7,14 +7,13 @@
 use super::Reactor;
 use crate::control::{FromNexus, LinkId};
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::link::Stage;
 use crate::nexus::net::Network;
 
 impl<N: Network> Reactor<N> {
     /// Reports the round trip of the path to the endpoint of a link that has come up. A shorter round trip is also
     /// reported to the endpoints of the connection's other links.
     pub(super) fn report_path(&mut self, link: LinkId) {
-        let Some(id) = self.links.get(&link).map(|link| link.connection) else { return };
+        let Some(id) = self.links.get(&link).map(|link| link.connection()) else { return };
         if self.measure_path(id) {
             return;
         }
@@ -38,8 +37,8 @@ impl<N: Network> Reactor<N> {
 
     fn report_path_of(&self, id: LinkId, rtt_ns: u32) {
         let Some(link) = self.links.get(&id) else { return };
-        if matches!(link.stage, Stage::Up { is_opener: true, .. }) {
-            self.notify(link.endpoint, FromNexus::PathMeasured { link: id, rtt_ns });
+        if link.is_up_at_opener() {
+            self.notify(link.endpoint(), FromNexus::PathMeasured { link: id, rtt_ns });
         }
     }
 }

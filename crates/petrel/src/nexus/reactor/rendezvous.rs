@@ -117,10 +117,8 @@ impl<N: Network> Reactor<N> {
         config: ShmConfig,
     ) {
         self.extend_deadline(id);
-        if let Some(link) = self.links.get_mut(&id)
-            && let Stage::Requested { request, .. } = &link.stage
-        {
-            link.stage = Stage::Exchanging { request: request.clone(), kind, exchange: None };
+        if let Some(link) = self.links.get_mut(&id) {
+            link.agree_on_memory(kind);
             self.queued_exchanges.push_back(QueuedExchange { link: id, ticket, config });
         }
     }
@@ -137,10 +135,8 @@ impl<N: Network> Reactor<N> {
         {
             match self.send_rings(link, &ticket, &config) {
                 Ok(begun) => {
-                    if let Some(Stage::Exchanging { exchange, .. }) =
-                        self.links.get_mut(&link).map(|link| &mut link.stage)
-                    {
-                        *exchange = Some(begun);
+                    if let Some(link) = self.links.get_mut(&link) {
+                        link.note_exchange(begun);
                     }
                 }
                 Err(obstacle) => self.fall_back(link, &obstacle),
@@ -155,7 +151,7 @@ impl<N: Network> Reactor<N> {
         config: &ShmConfig,
     ) -> Result<ExchangeId, String> {
         let link = self.links.get(&id).ok_or("the link has ended")?;
-        let peer = self.connections.get(&link.connection).and_then(|c| c.peer());
+        let peer = self.connections.get(&link.connection()).and_then(|c| c.peer());
         let name = peer.and_then(|peer| peer.rendezvous.as_deref()).ok_or("no rendezvous")?;
         let segment = self.net.create_segment(config)?;
         let stream = self
@@ -284,7 +280,7 @@ impl<N: Network> Reactor<N> {
     /// Returns the settings of the endpoint for a promised link, and the frame size.
     fn promised_rings(&self, id: LinkId) -> Result<(ShmConfig, u32), &'static str> {
         let link = self.links.get(&id).ok_or("the link has ended")?;
-        match link.stage {
+        match *link.stage() {
             Stage::Promised { expected: Some(expected), max_frame } => {
                 Ok((expected.config, max_frame))
             }

@@ -16,7 +16,7 @@ use crate::nexus::goodbye::{GoodbyeMode, Violation, not_ok};
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{
     PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
-    shrink, slots_left,
+    slots_left,
 };
 use crate::nexus::link::Proposal;
 use crate::nexus::link::Stage;
@@ -31,13 +31,13 @@ impl<N: Network> Reactor<N> {
             return self.counters.late_messages.increment();
         }
         let link = &self.links[&id];
-        let connection = link.connection;
-        open.link = link.number;
+        let connection = link.connection();
+        open.link = link.number();
         match self.check_own_proposal(id, &open) {
             Ok(()) => {
                 // The server's nexus allows its endpoint half of this time and answers first.
                 let deadline = self.now + 2 * self.settings.step_timeout;
-                self.add_proposal(id, Proposal { open, slots: open.slots, deadline });
+                self.add_proposal(id, Proposal::new(open, open.slots, deadline));
                 self.send(connection, open);
             }
             Err(reason) => self.notify_refused(id, open.request, reason),
@@ -46,16 +46,16 @@ impl<N: Network> Reactor<N> {
 
     fn check_own_proposal(&self, id: LinkId, open: &SessionOpen) -> Result<(), Reason> {
         let link = &self.links[&id];
-        if !matches!(link.stage, Stage::Up { is_opener: true, .. }) {
+        if !link.is_up_at_opener() {
             let why = "only the side that opened a link is a client on it; open a link";
             return Err(Reason::new(Status::FailedPrecondition, why));
         }
         open.check().map_err(|error| Reason::new(Status::InvalidArgument, error.to_string()))?;
-        if link.proposals.contains_key(&open.request) {
+        if link.proposal(open.request).is_some() {
             let why = format!("request {} is under way", open.request);
             return Err(Reason::new(Status::InvalidArgument, why));
         }
-        if self.has_too_many_proposals(link.connection) {
+        if self.has_too_many_proposals(link.connection()) {
             let why = "too many sessions are being opened at once; wait for some answers";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
@@ -69,27 +69,24 @@ impl<N: Network> Reactor<N> {
 
     fn add_proposal(&mut self, id: LinkId, proposal: Proposal) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        let Proposal { open, slots, deadline } = proposal;
-        let former = link.proposals.insert(open.request, proposal);
-        assert!(former.is_none(), "request {} is under way on {id:?}", open.request);
-        let at = link.connection;
+        link.propose(proposal);
+        let at = link.connection();
         self.proposals += 1;
         if let Some(connection) = self.connections.get_mut(&at) {
             connection.proposals += 1;
             if !connection.is_opener {
-                connection.proposed_bytes += session_bytes(slots);
-                self.usage.add_proposal(connection.source, slots);
+                connection.proposed_bytes += session_bytes(proposal.slots());
+                self.usage.add_proposal(connection.source, proposal.slots());
             }
         }
         self.note_use(at);
-        self.deadlines.add(deadline, Due::Session(id, open.request));
+        self.deadlines.add(proposal.deadline(), Due::Session(id, proposal.open().request));
     }
 
     fn take_proposal(&mut self, id: LinkId, request: u32) -> Option<Proposal> {
         let link = self.links.get_mut(&id)?;
-        let proposal = link.proposals.remove(&request)?;
-        shrink(&mut link.proposals);
-        let at = link.connection;
+        let proposal = link.take_proposal(request)?;
+        let at = link.connection();
         assert!(self.proposals > 0, "a proposal that ends was counted");
         self.proposals -= 1;
         if let Some(connection) = self.connections.get_mut(&at) {
@@ -110,10 +107,10 @@ impl<N: Network> Reactor<N> {
     /// Counts a new session of a local server.
     fn add_session(&mut self, id: LinkId, slots: u16) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        let at = link.connection;
+        let at = link.connection();
         let Some(connection) = self.connections.get_mut(&at) else { return };
         let bytes = session_bytes(slots);
-        link.session_bytes += bytes;
+        link.add_session(bytes);
         connection.session_bytes += bytes;
         self.usage.add_sessions(connection.source, bytes);
         self.note_use(at);
@@ -125,11 +122,10 @@ impl<N: Network> Reactor<N> {
             return;
         }
         let Some(link) = self.links.get_mut(&id) else { return };
-        let at = link.connection;
+        let at = link.connection();
         let Some(connection) = self.connections.get_mut(&at) else { return };
         let bytes = session_bytes(slots);
-        assert!(link.session_bytes >= bytes, "a session that was added");
-        link.session_bytes -= bytes;
+        link.remove_session(bytes);
         assert!(connection.session_bytes >= bytes, "sessions of a link count for its connection");
         connection.session_bytes -= bytes;
         connection.quiet_since = self.now;
@@ -145,13 +141,13 @@ impl<N: Network> Reactor<N> {
     ) -> Result<(), Violation> {
         let Some(id) = self.link_at(connection, open.link) else { return Ok(()) };
         let link = &self.links[&id];
-        let Stage::Up { is_opener, max_frame } = link.stage else {
+        let Stage::Up { is_opener, max_frame } = *link.stage() else {
             return Err(Violation("SESSION_OPEN on a link that is not up"));
         };
         if is_opener {
             return Err(Violation("SESSION_OPEN from the side that did not open the link"));
         }
-        if link.proposals.contains_key(&open.request) {
+        if link.proposal(open.request).is_some() {
             return Err(Violation("SESSION_OPEN with a request number that is under way"));
         }
         self.counters.sessions_proposed.increment();
@@ -159,7 +155,7 @@ impl<N: Network> Reactor<N> {
             Ok(endpoint) => {
                 let slots = self.slots_to_offer(connection, &open);
                 let deadline = self.now + self.settings.step_timeout;
-                self.add_proposal(id, Proposal { open, slots, deadline });
+                self.add_proposal(id, Proposal::new(open, slots, deadline));
                 let open = SessionOpen { slots, ..open };
                 self.notify(endpoint, FromNexus::SessionProposed { link: id, open });
             }
@@ -188,13 +184,13 @@ impl<N: Network> Reactor<N> {
             let why = format!("packet_bytes {} exceeds the link's frames", open.packet_bytes);
             return Err(Reason::new(Status::InvalidArgument, why));
         }
-        let endpoint = self.endpoints.get(&link.endpoint);
+        let endpoint = self.endpoints.get(&link.endpoint());
         let is_overloaded = endpoint.is_none_or(|endpoint| endpoint.is_overloaded());
-        if is_overloaded || self.has_too_many_proposals(link.connection) {
+        if is_overloaded || self.has_too_many_proposals(link.connection()) {
             let why = "the server is being asked for too many sessions at once; try again later";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        if let Some(connection) = self.connections.get(&link.connection) {
+        if let Some(connection) = self.connections.get(&link.connection()) {
             // The minimum for every session.
             let least = open.slots.min(SLOTS_MIN);
             let bytes = connection.session_bytes + connection.proposed_bytes + session_bytes(least);
@@ -205,13 +201,13 @@ impl<N: Network> Reactor<N> {
             let checked = self.usage.check_session(connection.source, least);
             checked.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
         }
-        Ok(link.endpoint)
+        Ok(link.endpoint())
     }
 
     fn refuse_session(&mut self, id: LinkId, request: u32, reason: Reason) {
         let Some(link) = self.links.get(&id) else { return };
         self.counters.sessions_refused.increment();
-        let (connection, link) = (link.connection, link.number);
+        let (connection, link) = (link.connection(), link.number());
         let (status, text) = (not_ok(reason.status), reason.message);
         self.send(connection, SessionRefuse { link, request, status, text });
     }
@@ -248,13 +244,14 @@ impl<N: Network> Reactor<N> {
 
     fn accept_session(&mut self, id: LinkId, proposal: &Proposal, mut accept: SessionAccept) {
         let Some(link) = self.links.get(&id) else { return };
-        let connection = link.connection;
-        accept.link = link.number;
-        accept.request = proposal.open.request;
+        let connection = link.connection();
+        accept.link = link.number();
+        accept.request = proposal.open().request;
         let fault = match accept.check() {
             Err(error) => Some(error.to_string()),
             Ok(())
-                if !accept.is_within(&SessionOpen { slots: proposal.slots, ..proposal.open }) =>
+                if !accept
+                    .is_within(&SessionOpen { slots: proposal.slots(), ..*proposal.open() }) =>
             {
                 Some("the server's answer exceeds the proposal".to_owned())
             }
@@ -279,7 +276,7 @@ impl<N: Network> Reactor<N> {
             from_client: true,
             reason: Reason::new(Status::Unavailable, why),
         };
-        self.notify(link.endpoint, message);
+        self.notify(link.endpoint(), message);
     }
 
     pub(super) fn on_session_accept(
@@ -293,20 +290,17 @@ impl<N: Network> Reactor<N> {
             self.close_orphan(connection, &accept);
             return Ok(());
         };
-        if !accept.is_within(&proposal.open) {
+        if !accept.is_within(proposal.open()) {
             return Err(Violation("SESSION_ACCEPT that exceeds the proposal"));
         }
         self.counters.sessions_opened.increment();
-        let endpoint = self.links[&id].endpoint;
+        let endpoint = self.links[&id].endpoint();
         self.notify(endpoint, FromNexus::SessionOpened { link: id, accept });
         Ok(())
     }
 
     fn must_be_opener(&self, id: LinkId, what: &'static str) -> Result<(), Violation> {
-        match self.links[&id].stage {
-            Stage::Up { is_opener: true, .. } => Ok(()),
-            _ => Err(Violation(what)),
-        }
+        if self.links[&id].is_up_at_opener() { Ok(()) } else { Err(Violation(what)) }
     }
 
     /// Closes a session accepted after the proposal was given up; the server must not keep it.
@@ -345,7 +339,7 @@ impl<N: Network> Reactor<N> {
     fn notify_refused(&self, id: LinkId, request: u32, reason: Reason) {
         if let Some(link) = self.links.get(&id) {
             let message = FromNexus::SessionRefused { link: id, request, reason };
-            self.notify(link.endpoint, message);
+            self.notify(link.endpoint(), message);
         }
     }
 
@@ -362,7 +356,7 @@ impl<N: Network> Reactor<N> {
             return self.counters.late_messages.increment();
         }
         let link = &self.links[&id];
-        let (connection, link) = (link.connection, link.number);
+        let (connection, link) = (link.connection(), link.number());
         let (status, text) = (reason.status, reason.message);
         let close = SessionClose { link, session, token, from_client, status, text };
         self.send(connection, close);
@@ -371,7 +365,7 @@ impl<N: Network> Reactor<N> {
     pub(super) fn on_session_close(&mut self, connection: ConnectionId, close: SessionClose) {
         let Some(id) = self.link_at(connection, close.link) else { return };
         let Some(link) = self.links.get(&id).filter(|link| link.is_up()) else { return };
-        let endpoint = link.endpoint;
+        let endpoint = link.endpoint();
         if self.close_if_overloaded(connection, endpoint) {
             return;
         }
@@ -408,7 +402,7 @@ impl<N: Network> Reactor<N> {
             return self.counters.late_messages.increment();
         }
         let link = &self.links[&id];
-        let (connection, link) = (link.connection, link.number);
+        let (connection, link) = (link.connection(), link.number());
         self.send(connection, SessionDrain { link, session, token, text });
     }
 
@@ -419,7 +413,7 @@ impl<N: Network> Reactor<N> {
     ) -> Result<(), Violation> {
         let Some(id) = self.link_at(connection, drain.link) else { return Ok(()) };
         self.must_be_opener(id, "SESSION_DRAIN from a session's client")?;
-        let endpoint = self.links[&id].endpoint;
+        let endpoint = self.links[&id].endpoint();
         if self.close_if_overloaded(connection, endpoint) {
             return Ok(());
         }
@@ -449,11 +443,11 @@ impl<N: Network> Reactor<N> {
     /// Handles the deadline of a proposal.
     pub(super) fn on_session_due(&mut self, id: LinkId, request: u32) {
         let Some(link) = self.links.get(&id) else { return };
-        let proposal = link.proposals.get(&request);
-        if proposal.is_none_or(|proposal| proposal.deadline > self.now) {
+        let proposal = link.proposal(request);
+        if proposal.is_none_or(|proposal| proposal.deadline() > self.now) {
             return;
         }
-        let is_ours = matches!(link.stage, Stage::Up { is_opener: true, .. });
+        let is_ours = link.is_up_at_opener();
         self.take_proposal(id, request);
         self.counters.sessions_unanswered.increment();
         if is_ours {

@@ -127,31 +127,31 @@ impl<N: Network> Reactor<N> {
         }
         let links = || connection.links.values().filter_map(|link| self.links.get(link));
         same(links().count(), connection.links.len(), || format!("links of {id:?}"))?;
-        let proposals = links().map(|link| link.proposals.len()).sum();
+        let proposals = links().map(|link| link.proposals().len()).sum();
         same(connection.proposals, proposals, || format!("proposals of {id:?}"))?;
-        let bytes = links().map(|link| link.session_bytes).sum();
+        let bytes = links().map(|link| link.session_bytes()).sum();
         same(connection.session_bytes, bytes, || format!("memory of sessions of {id:?}"))?;
-        let proposals = links().flat_map(|link| link.proposals.values());
+        let proposals = links().flat_map(|link| link.proposals());
         let bytes = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
         let proposed = if connection.is_opener { 0 } else { bytes };
         same(connection.proposed_bytes, proposed, || format!("memory of proposals of {id:?}"))
     }
 
     fn check_link(&self, id: LinkId, link: &Link) -> Result<(), String> {
-        let connection = self.connections.get(&link.connection);
-        let entry = connection.and_then(|connection| connection.links.get(&link.number)).copied();
+        let connection = self.connections.get(&link.connection());
+        let entry = connection.and_then(|connection| connection.links.get(&link.number())).copied();
         same(entry, Some(id), || format!("the connection of {id:?}"))?;
-        if !self.endpoints.contains_key(&link.endpoint) {
-            return Err(format!("{id:?} is a link of {:?}, which has gone", link.endpoint));
+        if !self.endpoints.contains_key(&link.endpoint()) {
+            return Err(format!("{id:?} is a link of {:?}, which has gone", link.endpoint()));
         }
-        match &link.stage {
+        match link.stage() {
             Stage::Exchanging { exchange: Some(exchange), .. }
                 if !self.exchanges.contains_key(exchange) =>
             {
                 Err(format!("{id:?} waits for an exchange that is no more"))
             }
             Stage::Up { .. } => Ok(()),
-            _ if link.proposals.is_empty() && link.session_bytes == 0 => Ok(()),
+            _ if !link.is_in_use() => Ok(()),
             _ => Err(format!("{id:?} has sessions and is not up")),
         }
     }
@@ -191,7 +191,7 @@ impl<N: Network> Reactor<N> {
 
     /// The totals, and the usage of sources, are the sums over their connections.
     fn check_sums(&self) -> Result<(), String> {
-        let proposals = self.links.values().map(|link| link.proposals.len()).sum();
+        let proposals = self.links.values().map(|link| link.proposals().len()).sum();
         same(self.proposals, proposals, || "proposals in all".to_owned())?;
         let accepted =
             self.connections.values().filter(|c| !c.is_opener && !c.is_closing()).count();
@@ -212,7 +212,7 @@ impl<N: Network> Reactor<N> {
 
     fn usage_of(&self, connection: &Connection<N>) -> Usage {
         let links = connection.links.values().filter_map(|link| self.links.get(link));
-        let proposals = links.flat_map(|link| link.proposals.values());
+        let proposals = links.flat_map(|link| link.proposals());
         let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
         Usage {
             linked: usize::from(!connection.links.is_empty()),
