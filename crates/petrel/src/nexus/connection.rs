@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use petrel_proto::control::{Decoder, Message, OutOfRange};
 
-use super::idle_connections::Idle;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
@@ -61,6 +60,17 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     pub(super) listed: Option<(Idle, Instant)>,
     /// The shortest round trip reported to the endpoints, in nanoseconds.
     pub(super) path_rtt_ns: Option<u32>,
+}
+
+/// Why an accepted connection is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Idle {
+    /// The peer has not said HELLO.
+    AwaitingHello,
+    /// The peer said HELLO and has no link.
+    Linkless,
+    /// Its links have neither a session nor a proposal.
+    Sessionless,
 }
 
 /// The phase of a connection.

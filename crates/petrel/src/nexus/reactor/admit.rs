@@ -9,13 +9,20 @@ use petrel_proto::Status;
 
 use super::Reactor;
 use crate::control::Reason;
+use crate::nexus::connection::Idle;
 use crate::nexus::goodbye::GoodbyeMode;
-use crate::nexus::idle_connections::Idle;
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::net::Network;
 use crate::nexus::usage::{Exhausted, SourceNetwork};
 
 impl<N: Network> Reactor<N> {
+    /// The lists of idle connections follow every change of a connection.
+    pub(super) fn note_use(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            self.idle_connections.follow(id, connection);
+        }
+    }
+
     /// Ensures that a connection may have a further link.
     pub(super) fn admit_link(&mut self, id: ConnectionId) -> Result<(), Reason> {
         let Some(connection) = self.connections.get(&id) else { return Ok(()) };
@@ -39,7 +46,7 @@ impl<N: Network> Reactor<N> {
 
     /// Closes the longest idle connection of `source`, or of the source with most of them.
     pub(super) fn evict_idle_linked(&mut self, source: Option<SourceNetwork>) -> Option<()> {
-        self.check_idle_connections();
+        self.idle_connections.check(&self.connections);
         let idle = self.idle_connections.of(Idle::Sessionless, source).next()?;
         self.counters.dropped_idle_full.increment();
         let why = "connections are short here, and this one has no session";

@@ -51,11 +51,11 @@ impl<N: Network> Reactor<N> {
     /// Removes a connection from the lookup tables.
     fn forget_place(&mut self, id: ConnectionId) {
         self.awaiting_hello.remove(&id);
-        self.forget_requester(id);
+        self.collector.forget_requester(id);
         // Now, not when the peer has closed its end: an endpoint attached in between would get a link that nothing ever
         // takes down.
         if forgets_at_goodbye() && !planted("nexus_early_links_stay") {
-            self.forget_early_links(id);
+            self.early_links.forget(id);
         }
         let uncounted = usize::from(!self.connections[&id].is_opener);
         assert!(self.accepted >= uncounted, "an accepted connection was counted");
@@ -107,10 +107,10 @@ impl<N: Network> Reactor<N> {
     pub(super) fn remove_connection(&mut self, id: ConnectionId) {
         self.closing.remove(&id);
         if !forgets_at_goodbye() {
-            self.forget_early_links(id);
+            self.early_links.forget(id);
         }
         if let Some(mut connection) = self.connections.remove(&id) {
-            self.forget_use(id, &connection);
+            self.idle_connections.forget(id, &connection);
             self.net.deregister(&mut connection.stream);
             shrink(&mut self.connections);
         }

@@ -5,86 +5,79 @@
 
 use petrel_proto::control::LinkOpen;
 
-use super::Reactor;
 use crate::control::EndpointId;
-use crate::nexus::deadlines::Due;
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX, EARLY_WAIT};
-use crate::nexus::net::Network;
+use crate::nexus::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX};
+use crate::nexus::usage::SourceNetwork;
+
+/// The links that wait for their endpoints.
+#[derive(Debug, Default)]
+pub(super) struct EarlyLinks {
+    kept: Vec<EarlyLink>,
+}
 
 /// A LINK_OPEN kept for an endpoint to come.
 #[derive(Debug)]
-pub(super) struct EarlyLink {
+struct EarlyLink {
     connection: ConnectionId,
+    source: SourceNetwork,
     open: LinkOpen,
 }
 
 impl EarlyLink {
-    /// The connection that sent it.
-    pub(super) fn connection(&self) -> ConnectionId {
-        self.connection
-    }
-
     fn is(&self, connection: ConnectionId, link: u32) -> bool {
         self.connection == connection && self.open.link == link
     }
 }
 
-impl<N: Network> Reactor<N> {
-    /// Keeps a LINK_OPEN for an endpoint not yet attached, if there is room.
-    pub(super) fn keep_early_link(&mut self, connection: ConnectionId, open: &LinkOpen) -> bool {
-        let is_early = !self.endpoints.contains_key(&EndpointId(open.to_endpoint));
-        if !is_early || self.early_links.len() >= EARLY_LINKS_MAX {
-            return false;
-        }
-        let source_of = |id| self.connections.get(id).map(|connection| connection.source);
-        let source = source_of(&connection);
-        let of_source =
-            self.early_links.iter().filter(|early| source_of(&early.connection) == source);
-        if of_source.count() >= EARLY_LINKS_PER_SOURCE_MAX {
-            return false;
-        }
-        self.counters.links_early.increment();
-        self.early_links.push(EarlyLink { connection, open: open.clone() });
-        self.deadlines.add(self.now + EARLY_WAIT, Due::EarlyLink(connection, open.link));
-        true
+impl EarlyLinks {
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
     }
 
-    pub(super) fn is_early_link(&self, connection: ConnectionId, link: u32) -> bool {
-        self.early_links.iter().any(|early| early.is(connection, link))
+    /// Returns true if a further link of this source may wait.
+    pub(super) fn has_room(&self, source: SourceNetwork) -> bool {
+        let of_source = self.kept.iter().filter(|early| early.source == source).count();
+        self.kept.len() < EARLY_LINKS_MAX && of_source < EARLY_LINKS_PER_SOURCE_MAX
     }
 
-    /// Answers the links kept for this endpoint.
-    pub(super) fn welcome_early_links(&mut self, endpoint: EndpointId) {
-        let waiting = std::mem::take(&mut self.early_links);
-        let (here, still): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|early| early.open.to_endpoint == endpoint.0);
-        self.early_links = still;
-        for early in here {
-            self.answer_link_open(early.connection, &early.open);
-        }
-    }
-
-    /// Answers a link still kept at its deadline: the endpoint is missing.
-    pub(super) fn on_early_link_due(&mut self, connection: ConnectionId, link: u32) {
-        if let Some(early) = self.take_early_link(connection, link) {
-            self.answer_link_open(connection, &early.open);
-        }
-    }
-
-    /// Drops the early links of a connection that has ended.
-    pub(super) fn forget_early_links(&mut self, connection: ConnectionId) {
-        self.early_links.retain(|early| early.connection != connection);
-    }
-
-    /// Removes a link given up by its opener.
-    pub(super) fn take_early_link(
+    /// Keeps a link. There is room.
+    pub(super) fn keep(
         &mut self,
         connection: ConnectionId,
-        link: u32,
-    ) -> Option<EarlyLink> {
-        let at = self.early_links.iter().position(|early| early.is(connection, link))?;
-        Some(self.early_links.swap_remove(at))
+        source: SourceNetwork,
+        open: &LinkOpen,
+    ) {
+        assert!(self.has_room(source), "links are kept within the limits of all and of a source");
+        assert!(!self.contains(connection, open.link), "an early link is kept once: {}", open.link);
+        self.kept.push(EarlyLink { connection, source, open: open.clone() });
+    }
+
+    pub(super) fn contains(&self, connection: ConnectionId, link: u32) -> bool {
+        self.kept.iter().any(|early| early.is(connection, link))
+    }
+
+    /// Takes a link whose time is over, or that its opener has given up.
+    pub(super) fn take(&mut self, connection: ConnectionId, link: u32) -> Option<LinkOpen> {
+        let at = self.kept.iter().position(|early| early.is(connection, link))?;
+        Some(self.kept.swap_remove(at).open)
+    }
+
+    /// Takes the links to an endpoint that has come, in the order of their arrival.
+    pub(super) fn take_for(&mut self, endpoint: EndpointId) -> Vec<(ConnectionId, LinkOpen)> {
+        let is_for_it = |early: &mut EarlyLink| early.open.to_endpoint == endpoint.0;
+        let taken = self.kept.extract_if(.., is_for_it);
+        taken.map(|early| (early.connection, early.open)).collect()
+    }
+
+    /// Drops the links of a connection that has ended.
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        self.kept.retain(|early| early.connection != connection);
+    }
+
+    /// Returns the connection of each link.
+    pub(super) fn connections(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.kept.iter().map(|early| early.connection)
     }
 }
 
@@ -125,7 +118,7 @@ mod tests {
             for link in 0..EARLY_LINKS_PER_SOURCE_MAX {
                 let id = ConnectionId(source + link % 2);
                 assert!(reactor.keep_early_link(id, &open(link as u32)), "{link} of {source}");
-                assert!(reactor.is_early_link(id, link as u32));
+                assert!(reactor.early_links.contains(id, link as u32));
                 kept += 1;
                 assert_eq!(reactor.counters.snapshot().links_early, kept);
             }
@@ -135,18 +128,37 @@ mod tests {
         }
         assert_eq!(reactor.early_links.len(), EARLY_LINKS_MAX);
         assert!(!reactor.keep_early_link(ConnectionId(4), &open(0)), "a source that has none");
-        assert!(reactor.take_early_link(ConnectionId(0), 1).is_none(), "the other connection's");
-        assert!(reactor.take_early_link(ConnectionId(0), 2).is_some());
-        assert!(!reactor.is_early_link(ConnectionId(0), 2));
+        assert!(reactor.early_links.take(ConnectionId(0), 1).is_none(), "the other connection's");
+        assert!(reactor.early_links.take(ConnectionId(0), 2).is_some());
+        assert!(!reactor.early_links.contains(ConnectionId(0), 2));
         assert!(reactor.keep_early_link(ConnectionId(4), &open(0)));
         assert_eq!(reactor.counters.snapshot().links_early, kept + 1);
-        reactor.forget_early_links(ConnectionId(2));
-        let of = |id| reactor.early_links.iter().filter(|early| early.connection().0 == id).count();
+        reactor.early_links.forget(ConnectionId(2));
+        let of = |id| reactor.early_links.connections().filter(|at| at.0 == id).count();
         let half = EARLY_LINKS_PER_SOURCE_MAX / 2;
         assert_eq!([0, 1, 2, 3, 4].map(of), [half - 1, half, 0, half, 1]);
         // A link to an attached endpoint is not early.
         let _inbox = attach(&mailbox);
         reactor.run_commands();
         assert!(!reactor.keep_early_link(ConnectionId(4), &open(1)));
+    }
+
+    #[test]
+    #[should_panic(expected = "an early link is kept once")]
+    fn keep__a_number_that_waits_already() {
+        let source = SourceNetwork::of(([10, 0, 0, 1], 7).into());
+        let mut early = EarlyLinks::default();
+        early.keep(ConnectionId(3), source, &open(5));
+        early.keep(ConnectionId(3), source, &open(5));
+    }
+
+    #[test]
+    #[should_panic(expected = "within the limits of all and of a source")]
+    fn keep__more_than_a_source_may_have() {
+        let source = SourceNetwork::of(([10, 0, 0, 1], 7).into());
+        let mut early = EarlyLinks::default();
+        for link in 0..=EARLY_LINKS_PER_SOURCE_MAX {
+            early.keep(ConnectionId(3), source, &open(link as u32));
+        }
     }
 }

@@ -1,10 +1,18 @@
-//! Messages between the nexus and this process's endpoints.
+//! Messages between the nexus and this process's endpoints: commands, requested counters, and links that wait for an
+//! endpoint to come.
 
 use petrel_planted::planted;
+use petrel_proto::Status;
+use petrel_proto::control::LinkOpen;
 
 use super::Reactor;
+use super::stats::{Collection, replies};
 use crate::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use crate::nexus::deadlines::Due;
 use crate::nexus::endpoint::Endpoint;
+use crate::nexus::goodbye::GoodbyeMode;
+use crate::nexus::ids::ConnectionId;
+use crate::nexus::limits::{EARLY_WAIT, STATS_TIMEOUT};
 use crate::nexus::mailbox::Command;
 use crate::nexus::net::Network;
 use crate::nexus::request::OpenRequest;
@@ -93,7 +101,7 @@ impl<N: Network> Reactor<N> {
     fn on_gone(&mut self, endpoint: EndpointId) {
         self.endpoints.remove(&endpoint);
         let reason = Reason::new(
-            petrel_proto::Status::Unavailable,
+            Status::Unavailable,
             format!("endpoint {} of the peer was closed", endpoint.0),
         );
         let links = self.links.iter().filter(|(_, link)| link.endpoint() == endpoint);
@@ -103,7 +111,88 @@ impl<N: Network> Reactor<N> {
         if !planted("nexus_next_endpoint_is_answered") {
             self.forget_requests(endpoint);
         }
-        self.on_endpoint_without_stats(endpoint);
+        self.collector.forget_endpoint(endpoint);
+        self.answer_if_complete();
+    }
+
+    /// Handles a request for counters, which processes of the same host may make.
+    pub(super) fn on_stats_request(&mut self, connection: ConnectionId, request: u32) {
+        let Some(requester) = self.connections.get(&connection) else { return };
+        if !requester.is_of_this_host() {
+            self.counters.stats_refused.increment();
+            let why = "counters are for processes of the same host: ask there, at this address";
+            let reason = Reason::new(Status::PermissionDenied, why);
+            return self.close(connection, &reason, GoodbyeMode::Send(reason.clone()));
+        }
+        if !self.collector.join(connection, request) {
+            self.begin_collection();
+            self.collector.join(connection, request);
+        }
+        self.answer_if_complete();
+    }
+
+    fn begin_collection(&mut self) {
+        let id = self.collector.begin(self.endpoints.keys().copied());
+        self.deadlines.add(self.now + STATS_TIMEOUT, Due::Stats(id));
+        for endpoint in self.endpoints.values() {
+            endpoint.tell(FromNexus::StatsRequested { request: id });
+        }
+    }
+
+    fn on_endpoint_stats(&mut self, from: EndpointId, request: u64, json: String) {
+        if !self.collector.answer(from, request, json) {
+            self.counters.late_messages.increment();
+        }
+        self.answer_if_complete();
+    }
+
+    fn answer_if_complete(&mut self) {
+        if let Some(collection) = self.collector.take_complete() {
+            self.answer_requesters(collection);
+        }
+    }
+
+    pub(super) fn on_stats_due(&mut self, id: u64) {
+        if let Some(collection) = self.collector.take_due(id) {
+            self.answer_requesters(collection);
+        }
+    }
+
+    fn answer_requesters(&mut self, collection: Collection) {
+        let nexus = self.counters.snapshot().to_json();
+        let udp_no_ports = self.net.udp_no_ports();
+        let json = collection.json(self.settings.incarnation, &nexus, udp_no_ports);
+        for (connection, request) in collection.into_requesters() {
+            self.counters.stats_answered.increment();
+            replies(request, &json).for_each(|reply| self.send(connection, reply));
+        }
+    }
+
+    /// Keeps a LINK_OPEN for an endpoint not yet attached, if there is room.
+    pub(super) fn keep_early_link(&mut self, id: ConnectionId, open: &LinkOpen) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        let is_early = !self.endpoints.contains_key(&EndpointId(open.to_endpoint));
+        if !is_early || !self.early_links.has_room(connection.source) {
+            return false;
+        }
+        self.counters.links_early.increment();
+        self.early_links.keep(id, connection.source, open);
+        self.deadlines.add(self.now + EARLY_WAIT, Due::EarlyLink(id, open.link));
+        true
+    }
+
+    /// Answers the links kept for this endpoint.
+    fn welcome_early_links(&mut self, endpoint: EndpointId) {
+        for (connection, open) in self.early_links.take_for(endpoint) {
+            self.answer_link_open(connection, &open);
+        }
+    }
+
+    /// Answers a link still kept at its deadline: the endpoint is missing.
+    pub(super) fn on_early_link_due(&mut self, connection: ConnectionId, link: u32) {
+        if let Some(open) = self.early_links.take(connection, link) {
+            self.answer_link_open(connection, &open);
+        }
     }
 
     /// Sends a message to an endpoint that is still attached.
@@ -116,8 +205,7 @@ impl<N: Network> Reactor<N> {
 
 #[cfg(test)]
 mod tests {
-    use petrel_proto::Status;
-    use petrel_proto::control::{GroupLeave, LinkOpen, Offer, SessionClose};
+    use petrel_proto::control::{GroupLeave, Offer, SessionClose};
 
     use super::*;
     use crate::nexus::limits::INBOX_MAX;

@@ -1,4 +1,8 @@
-//! Heartbeats and timeouts of connections (`docs/wire-protocol.md` §8.6).
+//! Heartbeats and timeouts of connections (`docs/wire-protocol.md` §8.6), and the round trips of their paths.
+//!
+//! The kernel measures round trips on the control connections, for congestion control (`docs/congestion.md`). By the time a
+//! link is up, at least two messages have gone each way, after TCP's handshake. The kernel's shortest round trip includes
+//! no time of the peer's process or of a sleeping thread.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -8,7 +12,7 @@ use petrel_proto::Status;
 use petrel_proto::control::{Ping, Pong};
 
 use super::Reactor;
-use crate::control::Reason;
+use crate::control::{FromNexus, LinkId, Reason};
 use crate::nexus::deadlines::{Deadlines, Due};
 use crate::nexus::due::DueAction;
 use crate::nexus::goodbye::GoodbyeMode;
@@ -69,6 +73,38 @@ impl<N: Network> Reactor<N> {
                 return;
             }
             self.send(id, Ping { nonce: id.0 as u64 });
+        }
+    }
+
+    /// Reports the round trip of the path to the endpoint of a link that has come up. A shorter round trip is also
+    /// reported to the endpoints of the connection's other links.
+    pub(super) fn report_path(&mut self, link: LinkId) {
+        let Some(id) = self.links.get(&link).map(|link| link.connection()) else { return };
+        if self.measure_path(id) {
+            return;
+        }
+        let measured = self.connections.get(&id).and_then(|connection| connection.path_rtt_ns);
+        if let Some(rtt_ns) = measured {
+            self.report_path_of(link, rtt_ns);
+        }
+    }
+
+    /// Reports to the endpoints of a connection's links if the path's round trip is shorter than known. Returns true if
+    /// so.
+    fn measure_path(&mut self, id: ConnectionId) -> bool {
+        // Congestion control needs the path at clients, and only the opener's endpoints are clients.
+        let connection = self.connections.get_mut(&id).filter(|connection| connection.is_opener);
+        let Some(connection) = connection else { return false };
+        let Some(rtt_ns) = connection.measure_path() else { return false };
+        let links = connection.links_in_order();
+        links.into_iter().for_each(|link| self.report_path_of(link, rtt_ns));
+        true
+    }
+
+    fn report_path_of(&self, id: LinkId, rtt_ns: u32) {
+        let Some(link) = self.links.get(&id) else { return };
+        if link.is_up_at_opener() {
+            self.notify(link.endpoint(), FromNexus::PathMeasured { link: id, rtt_ns });
         }
     }
 
@@ -147,14 +183,14 @@ impl<N: Network> Reactor<N> {
     fn sweep_deadlines(&mut self) {
         let mut deadlines: Deadlines = std::mem::take(&mut self.deadlines);
         deadlines.sweep(|due| match due {
-            Due::EarlyLink(id, link) => self.is_early_link(*id, *link),
+            Due::EarlyLink(id, link) => self.early_links.contains(*id, *link),
             Due::Link(link) => self.links.get(link).is_some_and(|link| !link.is_up()),
             Due::Session(link, request) => {
                 self.links.get(link).is_some_and(|link| link.proposal(*request).is_some())
             }
             Due::Exchange(exchange) => self.exchanges.contains_key(exchange),
             Due::Redial(remote) => self.outgoing.contains_key(remote),
-            Due::Stats(id) => self.collection.as_ref().is_some_and(|c| c.id == *id),
+            Due::Stats(id) => self.collector.is_under_way(*id),
         });
         self.deadlines = deadlines;
     }

@@ -9,6 +9,7 @@ use petrel_proto::Status;
 use petrel_proto::control::{LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer};
 
 use super::Reactor;
+use super::offers::Offering;
 use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
 use crate::nexus::connection::Connection;
@@ -48,7 +49,7 @@ impl<N: Network> Reactor<N> {
             let why = "this process has too many links; close some first";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        let offers = self.offers(connection, endpoint, request.transports);
+        let offers = Offering::new(self, connection, endpoint).offers(request.transports);
         let offers = offers.map_err(|obstacles| {
             let why = format!("no transport to {}; on this side: {obstacles}", connection.remote);
             Reason::new(Status::FailedPrecondition, why)
@@ -135,7 +136,7 @@ impl<N: Network> Reactor<N> {
         if connection.links.contains_key(&open.link) {
             return Err(Violation("LINK_OPEN with a number that is in use"));
         }
-        if self.is_early_link(id, open.link) {
+        if self.early_links.contains(id, open.link) {
             return Err(Violation("LINK_OPEN with a number that was just asked for"));
         }
         if !self.keep_early_link(id, open) {
@@ -170,7 +171,7 @@ impl<N: Network> Reactor<N> {
             let why = "the server has too many links, or its event loop does not keep up";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        let chosen = self.choose(connection, endpoint, &open.offers);
+        let chosen = Offering::new(self, connection, endpoint).choose(&open.offers);
         // The peer reads this text.
         let at_server = |why| format!("the server takes no transport that was offered: {why}");
         let chosen =
@@ -320,11 +321,11 @@ impl<N: Network> Reactor<N> {
         else {
             return String::new();
         };
-        self.why_missed(connection, endpoint, request.transports, offers)
+        Offering::new(self, connection, endpoint).why_missed(request.transports, offers)
     }
 
     pub(super) fn on_link_close(&mut self, id: ConnectionId, close: LinkClose) {
-        if self.take_early_link(id, close.link).is_some() {
+        if self.early_links.take(id, close.link).is_some() {
             return;
         }
         let Some(link) = self.link_at(id, close.link) else { return };

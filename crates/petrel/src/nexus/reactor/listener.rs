@@ -9,9 +9,8 @@ use petrel_proto::Status;
 
 use super::{LISTENER, Reactor};
 use crate::control::Reason;
-use crate::nexus::connection::{Connection, retry};
+use crate::nexus::connection::{Connection, Idle, retry};
 use crate::nexus::goodbye::GoodbyeMode;
-use crate::nexus::idle_connections::Idle;
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
 use crate::nexus::media::HostLinks;
@@ -152,10 +151,10 @@ impl<N: Network> Reactor<N> {
 
     /// Returns the connection longest without links, with requesters of counters last.
     fn longest_idle(&self) -> Option<ConnectionId> {
-        self.check_idle_connections();
+        self.idle_connections.check(&self.connections);
         let mut idle = self.idle_connections.of(Idle::Linkless, None).peekable();
         let longest = idle.peek().copied();
-        idle.find(|id| !self.is_requester(*id)).or(longest)
+        idle.find(|id| !self.collector.is_requester(*id)).or(longest)
     }
 
     /// Registers a connection with the readiness loop; does nothing if the system refuses.

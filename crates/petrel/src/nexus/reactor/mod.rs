@@ -7,14 +7,13 @@
 //! | `handshake` | HELLO |
 //! | `stream` | bytes to messages, messages to bytes, and the dispatch of messages |
 //! | `closing` | GOODBYE, broken connections, and the end of their links |
-//! | `heartbeat` | heartbeats and timeouts |
+//! | `heartbeat` | heartbeats, timeouts and round trips |
 //! | `endpoints` | messages of this process's endpoints |
 //! | `early` | links requested before their endpoint is attached |
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
-//! | `admit`, `idle` | the limits of one address, and idle connections |
-//! | `path` | round trips |
+//! | `admit` | the limits of one address, and idle connections |
 //! | `table_sizes` | the sizes of the tables, and whether they agree |
 //! | `groups` | multicast groups |
 //! | `stats` | counters for callers outside the process |
@@ -27,11 +26,9 @@ mod endpoints;
 mod groups;
 mod handshake;
 mod heartbeat;
-mod idle;
 mod links;
 mod listener;
 mod offers;
-mod path;
 mod rendezvous;
 mod sessions;
 mod stats;
@@ -58,9 +55,10 @@ use crate::nexus::mailbox::Mailbox;
 use crate::nexus::net::{Events, MioNetwork, Network, Ready};
 use crate::nexus::routes::Outgoing;
 use crate::nexus::usage::UsageTable;
-use early::EarlyLink;
+use early::EarlyLinks;
 use listener::Listener;
-use stats::Collection;
+use stats::Collector;
+use table_sizes::{TableSizes, Tables};
 
 /// Token of the mailbox's waker.
 pub(super) const MAILBOX: usize = 0;
@@ -116,7 +114,7 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     endpoints: HashMap<EndpointId, Endpoint<N>>,
     links: HashMap<LinkId, Link>,
     /// Links whose endpoint is not attached yet.
-    early_links: Vec<EarlyLink>,
+    early_links: EarlyLinks,
     local_rendezvous: Option<LocalRendezvous<N>>,
     exchanges: HashMap<ExchangeId, Exchange<N>>,
     /// Links that present their ticket as soon as there are few other exchanges.
@@ -125,8 +123,7 @@ pub(super) struct Reactor<N: Network = MioNetwork> {
     tickets: HashMap<[u8; 16], LinkId>,
     /// Unanswered proposals in all.
     proposals: usize,
-    collection: Option<Collection>,
-    collections: u64,
+    collector: Collector,
     deadlines: Deadlines,
 
     /// Connections that may have more to read without a further event.
@@ -168,14 +165,13 @@ impl<N: Network> Reactor<N> {
             incarnations: HashMap::new(),
             endpoints: HashMap::new(),
             links: HashMap::new(),
-            early_links: Vec::new(),
+            early_links: EarlyLinks::default(),
             local_rendezvous: None,
             exchanges: HashMap::new(),
             queued_exchanges: VecDeque::new(),
             tickets: HashMap::new(),
             proposals: 0,
-            collection: None,
-            collections: 0,
+            collector: Collector::default(),
             deadlines: Deadlines::default(),
             unread: Vec::new(),
             unsent: Vec::new(),
@@ -276,6 +272,19 @@ impl<N: Network> Reactor<N> {
         (self.settings.heartbeat / 4).clamp(TICK_MIN, TICK_MAX)
     }
 
+    /// Returns the sizes of all tables.
+    pub(super) fn table_sizes(&self) -> TableSizes {
+        Tables::of(self).sizes()
+    }
+
+    /// Compares the tables with each other.
+    ///
+    /// # Errors
+    /// The first disagreement between two tables.
+    pub(super) fn check_tables(&self) -> Result<(), String> {
+        Tables::of(self).check()
+    }
+
     /// Returns a token for a socket in the readiness loop.
     pub(super) fn new_token(&mut self) -> usize {
         self.next_token += 1;
@@ -304,9 +313,8 @@ pub(super) mod tests {
     use super::*;
     use crate::control::{FromNexus, Reason, ToNexus};
     use crate::nexus::attach::{Attach, UdpAttach};
-    use crate::nexus::connection::{Outbox, Peer, Phase};
+    use crate::nexus::connection::{Idle, Outbox, Peer, Phase};
     use crate::nexus::goodbye::GoodbyeMode;
-    use crate::nexus::idle_connections::Idle;
     use crate::nexus::limits::session_bytes;
     use crate::nexus::mailbox::{Command, Inbox};
     use crate::nexus::media::media_of;
@@ -429,14 +437,14 @@ pub(super) mod tests {
         let mut bytes = hello_bytes();
         link_open(0).encode(&mut bytes).unwrap();
         peer.write_all(&bytes).unwrap();
-        turns_until(&mut reactor, |reactor| !reactor.early_links.is_empty());
+        turns_until(&mut reactor, |reactor| reactor.early_links.len() > 0);
         // No message is that long.
         peer.write_all(&[0xFF; 8]).unwrap();
         turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
         let inbox = attach(&mailbox);
         turn_at_once(&mut reactor);
         assert!(inbox.pop().is_none(), "the link would never go down");
-        assert!(reactor.links.is_empty() && reactor.early_links.is_empty());
+        assert!(reactor.links.is_empty() && reactor.early_links.len() == 0);
     }
 
     #[test]

@@ -6,21 +6,43 @@ use super::Reactor;
 use crate::control::AllowedTransports;
 use crate::events;
 use crate::nexus::connection::Connection;
+use crate::nexus::counters::Counters;
 use crate::nexus::endpoint::Endpoint;
+use crate::nexus::exchange::LocalRendezvous;
 use crate::nexus::media::{Ends, Medium, Meeting, Obstacle, ObstacleAt, allows};
 use crate::nexus::net::Network;
 
-impl<N: Network> Reactor<N> {
-    /// Returns an endpoint's possible offers over a connection, the preferred first, or the obstacles.
-    pub(super) fn offers(
-        &self,
-        connection: &Connection<N>,
-        endpoint: &Endpoint<N>,
-        allowed: AllowedTransports,
-    ) -> Result<Vec<Offer>, String> {
+/// The two ends of a link to be, and the media of this one.
+pub(super) struct Offering<'a, N: Network> {
+    net: &'a N,
+    process: AllowedTransports,
+    rendezvous: Option<&'a LocalRendezvous<N>>,
+    counters: &'a Counters,
+    connection: &'a Connection<N>,
+    endpoint: &'a Endpoint<N>,
+}
+
+impl<'a, N: Network> Offering<'a, N> {
+    pub(super) fn new(
+        reactor: &'a Reactor<N>,
+        connection: &'a Connection<N>,
+        endpoint: &'a Endpoint<N>,
+    ) -> Self {
+        Self {
+            net: &reactor.net,
+            process: reactor.settings.transports,
+            rendezvous: reactor.local_rendezvous.as_ref(),
+            counters: &reactor.counters,
+            connection,
+            endpoint,
+        }
+    }
+
+    /// Returns the endpoint's possible offers over the connection, the preferred first, or the obstacles.
+    pub(super) fn offers(&self, allowed: AllowedTransports) -> Result<Vec<Offer>, String> {
         let (mut offers, mut obstacles) = (Vec::new(), Vec::new());
-        for medium in endpoint.media() {
-            match self.offer_of(medium, connection, allowed) {
+        for medium in self.endpoint.media() {
+            match self.offer_of(medium, allowed) {
                 Ok(offer) => offers.push(offer),
                 Err(obstacle) => obstacles.push((medium, obstacle)),
             }
@@ -30,7 +52,7 @@ impl<N: Network> Reactor<N> {
             return Err(obstacles.join("; "));
         }
         for (medium, obstacle) in &obstacles {
-            self.report_missed(*medium, connection, obstacle);
+            self.report_missed(*medium, obstacle);
         }
         Ok(offers)
     }
@@ -38,30 +60,24 @@ impl<N: Network> Reactor<N> {
     fn offer_of(
         &self,
         medium: &dyn Medium<N::Link>,
-        connection: &Connection<N>,
         allowed: AllowedTransports,
     ) -> Result<Offer, Obstacle> {
         if !allows(allowed, medium.kind()) {
             let text = format!("{} is not asked for", medium.title());
             return Err(Obstacle::new(ObstacleAt::Endpoint, text));
         }
-        self.with_ends(connection, |ends| medium.offer(ends))
+        self.with_ends(|ends| medium.offer(ends))
     }
 
     /// Returns the first suitable offer of the peer's, or the obstacles.
-    pub(super) fn choose(
-        &self,
-        connection: &Connection<N>,
-        endpoint: &Endpoint<N>,
-        offered: &[Offer],
-    ) -> Result<Offer, String> {
+    pub(super) fn choose(&self, offered: &[Offer]) -> Result<Offer, String> {
         let (mut obstacles, mut missed) = (Vec::new(), None);
         for offer in offered {
-            let Some(medium) = endpoint.medium(offer.kind()) else { continue };
-            match self.with_ends(connection, |ends| medium.offer(ends)) {
+            let Some(medium) = self.endpoint.medium(offer.kind()) else { continue };
+            match self.with_ends(|ends| medium.offer(ends)) {
                 Ok(own) => {
                     if let Some((medium, obstacle)) = missed {
-                        self.report_missed(medium, connection, &obstacle);
+                        self.report_missed(medium, &obstacle);
                     }
                     return Ok(own);
                 }
@@ -78,32 +94,21 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Counts and logs why a link does without a medium.
-    fn report_missed(
-        &self,
-        medium: &dyn Medium<N::Link>,
-        connection: &Connection<N>,
-        obstacle: &Obstacle,
-    ) {
+    fn report_missed(&self, medium: &dyn Medium<N::Link>, obstacle: &Obstacle) {
         if medium.is_missed() {
             self.counters.count_missed(obstacle.at());
-            events::medium_missed(connection.remote, obstacle);
+            events::medium_missed(self.connection.remote, obstacle);
         }
     }
 
     /// Returns the text to add to the refusal of a link for which an allowed medium was not offered.
-    pub(super) fn why_missed(
-        &self,
-        connection: &Connection<N>,
-        endpoint: &Endpoint<N>,
-        allowed: AllowedTransports,
-        offers: &[Offer],
-    ) -> String {
+    pub(super) fn why_missed(&self, allowed: AllowedTransports, offers: &[Offer]) -> String {
         let is_left_out = |kind| offers.iter().all(|offer| offer.kind() != kind);
         let mut text = String::new();
-        for medium in endpoint.media().filter(|medium| medium.is_missed()) {
+        for medium in self.endpoint.media().filter(|medium| medium.is_missed()) {
             if allows(allowed, medium.kind())
                 && is_left_out(medium.kind())
-                && let Err(obstacle) = self.with_ends(connection, |ends| medium.offer(ends))
+                && let Err(obstacle) = self.with_ends(|ends| medium.offer(ends))
             {
                 text.push_str(&format!("; {} was not offered: {obstacle}", medium.title()));
             }
@@ -112,20 +117,20 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Runs `look` with the two ends of a connection.
-    fn with_ends<R>(&self, connection: &Connection<N>, look: impl FnOnce(&Ends<'_>) -> R) -> R {
-        let (local, remote) = (connection.local, connection.remote);
+    fn with_ends<R>(&self, look: impl FnOnce(&Ends<'_>) -> R) -> R {
+        let (local, remote) = (self.connection.local, self.connection.remote);
         look(&Ends {
             local,
             remote,
-            process: self.settings.transports,
-            meeting: self.meeting_with(connection),
+            process: self.process,
+            meeting: self.meeting(),
             path_mtu: &|| self.net.path_mtu(local.ip(), remote),
         })
     }
 
-    fn meeting_with(&self, connection: &Connection<N>) -> Meeting {
-        let Some(rendezvous) = &self.local_rendezvous else { return Meeting::ProcessWithout };
-        let Some(peer) = connection.peer() else { return Meeting::NoHello };
+    fn meeting(&self) -> Meeting {
+        let Some(rendezvous) = self.rendezvous else { return Meeting::ProcessWithout };
+        let Some(peer) = self.connection.peer() else { return Meeting::NoHello };
         if peer.host_identity != Some(rendezvous.host_identity) || peer.rendezvous.is_none() {
             return Meeting::Elsewhere;
         }

@@ -3,127 +3,105 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use petrel_proto::Status;
 use petrel_proto::control::{STATS_PART_BYTES_MAX, StatsReply};
 
-use super::Reactor;
-use crate::control::{EndpointId, FromNexus, Reason};
-use crate::nexus::deadlines::Due;
-use crate::nexus::goodbye::GoodbyeMode;
+use crate::control::EndpointId;
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
-use crate::nexus::net::Network;
+use crate::nexus::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX};
 
-/// Collects the endpoints' answers. There is a single collection at a time: a request in between gets the same answer.
+/// The collection under way, if any. There is a single one at a time: a request in between gets the same answer.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    current: Option<Collection>,
+    /// Collections so far, the last one's number.
+    begun: u64,
+}
+
+/// The endpoints' answers, and the connections that wait for them.
 #[derive(Debug)]
 pub(super) struct Collection {
-    pub(super) id: u64,
+    id: u64,
     /// Each endpoint's answer, or `None` before it.
     answers: BTreeMap<EndpointId, Option<String>>,
     /// The requesting connections, and the number of each request.
     requesters: BTreeMap<ConnectionId, u32>,
 }
 
-impl Collection {
-    /// Returns the connections that wait for it.
-    pub(super) fn requesters(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.requesters.keys().copied()
-    }
-}
-
-impl<N: Network> Reactor<N> {
-    pub(super) fn on_stats_request(&mut self, connection: ConnectionId, request: u32) {
-        let Some(requester) = self.connections.get(&connection) else { return };
-        if !requester.is_of_this_host() {
-            self.counters.stats_refused.increment();
-            let why = "counters are for processes of the same host: ask there, at this address";
-            let reason = Reason::new(Status::PermissionDenied, why);
-            return self.close(connection, &reason, GoodbyeMode::Send(reason.clone()));
-        }
-        let collection = match self.collection.take() {
-            Some(collection) => collection,
-            None => self.start_collection(),
-        };
-        let collection = self.collection.insert(collection);
-        collection.requesters.insert(connection, request);
-        self.finish_collection_if_complete();
+impl Collector {
+    /// Adds a request to the collection under way, if any.
+    pub(super) fn join(&mut self, connection: ConnectionId, request: u32) -> bool {
+        let Some(current) = &mut self.current else { return false };
+        current.requesters.insert(connection, request);
+        true
     }
 
-    fn start_collection(&mut self) -> Collection {
-        self.collections += 1;
-        let id = self.collections;
-        self.deadlines.add(self.now + STATS_TIMEOUT, Due::Stats(id));
-        for endpoint in self.endpoints.values() {
-            endpoint.tell(FromNexus::StatsRequested { request: id });
-        }
-        let answers = self.endpoints.keys().map(|endpoint| (*endpoint, None)).collect();
-        Collection { id, answers, requesters: BTreeMap::new() }
+    /// Begins a collection of these endpoints' answers. Returns its number.
+    pub(super) fn begin(&mut self, endpoints: impl Iterator<Item = EndpointId>) -> u64 {
+        assert!(self.current.is_none(), "counters are collected for all requests at once");
+        self.begun += 1;
+        let answers = endpoints.map(|endpoint| (endpoint, None)).collect();
+        self.current = Some(Collection { id: self.begun, answers, requesters: BTreeMap::new() });
+        self.begun
     }
 
-    pub(super) fn on_endpoint_stats(&mut self, from: EndpointId, request: u64, json: String) {
-        let collection = self.collection.as_mut().filter(|collection| collection.id == request);
-        let answer = collection.and_then(|collection| collection.answers.get_mut(&from));
-        match answer {
-            Some(answer) => *answer = Some(json),
-            None => self.counters.late_messages.increment(),
-        }
-        self.finish_collection_if_complete();
+    /// Notes an endpoint's answer. Returns false if it is too late, or the endpoint was not asked.
+    pub(super) fn answer(&mut self, from: EndpointId, id: u64, json: String) -> bool {
+        let current = self.current.as_mut().filter(|current| current.id == id);
+        let answer = current.and_then(|current| current.answers.get_mut(&from));
+        answer.map(|answer| *answer = Some(json)).is_some()
     }
 
     /// Stops waiting for an endpoint that has gone.
-    pub(super) fn on_endpoint_without_stats(&mut self, endpoint: EndpointId) {
-        if let Some(collection) = &mut self.collection {
-            collection.answers.remove(&endpoint);
+    pub(super) fn forget_endpoint(&mut self, endpoint: EndpointId) {
+        if let Some(current) = &mut self.current {
+            current.answers.remove(&endpoint);
         }
-        self.finish_collection_if_complete();
+    }
+
+    /// Drops the request of a connection that has ended.
+    pub(super) fn forget_requester(&mut self, connection: ConnectionId) {
+        if let Some(current) = &mut self.current {
+            current.requesters.remove(&connection);
+        }
+    }
+
+    /// Returns the connections that wait for counters.
+    pub(super) fn requesters(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.current.iter().flat_map(|current| current.requesters.keys().copied())
     }
 
     /// Returns true if a connection waits for counters.
     pub(super) fn is_requester(&self, connection: ConnectionId) -> bool {
-        self.collection.as_ref().is_some_and(|c| c.requesters.contains_key(&connection))
+        self.current.as_ref().is_some_and(|current| current.requesters.contains_key(&connection))
     }
 
-    /// Drops the requests of a connection that has ended.
-    pub(super) fn forget_requester(&mut self, connection: ConnectionId) {
-        if let Some(collection) = &mut self.collection {
-            collection.requesters.remove(&connection);
-        }
+    /// Returns true if the collection with this number is under way.
+    pub(super) fn is_under_way(&self, id: u64) -> bool {
+        self.current.as_ref().is_some_and(|current| current.id == id)
     }
 
-    fn finish_collection_if_complete(&mut self) {
-        let collection = self.collection.take();
-        match collection {
-            Some(collection) if collection.answers.values().all(Option::is_some) => {
-                self.answer_requesters(&collection);
-            }
-            collection => self.collection = collection,
-        }
+    /// Takes the collection once all endpoints have answered.
+    pub(super) fn take_complete(&mut self) -> Option<Collection> {
+        self.current.take_if(|current| current.answers.values().all(Option::is_some))
     }
 
-    pub(super) fn on_stats_due(&mut self, id: u64) {
-        if let Some(collection) = self.collection.take_if(|collection| collection.id == id) {
-            self.answer_requesters(&collection);
-        }
+    /// Takes the collection with this number at its deadline.
+    pub(super) fn take_due(&mut self, id: u64) -> Option<Collection> {
+        assert!(id <= self.begun, "a collection comes due that was not begun: {id}");
+        self.current.take_if(|current| current.id == id)
     }
+}
 
-    fn answer_requesters(&mut self, collection: &Collection) {
-        let json = self.stats_json(&collection.answers);
-        for (connection, request) in &collection.requesters {
-            self.counters.stats_answered.increment();
-            self.send_stats(*connection, *request, &json);
-        }
-    }
-
-    fn stats_json(&self, answers: &BTreeMap<EndpointId, Option<String>>) -> String {
-        let nexus = self.counters.snapshot().to_json();
-        let mut json =
-            format!("{{\"incarnation\":{},\"nexus\":{nexus},", self.settings.incarnation);
-        if let Some(count) = self.net.udp_no_ports() {
+impl Collection {
+    /// Formats the process's counters: the nexus's, those of the host, and the endpoints' answers.
+    pub(super) fn json(&self, incarnation: u64, nexus: &str, udp_no_ports: Option<u64>) -> String {
+        let mut json = format!("{{\"incarnation\":{incarnation},\"nexus\":{nexus},");
+        if let Some(count) = udp_no_ports {
             // Writing to a string cannot fail.
             let _ = write!(json, "\"host\":{{\"udp_no_ports\":{count}}},");
         }
         json.push_str("\"endpoints\":[");
-        for (position, (endpoint, answer)) in answers.iter().enumerate() {
+        for (position, (endpoint, answer)) in self.answers.iter().enumerate() {
             let comma = if position == 0 { "" } else { "," };
             // Writing to a string cannot fail.
             let _ =
@@ -133,15 +111,21 @@ impl<N: Network> Reactor<N> {
         json
     }
 
-    fn send_stats(&mut self, connection: ConnectionId, request: u32, json: &str) {
-        let pieces = pieces(json, STATS_PART_BYTES_MAX);
-        // The limits in `stats_json` keep the number of parts far below 65,535.
-        let parts = pieces.len() as u16;
-        for (part, piece) in (0..parts).zip(pieces) {
-            let json = piece.to_owned();
-            self.send(connection, StatsReply { request, part, parts, json });
-        }
+    /// Ends the collection. Returns the connections that wait, and the number of each request.
+    pub(super) fn into_requesters(self) -> BTreeMap<ConnectionId, u32> {
+        self.requesters
     }
+}
+
+/// Returns the messages of an answer: a text that is too long for one comes in parts.
+pub(super) fn replies(request: u32, json: &str) -> impl Iterator<Item = StatsReply> + '_ {
+    let pieces = pieces(json, STATS_PART_BYTES_MAX);
+    assert!(pieces.len() <= usize::from(u16::MAX), "the limits of an answer keep its parts few");
+    let parts = pieces.len() as u16;
+    (0..parts).zip(pieces).map(move |(part, piece)| {
+        let json = piece.to_owned();
+        StatsReply { request, part, parts, json }
+    })
 }
 
 /// Formats an endpoint's entry. An error replaces counters that are too long, alone or in sum.
@@ -170,6 +154,27 @@ fn pieces(mut text: &str, bytes_max: usize) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[should_panic(expected = "counters are collected for all requests at once")]
+    fn begin__beside_another() {
+        let mut collector = Collector::default();
+        collector.begin([EndpointId(0)].into_iter());
+        collector.begin([EndpointId(0)].into_iter());
+    }
+
+    #[test]
+    #[should_panic(expected = "a collection comes due that was not begun")]
+    fn take_due__before_the_collection() {
+        Collector::default().take_due(1);
+    }
+
+    #[test]
+    #[should_panic(expected = "the limits of an answer keep its parts few")]
+    fn replies__of_more_parts_than_can_be_numbered() {
+        let json = "x".repeat(STATS_PART_BYTES_MAX * (usize::from(u16::MAX) + 1));
+        replies(1, &json).for_each(drop);
+    }
 
     #[test]
     fn pieces__join_to_the_whole_and_fit() {

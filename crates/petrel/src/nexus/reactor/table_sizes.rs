@@ -63,33 +63,42 @@ pub struct TableSizes {
     pub partial_bytes_max: usize,
 }
 
-impl<N: Network> Reactor<N> {
-    pub(in crate::nexus) fn table_sizes(&self) -> TableSizes {
-        let connections = || self.connections.values();
-        let pauses = self.outgoing.values().map(|outgoing| match outgoing {
+/// The reactor's tables, to be read.
+pub(super) struct Tables<'a, N: Network> {
+    reactor: &'a Reactor<N>,
+}
+
+impl<'a, N: Network> Tables<'a, N> {
+    pub(super) fn of(reactor: &'a Reactor<N>) -> Self {
+        Self { reactor }
+    }
+
+    pub(super) fn sizes(&self) -> TableSizes {
+        let connections = || self.reactor.connections.values();
+        let pauses = self.reactor.outgoing.values().map(|outgoing| match outgoing {
             Outgoing::Pause { waiting, .. } => waiting.len(),
             Outgoing::Connection(_) => 0,
         });
         TableSizes {
-            connections: self.connections.len(),
-            awaiting_hello: self.awaiting_hello.len(),
-            accepted: self.accepted,
-            closing: self.closing.len(),
-            outgoing: self.outgoing.len(),
+            connections: self.reactor.connections.len(),
+            awaiting_hello: self.reactor.awaiting_hello.len(),
+            accepted: self.reactor.accepted,
+            closing: self.reactor.closing.len(),
+            outgoing: self.reactor.outgoing.len(),
             waiting: connections().map(|c| c.waiting.len()).chain(pauses).sum(),
-            links: self.links.len(),
-            links_up: self.links.values().filter(|link| link.is_up()).count(),
-            early_links: self.early_links.len(),
-            proposals: self.proposals,
-            session_bytes: self.usage.all().session_bytes,
-            tickets: self.tickets.len(),
-            exchanges: self.exchanges.len(),
-            queued_exchanges: self.queued_exchanges.len(),
-            deadlines: self.deadlines.len(),
-            sources: self.usage.sources().count(),
-            idle_connections: self.idle_connections.len(),
-            requesters: self.collection.as_ref().map_or(0, |c| c.requesters().count()),
-            unfinished: self.unread.len() + self.unsent.len(),
+            links: self.reactor.links.len(),
+            links_up: self.reactor.links.values().filter(|link| link.is_up()).count(),
+            early_links: self.reactor.early_links.len(),
+            proposals: self.reactor.proposals,
+            session_bytes: self.reactor.usage.all().session_bytes,
+            tickets: self.reactor.tickets.len(),
+            exchanges: self.reactor.exchanges.len(),
+            queued_exchanges: self.reactor.queued_exchanges.len(),
+            deadlines: self.reactor.deadlines.len(),
+            sources: self.reactor.usage.sources().count(),
+            idle_connections: self.reactor.idle_connections.len(),
+            requesters: self.reactor.collector.requesters().count(),
+            unfinished: self.reactor.unread.len() + self.reactor.unsent.len(),
             unsent_bytes_max: connections().map(|c| c.out.len()).max().unwrap_or(0),
             partial_bytes_max: connections().map(|c| c.decoder.memory_bytes()).max().unwrap_or(0),
         }
@@ -99,33 +108,36 @@ impl<N: Network> Reactor<N> {
     ///
     /// # Errors
     /// The first disagreement between two tables.
-    pub(in crate::nexus) fn check_tables(&self) -> Result<(), String> {
-        self.connections
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.reactor
+            .connections
             .iter()
             .try_for_each(|(id, connection)| self.check_connection(*id, connection))?;
-        self.links.iter().try_for_each(|(id, link)| self.check_link(*id, link))?;
+        self.reactor.links.iter().try_for_each(|(id, link)| self.check_link(*id, link))?;
         self.check_lists()?;
         self.check_sums()
     }
 
     fn check_connection(&self, id: ConnectionId, connection: &Connection<N>) -> Result<(), String> {
         let is_new = !connection.is_opener && !connection.is_open() && !connection.is_closing();
-        same(is_new, self.awaiting_hello.contains(&id), || {
+        same(is_new, self.reactor.awaiting_hello.contains(&id), || {
             format!("{id:?} among those without HELLO")
         })?;
         let is_closing = connection.is_closing();
-        same(is_closing, self.closing.contains(&id), || format!("{id:?} among those closing"))?;
+        same(is_closing, self.reactor.closing.contains(&id), || {
+            format!("{id:?} among those closing")
+        })?;
         same(connection.idle(), connection.listed, || format!("{id:?} among those without use"))?;
         if is_closing && !(connection.links.is_empty() && connection.waiting.is_empty()) {
             return Err(format!("{id:?} is closing and has links or requests"));
         }
         let leads_here =
             |outgoing: &Outgoing| matches!(outgoing, Outgoing::Connection(at) if *at == id);
-        let is_way = self.outgoing.get(&connection.remote).is_some_and(leads_here);
+        let is_way = self.reactor.outgoing.get(&connection.remote).is_some_and(leads_here);
         if is_way && (is_closing || !connection.is_opener) {
             return Err(format!("{id:?} is the route to {} and cannot be", connection.remote));
         }
-        let links = || connection.links.values().filter_map(|link| self.links.get(link));
+        let links = || connection.links.values().filter_map(|link| self.reactor.links.get(link));
         same(links().count(), connection.links.len(), || format!("links of {id:?}"))?;
         let proposals = links().map(|link| link.proposals().len()).sum();
         same(connection.proposals, proposals, || format!("proposals of {id:?}"))?;
@@ -138,15 +150,15 @@ impl<N: Network> Reactor<N> {
     }
 
     fn check_link(&self, id: LinkId, link: &Link) -> Result<(), String> {
-        let connection = self.connections.get(&link.connection());
+        let connection = self.reactor.connections.get(&link.connection());
         let entry = connection.and_then(|connection| connection.links.get(&link.number())).copied();
         same(entry, Some(id), || format!("the connection of {id:?}"))?;
-        if !self.endpoints.contains_key(&link.endpoint()) {
+        if !self.reactor.endpoints.contains_key(&link.endpoint()) {
             return Err(format!("{id:?} is a link of {:?}, which has gone", link.endpoint()));
         }
         match link.stage() {
             Stage::Exchanging { exchange: Some(exchange), .. }
-                if !self.exchanges.contains_key(exchange) =>
+                if !self.reactor.exchanges.contains_key(exchange) =>
             {
                 Err(format!("{id:?} waits for an exchange that is no more"))
             }
@@ -158,24 +170,21 @@ impl<N: Network> Reactor<N> {
 
     /// Every list of connections and links refers to existing ones.
     fn check_lists(&self) -> Result<(), String> {
-        let is_there = |id: &ConnectionId| self.connections.contains_key(id);
+        let is_there = |id: &ConnectionId| self.reactor.connections.contains_key(id);
         let is_in_use =
-            |id: &ConnectionId| self.connections.get(id).is_some_and(|c| !c.is_closing());
-        let routes = self.outgoing.values().filter_map(|outgoing| match outgoing {
+            |id: &ConnectionId| self.reactor.connections.get(id).is_some_and(|c| !c.is_closing());
+        let routes = self.reactor.outgoing.values().filter_map(|outgoing| match outgoing {
             Outgoing::Connection(id) => Some(*id),
             Outgoing::Pause { .. } => None,
         });
         let lists = [
-            ("without HELLO", self.awaiting_hello.iter().copied().find(|id| !is_there(id))),
-            ("closing", self.closing.iter().copied().find(|id| !is_there(id))),
+            ("without HELLO", self.reactor.awaiting_hello.iter().copied().find(|id| !is_there(id))),
+            ("closing", self.reactor.closing.iter().copied().find(|id| !is_there(id))),
             ("routes to peers", routes.into_iter().find(|id| !is_there(id))),
-            (
-                "with early links",
-                self.early_links.iter().map(|early| early.connection()).find(|id| !is_in_use(id)),
-            ),
+            ("with early links", self.reactor.early_links.connections().find(|id| !is_in_use(id))),
             (
                 "that ask for counters",
-                self.collection.iter().flat_map(|c| c.requesters()).find(|id| !is_in_use(id)),
+                self.reactor.collector.requesters().find(|id| !is_in_use(id)),
             ),
         ];
         for (which, stray) in lists {
@@ -183,35 +192,39 @@ impl<N: Network> Reactor<N> {
                 return Err(format!("{id:?} has ended and is among the connections {which}"));
             }
         }
-        let stray = self.tickets.values().find(|link| !self.links.contains_key(link));
+        let stray =
+            self.reactor.tickets.values().find(|link| !self.reactor.links.contains_key(link));
         same(stray, None, || "the link of a ticket".to_owned())?;
-        let listed = self.connections.values().filter(|connection| connection.listed.is_some());
-        same(self.idle_connections.len(), listed.count(), || "connections without use".to_owned())
+        let listed =
+            self.reactor.connections.values().filter(|connection| connection.listed.is_some());
+        same(self.reactor.idle_connections.len(), listed.count(), || {
+            "connections without use".to_owned()
+        })
     }
 
     /// The totals, and the usage of sources, are the sums over their connections.
     fn check_sums(&self) -> Result<(), String> {
-        let proposals = self.links.values().map(|link| link.proposals().len()).sum();
-        same(self.proposals, proposals, || "proposals in all".to_owned())?;
+        let proposals = self.reactor.links.values().map(|link| link.proposals().len()).sum();
+        same(self.reactor.proposals, proposals, || "proposals in all".to_owned())?;
         let accepted =
-            self.connections.values().filter(|c| !c.is_opener && !c.is_closing()).count();
-        same(self.accepted, accepted, || "connections that peers made".to_owned())?;
+            self.reactor.connections.values().filter(|c| !c.is_opener && !c.is_closing()).count();
+        same(self.reactor.accepted, accepted, || "connections that peers made".to_owned())?;
         let mut by_source: BTreeMap<SourceNetwork, Usage> = BTreeMap::new();
-        for connection in self.connections.values().filter(|c| !c.is_opener) {
+        for connection in self.reactor.connections.values().filter(|c| !c.is_opener) {
             let usage = self.usage_of(connection);
             if usage != Usage::default() {
                 by_source.entry(connection.source).or_default().add(usage);
             }
         }
-        let kept: BTreeMap<SourceNetwork, Usage> = self.usage.sources().collect();
+        let kept: BTreeMap<SourceNetwork, Usage> = self.reactor.usage.sources().collect();
         same(&kept, &by_source, || "usage of sources".to_owned())?;
         let mut all = Usage::default();
         by_source.into_values().for_each(|usage| all.add(usage));
-        same(self.usage.all(), all, || "usage in all".to_owned())
+        same(self.reactor.usage.all(), all, || "usage in all".to_owned())
     }
 
     fn usage_of(&self, connection: &Connection<N>) -> Usage {
-        let links = connection.links.values().filter_map(|link| self.links.get(link));
+        let links = connection.links.values().filter_map(|link| self.reactor.links.get(link));
         let proposals = links.flat_map(|link| link.proposals());
         let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
         Usage {
