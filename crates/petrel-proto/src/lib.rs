@@ -60,14 +60,14 @@
 //! | [`session`] | names of sessions and peers, and the parameters that two ends agree on |
 //! | [`wire`] | frames, to the bit |
 //! | [`control`] | messages of the control plane |
-//! | [`path`] | several paths for one session: not used by sessions yet |
+//! | [`path`] | several paths for one session |
 //! | [`bitmap`] | sets of a message's packets |
 //! | [`congestion`] | the rate of a session, and the limit of its packets in flight |
 //! | [`recovery`], [`timer`] | round trips, timeouts, and the timer wheel |
 //! | [`buffer`] | the core's requirements of message buffers |
 //! | [`limits`], [`counters`], [`status`] | every limit, every counter, every status code |
 //!
-//! Not implemented: encryption, and sessions of several paths. The wire format has room for encryption.
+//! Not implemented: encryption. The wire format has room for it.
 
 pub mod bitmap;
 pub mod buffer;
@@ -87,9 +87,9 @@ pub mod wire;
 pub use rpc::ObjectCounts;
 pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
-    Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PendingCall, PlainCompletion,
-    PlainRequest, Received, Recovery, RequestHandle, RespondError, RespondRejected, UpcomingFrame,
-    method_of, peek_request,
+    Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PathChoice, PendingCall,
+    PlainCompletion, PlainRequest, Received, Recovery, RequestHandle, RespondError,
+    RespondRejected, UpcomingFrame, method_of, peek_request,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

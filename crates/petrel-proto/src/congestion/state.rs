@@ -34,6 +34,10 @@ impl Floor {
     const NOT_THERE: Self = Self { round_trips: 0, shortest_ns: u32::MAX };
 }
 
+/// The window of a session of several paths, as far as it concerns the fast paths: less than its credits, so that the
+/// session leaves them.
+const WINDOW_OF_PATHS: u32 = u32::MAX - 1;
+
 /// Round trips after which the path is known to be long. An incast's queue is gone by then: all senders are
 /// at their least window.
 const FLOOR_ROUND_TRIPS: u8 = 8;
@@ -47,6 +51,8 @@ pub(super) enum Control {
     Timely(Timely),
     Dcqcn(Dcqcn),
     Swift(Swift),
+    /// None: the session's paths bound its packets in flight.
+    Paths,
 }
 
 impl Congestion {
@@ -71,6 +77,11 @@ impl Congestion {
         Self::new(Control::None, Flow { credits: 0, packet_bytes: 0, base_rtt_ns: 0 })
     }
 
+    /// Makes the state of a session of several paths: its paths have windows.
+    pub(crate) fn of_paths() -> Self {
+        Self::new(Control::Paths, Flow { credits: 0, packet_bytes: 0, base_rtt_ns: 0 })
+    }
+
     /// Returns true if an acknowledgement changes nothing. Pass 0 for an unmeasured round trip.
     #[inline(always)]
     pub fn is_bypassed(&self, rtt_ns: u64, ce: bool) -> bool {
@@ -93,7 +104,7 @@ impl Congestion {
         counters.updates += 1;
         counters.marks += u64::from(ack.ce);
         match &mut self.control {
-            Control::None => {}
+            Control::None | Control::Paths => {}
             Control::Timely(timely) => timely.on_ack(ack),
             Control::Dcqcn(dcqcn) => dcqcn.on_ack(ack),
             Control::Swift(swift) => swift.on_ack(ack),
@@ -107,7 +118,7 @@ impl Congestion {
     pub fn on_loss(&mut self, now_ns: u64, packets: u32, counters: &mut CongestionCounters) {
         counters.losses += u64::from(packets);
         match &mut self.control {
-            Control::None => {}
+            Control::None | Control::Paths => {}
             Control::Timely(timely) => timely.on_loss(now_ns, packets),
             Control::Dcqcn(dcqcn) => dcqcn.on_loss(now_ns, packets),
             Control::Swift(swift) => swift.on_loss(now_ns, packets),
@@ -120,7 +131,7 @@ impl Congestion {
     pub fn on_timeout(&mut self, now_ns: u64, counters: &mut CongestionCounters) {
         counters.timeouts += 1;
         match &mut self.control {
-            Control::None => {}
+            Control::None | Control::Paths => {}
             Control::Timely(timely) => timely.on_timeout(now_ns),
             Control::Dcqcn(dcqcn) => dcqcn.on_timeout(now_ns),
             Control::Swift(swift) => swift.on_timeout(now_ns),
@@ -149,7 +160,7 @@ impl Congestion {
 
     fn flow_mut(&mut self) -> Option<&mut Flow> {
         match &mut self.control {
-            Control::None => None,
+            Control::None | Control::Paths => None,
             Control::Timely(timely) => Some(timely.flow_mut()),
             Control::Dcqcn(dcqcn) => Some(dcqcn.flow_mut()),
             Control::Swift(swift) => Some(swift.flow_mut()),
@@ -163,7 +174,7 @@ impl Congestion {
             Control::Swift(swift) => swift.is_at_floor(),
             // Timely's rate comes to rest at about a packet per round trip, as in an incast, and DCQCN does
             // not use round trips.
-            Control::Timely(_) | Control::Dcqcn(_) | Control::None => false,
+            Control::Timely(_) | Control::Dcqcn(_) | Control::None | Control::Paths => false,
         };
         let Some(rtt_ns) = ack.rtt_ns.filter(|_| is_at_floor) else {
             if !is_at_floor {
@@ -209,7 +220,7 @@ impl Congestion {
     /// Returns the rate of a paced session.
     pub fn rate(&self) -> Option<Rate> {
         match &self.control {
-            Control::None => None,
+            Control::None | Control::Paths => None,
             Control::Timely(timely) => timely.pacing(),
             Control::Dcqcn(dcqcn) => dcqcn.pacing(),
             Control::Swift(swift) => swift.pacing(),
@@ -243,6 +254,7 @@ impl Congestion {
     fn refresh(&mut self, now_ns: u64) {
         let (bypass_rtt_ns, window) = match &self.control {
             Control::None => (Some(u32::MAX), None),
+            Control::Paths => (None, Some(WINDOW_OF_PATHS)),
             Control::Timely(timely) => (timely.bypass_rtt_ns(), timely.window()),
             Control::Dcqcn(dcqcn) => (dcqcn.bypass_rtt_ns(), dcqcn.window()),
             Control::Swift(swift) => (swift.bypass_rtt_ns(), swift.window()),

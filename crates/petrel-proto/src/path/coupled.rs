@@ -51,13 +51,19 @@ impl Coupled {
         }
     }
 
+    /// Returns how many packets the sum of the windows has room for.
+    pub(super) fn room(&self, set: &PathSet) -> u32 {
+        let window = set.total_window().clamp(PACKET, self.total_most);
+        window.saturating_sub(set.in_flight() * PACKET).div_ceil(PACKET)
+    }
+
     /// Returns the next open path with room for a packet. If the sum has room and no path has, windows have
     /// fractions, and the path with the largest one is chosen.
     pub(super) fn choose(&mut self, now_ns: u64, set: &mut PathSet) -> Option<PathId> {
         if let Some(path) = set.due(now_ns) {
             return Some(path);
         }
-        if set.in_flight() * PACKET >= set.total_window().clamp(PACKET, self.total_most) {
+        if self.room(set) == 0 {
             return None;
         }
         let turns = (1..=set.count()).map(|ahead| self.last.ahead(ahead, set.count()));

@@ -7,8 +7,8 @@
 //! | [`Paths`] | the paths of one session: a policy, and the state of each path |
 //! | [`PacketPaths`] | the path of each packet of one message, and the [`Evidence`] that it is lost |
 //!
-//! Sessions do not use these objects yet. A session of one path will have none: its order of transmissions is
-//! that of its packets (§5.2), and its congestion controller alone bounds the packets in flight.
+//! Client sessions of several paths use these objects (`session/client/paths.rs`). A session of one path has none: its
+//! order of transmissions is that of its packets (§5.2), and its congestion controller alone bounds the packets in flight.
 //!
 //! The owner passes in the time and the answers, and asks for the path of the next packet:
 //!
@@ -124,6 +124,18 @@ impl PathPolicy {
     }
 }
 
+/// Packets of a session on one of its paths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathCounts {
+    /// Packets of requests that were sent, repetitions included.
+    pub packets: u64,
+    /// Packets that met congestion, as far as their acknowledgement shows the path.
+    pub marks: u64,
+    /// Copies given up: by evidence, a probe or a timeout.
+    pub losses: u64,
+}
+
 /// The acknowledgement of a packet that was sent once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -181,8 +193,8 @@ enum State {
 /// [`note_lost`](Paths::note_lost), [`note_timeout`](Paths::note_timeout) and
 /// [`note_unknown`](Paths::note_unknown).
 ///
-/// `Coupled` and `MpRdma` bound the packets in flight themselves. The other policies leave that to the session's
-/// congestion controller; until sessions use them, MP-RDMA's window stands in.
+/// All policies bound the packets in flight, in place of the session's congestion controller: `Coupled` by a window
+/// for each path, the others by MP-RDMA's window.
 #[derive(Debug)]
 pub struct Paths {
     set: PathSet,
@@ -236,6 +248,33 @@ impl Paths {
             State::Coupled(coupled) => coupled.choose(now_ns, set),
             State::MpRdma(mp_rdma) => mp_rdma.choose(now_ns, set, random),
         }
+    }
+
+    /// Returns how many new packets the window has room for. [`Paths::choose`] may still have to wait: see
+    /// [`Paths::resume_ns`].
+    pub fn room(&self) -> u32 {
+        let in_flight = self.set.in_flight();
+        match &self.state {
+            State::Single(window)
+            | State::Plb(_, window)
+            | State::Spray(window)
+            | State::Reps(_, window) => window.packets().saturating_sub(in_flight),
+            State::Coupled(coupled) => coupled.room(&self.set),
+            State::MpRdma(mp_rdma) => mp_rdma.packets().saturating_sub(in_flight),
+        }
+    }
+
+    /// Returns the time from which [`Paths::choose`] has a path for a window with room.
+    pub fn resume_ns(&self) -> u64 {
+        match &self.state {
+            State::MpRdma(mp_rdma) => mp_rdma.burst_ns(&self.set),
+            _ => 0,
+        }
+    }
+
+    /// Returns the number of paths.
+    pub fn count(&self) -> usize {
+        self.set.count() as usize
     }
 
     /// Returns the path for a packet that is sent again, and whose last copy took `last`: another one, if the

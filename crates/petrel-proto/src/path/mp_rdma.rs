@@ -40,6 +40,16 @@ impl MpRdma {
         }
     }
 
+    /// Returns the packets that may be in flight.
+    pub(super) fn packets(&self) -> u32 {
+        self.window.packets()
+    }
+
+    /// Returns the time of the burst timer: packets that no answer clocks out leave after half a round trip.
+    pub(super) fn burst_ns(&self, set: &PathSet) -> u64 {
+        self.answered_ns + set.srtt_least_ns() / 2
+    }
+
     pub(super) fn choose(
         &mut self,
         now_ns: u64,
@@ -62,9 +72,7 @@ impl MpRdma {
             self.probed_ns = now_ns;
             return Some(set.random(random, None));
         }
-        // The burst timer: packets that no answer clocks out leave after half a round trip, anywhere.
-        let is_due = now_ns >= self.answered_ns + srtt_ns / 2;
-        is_due.then(|| set.random(random, None))
+        (now_ns >= self.burst_ns(set)).then(|| set.random(random, None))
     }
 
     /// An answer clocks out as many packets as the window has room for, but two at most, and none if it was late.

@@ -82,6 +82,14 @@ impl PacketPaths {
         }
     }
 
+    /// Readies the record for another message.
+    pub(crate) fn reset(&mut self) {
+        // The entries of packets are written before they are read.
+        self.repeated = PacketBits::new();
+        (self.count, self.newest) = ([0; PATHS_MAX], [0; PATHS_MAX]);
+        self.next = 0;
+    }
+
     /// Notes that the next packet was sent for the first time.
     pub fn note_new(&mut self, now_ns: u64, packet: u32, path: PathId) {
         assert!(packet == self.next, "new packets are sent in sequence");
@@ -102,6 +110,11 @@ impl PacketPaths {
         let count = &mut self.count[path.index()];
         *count = count.wrapping_add(1);
         (self.path[place], self.order[place], self.sent_us[place]) = (path, *count, micros(now_ns));
+    }
+
+    /// Returns true if a packet was sent more than once, and none took over its entry.
+    pub fn was_repeated(&self, packet: u32) -> bool {
+        packet < self.next && packet + WINDOW_PACKETS >= self.next && self.repeated.is_set(packet)
     }
 
     /// Returns the path of a packet's last copy.

@@ -233,10 +233,13 @@ impl PathSet {
         open.max_by_key(|path| (*path != other, self.window(*path))).unwrap_or(other)
     }
 
-    /// Returns a random open path, not `other` if there is a choice.
+    /// Returns a random open path, not `other` if there is a choice. If `other` is the only open path, a closed
+    /// one: when the last open path was dead and the closed ones were not, repetitions never arrived.
     pub(super) fn random(&self, random: &mut Random, other: Option<PathId>) -> PathId {
-        let others = self.open & !other.map_or(0, PathId::bit);
-        let mut choice = if others == 0 { self.open } else { others };
+        let all = u32::MAX >> (PATHS_MAX - self.paths.len());
+        let others = !other.map_or(0, PathId::bit);
+        let choices = [self.open & others, all & others, self.open];
+        let mut choice = choices.into_iter().find(|choice| *choice != 0).unwrap_or(self.open);
         for _ in 0..random.below(choice.count_ones()) {
             choice &= choice - 1;
         }

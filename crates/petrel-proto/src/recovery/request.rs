@@ -55,6 +55,22 @@ impl RequestPackets {
         self.acknowledged.contains(packet)
     }
 
+    /// Returns the end of the acknowledged packets: no packet from there on was acknowledged.
+    pub(crate) fn acknowledged_end(&self) -> u32 {
+        self.acknowledged.end()
+    }
+
+    /// Returns true if a packet is to be sent again.
+    pub(crate) fn is_lost(&self, packet: u32) -> bool {
+        self.lost.is_set(packet)
+    }
+
+    /// Marks a packet as lost: its path gave the evidence (§14.4).
+    pub(crate) fn note_lost(&mut self, packet: u32) {
+        assert!(!self.acknowledged.contains(packet), "no acknowledged packet is lost");
+        assert!(self.lost.set_new(packet), "a copy is lost once");
+    }
+
     /// Returns the number of repetitions.
     pub(crate) fn repeated(&self) -> u32 {
         self.repeated

@@ -53,6 +53,25 @@ impl<B: Buffer, T> Core<B, T> {
         )
     }
 
+    /// [`Core::handle_frame`] for a frame from a further source port of the peer (`docs/wire-protocol.md` §14):
+    /// `source` is the index of the port. `is_marked` is true for a frame with an ECN mark.
+    #[cold]
+    pub fn handle_frame_from<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        (peer, source): (PeerKey, u8),
+        frame: &'f [u8],
+        is_marked: bool,
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        self.shared.frame_source = source;
+        let mark = if is_marked { Flags::CONGESTION } else { Flags::NONE };
+        let Self { sessions, shared, .. } = self;
+        let received = handle_any(sessions, shared, now_ns, peer, frame, mark, pool);
+        shared.frame_source = 0;
+        received
+    }
+
     /// Handles new requests of one packet without any peculiarity. Returns `None` for other frames: pass
     /// these to [`Core::handle_plain_response`] or [`Core::handle_frame`].
     #[inline(always)]

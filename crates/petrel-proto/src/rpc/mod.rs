@@ -51,7 +51,7 @@ pub use notices::Event;
 pub use object_counts::ObjectCounts;
 pub use received::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
-pub use sessions::{Accepted, Closed, OpenError};
+pub use sessions::{Accepted, Closed, OpenError, PathChoice};
 pub use sink::FrameSink;
 
 pub use crate::recovery::Recovery;
@@ -115,6 +115,8 @@ struct Shared<B> {
     memory: Memory,
     client_parts: FreeList<ClientParts>,
     server_parts: FreeList<ServerParts<B>>,
+    /// The source port of the peer from which the present frame came; 0 unless known to be another.
+    frame_source: u8,
 }
 
 impl<B: Buffer, T> Core<B, T> {
@@ -144,6 +146,7 @@ impl<B: Buffer, T> Core<B, T> {
                 multicast: Multicast::default(),
                 client_parts: FreeList::new(),
                 server_parts: FreeList::new(),
+                frame_source: 0,
             },
             events: VecDeque::new(),
             control: ControlFrames::new(),

@@ -1,15 +1,17 @@
 //! The receive path: finds the session and the state machine of a frame (`docs/wire-protocol.md` §3.5).
 
+use super::client::by_paths::{hear_response, on_credit_by_paths};
 use super::client::credit::on_credit;
 use super::client::response::{on_response, on_response_part};
 use super::multicast::{on_announce, on_multicast};
 use super::server::abandon::on_cancel;
+use super::server::by_paths::note_source;
 use super::server::memory::make_room;
 use super::server::pull::on_pull;
 use super::server::request::{on_request, on_request_part};
 use super::{Received, Shared};
 use crate::buffer::{Buffer, BufferPool};
-use crate::session::{PeerKey, Role, SessionId, SessionTable};
+use crate::session::{Entry, PeerKey, Role, SOURCE_OF_PATHS, SessionId, SessionTable};
 use crate::wire::{Flags, Header, Kind};
 
 #[inline]
@@ -64,8 +66,21 @@ fn handle_parsed<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
         }
     };
     if entry.origin().peer() != Some(peer) {
-        shared.counters.dropped_wrong_peer += 1;
-        return Received::Nothing;
+        let Header { kind, flags, aux, request, .. } = header;
+        if !enter_by_paths(
+            shared,
+            now_ns,
+            header.session,
+            entry,
+            peer,
+            kind,
+            flags,
+            aux,
+            request,
+            rest,
+        ) {
+            return Received::Nothing;
+        }
     }
     let id = SessionId { index: header.session, generation: entry.generation() };
     match (header.kind, entry.role_mut()) {
@@ -100,5 +115,48 @@ fn handle_parsed<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
             shared.counters.dropped_wrong_direction += 1;
             Received::Nothing
         }
+    }
+}
+
+/// Handles the paths of a frame whose session may have several (§14). Returns true if the frame is still to be
+/// handled like others.
+#[cold]
+#[inline(never)]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a header as a whole would occupy memory in the common case too"
+)]
+fn enter_by_paths<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    index: u32,
+    entry: &mut Entry<B, T>,
+    peer: PeerKey,
+    kind: Kind,
+    flags: Flags,
+    aux: u16,
+    request: u64,
+    rest: &[u8],
+) -> bool {
+    if entry.origin().peer() != Some(SOURCE_OF_PATHS) || entry.source() != Some(peer) {
+        shared.counters.dropped_wrong_peer += 1;
+        return false;
+    }
+    let (id, token) = (SessionId { index, generation: entry.generation() }, entry.origin().token());
+    let header = Header { kind, flags, session: index, token, aux, request };
+    match (kind, entry.role_mut()) {
+        (Kind::Credit, Role::Client(client)) => {
+            on_credit_by_paths(shared, now_ns, id, client, header, rest);
+            false
+        }
+        (_, Role::Client(client)) => {
+            hear_response(now_ns, client, header);
+            true
+        }
+        (_, Role::Server(server)) => {
+            note_source(shared.frame_source, server, header, rest);
+            true
+        }
+        (_, Role::Free) => unreachable!("a free entry has no source"),
     }
 }

@@ -5,11 +5,13 @@ use super::client::call::{fail_calls, start_backlog};
 use super::client::order::forgo_order;
 use super::server::abandon::note_abandoned;
 use super::server::memory::release_holdings;
-use super::{Core, Membership};
+use super::{Core, Membership, Recovery};
 use crate::buffer::Buffer;
+use crate::limits::PATHS_MAX;
+use crate::path::{PathCounts, PathPolicy};
 use crate::session::client::ClientSession;
 use crate::session::server::ServerSession;
-use crate::session::{Agreed, PeerKey, Role, SessionId};
+use crate::session::{Agreed, PeerKey, Role, SOURCE_OF_PATHS, SessionId};
 use crate::status::Status;
 
 /// The parameters of a session that a server accepts.
@@ -41,6 +43,17 @@ pub enum OpenError {
     /// No session is being opened under this name.
     #[error("the session has ended meanwhile")]
     NotOpening,
+}
+
+/// The source ports of a session of several paths, and how a client chooses among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathChoice {
+    /// The policy of a client; servers ignore it.
+    pub policy: PathPolicy,
+    /// The source ports of this side, 1 to 32.
+    pub ports: usize,
+    /// The seed of random choices.
+    pub seed: u64,
 }
 
 /// The data for the control plane's message to the peer about a closed session.
@@ -138,6 +151,34 @@ impl<B: Buffer, T> Core<B, T> {
         true
     }
 
+    /// Gives a session several paths (`docs/wire-protocol.md` §14): both sides of its link have announced source
+    /// ports. To be called once, after [`Core::accept_from`] and before the session's first frame. As a client this
+    /// endpoint chooses the path of every frame, as a server it follows the client. Returns false if the session is
+    /// not open, or recovers by go-back-N, which has no evidence of loss by path.
+    pub fn use_paths(&mut self, id: SessionId, choice: PathChoice) -> bool {
+        let PathChoice { policy, ports, seed } = choice;
+        assert!((1..=PATHS_MAX).contains(&ports), "a side sends from 1 to 32 source ports");
+        let is_selective = self.shared.config.recovery == Recovery::Selective;
+        let Some(entry) = self.sessions.get_mut(id).filter(|_| is_selective) else { return false };
+        let Some(source) = entry.source() else { return false };
+        match entry.role_mut() {
+            Role::Client(client) => client.use_paths((policy, ports, seed), source),
+            Role::Server(server) => server.use_paths(ports as u8, source),
+            Role::Free => return false,
+        }
+        entry.set_source(SOURCE_OF_PATHS);
+        true
+    }
+
+    /// Returns the counters of each path of a client session of several paths; nothing for others.
+    pub fn path_counts(&self, id: SessionId) -> &[PathCounts] {
+        let paths = match self.sessions.get(id).map(|entry| entry.role()) {
+            Some(Role::Client(client)) => client.paths(),
+            _ => None,
+        };
+        paths.map_or(&[], |paths| paths.counts())
+    }
+
     /// Ends a session in any state. Its pending calls end with `status` and `message`; answers of running
     /// handlers will be discarded.
     pub fn close(&mut self, id: SessionId, status: Status, message: &str) -> Option<Closed> {
@@ -181,7 +222,7 @@ impl<B: Buffer, T> Core<B, T> {
         // The table may free entries meanwhile.
         for index in 0.. {
             let Some(entry) = self.sessions.at(index) else { break };
-            if entry.origin().peer() == Some(peer) {
+            if entry.source() == Some(peer) {
                 let id = SessionId { index, generation: entry.generation() };
                 if let Some(closed) = self.close(id, status, message) {
                     ended(id, closed.was_client);
@@ -260,7 +301,7 @@ impl<B: Buffer, T> Core<B, T> {
     pub fn join_group(&mut self, membership: Membership) -> bool {
         let Membership { peer, group, session, key: _ } = membership;
         let is_served = self.sessions.get(session).is_some_and(|entry| {
-            matches!(entry.role(), Role::Server(_)) && entry.origin().peer() == Some(peer)
+            matches!(entry.role(), Role::Server(_)) && entry.source() == Some(peer)
         });
         if !is_served {
             self.shared.multicast.leave(session, group);

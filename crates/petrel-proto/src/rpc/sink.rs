@@ -1,5 +1,6 @@
 //! The destination of frames: the medium, or a test.
 
+use crate::path::PathId;
 use crate::session::PeerKey;
 
 /// The destination of frames: the medium, or a test.
@@ -9,6 +10,16 @@ pub trait FrameSink {
     ///
     /// Both slices stay in place and unchanged until the core's next method is called.
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool;
+
+    /// Accepts a frame like [`FrameSink::send`], from the source port of this index
+    /// (`docs/wire-protocol.md` §14). Only sessions of several paths send from another port than 0.
+    ///
+    /// # Panics
+    /// If the medium has no source port of this index, and always if it has one source port.
+    fn send_from(&mut self, source: u8, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        let _ = (peer, head, body);
+        panic!("a medium without further ports sends nothing from source port {source}");
+    }
 
     /// Returns the current time, for a frame with the time left until a deadline; `burst_ns` is the burst's
     /// time.
@@ -29,5 +40,28 @@ impl<F: FnMut(PeerKey, &[u8], &[u8]) -> bool> FrameSink for F {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         self(peer, head, body)
+    }
+}
+
+/// Sends the frames of one turn from one source port, to the peer of a session of several paths.
+pub(super) struct OnPath<'a, S> {
+    sink: &'a mut S,
+    path: PathId,
+    peer: PeerKey,
+}
+
+impl<'a, S> OnPath<'a, S> {
+    pub(super) fn new(sink: &'a mut S, path: PathId, peer: PeerKey) -> Self {
+        Self { sink, path, peer }
+    }
+}
+
+impl<S: FrameSink> FrameSink for OnPath<'_, S> {
+    fn send(&mut self, _peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        self.sink.send_from(self.path.index() as u8, self.peer, head, body)
+    }
+
+    fn now_ns(&mut self, burst_ns: u64) -> u64 {
+        self.sink.now_ns(burst_ns)
     }
 }

@@ -13,6 +13,7 @@ mod lifecycle;
 mod memory;
 mod multicast;
 mod order;
+mod paths;
 mod server;
 mod timers;
 mod waiting;

@@ -12,13 +12,14 @@ use super::client::send::turn_of_client;
 use super::fast::{is_timed, send_plain, send_queued_timed};
 use super::multicast::send_multicast;
 use super::queue::Work;
+use super::server::by_paths::turn_of_server_by_paths;
 use super::server::send::turn_of_server;
 use super::turn::{Address, ControlFrames, Out, Then, Turn};
 use super::{FrameSink, Shared};
 use crate::buffer::Buffer;
 use crate::limits::TRANSMIT_FRAMES_MAX;
 use crate::session::client::ClientSession;
-use crate::session::{Role, SessionId, SessionTable};
+use crate::session::{NO_PEER, Role, SessionId, SessionTable};
 
 /// Packets that a slot may send in one turn: enough for the transport to send them as one train, few enough
 /// not to delay a small call.
@@ -101,6 +102,9 @@ fn take_turn<B: Buffer, T, S: FrameSink>(
             let Some(entry) = sessions.at_mut(session) else { return Turn::NOTHING };
             let Role::Server(server) = entry.role_mut() else { return Turn::NOTHING };
             let (to, peer) = (server.to(), server.peer());
+            if peer == NO_PEER {
+                return turn_of_server_by_paths(shared, out, server, slot.into());
+            }
             let address = Address { to, peer, packet_bytes: server.agreed().packet_bytes };
             let Some(state) = server.slots_mut().get_mut(usize::from(slot)) else {
                 return Turn::NOTHING;

@@ -13,8 +13,8 @@ pub(crate) mod turns;
 
 use petrel_planted::planted;
 
-use client::ClientSession;
-use server::ServerSession;
+use client::{ClientPaths, ClientSession};
+use server::{ServerPaths, ServerSession};
 pub(crate) use table::SessionTable;
 
 /// Writes a value to an empty `Option` without reading it first: the slot's cache lines may still be in
@@ -34,8 +34,8 @@ pub struct SessionId {
     pub generation: u32,
 }
 
-/// The core's name for a peer. The owner of the core chooses it; the core only compares. `u32::MAX` names no
-/// peer.
+/// The core's name for a peer. The owner of the core chooses it; the core only compares. The two largest numbers
+/// name no peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerKey(pub u32);
 
@@ -105,6 +105,15 @@ impl<B, T> Entry<B, T> {
         self.origin = Origin::new(self.origin.token(), Some(source));
     }
 
+    /// Returns the peer from which the session's frames come; `None` before the session is open.
+    pub(crate) fn source(&self) -> Option<PeerKey> {
+        match (self.origin.peer()?, &self.role) {
+            (SOURCE_OF_PATHS, Role::Client(client)) => client.paths().map(ClientPaths::source),
+            (SOURCE_OF_PATHS, Role::Server(server)) => server.paths().map(ServerPaths::source),
+            (source, _) => Some(source),
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn generation(&self) -> u32 {
         self.generation
@@ -129,6 +138,10 @@ pub(crate) struct Origin(u64);
 
 /// Names no peer.
 pub(crate) const NO_PEER: PeerKey = PeerKey(u32::MAX);
+
+/// The source of a session of several paths (§14), which no frame has: the fast paths leave such sessions alone, by
+/// the comparison that they make anyway. The paths know the real source.
+pub(crate) const SOURCE_OF_PATHS: PeerKey = PeerKey(u32::MAX - 1);
 
 impl Origin {
     /// Without a peer, as in a client session that is being opened, the origin matches no frame.

@@ -53,6 +53,12 @@ impl Marks {
         Ok(Self { from: u32::from_le_bytes(*from), words })
     }
 
+    /// Returns true if a packet was marked.
+    pub fn contains(&self, packet: u32) -> bool {
+        let Some(ahead) = packet.checked_sub(self.from) else { return false };
+        self.words.get(ahead as usize / 64).is_some_and(|word| word >> (ahead % 64) & 1 == 1)
+    }
+
     /// Returns the marked packets, ascending. Numbers beyond 2³² − 1 are left out: no message has them.
     pub fn packets(self) -> impl Iterator<Item = u32> {
         let is_set = move |i: &u32| self.words[(i / 64) as usize] >> (i % 64) & 1 == 1;

@@ -43,6 +43,13 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
         unsafe { self.transport.push(PeerId(peer.0), head, body) }
     }
 
+    #[cold]
+    #[inline(never)]
+    fn send_from(&mut self, source: u8, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        // SAFETY: as in `send`.
+        unsafe { self.transport.push_from(source, PeerId(peer.0), head, body) }
+    }
+
     #[inline]
     fn now_ns(&mut self, _burst_ns: u64) -> u64 {
         let Self { transport, clock_ns } = self;

@@ -92,6 +92,14 @@ impl<T: Transport> petrel_proto::FrameSink for SlowSink<'_, T> {
         taken
     }
 
+    fn send_from(&mut self, source: u8, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        let taken = self.to.send_from(source, peer, head, body);
+        if !self.optimisations.bursts {
+            self.to.transport().flush();
+        }
+        taken
+    }
+
     fn now_ns(&mut self, burst_ns: u64) -> u64 {
         self.to.now_ns(burst_ns)
     }

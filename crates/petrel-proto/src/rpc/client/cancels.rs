@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
+use crate::path::PathId;
 use crate::rpc::queue::{TransmitQueue, Work};
+use crate::rpc::sink::OnPath;
 use crate::rpc::turn::{ControlFrames, Turn};
 use crate::rpc::{FrameSink, Shared};
 use crate::session::{SessionId, SessionTable};
@@ -80,10 +82,14 @@ pub(in crate::rpc) fn send_cancel<B: Buffer, T, S: FrameSink>(
     let Some(&over) = shared.cancels.0.front() else { return Turn::NOTHING };
     let client = sessions.client_mut(over.session);
     let open = client.filter(|client| client.agreed().is_some());
-    let agreed = open.map(|client| (client.to(), client.peer()));
+    let agreed =
+        open.map(|client| (client.to(), client.destination(client.slot_index(over.number))));
     let mut taken = false;
-    if let Some((to, peer)) = agreed {
-        taken = control.send(sink, peer, over.frame(to));
+    if let Some((to, (peer, path))) = agreed {
+        taken = match path {
+            PathId::FIRST => control.send(sink, peer, over.frame(to)),
+            _ => control.send(&mut OnPath::new(sink, path, peer), peer, over.frame(to)),
+        };
         if !taken {
             return Turn::one(false);
         }

@@ -44,7 +44,7 @@ pub(in crate::rpc) fn on_credit<B, T>(
 
 /// Returns a slot's credits: the server has the request, and begins its answer with one packet (flag W,
 /// §4).
-fn park<B, T>(
+pub(super) fn park<B, T>(
     shared: &mut Shared<B>,
     id: SessionId,
     client: &mut ClientSession<B, T>,
@@ -57,7 +57,7 @@ fn park<B, T>(
 }
 
 /// Delays the next probe of a request whose handler still runs, in proportion to its time so far (§7.2).
-fn delay_probe<B, T>(
+pub(super) fn delay_probe<B, T>(
     shared: &mut Shared<B>,
     now_ns: u64,
     id: SessionId,
@@ -125,7 +125,7 @@ fn repeat_dropped<B, T>(
 }
 
 /// Returns true if a CREDIT is only about packets that were sent.
-fn is_sound(credit: &Credit, sent: u32) -> bool {
+pub(super) fn is_sound(credit: &Credit, sent: u32) -> bool {
     credit.echo < sent
         && credit.cumulative <= sent
         && words_end(&credit.bitmap) <= sent - credit.cumulative

@@ -11,7 +11,9 @@
 //! | `timeout`, `expiry` | silence, and deadlines |
 //! | `pace` | sessions that congestion control holds back |
 //! | `cancels` | notices to servers that a request has ended |
+//! | `by_paths` | sessions of several paths |
 
+pub(super) mod by_paths;
 pub(super) mod call;
 pub(super) mod cancels;
 pub(super) mod credit;

@@ -1,5 +1,6 @@
 //! The client's transmission: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
+use super::by_paths::turn_by_paths;
 use super::grant::grant_with;
 use super::order::{pull_in_order, send_first_in_order};
 use super::pace::must_wait;
@@ -25,6 +26,10 @@ pub(in crate::rpc) fn turn_of_client<B: Buffer, T, S: FrameSink>(
     client: &mut ClientSession<B, T>,
     slot: usize,
 ) -> Turn {
+    let peer = client.peer();
+    if peer == NO_PEER {
+        return turn_by_paths(shared, out, id, client, slot);
+    }
     match client.slot(slot).state() {
         ClientState::Free => Turn::NOTHING,
         ClientState::Sending if client.slot(slot).timer().is_pull_due() => {
@@ -32,22 +37,21 @@ pub(in crate::rpc) fn turn_of_client<B: Buffer, T, S: FrameSink>(
             // Packets of the request may wait behind the question.
             if turn.then == Then::Done { Turn { then: Then::More, ..turn } } else { turn }
         }
-        ClientState::Sending => send_request(shared, out, id, client, slot),
+        ClientState::Sending => send_request(shared, out, id, client, slot, peer),
         ClientState::Waiting | ClientState::Receiving => pull(shared, out, id, client, slot),
     }
 }
 
 /// Sends packets of the request: first lost ones, then new ones while there are credits.
 #[inline]
-fn send_request<B: Buffer, T, S: FrameSink>(
+pub(super) fn send_request<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,
     out: &mut Out<'_, S>,
     id: SessionId,
     client: &mut ClientSession<B, T>,
     slot: usize,
+    peer: PeerKey,
 ) -> Turn {
-    let peer = client.peer();
-    assert!(peer != NO_PEER, "a request is sent when its session is open");
     if let Some(turn) = announce(shared, out, id, client, slot, peer) {
         return turn;
     }
@@ -170,7 +174,7 @@ fn note_request_packet<B: Buffer, T>(
 }
 
 /// Sends a PULL, if it allows further packets or is due for another reason.
-fn pull<B: Buffer, T, S: FrameSink>(
+pub(super) fn pull<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,
     out: &mut Out<'_, S>,
     id: SessionId,

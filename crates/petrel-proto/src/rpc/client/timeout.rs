@@ -71,6 +71,9 @@ fn on_timeout<B: Buffer, T>(
         client.note_timeout(slot);
     }
     let asks = asks_first(shared, client, slot);
+    if !asks {
+        client.note_path_timeout(now_ns, slot);
+    }
     let state = client.slot_mut(slot);
     match asks {
         true => state.ask_server(),

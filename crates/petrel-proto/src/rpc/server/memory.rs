@@ -241,7 +241,7 @@ pub(in crate::rpc) fn keep_answer<B: Buffer, T>(
     let session = handle.session;
     let entry = sessions.get(session).expect("the request runs");
     let Role::Server(server) = entry.role() else { unreachable!("servers answer") };
-    let peer = server.peer();
+    let peer = server.agreed().peer;
     let holder = Holder { session, slot, peer };
     if let Err(shortage) = shared.memory.check(holder, bytes) {
         make_room_of(sessions, shared, shortage, bytes);

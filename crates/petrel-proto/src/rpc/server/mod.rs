@@ -11,8 +11,10 @@
 //! | `refuse` | errors that the core answers itself |
 //! | `abandon` | requests whose client no longer waits |
 //! | `memory` | the memory of half-arrived requests and large answers |
+//! | `by_paths` | sessions of several paths |
 
 pub(super) mod abandon;
+pub(super) mod by_paths;
 pub(super) mod memory;
 pub(super) mod order;
 pub(super) mod pull;

@@ -170,7 +170,7 @@ pub(in crate::rpc) fn begin_parts<'f, B: Buffer, T, P: BufferPool<Buffer = B>>(
         return Err(refuse_too_large(shared, id, server, slot, header, part.size));
     }
     let packets = packets_of(part.size, server.agreed().packet_bytes);
-    let holder = Holder { session: id, slot, peer: server.peer() };
+    let holder = Holder { session: id, slot, peer: server.agreed().peer };
     let state = server.slot_mut(slot);
     if packets == 1 {
         begin(shared, id, state, header, part.size, packets);

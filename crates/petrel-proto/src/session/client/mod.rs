@@ -6,15 +6,18 @@
 //! | `slot` | the place of one outstanding call, from the request to the end |
 //! | `parts` | the state of a slot for recovery and for messages of several packets |
 //! | `order` | the numbers of calls in a session that keeps an order |
+//! | `paths` | the paths of a session of several |
 //! | `reception` | whether multicast reaches the server |
 
 mod order;
 mod parts;
+mod paths;
 mod reception;
 mod session;
 mod slot;
 
 pub(crate) use order::CallOrder;
 pub(crate) use parts::ClientParts;
+pub(crate) use paths::{ClientPaths, Heard, NextCopy};
 pub(crate) use session::{Acknowledged, ClientSession, PlainSend, SlotEnd};
 pub(crate) use slot::{ClientSlot, ClientState, SendPath, SlotCall};

@@ -1,9 +1,10 @@
 //! A session in the server role (`docs/wire-protocol.md` §6).
 
 use super::order::RequestOrder;
+use super::paths::ServerPaths;
 use super::slot::{ServerSlot, ServerState};
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, KEPT_ANSWER_BYTES_MAX, SLOTS_AT_FIRST};
-use crate::session::{Agreed, PeerKey};
+use crate::session::{Agreed, NO_PEER, PeerKey};
 use crate::wire::Destination;
 
 /// The relation of a request number to its slot's current request.
@@ -33,7 +34,8 @@ pub(crate) struct ServerSession<B> {
     plain_response_bytes_max: u32,
     /// Largest request that the server accepts, in bytes.
     request_bytes_max: u32,
-    /// Destination of the session's frames. Frames from there may come under another key (see `Origin`).
+    /// Destination of the session's frames; [`NO_PEER`] if the session has several paths. Frames from there may
+    /// come under another key (see `Origin`).
     peer: PeerKey,
     /// Largest buffer of an answer that stays in the slot for the next answer, in bytes.
     kept_answer_bytes_max: u32,
@@ -43,6 +45,8 @@ pub(crate) struct ServerSession<B> {
     knows_order: bool,
     /// The order of the requests, once the client has numbered one.
     order: Option<Box<RequestOrder<B>>>,
+    /// The paths, if there are several.
+    paths: Option<Box<ServerPaths>>,
 }
 
 impl<B> ServerSession<B> {
@@ -66,9 +70,32 @@ impl<B> ServerSession<B> {
             first_request,
             knows_order: false,
             order: None,
+            paths: None,
         };
         session.grow(usize::from(agreed.slots.min(SLOTS_AT_FIRST)));
         session
+    }
+
+    /// Gives the session several paths, before its first request. The side has this number of source `ports`.
+    pub(crate) fn use_paths(&mut self, ports: u8, source: PeerKey) {
+        assert!(self.paths.is_none(), "a session gets its paths once");
+        assert!(
+            self.slots.iter().all(|state| state.state() == ServerState::Idle),
+            "a session has its paths before its first request"
+        );
+        self.paths = Some(Box::new(ServerPaths::new(ports, source)));
+        self.slots.iter_mut().for_each(ServerSlot::use_paths);
+        self.peer = NO_PEER;
+    }
+
+    /// Returns the session's paths, if there are several.
+    pub(crate) fn paths(&self) -> Option<&ServerPaths> {
+        self.paths.as_deref()
+    }
+
+    /// Returns the session's slots and paths, if there are several paths, for a change.
+    pub(crate) fn with_paths(&mut self) -> Option<(&mut [ServerSlot<B>], &mut ServerPaths)> {
+        Some((&mut self.slots, self.paths.as_deref_mut()?))
     }
 
     /// Returns the agreed parameters.
@@ -83,7 +110,7 @@ impl<B> ServerSession<B> {
         self.to
     }
 
-    /// Returns the destination of the session's frames.
+    /// Returns the destination of the session's frames; [`NO_PEER`] if the session has several paths.
     #[inline(always)]
     pub(crate) fn peer(&self) -> PeerKey {
         self.peer
@@ -187,6 +214,9 @@ impl<B> ServerSession<B> {
         let mut slots = std::mem::take(&mut self.slots).into_vec();
         slots.reserve_exact(count - before);
         slots.extend((before..count).map(|slot| ServerSlot::new(self.number_before(slot))));
+        if self.paths.is_some() {
+            slots[before..].iter_mut().for_each(ServerSlot::use_paths);
+        }
         self.slots = slots.into_boxed_slice();
     }
 

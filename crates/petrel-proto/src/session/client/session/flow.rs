@@ -2,6 +2,7 @@
 //! (`docs/wire-protocol.md` §4, `docs/congestion.md`).
 
 use super::super::parts::ClientParts;
+use super::super::paths::ClientPaths;
 use super::super::slot::ClientState;
 use super::ClientSession;
 use crate::congestion::{Ack, Congestion, CongestionCounters};
@@ -38,7 +39,8 @@ impl<B, T> ClientSession<B, T> {
                     "each slot counted as waiting holds a credit"
                 );
                 let in_flight = self.credits.lent() - self.waiting_slots;
-                self.credits.available().min(window.saturating_sub(in_flight))
+                let room = self.paths().map_or(u32::MAX, ClientPaths::room);
+                self.credits.available().min(window.saturating_sub(in_flight)).min(room)
             }
         }
     }
@@ -195,6 +197,7 @@ impl<B, T> ClientSession<B, T> {
         spare: &mut FreeList<ClientParts>,
     ) {
         self.leave_waiting(slot);
+        self.settle_paths(slot);
         let state = &mut self.slots[slot];
         state.enter_receiving(size, packets, spare);
         let excess = state.credits().saturating_sub(state.response_limit());

@@ -1,5 +1,6 @@
 //! A session in the client role (`docs/wire-protocol.md` §4, §5).
 
+mod by_paths;
 mod flow;
 mod plain;
 mod slots;
@@ -9,6 +10,7 @@ pub(crate) use plain::PlainSend;
 pub(crate) use slots::SlotEnd;
 
 use super::order::CallOrder;
+use super::paths::ClientPaths;
 use super::reception::Reception;
 use super::slot::{ClientSlot, ClientState, NO_SLOT, SlotCall};
 use crate::congestion::{Congestion, CongestionControl, Flow};
@@ -42,7 +44,8 @@ pub(crate) struct ClientSession<B, T> {
     /// One more than the largest request that may take the fast path, in bytes; 0 until agreed, and in a session
     /// that keeps an order.
     plain_request_bytes_end: u32,
-    /// Destination of the session's frames. Frames from there may come under another key (see `Origin`).
+    /// Destination of the session's frames; [`NO_PEER`] if the session has several paths, which have it. Frames
+    /// from there may come under another key (see `Origin`).
     peer: PeerKey,
     /// Slots waiting for a credit or for room in the congestion window, in order of arrival.
     stalled: SlotQueue,
@@ -72,6 +75,8 @@ pub(crate) struct ClientSession<B, T> {
     multicast: Reception,
     /// The numbers of the calls, in a session that keeps an order (§14.6).
     order: Option<Box<CallOrder>>,
+    /// The paths, if there are several.
+    paths: Option<Box<ClientPaths>>,
 }
 
 /// The session: opening, parameters, end.
@@ -102,6 +107,7 @@ impl<B, T> ClientSession<B, T> {
             expiry_timer: ExpiryTimer::new(),
             multicast: Reception::default(),
             order: None,
+            paths: None,
         }
     }
 
@@ -180,7 +186,8 @@ impl<B, T> ClientSession<B, T> {
         self.to
     }
 
-    /// Returns the destination of the session's frames; [`NO_PEER`] until agreed.
+    /// Returns the destination of the session's frames; [`NO_PEER`] until agreed, and for a session of several
+    /// paths.
     #[inline(always)]
     pub(crate) fn peer(&self) -> PeerKey {
         self.peer
@@ -296,6 +303,7 @@ impl<B, T> ClientSession<B, T> {
             self.credits.lent(),
             "the credits of a session are free or with its slots"
         );
+        self.assert_paths_sound();
         assert_eq!(waiting, self.waiting_slots, "the slots in WAITING with a credit are counted");
         assert!(
             self.paced.is_empty() || self.awaits_release,

@@ -183,6 +183,7 @@ impl<B, T> ClientSession<B, T> {
     ) -> EndedCall<B, T> {
         let stride = self.stride();
         self.leave_waiting(slot);
+        self.settle_paths(slot);
         let state = &mut self.slots[slot];
         self.credits.take_back_all(state.held_mut());
         let inherited_ns = state.expiry().inherited();

@@ -1,7 +1,7 @@
 //! The answer of a server slot, from its handler to the last repetition (`docs/wire-protocol.md` §6.3).
 
 use super::super::parts::ServerParts;
-use super::{ServerSlot, ServerState};
+use super::{MARKED, ServerSlot, ServerState};
 use crate::limits::WINDOW_PACKETS;
 use crate::session::fill;
 use crate::session::free_list::FreeList;
@@ -70,7 +70,7 @@ impl<B> ServerSlot<B> {
         self.held = held;
         self.takes_plain = !held.is_some();
         self.begin_answer(status, bits, packets);
-        self.is_plain = packets == 1 && !self.marked;
+        self.is_plain = packets == 1 && self.bits == 0;
         fill(&mut self.message, message);
     }
 
@@ -132,7 +132,7 @@ impl<B> ServerSlot<B> {
             "no packet of an answer is sent before the client allows it"
         );
         self.is_plain = false;
-        self.marked = false;
+        self.bits &= !MARKED;
         self.response_sent += 1;
     }
 
@@ -151,7 +151,7 @@ impl<B> ServerSlot<B> {
             packet < self.response_sent,
             "only a packet of an answer that was sent is repeated"
         );
-        self.marked = false;
+        self.bits &= !MARKED;
         self.parts_mut(spare).resends_mut().note_sent(packet);
     }
 
@@ -193,7 +193,7 @@ impl<B> ServerSlot<B> {
         self.begin_answer(Status::Cancelled, 0, 0);
         self.message = None;
         self.response_limit = 0;
-        self.marked = false;
+        self.bits &= !MARKED;
         self.takes_plain = true;
     }
 

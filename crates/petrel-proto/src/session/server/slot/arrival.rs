@@ -1,7 +1,7 @@
 //! The request of a server slot, from its first packet to its handler (`docs/wire-protocol.md` §6.2).
 
 use super::super::parts::ServerParts;
-use super::{ORDERED, ServerSlot, ServerState, WATCHED};
+use super::{MARKED, ORDERED, ServerSlot, ServerState, WATCHED};
 use crate::bitmap::{Insert, Words};
 use crate::buffer::Buffer;
 use crate::session::free_list::FreeList;
@@ -39,7 +39,7 @@ impl<B> ServerSlot<B> {
         self.current = number;
         self.method = method;
         self.takes_plain = false;
-        self.marked = false;
+        self.bits &= !MARKED;
         self.is_plain = false;
         self.answer_bits = 0;
         self.credit_due = false;
@@ -193,7 +193,7 @@ impl<B> ServerSlot<B> {
     pub(crate) fn note_credit_sent(&mut self) {
         assert!(self.credit_due, "a CREDIT is sent when one is due");
         self.credit_due = false;
-        self.marked = false;
+        self.bits &= !MARKED;
     }
 
     /// Notes that the client asks for the answer of a running request. The next CREDIT acknowledges the

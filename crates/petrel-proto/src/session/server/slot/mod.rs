@@ -53,8 +53,8 @@ pub(crate) struct ServerSlot<B> {
     takes_plain: bool,
     /// True while the transmit queue has an entry for this slot.
     queued: bool,
-    /// True if a frame of the request had an ECN mark not yet echoed to the client.
-    marked: bool,
+    /// [`MARKED`], [`BY_PATHS`].
+    bits: u8,
     /// Bits of the answer's aux field beside the status. In RUNNING: [`WATCHED`] and [`ORDERED`] count.
     answer_bits: u16,
     /// The account of the memory held by a half-arrived request or a large answer.
@@ -67,6 +67,12 @@ const WATCHED: u16 = 1 << 15;
 
 /// A bit in [`ServerSlot::answer_bits`] of a running request: the request has a place in the order.
 const ORDERED: u16 = 1 << 14;
+
+/// A bit in [`ServerSlot::bits`]: a frame of the request had an ECN mark not yet echoed to the client.
+const MARKED: u8 = 1;
+
+/// A bit in [`ServerSlot::bits`]: the session has several paths, and its answers take the general path.
+const BY_PATHS: u8 = 2;
 
 const _: () = assert!((WATCHED | ORDERED) & (ANSWERED_LATER | REFUSED) == 0);
 
@@ -88,7 +94,7 @@ impl<B> ServerSlot<B> {
             state: ServerState::Idle,
             status: Status::Ok,
             takes_plain: true,
-            marked: false,
+            bits: 0,
             answer_bits: 0,
             is_plain: false,
             queued: false,
@@ -149,6 +155,11 @@ impl<B> ServerSlot<B> {
     #[inline(always)]
     pub(crate) fn is_queued(&self) -> bool {
         self.queued
+    }
+
+    /// Notes that the session has several paths.
+    pub(super) fn use_paths(&mut self) {
+        self.bits |= BY_PATHS;
     }
 
     /// Returns true if the slot is ready for a new request, and a running request for its answer, by the fast
@@ -218,13 +229,13 @@ impl<B> ServerSlot<B> {
     /// Notes the ECN mark of a frame of the request.
     #[inline]
     pub(crate) fn note_mark(&mut self, flags: Flags) {
-        self.marked |= flags.congestion();
+        self.bits |= u8::from(flags.congestion()) * MARKED;
     }
 
     /// Returns the flags of the next frame to the client, with a pending ECN echo.
     #[inline]
     pub(crate) fn echo_flags(&self, flags: Flags) -> Flags {
-        if self.marked { flags.with(Flags::CONGESTION) } else { flags }
+        if self.bits & MARKED != 0 { flags.with(Flags::CONGESTION) } else { flags }
     }
 }
 

@@ -16,7 +16,7 @@ struct Said {
     takes_plain: bool,
     credit_due: bool,
     queued: bool,
-    marked: bool,
+    bits: u8,
 }
 
 impl Said {
@@ -32,7 +32,7 @@ impl Said {
             takes_plain: slot.takes_plain,
             credit_due: slot.credit_due,
             queued: slot.queued,
-            marked: slot.marked,
+            bits: slot.bits,
         }
     }
 }
@@ -48,7 +48,7 @@ const NEW: Said = Said {
     takes_plain: true,
     credit_due: false,
     queued: false,
-    marked: false,
+    bits: 0,
 };
 
 /// A slot with all fields used.
@@ -63,7 +63,7 @@ const USED: Said = Said {
     takes_plain: true,
     credit_due: true,
     queued: true,
-    marked: true,
+    bits: MARKED,
 };
 
 fn used() -> ServerSlot<Vec<u8>> {
@@ -83,7 +83,7 @@ fn used() -> ServerSlot<Vec<u8>> {
         takes_plain: USED.takes_plain,
         credit_due: USED.credit_due,
         queued: USED.queued,
-        marked: USED.marked,
+        bits: USED.bits,
         ..ServerSlot::new(USED.current)
     };
     assert_eq!(Said::by(&slot), USED);
@@ -115,7 +115,7 @@ fn begin__leaves_nothing_of_the_request_before() {
         is_plain: false,
         takes_plain: false,
         credit_due: false,
-        marked: false,
+        bits: 0,
         ..USED
     };
     assert_eq!(Said::by(&slot), begun);
@@ -145,17 +145,17 @@ fn begin_empty_and_give_up__free_the_request() {
 
 #[test]
 fn set_answer__begins_with_the_first_packet() {
-    for (packets, marked, is_plain) in
-        [(1, false, true), (2, false, false), (1, true, false), (2, true, false)]
+    for (packets, bits, is_plain) in
+        [(1, 0, true), (2, 0, false), (1, MARKED, false), (2, MARKED, false), (1, BY_PATHS, false)]
     {
-        let mut slot = ServerSlot { marked, state: ServerState::Running, ..used() };
+        let mut slot = ServerSlot { bits, state: ServerState::Running, ..used() };
         set_answer(&mut slot, vec![1], packets);
         let answered = Said {
             response: (9, packets, 0),
             answer: (Status::Ok, ANSWERED_LATER),
             credit_due: false,
             is_plain,
-            marked,
+            bits,
             ..USED
         };
         assert_eq!(Said::by(&slot), answered);
@@ -189,7 +189,7 @@ fn give_up__leaves_nothing_to_send() {
         response: (0, 0, 0),
         answer: (Status::Cancelled, 0),
         credit_due: false,
-        marked: false,
+        bits: 0,
         ..USED
     };
     assert_eq!(Said::by(&slot), given_up);
@@ -206,7 +206,7 @@ fn drop_answer__is_as_if_one_packet_had_been_sent() {
         response: (1, 1, 1),
         answer: (Status::DataLoss, 0),
         credit_due: false,
-        marked: false,
+        bits: 0,
         ..USED
     };
     assert_eq!(Said::by(&slot), dropped);

@@ -1,0 +1,195 @@
+//! The client's part of sessions of several paths (`docs/wire-protocol.md` §14): the path of each frame, and the
+//! evidence of loss within a path.
+
+use super::credit::{delay_probe, is_sound, park};
+use super::response::slot_of;
+use super::send::{pull, send_request};
+use crate::buffer::Buffer;
+use crate::path::PathId;
+use crate::rpc::sink::OnPath;
+use crate::rpc::turn::{Out, Then, Turn};
+use crate::rpc::{FrameSink, Shared};
+use crate::session::SessionId;
+use crate::session::client::{Acknowledged, ClientSession, ClientState, Heard, NextCopy};
+use crate::wire::{ANSWERED_LATER, Credit, Flags, Header, Kind, Marks};
+
+/// [`turn_of_client`](super::send::turn_of_client) for a session of several paths.
+#[cold]
+#[inline(never)]
+pub(super) fn turn_by_paths<B: Buffer, T, S: FrameSink>(
+    shared: &mut Shared<B>,
+    out: &mut Out<'_, S>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) -> Turn {
+    assert!(client.paths().is_some(), "a request is sent when its session is open");
+    match client.slot(slot).state() {
+        ClientState::Free => Turn::NOTHING,
+        ClientState::Sending => send_by_paths(shared, out, id, client, slot),
+        ClientState::Waiting | ClientState::Receiving => {
+            let (_, path) = client.destination(slot);
+            on_path(out, client, path, |out, client| pull(shared, out, id, client, slot))
+        }
+    }
+}
+
+/// Runs a turn whose frames take one path.
+fn on_path<B, T, S: FrameSink>(
+    out: &mut Out<'_, S>,
+    client: &mut ClientSession<B, T>,
+    path: PathId,
+    turn: impl FnOnce(&mut Out<'_, OnPath<'_, S>>, &mut ClientSession<B, T>) -> Turn,
+) -> Turn {
+    let (peer, _) = client.destination(0);
+    let Out { now_ns, budget, may_take_credits, .. } = *out;
+    let mut sink = OnPath::new(out.sink, path, peer);
+    turn(
+        &mut Out { now_ns, budget, may_take_credits, control: out.control, sink: &mut sink },
+        client,
+    )
+}
+
+/// Sends packets of a request, each on a path of its own.
+fn send_by_paths<B: Buffer, T, S: FrameSink>(
+    shared: &mut Shared<B>,
+    out: &mut Out<'_, S>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) -> Turn {
+    let mut turn = Turn::NOTHING;
+    while turn.sent < out.budget {
+        let is_announced =
+            client.slot(slot).parts().is_some_and(|parts| parts.due_announcement().is_some());
+        let next = match client.next_copy(slot).filter(|_| !is_announced) {
+            None => None,
+            Some(copy) => match choose(shared, out.now_ns, id, client, slot, copy) {
+                Some(chosen) => Some(chosen),
+                None => {
+                    turn.then = Then::Done;
+                    break;
+                }
+            },
+        };
+        let path = next.map_or(PathId::FIRST, |(copy, _)| copy.path);
+        let one = on_path(out, client, path, |out, client| {
+            out.budget = 1;
+            let (peer, _) = client.destination(slot);
+            send_request(shared, out, id, client, slot, peer)
+        });
+        turn.sent += one.sent;
+        turn.then = one.then;
+        if one.sent > 0
+            && let (Some((copy, has_room)), Some(paths)) = (next, client.paths_mut())
+        {
+            paths.note_sent(out.now_ns, slot, copy, has_room);
+        }
+        if one.sent == 0 || one.then != Then::More {
+            break;
+        }
+    }
+    turn
+}
+
+/// Chooses the path of a packet. The result is true if the packet takes room of the windows. Returns `None` if
+/// the packet has to wait although the windows have room.
+fn choose<B, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    copy: NextCopy,
+) -> Option<(NextCopy, bool)> {
+    let is_reserved = client.is_reserved(slot);
+    let paths = client.paths_mut()?;
+    if copy.repeats || is_reserved {
+        let path = paths.choose_again(slot, copy.packet);
+        return Some((NextCopy { path, ..copy }, false));
+    }
+    match paths.choose(now_ns) {
+        Ok(path) => Some((NextCopy { path, ..copy }, true)),
+        // Without room the packet waits like others that lack a credit.
+        Err(_) if paths.room() == 0 => Some((copy, true)),
+        Err(resume_ns) => {
+            client.wait_for_path(slot);
+            if !client.awaits_release() {
+                shared.timers.await_release(now_ns, id, client, resume_ns.max(now_ns));
+            }
+            None
+        }
+    }
+}
+
+/// [`on_credit`](super::credit::on_credit) for a session of several paths.
+pub(in crate::rpc) fn on_credit_by_paths<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    header: Header,
+    rest: &[u8],
+) {
+    let flags = header.flags;
+    let (Ok(credit), Ok(marks)) = (Credit::parse(flags, rest), Marks::read(flags, rest)) else {
+        shared.counters.dropped_malformed += 1;
+        return;
+    };
+    let Some(slot) = slot_of(shared, client, &header) else { return };
+    let state = client.slot_mut(slot);
+    if !is_sound(&credit, state.request_sent()) {
+        shared.counters.dropped_malformed += 1;
+        return;
+    }
+    shared.counters.frames_accepted += 1;
+    let was_asked = state.timer_mut().note_sign();
+    if state.state() == ClientState::Sending {
+        acknowledge(shared, now_ns, id, client, slot, (&credit, marks, flags));
+    }
+    if flags.waits() && client.slot(slot).state() == ClientState::Waiting {
+        park(shared, id, client, slot);
+        if was_asked {
+            delay_probe(shared, now_ns, id, client, slot);
+        }
+    }
+}
+
+fn acknowledge<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    now_ns: u64,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    (credit, marks, flags): (&Credit, Option<Marks>, Flags),
+) {
+    let repeats = flags.repeats();
+    client.acknowledge_paths(now_ns, slot, credit, (marks, flags.congestion(), repeats));
+    let (bounds, spare) = (shared.timers.bounds(), &mut shared.client_parts);
+    let acknowledged = client.acknowledge(now_ns, slot, credit, repeats, bounds, spare);
+    let Acknowledged { before, credits, rtt_ns } = acknowledged;
+    client.report(now_ns, rtt_ns, credits, flags.congestion(), &mut shared.congestion);
+    if client.slot(slot).state() == ClientState::Sending {
+        let lost = client.find_lost_by_paths(now_ns, slot, before);
+        shared.counters.losses_detected += u64::from(lost);
+        shared.queue.push_client(id.index, slot, client.slot_mut(slot));
+    }
+    shared.queue.wake_stalled(id.index, client);
+    shared.timers.arm(now_ns, id, client, slot);
+}
+
+/// Notes a response for the paths of its request.
+pub(in crate::rpc) fn hear_response<B, T>(
+    now_ns: u64,
+    client: &mut ClientSession<B, T>,
+    header: Header,
+) {
+    if matches!(header.kind, Kind::Response | Kind::ResponsePart) {
+        client.note_heard(Heard {
+            now_ns,
+            request: header.request,
+            is_marked: header.flags.congestion(),
+            is_immediate: header.aux & ANSWERED_LATER == 0,
+        });
+    }
+}

@@ -1,0 +1,81 @@
+//! The server's part of sessions of several paths (`docs/wire-protocol.md` §14): frames leave on the path of the
+//! frame that caused them, and marks return to the client.
+
+use super::send::turn_of_server;
+use crate::buffer::Buffer;
+use crate::rpc::sink::OnPath;
+use crate::rpc::turn::{Address, Out, Turn};
+use crate::rpc::{FrameSink, Shared};
+use crate::session::server::{Age, ServerPaths, ServerSession, ServerSlot};
+use crate::wire::{Flags, Header, Kind, Part};
+
+/// Notes the source port of a frame from the client, and its mark.
+pub(in crate::rpc) fn note_source<B>(
+    source: u8,
+    server: &mut ServerSession<B>,
+    header: Header,
+    rest: &[u8],
+) {
+    let slot = server.slot_index(header.request);
+    if !matches!(server.age(slot, header.request), Age::New | Age::Current) {
+        return;
+    }
+    let Some((_, paths)) = server.with_paths() else { return };
+    paths.note_source(slot, source);
+    if header.kind == Kind::RequestPart
+        && header.flags.congestion()
+        && let Ok((part, ..)) = Part::parse(header.flags, rest)
+    {
+        paths.note_mark(slot, header.request, part.packet);
+    }
+}
+
+/// [`turn_of_server`] for a session of several paths.
+#[cold]
+#[inline(never)]
+pub(in crate::rpc) fn turn_of_server_by_paths<B: Buffer, S: FrameSink>(
+    shared: &mut Shared<B>,
+    out: &mut Out<'_, S>,
+    server: &mut ServerSession<B>,
+    slot: usize,
+) -> Turn {
+    let agreed = server.agreed();
+    let (peer, packet_bytes) = (agreed.peer, agreed.packet_bytes);
+    let address = Address { to: server.to(), peer, packet_bytes };
+    let Some((slots, paths)) = server.with_paths() else { return Turn::NOTHING };
+    let Some(state) = slots.get_mut(slot) else { return Turn::NOTHING };
+    let mut sink = OnPath::new(out.sink, paths.path(slot), peer);
+    let turn = match paths.has_marks(slot, state.current()) {
+        true => send_marked_credit(shared, &mut sink, (state, slot), paths, &address),
+        false => None,
+    };
+    let turn = turn.unwrap_or_else(|| {
+        let Out { now_ns, budget, may_take_credits, .. } = *out;
+        let mut out =
+            Out { now_ns, budget, may_take_credits, control: out.control, sink: &mut sink };
+        turn_of_server(shared, &mut out, state, &address)
+    });
+    state.note_turn(turn.then != crate::rpc::turn::Then::Done);
+    turn
+}
+
+/// Sends the CREDIT that is due with the marks of the request; `None` if none is due.
+fn send_marked_credit<B: Buffer, S: FrameSink>(
+    shared: &mut Shared<B>,
+    sink: &mut OnPath<'_, S>,
+    (state, slot): (&mut ServerSlot<B>, usize),
+    paths: &mut ServerPaths,
+    address: &Address,
+) -> Option<Turn> {
+    let (credit, flags) = state.due_credit()?;
+    let request = state.current();
+    let header = address.to.words(Kind::Credit, flags.with(Flags::EXTENDED), 0, request);
+    let frame = paths.marked_credit(slot, request, &credit, header)?;
+    let taken = sink.send(address.peer, frame, &[]);
+    if taken {
+        paths.note_marks_sent(slot);
+        state.note_credit_sent();
+        shared.counters.control_frames_sent += 1;
+    }
+    Some(Turn::one(taken))
+}

@@ -1,0 +1,321 @@
+//! Sessions of several paths (`docs/wire-protocol.md` §14): two cores over paths of their own delay, loss and marks.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::path::{PathCounts, PathPolicy};
+
+/// Frames with the source port that each left from.
+#[derive(Default)]
+struct Ports(Vec<(u8, Vec<u8>)>);
+
+impl FrameSink for Ports {
+    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        self.send_from(0, peer, head, body)
+    }
+
+    fn send_from(&mut self, source: u8, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        assert_eq!(peer, PEER, "frames leave for the peer");
+        self.0.push((source, [head, body].concat()));
+        true
+    }
+}
+
+/// One path, in both directions.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    delay_ns: u64,
+    /// Frames lost, and marked, of 1 000.
+    loss: u64,
+    marks: u64,
+}
+
+const GOOD: Way = Way { delay_ns: 5_000, loss: 0, marks: 0 };
+
+/// True if to the server, the source port, true if marked, and the frame.
+type Flight = (bool, u8, bool, Vec<u8>);
+
+struct World {
+    pair: Pair,
+    ways: Vec<Way>,
+    random: u64,
+    /// Frames in flight by time of arrival and order.
+    flights: BTreeMap<(u64, u64), Flight>,
+    order: u64,
+    runs: BTreeMap<u64, u32>,
+    done: BTreeMap<u64, Status>,
+    /// Data frames of the server by source port.
+    answers: Vec<u64>,
+}
+
+impl World {
+    fn new(policy: PathPolicy, ways: &[Way], server_ports: usize, random: u64) -> Self {
+        let mut pair = Pair::with(Shape { slots: 64, credits: 256, ..Shape::default() });
+        let choice = PathChoice { policy, ports: ways.len(), seed: random };
+        assert!(pair.client.use_paths(pair.session, choice));
+        let choice = PathChoice { ports: server_ports, ..choice };
+        assert!(pair.server.use_paths(pair.server_session, choice));
+        Self {
+            pair,
+            ways: ways.to_vec(),
+            random: random | 1,
+            flights: BTreeMap::new(),
+            order: 0,
+            runs: BTreeMap::new(),
+            done: BTreeMap::new(),
+            answers: vec![0; server_ports],
+        }
+    }
+
+    fn happens(&mut self, per_1000: u64) -> bool {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % 1_000 < per_1000
+    }
+
+    fn call(&mut self, tag: u64, len: usize) {
+        let mut request = vec![tag as u8; len.max(8)];
+        request[..8].copy_from_slice(&tag.to_le_bytes());
+        self.pair.call(&request, request.len(), tag);
+    }
+
+    fn send_all(&mut self) {
+        let now_ns = self.pair.now;
+        for is_client in [true, false] {
+            let core = if is_client { &mut self.pair.client } else { &mut self.pair.server };
+            core.release_paced(now_ns);
+            let mut ports = Ports::default();
+            while core.transmit(now_ns, &mut ports) > 0 {}
+            for (source, bytes) in ports.0 {
+                if !is_client {
+                    self.answers[usize::from(source)] += 1;
+                }
+                let way = self.ways[usize::from(source)];
+                if self.happens(way.loss) {
+                    continue;
+                }
+                let is_marked = self.happens(way.marks);
+                self.order += 1;
+                let at = (now_ns + way.delay_ns, self.order);
+                self.flights.insert(at, (is_client, source, is_marked, bytes));
+            }
+        }
+    }
+
+    fn deliver(&mut self, to_server: bool, source: u8, is_marked: bool, bytes: &[u8]) {
+        let now_ns = self.pair.now;
+        let core = if to_server { &mut self.pair.server } else { &mut self.pair.client };
+        let received =
+            core.handle_frame_from(now_ns, (PEER, source), bytes, is_marked, &mut POOL.clone());
+        match got(received) {
+            Got::Nothing => {}
+            Got::Request(handle, request) => {
+                let tag = u64::from_le_bytes(*request.first_chunk().unwrap());
+                *self.runs.entry(tag).or_default() += 1;
+                let answer: Vec<u8> = request.iter().rev().copied().collect();
+                self.pair.respond(handle, &answer);
+            }
+            Got::Completed(completion) => self.on_completion(completion),
+        }
+    }
+
+    fn on_completion(&mut self, completion: Completion<HeapBuffer>) {
+        let status = match &completion.outcome {
+            Ok(()) => {
+                let request = completion.request.message();
+                let expected: Vec<u8> = request.iter().rev().copied().collect();
+                assert!(completion.response.message() == expected, "the response differs");
+                Status::Ok
+            }
+            Err(failure) => failure.status,
+        };
+        assert_eq!(self.done.insert(completion.tag, status), None, "a call completes once");
+    }
+
+    /// Runs until `calls` calls have ended, and `until_ns` at most.
+    fn run(&mut self, calls: usize, until_ns: u64) {
+        while self.done.len() < calls {
+            self.send_all();
+            let arrival = self.flights.first_key_value().map(|(at, _)| at.0);
+            let timers = [self.pair.client.next_timeout_ns(), self.pair.server.next_timeout_ns()];
+            let next = timers.into_iter().flatten().chain(arrival).min().expect("calls end");
+            self.pair.now = self.pair.now.max(next);
+            assert!(self.pair.now < until_ns, "{} of {calls} calls ended", self.done.len());
+            while let Some(entry) = self.flights.first_entry()
+                && entry.key().0 <= self.pair.now
+            {
+                let (to_server, source, is_marked, bytes) = entry.remove();
+                self.deliver(to_server, source, is_marked, &bytes);
+            }
+            self.pair.client.handle_timeouts(self.pair.now);
+            self.pair.server.handle_timeouts(self.pair.now);
+            while let Some(event) = self.pair.client.poll_event() {
+                let Event::Completed(completion) = event else { panic!("{event:?}") };
+                self.on_completion(completion);
+            }
+        }
+    }
+
+    fn counts(&self) -> Vec<PathCounts> {
+        self.pair.client.path_counts(self.pair.session).to_vec()
+    }
+
+    /// Ends both sessions, which checks their invariants.
+    fn end(mut self) {
+        let (client, server) = (self.pair.session, self.pair.server_session);
+        assert!(self.pair.client.close(client, Status::Cancelled, "over").is_some());
+        assert!(self.pair.server.close(server, Status::Cancelled, "over").is_some());
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn transmit__packets_of_a_request_take_several_paths_and_answers_follow() {
+    let mut world = World::new(PathPolicy::Coupled, &[GOOD; 4], 4, 1);
+    world.call(1, 100_000);
+    (2..20).for_each(|tag| world.call(tag, 30));
+    world.run(19, SECOND);
+    assert!(world.counts().iter().all(|counts| counts.packets > 10), "{:?}", world.counts());
+    assert!(world.answers.iter().all(|frames| *frames > 0), "{:?}", world.answers);
+    assert_eq!(world.pair.client.counters().losses_detected, 0);
+    assert_eq!(world.pair.client.counters().packets_retransmitted, 0);
+    world.end();
+}
+
+#[test]
+fn transmit__a_server_with_fewer_ports_answers_from_those_it_has() {
+    let mut world = World::new(PathPolicy::Coupled, &[GOOD; 5], 2, 1);
+    (0..40).for_each(|tag| world.call(tag, 30));
+    world.run(40, SECOND);
+    assert!(world.answers.iter().all(|frames| *frames > 0), "{:?}", world.answers);
+    world.end();
+}
+
+/// Paths of unequal delay: order between them says nothing.
+#[test]
+fn on_credit__a_packet_on_another_path_is_no_evidence() {
+    let ways = [GOOD, Way { delay_ns: 6_500, ..GOOD }, Way { delay_ns: 7_000, ..GOOD }];
+    let mut world = World::new(PathPolicy::Coupled, &ways, 3, 1);
+    world.call(1, 3_000_000);
+    world.run(1, SECOND);
+    let losses: u64 = world.counts().iter().map(|counts| counts.losses).sum();
+    assert!(losses < 5, "{:?}", world.counts());
+    world.end();
+}
+
+#[test]
+fn on_credit__marks_and_losses_are_those_of_their_path() {
+    let ways = [GOOD, Way { marks: 300, ..GOOD }, Way { loss: 100, ..GOOD }, GOOD];
+    let mut world = World::new(PathPolicy::Coupled, &ways, 1, 7);
+    world.call(1, 6_000_000);
+    world.run(1, 10 * SECOND);
+    let counts = world.counts();
+    assert!(counts[1].marks > 10 && counts[2].losses > 2, "{counts:?}");
+    for other in [0, 3] {
+        assert_eq!(counts[other].marks, 0, "{counts:?}");
+        assert!(counts[other].losses <= 2, "{counts:?}");
+        assert!(counts[other].packets > counts[2].packets, "a path that loses packets is left");
+    }
+    world.end();
+}
+
+/// A path that drops everything: a small call is repeated on another path, and later calls avoid the first.
+#[test]
+fn on_timeout__the_next_copy_takes_another_path() {
+    for policy in [PathPolicy::Plb, PathPolicy::Coupled, PathPolicy::Reps] {
+        let ways = [Way { loss: 1_000, ..GOOD }, GOOD, GOOD, GOOD];
+        let mut world = World::new(policy, &ways, 4, 3);
+        for tag in 0..300 {
+            world.call(tag, 30);
+            world.run(tag as usize + 1, 2 * SECOND);
+        }
+        let counts = world.counts();
+        assert!(counts[0].packets < 30, "{policy:?} {counts:?}");
+        assert!(world.runs.values().all(|runs| *runs == 1));
+        world.end();
+    }
+}
+
+/// After a dead path has come back, it is used again: no score lasts.
+#[test]
+fn choose__a_path_that_was_dead_is_used_again() {
+    let mut world = World::new(PathPolicy::Coupled, &[GOOD; 4], 4, 3);
+    world.ways[2].loss = 1_000;
+    world.call(0, 4_000_000);
+    world.run(1, SECOND);
+    let before = world.counts()[2];
+    assert!(before.losses > 0, "{before:?}");
+    world.ways[2].loss = 0;
+    let (back_ns, mut tag) = (world.pair.now, 1);
+    // Looks at a dead path are 3.2 ms apart at most.
+    while world.pair.now < back_ns + 20_000_000 {
+        world.call(tag, 4_000_000);
+        tag += 1;
+        world.run(tag as usize, 2 * SECOND);
+    }
+    let after = world.counts();
+    let back = after[2].packets - before.packets;
+    // More than looks: they are 50 µs apart at least.
+    assert!(back > 500, "{after:?}");
+    world.end();
+}
+
+#[test]
+fn use_paths__of_a_session_that_recovers_by_go_back_n() {
+    let config = Config { recovery: Recovery::GoBackN, ..Config::default() };
+    let mut pair = Pair::with_config(Shape::default(), config);
+    let choice = PathChoice { policy: PathPolicy::Coupled, ports: 4, seed: 1 };
+    assert!(!pair.client.use_paths(pair.session, choice));
+    assert!(pair.client.path_counts(pair.session).is_empty());
+}
+
+/// The session's frames come from its peer only, from any of its ports.
+#[test]
+fn handle_frame_from__of_a_stranger() {
+    let mut world = World::new(PathPolicy::Coupled, &[GOOD; 2], 2, 1);
+    world.call(1, 30);
+    let mut ports = Ports::default();
+    world.pair.client.transmit(world.pair.now, &mut ports);
+    let (now_ns, (_, bytes)) = (world.pair.now, &ports.0[0]);
+    let stranger = (PeerKey(PEER.0 + 1), 1);
+    let server = &mut world.pair.server;
+    server.handle_frame_from(now_ns, stranger, bytes, false, &mut POOL.clone());
+    assert_eq!(server.counters().dropped_wrong_peer, 1);
+    let received = server.handle_frame_from(now_ns, (PEER, 1), bytes, false, &mut POOL.clone());
+    assert!(matches!(got(received), Got::Request(..)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 64 }))]
+
+    /// Every call ends well and runs once, over paths with losses, marks and a cut.
+    #[test]
+    fn calls__over_bad_paths(
+        policy in prop::sample::select(PathPolicy::ALL.to_vec()),
+        ways in prop::collection::vec((1_000u64..60_000, 0u64..200, 0u64..500), 2..9),
+        server_ports in 1usize..9,
+        cut in 0usize..16,
+        sizes in prop::collection::vec(prop::sample::select(vec![30usize, 1_200, 5_000, 200_000]), 1..12),
+        random in any::<u64>(),
+    ) {
+        let way = |(delay_ns, loss, marks)| Way { delay_ns, loss, marks };
+        let mut ways: Vec<Way> = ways.into_iter().map(way).collect();
+        // The policy `Single` keeps to the first path.
+        if cut > 0 && let Some(way) = ways.get_mut(cut) {
+            way.loss = 1_000;
+        }
+        let server_ports = server_ports.min(ways.len());
+        let mut world = World::new(policy, &ways, server_ports, random);
+        for (tag, size) in sizes.iter().enumerate() {
+            world.call(tag as u64, *size);
+        }
+        world.run(sizes.len(), 300 * SECOND);
+        prop_assert!(world.done.values().all(|status| *status == Status::Ok), "{:?}", world.done);
+        prop_assert!(world.runs.values().all(|runs| *runs == 1));
+        world.end();
+    }
+}

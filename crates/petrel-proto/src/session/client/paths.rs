@@ -1,0 +1,295 @@
+//! The paths of a client session of several (`docs/wire-protocol.md` §14): the copies in flight of each slot.
+
+use crate::limits::{REORDERING_THRESHOLD, WINDOW_PACKETS};
+use crate::path::{Answer, LastCopy, PacketPaths, PathCounts, PathId, PathPolicy, Paths};
+use crate::session::PeerKey;
+
+/// The paths of a client session, and the path of each packet in flight.
+pub(crate) struct ClientPaths {
+    paths: Paths,
+    /// Destination of the session's frames.
+    peer: PeerKey,
+    /// The peer from which the session's frames come: see [`Origin`](crate::session::Origin).
+    source: PeerKey,
+    /// The response that was received last.
+    heard: Option<Heard>,
+    /// The slots that have sent something.
+    slots: Vec<SlotPaths>,
+    /// Records of messages that have ended.
+    #[expect(clippy::vec_box, reason = "slots take and return the boxes")]
+    spare: Vec<Box<PacketPaths>>,
+    counts: Box<[PathCounts]>,
+}
+
+/// Records kept for the next large messages.
+const SPARE_MAX: usize = 8;
+
+/// A response, which acknowledges all packets of its request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    pub(crate) now_ns: u64,
+    pub(crate) request: u64,
+    /// True if a packet of the request met congestion.
+    pub(crate) is_marked: bool,
+    /// True if the response came at once: its round trip measures the network.
+    pub(crate) is_immediate: bool,
+}
+
+/// The paths of a slot.
+#[derive(Default)]
+struct SlotPaths {
+    /// The path of the slot's last frame.
+    last: PathId,
+    /// The copy in flight of a request of one packet.
+    single: Option<SingleCopy>,
+    /// The copies of a request of several packets.
+    packets: Option<Box<PacketPaths>>,
+}
+
+/// The copy in flight of a request of one packet.
+#[derive(Clone, Copy, Debug)]
+struct SingleCopy {
+    sent_ns: u64,
+    repeats: bool,
+}
+
+/// A copy that is about to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextCopy {
+    pub(crate) path: PathId,
+    pub(crate) packet: u32,
+    /// True if the packet was sent before.
+    pub(crate) repeats: bool,
+    /// True if the packet is the only one of its request.
+    pub(crate) is_single: bool,
+}
+
+impl ClientPaths {
+    /// Makes the paths of a session with `count` source ports and at most `packets_most` packets in flight.
+    pub(crate) fn new(
+        (policy, count, seed): (PathPolicy, usize, u64),
+        packets_most: u32,
+        peer: PeerKey,
+        source: PeerKey,
+    ) -> Self {
+        Self {
+            paths: Paths::new(policy, count, packets_most, seed),
+            peer,
+            source,
+            heard: None,
+            slots: Vec::new(),
+            spare: Vec::new(),
+            counts: vec![PathCounts::default(); count].into(),
+        }
+    }
+
+    pub(crate) fn peer(&self) -> PeerKey {
+        self.peer
+    }
+
+    pub(crate) fn source(&self) -> PeerKey {
+        self.source
+    }
+
+    /// Returns the counters of each path.
+    pub(crate) fn counts(&self) -> &[PathCounts] {
+        &self.counts
+    }
+
+    /// Returns how many new packets the windows have room for.
+    pub(crate) fn room(&self) -> u32 {
+        self.paths.room()
+    }
+
+    /// Returns the path of a slot's next frame that is no packet of a request: that of its last frame.
+    pub(crate) fn last(&self, slot: usize) -> PathId {
+        self.slots.get(slot).map_or(PathId::FIRST, |slot| slot.last)
+    }
+
+    /// Returns the path for a new packet; or if the packet has to wait although there is room, the time up to
+    /// which it waits.
+    pub(crate) fn choose(&mut self, now_ns: u64) -> Result<PathId, u64> {
+        match self.paths.choose(now_ns) {
+            Some(path) => Ok(path),
+            None => Err(self.paths.resume_ns()),
+        }
+    }
+
+    /// Returns the path for a packet that is repeated, or that needs no room.
+    pub(crate) fn choose_again(&mut self, slot: usize, packet: u32) -> PathId {
+        let state = self.slots.get(slot);
+        let last = state.map_or(PathId::FIRST, |state| match &state.packets {
+            Some(packets) => packets.path(packet),
+            None => state.last,
+        });
+        self.paths.choose_again(last)
+    }
+
+    /// Notes that a packet was sent. `has_room` is true if it took room of the windows.
+    pub(crate) fn note_sent(&mut self, now_ns: u64, slot: usize, copy: NextCopy, has_room: bool) {
+        let NextCopy { path, packet, repeats, is_single } = copy;
+        match has_room {
+            true => self.paths.note_new(path),
+            false => self.paths.note_repeat(path),
+        }
+        self.counts[path.index()].packets += 1;
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, SlotPaths::default);
+        }
+        let Self { slots, spare, .. } = self;
+        let state = &mut slots[slot];
+        state.last = path;
+        if is_single {
+            assert!(state.single.is_none(), "a request of one packet has one copy in flight");
+            state.single = Some(SingleCopy { sent_ns: now_ns, repeats });
+            return;
+        }
+        let fresh = || Box::new(PacketPaths::new(REORDERING_THRESHOLD as u16));
+        let packets = state.packets.get_or_insert_with(|| spare.pop().unwrap_or_else(fresh));
+        match repeats {
+            true => packets.note_repeat(now_ns, packet, path),
+            false => packets.note_new(now_ns, packet, path),
+        }
+    }
+
+    /// Notes a response of the session.
+    pub(crate) fn note_heard(&mut self, heard: Heard) {
+        self.heard = Some(heard);
+    }
+
+    /// Notes that the copy of a request of one packet was acknowledged by a CREDIT or a response, if it is in
+    /// flight.
+    pub(crate) fn note_single_acked(
+        &mut self,
+        now_ns: u64,
+        slot: usize,
+        is_marked: bool,
+        is_immediate: bool,
+    ) {
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        let Some(SingleCopy { sent_ns, repeats }) = state.single.take() else { return };
+        let path = state.last;
+        if repeats {
+            return self.paths.note_unknown(path);
+        }
+        let rtt_ns = is_immediate.then(|| now_ns.saturating_sub(sent_ns));
+        let answer = Answer { rtt_ns, is_marked, behind_packets: 0 };
+        self.count_mark(path, is_marked);
+        self.paths.note_answer(now_ns, path, answer);
+    }
+
+    /// Notes that a packet of a large request was acknowledged. `was_lost` is true if its last copy was given
+    /// up. The round trip counts if `is_echo`.
+    pub(crate) fn note_acked(
+        &mut self,
+        now_ns: u64,
+        slot: usize,
+        (packet, was_lost, is_echo): (u32, bool, bool),
+        (is_marked, behind_packets): (bool, u32),
+    ) {
+        let copy @ LastCopy { path, rtt_ns } = self.packets_of(slot).note_acked(now_ns, packet);
+        if was_lost {
+            return;
+        }
+        if !copy.is_only() {
+            return self.paths.note_unknown(path);
+        }
+        let rtt_ns = rtt_ns.filter(|_| is_echo);
+        self.count_mark(path, is_marked);
+        self.paths.note_answer(now_ns, path, Answer { rtt_ns, is_marked, behind_packets });
+    }
+
+    fn count_mark(&mut self, path: PathId, is_marked: bool) {
+        self.counts[path.index()].marks += u64::from(is_marked);
+    }
+
+    /// Notes that the first copy of a packet has arrived: if the packet was repeated, then in vain (§14.4).
+    pub(crate) fn note_first_copy(&mut self, slot: usize, packet: u32) {
+        let state = self.slots.get(slot).and_then(|state| state.packets.as_deref());
+        if state.is_some_and(|packets| packets.was_repeated(packet)) {
+            self.paths.note_false_alarm();
+        }
+    }
+
+    /// Returns true if there is evidence that the last copy of a packet is lost, after a later packet was
+    /// acknowledged. The copy is given up then.
+    pub(crate) fn gives_up(&mut self, now_ns: u64, slot: usize, packet: u32) -> bool {
+        let Self { slots, paths, counts, .. } = self;
+        let Some(packets) = slots.get(slot).and_then(|state| state.packets.as_deref()) else {
+            return false;
+        };
+        let limit_ns = |path| paths.overdue_ns(path);
+        if packets.lost(now_ns, packet, limit_ns).is_none() {
+            return false;
+        }
+        let path = packets.path(packet);
+        counts[path.index()].losses += 1;
+        paths.note_lost(now_ns, path);
+        true
+    }
+
+    /// Notes that a probe or a timeout gives the last copy of a packet up.
+    pub(crate) fn note_timeout(&mut self, now_ns: u64, slot: usize, packet: u32) {
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        let path = match &state.packets {
+            Some(packets) => packets.path(packet),
+            None if state.single.take().is_some() => state.last,
+            None => return,
+        };
+        self.counts[path.index()].losses += 1;
+        self.paths.note_timeout(now_ns, path);
+    }
+
+    /// Lets the slot's next frames that are no packets take another path: the last one brought no answer.
+    pub(crate) fn change_path(&mut self, slot: usize) {
+        if let Some(state) = self.slots.get_mut(slot) {
+            state.last = self.paths.choose_again(state.last);
+        }
+    }
+
+    /// Notes that a request is over, or that its response has begun. `in_flight` are the packets of a large
+    /// request that are neither acknowledged nor given up.
+    pub(crate) fn settle(
+        &mut self,
+        slot: usize,
+        request: u64,
+        in_flight: impl Iterator<Item = u32>,
+    ) {
+        let heard = self.heard.filter(|heard| heard.request == request);
+        if let Some(Heard { now_ns, is_marked, is_immediate, .. }) = heard {
+            self.note_single_acked(now_ns, slot, is_marked, is_immediate);
+        }
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        if state.single.take().is_some() {
+            self.paths.note_unknown(state.last);
+        }
+        let Some(packets) = state.packets.take() else { return };
+        in_flight.for_each(|packet| self.paths.note_unknown(packets.path(packet)));
+        if self.spare.len() < SPARE_MAX {
+            let mut packets = packets;
+            packets.reset();
+            self.spare.push(packets);
+        }
+    }
+
+    fn packets_of(&mut self, slot: usize) -> &mut PacketPaths {
+        let packets = self.slots.get_mut(slot).and_then(|state| state.packets.as_deref_mut());
+        let Some(packets) = packets else {
+            unreachable!("a large request that was sent has the paths of its packets");
+        };
+        packets
+    }
+
+    /// Returns true if a request of one packet has a copy in flight.
+    pub(crate) fn has_single(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|state| state.single.is_some())
+    }
+
+    /// Returns the copies that are in flight on all paths.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.paths.in_flight()
+    }
+}
+
+/// The most packets of a session in flight: half of a message's window (§14.4).
+pub(crate) const PATH_PACKETS_MAX: u32 = WINDOW_PACKETS / 2;

@@ -1,0 +1,188 @@
+//! A client session of several paths (`docs/wire-protocol.md` §14): which copies are in flight, and which are lost.
+
+use super::super::paths::{ClientPaths, Heard, NextCopy, PATH_PACKETS_MAX};
+use super::super::slot::{ClientSlot, ClientState};
+use super::ClientSession;
+use crate::congestion::Congestion;
+use crate::path::{PathId, PathPolicy};
+use crate::session::{NO_PEER, PeerKey};
+use crate::wire::{Credit, Marks};
+
+impl<B, T> ClientSession<B, T> {
+    /// Gives an open session several paths, before it has sent anything.
+    pub(crate) fn use_paths(&mut self, choice: (PathPolicy, usize, u64), source: PeerKey) {
+        assert!(
+            self.paths.is_none() && self.peer != NO_PEER,
+            "an open session gets its paths once"
+        );
+        assert!(self.credits.lent() == 0, "a session has its paths before its first packet");
+        let most = self.credits.agreed().min(PATH_PACKETS_MAX);
+        self.paths = Some(Box::new(ClientPaths::new(choice, most, self.peer, source)));
+        self.congestion = Congestion::of_paths();
+        // The general path finds the destination with the paths.
+        self.peer = NO_PEER;
+    }
+
+    /// Returns the session's paths, if there are several.
+    pub(crate) fn paths(&self) -> Option<&ClientPaths> {
+        self.paths.as_deref()
+    }
+
+    /// Returns the session's paths, if there are several, for a change.
+    pub(crate) fn paths_mut(&mut self) -> Option<&mut ClientPaths> {
+        self.paths.as_deref_mut()
+    }
+
+    /// Returns the destination of a slot's frames, and their path if they are no packets of a request.
+    pub(crate) fn destination(&self, slot: usize) -> (PeerKey, PathId) {
+        match &self.paths {
+            Some(paths) => (paths.peer(), paths.last(slot)),
+            None => (self.peer, PathId::FIRST),
+        }
+    }
+
+    /// Lets a slot wait for its next packet's path. It is released with the session's slots that wait for a pace.
+    pub(crate) fn wait_for_path(&mut self, slot: usize) {
+        self.paced.push(slot);
+    }
+
+    /// Returns the copy that the slot would send next, without its path; `None` if every packet was sent.
+    pub(crate) fn next_copy(&self, slot: usize) -> Option<NextCopy> {
+        let state = &self.slots[slot];
+        let is_single = state.request_packets() == 1;
+        let lost = state.first_lost().map(|packet| (packet, true));
+        let new = (!state.is_request_sent()).then(|| (state.request_sent(), false));
+        let (packet, repeats) = lost.or(new)?;
+        Some(NextCopy { path: PathId::FIRST, packet, repeats, is_single })
+    }
+
+    /// Tells the paths which packets a CREDIT newly acknowledges, before the slot knows.
+    pub(crate) fn acknowledge_paths(
+        &mut self,
+        now_ns: u64,
+        slot: usize,
+        credit: &Credit,
+        (marks, is_marked, repeats): (Option<Marks>, bool, bool),
+    ) {
+        let Some(paths) = &mut self.paths else { return };
+        let state = &self.slots[slot];
+        let sent = state.request_sent();
+        if state.request_packets() == 1 {
+            if credit.cumulative > 0 {
+                paths.note_single_acked(now_ns, slot, is_marked, true);
+            }
+            return;
+        }
+        let Some(request) = state.parts().map(|parts| parts.request()) else { return };
+        let end = credit_end(credit);
+        // One CREDIT acknowledges a burst: packets of the same burst are not late by each other.
+        let (before, known_end) = (request.acknowledged_below(), request.acknowledged_end());
+        if !repeats {
+            paths.note_first_copy(slot, credit.echo);
+        }
+        for packet in before..end.min(sent) {
+            if !has(credit, packet) || request.is_acknowledged(packet) {
+                continue;
+            }
+            let is_marked = marks.is_some_and(|marks| marks.contains(packet));
+            let which = (packet, request.is_lost(packet), packet == credit.echo);
+            paths.note_acked(
+                now_ns,
+                slot,
+                which,
+                (is_marked, known_end.saturating_sub(packet + 1)),
+            );
+        }
+    }
+
+    /// Marks the packets of a large request as lost of which the paths have evidence. Returns their number.
+    /// The packets below `from` were acknowledged before.
+    pub(crate) fn find_lost_by_paths(&mut self, now_ns: u64, slot: usize, from: u32) -> u32 {
+        let Self { paths: Some(paths), slots, .. } = self else { return 0 };
+        let state = &mut slots[slot];
+        if state.request_packets() == 1 {
+            return 0;
+        }
+        let sent = state.request_sent();
+        let Some(parts) = state.known_parts_mut() else { return 0 };
+        let request = parts.request_mut();
+        request.forget_acknowledged(from..sent);
+        let mut found = 0;
+        for packet in request.acknowledged_below()..request.acknowledged_end() {
+            let is_open = !request.is_acknowledged(packet) && !request.is_lost(packet);
+            if is_open && paths.gives_up(now_ns, slot, packet) {
+                request.note_lost(packet);
+                found += 1;
+            }
+        }
+        found
+    }
+
+    /// Tells the paths that a probe or a timeout of a slot is about to give packets up.
+    pub(crate) fn note_path_timeout(&mut self, now_ns: u64, slot: usize) {
+        let Self { paths: Some(paths), slots, .. } = self else { return };
+        let state = &slots[slot];
+        if state.state() != ClientState::Sending {
+            return paths.change_path(slot);
+        }
+        let packet = state.acknowledged_below();
+        if state.first_lost() != Some(packet) {
+            paths.note_timeout(now_ns, slot, packet);
+        }
+    }
+
+    /// Notes a response to a request of the session.
+    pub(crate) fn note_heard(&mut self, heard: Heard) {
+        if let Some(paths) = &mut self.paths {
+            paths.note_heard(heard);
+        }
+    }
+
+    /// Takes the copies of a slot's request out of flight: the response has begun, or the call ends.
+    #[inline]
+    pub(super) fn settle_paths(&mut self, slot: usize) {
+        if self.paths.is_some() {
+            self.settle_slot(slot);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_slot(&mut self, slot: usize) {
+        let Some(paths) = &mut self.paths else { return };
+        let state = &self.slots[slot];
+        paths.settle(slot, state.number(), in_flight(state));
+    }
+
+    /// Checks that the copies in flight are those of the slots.
+    pub(super) fn assert_paths_sound(&self) {
+        let Some(paths) = &self.paths else { return };
+        let of_slot =
+            |(place, state)| in_flight(state).count() + usize::from(paths.has_single(place));
+        let of_slots: usize = self.slots.iter().enumerate().map(of_slot).sum();
+        assert_eq!(of_slots, paths.in_flight() as usize, "each copy in flight is a slot's");
+    }
+}
+
+/// Returns the packets of a large request that are neither acknowledged nor given up.
+fn in_flight<B, T>(state: &ClientSlot<B, T>) -> impl Iterator<Item = u32> {
+    let is_sending = state.state() == ClientState::Sending && state.request_packets() > 1;
+    let parts = state.parts().filter(|_| is_sending);
+    parts.into_iter().flat_map(|parts| {
+        let request = parts.request();
+        (request.acknowledged_below()..state.request_sent())
+            .filter(|packet| !request.is_acknowledged(*packet) && !request.is_lost(*packet))
+    })
+}
+
+/// Returns true if a CREDIT says that a packet has arrived.
+fn has(credit: &Credit, packet: u32) -> bool {
+    let Some(ahead) = packet.checked_sub(credit.cumulative) else { return true };
+    let word = credit.bitmap.get(ahead as usize / 64);
+    word.is_some_and(|word| word >> (ahead % 64) & 1 == 1)
+}
+
+/// Returns the end of the packets that a CREDIT acknowledges.
+fn credit_end(credit: &Credit) -> u32 {
+    credit.cumulative + crate::bitmap::words_end(&credit.bitmap)
+}

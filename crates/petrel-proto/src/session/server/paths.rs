@@ -1,0 +1,121 @@
+//! The paths of a server session of several (`docs/wire-protocol.md` §14.2, §14.3): the server follows its client.
+
+use crate::bitmap::PacketBits;
+use crate::limits::{MARKED_CREDIT_BYTES_MAX, PATHS_MAX, WINDOW_PACKETS};
+use crate::path::PathId;
+use crate::session::PeerKey;
+use crate::wire::{Credit, Marks};
+
+/// The paths of a server session.
+pub(crate) struct ServerPaths {
+    /// Source ports of this side.
+    ports: u8,
+    /// The peer from which the session's frames come: see [`Origin`](crate::session::Origin).
+    source: PeerKey,
+    /// The slots whose requests came by another path than the first, or with marks.
+    slots: Vec<SlotPath>,
+}
+
+/// The path of a slot.
+#[derive(Default)]
+struct SlotPath {
+    /// The client's source port of the frame that came last.
+    source: u8,
+    marked: Option<Box<MarkedPackets>>,
+}
+
+/// The packets of a request that met congestion since the last CREDIT.
+struct MarkedPackets {
+    request: u64,
+    /// The lowest of them, if there are any.
+    from: Option<u32>,
+    packets: PacketBits,
+    /// The CREDIT with these marks, in place until the medium has sent it.
+    frame: [u8; MARKED_CREDIT_BYTES_MAX],
+}
+
+impl ServerPaths {
+    pub(crate) fn new(ports: u8, source: PeerKey) -> Self {
+        assert!((1..=PATHS_MAX).contains(&ports.into()), "a side sends from 1 to 32 source ports");
+        Self { ports, source, slots: Vec::new() }
+    }
+
+    pub(crate) fn source(&self) -> PeerKey {
+        self.source
+    }
+
+    /// Notes the client's source port of a frame for a slot.
+    pub(crate) fn note_source(&mut self, slot: usize, source: u8) {
+        self.slot(slot).source = source;
+    }
+
+    /// Returns the path of a slot's next frame.
+    pub(crate) fn path(&self, slot: usize) -> PathId {
+        let source = self.slots.get(slot).map_or(0, |slot| slot.source);
+        let path = PathId::new(usize::from(source % self.ports));
+        path.expect("a side has no more source ports than a session has paths")
+    }
+
+    /// Notes that a packet of a request met congestion.
+    pub(crate) fn note_mark(&mut self, slot: usize, request: u64, packet: u32) {
+        let fresh = || {
+            let (packets, frame) = (PacketBits::new(), [0; MARKED_CREDIT_BYTES_MAX]);
+            Box::new(MarkedPackets { request, from: None, packets, frame })
+        };
+        let marked = self.slot(slot).marked.get_or_insert_with(fresh);
+        if marked.request != request {
+            marked.clear();
+            marked.request = request;
+        }
+        let from = marked.from.map_or(packet, |from| from.min(packet));
+        marked.from = Some(from);
+        marked.packets.set(packet);
+    }
+
+    /// Returns a CREDIT with the marks of a request, if there are any. The marks are forgotten with
+    /// [`ServerPaths::note_marks_sent`].
+    pub(crate) fn marked_credit(
+        &mut self,
+        slot: usize,
+        request: u64,
+        credit: &Credit,
+        header: [u64; 2],
+    ) -> Option<&[u8]> {
+        let marked = self.slots.get_mut(slot)?.marked.as_deref_mut()?;
+        let from = marked.from.filter(|_| marked.request == request)?;
+        let mut words = [0; 4];
+        for ahead in (0..WINDOW_PACKETS).filter(|ahead| marked.packets.is_set(from + ahead)) {
+            words[ahead as usize / 64] |= 1 << (ahead % 64);
+        }
+        let (frame, len) = Marks { from, words }.encode(credit, header);
+        marked.frame = frame;
+        Some(&marked.frame[..len])
+    }
+
+    /// Returns true if marks of a request are to be reported.
+    pub(crate) fn has_marks(&self, slot: usize, request: u64) -> bool {
+        let marked = self.slots.get(slot).and_then(|slot| slot.marked.as_deref());
+        marked.is_some_and(|marked| marked.request == request && marked.from.is_some())
+    }
+
+    /// Notes that the CREDIT with the marks was sent.
+    pub(crate) fn note_marks_sent(&mut self, slot: usize) {
+        if let Some(marked) = &mut self.slot(slot).marked {
+            marked.clear();
+        }
+    }
+
+    fn slot(&mut self, slot: usize) -> &mut SlotPath {
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, SlotPath::default);
+        }
+        &mut self.slots[slot]
+    }
+}
+
+impl MarkedPackets {
+    /// Forgets the packets. The frame stays: the medium may not have sent it yet.
+    fn clear(&mut self) {
+        (self.from, self.packets) = (None, PacketBits::new());
+    }
+}
