@@ -1,17 +1,16 @@
 //! A control connection: socket, state, receive buffer and send buffer.
 
-use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use petrel_proto::control::{Decoder, Message, OutOfRange};
 
+use super::connection_links::ConnectionLinks;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::usage::SourceNetwork;
-use crate::control::LinkId;
 
 /// A control connection.
 #[derive(Debug)]
@@ -39,27 +38,15 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     /// Reading is paused while too many bytes are unsent.
     pub(super) is_paused: bool,
     pub(super) ping_at: Instant,
-    /// Since when the connection has had no links.
-    pub(super) idle_since: Instant,
-    /// Links by their number in this connection.
-    pub(super) links: HashMap<u32, LinkId>,
-    pub(super) next_link: u32,
+    pub(super) links: ConnectionLinks,
     /// Links to request once the peer has said HELLO.
     pub(super) waiting: Vec<OpenRequest>,
     /// The number of failed attempts to connect before this.
     pub(super) attempt: u32,
-    /// Unanswered proposals on this connection's links.
-    pub(super) proposals: usize,
-    /// Memory of proposed sessions with servers in this process.
-    pub(super) proposed_bytes: usize,
-    /// Memory of sessions on the connection's links with servers in this process.
-    pub(super) session_bytes: usize,
-    /// Since when the connection has had no session.
-    pub(super) quiet_since: Instant,
     /// Its place in the lists of idle connections (see `idle_connections`).
-    pub(super) listed: Option<(Idle, Instant)>,
+    listed: Option<(Idle, Instant)>,
     /// The shortest round trip reported to the endpoints, in nanoseconds.
-    pub(super) path_rtt_ns: Option<u32>,
+    path_rtt_ns: Option<u32>,
 }
 
 /// Why an accepted connection is idle.
@@ -134,15 +121,9 @@ impl<N: Network> Connection<N> {
             midway_since: None,
             is_paused: false,
             ping_at: now,
-            idle_since: now,
-            links: HashMap::new(),
-            next_link: 0,
+            links: ConnectionLinks::new(now),
             waiting: Vec::new(),
             attempt: 0,
-            proposals: 0,
-            proposed_bytes: 0,
-            session_bytes: 0,
-            quiet_since: now,
             listed: None,
             path_rtt_ns: None,
         }
@@ -167,9 +148,9 @@ impl<N: Network> Connection<N> {
         } else if !self.is_open() {
             Some((Idle::AwaitingHello, self.since))
         } else if self.links.is_empty() {
-            Some((Idle::Linkless, self.idle_since))
-        } else if self.session_bytes == 0 && self.proposals == 0 {
-            Some((Idle::Sessionless, self.quiet_since))
+            Some((Idle::Linkless, self.links.idle_since()))
+        } else if !self.links.are_in_use() {
+            Some((Idle::Sessionless, self.links.quiet_since()))
         } else {
             None
         }
@@ -192,21 +173,20 @@ impl<N: Network> Connection<N> {
         self.since = now;
     }
 
-    /// Returns all its links, the oldest first.
-    pub(super) fn links_in_order(&self) -> Vec<LinkId> {
-        let mut links: Vec<_> = self.links.values().copied().collect();
-        links.sort_unstable();
-        links
+    /// Returns its place in the lists of idle connections.
+    pub(super) fn listed(&self) -> Option<(Idle, Instant)> {
+        self.listed
     }
 
-    /// Returns a number that no link of the connection has. The loop ends because links are far fewer than numbers.
-    pub(super) fn new_link_number(&mut self) -> u32 {
-        while self.links.contains_key(&self.next_link) {
-            self.next_link = self.next_link.wrapping_add(1);
-        }
-        let number = self.next_link;
-        self.next_link = number.wrapping_add(1);
-        number
+    /// Notes its place in the lists of idle connections, which follows from its use. Returns the former place.
+    pub(super) fn list(&mut self) -> Option<(Idle, Instant)> {
+        let idle = self.idle();
+        std::mem::replace(&mut self.listed, idle)
+    }
+
+    /// Returns the shortest round trip reported to the endpoints, in nanoseconds.
+    pub(super) fn path_rtt_ns(&self) -> Option<u32> {
+        self.path_rtt_ns
     }
 
     /// Returns the kernel's shortest round trip if it is shorter than all earlier ones.
@@ -367,19 +347,6 @@ mod tests {
         assert!(is_of_this_host("[2001:db8::1]:7", "[2001:db8::1]:9"));
         assert!(!is_of_this_host("10.0.0.1:7", "10.0.0.2:9"));
         assert!(!is_of_this_host("[2001:db8::1]:7", "[2001:db8::2]:9"));
-    }
-
-    #[test]
-    fn new_link_number__is_the_next_that_is_free() {
-        let (mut reactor, _) = reactor();
-        let (id, _peer) = open_connection(&mut reactor, true);
-        let connection = of(&mut reactor, id);
-        assert_eq!([0, 1, 2], [(); 3].map(|()| connection.new_link_number()));
-        connection.next_link = u32::MAX - 1;
-        for taken in [u32::MAX, 0, 1, 3] {
-            connection.links.insert(taken, LinkId(7));
-        }
-        assert_eq!([u32::MAX - 1, 2, 4], [(); 3].map(|()| connection.new_link_number()));
     }
 
     #[test]

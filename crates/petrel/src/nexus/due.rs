@@ -46,7 +46,9 @@ impl<N: Network> Connection<N> {
                     DueAction::Silent
                 } else if !self.is_paused && is_slow {
                     DueAction::SlowMessage
-                } else if self.links.is_empty() && has_passed(self.idle_since, self.idle_max()) {
+                } else if self.links.is_empty()
+                    && has_passed(self.links.idle_since(), self.idle_max())
+                {
                     DueAction::Idle
                 } else if now >= self.ping_at {
                     DueAction::Ping
@@ -60,7 +62,7 @@ impl<N: Network> Connection<N> {
 
     /// Returns the time until the next PING.
     pub(super) fn ping_interval(&self, heartbeat: Duration) -> Duration {
-        let is_in_use = self.is_opener || self.session_bytes > 0 || self.proposals > 0;
+        let is_in_use = self.is_opener || self.links.are_in_use();
         if is_in_use || heartbeat < IDLE_PING_MIN {
             heartbeat
         } else {

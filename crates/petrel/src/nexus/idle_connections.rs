@@ -30,11 +30,10 @@ impl IdleConnections {
     /// Moves a connection between the lists after a change of its phase, links, sessions or proposals.
     pub(super) fn follow<N: Network>(&mut self, id: ConnectionId, connection: &mut Connection<N>) {
         let (idle, source) = (connection.idle(), connection.source);
-        if idle == connection.listed {
+        if idle == connection.listed() {
             return;
         }
-        let former = std::mem::replace(&mut connection.listed, idle);
-        if let Some(former) = former {
+        if let Some(former) = connection.list() {
             self.remove(source, former, id);
         }
         if let Some(idle) = idle {
@@ -44,7 +43,7 @@ impl IdleConnections {
 
     /// Removes an ended connection.
     pub(super) fn forget<N: Network>(&mut self, id: ConnectionId, connection: &Connection<N>) {
-        if let Some(listed) = connection.listed {
+        if let Some(listed) = connection.listed() {
             self.remove(connection.source, listed, id);
         }
     }
@@ -54,7 +53,7 @@ impl IdleConnections {
         if cfg!(debug_assertions) {
             let idle = connections.values().filter(|c| c.idle().is_some()).count();
             assert_eq!(self.len(), idle, "connections without use, and those listed");
-            assert!(connections.values().all(|c| c.listed == c.idle()));
+            assert!(connections.values().all(|c| c.listed() == c.idle()));
         }
     }
 
@@ -138,19 +137,20 @@ mod tests {
         let at = |s| now + Duration::from_secs(s);
         let mut connection: Connection<MioNetwork> =
             Connection::new(stream, (remote, remote), false, now);
-        (connection.since, connection.idle_since, connection.quiet_since) = (at(1), at(2), at(3));
+        connection.since = at(1);
+        connection.links.set_test_times(at(2), at(3));
         assert_eq!(connection.idle(), Some((Idle::AwaitingHello, at(1))));
         let silence_max = Duration::from_secs(3);
         let peer = Peer { incarnation: 1, silence_max, host_identity: None, rendezvous: None };
         connection.phase = Phase::Open(peer);
         assert_eq!(connection.idle(), Some((Idle::Linkless, at(2))));
-        connection.links.insert(0, LinkId(0));
+        connection.links.insert(0, LinkId(0), at(3));
         assert_eq!(connection.idle(), Some((Idle::Sessionless, at(3))));
         for (bytes, proposals) in [(1, 0), (0, 1), (1, 1)] {
-            (connection.session_bytes, connection.proposals) = (bytes, proposals);
+            connection.links.set_test_charge((proposals, 0), bytes);
             assert_eq!(connection.idle(), None, "{bytes} bytes, {proposals} proposals");
         }
-        (connection.session_bytes, connection.proposals) = (0, 0);
+        connection.links.set_test_charge((0, 0), 0);
         assert!(connection.idle().is_some());
         connection.is_opener = true;
         assert_eq!(connection.idle(), None, "this process has made it");

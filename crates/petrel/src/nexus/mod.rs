@@ -43,6 +43,7 @@
 
 mod attach;
 mod connection;
+mod connection_links;
 mod counters;
 mod deadlines;
 mod due;

@@ -26,7 +26,7 @@ impl<N: Network> Reactor<N> {
         let waiting = std::mem::take(&mut connection.waiting);
         // The connection ends here, not with its last link.
         connection.is_retired = false;
-        let links = connection.links_in_order();
+        let links = connection.links.in_order();
         events::connection_ended(connection.remote, reason);
         self.forget_place(id);
         links.into_iter().for_each(|link| self.end_link(link, reason));
@@ -150,7 +150,7 @@ impl<N: Network> Reactor<N> {
     fn take_requests(&mut self, id: ConnectionId) -> Vec<OpenRequest> {
         let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
         let mut requests = std::mem::take(&mut connection.waiting);
-        let links = connection.links_in_order();
+        let links = connection.links.in_order();
         for link in links {
             let stage = self.links.get(&link).map(|link| link.stage());
             if let Some(Stage::Requested { request, .. } | Stage::Exchanging { request, .. }) =

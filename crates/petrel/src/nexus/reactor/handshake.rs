@@ -56,7 +56,7 @@ impl<N: Network> Reactor<N> {
             rendezvous: hello.rendezvous,
         };
         connection.enter(Phase::Open(peer), self.now);
-        connection.idle_since = self.now;
+        connection.links.begin_idle(self.now);
         let waiting = std::mem::take(&mut connection.waiting);
         self.note_use(id);
         for request in waiting {
@@ -171,7 +171,10 @@ mod tests {
             let peer = connection.peer().unwrap();
             assert_eq!((peer.incarnation, peer.silence_max), (9, Duration::from_millis(210)));
             assert_eq!((peer.host_identity, &peer.rendezvous), (Some([3; 32]), &Some(vec![1])));
-            assert_eq!((connection.since, connection.idle_since), (reactor.now, reactor.now));
+            assert_eq!(
+                (connection.since, connection.links.idle_since()),
+                (reactor.now, reactor.now)
+            );
             assert!(connection.waiting.is_empty());
             assert_eq!(reactor.links.len() as u64, requests);
             assert_eq!(reactor.check_tables(), Ok(()));

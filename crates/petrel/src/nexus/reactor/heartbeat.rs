@@ -83,7 +83,7 @@ impl<N: Network> Reactor<N> {
         if self.measure_path(id) {
             return;
         }
-        let measured = self.connections.get(&id).and_then(|connection| connection.path_rtt_ns);
+        let measured = self.connections.get(&id).and_then(|connection| connection.path_rtt_ns());
         if let Some(rtt_ns) = measured {
             self.report_path_of(link, rtt_ns);
         }
@@ -96,7 +96,7 @@ impl<N: Network> Reactor<N> {
         let connection = self.connections.get_mut(&id).filter(|connection| connection.is_opener);
         let Some(connection) = connection else { return false };
         let Some(rtt_ns) = connection.measure_path() else { return false };
-        let links = connection.links_in_order();
+        let links = connection.links.in_order();
         links.into_iter().for_each(|link| self.report_path_of(link, rtt_ns));
         true
     }
@@ -284,7 +284,7 @@ mod tests {
             idle.last_received = now + limit;
             idle.ping_at = now + 2 * limit;
             assert_eq!(around(&idle, now + limit), (DueAction::Nothing, DueAction::Idle));
-            idle.links.insert(0, crate::control::LinkId(0));
+            idle.links.insert(0, LinkId(0), now);
             assert_eq!(idle.due_action(now + limit, STEP), DueAction::Nothing);
         }
     }
@@ -296,12 +296,11 @@ mod tests {
         assert_eq!(connection.ping_interval(second), IDLE_PING_HEARTBEATS * second);
         let short = Duration::from_millis(5);
         assert_eq!(connection.ping_interval(short), short, "a PING may be late by a tick");
-        connection.proposals = 1;
+        connection.links.set_test_charge((1, 0), 0);
         assert_eq!(connection.ping_interval(second), second);
-        connection.proposals = 0;
-        connection.session_bytes = 1;
+        connection.links.set_test_charge((0, 0), 1);
         assert_eq!(connection.ping_interval(second), second);
-        connection.session_bytes = 0;
+        connection.links.set_test_charge((0, 0), 0);
         // The side that connected cannot know whether the peer's endpoints are in use.
         connection.is_opener = true;
         assert_eq!(connection.ping_interval(second), second);

@@ -10,13 +10,14 @@ use petrel_proto::control::{LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkR
 
 use super::Reactor;
 use super::offers::Offering;
+use super::sessions::proposed_bytes;
 use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
 use crate::nexus::connection::Connection;
 use crate::nexus::deadlines::Due;
 use crate::nexus::goodbye::{Violation, not_ok};
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, session_bytes, shrink};
+use crate::nexus::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, shrink};
 use crate::nexus::link::{Expected, Link, Ready, Stage};
 use crate::nexus::media::{Agreed, Medium, Opening, allows, without};
 use crate::nexus::net::Network;
@@ -67,7 +68,7 @@ impl<N: Network> Reactor<N> {
         ecn: bool,
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let number = connection.new_link_number();
+        let number = connection.links.new_number();
         let message = LinkOpen {
             link: number,
             from_endpoint: request.endpoint.0,
@@ -103,9 +104,7 @@ impl<N: Network> Reactor<N> {
             if !connection.is_opener {
                 self.usage.add_link(connection.source, connection.links.is_empty());
             }
-            connection.quiet_since = self.now;
-            let former = connection.links.insert(number, id);
-            assert!(former.is_none(), "number {number} is of another link of the connection");
+            connection.links.insert(number, id, self.now);
         }
         self.note_use(connection);
         id
@@ -113,7 +112,7 @@ impl<N: Network> Reactor<N> {
 
     /// Returns the link with this number in a connection, if still present.
     pub(super) fn link_at(&self, id: ConnectionId, number: u32) -> Option<LinkId> {
-        let link = self.connections.get(&id).and_then(|c| c.links.get(&number)).copied();
+        let link = self.connections.get(&id).and_then(|c| c.links.get(number));
         if link.is_none() {
             self.counters.late_messages.increment();
         }
@@ -133,7 +132,7 @@ impl<N: Network> Reactor<N> {
         if connection.is_opener {
             return Err(Violation("LINK_OPEN from the side that did not connect"));
         }
-        if connection.links.contains_key(&open.link) {
+        if connection.links.get(open.link).is_some() {
             return Err(Violation("LINK_OPEN with a number that is in use"));
         }
         if self.early_links.contains(id, open.link) {
@@ -432,14 +431,10 @@ impl<N: Network> Reactor<N> {
         self.proposals -= own;
         shrink(&mut self.links);
         if let Some(connection) = self.connections.get_mut(&link.connection()) {
-            let listed = connection.links.remove(&link.number());
-            assert!(listed == Some(id), "a connection lists its link under its number: {listed:?}");
-            shrink(&mut connection.links);
-            assert!(connection.proposals >= own, "proposals count for their connection");
-            connection.proposals -= own;
-            connection.idle_since = self.now;
+            uncharge(connection, &link, self.now);
+            connection.links.remove(link.number(), id, self.now);
             if !connection.is_opener {
-                uncharge(connection, &mut self.usage, &link, self.now);
+                give_back(&mut self.usage, connection, &link);
             }
         }
         self.note_use(link.connection());
@@ -458,25 +453,21 @@ impl<N: Network> Reactor<N> {
     }
 }
 
-/// Gives back the shares of a link that has left its connection, which a peer made.
-fn uncharge<N: Network>(
-    connection: &mut Connection<N>,
-    usage: &mut UsageTable,
-    link: &Link,
-    now: Instant,
-) {
-    let source = connection.source;
-    if link.is_in_use() {
-        connection.quiet_since = now;
-    }
-    let bytes = link.session_bytes();
-    assert!(connection.session_bytes >= bytes, "sessions count for their connection");
-    connection.session_bytes -= bytes;
-    usage.remove_sessions(source, bytes);
+/// Takes the sessions and proposals of a link that ends out of the sums of its connection.
+fn uncharge<N: Network>(connection: &mut Connection<N>, link: &Link, now: Instant) {
     for proposal in link.proposals() {
-        let bytes = session_bytes(proposal.slots());
-        assert!(connection.proposed_bytes >= bytes, "a proposal was charged");
-        connection.proposed_bytes -= bytes;
+        connection.links.remove_proposal(proposed_bytes(connection, proposal), now);
+    }
+    if link.session_bytes() > 0 {
+        connection.links.remove_sessions(link.session_bytes(), now);
+    }
+}
+
+/// Gives back the shares of a link that has left its connection, which a peer made.
+fn give_back<N: Network>(usage: &mut UsageTable, connection: &Connection<N>, link: &Link) {
+    let source = connection.source;
+    usage.remove_sessions(source, link.session_bytes());
+    for proposal in link.proposals() {
         if !planted("nexus_proposals_keep_their_share") {
             usage.remove_proposal(source, proposal.slots());
         }
@@ -644,10 +635,10 @@ mod tests {
             (LINKS_PER_CONNECTION_MAX, exhausted),
         ] {
             let connection = reactor.connections.get_mut(&id).unwrap();
-            connection.links.extend((0..links).map(|link| (link as u32, LinkId(link as u64))));
+            connection.links.set_test_links(links);
             assert_eq!(may(&reactor), expected, "{links} of the connection");
         }
-        reactor.connections.get_mut(&id).unwrap().links.clear();
+        reactor.connections.get_mut(&id).unwrap().links.set_test_links(0);
         for (links, expected) in [(LINKS_MAX - 1, Ok(())), (LINKS_MAX, exhausted)] {
             let link = |number: usize| {
                 let stage = Stage::Up { is_opener: true, max_frame: 1_472 };
@@ -821,14 +812,17 @@ mod tests {
                     reactor.answer_session(EndpointId(0), id, request, Ok(accept(5, request)));
                 }
             }
-            let before = reactor.connections[&at].quiet_since;
+            let before = reactor.connections[&at].links.quiet_since();
             reactor.now += Duration::from_secs(5);
             assert!(reactor.forget_link(id).is_some());
             let connection = &reactor.connections[&at];
-            assert_eq!(connection.quiet_since, if is_anew { reactor.now } else { before });
-            assert_eq!(connection.idle_since, reactor.now);
-            assert_eq!((connection.session_bytes, connection.proposed_bytes), (0, 0));
-            assert_eq!((connection.proposals, reactor.proposals), (0, 0));
+            assert_eq!(connection.links.quiet_since(), if is_anew { reactor.now } else { before });
+            assert_eq!(connection.links.idle_since(), reactor.now);
+            assert_eq!(
+                (connection.links.session_bytes(), connection.links.proposed_bytes()),
+                (0, 0)
+            );
+            assert_eq!((connection.links.proposals(), reactor.proposals), (0, 0));
             assert_eq!(reactor.check_tables(), Ok(()));
             assert!(reactor.forget_link(id).is_none());
         }

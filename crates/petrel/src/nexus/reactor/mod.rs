@@ -660,7 +660,7 @@ pub(super) mod tests {
             reactor.check_tables().unwrap();
             let (all, connection) = (reactor.usage.all(), reactor.connections.values().next());
             assert_eq!((all.linked, all.links, all.proposals), (1, 1, reactor.proposals));
-            (all.proposals, all.session_bytes, connection.unwrap().session_bytes)
+            (all.proposals, all.session_bytes, connection.unwrap().links.session_bytes())
         };
         let (large, small) = (session_bytes(16), session_bytes(8));
         assert_eq!(usage(&reactor), (3, 3 * large, 0));

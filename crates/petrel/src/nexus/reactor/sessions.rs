@@ -11,6 +11,7 @@ use petrel_proto::control::{
 
 use super::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::nexus::connection::Connection;
 use crate::nexus::deadlines::Due;
 use crate::nexus::goodbye::{GoodbyeMode, Violation, not_ok};
 use crate::nexus::ids::ConnectionId;
@@ -63,7 +64,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn has_too_many_proposals(&self, connection: ConnectionId) -> bool {
-        let on_connection = self.connections.get(&connection).map_or(0, |c| c.proposals);
+        let on_connection = self.connections.get(&connection).map_or(0, |c| c.links.proposals());
         on_connection >= PROPOSALS_PER_CONNECTION_MAX || self.proposals >= PROPOSALS_MAX
     }
 
@@ -73,9 +74,8 @@ impl<N: Network> Reactor<N> {
         let at = link.connection();
         self.proposals += 1;
         if let Some(connection) = self.connections.get_mut(&at) {
-            connection.proposals += 1;
+            connection.links.add_proposal(proposed_bytes(connection, &proposal));
             if !connection.is_opener {
-                connection.proposed_bytes += session_bytes(proposal.slots());
                 self.usage.add_proposal(connection.source, proposal.slots());
             }
         }
@@ -90,13 +90,9 @@ impl<N: Network> Reactor<N> {
         assert!(self.proposals > 0, "a proposal that ends was counted");
         self.proposals -= 1;
         if let Some(connection) = self.connections.get_mut(&at) {
-            assert!(connection.proposals > 0, "a proposal counts for its connection");
-            connection.proposals -= 1;
-            connection.quiet_since = self.now;
+            let bytes = proposed_bytes(connection, &proposal);
+            connection.links.remove_proposal(bytes, self.now);
             if !connection.is_opener {
-                let bytes = session_bytes(proposal.slots());
-                assert!(connection.proposed_bytes >= bytes, "a proposal was charged");
-                connection.proposed_bytes -= bytes;
                 self.usage.remove_proposal(connection.source, proposal.slots());
             }
         }
@@ -111,7 +107,7 @@ impl<N: Network> Reactor<N> {
         let Some(connection) = self.connections.get_mut(&at) else { return };
         let bytes = session_bytes(slots);
         link.add_session(bytes);
-        connection.session_bytes += bytes;
+        connection.links.add_session(bytes);
         self.usage.add_sessions(connection.source, bytes);
         self.note_use(at);
     }
@@ -126,9 +122,7 @@ impl<N: Network> Reactor<N> {
         let Some(connection) = self.connections.get_mut(&at) else { return };
         let bytes = session_bytes(slots);
         link.remove_session(bytes);
-        assert!(connection.session_bytes >= bytes, "sessions of a link count for its connection");
-        connection.session_bytes -= bytes;
-        connection.quiet_since = self.now;
+        connection.links.remove_sessions(bytes, self.now);
         self.usage.remove_sessions(connection.source, bytes);
         self.note_use(at);
     }
@@ -168,7 +162,7 @@ impl<N: Network> Reactor<N> {
     /// each.
     fn slots_to_offer(&self, connection: ConnectionId, open: &SessionOpen) -> u16 {
         let Some(connection) = self.connections.get(&connection) else { return open.slots };
-        let bytes = connection.session_bytes + connection.proposed_bytes;
+        let bytes = connection.links.session_bytes() + connection.links.proposed_bytes();
         let left = slots_left(SESSION_BYTES_PER_CONNECTION_MAX, bytes);
         open.slots.min(slots_of(left.min(self.usage.slots_left(connection.source))))
     }
@@ -193,7 +187,8 @@ impl<N: Network> Reactor<N> {
         if let Some(connection) = self.connections.get(&link.connection()) {
             // The minimum for every session.
             let least = open.slots.min(SLOTS_MIN);
-            let bytes = connection.session_bytes + connection.proposed_bytes + session_bytes(least);
+            let links = &connection.links;
+            let bytes = links.session_bytes() + links.proposed_bytes() + session_bytes(least);
             if bytes > SESSION_BYTES_PER_CONNECTION_MAX {
                 let why = "your process has its share of this server's memory for sessions";
                 return Err(Reason::new(Status::ResourceExhausted, why));
@@ -460,6 +455,11 @@ impl<N: Network> Reactor<N> {
     }
 }
 
+/// Returns the memory charged for a proposal on a connection: none for one of this process.
+pub(super) fn proposed_bytes<N: Network>(connection: &Connection<N>, proposal: &Proposal) -> usize {
+    if connection.is_opener { 0 } else { session_bytes(proposal.slots()) }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::TcpListener;
@@ -470,7 +470,6 @@ pub(super) mod tests {
     use petrel_proto::limits::PACKET_BYTES_MIN;
 
     use super::*;
-    use crate::nexus::connection::Connection;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
 
     #[test]
@@ -488,7 +487,8 @@ pub(super) mod tests {
             (PROPOSALS_PER_CONNECTION_MAX, PROPOSALS_PER_CONNECTION_MAX, true),
             (0, PROPOSALS_MAX, true),
         ] {
-            reactor.connections.get_mut(&id).unwrap().proposals = of_connection;
+            let connection = reactor.connections.get_mut(&id).unwrap();
+            connection.links.set_test_charge((of_connection, 0), 0);
             reactor.proposals = all;
             let is_so = reactor.has_too_many_proposals(id);
             assert_eq!(is_so, expected, "{of_connection} of {all}");
@@ -582,7 +582,7 @@ pub(super) mod tests {
                 let bytes = SESSION_BYTES_PER_CONNECTION_MAX - session_bytes(counted) + more;
                 for (open, proposed) in [(bytes, 0), (0, bytes), (bytes - 100, 100)] {
                     let connection = reactor.connections.get_mut(&at).unwrap();
-                    (connection.session_bytes, connection.proposed_bytes) = (open, proposed);
+                    connection.links.set_test_charge((0, proposed), open);
                     assert_eq!(check(&reactor, slots, most), expected, "{slots} slots, {more}");
                 }
             }
@@ -684,7 +684,7 @@ pub(super) mod tests {
             // The endpoint need not know the link's number there.
             reactor.propose_session(EndpointId(0), id, open(9, 1));
             assert_eq!(said(&mut reactor, at), [open(5, 1).into()]);
-            assert_eq!((reactor.proposals, reactor.connections[&at].proposals), (1, 1));
+            assert_eq!((reactor.proposals, reactor.connections[&at].links.proposals()), (1, 1));
             let text = String::from("busy");
             let status = Status::ResourceExhausted;
             let refuse = SessionRefuse { link: 5, request: 1, status, text: text.clone() };
@@ -715,7 +715,7 @@ pub(super) mod tests {
                 (stats.sessions_opened, stats.sessions_refused, stats.sessions_unanswered);
             let is = |what| u64::from(answer == what);
             assert_eq!(counted, (is("accept"), is("refuse"), is("none")));
-            assert_eq!((reactor.proposals, reactor.connections[&at].proposals), (0, 0));
+            assert_eq!((reactor.proposals, reactor.connections[&at].links.proposals()), (0, 0));
             // Later answers are late, and an unknown session is closed.
             reactor.on_session_refuse(at, refuse).unwrap();
             assert_eq!(said(&mut reactor, at), []);

@@ -127,7 +127,7 @@ impl<'a, N: Network> Tables<'a, N> {
         same(is_closing, self.reactor.closing.contains(&id), || {
             format!("{id:?} among those closing")
         })?;
-        same(connection.idle(), connection.listed, || format!("{id:?} among those without use"))?;
+        same(connection.idle(), connection.listed(), || format!("{id:?} among those without use"))?;
         if is_closing && !(connection.links.is_empty() && connection.waiting.is_empty()) {
             return Err(format!("{id:?} is closing and has links or requests"));
         }
@@ -137,21 +137,23 @@ impl<'a, N: Network> Tables<'a, N> {
         if is_way && (is_closing || !connection.is_opener) {
             return Err(format!("{id:?} is the route to {} and cannot be", connection.remote));
         }
-        let links = || connection.links.values().filter_map(|link| self.reactor.links.get(link));
+        let links = || connection.links.ids().filter_map(|link| self.reactor.links.get(&link));
         same(links().count(), connection.links.len(), || format!("links of {id:?}"))?;
         let proposals = links().map(|link| link.proposals().len()).sum();
-        same(connection.proposals, proposals, || format!("proposals of {id:?}"))?;
+        same(connection.links.proposals(), proposals, || format!("proposals of {id:?}"))?;
         let bytes = links().map(|link| link.session_bytes()).sum();
-        same(connection.session_bytes, bytes, || format!("memory of sessions of {id:?}"))?;
+        same(connection.links.session_bytes(), bytes, || format!("memory of sessions of {id:?}"))?;
         let proposals = links().flat_map(|link| link.proposals());
         let bytes = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
         let proposed = if connection.is_opener { 0 } else { bytes };
-        same(connection.proposed_bytes, proposed, || format!("memory of proposals of {id:?}"))
+        same(connection.links.proposed_bytes(), proposed, || {
+            format!("memory of proposals of {id:?}")
+        })
     }
 
     fn check_link(&self, id: LinkId, link: &Link) -> Result<(), String> {
         let connection = self.reactor.connections.get(&link.connection());
-        let entry = connection.and_then(|connection| connection.links.get(&link.number())).copied();
+        let entry = connection.and_then(|connection| connection.links.get(link.number()));
         same(entry, Some(id), || format!("the connection of {id:?}"))?;
         if !self.reactor.endpoints.contains_key(&link.endpoint()) {
             return Err(format!("{id:?} is a link of {:?}, which has gone", link.endpoint()));
@@ -196,7 +198,7 @@ impl<'a, N: Network> Tables<'a, N> {
             self.reactor.tickets.values().find(|link| !self.reactor.links.contains_key(link));
         same(stray, None, || "the link of a ticket".to_owned())?;
         let listed =
-            self.reactor.connections.values().filter(|connection| connection.listed.is_some());
+            self.reactor.connections.values().filter(|connection| connection.listed().is_some());
         same(self.reactor.idle_connections.len(), listed.count(), || {
             "connections without use".to_owned()
         })
@@ -224,14 +226,14 @@ impl<'a, N: Network> Tables<'a, N> {
     }
 
     fn usage_of(&self, connection: &Connection<N>) -> Usage {
-        let links = connection.links.values().filter_map(|link| self.reactor.links.get(link));
+        let links = connection.links.ids().filter_map(|link| self.reactor.links.get(&link));
         let proposals = links.flat_map(|link| link.proposals());
         let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
         Usage {
             linked: usize::from(!connection.links.is_empty()),
             links: connection.links.len(),
-            proposals: connection.proposals,
-            session_bytes: connection.session_bytes + proposed_bytes,
+            proposals: connection.links.proposals(),
+            session_bytes: connection.links.session_bytes() + proposed_bytes,
         }
     }
 }
