@@ -41,7 +41,7 @@ pub(super) fn steps_of(defect: &str) -> &'static [Step] {
 /// The defects in the order of their names, with their steps.
 const DETECTORS: &[(&str, &[Step])] = &[
     ("batch_runs_cancelled", &[Test("petrel", "batch::")]),
-    ("batch_runs_expired", &[Test("petrel", "batch::"), Seeds(100)]),
+    ("batch_runs_expired", &[Test("petrel", "batch::")]),
     ("client_call_outlives_endpoint", &[Threads]),
     ("client_free_place_unseen", &[Threads]),
     ("client_handed_place_lost", &[Threads]),
