@@ -212,7 +212,9 @@ impl TimerWheel {
                 self.note_empty(bucket);
             }
         }
-        self.count -= u32::from(bucket < FAR_BUCKET);
+        let is_near = bucket < FAR_BUCKET;
+        assert!(!is_near || self.count > 0, "an entry of the ring of timeouts was counted");
+        self.count -= u32::from(is_near);
         self.release(entry.0);
     }
 

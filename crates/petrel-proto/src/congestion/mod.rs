@@ -104,12 +104,14 @@ pub struct Flow {
 impl Flow {
     /// The rate that the credits allow at a round trip, in bytes per second. Higher rates have no effect.
     fn rate_most(self, rtt_ns: u32) -> f64 {
+        assert!(self.credits > 0, "a session with a controller has credits");
         let window_bytes = f64::from(self.credits) * f64::from(self.packet_bytes);
         window_bytes * 1e9 / f64::from(rtt_ns.max(1))
     }
 
     /// Packets sent at a rate in a round trip, the last one counted whole.
     fn packets_in(self, rate: f64, rtt_ns: u32) -> u32 {
+        assert!(self.packet_bytes > 0, "a packet of a session with a controller has bytes");
         let bytes = rate * f64::from(rtt_ns) / 1e9;
         // The cast saturates.
         ((bytes / f64::from(self.packet_bytes)) as u32).saturating_add(1)

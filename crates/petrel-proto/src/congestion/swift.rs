@@ -246,6 +246,7 @@ impl Controller for Swift {
             return None;
         }
         let packet_bytes = f64::from(self.flow.packet_bytes);
+        assert!(self.window >= self.config.window_min, "a window is at least the least one");
         let per_packet_ns = (f64::from(self.rtt_ns.max(1)) / self.window).min(GAP_NS_MAX);
         Some(Rate::from_f64(packet_bytes * 1e9 / per_packet_ns))
     }

@@ -36,6 +36,7 @@ pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeErro
         Kind::GroupRefuse => read_group_refuse(&records)?.into(),
         Kind::GroupLeave => GroupLeave { link: records.u32(1)?, group: records.u32(5)? }.into(),
     };
+    assert_eq!(message.kind(), kind, "a body is read as the message of its type");
     message.check()?;
     Ok(message)
 }

@@ -237,6 +237,12 @@ fn is_at_floor__up_to_twice_the_smallest_window() {
 }
 
 #[test]
+#[should_panic(expected = "a window is at least the least one")]
+fn pacing__of_a_window_below_the_least() {
+    let _ = limited(SwiftConfig::new().window_min / 2.0).pacing();
+}
+
+#[test]
 #[should_panic(expected = "a reduction does not make a window larger")]
 fn reduce__by_more_than_all() {
     limited(8.0).reduce(1, 1.1);

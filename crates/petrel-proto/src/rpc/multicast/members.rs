@@ -133,6 +133,10 @@ impl<B: Buffer> Member<B> {
 
     /// Removes and returns the kept packets of a message, and drops packets that are too old.
     pub(super) fn take_held(&mut self, sequence: u64) -> Vec<Held<B>> {
+        assert!(
+            sequence <= self.newest_sequence,
+            "the packets of a message are taken after its announcement"
+        );
         let oldest = self.newest_sequence.saturating_sub(SEQUENCES_BEHIND_MAX);
         let (held, all) = (std::mem::take(&mut self.held), &mut self.held);
         let mut taken = Vec::new();
@@ -328,9 +332,16 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "the packets of a message are taken after its announcement")]
+    fn take_held__before_the_announcement() {
+        member().take_held(1);
+    }
+
+    #[test]
     #[should_panic(expected = "a group counts the bytes that it holds")]
     fn take_held__after_bytes_were_lost() {
         let mut member = member();
+        member.newest_sequence = 1;
         hold(&mut member, 1, 10);
         member.held_bytes = 9;
         member.take_held(1);

@@ -236,6 +236,11 @@ impl<B> ServerSession<B> {
 
     /// Accepts the extension *order* from the client.
     pub(crate) fn know_order(&mut self) {
+        assert!(!self.knows_order, "the two ends agree on the order once");
+        assert!(
+            self.slots.iter().all(|state| state.state() == ServerState::Idle),
+            "a session numbers all of its requests or none"
+        );
         self.knows_order = true;
     }
 

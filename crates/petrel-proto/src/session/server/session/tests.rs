@@ -62,3 +62,34 @@ fn age__by_the_distance_from_the_current_request() {
     session.make_ready(20);
     assert_eq!(ages(&session, 20, 84), [Current, New, New, Future]);
 }
+
+fn session() -> ServerSession<Vec<u8>> {
+    let agreed = Agreed {
+        peer: PeerKey(1),
+        peer_session: 2,
+        peer_token: 3,
+        slots: 32,
+        credits: 8,
+        packet_bytes: 1_200,
+        peer_message_bytes_max: 1 << 20,
+    };
+    ServerSession::new(agreed, 64, 1 << 20)
+}
+
+#[test]
+#[should_panic(expected = "the two ends agree on the order once")]
+fn know_order__again() {
+    let mut session = session();
+    session.know_order();
+    session.know_order();
+}
+
+#[test]
+#[should_panic(expected = "a session numbers all of its requests or none")]
+fn know_order__after_a_request() {
+    let mut session = session();
+    session.make_ready(3);
+    session.slot_mut(3).begin(67, 0, 10, 1, &mut crate::session::free_list::FreeList::new());
+    session.slot_mut(3).run();
+    session.know_order();
+}
