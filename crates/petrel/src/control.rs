@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use petrel_proto::Status;
-use petrel_proto::control::{GroupJoin, SessionAccept, SessionOpen};
+use petrel_proto::control::{GroupJoin, LinkFeatures, SessionAccept, SessionOpen};
 
 /// Number of an endpoint within its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,8 +183,9 @@ pub enum FromNexus<L> {
         peer: PeerName,
         /// The other process's incarnation.
         incarnation: u64,
-        /// Whether both sides know ordered calls (`docs/wire-protocol.md` §14.6).
-        order: bool,
+        /// The features that both sides have: ordered calls, and several paths with the peer's further source ports
+        /// (`docs/wire-protocol.md` §14).
+        features: LinkFeatures,
     },
     /// The shortest round trip to the peer process on the control connection, for a link requested by this endpoint
     /// that is up. Sent again when it gets shorter.

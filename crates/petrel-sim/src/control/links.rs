@@ -6,7 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use petrel::endpoint::{EndpointId, Reason};
 use petrel::unstable::control::{FromNexus, LinkId, PeerName};
 use petrel_proto::Status;
-use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer, SessionOpen};
+use petrel_proto::control::{
+    LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer, PathPorts, SessionOpen,
+};
 
 use super::ControlNetwork;
 use super::connection::ConnectionId;
@@ -86,6 +88,12 @@ pub(super) enum Stage {
     Up,
 }
 
+/// Returns the features that both sides have, with the peer's ports.
+fn agreed(own: LinkFeatures, peers: LinkFeatures) -> LinkFeatures {
+    let paths = if own.paths.is_empty() { PathPorts::NONE } else { peers.paths };
+    LinkFeatures { paths, order: own.order && peers.order }
+}
+
 impl Network {
     /// Opens a link for an endpoint.
     pub(super) fn open_link(
@@ -110,7 +118,7 @@ impl Network {
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
             // Simulated transports get their ECN setting at construction.
             ecn: false,
-            features: Default::default(),
+            features: LinkFeatures { paths: local.paths, order: true },
         };
         let stage = Stage::Opening { request, open, is_sent: false };
         let proposals = BTreeMap::new();
@@ -168,24 +176,18 @@ impl Network {
             return self.send(id, 1, LinkRefuse { link: open.link, status, text });
         };
         let offer = Offer::Udp { port: local.data.port, max_frame: local.max_frame };
+        // An acceptor announces ports only if the opener did.
+        let paths = if open.features.paths.is_empty() { PathPorts::NONE } else { local.paths };
+        let features = LinkFeatures { paths, order: open.features.order };
         let link = self.next_link();
         let (number, proposals) = (open.link, BTreeMap::new());
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
         let entry = Link { connection: id, number, endpoint, stage, proposals, peer };
         self.process(host).links.insert(link, entry);
-        self.send(
-            id,
-            1,
-            LinkAccept {
-                link: number,
-                offer,
-                ticket: None,
-                ecn: false,
-                features: Default::default(),
-            },
-        );
+        self.send(id, 1, LinkAccept { link: number, offer, ticket: None, ecn: false, features });
         let transport = self.data_link((id, number), host, SimAddr::new(opener, port));
-        self.tell_up((id, 1), (host, endpoint), None, link, transport);
+        let agreed = agreed(features, open.features);
+        self.tell_up((id, 1), (host, endpoint), (None, link), transport, agreed);
     }
 
     /// Handles a peer's acceptance of a link.
@@ -197,14 +199,15 @@ impl Network {
         };
         let Offer::Udp { port, .. } = accept.offer else { return };
         let Some(link) = self.process(host).links.get_mut(link_id) else { return };
-        let Stage::Opening { request, .. } = link.stage else {
+        let Stage::Opening { request, ref open, .. } = link.stage else {
             return self.report(format!("a link was accepted twice: {accept:?}"));
         };
+        let agreed = agreed(open.features, accept.features);
         let peer = SimAddr::new(acceptor, port);
         (link.stage, link.peer) = (Stage::Up, Some(peer));
         let endpoint = link.endpoint;
         let transport = self.data_link((id, accept.link), host, peer);
-        self.tell_up((id, 0), (host, endpoint), Some(request), link_id, transport);
+        self.tell_up((id, 0), (host, endpoint), (Some(request), link_id), transport, agreed);
     }
 
     /// Returns the data path of a link from `here` to the peer. Both ends compute the same path.
@@ -228,16 +231,18 @@ impl Network {
         &mut self,
         (connection, side): (ConnectionId, Side),
         (host, endpoint): (HostId, EndpointId),
-        request: Option<u64>,
-        link: LinkId,
+        (request, link): (Option<u64>, LinkId),
         transport: DataLink,
+        mut features: LinkFeatures,
     ) {
         self.stats.links_up += 1;
         let incarnation = self.connections[&connection].ends[side].peer.unwrap_or(0);
         let SimAddr { host: at, port } = transport.peer();
         let peer = PeerName { address: ControlNetwork::address_of(at), endpoint: EndpointId(port) };
-        let order = true;
-        let up = FromNexus::LinkUp { request, link, transport, peer, incarnation, order };
+        if !matches!(transport, DataLink::Packets(_)) {
+            features.paths = PathPorts::NONE;
+        }
+        let up = FromNexus::LinkUp { request, link, transport, peer, incarnation, features };
         self.tell(host, endpoint, up);
         if request.is_some() {
             let rtt_ns = self.connections[&connection].path_rtt_ns;

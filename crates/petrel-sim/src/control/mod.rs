@@ -29,7 +29,7 @@ use std::rc::Rc;
 
 use petrel::endpoint::EndpointId;
 use petrel::unstable::control::{ControlPlane, FromNexus, ToNexus};
-use petrel_proto::control::DEFAULT_PORT;
+use petrel_proto::control::{DEFAULT_PORT, PathPorts};
 
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::ring::DataLink;
@@ -181,6 +181,16 @@ impl SimControl {
     /// numbers of two sessions.
     pub fn scripted(&self) -> Scripted {
         Rc::clone(&self.scripted)
+    }
+}
+
+impl SimControl {
+    /// Announces further source ports of the endpoint's transport: its links have several paths if the peer
+    /// announces some, too.
+    pub fn announcing(self, ports: &[u16]) -> Self {
+        let ports = PathPorts::new(ports).expect("a transport has up to 31 further source ports");
+        self.network.network.borrow_mut().announce(self.key, ports);
+        self
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use petrel::endpoint::{EndpointId, Reason};
 use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
 use petrel_proto::Status;
-use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::control::{PathPorts, SessionAccept, SessionOpen};
 
 use super::connection::{Connection, ConnectionId};
 use super::links::Links;
@@ -102,6 +102,8 @@ pub(super) struct Local {
     serial: u64,
     pub(super) data: SimAddr,
     pub(super) max_frame: u32,
+    /// Its further source ports.
+    pub(super) paths: PathPorts,
     inbox: Inbox,
     /// Arrival time of the endpoint's last message at the control thread; later messages must not overtake
     /// it.
@@ -229,8 +231,17 @@ impl Network {
         assert!(process.incarnation != 0, "an endpoint needs a process that runs");
         let incarnation = process.incarnation;
         let key = EndpointKey { host: data.host, incarnation, endpoint, serial };
-        process.endpoints.insert(endpoint, Local { serial, data, max_frame, inbox, posted_ns: 0 });
+        let paths = PathPorts::NONE;
+        let local = Local { serial, data, max_frame, paths, inbox, posted_ns: 0 };
+        process.endpoints.insert(endpoint, local);
         key
+    }
+
+    /// Sets the source ports that the endpoint's links announce from now on.
+    pub(super) fn announce(&mut self, from: EndpointKey, paths: PathPorts) {
+        if let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) {
+            local.paths = paths;
+        }
     }
 
     /// Accepts a message of an endpoint for its control thread.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+use petrel_proto::path::PathPolicy;
 use petrel_proto::{Config, limits};
 use petrel_transport::buf::{HEAD_ROOM_BYTES, LARGEST_BLOCK_BYTES, PoolConfig, TAIL_HEADER_BYTES};
 use petrel_transport::host::HostConfig;
@@ -121,6 +122,9 @@ pub struct SessionConfig {
     /// by default. All calls of such sessions carry 12 bytes more and take a longer path: an endpoint for ordered calls
     /// should make no others. Servers need no setting.
     pub ordered: bool,
+    /// How the endpoint's sessions to servers choose among the paths of a link that has several
+    /// (`docs/paths.md`); by default they keep to one.
+    pub path_policy: PathPolicy,
 }
 
 impl Default for SessionConfig {
@@ -132,6 +136,7 @@ impl Default for SessionConfig {
             accept: true,
             accept_multicast: true,
             ordered: false,
+            path_policy: PathPolicy::Single,
         }
     }
 }

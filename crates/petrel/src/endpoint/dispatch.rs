@@ -123,6 +123,11 @@ impl<R: ReturnPath> FrameHandler<R> for Dispatch<'_> {
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
 
+    fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
+        let Self { local, handlers, now_ns } = self;
+        dispatch_from(local, handlers, *now_ns, (PeerKey(peer.0), source), frame, is_marked);
+    }
+
     /// Copies a long frame once, to its place in a message, if it belongs to one of the two usual messages.
     #[inline(always)]
     fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: Option<&mut R>) {
@@ -223,6 +228,34 @@ pub(super) fn dispatch_other(
         true => core.handle_marked_frame(now_ns, peer, frame, pool),
         false => core.handle_frame(now_ns, peer, frame, pool),
     };
+    run_received(local, handlers, received);
+}
+
+/// Handles a frame from a further source port of a peer.
+#[inline(never)]
+pub(super) fn dispatch_from(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    now_ns: u64,
+    from: (PeerKey, u8),
+    frame: &[u8],
+    is_marked: bool,
+) {
+    // The turn's time is older by the handling of earlier frames.
+    local.core.set_time(local.clock.now_ns());
+    let Local { core, pool, part_bytes, .. } = local;
+    *part_bytes += frame.len();
+    let received = core.handle_frame_from(now_ns, from, frame, is_marked, &mut Pool(pool));
+    run_received(local, handlers, received);
+}
+
+/// Runs the handler or continuation for which a frame came.
+#[inline(always)]
+fn run_received(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    received: Received<'_, MsgBuf, Continuation>,
+) {
     match received {
         Received::Nothing => {}
         Received::Request { handle, method, payload, spare, deadline_ns } => {

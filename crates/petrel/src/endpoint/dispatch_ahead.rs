@@ -43,6 +43,11 @@ impl<R: ReturnPath> FrameHandler<R> for DispatchAhead<'_> {
         FrameHandler::<R>::handle_marked(&mut self.dispatch, peer, frame);
     }
 
+    fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
+        self.step();
+        FrameHandler::<R>::handle_from(&mut self.dispatch, peer, source, frame, is_marked);
+    }
+
     fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: Option<&mut R>) {
         self.step();
         self.dispatch.handle_shared(peer, frame, path);

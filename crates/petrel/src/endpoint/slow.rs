@@ -6,7 +6,7 @@ use petrel_transport::shm::Outgoing;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, Transport};
 
 use super::context::{Context, Local};
-use super::dispatch::{Dispatch, Sink, dispatch_other};
+use super::dispatch::{Dispatch, Sink, dispatch_from, dispatch_other};
 use super::handlers::Handlers;
 use super::optimisations::Optimisations;
 use super::request::Payload;
@@ -37,6 +37,11 @@ impl<R: ReturnPath> FrameHandler<R> for SlowDispatch<'_> {
         let Self { local, handlers, now_ns, .. } = self;
         local.core.set_time(local.clock.now_ns());
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
+    }
+
+    fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], is_marked: bool) {
+        let Self { local, handlers, now_ns, .. } = self;
+        dispatch_from(local, handlers, *now_ns, (PeerKey(peer.0), source), frame, is_marked);
     }
 
     fn handle(&mut self, peer: PeerId, frame: &[u8], path: Option<&mut R>) {

@@ -9,7 +9,7 @@ use petrel::endpoint::{EndpointId, Reason};
 use petrel::model;
 use petrel::unstable::control::{ControlPlane, FromNexus, LinkId, PeerName, ToNexus};
 use petrel_proto::Status;
-use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::control::{LinkFeatures, SessionAccept, SessionOpen};
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
@@ -129,7 +129,7 @@ impl Medium {
                 endpoint: EndpointId(0),
             },
             incarnation: 1,
-            order: true,
+            features: LinkFeatures { order: true, ..LinkFeatures::NONE },
         };
         self.say(from, up(Some(request), to));
         self.say(to, up(None, from));

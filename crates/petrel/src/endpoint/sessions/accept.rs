@@ -39,7 +39,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let Some(link) = self.local.sessions.link(name) else {
             return Err(Reason::new(Status::Unavailable, "the link is not up"));
         };
-        let (peer, knows_order) = (link.id(), link.knows_order());
+        let (peer, knows_order, has_paths) = (link.id(), link.knows_order(), link.has_paths());
         let packet_bytes = self.packet_bytes(peer).min(open.packet_bytes);
         if packet_bytes < PACKET_BYTES_MIN {
             let text = format!("packets of {packet_bytes} bytes are too small");
@@ -66,6 +66,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         }
         self.local.sessions.put_on_link(id, name);
         self.accept_source(id, peer);
+        if has_paths {
+            self.use_paths(id);
+        }
         self.report_open(id);
         Ok(SessionAccept {
             link: 0,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use petrel_proto::control::LinkFeatures;
 use petrel_proto::limits::{
     DEADLINE_BLOCK_BYTES, DEADLINE_ORDER_BLOCK_BYTES, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES,
 };
 use petrel_proto::{Closed, SessionId, Status};
-use petrel_transport::{PeerId, Transport};
+use petrel_transport::{LinkError, PeerId, Transport};
 
 use super::{Ended, Link, Remote};
 use crate::control::{ControlPlane, FromNexus, LinkId, PeerName, Reason, ToNexus};
@@ -33,8 +34,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     #[inline(never)]
     pub(in crate::endpoint) fn handle_message(&mut self, message: FromNexus<T::Link>) {
         match message {
-            FromNexus::LinkUp { request, link, transport, peer, incarnation, order } => {
-                self.on_link_up((request, link), transport, peer, incarnation, order);
+            FromNexus::LinkUp { request, link, transport, peer, incarnation, features } => {
+                self.on_link_up((request, link), transport, peer, incarnation, features);
             }
             FromNexus::PathMeasured { link, rtt_ns } => self.on_path_measured(link, rtt_ns),
             FromNexus::LinkFailed { request, reason } => self.on_link_failed(request, &reason),
@@ -70,9 +71,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         transport: T::Link,
         peer: PeerName,
         incarnation: u64,
-        order: bool,
+        features: LinkFeatures,
     ) {
-        let id = match self.transport.add_peer(transport) {
+        let id = match self.add_peer(transport, &features) {
             Ok(id) => id,
             Err(error) => {
                 let reason = Reason::new(Status::FailedPrecondition, error.to_string());
@@ -86,10 +87,26 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         let is_networked = self.transport.is_networked(id);
         let process = self.transport.process_of(id);
         let peer = Arc::new(Peer { name: peer, incarnation, is_networked, process });
-        let link = Link::new(id, peer, order);
+        let link = Link::new(id, peer, &features);
         for id in self.local.sessions.add_link(name, link, request) {
             self.propose(name, id);
         }
+    }
+
+    /// Adds the peer of a link to the transport, with all of its source ports.
+    fn add_peer(
+        &mut self,
+        transport: T::Link,
+        features: &LinkFeatures,
+    ) -> Result<PeerId, LinkError> {
+        let id = self.transport.add_peer(transport)?;
+        if !features.paths.is_empty()
+            && let Err(error) = self.transport.accept_ports(id, features.paths.as_slice())
+        {
+            self.transport.remove_peer(id);
+            return Err(error);
+        }
+        Ok(id)
     }
 
     /// Sessions that are not established yet get the path when they are.

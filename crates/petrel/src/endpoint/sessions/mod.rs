@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use petrel_proto::control::SessionOpen;
+use petrel_proto::control::{LinkFeatures, SessionOpen};
 use petrel_proto::{CallError, SessionId};
 use petrel_transport::PeerId;
 
@@ -33,6 +33,8 @@ pub(super) struct Link {
     peer: Arc<Peer>,
     /// Whether both ends know ordered calls.
     knows_order: bool,
+    /// Whether both ends have announced source ports.
+    has_paths: bool,
     /// The shortest round trip of the control connection, in nanoseconds.
     path_rtt_ns: Option<u32>,
     /// Ordered, for a simulation to repeat the order of ends when the link ends.
@@ -42,9 +44,21 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(id: PeerId, peer: Arc<Peer>, knows_order: bool) -> Self {
-        let sessions = BTreeSet::new();
-        Self { id, peer, knows_order, path_rtt_ns: None, sessions, is_retired: false }
+    pub(super) fn new(id: PeerId, peer: Arc<Peer>, features: &LinkFeatures) -> Self {
+        Self {
+            id,
+            peer,
+            knows_order: features.order,
+            has_paths: !features.paths.is_empty(),
+            path_rtt_ns: None,
+            sessions: BTreeSet::new(),
+            is_retired: false,
+        }
+    }
+
+    /// Returns whether both ends have announced source ports.
+    pub(super) fn has_paths(&self) -> bool {
+        self.has_paths
     }
 
     /// Returns whether both ends know ordered calls.
@@ -390,7 +404,7 @@ mod tests {
         Link::new(
             PeerId(7),
             Arc::new(Peer { name, incarnation: 1, is_networked: true, process: None }),
-            true,
+            &LinkFeatures::NONE,
         )
     }
 

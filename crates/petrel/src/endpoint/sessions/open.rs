@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use petrel_proto::control::SessionAccept;
 use petrel_proto::limits::{FIRST_REQUEST_END, SLOTS_MAX};
-use petrel_proto::{Agreed, PeerKey, SessionId, Status};
+use petrel_proto::{Agreed, PathChoice, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
 use super::control::SessionControl;
@@ -65,7 +65,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     pub(super) fn on_opened(&mut self, name: LinkId, accept: &SessionAccept) {
         let Some(id) = self.local.sessions.take_proposal(accept.request) else { return };
         let Some(link) = self.local.sessions.link(name) else { return };
-        let (peer, path_rtt_ns) = (link.id(), link.path_rtt_ns());
+        let (peer, has_paths) = (link.id(), link.has_paths());
+        let path_rtt_ns = link.path_rtt_ns();
         let agreed = Agreed {
             peer: PeerKey(peer.0),
             peer_session: accept.session,
@@ -79,7 +80,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             self.local.core.forgo_order(id);
         }
         match self.local.core.establish(id, agreed) {
-            Ok(()) => self.begin_session(id, peer, path_rtt_ns),
+            Ok(()) => self.begin_session(id, (peer, has_paths), path_rtt_ns),
             Err(error) => {
                 // Closed here meanwhile, or impossible values: the peer has a session without a client.
                 let reason = Reason::new(Status::Internal, error.to_string());
@@ -96,8 +97,16 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
     }
 
     /// Begins to use a session that the core has established.
-    fn begin_session(&mut self, id: SessionId, peer: PeerId, path_rtt_ns: Option<u32>) {
+    fn begin_session(
+        &mut self,
+        id: SessionId,
+        (peer, has_paths): (PeerId, bool),
+        path_rtt_ns: Option<u32>,
+    ) {
         self.accept_source(id, peer);
+        if has_paths {
+            self.use_paths(id);
+        }
         self.local.sessions.finish_open(id);
         if !self.transport.is_networked(peer) {
             self.local.core.leave_network(id);
@@ -116,5 +125,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             let is_open = self.local.core.accept_from(id, PeerKey(source.0));
             assert!(is_open, "a session that was just agreed on");
         }
+    }
+
+    /// Gives a newly open session the paths of its link. With go-back-N the session keeps to the first: the core then
+    /// refuses.
+    pub(super) fn use_paths(&mut self, id: SessionId) {
+        let policy = self.local.sessions.config().path_policy;
+        let ports = self.transport.further_ports().len() + 1;
+        let seed = self.control.random();
+        self.local.core.use_paths(id, PathChoice { policy, ports, seed });
     }
 }

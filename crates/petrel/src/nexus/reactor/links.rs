@@ -290,9 +290,10 @@ impl<N: Network> Reactor<N> {
         self.counters.count_opened(kind, ecn);
         let medium = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.medium(kind));
         events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
+        let features = LinkFeatures { order, ..LinkFeatures::NONE };
         self.notify(
             endpoint,
-            FromNexus::LinkUp { request, link: id, transport, peer, incarnation, order },
+            FromNexus::LinkUp { request, link: id, transport, peer, incarnation, features },
         );
         self.report_path(id);
     }

@@ -9,7 +9,7 @@ use petrel::Endpoint;
 use petrel::endpoint::EndpointId;
 use petrel::endpoint::{EndpointConfig, SessionId, SessionState};
 use petrel::unstable::control::{ControlPlane, FromNexus, LinkId, PeerName, ToNexus};
-use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::control::{LinkFeatures, SessionAccept, SessionOpen};
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
@@ -309,7 +309,7 @@ impl World {
                             endpoint: EndpointId(0),
                         },
                         incarnation: 1,
-                        order: true,
+                        features: LinkFeatures { order: true, ..LinkFeatures::NONE },
                     };
                     self.client.site.say(up(Some(request)));
                     self.server.site.say(up(None));
