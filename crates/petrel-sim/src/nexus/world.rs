@@ -8,6 +8,7 @@ use std::rc::Rc;
 use petrel::endpoint::EndpointId;
 use petrel::nexus::stepped::SteppedNexus;
 use petrel::nexus::{Attach, NexusStats, ShmAttach, UdpAttach};
+use petrel_proto::control::PathPorts;
 use petrel_transport::shm::ShmConfig;
 use petrel_transport::udp::Mtu;
 use petrel_transport::wake::Waker;
@@ -574,5 +575,12 @@ fn data_port(plan: &Plan, port: u16) -> Option<UdpAttach> {
         DataPort::None => return None,
     };
     let local = SocketAddr::new(ip, port);
-    Some(UdpAttach { local, mtu, reads_marks: true, heeds_marks: true })
+    Some(UdpAttach {
+        local,
+        mtu,
+        reads_marks: true,
+        heeds_marks: true,
+        further_ports: PathPorts::NONE,
+        uses_paths: false,
+    })
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use petrel_proto::path::PathPolicy;
-use petrel_proto::{Config, limits};
+use petrel_proto::{Config, Recovery, limits};
 use petrel_transport::buf::{HEAD_ROOM_BYTES, LARGEST_BLOCK_BYTES, PoolConfig, TAIL_HEADER_BYTES};
 use petrel_transport::host::HostConfig;
 
@@ -16,6 +16,10 @@ use crate::error::SetupError;
 /// Default limit of outstanding calls of clients: far below the capacity of one session's queue, so the limit applies
 /// where the request can be returned.
 const CLIENT_CALLS_MAX: usize = 4096;
+
+/// Default credits of a session of several paths. 32 were too few for four paths of 10 Gbit/s in the packet model
+/// (`docs/paths.md`), and half of the message window is in flight at most.
+const PATH_CREDITS_DEFAULT: u16 = limits::WINDOW_PACKETS as u16;
 
 /// How an endpoint waits when it is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +129,9 @@ pub struct SessionConfig {
     /// How the endpoint's sessions to servers choose among the paths of a link that has several
     /// (`docs/paths.md`); by default they keep to one.
     pub path_policy: PathPolicy,
+    /// Packets that a session of several paths may have unacknowledged, in place of `credits`; 1 to 4 096, and 256 by
+    /// default: with a path's packets in flight on each of its paths, a session needs more of them.
+    pub path_credits: u16,
 }
 
 impl Default for SessionConfig {
@@ -137,6 +144,7 @@ impl Default for SessionConfig {
             accept_multicast: true,
             ordered: false,
             path_policy: PathPolicy::Single,
+            path_credits: PATH_CREDITS_DEFAULT,
         }
     }
 }
@@ -164,6 +172,13 @@ impl EndpointConfig {
         self.sessions.check()?;
         self.protocol.check()
     }
+
+    /// Returns true if the endpoint's sessions to servers use several paths where a link has them. With go-back-N they
+    /// have no evidence of loss by path.
+    pub(crate) fn uses_paths(&self) -> bool {
+        self.sessions.path_policy != PathPolicy::Single
+            && self.protocol.recovery == Recovery::Selective
+    }
 }
 
 // Every possible message has a block, with the headers of the smallest packets.
@@ -180,7 +195,10 @@ impl SessionConfig {
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if !self.slots.is_power_of_two() || self.slots > limits::SLOTS_MAX {
             Err("the slots of a session are a power of two, 1 to 4096")
-        } else if !(1..=limits::CREDITS_MAX).contains(&self.credits) {
+        } else if [self.credits, self.path_credits]
+            .iter()
+            .any(|credits| !(1..=limits::CREDITS_MAX).contains(credits))
+        {
             Err("the credits of a session are 1 to 4096")
         } else if self.message_bytes_max > limits::MESSAGE_BYTES_MAX {
             Err("the largest message is at most 1 GiB")

@@ -1,5 +1,6 @@
 //! An endpoint over the real transports and the real control plane.
 
+use petrel_proto::control::PathPorts;
 use petrel_transport::Transport;
 use petrel_transport::host::Host;
 
@@ -41,6 +42,9 @@ impl Nexus {
             mtu: host.udp.mtu,
             reads_marks: transport.udp().capabilities().ecn,
             heeds_marks: config.protocol.congestion.heeds_marks(),
+            further_ports: PathPorts::new(transport.further_ports())
+                .expect("a transport has at most 31 further source ports, each once"),
+            uses_paths: config.uses_paths(),
         };
         let port = self.attach(Attach {
             id: config.id,

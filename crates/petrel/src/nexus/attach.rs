@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use petrel_proto::control::PathPorts;
 use petrel_transport::shm::ShmConfig;
 use petrel_transport::udp::Mtu;
 use petrel_transport::wake::Waker;
@@ -32,6 +33,10 @@ pub struct UdpAttach {
     pub reads_marks: bool,
     /// Whether its own sessions heed marks.
     pub heeds_marks: bool,
+    /// The source ports from which the endpoint sends, besides that of `local`.
+    pub further_ports: PathPorts,
+    /// Whether its own sessions use several paths.
+    pub uses_paths: bool,
 }
 
 /// An endpoint's shared-memory side.

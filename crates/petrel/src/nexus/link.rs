@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use petrel_proto::control::{Offer, SessionOpen};
+use petrel_proto::control::{LinkFeatures, Offer, SessionOpen};
 
 use super::ids::{ConnectionId, ExchangeId};
 use super::limits::shrink;
@@ -23,7 +23,8 @@ pub(super) struct Link {
     /// Unanswered session proposals on the link, by request number.
     proposals: HashMap<u32, Proposal>,
     session_bytes: usize,
-    knows_order: bool,
+    /// The features that both sides have, and the peer's further source ports.
+    features: LinkFeatures,
 }
 
 /// The stage of a link.
@@ -75,7 +76,7 @@ impl Link {
             deadline,
             proposals: HashMap::new(),
             session_bytes: 0,
-            knows_order: false,
+            features: LinkFeatures::NONE,
         }
     }
 
@@ -156,14 +157,14 @@ impl Link {
         request
     }
 
-    /// Returns true if both sides know ordered calls.
-    pub(super) fn knows_order(&self) -> bool {
-        self.knows_order
+    /// Returns the features that both sides have, and the peer's further source ports.
+    pub(super) fn features(&self) -> &LinkFeatures {
+        &self.features
     }
 
-    pub(super) fn agree_on_order(&mut self, both_know: bool) {
+    pub(super) fn agree_on(&mut self, shared: LinkFeatures) {
         assert!(!self.is_up(), "the features of a link are agreed on before it is up");
-        self.knows_order = both_know;
+        self.features = shared;
     }
 
     /// Returns the unanswered proposals, in any order.
@@ -285,8 +286,8 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "agreed on before it is up")]
-    fn agree_on_order__of_a_link_in_use() {
-        up().agree_on_order(true);
+    fn agree_on__of_a_link_in_use() {
+        up().agree_on(LinkFeatures::NONE);
     }
 
     #[test]

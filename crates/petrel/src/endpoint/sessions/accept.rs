@@ -51,7 +51,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             peer_session: open.session,
             peer_token: open.token,
             slots: slots_for(open.slots, config.slots, self.local.core.server_slots()),
-            credits: open.credits.min(config.credits),
+            credits: open.credits.min(self.local.sessions.credits_on(name)),
             packet_bytes,
             peer_message_bytes_max: open.max_message,
         };

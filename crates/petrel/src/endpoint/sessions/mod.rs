@@ -282,6 +282,7 @@ impl Sessions {
         packet_bytes: u32,
     ) -> Option<SessionOpen> {
         let first_request = self.openings.get(&id)?.first_request;
+        let credits = self.credits_on(name);
         self.put_on_link(id, name);
         let request = self.next_request() as u32;
         let before = self.proposed.insert(request, (id, name));
@@ -293,10 +294,18 @@ impl Sessions {
             token,
             first_request,
             slots: self.config.slots,
-            credits: self.config.credits,
+            credits,
             max_message: self.config.message_bytes_max,
             packet_bytes,
         })
+    }
+
+    /// Returns the most credits of a session on a link.
+    pub(super) fn credits_on(&self, name: LinkId) -> u16 {
+        match self.links.get(&name).is_some_and(Link::has_paths) {
+            true => self.config.path_credits,
+            false => self.config.credits,
+        }
     }
 
     /// Adds a session to a link that is up.

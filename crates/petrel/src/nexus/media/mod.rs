@@ -14,7 +14,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use petrel_proto::control::Offer;
+use petrel_proto::control::{Offer, PathPorts};
 use petrel_transport::shm::ShmLink;
 use petrel_transport::udp::UdpLink;
 
@@ -57,6 +57,17 @@ pub trait Medium<L>: fmt::Debug + Send {
 
     /// Returns true if the endpoint reads marks of congestion, for peers that heed them.
     fn reads_marks(&self) -> bool {
+        false
+    }
+
+    /// Returns the source ports from which the endpoint sends besides the port of its offer
+    /// (`docs/wire-protocol.md` §14.1). Only UDP may have any.
+    fn further_ports(&self) -> PathPorts {
+        PathPorts::NONE
+    }
+
+    /// Returns true if the endpoint's own sessions use several paths, so that links announce its source ports.
+    fn asks_for_paths(&self) -> bool {
         false
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer};
+use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer, PathPorts};
 use petrel_transport::udp::{Mtu, UdpLink};
 
 use super::{Agreed, Ends, Medium, Obstacle, ObstacleAt, Opening};
@@ -68,6 +68,14 @@ impl<L: From<UdpLink>> Medium<L> for Datagrams {
 
     fn reads_marks(&self) -> bool {
         self.attach.is_some_and(|udp| udp.reads_marks)
+    }
+
+    fn further_ports(&self) -> PathPorts {
+        self.attach.map_or(PathPorts::NONE, |udp| udp.further_ports)
+    }
+
+    fn asks_for_paths(&self) -> bool {
+        self.attach.is_some_and(|udp| udp.uses_paths)
     }
 
     /// The peer's address is that of the connection, with the offered port.

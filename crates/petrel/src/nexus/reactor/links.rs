@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use petrel_planted::planted;
 use petrel_proto::Status;
-use petrel_proto::control::{LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer};
+use petrel_proto::control::{
+    LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer, PathPorts,
+};
 
 use super::Reactor;
 use super::offers::Offering;
@@ -24,24 +26,38 @@ use crate::nexus::net::Network;
 use crate::nexus::request::OpenRequest;
 use crate::nexus::usage::UsageTable;
 
-/// The features of every link that this process offers and accepts.
-const FEATURES: LinkFeatures = LinkFeatures { order: true, ..LinkFeatures::NONE };
+/// Returns the features that this side has, if it sends from these further source ports.
+fn own_features(paths: PathPorts) -> LinkFeatures {
+    LinkFeatures { order: true, paths }
+}
+
+/// Returns the further source ports that an endpoint announces for its own sessions over a medium.
+fn asked_paths<L>(medium: &dyn Medium<L>) -> PathPorts {
+    if medium.asks_for_paths() { medium.further_ports() } else { PathPorts::NONE }
+}
+
+/// Returns the features that both sides have: the peer's source ports if both announced some (§14.1), and ordered
+/// calls if both know them (§14.6).
+fn shared_features(own: &LinkFeatures, peers: &LinkFeatures) -> LinkFeatures {
+    let paths = if own.paths.is_empty() { PathPorts::NONE } else { peers.paths };
+    LinkFeatures { order: own.order && peers.order, paths }
+}
 
 impl<N: Network> Reactor<N> {
     /// Sends LINK_OPEN over a connection whose peer said HELLO.
     pub(super) fn ask_for_link(&mut self, id: ConnectionId, request: OpenRequest) {
         match self.prepare_link(id, &request) {
-            Ok((offers, ecn)) => self.send_link_open(id, request, offers, ecn),
+            Ok((offers, ecn, paths)) => self.send_link_open(id, request, (offers, ecn, paths)),
             Err(reason) => self.fail_request(&request, reason),
         }
     }
 
-    /// Returns the offers to make, and whether to ask for ECN marks.
+    /// Returns the offers to make, whether to ask for ECN marks, and the source ports to announce.
     fn prepare_link(
         &self,
         id: ConnectionId,
         request: &OpenRequest,
-    ) -> Result<(Vec<Offer>, bool), Reason> {
+    ) -> Result<(Vec<Offer>, bool, PathPorts), Reason> {
         let broken = || Reason::new(Status::Unavailable, "the control connection has just ended");
         let connection = self.connections.get(&id).filter(|c| c.is_open()).ok_or_else(broken)?;
         // An endpoint that has gone does not get the failure either.
@@ -55,17 +71,17 @@ impl<N: Network> Reactor<N> {
             let why = format!("no transport to {}; on this side: {obstacles}", connection.remote);
             Reason::new(Status::FailedPrecondition, why)
         })?;
-        let media = offers.iter().filter_map(|offer| endpoint.medium(offer.kind()));
-        let ecn = media.into_iter().any(Medium::asks_for_marks);
-        Ok((offers, ecn))
+        let media = || offers.iter().filter_map(|offer| endpoint.medium(offer.kind()));
+        let ecn = media().any(Medium::asks_for_marks);
+        let paths = media().map(asked_paths).find(|paths| !paths.is_empty());
+        Ok((offers, ecn, paths.unwrap_or_default()))
     }
 
     fn send_link_open(
         &mut self,
         id: ConnectionId,
         request: OpenRequest,
-        offers: Vec<Offer>,
-        ecn: bool,
+        (offers, ecn, paths): (Vec<Offer>, bool, PathPorts),
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let number = connection.links.new_number();
@@ -75,7 +91,7 @@ impl<N: Network> Reactor<N> {
             to_endpoint: request.remote_endpoint.0,
             offers: offers.clone(),
             ecn,
-            features: FEATURES,
+            features: own_features(paths),
         };
         let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
         self.add_link(
@@ -191,7 +207,7 @@ impl<N: Network> Reactor<N> {
         let endpoint = EndpointId(open.to_endpoint);
         let Some((remote, medium)) = self.medium_at(id, endpoint, chosen.kind()) else { return };
         let max_frame = chosen.max_frame().min(offered.max_frame());
-        let ecn = open.ecn && medium.reads_marks();
+        let (ecn, own) = (open.ecn && medium.reads_marks(), own_features(medium.further_ports()));
         let opening = medium.open(&Agreed { remote, offer: offered, max_frame, ecn });
         let expected = match &opening {
             Opening::Link(_) => None,
@@ -206,9 +222,10 @@ impl<N: Network> Reactor<N> {
         let ticket = expected.map(|expected| expected.ticket);
         let stage = Stage::Promised { expected, max_frame };
         let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
-        self.agree_on_order(link, open.features.order);
-        let order = open.features.order && FEATURES.order;
-        let (link_number, features) = (open.link, LinkFeatures { order, ..LinkFeatures::NONE });
+        let shared = shared_features(&own, &open.features);
+        self.agree_on(link, shared);
+        let paths = if shared.paths.is_empty() { PathPorts::NONE } else { own.paths };
+        let (link_number, features) = (open.link, LinkFeatures { paths, ..shared });
         self.send(id, LinkAccept { link: link_number, offer: chosen, ticket, ecn, features });
         match (opening, ticket) {
             (Opening::Link(transport), _) => {
@@ -254,8 +271,9 @@ impl<N: Network> Reactor<N> {
         let endpoint = self.links[&link].endpoint();
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
+        let own = own_features(asked_paths(medium));
         let opening = medium.open(&Agreed { remote, offer: accept.offer, max_frame, ecn });
-        self.agree_on_order(link, accept.features.order);
+        self.agree_on(link, shared_features(&own, &accept.features));
         match (opening, accept.ticket) {
             (Opening::Link(transport), _) => {
                 self.bring_up(link, Ready { transport, max_frame, kind, ecn });
@@ -269,10 +287,10 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    /// Notes whether the peer knows ordered calls.
-    fn agree_on_order(&mut self, id: LinkId, peer_knows: bool) {
+    /// Notes the features that both sides have.
+    fn agree_on(&mut self, id: LinkId, shared: LinkFeatures) {
         if let Some(link) = self.links.get_mut(&id) {
-            link.agree_on_order(peer_knows && FEATURES.order);
+            link.agree_on(shared);
         }
     }
 
@@ -281,8 +299,8 @@ impl<N: Network> Reactor<N> {
         let Ready { transport, max_frame, kind, ecn } = ready;
         let Some(link) = self.links.get_mut(&id) else { return };
         let request = link.come_up(max_frame);
-        let (endpoint, peer_endpoint, order) =
-            (link.endpoint(), link.peer_endpoint(), link.knows_order());
+        let (endpoint, peer_endpoint, features) =
+            (link.endpoint(), link.peer_endpoint(), *link.features());
         let Some(connection) = self.connections.get(&link.connection()) else { return };
         let incarnation = connection.peer().map_or(0, |peer| peer.incarnation);
         let peer = PeerName { address: connection.remote, endpoint: EndpointId(peer_endpoint) };
@@ -290,7 +308,6 @@ impl<N: Network> Reactor<N> {
         self.counters.count_opened(kind, ecn);
         let medium = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.medium(kind));
         events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
-        let features = LinkFeatures { order, ..LinkFeatures::NONE };
         self.notify(
             endpoint,
             FromNexus::LinkUp { request, link: id, transport, peer, incarnation, features },
@@ -685,7 +702,14 @@ mod tests {
                 let inbox = attach(&mailbox);
                 reactor.run_commands();
                 let (local, mtu) = (([127, 0, 0, 1], 9).into(), Mtu::default());
-                let udp = UdpAttach { local, mtu, reads_marks: own, heeds_marks: own };
+                let udp = UdpAttach {
+                    local,
+                    mtu,
+                    reads_marks: own,
+                    heeds_marks: own,
+                    further_ports: PathPorts::NONE,
+                    uses_paths: false,
+                };
                 reactor.endpoints.get_mut(&EndpointId(0)).unwrap().set_test_media(udp);
                 let (at, _peer) = open_connection(&mut reactor, is_opener);
                 let ecn = own && peers;

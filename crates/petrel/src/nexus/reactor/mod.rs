@@ -304,6 +304,7 @@ pub(super) mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use petrel_proto::Status;
+    use petrel_proto::control::PathPorts;
     use petrel_proto::control::{
         Decoder, Hello, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen, VersionRange,
     };
@@ -422,7 +423,14 @@ pub(super) mod tests {
         let waker = petrel_transport::wake::Waker::new().unwrap();
         let inbox = Arc::new(Inbox::new(waker.clone()));
         let (local, mtu) = (([127, 0, 0, 1], 9).into(), Mtu::default());
-        let udp = Some(UdpAttach { local, mtu, reads_marks: false, heeds_marks: false });
+        let udp = Some(UdpAttach {
+            local,
+            mtu,
+            reads_marks: false,
+            heeds_marks: false,
+            further_ports: PathPorts::NONE,
+            uses_paths: false,
+        });
         let attach = Attach { id: None, udp, shm: None, waker };
         let media = media_of(&attach, Vec::new());
         mailbox.post(Command::Attach(id, media, inbox.clone())).unwrap();

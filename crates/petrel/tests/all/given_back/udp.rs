@@ -4,6 +4,7 @@ use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
 use petrel::nexus::{Attach, UdpAttach};
 use petrel::unstable::control::ControlPlane;
 use petrel::{Endpoint, Nexus, Status};
+use petrel_proto::control::PathPorts;
 use petrel_proto::recovery::rtt::RtoBounds;
 use petrel_transport::Transport;
 use petrel_transport::host::Host;
@@ -101,7 +102,14 @@ fn endpoint(
     let transport = Host::new(host).unwrap();
     let local = transport.udp().local_addr();
     relay.set_end(end, local);
-    let udp = Some(UdpAttach { local, mtu, reads_marks: false, heeds_marks: false });
+    let udp = Some(UdpAttach {
+        local,
+        mtu,
+        reads_marks: false,
+        heeds_marks: false,
+        further_ports: PathPorts::NONE,
+        uses_paths: false,
+    });
     let attach = Attach { id: None, udp, shm: None, waker: transport.waker() };
     let port = nexus.attach(attach).unwrap();
     let control = RelayControl { port, via: relay.address_for(end) };

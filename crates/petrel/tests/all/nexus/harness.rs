@@ -12,6 +12,7 @@ use petrel_proto::control::{
     Decoder, Hello, LinkAccept, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen,
     VersionRange,
 };
+use petrel_proto::control::{LinkFeatures, PathPorts};
 use petrel_transport::host::HostLink;
 use petrel_transport::shm::ShmConfig;
 use petrel_transport::udp::Mtu;
@@ -66,7 +67,14 @@ pub(crate) fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
 
 /// A data port with default settings.
 pub(crate) fn udp_attachment(local: SocketAddr) -> UdpAttach {
-    UdpAttach { local, mtu: Mtu::default(), reads_marks: true, heeds_marks: false }
+    UdpAttach {
+        local,
+        mtu: Mtu::default(),
+        reads_marks: true,
+        heeds_marks: false,
+        further_ports: PathPorts::NONE,
+        uses_paths: false,
+    }
 }
 
 /// An endpoint with the test as its event loop.
@@ -86,6 +94,7 @@ pub(crate) struct Up {
     pub(crate) transport: HostLink,
     pub(crate) peer: PeerName,
     pub(crate) incarnation: u64,
+    pub(crate) features: LinkFeatures,
 }
 
 impl Endpoint {
@@ -133,8 +142,8 @@ impl Endpoint {
 
     pub(crate) fn up(&mut self) -> Up {
         match self.next() {
-            FromNexus::LinkUp { request, link, transport, peer, incarnation, .. } => {
-                Up { request, link, transport, peer, incarnation }
+            FromNexus::LinkUp { request, link, transport, peer, incarnation, features } => {
+                Up { request, link, transport, peer, incarnation, features }
             }
             other => panic!("not LinkUp: {other:?}"),
         }

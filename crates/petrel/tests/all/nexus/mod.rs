@@ -6,6 +6,7 @@ mod failures;
 pub(crate) mod harness;
 mod hostile;
 mod links;
+mod paths;
 mod rendezvous;
 mod sessions;
 mod stats;

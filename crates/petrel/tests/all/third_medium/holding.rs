@@ -1,5 +1,6 @@
 //! Calls over a transport that reads frames some time after the flush.
 
+use petrel_proto::control::PathPorts;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,14 @@ fn endpoint(nexus: &Nexus) -> LateEndpoint {
     host.udp.bind = ([127, 0, 0, 1], 0).into();
     let host = Host::new(host).unwrap();
     let local = host.udp().local_addr();
-    let udp = UdpAttach { local, mtu: Mtu::default(), reads_marks: false, heeds_marks: false };
+    let udp = UdpAttach {
+        local,
+        mtu: Mtu::default(),
+        reads_marks: false,
+        heeds_marks: false,
+        further_ports: PathPorts::NONE,
+        uses_paths: false,
+    };
     let attach = Attach { id: None, udp: Some(udp), shm: None, waker: host.waker() };
     Endpoint::new(Holding::new(host), nexus.attach(attach).unwrap(), &config).unwrap()
 }

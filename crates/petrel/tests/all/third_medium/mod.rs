@@ -3,6 +3,7 @@
 mod holding;
 mod medium;
 
+use petrel_proto::control::PathPorts;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -96,7 +97,14 @@ fn three() -> Three {
 fn endpoint(nexus: &Nexus<ThreeLink>, with_third: bool) -> ThreeEndpoint {
     let transport = three();
     let local = transport.near().udp().local_addr();
-    let udp = UdpAttach { local, mtu: Mtu::default(), reads_marks: false, heeds_marks: false };
+    let udp = UdpAttach {
+        local,
+        mtu: Mtu::default(),
+        reads_marks: false,
+        heeds_marks: false,
+        further_ports: PathPorts::NONE,
+        uses_paths: false,
+    };
     let attach = Attach { id: None, udp: Some(udp), shm: None, waker: transport.waker() };
     let own = UnixMedium(transport.far().link());
     let third: Box<dyn Medium<ThreeLink>> = Box::new(own);
