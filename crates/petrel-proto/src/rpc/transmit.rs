@@ -8,7 +8,7 @@
 //! looked like loss: with a short transmit queue one lost packet led to thousands of repetitions.
 
 use super::client::cancels::send_cancel;
-use super::client::send::turn_of_client;
+use super::client::turn::turn_of_client;
 use super::fast::{is_timed, send_plain, send_queued_timed};
 use super::multicast::send_multicast;
 use super::queue::Work;

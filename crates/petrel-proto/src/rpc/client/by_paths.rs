@@ -13,7 +13,7 @@ use crate::session::SessionId;
 use crate::session::client::{Acknowledged, ClientSession, ClientState, Heard, NextCopy};
 use crate::wire::{ANSWERED_LATER, Credit, Flags, Header, Kind, Marks};
 
-/// [`turn_of_client`](super::send::turn_of_client) for a session of several paths.
+/// [`turn_of_client`](super::turn::turn_of_client) for a session of several paths.
 #[cold]
 #[inline(never)]
 pub(super) fn turn_by_paths<B: Buffer, T, S: FrameSink>(

@@ -8,6 +8,7 @@
 //! | `order` | calls of sessions that keep an order |
 //! | `send`, `grant` | packets of requests, and PULLs |
 //! | `credit`, `response` | frames from the server |
+//! | `turn` | the choice among these for a slot in the transmit queue |
 //! | `timeout`, `expiry` | silence, and deadlines |
 //! | `pace` | sessions that congestion control holds back |
 //! | `cancels` | notices to servers that a request has ended |
@@ -25,3 +26,4 @@ pub(super) mod response;
 pub(super) mod send;
 pub(super) mod start;
 pub(super) mod timeout;
+pub(super) mod turn;

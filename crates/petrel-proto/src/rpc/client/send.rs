@@ -1,6 +1,5 @@
 //! The client's transmission: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
-use super::by_paths::turn_by_paths;
 use super::grant::grant_with;
 use super::order::{pull_in_order, send_first_in_order};
 use super::pace::must_wait;
@@ -11,36 +10,12 @@ use crate::rpc::multicast::announce;
 use crate::rpc::turn::{Out, Then, Turn, send_part};
 use crate::rpc::{FrameSink, Shared};
 use crate::session::client::{ClientSession, ClientState};
-use crate::session::{NO_PEER, PeerKey, SessionId};
+use crate::session::{PeerKey, SessionId};
 use crate::wire::{Flags, Kind, Order, Part, deadline_word, header_bytes};
 
 /// Response packets that one PULL allows in a paced session. The packets arrive at the speed of the server's
 /// link, so their number must be small.
 const PACED_PULL_PACKETS: u32 = 2;
-
-#[inline]
-pub(in crate::rpc) fn turn_of_client<B: Buffer, T, S: FrameSink>(
-    shared: &mut Shared<B>,
-    out: &mut Out<'_, S>,
-    id: SessionId,
-    client: &mut ClientSession<B, T>,
-    slot: usize,
-) -> Turn {
-    let peer = client.peer();
-    if peer == NO_PEER {
-        return turn_by_paths(shared, out, id, client, slot);
-    }
-    match client.slot(slot).state() {
-        ClientState::Free => Turn::NOTHING,
-        ClientState::Sending if client.slot(slot).timer().is_pull_due() => {
-            let turn = send_pull(shared, out, id, client, slot, Flags::REPEATS);
-            // Packets of the request may wait behind the question.
-            if turn.then == Then::Done { Turn { then: Then::More, ..turn } } else { turn }
-        }
-        ClientState::Sending => send_request(shared, out, id, client, slot, peer),
-        ClientState::Waiting | ClientState::Receiving => pull(shared, out, id, client, slot),
-    }
-}
 
 /// Sends packets of the request: first lost ones, then new ones while there are credits.
 #[inline]
@@ -204,7 +179,7 @@ pub(super) fn pull<B: Buffer, T, S: FrameSink>(
 }
 
 /// Sends the PULL that is due.
-fn send_pull<B: Buffer, T, S: FrameSink>(
+pub(super) fn send_pull<B: Buffer, T, S: FrameSink>(
     shared: &mut Shared<B>,
     out: &mut Out<'_, S>,
     id: SessionId,
