@@ -132,6 +132,8 @@ fn tell_of_end<B: Buffer, T>(
         ClientState::Free | ClientState::Receiving => false,
     };
     if carries_order && state.is_waiting_for_server() {
+        client.release_single(slot);
+        let state = client.slot_mut(slot);
         state.repeat(shared.config.recovery, &mut shared.client_parts);
         shared.queue.push_client(id.index, slot, state);
     }

@@ -169,6 +169,38 @@ fn cancel__of_a_call_that_waits() {
 }
 
 /// The CANCEL comes between the notice and the owner's look.
+/// Counts frames from any source port.
+struct AnyPort(usize);
+
+impl FrameSink for AnyPort {
+    fn send(&mut self, _peer: PeerKey, _head: &[u8], _body: &[u8]) -> bool {
+        self.0 += 1;
+        true
+    }
+
+    fn send_from(&mut self, _source: u8, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        self.send(peer, head, body)
+    }
+}
+
+/// The repetition tells the server that the earlier call has ended; its first copy is not lost.
+#[test]
+fn cancel__of_the_call_before_one_in_flight_on_a_path() {
+    let mut pair = in_order(Shape::default());
+    let choice = PathChoice { policy: crate::path::PathPolicy::Coupled, ports: 4, seed: 1 };
+    assert!(pair.client.use_paths(pair.session, choice));
+    (0..2).for_each(|tag| pair.ordered(tag));
+    let mut sink = AnyPort(0);
+    while pair.client.transmit(pair.now, &mut sink) > 0 {}
+    assert_eq!(sink.0, 2);
+    pair.client.cancel(pair.session, |tag| *tag == 0).unwrap();
+    while pair.client.transmit(pair.now, &mut sink) > 0 {}
+    assert_eq!(sink.0, 4, "a CANCEL, and the second request again");
+    let losses = pair.client.path_counts(pair.session).iter().map(|counts| counts.losses);
+    assert_eq!(losses.sum::<u64>(), 0);
+    assert!(pair.client.close(pair.session, Status::Cancelled, "over").is_some());
+}
+
 #[test]
 fn cancel__of_a_call_that_has_just_become_ready() {
     let mut pair = in_order(Shape::default());

@@ -259,16 +259,23 @@ impl ClientPaths {
         if let Some(Heard { now_ns, is_marked, is_immediate, .. }) = heard {
             self.note_single_acked(now_ns, slot, is_marked, is_immediate);
         }
-        let Some(state) = self.slots.get_mut(slot) else { return };
-        if state.single.take().is_some() {
-            self.paths.note_unknown(state.last);
-        }
-        let Some(packets) = state.packets.take() else { return };
+        self.release_single(slot);
+        let Some(packets) = self.slots.get_mut(slot).and_then(|state| state.packets.take()) else {
+            return;
+        };
         in_flight.for_each(|packet| self.paths.note_unknown(packets.path(packet)));
         if self.spare.len() < SPARE_MAX {
             let mut packets = packets;
             packets.reset();
             self.spare.push(packets);
+        }
+    }
+
+    /// Takes the copy of a request of one packet out of flight, without a verdict on its path.
+    pub(crate) fn release_single(&mut self, slot: usize) {
+        let Some(state) = self.slots.get_mut(slot) else { return };
+        if state.single.take().is_some() {
+            self.paths.note_unknown(state.last);
         }
     }
 

@@ -131,6 +131,14 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
+    /// Takes the copy of a request of one packet out of flight, before a repetition that has another reason than a
+    /// loss: it says nothing about the path.
+    pub(crate) fn release_single(&mut self, slot: usize) {
+        if let Some(paths) = &mut self.paths {
+            paths.release_single(slot);
+        }
+    }
+
     /// Notes a response to a request of the session.
     pub(crate) fn note_heard(&mut self, heard: Heard) {
         if let Some(paths) = &mut self.paths {
