@@ -86,6 +86,13 @@ impl AddrKey {
     }
 }
 
+impl AddrKey {
+    /// The key of another port at the same IP address.
+    pub(super) fn with_port(self, port: u16) -> Self {
+        Self { port: self.port & !u64::from(u16::MAX) | u64::from(port), ..self }
+    }
+}
+
 impl From<SocketAddr> for AddrKey {
     fn from(addr: SocketAddr) -> Self {
         let port = u64::from(addr.port());

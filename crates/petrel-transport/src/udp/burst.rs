@@ -1,6 +1,6 @@
 //! Sends the frames of a burst to the kernel, and handles its refusals.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
@@ -42,17 +42,7 @@ impl Outlet for Udp {
             return false;
         }
         let Self { socket, plan, association, stats, .. } = self;
-        let Some(Loose { name, piece, load }) = plan.loose() else { return false };
-        stats.tx_syscalls += 1;
-        // SAFETY: the piece lies in the plan, which is borrowed.
-        if !unsafe { send::send_datagram(socket.as_fd(), name, association.is_made(), &piece) } {
-            return false;
-        }
-        stats.tx_datagrams += 1;
-        stats.tx_frames += load.frames;
-        stats.tx_bytes += load.frame_bytes;
-        plan.clear_loose();
-        true
+        send_loose(socket.as_fd(), plan, association.is_made(), stats)
     }
 
     unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
@@ -61,6 +51,27 @@ impl Outlet for Udp {
         // SAFETY: by this function's contract.
         unsafe { sender.send(socket.as_fd(), plan, first, association.is_made(), ecn) }
     }
+}
+
+/// Sends a plan of one datagram of small frames: see [`Outlet::send_loose`].
+#[inline(always)]
+pub(super) fn send_loose(
+    socket: BorrowedFd<'_>,
+    plan: &mut Plan,
+    is_connected: bool,
+    stats: &mut TransportStats,
+) -> bool {
+    let Some(Loose { name, piece, load }) = plan.loose() else { return false };
+    stats.tx_syscalls += 1;
+    // SAFETY: the piece lies in the plan, which is borrowed.
+    if !unsafe { send::send_datagram(socket, name, is_connected, &piece) } {
+        return false;
+    }
+    stats.tx_datagrams += 1;
+    stats.tx_frames += load.frames;
+    stats.tx_bytes += load.frame_bytes;
+    plan.clear_loose();
+    true
 }
 
 /// The exit of bursts: a socket, or a simulator's replacement. The two share all but the first

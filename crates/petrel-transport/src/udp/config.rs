@@ -44,6 +44,9 @@ pub struct UdpConfig {
     /// The local address. Port 0 selects a free port. The address decides the family: an IPv6
     /// socket does not carry IPv4.
     pub bind: SocketAddr,
+    /// Source ports to send from besides that of `bind`, 0 to 31, each with a socket. Sessions of
+    /// several paths choose among all of them (`docs/paths.md`). 0 by default.
+    pub further_ports: u8,
     /// The largest packets to send.
     pub mtu: Mtu,
     /// Whether the kernel may cut equal-sized datagrams from one buffer, if it can.
@@ -65,6 +68,7 @@ impl Default for UdpConfig {
     fn default() -> Self {
         Self {
             bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            further_ports: 0,
             mtu: Mtu::default(),
             gso: true,
             gro: true,
@@ -107,6 +111,12 @@ pub enum UdpError {
     #[error("an MTU of {configured} bytes is below the {MTU_BYTES_MIN} that Petrel needs")]
     MtuTooSmall {
         /// The configured MTU.
+        configured: usize,
+    },
+    /// A session has at most 32 paths.
+    #[error("{configured} further source ports are more than the 31 that a session can use")]
+    TooManyPorts {
+        /// The configured number.
         configured: usize,
     },
     /// The operating system has no socket left, or refused a basic option.

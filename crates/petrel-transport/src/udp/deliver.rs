@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use petrel_planted::planted;
 
 use super::Udp;
-use super::peers::PeerTable;
-use super::receive::Receiver;
+use super::peers::{FurtherSource, PeerTable};
+use super::receive::{Receiver, Train};
 use crate::bundle::{self, BUNDLE_MARK};
 use crate::transport::{FrameHandler, NoReturn, PeerId, TransportStats};
 
@@ -100,11 +100,47 @@ pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
         return (0, 1);
     };
     let Some(peer) = peers.find(train.from) else {
+        return deliver_further(receiver, peers, stats, budget, handler);
+    };
+    let (delivered, work, handed_out) = deliver_datagrams(&train, peer, stats, budget, handler);
+    receiver.advance(handed_out);
+    (delivered, work)
+}
+
+/// Delivers the datagrams of a buffer from a further source port of a peer. A stranger's are dropped.
+#[cold]
+#[inline(never)]
+fn deliver_further<H: FrameHandler<NoReturn>>(
+    receiver: &mut Receiver,
+    peers: &PeerTable,
+    stats: &mut TransportStats,
+    budget: usize,
+    handler: &mut H,
+) -> (usize, usize) {
+    let Some(train) = receiver.train() else { unreachable!("the caller has looked at the train") };
+    let Some(FurtherSource { peer, source }) = peers.find_further(train.from) else {
         let count = train.datagram_count();
         stats.rx_dropped_unknown_peer += count as u64;
         receiver.skip();
         return (0, count);
     };
+    let mut handler = FromPort { handler, source };
+    let (delivered, work, handed_out) =
+        deliver_datagrams(&train, peer, stats, budget, &mut handler);
+    receiver.advance(handed_out);
+    (delivered, work)
+}
+
+/// Delivers the frames of a train's datagrams, up to about `budget`. Returns their number, the work in
+/// frames, and the bytes of the datagrams.
+#[inline(always)]
+fn deliver_datagrams<H: FrameHandler<NoReturn>>(
+    train: &Train<'_>,
+    peer: PeerId,
+    stats: &mut TransportStats,
+    budget: usize,
+    handler: &mut H,
+) -> (usize, usize, usize) {
     let (mut delivered, mut work, mut rest) = (0, 0, train.bytes);
     loop {
         let (datagram, behind) = rest.split_at(train.segment_bytes.min(rest.len()));
@@ -122,9 +158,31 @@ pub(super) fn deliver_train<H: FrameHandler<NoReturn>>(
             break;
         }
     }
-    let handed_out = train.bytes.len() - rest.len();
-    receiver.advance(handed_out);
-    (delivered, work)
+    (delivered, work, train.bytes.len() - rest.len())
+}
+
+/// Passes frames to a handler as coming from a further source port.
+struct FromPort<'a, H> {
+    handler: &'a mut H,
+    source: u8,
+}
+
+impl<H: FrameHandler<NoReturn>> FrameHandler<NoReturn> for FromPort<'_, H> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: Option<&mut NoReturn>) {
+        self.handler.handle_from(peer, self.source, frame, false);
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.handler.handle_from(peer, self.source, frame, true);
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.handler.looks_ahead()
+    }
+
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        self.handler.prepare(frame, is_whole);
+    }
 }
 
 /// Passes frames to a handler as marked.
@@ -137,6 +195,10 @@ impl<H: FrameHandler<NoReturn>> FrameHandler<NoReturn> for AsMarked<'_, H> {
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         self.0.handle_marked(peer, frame);
+    }
+
+    fn handle_from(&mut self, peer: PeerId, source: u8, frame: &[u8], _is_marked: bool) {
+        self.0.handle_from(peer, source, frame, true);
     }
 
     fn looks_ahead(&self) -> bool {

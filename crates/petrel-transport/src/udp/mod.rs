@@ -11,6 +11,7 @@
 //! | `config` | configuration, capabilities, errors |
 //! | `socket` | opening the socket; the MTU of a path |
 //! | `association` | connecting the socket to an only peer |
+//! | `further` | further source ports, for further paths of the network |
 //! | `ecn` | marks of congestion |
 //! | `multicast` | groups to send to, and to receive from |
 //! | `addr`, `peers` | addresses in the kernel's layout; the peer table |
@@ -33,6 +34,7 @@ mod deliver;
 #[doc(hidden)]
 pub mod detached;
 mod ecn;
+mod further;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -64,6 +66,7 @@ pub use socket::path_mtu;
 use association::Association;
 use burst::{Outlet, Room};
 use ecn::Ecn;
+use further::{FURTHER_PORTS_MAX, FurtherPorts, Shared};
 use multicast::Listeners;
 use peers::PeerTable;
 use plan::Plan;
@@ -99,6 +102,9 @@ pub struct Udp {
     receiver: Receiver,
     listeners: Listeners,
     room: Room,
+    further: FurtherPorts,
+    /// Whether a further port may have frames to send.
+    is_further_pushed: bool,
     stats: TransportStats,
 }
 
@@ -123,7 +129,8 @@ impl Udp {
         // Calibrates the clock here rather than in the first burst.
         clock::now_ns();
         let local = socket.local_addr()?;
-        let message_bytes_max = IP_PACKET_BYTES_MAX - header_bytes(local);
+        let message_bytes_max =
+            if capabilities.gso { IP_PACKET_BYTES_MAX - header_bytes(local) } else { 0 };
         Ok(Self {
             local,
             association: Association::new(local),
@@ -131,14 +138,16 @@ impl Udp {
             receiver: Receiver::new(capabilities.gro)?,
             listeners: Listeners::default(),
             socket,
-            config,
             capabilities,
             waker,
             peers: PeerTable::new(),
-            plan: Plan::new(if capabilities.gso { message_bytes_max } else { 0 })?,
+            plan: Plan::new(message_bytes_max)?,
+            further: FurtherPorts::open(&config, local, message_bytes_max)?,
+            is_further_pushed: false,
             sender: Sender::new(),
             room: Room::default(),
             stats: TransportStats::default(),
+            config,
         })
     }
 
@@ -204,7 +213,25 @@ impl Udp {
     fn adapt_to_ecn(&mut self) -> std::io::Result<()> {
         let socket = self.socket.as_fd();
         self.ecn.adapt(socket, &self.peers, self.plan.is_empty())?;
+        self.further.adapt_to_ecn(&self.peers)?;
         self.receiver.read_marks(socket, self.ecn.v6(), self.peers.ecn_count() > 0)
+    }
+
+    /// Sends the bursts of the further source ports.
+    #[cold]
+    #[inline(never)]
+    fn flush_further(&mut self) {
+        let Self { further, peers, sender, stats, .. } = self;
+        further.flush(Shared { peers, sender, stats });
+        self.is_further_pushed = further.has_backlog();
+    }
+
+    /// Offers the kept frames of the further source ports to the kernel again.
+    #[cold]
+    #[inline(never)]
+    fn retry_further(&mut self) {
+        let Self { further, peers, sender, stats, .. } = self;
+        further.retry(Shared { peers, sender, stats });
     }
 
     fn addr_of(&self, peer: PeerId) -> Result<SocketAddr, LinkError> {
@@ -251,6 +278,7 @@ impl Transport for Udp {
 
     fn remove_peer(&mut self, peer: PeerId) {
         self.plan.close_lane(peer);
+        self.further.close_lane(peer);
         self.peers.remove(peer);
         // On failure, packets claim too little, or the reading of marks continues needlessly.
         let _ = self.adapt_to_ecn();
@@ -304,17 +332,52 @@ impl Transport for Udp {
         unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
     }
 
+    fn further_ports(&self) -> &[u16] {
+        self.further.ports()
+    }
+
+    fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) -> Result<(), LinkError> {
+        if ports.len() > FURTHER_PORTS_MAX {
+            let count = ports.len();
+            return Err(LinkError::Unsupported(format!(
+                "{count} further source ports are too many"
+            )));
+        }
+        if !ports.is_empty() {
+            self.association.dissolve(self.socket.as_fd())?;
+        }
+        self.peers.accept_ports(peer, ports);
+        Ok(())
+    }
+
+    unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let Some(index) = usize::from(source).checked_sub(1) else {
+            // SAFETY: by the function's contract.
+            return unsafe { self.push_slowly(peer, head, body) };
+        };
+        let Self { further, peers, sender, stats, is_further_pushed, .. } = self;
+        *is_further_pushed = true;
+        // SAFETY: by the function's contract.
+        unsafe { further.push(index, Shared { peers, sender, stats }, peer, head, body) }
+    }
+
     #[inline]
     fn flush(&mut self) {
         if !self.plan.is_empty() && !self.room.has_asked {
             self.send_pushed();
         }
         self.room.has_asked = false;
+        if self.is_further_pushed {
+            self.flush_further();
+        }
     }
 
     fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
         if self.room.is_backlog {
             self.send_pushed();
+        }
+        if self.is_further_pushed {
+            self.retry_further();
         }
         let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);
         while work < budget {
@@ -365,6 +428,7 @@ impl Member for Udp {
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
         watch.add(self.socket.as_fd(), self.room.is_backlog);
+        self.further.watch(watch);
         if let Some(listeners) = self.listeners.waits() {
             watch.add(listeners, false);
         }

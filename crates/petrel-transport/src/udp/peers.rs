@@ -40,12 +40,24 @@ struct Source {
     id: PeerId,
     /// Peers with links, each with different terms.
     peer_count: u32,
+    /// The further source ports that the peers have announced.
+    further_ports: Vec<u16>,
+}
+
+/// A further source port of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FurtherSource {
+    /// The id under which datagrams are delivered.
+    pub(super) peer: PeerId,
+    /// The number of the port in the announcement, from 1 on.
+    pub(super) source: u8,
 }
 
 pub(super) struct PeerTable {
     slots: Vec<Option<Peer>>,
     free: Vec<u32>,
     sources: HashMap<AddrKey, Source, AddrHash>,
+    further: HashMap<AddrKey, FurtherSource, AddrHash>,
     by_terms: HashMap<Terms, PeerId, AddrHash>,
     /// The sender of the previous datagram: most often also the next one's.
     last_found: Option<(AddrKey, PeerId)>,
@@ -68,6 +80,7 @@ impl PeerTable {
             slots: Vec::new(),
             free: Vec::new(),
             sources: HashMap::with_hasher(hash),
+            further: HashMap::with_hasher(hash),
             by_terms: HashMap::with_hasher(hash),
             last_found: None,
             count: 0,
@@ -90,8 +103,11 @@ impl PeerTable {
         self.get(peer).is_some_and(|peer| peer.terms.is_ecn)
     }
 
-    /// The address of all peers, if there is only one.
+    /// The address of all peers' datagrams, if there is only one.
     pub(super) fn only(&self) -> Option<SocketAddr> {
+        if !self.further.is_empty() {
+            return None;
+        }
         let mut sources = self.sources.values();
         let (Some(source), None) = (sources.next(), sources.next()) else { return None };
         self.slot(source.id).map(|peer| peer.addr)
@@ -140,6 +156,41 @@ impl PeerTable {
         Some(peer)
     }
 
+    /// The peer with a further source port `key`.
+    pub(super) fn find_further(&self, key: AddrKey) -> Option<FurtherSource> {
+        self.further.get(&key).copied()
+    }
+
+    /// Notes the further source ports of a peer's address, in place of an earlier list. A port that
+    /// another address had announced moves to the later one: its process may be gone.
+    pub(super) fn accept_ports(&mut self, peer: PeerId, ports: &[u16]) {
+        let Some(known) = self.get(peer) else { return };
+        let (key, id) = (known.terms.key, known.source);
+        self.forget_ports(key, id);
+        for (source, port) in (1..).zip(ports) {
+            self.further.insert(key.with_port(*port), FurtherSource { peer: id, source });
+        }
+        let source = self.sources.get_mut(&key).expect("peers have a source");
+        source.further_ports = ports.to_vec();
+    }
+
+    fn forget_ports(&mut self, key: AddrKey, id: PeerId) {
+        let Some(source) = self.sources.get_mut(&key) else { return };
+        for port in std::mem::take(&mut source.further_ports) {
+            let key = key.with_port(port);
+            if self.further.get(&key).is_some_and(|found| found.peer == id) {
+                self.further.remove(&key);
+            }
+        }
+    }
+
+    /// Replaces the number of a peer's queue, since each source port has queues of its own. Returns
+    /// the former number.
+    pub(super) fn swap_lane(&mut self, peer: PeerId, lane: u32) -> u32 {
+        let known = self.slots.get_mut(peer.0 as usize).and_then(Option::as_mut);
+        known.map_or(lane, |known| std::mem::replace(&mut known.lane, lane))
+    }
+
     /// Adds a link. Links with equal terms share a peer; a link with different terms gets a
     /// separate peer. Datagrams do not distinguish peers of an address: delivery is under the
     /// address's [source](PeerTable::source_of).
@@ -158,7 +209,11 @@ impl PeerTable {
             return Ok(peer);
         }
         let peer = self.free_slot()?;
-        let source = self.sources.entry(key).or_insert(Source { id: peer, peer_count: 0 });
+        let source = self.sources.entry(key).or_insert(Source {
+            id: peer,
+            peer_count: 0,
+            further_ports: Vec::new(),
+        });
         source.peer_count += 1;
         let source = source.id;
         let name = RawAddr::from(addr);
@@ -203,6 +258,7 @@ impl PeerTable {
         assert!(entry.id == source, "one source for each address");
         entry.peer_count -= 1;
         if entry.peer_count == 0 {
+            self.forget_ports(terms.key, source);
             self.sources.remove(&terms.key);
             self.last_found = None;
             self.release(source);

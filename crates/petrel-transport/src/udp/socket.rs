@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use super::config::{UdpCapabilities, UdpConfig, UdpError};
 use super::ecn;
@@ -15,6 +15,9 @@ use super::option::{int_option, set_int_option};
 
 /// Index of the dropped datagrams in the kernel's `SO_MEMINFO`.
 const SK_MEMINFO_DROPS: usize = 8;
+
+/// The instruction of a packet filter (BPF) that keeps no byte of any datagram: `BPF_RET | BPF_K`.
+const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
 
 /// Most attempts at a free port, since another process may take the port first.
 const PORT_TRIES: u32 = 16;
@@ -74,6 +77,18 @@ fn bind(config: &UdpConfig, address: SocketAddr) -> Result<(Socket, bool), UdpEr
     let gro = config.gro && knows_gro(socket.as_fd());
     socket.bind(&address.into()).map_err(|source| UdpError::Bind { address, source })?;
     Ok((socket, gro))
+}
+
+/// Opens a socket that only sends, from a port that the system chooses at the address of `local`.
+pub(super) fn open_to_send(config: &UdpConfig, local: SocketAddr) -> Result<UdpSocket, UdpError> {
+    let mut address = local;
+    address.set_port(0);
+    let (socket, _) = bind(config, address)?;
+    // Nothing is read from the socket. Without the filter, which a sandbox may refuse, strangers' datagrams would stay
+    // in the receive buffer: the smallest that the kernel grants.
+    socket.set_recv_buffer_size(0)?;
+    let _ = socket.attach_filter(&[DROP_ALL]);
+    Ok(socket.into())
 }
 
 /// Makes packets above the path MTU fail with `EMSGSIZE`. Otherwise packets would be sent in

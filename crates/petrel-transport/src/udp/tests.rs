@@ -1,4 +1,5 @@
 mod ecn;
+mod further;
 mod kept;
 mod multicast;
 mod offload;
@@ -507,9 +508,17 @@ fn wait__sleeps_on_after_the_news_that_a_peer_is_away() {
     assert_eq!(poll(&mut socket, Some(&at_once)), Ok(0), "the error is still there");
 }
 
-/// A transport whose socket is full whenever the far end is not read: a pair of local sockets,
-/// which keep message boundaries and ignore addresses. (Over loopback, datagrams do not stay with
-/// the sender.)
+/// Two ends of a pair of local sockets, which keep message boundaries and ignore addresses.
+fn local_pair() -> [UdpSocket; 2] {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    sockopt::set_socket_send_buffer_size(&near, 4096).unwrap();
+    [near.into(), far.into()]
+}
+
+/// A transport whose socket is full whenever the far end is not read. (Over loopback, datagrams do not stay
+/// with the sender.)
 struct WithFullSocket {
     udp: Udp,
     peer: PeerId,
@@ -518,16 +527,12 @@ struct WithFullSocket {
 
 impl WithFullSocket {
     fn new() -> Self {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let (near, far) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        sockopt::set_socket_send_buffer_size(&near, 4096).unwrap();
+        let [near, far] = local_pair();
         let mut udp = Udp::bind(UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
         let addr = "127.0.0.1:9".parse().unwrap();
         let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
-        udp.socket = near.into();
-        Self { udp, peer, far: far.into() }
+        udp.socket = near;
+        Self { udp, peer, far }
     }
 
     /// Pushes and flushes a frame, then overwrites the bytes.

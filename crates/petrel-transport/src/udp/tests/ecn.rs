@@ -9,7 +9,7 @@ use crate::udp::option::{self, set_int_option};
 
 const NOT_ECT: u8 = 0b00;
 const ECT_0: u8 = 0b10;
-const CE: u8 = 0b11;
+pub(super) const CE: u8 = 0b11;
 
 /// Received frames in order, with their marks.
 #[derive(Default)]
@@ -125,7 +125,7 @@ fn observer(ip: &str) -> UdpSocket {
     socket
 }
 
-fn configs() -> [UdpConfig; 3] {
+pub(super) fn configs() -> [UdpConfig; 3] {
     [v4(), bind_to("::1"), UdpConfig { gro: false, gso: false, ..v4() }]
 }
 

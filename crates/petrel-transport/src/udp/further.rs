@@ -1,0 +1,215 @@
+//! Further source ports: sockets that only send. ECMP chooses among the paths of a network by a packet's ports, so a peer
+//! reached from several ports is reached on several paths (`docs/wire-protocol.md` §14).
+//!
+//! A burst has a plan per source port. A datagram, and a message for segmentation offload (GSO), therefore has frames of one
+//! port only, and each port of a burst takes a system call.
+//!
+//! The sockets are not connected, and a filter drops all datagrams that arrive: peers answer to the port of the transport's
+//! address.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+use super::burst::{Burst, Outlet, Room, send_loose};
+use super::config::{UdpConfig, UdpError};
+use super::ecn::Ecn;
+use super::peers::PeerTable;
+use super::plan::Plan;
+use super::send::Sender;
+use super::socket;
+use crate::transport::{PeerId, TransportStats};
+use crate::wake::Watch;
+
+/// Most further source ports: a session has at most 32 paths.
+pub(super) const FURTHER_PORTS_MAX: usize = 31;
+
+/// The parts of the transport that all source ports share.
+pub(super) struct Shared<'a> {
+    pub(super) peers: &'a mut PeerTable,
+    pub(super) sender: &'a mut Sender,
+    pub(super) stats: &'a mut TransportStats,
+}
+
+/// The further source ports of a transport.
+#[derive(Default)]
+pub(super) struct FurtherPorts {
+    ports: Vec<u16>,
+    exits: Vec<Exit>,
+}
+
+/// One source port.
+struct Exit {
+    socket: UdpSocket,
+    ecn: Ecn,
+    plan: Plan,
+    room: Room,
+    has_gso: bool,
+    /// The queue of each peer in the plan, by [`PeerId`]: see [`PeerTable::swap_lane`].
+    lanes: Vec<u32>,
+}
+
+impl FurtherPorts {
+    /// Opens the configured number of ports beside `local`.
+    pub(super) fn open(
+        config: &UdpConfig,
+        local: SocketAddr,
+        message_bytes_max: usize,
+    ) -> Result<Self, UdpError> {
+        let configured = usize::from(config.further_ports);
+        if configured > FURTHER_PORTS_MAX {
+            return Err(UdpError::TooManyPorts { configured });
+        }
+        let mut further = Self::default();
+        for _ in 0..configured {
+            let socket = socket::open_to_send(config, local)?;
+            let port = socket.local_addr()?.port();
+            let is_new = port != local.port() && !further.ports.contains(&port);
+            assert!(is_new, "the kernel binds a port once");
+            further.ports.push(port);
+            further.exits.push(Exit {
+                socket,
+                ecn: Ecn::new(local),
+                plan: Plan::new(message_bytes_max)?,
+                room: Room::default(),
+                has_gso: message_bytes_max > 0,
+                lanes: Vec::new(),
+            });
+        }
+        Ok(further)
+    }
+
+    /// Replaces the socket of the port with this index, which then may be full.
+    #[cfg(test)]
+    pub(super) fn replace_socket(&mut self, index: usize, socket: UdpSocket) {
+        self.exits[index].socket = socket;
+    }
+
+    /// The ports' numbers.
+    pub(super) fn ports(&self) -> &[u16] {
+        &self.ports
+    }
+
+    /// Returns true if a kept frame waits for room.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.exits.iter().any(|exit| exit.room.is_backlog)
+    }
+
+    /// Adds a frame to the burst of the port with this index.
+    ///
+    /// # Safety
+    /// That of [`Transport::push`](crate::Transport::push).
+    pub(super) unsafe fn push(
+        &mut self,
+        index: usize,
+        shared: Shared<'_>,
+        peer: PeerId,
+        head: &[u8],
+        body: &[u8],
+    ) -> bool {
+        let exit = &mut self.exits[index];
+        // SAFETY: by the function's contract. The fast path is closed during a backlog.
+        unsafe {
+            exit.plan.try_extend(peer, head, body) || exit.push_slowly(shared, peer, head, body)
+        }
+    }
+
+    /// Sends the bursts of all ports.
+    pub(super) fn flush(&mut self, mut shared: Shared<'_>) {
+        for exit in &mut self.exits {
+            if !exit.plan.is_empty() && !exit.room.has_asked {
+                exit.with(shared.lend()).send_pushed();
+            }
+            exit.room.has_asked = false;
+        }
+    }
+
+    /// Offers kept frames to the kernel again.
+    pub(super) fn retry(&mut self, mut shared: Shared<'_>) {
+        for exit in self.exits.iter_mut().filter(|exit| exit.room.is_backlog) {
+            exit.with(shared.lend()).send_pushed();
+        }
+    }
+
+    /// Forgets the queues of a peer that is removed.
+    pub(super) fn close_lane(&mut self, peer: PeerId) {
+        self.exits.iter_mut().for_each(|exit| exit.plan.close_lane(peer));
+    }
+
+    /// Adapts the sockets to the peers' agreements on marks: see [`Ecn::adapt`].
+    pub(super) fn adapt_to_ecn(&mut self, peers: &PeerTable) -> std::io::Result<()> {
+        for Exit { socket, ecn, plan, .. } in &mut self.exits {
+            ecn.adapt(socket.as_fd(), peers, plan.is_empty())?;
+        }
+        Ok(())
+    }
+
+    /// Watches for room for kept frames.
+    pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
+        for exit in self.exits.iter().filter(|exit| exit.room.is_backlog) {
+            watch.add(exit.socket.as_fd(), true);
+        }
+    }
+}
+
+impl Shared<'_> {
+    fn lend(&mut self) -> Shared<'_> {
+        Shared { peers: self.peers, sender: self.sender, stats: self.stats }
+    }
+}
+
+impl Exit {
+    fn with<'a>(&'a mut self, shared: Shared<'a>) -> ExitOf<'a> {
+        ExitOf { exit: self, shared }
+    }
+
+    /// # Safety
+    /// That of [`Transport::push`](crate::Transport::push).
+    unsafe fn push_slowly(
+        &mut self,
+        shared: Shared<'_>,
+        peer: PeerId,
+        head: &[u8],
+        body: &[u8],
+    ) -> bool {
+        let place = peer.0 as usize;
+        let lane = self.lanes.get(place).copied().unwrap_or(0);
+        let others = shared.peers.swap_lane(peer, lane);
+        let mut exit = self.with(shared);
+        // SAFETY: by the function's contract.
+        let is_taken = unsafe { exit.push_slowly(peer, head, body) };
+        let lane = exit.shared.peers.swap_lane(peer, others);
+        if self.lanes.len() <= place {
+            self.lanes.resize(place + 1, 0);
+        }
+        self.lanes[place] = lane;
+        is_taken
+    }
+}
+
+/// A source port with the shared parts.
+struct ExitOf<'a> {
+    exit: &'a mut Exit,
+    shared: Shared<'a>,
+}
+
+impl Outlet for ExitOf<'_> {
+    fn burst(&mut self) -> Burst<'_> {
+        let Exit { plan, room, has_gso, .. } = &mut *self.exit;
+        let Shared { peers, stats, .. } = &mut self.shared;
+        Burst { plan, peers, stats, room, has_gso }
+    }
+
+    fn send_loose(&mut self) -> bool {
+        let Exit { socket, ecn, plan, .. } = &mut *self.exit;
+        !ecn.is_by_message() && send_loose(socket.as_fd(), plan, false, self.shared.stats)
+    }
+
+    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
+        let Exit { socket, ecn, plan, .. } = &mut *self.exit;
+        let ecn = ecn.is_by_message().then_some(&*self.shared.peers);
+        // SAFETY: by this function's contract.
+        unsafe { self.shared.sender.send(socket.as_fd(), plan, first, false, ecn) }
+    }
+}
