@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::common::{ECHO, Server, client, over, pattern};
 use crate::nexus::harness::{HANG, RawPeer, hello};
@@ -38,7 +38,11 @@ struct Hostile {
     memory: OwnedFd,
     session: SessionAccept,
     sent: u64,
+    last_ping: Instant,
 }
+
+/// The time between heartbeats: on a busy machine a test takes longer than a peer may be silent.
+const HEARTBEAT: Duration = Duration::from_millis(200);
 
 impl Hostile {
     fn connect(address: SocketAddr) -> Self {
@@ -88,15 +92,12 @@ impl Hostile {
             packet_bytes: PACKET_BYTES,
         });
         let Some(Message::SessionAccept(session)) = control.receive() else { panic!("no session") };
-        Self { control, shm, server, memory, session, sent: 0 }
+        Self { control, shm, server, memory, session, sent: 0, last_ping: Instant::now() }
     }
 
     /// Sends a request for `method` on the session's first slot.
     fn send(&mut self, method: u16, payload: &[u8]) {
-        // A heartbeat: on a busy machine a test takes longer than a peer may be silent.
-        if self.sent.is_multiple_of(64) {
-            self.control.send(Ping { nonce: self.sent });
-        }
+        self.stay_alive();
         let number = FIRST_REQUEST + self.sent * u64::from(SLOTS);
         self.sent += 1;
         let SessionAccept { session, token, .. } = self.session;
@@ -115,7 +116,15 @@ impl Hostile {
         let start = Instant::now();
         while self.shm.rx_burst(64, |_, _| {}) == 0 {
             assert!(start.elapsed() < HANG, "the server does not answer");
+            self.stay_alive();
             std::thread::yield_now();
+        }
+    }
+
+    fn stay_alive(&mut self) {
+        if self.last_ping.elapsed() > HEARTBEAT {
+            self.last_ping = Instant::now();
+            self.control.send(Ping { nonce: self.sent });
         }
     }
 }
