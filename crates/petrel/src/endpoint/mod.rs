@@ -97,6 +97,7 @@ pub use stop::Stop;
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::prefetch::prefetch;
 pub use petrel_proto::SessionId;
+pub use petrel_proto::path::{PathCounts, PathPolicy};
 pub use petrel_transport::{PeerProcess, SharedBytes};
 
 pub(crate) use broadcast::Broadcast;
@@ -392,6 +393,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Returns the current counters.
     pub fn stats(&self) -> EndpointStats {
         EndpointStats::of(&self.transport, &self.control, &self.local)
+    }
+
+    /// Returns the counters of each path of a session to a server, the endpoint's own source port first. Empty for a session
+    /// of one path.
+    pub fn path_counts(&self, session: SessionId) -> &[PathCounts] {
+        self.local.core.path_counts(session)
     }
 
     /// Counts everything: takes as many steps as there are slots.

@@ -23,6 +23,7 @@ mod memory;
 mod multicast;
 mod multicast_networks;
 mod nexus;
+mod paths;
 mod prefetch;
 mod reasons;
 mod region;

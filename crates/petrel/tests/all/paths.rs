@@ -1,0 +1,67 @@
+//! Sessions of several paths over UDP: the source ports of two endpoints (`docs/paths.md`).
+
+use petrel::Endpoint;
+use petrel::endpoint::{EndpointConfig, PathPolicy, SessionId};
+
+use crate::common::{ECHO, Server, client, over, pattern};
+
+const POLICIES: [PathPolicy; 5] =
+    [PathPolicy::Plb, PathPolicy::Spray, PathPolicy::Reps, PathPolicy::Coupled, PathPolicy::MpRdma];
+
+/// An endpoint over UDP with this number of further source ports.
+fn with_ports(further_ports: u8, path_policy: PathPolicy) -> EndpointConfig {
+    let mut config = over(true, false);
+    config.host.udp.further_ports = further_ports;
+    config.sessions.path_policy = path_policy;
+    config
+}
+
+/// Echoes messages of one packet and of many, and checks the responses.
+fn echo(client: &mut Endpoint, session: SessionId) {
+    for round in 0..40 {
+        for bytes in [0, 32, 1_400, 20_000, 400_000] {
+            let message = pattern(bytes, round);
+            let response = client.call(session, ECHO, &message).wait().unwrap();
+            assert!(*response == *message, "{bytes} bytes, round {round}");
+        }
+    }
+}
+
+fn packets(client: &Endpoint, session: SessionId) -> Vec<u64> {
+    client.path_counts(session).iter().map(|counts| counts.packets).collect()
+}
+
+/// The two sides have different numbers of ports: the server answers from those that it has.
+#[test]
+fn path_counts__have_packets_on_every_path_of_the_client() {
+    for (further, server_further) in [(3, 3), (3, 1), (1, 7)] {
+        let server_config = with_ports(server_further, PathPolicy::Single);
+        let server = Server::start(server_config, "127.0.0.1:0", |_| ());
+        for policy in POLICIES {
+            let mut client = client(with_ports(further, policy));
+            let session = client.connect_wait(server.address).unwrap();
+            echo(&mut client, session);
+            let packets = packets(&client, session);
+            assert_eq!(packets.len(), usize::from(further) + 1, "{policy:?}");
+            match policy {
+                // Nothing is lost, so the session stays on one path.
+                PathPolicy::Plb => assert!(packets.iter().any(|packets| *packets > 2_000)),
+                _ => assert!(packets.iter().all(|packets| *packets > 0), "{policy:?}: {packets:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn path_counts__are_none_where_a_side_has_one_port_or_asks_for_one_path() {
+    for (policy, further, server_further) in
+        [(PathPolicy::Spray, 0, 3), (PathPolicy::Spray, 3, 0), (PathPolicy::Single, 3, 3)]
+    {
+        let server_config = with_ports(server_further, PathPolicy::Single);
+        let server = Server::start(server_config, "127.0.0.1:0", |_| ());
+        let mut client = client(with_ports(further, policy));
+        let session = client.connect_wait(server.address).unwrap();
+        echo(&mut client, session);
+        assert!(client.path_counts(session).is_empty());
+    }
+}
