@@ -484,3 +484,48 @@ fn attacks__leave_honest_calls_alone() {
         assert!(figure["command"].as_str().unwrap().starts_with("petrel bench attacks "));
     }
 }
+
+/// Small tables, so that the test measures nothing.
+const SMALL_TABLES: [&str; 8] =
+    ["bench", "batch", "--smaller", "256", "--rounds", "2", "--window", "2ms"];
+
+#[test]
+fn batch__every_table_over_both_transports() {
+    let plot = std::env::temp_dir().join(format!("petrel-batch-{}.svg", std::process::id()));
+    let output =
+        petrel(&[&SMALL_TABLES[..], &["--json", "--plot", plot.to_str().unwrap()]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let names: Vec<_> = rows.iter().map(|row| row["table"].as_str().unwrap()).collect();
+    assert_eq!(names, ["ipv4", "ipv4", "ipv6", "ipv6", "switch", "switch", "ndn", "ndn"]);
+    for row in &rows {
+        let forms = row["forms"].as_array().unwrap();
+        let names: Vec<_> = forms.iter().map(|form| form["form"].as_str().unwrap()).collect();
+        assert_eq!(names, ["echo", "echo-batched", "plain", "prefetched", "batched"]);
+        for form in forms {
+            let product = form["server_ns"].as_f64().unwrap()
+                * form["rate_per_server_core"].as_f64().unwrap();
+            assert!((product - 1e3).abs() < 1.0, "{row}");
+        }
+        assert!(row["checked"].as_u64().unwrap() > 0 && row["mismatched"] == 0, "{row}");
+        let [ratio, required] =
+            ["batched_over_plain", "required"].map(|name| row[name].as_f64().unwrap());
+        assert_eq!(row["reached"], ratio >= required, "{row}");
+        let spread = &row["batched_over_plain_spread"];
+        assert!(spread["min"].as_f64() <= Some(ratio) && Some(ratio) <= spread["max"].as_f64());
+    }
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.contains("ndn over shm: ") && svg.trim_end().ends_with("</svg>"), "{svg}");
+}
+
+#[test]
+fn batch__for_people_is_a_table_and_the_way_to_repeat_it() {
+    let output = petrel(&[&SMALL_TABLES[..], &["--table", "ipv4", "--transport", "shm"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    let again = "Again:\n  petrel bench batch --table ipv4 --transport shm --smaller 256";
+    for part in ["batched over it", " of the plain server's time; ", " 0 wrong", again] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}

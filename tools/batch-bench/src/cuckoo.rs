@@ -74,6 +74,10 @@ impl<B: Bucket> Table<B> {
         (hash as usize & mask, (hash >> 32) as usize & mask)
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+
     #[inline(always)]
     pub(crate) fn bucket(&self, place: usize) -> &B {
         &self.buckets[place]

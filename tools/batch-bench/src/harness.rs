@@ -22,9 +22,11 @@ macro_rules! for_each_width {
 pub(crate) use for_each_width;
 
 /// How long to measure.
-pub(crate) struct Pace {
-    pub(crate) rounds: usize,
-    pub(crate) smaller: usize,
+pub struct Pace {
+    /// Rounds, in each of which all forms run.
+    pub rounds: usize,
+    /// Divides the sizes of all structures.
+    pub smaller: usize,
 }
 
 /// The sum of the results of some inputs, by one form of a lookup.
@@ -53,8 +55,8 @@ pub(crate) struct Measured<'a, I> {
 /// The nanoseconds per input of one form, round by round.
 type Times = Vec<f64>;
 
-/// The times of all forms.
-pub(crate) struct Report {
+/// The times of all forms, as a table for human readers.
+pub struct Report {
     title: String,
     naive: Times,
     /// By group: batched, by hand, futures.

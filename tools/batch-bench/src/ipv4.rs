@@ -8,6 +8,7 @@ use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
 use crate::memory::filled;
 use crate::random::Numbers;
+use crate::served::{REQUESTS, Service, WIDTH, Workload};
 
 const PREFIXES: usize = 500_000;
 /// The share of prefixes by length, in thousandths: roughly that of public routing tables, most of which are of 24 bits.
@@ -141,8 +142,9 @@ fn prefixes(count: usize) -> Vec<(u32, u32, u32)> {
     prefixes
 }
 
-pub(crate) fn measure(pace: &Pace) -> Report {
-    let prefixes = prefixes(PREFIXES / pace.smaller);
+/// Returns the tables, and the longest prefix of an address by other means.
+fn world(smaller: usize) -> (Routes, impl Fn(u32) -> u32) {
+    let prefixes = prefixes(PREFIXES / smaller);
     let routes = Routes::new(&prefixes);
     let hops: HashMap<(u32, u32), u32> =
         prefixes.iter().map(|(prefix, length, hop)| ((*prefix, *length), *hop)).collect();
@@ -150,14 +152,65 @@ pub(crate) fn measure(pace: &Pace) -> Report {
         let mut found = LENGTHS.iter().rev().filter_map(|(length, _)| {
             hops.get(&(address & (u32::MAX << (32 - length)), *length)).copied()
         });
-        u64::from(found.next().unwrap_or(0))
+        found.next().unwrap_or(0)
     };
+    (routes, longest)
+}
+
+fn addresses(count: usize) -> Vec<u32> {
     let mut numbers = Numbers::new(5);
+    (0..count).map(|_| numbers.next() as u32).collect()
+}
+
+fn title(smaller: usize) -> String {
+    let count: usize = LENGTHS.iter().map(|(_, share)| PREFIXES / smaller * share / 1000).sum();
+    format!("IPv4 routes by DIR-24-8, {count} prefixes, 64 MiB")
+}
+
+/// Returns the tables for a server, with requests.
+pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
+    let (routes, longest) = world(smaller);
+    Workload::new(title(smaller), routes, addresses(REQUESTS / smaller), longest)
+}
+
+impl Service for Routes {
+    type Key = u32;
+    type Message = [u8; 4];
+
+    fn message(address: u32) -> [u8; 4] {
+        address.to_be_bytes()
+    }
+
+    #[inline]
+    fn key(message: &[u8]) -> u32 {
+        message.try_into().map_or(0, u32::from_be_bytes)
+    }
+
+    #[inline]
+    fn first_line(&self, address: u32) -> *const u8 {
+        std::ptr::from_ref(self.first(address)).cast()
+    }
+
+    #[inline]
+    fn find(&self, address: u32) -> u32 {
+        hop::<WIDTH>(self, address)
+    }
+
+    #[inline]
+    fn find_batch(&self, addresses: impl Iterator<Item = u32>, each: impl FnMut(usize, u32)) {
+        hop_batch::<WIDTH>(self, addresses, each);
+    }
+}
+
+pub(crate) fn measure(pace: &Pace) -> Report {
+    let (routes, longest) = world(pace.smaller);
     Measured {
-        title: format!("IPv4 routes by DIR-24-8, {} prefixes, 64 MiB", prefixes.len()),
-        inputs: (0..(1 << 22) / pace.smaller).map(|_| numbers.next() as u32).collect(),
+        title: title(pace.smaller),
+        inputs: addresses((1 << 22) / pace.smaller),
         inputs_per_round: 16_384,
-        answer: Box::new(move |addresses| addresses.iter().map(|address| longest(*address)).sum()),
+        answer: Box::new(move |addresses| {
+            addresses.iter().map(|address| u64::from(longest(*address))).sum()
+        }),
         naive: Box::new(|addresses| {
             addresses.iter().map(|address| u64::from(hop::<1>(&routes, *address))).sum()
         }),

@@ -8,6 +8,7 @@ use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
 use crate::memory::filled;
 use crate::random::Numbers;
+use crate::served::{REQUESTS, Service, WIDTH, Workload};
 
 const PREFIXES: usize = 200_000;
 /// The entry names a table for the next 8 bits.
@@ -155,9 +156,18 @@ fn random_address(numbers: &mut Numbers) -> u128 {
     u128::from(numbers.next()) << 64 | u128::from(numbers.next())
 }
 
-pub(crate) fn measure(pace: &Pace) -> Report {
+/// The trie, the prefixes, and the longest prefix of an address by other means.
+struct World<L> {
+    routes: Routes,
+    /// Addresses, lengths and next hops.
+    prefixes: Vec<(u128, u32, u32)>,
+    longest: L,
+    numbers: Numbers,
+}
+
+fn world(smaller: usize) -> World<impl Fn(u128) -> u32> {
     let mut numbers = Numbers::new(6);
-    let mut prefixes: Vec<(u128, u32, u32)> = (0..PREFIXES / pace.smaller)
+    let mut prefixes: Vec<(u128, u32, u32)> = (0..PREFIXES / smaller)
         .map(|_| {
             let length = 48 + numbers.below(17) as u32;
             let prefix = random_address(&mut numbers) & (u128::MAX << (128 - length));
@@ -172,21 +182,78 @@ pub(crate) fn measure(pace: &Pace) -> Report {
         let mut found = (48..=64).rev().filter_map(|length| {
             hops.get(&(address & (u128::MAX << (128 - length)), length)).copied()
         });
-        u64::from(found.next().unwrap_or(0))
+        found.next().unwrap_or(0)
     };
-    let inputs = (0..(1 << 20) / pace.smaller).map(|_| {
-        let (prefix, length, _) = prefixes[numbers.below(prefixes.len())];
-        prefix | random_address(&mut numbers) >> length
-    });
-    Measured {
-        title: format!(
+    World { routes, prefixes, longest, numbers }
+}
+
+impl<L> World<L> {
+    /// Returns addresses of random prefixes.
+    fn addresses(&mut self, count: usize) -> Vec<u128> {
+        let Self { prefixes, numbers, .. } = self;
+        let address = |_| {
+            let (prefix, length, _) = prefixes[numbers.below(prefixes.len())];
+            prefix | random_address(numbers) >> length
+        };
+        (0..count).map(address).collect()
+    }
+
+    fn title(&self) -> String {
+        format!(
             "IPv6 routes by a trie, {} prefixes, {} MiB",
-            prefixes.len(),
-            (routes.first.len() + routes.tables.len()) >> 18
-        ),
-        inputs: inputs.collect(),
+            self.prefixes.len(),
+            (self.routes.first.len() + self.routes.tables.len()) >> 18
+        )
+    }
+}
+
+/// Returns the trie for a server, with requests.
+pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
+    let mut world = world(smaller);
+    let addresses = world.addresses(REQUESTS / smaller);
+    Workload::new(world.title(), world.routes, addresses, world.longest)
+}
+
+impl Service for Routes {
+    type Key = u128;
+    type Message = [u8; 16];
+
+    fn message(address: u128) -> [u8; 16] {
+        address.to_be_bytes()
+    }
+
+    #[inline]
+    fn key(message: &[u8]) -> u128 {
+        message.try_into().map_or(0, u128::from_be_bytes)
+    }
+
+    #[inline]
+    fn first_line(&self, address: u128) -> *const u8 {
+        std::ptr::from_ref(&self.first[(address >> 104) as usize]).cast()
+    }
+
+    #[inline]
+    fn find(&self, address: u128) -> u32 {
+        hop::<WIDTH>(self, address)
+    }
+
+    #[inline]
+    fn find_batch(&self, addresses: impl Iterator<Item = u128>, each: impl FnMut(usize, u32)) {
+        hop_batch::<WIDTH>(self, addresses, each);
+    }
+}
+
+pub(crate) fn measure(pace: &Pace) -> Report {
+    let mut world = world(pace.smaller);
+    let (title, inputs) = (world.title(), world.addresses((1 << 20) / pace.smaller));
+    let World { routes, longest, .. } = world;
+    Measured {
+        title,
+        inputs,
         inputs_per_round: 8_192,
-        answer: Box::new(move |addresses| addresses.iter().map(|address| longest(*address)).sum()),
+        answer: Box::new(move |addresses| {
+            addresses.iter().map(|address| u64::from(longest(*address))).sum()
+        }),
         naive: Box::new(|addresses| {
             addresses.iter().map(|address| u64::from(hop::<1>(&routes, *address))).sum()
         }),

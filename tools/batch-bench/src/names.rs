@@ -9,6 +9,7 @@ use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
 use crate::memory::filled;
 use crate::random::{Numbers, number};
+use crate::served::{ABSENT, REQUESTS, Service, WIDTH, Workload};
 
 const NAMES: usize = 10_000_000;
 const BUCKETS: usize = 1 << 21;
@@ -112,28 +113,90 @@ fn routes(count: usize, buckets: usize) -> Routes {
     Routes { table, names: filled(list.len(), |index| list[index]) }
 }
 
-pub(crate) fn measure(pace: &Pace) -> Report {
-    let count = NAMES / pace.smaller;
-    let routes = routes(count, (BUCKETS / pace.smaller).next_power_of_two());
-    let mut numbers = Numbers::new(8);
-    let inputs: Vec<Name> = (0..(1 << 20) / pace.smaller)
-        .map(|_| {
-            let known = routes.names[numbers.below(count)];
-            known.map(|component| if component == 0 { numbers.next() | 1 } else { component })
-        })
-        .collect();
+/// Returns the table of all names, and the longest prefix of a name by other means.
+fn world(smaller: usize) -> (Routes, impl Fn(&Name) -> Option<u32>) {
+    let count = NAMES / smaller;
+    let routes = routes(count, (BUCKETS / smaller).next_power_of_two());
     let mut indices: HashMap<Name, u32> = HashMap::with_capacity(count);
     indices.extend(routes.names.iter().zip(0..).map(|(name, index)| (*name, index)));
     let longest = move |name: &Name| {
         let mut found =
             (1..=COMPONENTS).rev().filter_map(|components| indices.get(&prefix(name, components)));
-        summand(found.next().copied())
+        found.next().copied()
     };
+    (routes, longest)
+}
+
+fn title(routes: &Routes) -> String {
+    let bytes = routes.table.bytes() + size_of_val(&*routes.names);
+    format!("named data routes, {} names, {} MiB", routes.names.len(), bytes >> 20)
+}
+
+/// Returns full names whose prefixes are in the table.
+fn names(count: usize, routes: &Routes) -> Vec<Name> {
+    let mut numbers = Numbers::new(8);
+    let name = |_| {
+        let known = routes.names[numbers.below(routes.names.len())];
+        known.map(|component| if component == 0 { numbers.next() | 1 } else { component })
+    };
+    (0..count).map(name).collect()
+}
+
+/// Returns the table for a server, with requests.
+pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
+    let (routes, longest) = world(smaller);
+    let names = names(REQUESTS / smaller, &routes);
+    let answer = move |name| longest(&name).unwrap_or(ABSENT);
+    Workload::new(title(&routes), routes, names, answer)
+}
+
+impl Service for Routes {
+    type Key = Name;
+    type Message = [u8; 8 * COMPONENTS];
+
+    fn message(name: Name) -> Self::Message {
+        let mut message = [0; 8 * COMPONENTS];
+        for (bytes, component) in message.as_chunks_mut().0.iter_mut().zip(name) {
+            *bytes = component.to_le_bytes();
+        }
+        message
+    }
+
+    #[inline]
+    fn key(message: &[u8]) -> Name {
+        let mut name = [0; COMPONENTS];
+        for (component, bytes) in name.iter_mut().zip(message.as_chunks().0) {
+            *component = u64::from_le_bytes(*bytes);
+        }
+        name
+    }
+
+    #[inline]
+    fn first_line(&self, name: Name) -> *const u8 {
+        let (first, _) = self.table.places(key(&name));
+        std::ptr::from_ref(self.table.bucket(first)).cast()
+    }
+
+    #[inline]
+    fn find(&self, name: Name) -> u32 {
+        route::<WIDTH>(self, &name).unwrap_or(ABSENT)
+    }
+
+    #[inline]
+    fn find_batch(&self, names: impl Iterator<Item = Name>, mut each: impl FnMut(usize, u32)) {
+        // Lanes keep references: names of messages are not aligned.
+        let names: Vec<Name> = names.collect();
+        route_batch::<WIDTH>(self, &names, |index, route| each(index, route.unwrap_or(ABSENT)));
+    }
+}
+
+pub(crate) fn measure(pace: &Pace) -> Report {
+    let (routes, longest) = world(pace.smaller);
     Measured {
-        title: format!("named data routes, {count} names"),
-        inputs,
+        title: title(&routes),
+        inputs: names((1 << 20) / pace.smaller, &routes),
         inputs_per_round: 8_192,
-        answer: Box::new(move |names| names.iter().map(&longest).sum()),
+        answer: Box::new(move |names| names.iter().map(|name| summand(longest(name))).sum()),
         naive: Box::new(|names| names.iter().map(|name| summand(route::<1>(&routes, name))).sum()),
         forms: for_each_width!(forms(&routes)),
     }

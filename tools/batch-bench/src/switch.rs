@@ -1,11 +1,14 @@
 //! An Ethernet switch: the port of a destination address, by the cuckoo hash table of CuckooSwitch (G-Opt §4).
 
+use std::collections::HashMap;
+
 use petrel_batch::{batched, prefetch};
 
 use crate::cuckoo::{Bucket, Table, summand};
 use crate::futures::{self, fetched};
 use crate::harness::{Forms, Measured, Pace, Report, for_each_width};
 use crate::random::{Numbers, number};
+use crate::served::{ABSENT, REQUESTS, Service, WIDTH, Workload};
 
 /// 1 GiB of buckets.
 const BUCKETS: usize = 1 << 24;
@@ -123,18 +126,76 @@ fn station(index: usize) -> u64 {
     (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4b) & ADDRESS_MASK
 }
 
-pub(crate) fn measure(pace: &Pace) -> Report {
-    let buckets = (BUCKETS / pace.smaller).next_power_of_two();
-    let count = ADDRESSES / pace.smaller;
-    let mut table = Table::new(buckets);
-    let port_of = |index: usize| (number(index as u64) & 0xffff) as u32;
+fn port_of(index: usize) -> u32 {
+    (number(index as u64) & 0xffff) as u32
+}
+
+/// Returns the table, and its number of stations.
+fn world(smaller: usize) -> (Table<Ports>, usize) {
+    let mut table = Table::new((BUCKETS / smaller).next_power_of_two());
+    let count = ADDRESSES / smaller;
     (0..count).for_each(|index| table.insert(station(index), port_of(index)));
+    (table, count)
+}
+
+fn stations(requests: usize, count: usize) -> Vec<usize> {
     let mut numbers = Numbers::new(3);
-    let indices: Vec<usize> = (0..(1 << 22) / pace.smaller).map(|_| numbers.below(count)).collect();
-    let ports: std::collections::HashMap<u64, u32> =
-        indices.iter().map(|index| (station(*index), port_of(*index))).collect();
+    (0..requests).map(|_| numbers.below(count)).collect()
+}
+
+fn title(table: &Table<Ports>, count: usize) -> String {
+    format!("Ethernet switch of {count} addresses, {} MiB", table.bytes() >> 20)
+}
+
+/// The ports of some stations.
+fn ports(indices: &[usize]) -> HashMap<u64, u32> {
+    indices.iter().map(|index| (station(*index), port_of(*index))).collect()
+}
+
+/// Returns the table for a server, with requests.
+pub(crate) fn workload(smaller: usize) -> Workload<impl Service> {
+    let (table, count) = world(smaller);
+    let indices = stations(REQUESTS / smaller, count);
+    let addresses = indices.iter().map(|index| station(*index)).collect();
+    let ports = ports(&indices);
+    Workload::new(title(&table, count), table, addresses, move |address| ports[&address])
+}
+
+impl Service for Table<Ports> {
+    type Key = u64;
+    type Message = [u8; 8];
+
+    fn message(address: u64) -> [u8; 8] {
+        address.to_le_bytes()
+    }
+
+    #[inline]
+    fn key(message: &[u8]) -> u64 {
+        message.try_into().map_or(0, u64::from_le_bytes) & ADDRESS_MASK
+    }
+
+    #[inline]
+    fn first_line(&self, address: u64) -> *const u8 {
+        std::ptr::from_ref(self.bucket(self.places(address).0)).cast()
+    }
+
+    #[inline]
+    fn find(&self, address: u64) -> u32 {
+        port::<WIDTH>(self, address).unwrap_or(ABSENT)
+    }
+
+    #[inline]
+    fn find_batch(&self, addresses: impl Iterator<Item = u64>, mut each: impl FnMut(usize, u32)) {
+        port_batch::<WIDTH>(self, addresses, |index, port| each(index, port.unwrap_or(ABSENT)));
+    }
+}
+
+pub(crate) fn measure(pace: &Pace) -> Report {
+    let (table, count) = world(pace.smaller);
+    let indices = stations((1 << 22) / pace.smaller, count);
+    let ports = ports(&indices);
     Measured {
-        title: format!("Ethernet switch of {count} addresses, {} MiB", buckets >> 14),
+        title: title(&table, count),
         inputs: indices.iter().map(|index| station(*index)).collect(),
         inputs_per_round: 16_384,
         answer: Box::new(|addresses| {

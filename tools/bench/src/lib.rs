@@ -11,6 +11,7 @@
 //! | `factors` | the worth of the optimisations |
 //! | `congestion` | the cost of congestion controls without congestion |
 //! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
+//! | `batch` | lookup servers with plain and with batched handlers |
 //! | `cache` | the cache beside an echo, and HERD's comparison on a modelled card |
 //! | `regions` | operations on regions beside calls |
 //! | `overload` | a server with more requests than it can execute |
@@ -32,6 +33,7 @@ mod all;
 pub mod args;
 mod attacks;
 mod baseline;
+mod batch;
 pub mod cache;
 mod congestion;
 pub mod demo;
@@ -112,6 +114,7 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
         BenchCommand::Congestion(args) => run_congestion(args, output),
         BenchCommand::Threads(args) => threads::run(args, output),
         BenchCommand::Regions(args) => regions::run(args, output),
+        BenchCommand::Batch(args) => batch::run(args, output),
         BenchCommand::Overload(args) => overload::run(args, output),
         BenchCommand::Attacks(args) => attacks::run(args, output),
         BenchCommand::Kv(args) => kv::run(args, output),

@@ -1,5 +1,6 @@
 //! Arguments of `petrel bench`, `petrel index bench`, `petrel sim experiment` and `petrel demo`.
 
+mod batch;
 mod cache;
 mod demo;
 mod experiment;
@@ -17,6 +18,7 @@ use petrel_sim::experiment::overload::Policy;
 
 use crate::{AttackKind, CountedWorkload, Pace};
 
+pub(crate) use batch::{BatchArgs, LookupTable};
 pub use cache::CacheBenchArgs;
 pub use demo::DemoArgs;
 pub use experiment::ExperimentArgs;
@@ -54,6 +56,7 @@ Examples:
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
   petrel bench threads --transport shm --handler 0s,10us
+  petrel bench batch --table ipv6 --transport shm
   petrel bench overload --policy none,default --load 50,100,200
   petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
@@ -84,6 +87,8 @@ pub(crate) enum BenchCommand {
     Threads(ThreadsArgs),
     /// Operations on regions beside calls: reads, words, mappings, large writes
     Regions(RegionsArgs),
+    /// Lookup servers with batched handlers beside plain ones: IPv4, IPv6, Ethernet switch, named data
+    Batch(BatchArgs),
     /// Requests that an overloaded server still answers in time
     Overload(BenchOverloadArgs),
     /// Cost of attacks for honest clients of the same server: failed calls, rate, memory
