@@ -10,13 +10,68 @@ use super::plan::{Loose, Plan, SMALL_FRAME_BYTES_MAX};
 use super::send::{self, Reaction, reaction};
 use crate::transport::{PeerId, TransportStats};
 
-/// The kernel's room for messages.
+/// The kernel's room for messages, and further source ports with frames to send. One byte, which the common case compares
+/// with zero.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Room {
-    /// The plan holds frames for which the kernel had no room.
-    pub(super) is_backlog: bool,
-    /// The current burst has found no room, and does not ask again.
-    pub(super) has_asked: bool,
+pub(super) struct Room(u8);
+
+/// The plan holds frames for which the kernel had no room.
+const BACKLOG: u8 = 1;
+
+/// The current burst has found no room, and does not ask again.
+const ASKED: u8 = 2;
+
+/// A further source port may have frames to send.
+const FURTHER: u8 = 4;
+
+impl Room {
+    #[inline]
+    pub(super) fn is_backlog(self) -> bool {
+        self.0 & BACKLOG != 0
+    }
+
+    pub(super) fn set_backlog(&mut self, is_backlog: bool) {
+        self.set(BACKLOG, is_backlog);
+    }
+
+    #[inline]
+    pub(super) fn has_asked(self) -> bool {
+        self.0 & ASKED != 0
+    }
+
+    pub(super) fn note_asked(&mut self) {
+        self.0 |= ASKED;
+    }
+
+    /// The next burst may ask again.
+    #[inline]
+    pub(super) fn end_burst(&mut self) {
+        self.0 &= !ASKED;
+    }
+
+    pub(super) fn is_further_pushed(self) -> bool {
+        self.0 & FURTHER != 0
+    }
+
+    pub(super) fn set_further_pushed(&mut self, is_pushed: bool) {
+        self.set(FURTHER, is_pushed);
+    }
+
+    /// Returns true if a burst begins and ends without a look at backlogs and further source ports.
+    #[inline]
+    pub(super) fn is_plain(self) -> bool {
+        self.0 & (ASKED | FURTHER) == 0
+    }
+
+    /// Returns true if a backlog is to be offered to the kernel again.
+    #[inline]
+    pub(super) fn may_retry(self) -> bool {
+        self.0 & (BACKLOG | FURTHER) != 0
+    }
+
+    fn set(&mut self, flag: u8, on: bool) {
+        self.0 = if on { self.0 | flag } else { self.0 & !flag };
+    }
 }
 
 /// The state a burst needs.
@@ -108,7 +163,7 @@ pub(super) trait Outlet {
             None => {
                 let Burst { plan, room, .. } = self.burst();
                 plan.clear();
-                room.is_backlog = false;
+                room.set_backlog(false);
             }
             Some(next) => self.keep(next),
         }
@@ -160,9 +215,9 @@ pub(super) trait Outlet {
     fn keep(&mut self, first: usize) {
         let Burst { plan, room, stats, .. } = self.burst();
         plan.keep(first);
-        room.has_asked = true;
-        if !room.is_backlog {
-            room.is_backlog = true;
+        room.note_asked();
+        if !room.is_backlog() {
+            room.set_backlog(true);
             let messages = plan.messages().iter();
             stats.tx_kept += messages.map(|message| plan.load_of(message).frames).sum::<u64>();
         }
@@ -172,10 +227,10 @@ pub(super) trait Outlet {
     #[cold]
     #[inline(never)]
     fn is_backlog_left(&mut self) -> bool {
-        if !self.burst().room.has_asked {
+        if !self.burst().room.has_asked() {
             self.send_pushed();
         }
-        self.burst().room.is_backlog
+        self.burst().room.is_backlog()
     }
 
     /// Switches segmentation offload off. Devices and routes change while a socket is open, so the
@@ -201,10 +256,10 @@ pub(super) trait Outlet {
     #[inline(never)]
     unsafe fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let Burst { plan, room, .. } = self.burst();
-        if !plan.has_room() && !room.is_backlog {
+        if !plan.has_room() && !room.is_backlog() {
             self.send_pushed();
         }
-        if self.burst().room.is_backlog && self.is_backlog_left() {
+        if self.burst().room.is_backlog() && self.is_backlog_left() {
             self.burst().stats.tx_blocked += 1;
             return false;
         }

@@ -151,10 +151,10 @@ impl Detached {
 
     /// See [`Transport::flush`](crate::Transport::flush).
     pub fn flush<W: Wire>(&mut self, wire: &mut W) {
-        if !self.plan.is_empty() && !self.room.has_asked {
+        if !self.plan.is_empty() && !self.room.has_asked() {
             On { detached: self, wire }.send_pushed();
         }
-        self.room.has_asked = false;
+        self.room.end_burst();
     }
 
     /// See [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
@@ -164,7 +164,7 @@ impl Detached {
         budget: usize,
         mut handler: H,
     ) -> usize {
-        if self.room.is_backlog {
+        if self.room.is_backlog() {
             On { detached: self, wire }.send_pushed();
         }
         let (mut delivered, mut work) = (0, 0);
@@ -197,7 +197,7 @@ impl Detached {
 
     /// Returns true if frames are kept for which the wire had no room.
     pub fn has_backlog(&self) -> bool {
-        self.room.is_backlog
+        self.room.is_backlog()
     }
 
     /// See [`Transport::stats`](crate::Transport::stats).

@@ -93,7 +93,7 @@ impl FurtherPorts {
 
     /// Returns true if a kept frame waits for room.
     pub(super) fn has_backlog(&self) -> bool {
-        self.exits.iter().any(|exit| exit.room.is_backlog)
+        self.exits.iter().any(|exit| exit.room.is_backlog())
     }
 
     /// Adds a frame to the burst of the port with this index.
@@ -118,16 +118,16 @@ impl FurtherPorts {
     /// Sends the bursts of all ports.
     pub(super) fn flush(&mut self, mut shared: Shared<'_>) {
         for exit in &mut self.exits {
-            if !exit.plan.is_empty() && !exit.room.has_asked {
+            if !exit.plan.is_empty() && !exit.room.has_asked() {
                 exit.with(shared.lend()).send_pushed();
             }
-            exit.room.has_asked = false;
+            exit.room.end_burst();
         }
     }
 
     /// Offers kept frames to the kernel again.
     pub(super) fn retry(&mut self, mut shared: Shared<'_>) {
-        for exit in self.exits.iter_mut().filter(|exit| exit.room.is_backlog) {
+        for exit in self.exits.iter_mut().filter(|exit| exit.room.is_backlog()) {
             exit.with(shared.lend()).send_pushed();
         }
     }
@@ -147,7 +147,7 @@ impl FurtherPorts {
 
     /// Watches for room for kept frames.
     pub(super) fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
-        for exit in self.exits.iter().filter(|exit| exit.room.is_backlog) {
+        for exit in self.exits.iter().filter(|exit| exit.room.is_backlog()) {
             watch.add(exit.socket.as_fd(), true);
         }
     }

@@ -103,8 +103,6 @@ pub struct Udp {
     listeners: Listeners,
     room: Room,
     further: FurtherPorts,
-    /// Whether a further port may have frames to send.
-    is_further_pushed: bool,
     stats: TransportStats,
 }
 
@@ -143,7 +141,6 @@ impl Udp {
             peers: PeerTable::new(),
             plan: Plan::new(message_bytes_max)?,
             further: FurtherPorts::open(&config, local, message_bytes_max)?,
-            is_further_pushed: false,
             sender: Sender::new(),
             room: Room::default(),
             stats: TransportStats::default(),
@@ -217,19 +214,28 @@ impl Udp {
         self.receiver.read_marks(socket, self.ecn.v6(), self.peers.ecn_count() > 0)
     }
 
-    /// Sends the bursts of the further source ports.
+    /// [`Transport::flush`] after a refusal by the kernel, or with frames from further source ports.
     #[cold]
     #[inline(never)]
-    fn flush_further(&mut self) {
+    fn flush_slowly(&mut self) {
+        if !self.plan.is_empty() && !self.room.has_asked() {
+            self.send_pushed();
+        }
+        if !self.room.is_further_pushed() {
+            return;
+        }
         let Self { further, peers, sender, stats, .. } = self;
         further.flush(Shared { peers, sender, stats });
-        self.is_further_pushed = further.has_backlog();
+        self.room.set_further_pushed(further.has_backlog());
     }
 
-    /// Offers the kept frames of the further source ports to the kernel again.
+    /// Offers kept frames to the kernel again.
     #[cold]
     #[inline(never)]
-    fn retry_further(&mut self) {
+    fn retry(&mut self) {
+        if self.room.is_backlog() {
+            self.send_pushed();
+        }
         let Self { further, peers, sender, stats, .. } = self;
         further.retry(Shared { peers, sender, stats });
     }
@@ -355,29 +361,25 @@ impl Transport for Udp {
             // SAFETY: by the function's contract.
             return unsafe { self.push_slowly(peer, head, body) };
         };
-        let Self { further, peers, sender, stats, is_further_pushed, .. } = self;
-        *is_further_pushed = true;
+        self.room.set_further_pushed(true);
+        let Self { further, peers, sender, stats, .. } = self;
         // SAFETY: by the function's contract.
         unsafe { further.push(index, Shared { peers, sender, stats }, peer, head, body) }
     }
 
     #[inline]
     fn flush(&mut self) {
-        if !self.plan.is_empty() && !self.room.has_asked {
+        if !self.room.is_plain() {
+            self.flush_slowly();
+        } else if !self.plan.is_empty() {
             self.send_pushed();
         }
-        self.room.has_asked = false;
-        if self.is_further_pushed {
-            self.flush_further();
-        }
+        self.room.end_burst();
     }
 
     fn rx_burst_to<H: FrameHandler<NoReturn>>(&mut self, budget: usize, mut handler: H) -> usize {
-        if self.room.is_backlog {
-            self.send_pushed();
-        }
-        if self.is_further_pushed {
-            self.retry_further();
+        if self.room.may_retry() {
+            self.retry();
         }
         let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);
         while work < budget {
@@ -427,7 +429,7 @@ impl Member for Udp {
     }
 
     fn watch<'a>(&'a self, watch: &mut Watch<'a>) {
-        watch.add(self.socket.as_fd(), self.room.is_backlog);
+        watch.add(self.socket.as_fd(), self.room.is_backlog());
         self.further.watch(watch);
         if let Some(listeners) = self.listeners.waits() {
             watch.add(listeners, false);

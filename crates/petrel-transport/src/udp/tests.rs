@@ -620,7 +620,7 @@ fn push__beyond_the_room_of_a_burst_keeps_what_was_taken_and_refuses_the_rest() 
         arrived.extend(ends.arrived());
     }
     assert_eq!(arrived, bodies[..taken]);
-    assert!(!ends.udp.room.is_backlog);
+    assert!(!ends.udp.room.is_backlog());
 }
 
 #[test]
@@ -634,7 +634,7 @@ fn wait__ends_when_a_backlog_may_go_out() {
         let mut buffer = [0; 5000];
         (0..).take_while(|_| far.recv(&mut buffer).is_ok()).count()
     });
-    while ends.udp.room.is_backlog {
+    while ends.udp.room.is_backlog() {
         ends.udp.wait(None);
         ends.udp.flush();
     }

@@ -45,7 +45,7 @@ fn flush__keeps_copies_of_frames_whose_buffers_go_back_to_their_pool() {
             arrived = take_arrived(&ends, arrived);
         }
     }
-    while ends.udp.room.is_backlog {
+    while ends.udp.room.is_backlog() {
         arrived = take_arrived(&ends, arrived);
         ends.udp.flush();
     }
