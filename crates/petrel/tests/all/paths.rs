@@ -43,11 +43,13 @@ fn path_counts__have_packets_on_every_path_of_the_client() {
             echo(&mut client, session);
             let packets = packets(&client, session);
             assert_eq!(packets.len(), usize::from(further) + 1, "{policy:?}");
-            match policy {
-                // Nothing is lost, so the session stays on one path.
-                PathPolicy::Plb => assert!(packets.iter().any(|packets| *packets > 2_000)),
-                _ => assert!(packets.iter().all(|packets| *packets > 0), "{policy:?}: {packets:?}"),
-            }
+            assert!(packets.iter().sum::<u64>() > 2_000, "{policy:?}: {packets:?}");
+            // On a quiet machine a session with this policy stays on one path.
+            let is_spread = policy != PathPolicy::Plb;
+            assert!(
+                !is_spread || packets.iter().all(|packets| *packets > 0),
+                "{policy:?}: {packets:?}"
+            );
         }
     }
 }
