@@ -358,8 +358,10 @@ impl Transport for Udp {
 
     unsafe fn push_from(&mut self, source: u8, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let Some(index) = usize::from(source).checked_sub(1) else {
-            // SAFETY: by the function's contract.
-            return unsafe { self.push_slowly(peer, head, body) };
+            // SAFETY: by the function's contract, as in `push`.
+            return unsafe {
+                self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body)
+            };
         };
         self.room.set_further_pushed(true);
         let Self { further, peers, sender, stats, .. } = self;
