@@ -4,45 +4,51 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use petrel_proto::control::{Decoder, Message, OutOfRange};
+use petrel_planted::planted;
+use petrel_proto::control::{DecodeError, Decoder, Hello, Message, OutOfRange, PREFACE};
 
 use super::connection_links::ConnectionLinks;
-use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
+use super::due::DueAction;
+use super::limits::{
+    HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_PING_MIN, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT,
+    OUT_HARD_BYTES, OUT_SOFT_BYTES, SILENT_HEARTBEATS_MAX, WRITE_TIMEOUT,
+};
 use super::net::{MioNetwork, Network, Stream};
 use super::request::OpenRequest;
 use super::usage::SourceNetwork;
+use crate::control::EndpointId;
 
 /// A control connection.
 #[derive(Debug)]
 pub(super) struct Connection<N: Network = MioNetwork> {
-    pub(super) stream: N::Stream,
+    stream: N::Stream,
     /// The peer's address; an IPv4-mapped address is stored as IPv4.
-    pub(super) remote: SocketAddr,
+    remote: SocketAddr,
     /// The network whose limits an accepted connection counts towards.
-    pub(super) source: SourceNetwork,
+    source: SourceNetwork,
     /// This end's address.
-    pub(super) local: SocketAddr,
+    local: SocketAddr,
     /// Whether this process connected and therefore may open links.
-    pub(super) is_opener: bool,
+    is_opener: bool,
     /// Whether the connection gets no further links and closes with the last.
-    pub(super) is_retired: bool,
-    pub(super) phase: Phase,
-    pub(super) decoder: Decoder,
-    pub(super) out: Outbox,
+    is_retired: bool,
+    phase: Phase,
+    decoder: Decoder,
+    out: Outbox,
     /// When the present phase began.
-    pub(super) since: Instant,
+    since: Instant,
     /// When the last byte arrived.
-    pub(super) last_received: Instant,
+    last_received: Instant,
     /// When the first byte of the incomplete message arrived.
-    pub(super) midway_since: Option<Instant>,
+    midway_since: Option<Instant>,
     /// Reading is paused while too many bytes are unsent.
-    pub(super) is_paused: bool,
-    pub(super) ping_at: Instant,
-    pub(super) links: ConnectionLinks,
+    is_paused: bool,
+    ping_at: Instant,
+    links: ConnectionLinks,
     /// Links to request once the peer has said HELLO.
-    pub(super) waiting: Vec<OpenRequest>,
+    waiting: Vec<OpenRequest>,
     /// The number of failed attempts to connect before this.
-    pub(super) attempt: u32,
+    attempt: u32,
     /// Its place in the lists of idle connections (see `idle_connections`).
     listed: Option<(Idle, Instant)>,
     /// The shortest round trip reported to the endpoints, in nanoseconds.
@@ -79,11 +85,42 @@ pub(super) enum Phase {
 /// The contents of the peer's HELLO.
 #[derive(Debug)]
 pub(super) struct Peer {
-    pub(super) incarnation: u64,
-    /// After this time without a byte the peer counts as dead or hung.
-    pub(super) silence_max: Duration,
-    pub(super) host_identity: Option<[u8; 32]>,
-    pub(super) rendezvous: Option<Vec<u8>>,
+    incarnation: u64,
+    silence_max: Duration,
+    host_identity: Option<[u8; 32]>,
+    rendezvous: Option<Vec<u8>>,
+}
+
+impl Peer {
+    pub(super) fn new(hello: Hello) -> Self {
+        let interval = Duration::from_millis(u64::from(hello.heartbeat_ms));
+        Self {
+            incarnation: hello.incarnation,
+            silence_max: interval * SILENT_HEARTBEATS_MAX,
+            host_identity: hello.host_identity,
+            rendezvous: hello.rendezvous,
+        }
+    }
+
+    /// Returns the number that distinguishes the peer's process from others at its address.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Returns the time without a byte after which the peer counts as dead or hung.
+    pub(super) fn silence_max(&self) -> Duration {
+        self.silence_max
+    }
+
+    /// Returns the identity of the peer's host, if it offers a rendezvous.
+    pub(super) fn host_identity(&self) -> Option<[u8; 32]> {
+        self.host_identity
+    }
+
+    /// Returns the name of the peer's rendezvous for shared memory.
+    pub(super) fn rendezvous(&self) -> Option<&[u8]> {
+        self.rendezvous.as_deref()
+    }
 }
 
 /// The result of a read.
@@ -129,6 +166,141 @@ impl<N: Network> Connection<N> {
         }
     }
 
+    /// Has these requests wait for HELLO, after `attempt` failed attempts to connect.
+    pub(super) fn begin_attempt(&mut self, waiting: Vec<OpenRequest>, attempt: u32) {
+        assert!(
+            self.is_connecting() && self.is_opener,
+            "an attempt is to connect: {:?}",
+            self.phase
+        );
+        assert!(self.waiting.is_empty(), "an attempt begins with its requests");
+        self.waiting = waiting;
+        self.attempt = attempt;
+    }
+
+    pub(super) fn stream(&self) -> &N::Stream {
+        &self.stream
+    }
+
+    /// Returns the stream, to be registered.
+    pub(super) fn stream_mut(&mut self) -> &mut N::Stream {
+        &mut self.stream
+    }
+
+    pub(super) fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    pub(super) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Returns the network whose limits the connection counts towards if it was accepted.
+    pub(super) fn source(&self) -> SourceNetwork {
+        self.source
+    }
+
+    /// Returns true if this process connected.
+    pub(super) fn is_opener(&self) -> bool {
+        self.is_opener
+    }
+
+    /// Returns the number of failed attempts to connect before this.
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    pub(super) fn links(&self) -> &ConnectionLinks {
+        &self.links
+    }
+
+    pub(super) fn links_mut(&mut self) -> &mut ConnectionLinks {
+        &mut self.links
+    }
+
+    /// Returns the requests that wait for HELLO.
+    pub(super) fn waiting(&self) -> &[OpenRequest] {
+        &self.waiting
+    }
+
+    /// Has a request wait for HELLO.
+    pub(super) fn wait(&mut self, request: OpenRequest) {
+        assert!(self.is_opener, "links are asked for by the side that connected");
+        assert!(
+            !self.is_open() && !self.is_closing(),
+            "a request waits for HELLO: {:?}",
+            self.phase
+        );
+        self.waiting.push(request);
+    }
+
+    pub(super) fn take_waiting(&mut self) -> Vec<OpenRequest> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Drops the requests of an endpoint that has gone.
+    pub(super) fn forget_requests(&mut self, endpoint: EndpointId) {
+        self.waiting.retain(|request| request.endpoint != endpoint);
+    }
+
+    /// Begins no further links, and closes with the last.
+    pub(super) fn retire(&mut self) {
+        assert!(self.is_opener, "a server asks its clients to leave");
+        self.is_retired = true;
+    }
+
+    /// Returns true if the connection was retired, and has no link left.
+    pub(super) fn is_left(&self) -> bool {
+        self.is_retired && self.links.is_empty() && !self.is_closing()
+    }
+
+    pub(super) fn is_connecting(&self) -> bool {
+        matches!(self.phase, Phase::Connecting)
+    }
+
+    /// TCP's handshake is complete; `local` is this end's address.
+    pub(super) fn on_connected(&mut self, local: SocketAddr, now: Instant) {
+        assert!(self.is_connecting(), "a connection is made once: {:?}", self.phase);
+        self.local = canonical(local);
+        self.enter(Phase::AwaitingHello, now);
+        self.last_received = now;
+    }
+
+    /// The peer said HELLO. Returns the requests that waited for it.
+    pub(super) fn on_hello(&mut self, peer: Peer, now: Instant) -> Vec<OpenRequest> {
+        let is_awaited = matches!(self.phase, Phase::AwaitingHello);
+        assert!(is_awaited, "a peer says HELLO once, first of all: {:?}", self.phase);
+        self.enter(Phase::Open(peer), now);
+        self.links.begin_idle(now);
+        self.take_waiting()
+    }
+
+    /// The connection ends now, not with its last link. Returns the requests without an answer.
+    pub(super) fn begin_end(&mut self) -> Vec<OpenRequest> {
+        self.is_retired = false;
+        self.take_waiting()
+    }
+
+    /// GOODBYE was said; the peer's end is expected.
+    pub(super) fn begin_closing(&mut self, now: Instant) {
+        assert!(self.links.is_empty(), "the links end before their connection");
+        assert!(self.waiting.is_empty(), "requests are answered before the connection ends");
+        self.enter(Phase::Closing { is_shut_down: false }, now);
+    }
+
+    /// Shuts down this side's direction once everything is written. Closing a socket with unread bytes would send a
+    /// reset, which overtakes the GOODBYE. Returns false if the connection is broken.
+    pub(super) fn shut_down(&mut self) -> bool {
+        let Phase::Closing { is_shut_down } = &mut self.phase else { return true };
+        // Each `shutdown` of a socket raises an event. A second call here would answer the event of the first, and the
+        // thread would never sleep.
+        if *is_shut_down || self.out.len() > 0 {
+            return true;
+        }
+        *is_shut_down = true;
+        self.stream.shutdown_write().is_ok()
+    }
+
     /// Returns the contents of the peer's HELLO once it has arrived.
     pub(super) fn peer(&self) -> Option<&Peer> {
         match &self.phase {
@@ -167,7 +339,7 @@ impl<N: Network> Connection<N> {
     }
 
     /// Begins a phase. A connection that closes enters no other.
-    pub(super) fn enter(&mut self, phase: Phase, now: Instant) {
+    fn enter(&mut self, phase: Phase, now: Instant) {
         assert!(!self.is_closing(), "a connection that closes enters no phase: {phase:?}");
         self.phase = phase;
         self.since = now;
@@ -199,6 +371,13 @@ impl<N: Network> Connection<N> {
         self.path_rtt_ns
     }
 
+    /// Pauses reading if too many bytes are unsent. Returns true if so.
+    pub(super) fn pauses(&mut self) -> bool {
+        let pauses = self.out.len() > OUT_SOFT_BYTES && !self.is_closing();
+        self.is_paused |= pauses;
+        pauses
+    }
+
     /// Reads once.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
         match retry(|| self.stream.read(buffer)) {
@@ -207,6 +386,62 @@ impl<N: Network> Connection<N> {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
             Err(error) => Received::End(error.to_string()),
         }
+    }
+
+    /// Notes that bytes have arrived, which proves life.
+    pub(super) fn note_received(&mut self, now: Instant) {
+        assert!(now >= self.last_received, "the time does not go back");
+        self.last_received = now;
+    }
+
+    /// Returns when the last byte arrived.
+    pub(super) fn last_received(&self) -> Instant {
+        self.last_received
+    }
+
+    /// Returns the next message in received bytes, if it is whole.
+    ///
+    /// # Errors
+    /// The bytes do not follow the protocol.
+    pub(super) fn decode(&mut self, bytes: &mut &[u8]) -> Result<Option<Message>, DecodeError> {
+        self.decoder.decode(bytes)
+    }
+
+    /// Returns the bytes that a partial message occupies.
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.decoder.memory_bytes()
+    }
+
+    /// Does not count this time of the thread's delay as silence or slowness of the peer.
+    pub(super) fn discount(&mut self, late: Duration, now: Instant) {
+        let times = [&mut self.out.stalled_since, &mut self.midway_since].into_iter();
+        let all = times.flatten().chain(std::iter::once(&mut self.last_received));
+        all.for_each(|since| *since = (*since + late).min(now));
+    }
+
+    /// Queues the first bytes of this side, before its HELLO.
+    pub(super) fn queue_preface(&mut self) {
+        assert!(self.out.len() == 0, "the preface comes first");
+        self.out.push_bytes(&PREFACE);
+    }
+
+    /// Queues a message. Returns true if the connection is to be written now: it was not before, or waits too long.
+    ///
+    /// # Errors
+    /// The message has a field that is out of its range.
+    pub(super) fn queue(&mut self, message: &Message) -> (bool, Result<(), OutOfRange>) {
+        let was_empty = self.out.len() == 0;
+        let pushed = self.out.push(message);
+        (was_empty || self.out.is_over_limit(), pushed)
+    }
+
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Returns true if more bytes are unsent than a peer that reads ever causes.
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.out.is_over_limit()
     }
 
     /// Writes until the socket accepts no more.
@@ -226,6 +461,68 @@ impl<N: Network> Connection<N> {
         }
     }
 
+    /// Returns the most urgent action due for the connection.
+    pub(super) fn due_action(&self, now: Instant, step_timeout: Duration) -> DueAction {
+        let has_passed = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
+        let in_phase = |limit| has_passed(self.since, limit);
+        match &self.phase {
+            Phase::Connecting if in_phase(step_timeout) => DueAction::DialTimeout,
+            Phase::AwaitingHello if in_phase(HELLO_TIMEOUT) => DueAction::HelloTimeout,
+            Phase::Closing { .. } if in_phase(LINGER) && !planted("nexus_closes_for_ever") => {
+                DueAction::LingerOver
+            }
+            Phase::Open(peer) => {
+                let is_stalled =
+                    self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
+                let is_slow = self.midway_since.is_some_and(|t| has_passed(t, MESSAGE_TIMEOUT));
+                if is_stalled {
+                    DueAction::NotReading
+                } else if !self.is_paused && has_passed(self.last_received, peer.silence_max) {
+                    DueAction::Silent
+                } else if !self.is_paused && is_slow {
+                    DueAction::SlowMessage
+                } else if self.links.is_empty()
+                    && has_passed(self.links.idle_since(), self.idle_max())
+                {
+                    DueAction::Idle
+                } else if now >= self.ping_at {
+                    DueAction::Ping
+                } else {
+                    DueAction::Nothing
+                }
+            }
+            _ => DueAction::Nothing,
+        }
+    }
+
+    /// Returns the time until the next PING.
+    pub(super) fn ping_interval(&self, heartbeat: Duration) -> Duration {
+        let is_in_use = self.is_opener || self.links.are_in_use();
+        if is_in_use || heartbeat < IDLE_PING_MIN {
+            heartbeat
+        } else {
+            heartbeat * IDLE_PING_HEARTBEATS
+        }
+    }
+
+    /// Postpones the acceptor's next PING. A PONG proves life as well, and a server may have thousands of clients that
+    /// send PINGs each second. The opener's PINGs go on: they cause the acceptor's PONGs, and the opener measures the
+    /// path with every PING.
+    pub(super) fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
+        if !self.is_opener && heartbeat >= IDLE_PING_MIN {
+            self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);
+        }
+    }
+
+    fn idle_max(&self) -> Duration {
+        if self.is_opener { IDLE_TIMEOUT } else { 2 * IDLE_TIMEOUT }
+    }
+
+    /// Postpones the next PING: one is sent now.
+    pub(super) fn note_ping(&mut self, now: Instant, heartbeat: Duration) {
+        self.ping_at = now + self.ping_interval(heartbeat);
+    }
+
     /// Ends a pause of reading once enough was sent. Returns true if reading goes on.
     pub(super) fn ends_pause(&mut self) -> bool {
         let ends = self.is_paused && self.out.len() <= OUT_SOFT_BYTES / 2;
@@ -236,31 +533,31 @@ impl<N: Network> Connection<N> {
 
 /// Bytes to be sent.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+struct Outbox {
     bytes: Vec<u8>,
     /// Bytes at the beginning that are sent already.
     sent: usize,
     /// Since when the socket has accepted nothing although bytes are queued.
-    pub(super) stalled_since: Option<Instant>,
+    stalled_since: Option<Instant>,
 }
 
 impl Outbox {
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         assert!(self.sent <= self.bytes.len(), "more bytes are sent than were queued");
         self.bytes.len() - self.sent
     }
 
     /// Appends raw bytes (the preface).
-    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+    fn push_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub(super) fn push(&mut self, message: &Message) -> Result<(), OutOfRange> {
+    fn push(&mut self, message: &Message) -> Result<(), OutOfRange> {
         message.encode(&mut self.bytes)
     }
 
     /// More bytes are queued than a peer that reads ever causes.
-    pub(super) fn is_over_limit(&self) -> bool {
+    fn is_over_limit(&self) -> bool {
         self.len() > OUT_HARD_BYTES
     }
 
@@ -321,13 +618,56 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nexus::reactor::tests::{connection as of, open_connection, reactor};
+    use crate::nexus::reactor::tests::{connection, open_connection, reactor};
 
-    impl Outbox {
+    /// The fields that tests of other parts set.
+    macro_rules! test_fields {
+        ($($name:ident: $field:ident: $type:ty,)*) => {
+            impl Connection {
+                $(pub(in crate::nexus) fn $name(&mut self) -> &mut $type {
+                    &mut self.$field
+                })*
+            }
+        };
+    }
+
+    test_fields! {
+        test_since: since: Instant,
+        test_last_received: last_received: Instant,
+        test_midway_since: midway_since: Option<Instant>,
+        test_ping_at: ping_at: Instant,
+        test_is_opener: is_opener: bool,
+        test_is_paused: is_paused: bool,
+        test_phase: phase: Phase,
+        test_waiting: waiting: Vec<OpenRequest>,
+    }
+
+    impl Connection {
+        /// Begins any phase.
+        pub(in crate::nexus) fn enter_test(&mut self, phase: Phase, now: Instant) {
+            self.enter(phase, now);
+        }
+
+        pub(in crate::nexus) fn test_stalled_since(&mut self) -> &mut Option<Instant> {
+            &mut self.out.stalled_since
+        }
+
         /// Takes the unsent bytes.
-        pub(in crate::nexus) fn take(&mut self) -> Vec<u8> {
-            let mut all = std::mem::take(self);
+        pub(in crate::nexus) fn take_unsent(&mut self) -> Vec<u8> {
+            let mut all = std::mem::take(&mut self.out);
             all.bytes.split_off(all.sent)
+        }
+
+        /// Queues bytes that are no message.
+        pub(in crate::nexus) fn queue_test_bytes(&mut self, count: usize) {
+            self.out.push_bytes(&vec![0; count]);
+        }
+    }
+
+    impl Peer {
+        /// A peer of another host.
+        pub(in crate::nexus) fn of_test(incarnation: u64, silence_max: Duration) -> Self {
+            Self { incarnation, silence_max, host_identity: None, rendezvous: None }
         }
     }
 
@@ -353,7 +693,7 @@ mod tests {
     fn measure_path__tells_of_what_is_shorter_than_all_before() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, true);
-        let connection = of(&mut reactor, id);
+        let connection = connection(&mut reactor, id);
         // The kernel measured the handshake, and nothing is sent after it.
         let shortest_ns = connection.measure_path();
         assert!(shortest_ns.is_some_and(|ns| ns > 0) && connection.path_rtt_ns == shortest_ns);
@@ -374,10 +714,57 @@ mod tests {
     fn enter__after_the_goodbye() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, true);
-        let connection = of(&mut reactor, id);
+        let connection = connection(&mut reactor, id);
         let now = connection.since;
         connection.enter(Phase::Closing { is_shut_down: false }, now);
         connection.enter(Phase::AwaitingHello, now);
+    }
+
+    fn silent(of: impl Fn(&mut Connection)) {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, false);
+        of(connection(&mut reactor, id));
+    }
+
+    #[test]
+    #[should_panic(expected = "links are asked for by the side that connected")]
+    fn wait__on_a_connection_that_the_peer_made() {
+        silent(|connection| {
+            let request = OpenRequest {
+                endpoint: EndpointId(0),
+                request: 1,
+                remote: connection.remote(),
+                remote_endpoint: EndpointId(0),
+                transports: crate::control::AllowedTransports { udp: true, shm: false },
+                give_up_at: connection.since,
+            };
+            connection.wait(request);
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "a server asks its clients to leave")]
+    fn retire__a_connection_of_a_client() {
+        silent(Connection::retire);
+    }
+
+    #[test]
+    #[should_panic(expected = "the time does not go back")]
+    fn note_received__before_the_last_byte() {
+        silent(|connection| {
+            let before = connection.last_received.checked_sub(Duration::from_secs(1)).unwrap();
+            connection.note_received(before);
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "the links end before their connection")]
+    fn begin_closing__with_a_link() {
+        silent(|connection| {
+            let now = connection.since;
+            connection.links_mut().insert(0, crate::control::LinkId(0), now);
+            connection.begin_closing(now);
+        });
     }
 
     #[test]
@@ -393,7 +780,7 @@ mod tests {
     fn ends_pause__once_half_of_what_began_it_was_sent() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, false);
-        let connection = of(&mut reactor, id);
+        let connection = connection(&mut reactor, id);
         assert!(!connection.ends_pause(), "there was none");
         connection.is_paused = true;
         connection.out.push_bytes(&[0; OUT_SOFT_BYTES / 2 + 1]);

@@ -1,12 +1,13 @@
 //! The endpoints of this process, as the nexus knows them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::limits::INBOX_MAX;
 use super::mailbox::Inbox;
 use super::media::{Media, Medium};
 use super::net::Network;
-use crate::control::FromNexus;
+use crate::control::{EndpointId, FromNexus};
 
 /// An endpoint of this process.
 #[derive(Debug)]
@@ -39,6 +40,65 @@ impl<N: Network> Endpoint<N> {
     /// Returns true if its inbox is too long for peers to add to.
     pub(super) fn is_overloaded(&self) -> bool {
         self.inbox.len() >= INBOX_MAX
+    }
+}
+
+/// The endpoints of this process.
+#[derive(Debug)]
+pub(super) struct Endpoints<N: Network> {
+    by_id: HashMap<EndpointId, Endpoint<N>>,
+}
+
+impl<N: Network> Default for Endpoints<N> {
+    fn default() -> Self {
+        Self { by_id: HashMap::new() }
+    }
+}
+
+impl<N: Network> Endpoints<N> {
+    /// Adds an endpoint. Its number may be that of an endpoint that has gone.
+    pub(super) fn attach(&mut self, id: EndpointId, endpoint: Endpoint<N>) {
+        let former = self.by_id.insert(id, endpoint);
+        assert!(former.is_none(), "endpoint {} is attached already", id.0);
+    }
+
+    pub(super) fn remove(&mut self, id: EndpointId) {
+        self.by_id.remove(&id);
+    }
+
+    pub(super) fn get(&self, id: EndpointId) -> Option<&Endpoint<N>> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn contains(&self, id: EndpointId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    /// Iterates over all, in any order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (EndpointId, &Endpoint<N>)> {
+        self.by_id.iter().map(|(id, endpoint)| (*id, endpoint))
+    }
+
+    /// Returns an endpoint's medium of a kind.
+    pub(super) fn medium(&self, id: EndpointId, kind: u8) -> Option<&dyn Medium<N::Link>> {
+        self.get(id)?.medium(kind)
+    }
+
+    /// Sends a message to an endpoint that is still attached.
+    pub(super) fn notify(&self, id: EndpointId, message: FromNexus<N::Link>) {
+        if let Some(endpoint) = self.get(id) {
+            endpoint.tell(message);
+        }
+    }
+
+    /// Returns true if an endpoint's inbox is too long for peers to add to.
+    pub(super) fn is_overloaded(&self, id: EndpointId) -> bool {
+        self.get(id).is_some_and(Endpoint::is_overloaded)
+    }
+
+    #[cfg(test)]
+    pub(super) fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint<N>> {
+        self.by_id.get_mut(&id)
     }
 }
 

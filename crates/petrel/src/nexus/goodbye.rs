@@ -13,9 +13,22 @@ pub(super) enum GoodbyeMode {
     Silent,
 }
 
-/// A message not allowed by the protocol at this point: the peer's fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Violation(pub(super) &'static str);
+/// Why a message of the peer ends its connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The protocol does not allow the message at this point: the peer's fault.
+    Violation(&'static str),
+    /// The message cannot be handled, for this reason.
+    Refusal(Reason),
+}
+
+impl Ending {
+    /// An endpoint cannot take the message: a peer may send without limit.
+    pub(super) fn overloaded() -> Self {
+        let why = "an endpoint's event loop does not keep up with what the peer says";
+        Self::Refusal(Reason::new(Status::ResourceExhausted, why))
+    }
+}
 
 /// Replaces OK in a refusal, which must not count as success.
 pub(super) fn not_ok(status: Status) -> Status {

@@ -29,7 +29,7 @@ impl IdleConnections {
 
     /// Moves a connection between the lists after a change of its phase, links, sessions or proposals.
     pub(super) fn follow<N: Network>(&mut self, id: ConnectionId, connection: &mut Connection<N>) {
-        let (idle, source) = (connection.idle(), connection.source);
+        let (idle, source) = (connection.idle(), connection.source());
         if idle == connection.listed() {
             return;
         }
@@ -44,7 +44,7 @@ impl IdleConnections {
     /// Removes an ended connection.
     pub(super) fn forget<N: Network>(&mut self, id: ConnectionId, connection: &Connection<N>) {
         if let Some(listed) = connection.listed() {
-            self.remove(connection.source, listed, id);
+            self.remove(connection.source(), listed, id);
         }
     }
 
@@ -137,25 +137,24 @@ mod tests {
         let at = |s| now + Duration::from_secs(s);
         let mut connection: Connection<MioNetwork> =
             Connection::new(stream, (remote, remote), false, now);
-        connection.since = at(1);
-        connection.links.set_test_times(at(2), at(3));
+        *connection.test_since() = at(1);
+        connection.links_mut().set_test_times(at(2), at(3));
         assert_eq!(connection.idle(), Some((Idle::AwaitingHello, at(1))));
         let silence_max = Duration::from_secs(3);
-        let peer = Peer { incarnation: 1, silence_max, host_identity: None, rendezvous: None };
-        connection.phase = Phase::Open(peer);
+        *connection.test_phase() = Phase::Open(Peer::of_test(1, silence_max));
         assert_eq!(connection.idle(), Some((Idle::Linkless, at(2))));
-        connection.links.insert(0, LinkId(0), at(3));
+        connection.links_mut().insert(0, LinkId(0), at(3));
         assert_eq!(connection.idle(), Some((Idle::Sessionless, at(3))));
         for (bytes, proposals) in [(1, 0), (0, 1), (1, 1)] {
-            connection.links.set_test_charge((proposals, 0), bytes);
+            connection.links_mut().set_test_charge((proposals, 0), bytes);
             assert_eq!(connection.idle(), None, "{bytes} bytes, {proposals} proposals");
         }
-        connection.links.set_test_charge((0, 0), 0);
+        connection.links_mut().set_test_charge((0, 0), 0);
         assert!(connection.idle().is_some());
-        connection.is_opener = true;
+        *connection.test_is_opener() = true;
         assert_eq!(connection.idle(), None, "this process has made it");
-        connection.is_opener = false;
-        connection.phase = Phase::Closing { is_shut_down: false };
+        *connection.test_is_opener() = false;
+        *connection.test_phase() = Phase::Closing { is_shut_down: false };
         assert_eq!(connection.idle(), None, "it ends already");
     }
 

@@ -44,11 +44,11 @@
 mod attach;
 mod connection;
 mod connection_links;
+mod connections;
 mod counters;
 mod deadlines;
 mod due;
 mod endpoint;
-mod exchange;
 mod fetch;
 mod goodbye;
 mod host;
@@ -56,6 +56,7 @@ mod idle_connections;
 mod ids;
 mod limits;
 mod link;
+mod links;
 mod mailbox;
 pub mod media;
 #[doc(hidden)]
@@ -63,8 +64,11 @@ pub mod net;
 mod port;
 mod random;
 mod reactor;
+mod relay;
+mod rendezvous;
 mod request;
 mod routes;
+mod settings;
 #[doc(hidden)]
 pub mod stepped;
 mod thread;
@@ -85,7 +89,8 @@ use mailbox::Mailbox;
 use media::{HostLinks, Medium};
 use net::{MioNetwork, Network};
 use port::NexusHandle;
-use reactor::{MAILBOX, Reactor, Settings};
+use reactor::{MAILBOX, Reactor};
+use settings::Settings;
 use thread::Owner;
 
 #[cfg(test)]

@@ -6,8 +6,11 @@
 use petrel_proto::control::LinkOpen;
 
 use crate::control::EndpointId;
+use crate::nexus::deadlines::Due;
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX};
+use crate::nexus::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SOURCE_MAX, EARLY_WAIT};
+use crate::nexus::net::Network;
+use crate::nexus::relay::Relay;
 use crate::nexus::usage::SourceNetwork;
 
 /// The links that wait for their endpoints.
@@ -35,19 +38,32 @@ impl EarlyLinks {
         self.kept.len()
     }
 
+    /// Keeps a LINK_OPEN for an endpoint not yet attached, if there is room. Returns true if so.
+    pub(super) fn keep_if_early<N: Network>(
+        &mut self,
+        id: ConnectionId,
+        open: &LinkOpen,
+        relay: &mut Relay<N>,
+    ) -> bool {
+        let Some(connection) = relay.connections.get(id) else { return false };
+        let is_early = !relay.endpoints.contains(EndpointId(open.to_endpoint));
+        if !is_early || !self.has_room(connection.source()) {
+            return false;
+        }
+        relay.counters.links_early.increment();
+        self.keep(id, connection.source(), open);
+        relay.remind(EARLY_WAIT, Due::EarlyLink(id, open.link));
+        true
+    }
+
     /// Returns true if a further link of this source may wait.
-    pub(super) fn has_room(&self, source: SourceNetwork) -> bool {
+    fn has_room(&self, source: SourceNetwork) -> bool {
         let of_source = self.kept.iter().filter(|early| early.source == source).count();
         self.kept.len() < EARLY_LINKS_MAX && of_source < EARLY_LINKS_PER_SOURCE_MAX
     }
 
     /// Keeps a link. There is room.
-    pub(super) fn keep(
-        &mut self,
-        connection: ConnectionId,
-        source: SourceNetwork,
-        open: &LinkOpen,
-    ) {
+    fn keep(&mut self, connection: ConnectionId, source: SourceNetwork, open: &LinkOpen) {
         assert!(self.has_room(source), "links are kept within the limits of all and of a source");
         assert!(!self.contains(connection, open.link), "an early link is kept once: {}", open.link);
         self.kept.push(EarlyLink { connection, source, open: open.clone() });
@@ -110,29 +126,42 @@ mod tests {
         for number in 0..6_u8 {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let remote = SocketAddr::from(([10, 0, 0, number / 2], 7));
-            let connection = Connection::new(stream, (remote, remote), false, reactor.now);
-            reactor.connections.insert(ConnectionId(usize::from(number)), connection);
+            let connection = Connection::new(stream, (remote, remote), false, reactor.relay.now);
+            reactor.relay.connections.add(ConnectionId(usize::from(number)), connection);
         }
         let mut kept = 0;
         for source in [0, 2] {
             for link in 0..EARLY_LINKS_PER_SOURCE_MAX {
                 let id = ConnectionId(source + link % 2);
-                assert!(reactor.keep_early_link(id, &open(link as u32)), "{link} of {source}");
+                assert!(
+                    reactor.early_links.keep_if_early(id, &open(link as u32), &mut reactor.relay),
+                    "{link} of {source}"
+                );
                 assert!(reactor.early_links.contains(id, link as u32));
                 kept += 1;
-                assert_eq!(reactor.counters.snapshot().links_early, kept);
+                assert_eq!(reactor.relay.counters.snapshot().links_early, kept);
             }
             if source == 0 {
-                assert!(!reactor.keep_early_link(ConnectionId(0), &open(9_999)), "one more");
+                assert!(
+                    !reactor.early_links.keep_if_early(
+                        ConnectionId(0),
+                        &open(9_999),
+                        &mut reactor.relay
+                    ),
+                    "one more"
+                );
             }
         }
         assert_eq!(reactor.early_links.len(), EARLY_LINKS_MAX);
-        assert!(!reactor.keep_early_link(ConnectionId(4), &open(0)), "a source that has none");
+        assert!(
+            !reactor.early_links.keep_if_early(ConnectionId(4), &open(0), &mut reactor.relay),
+            "a source that has none"
+        );
         assert!(reactor.early_links.take(ConnectionId(0), 1).is_none(), "the other connection's");
         assert!(reactor.early_links.take(ConnectionId(0), 2).is_some());
         assert!(!reactor.early_links.contains(ConnectionId(0), 2));
-        assert!(reactor.keep_early_link(ConnectionId(4), &open(0)));
-        assert_eq!(reactor.counters.snapshot().links_early, kept + 1);
+        assert!(reactor.early_links.keep_if_early(ConnectionId(4), &open(0), &mut reactor.relay));
+        assert_eq!(reactor.relay.counters.snapshot().links_early, kept + 1);
         reactor.early_links.forget(ConnectionId(2));
         let of = |id| reactor.early_links.connections().filter(|at| at.0 == id).count();
         let half = EARLY_LINKS_PER_SOURCE_MAX / 2;
@@ -140,7 +169,7 @@ mod tests {
         // A link to an attached endpoint is not early.
         let _inbox = attach(&mailbox);
         reactor.run_commands();
-        assert!(!reactor.keep_early_link(ConnectionId(4), &open(1)));
+        assert!(!reactor.early_links.keep_if_early(ConnectionId(4), &open(1), &mut reactor.relay));
     }
 
     #[test]

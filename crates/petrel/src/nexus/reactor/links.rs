@@ -1,10 +1,8 @@
-//! Links: request, grant and end (`docs/wire-protocol.md` §8.4).
+//! Links: request, grant and end, and the exchange of their memory (`docs/wire-protocol.md` §8.4).
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Instant;
 
-use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{
     LinkAccept, LinkClose, LinkFeatures, LinkOpen, LinkRefuse, Offer, PathPorts,
@@ -12,19 +10,19 @@ use petrel_proto::control::{
 
 use super::Reactor;
 use super::offers::Offering;
-use super::sessions::proposed_bytes;
 use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
 use crate::nexus::connection::Connection;
-use crate::nexus::deadlines::Due;
-use crate::nexus::goodbye::{Violation, not_ok};
-use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, shrink};
+use crate::nexus::endpoint::Endpoint;
+use crate::nexus::goodbye::{Ending, not_ok};
+use crate::nexus::ids::{ConnectionId, ExchangeId};
+use crate::nexus::limits::{ACCEPTS_PER_TURN, LINKS_PER_CONNECTION_MAX};
 use crate::nexus::link::{Expected, Link, Ready, Stage};
-use crate::nexus::media::{Agreed, Medium, Opening, allows, without};
+use crate::nexus::links::TICKET_BYTES;
+use crate::nexus::media::{Agreed, Medium, MemoryConfig, Opening, allows, without};
 use crate::nexus::net::Network;
+use crate::nexus::rendezvous::{Accepted, Outcome};
 use crate::nexus::request::OpenRequest;
-use crate::nexus::usage::UsageTable;
 
 /// Returns the features that this side has, if it sends from these further source ports.
 fn own_features(paths: PathPorts) -> LinkFeatures {
@@ -48,7 +46,7 @@ impl<N: Network> Reactor<N> {
     pub(super) fn ask_for_link(&mut self, id: ConnectionId, request: OpenRequest) {
         match self.prepare_link(id, &request) {
             Ok((offers, ecn, paths)) => self.send_link_open(id, request, (offers, ecn, paths)),
-            Err(reason) => self.fail_request(&request, reason),
+            Err(reason) => self.relay.fail_request(&request, reason),
         }
     }
 
@@ -59,16 +57,16 @@ impl<N: Network> Reactor<N> {
         request: &OpenRequest,
     ) -> Result<(Vec<Offer>, bool, PathPorts), Reason> {
         let broken = || Reason::new(Status::Unavailable, "the control connection has just ended");
-        let connection = self.connections.get(&id).filter(|c| c.is_open()).ok_or_else(broken)?;
+        let connection = self.relay.connections.open(id).ok_or_else(broken)?;
         // An endpoint that has gone does not get the failure either.
-        let endpoint = self.endpoints.get(&request.endpoint).ok_or_else(broken)?;
-        if connection.links.len() >= LINKS_PER_CONNECTION_MAX || self.links.len() >= LINKS_MAX {
+        let endpoint = self.relay.endpoints.get(request.endpoint).ok_or_else(broken)?;
+        if connection.links().len() >= LINKS_PER_CONNECTION_MAX || self.relay.links.is_full() {
             let why = "this process has too many links; close some first";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        let offers = Offering::new(self, connection, endpoint).offers(request.transports);
+        let offers = self.offering(connection, endpoint).offers(request.transports);
         let offers = offers.map_err(|obstacles| {
-            let why = format!("no transport to {}; on this side: {obstacles}", connection.remote);
+            let why = format!("no transport to {}; on this side: {obstacles}", connection.remote());
             Reason::new(Status::FailedPrecondition, why)
         })?;
         let media = || offers.iter().filter_map(|offer| endpoint.medium(offer.kind()));
@@ -77,14 +75,22 @@ impl<N: Network> Reactor<N> {
         Ok((offers, ecn, paths.unwrap_or_default()))
     }
 
+    fn offering<'a>(
+        &'a self,
+        connection: &'a Connection<N>,
+        endpoint: &'a Endpoint<N>,
+    ) -> Offering<'a, N> {
+        Offering::new(&self.net, &self.relay, self.exchanges.local(), (connection, endpoint))
+    }
+
     fn send_link_open(
         &mut self,
         id: ConnectionId,
         request: OpenRequest,
         (offers, ecn, paths): (Vec<Offer>, bool, PathPorts),
     ) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let number = connection.links.new_number();
+        let Some(connection) = self.relay.connections.get_mut(id) else { return };
+        let number = connection.links_mut().new_number();
         let message = LinkOpen {
             link: number,
             from_endpoint: request.endpoint.0,
@@ -94,67 +100,29 @@ impl<N: Network> Reactor<N> {
             features: own_features(paths),
         };
         let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
-        self.add_link(
+        self.relay.add_link(
             (id, number),
             endpoint,
             peer_endpoint,
             Stage::Requested { request, offers, ecn },
         );
-        self.send(id, message);
+        self.relay.send(id, message);
     }
 
-    fn add_link(
-        &mut self,
-        (connection, number): (ConnectionId, u32),
-        endpoint: EndpointId,
-        peer_endpoint: u16,
-        stage: Stage,
-    ) -> LinkId {
-        let id = self.new_link_id();
-        let deadline = self.now + self.settings.step_timeout;
-        let link = Link::new((connection, number), endpoint, peer_endpoint, stage, deadline);
-        self.links.insert(id, link);
-        self.deadlines.add(deadline, Due::Link(id));
-        assert!(self.links.len() <= LINKS_MAX, "the limit of links was checked before");
-        if let Some(connection) = self.connections.get_mut(&connection) {
-            if !connection.is_opener {
-                self.usage.add_link(connection.source, connection.links.is_empty());
-            }
-            connection.links.insert(number, id, self.now);
-        }
-        self.note_use(connection);
-        id
-    }
-
-    /// Returns the link with this number in a connection, if still present.
-    pub(super) fn link_at(&self, id: ConnectionId, number: u32) -> Option<LinkId> {
-        let link = self.connections.get(&id).and_then(|c| c.links.get(number));
-        if link.is_none() {
-            self.counters.late_messages.increment();
-        }
-        link
-    }
-
-    pub(super) fn on_link_open(
-        &mut self,
-        id: ConnectionId,
-        open: &LinkOpen,
-    ) -> Result<(), Violation> {
+    pub(super) fn on_link_open(&mut self, id: ConnectionId, open: &LinkOpen) -> Result<(), Ending> {
         // An endpoint attached before the peer's request must be found.
         self.run_commands();
-        let Some(connection) = self.connections.get(&id).filter(|c| c.is_open()) else {
-            return Ok(());
-        };
-        if connection.is_opener {
-            return Err(Violation("LINK_OPEN from the side that did not connect"));
+        let Some(connection) = self.relay.connections.open(id) else { return Ok(()) };
+        if connection.is_opener() {
+            return Err(Ending::Violation("LINK_OPEN from the side that did not connect"));
         }
-        if connection.links.get(open.link).is_some() {
-            return Err(Violation("LINK_OPEN with a number that is in use"));
+        if connection.links().get(open.link).is_some() {
+            return Err(Ending::Violation("LINK_OPEN with a number that is in use"));
         }
         if self.early_links.contains(id, open.link) {
-            return Err(Violation("LINK_OPEN with a number that was just asked for"));
+            return Err(Ending::Violation("LINK_OPEN with a number that was just asked for"));
         }
-        if !self.keep_early_link(id, open) {
+        if !self.early_links.keep_if_early(id, open, &mut self.relay) {
             self.answer_link_open(id, open);
         }
         Ok(())
@@ -163,7 +131,7 @@ impl<N: Network> Reactor<N> {
     /// Grants or refuses a link.
     pub(super) fn answer_link_open(&mut self, id: ConnectionId, open: &LinkOpen) {
         // The connection may have been evicted for a link granted just before.
-        if !self.connections.get(&id).is_some_and(|connection| connection.is_open()) {
+        if self.relay.connections.open(id).is_none() {
             return;
         }
         match self.admit_link(id).and_then(|()| self.grant_link(id, open)) {
@@ -174,19 +142,19 @@ impl<N: Network> Reactor<N> {
 
     /// Returns the local and the peer's offer of the chosen transport.
     fn grant_link(&self, id: ConnectionId, open: &LinkOpen) -> Result<(Offer, Offer), Reason> {
-        let connection = &self.connections[&id];
-        let Some(endpoint) = self.endpoints.get(&EndpointId(open.to_endpoint)) else {
+        let connection = &self.relay.connections[&id];
+        let Some(endpoint) = self.relay.endpoints.get(EndpointId(open.to_endpoint)) else {
             let why = format!("there is no endpoint {} in this process", open.to_endpoint);
             return Err(Reason::new(Status::Unavailable, why));
         };
-        if connection.links.len() >= LINKS_PER_CONNECTION_MAX
-            || self.links.len() >= LINKS_MAX
+        if connection.links().len() >= LINKS_PER_CONNECTION_MAX
+            || self.relay.links.is_full()
             || endpoint.is_overloaded()
         {
             let why = "the server has too many links, or its event loop does not keep up";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        let chosen = Offering::new(self, connection, endpoint).choose(&open.offers);
+        let chosen = self.offering(connection, endpoint).choose(&open.offers);
         // The peer reads this text.
         let at_server = |why| format!("the server takes no transport that was offered: {why}");
         let chosen =
@@ -196,11 +164,11 @@ impl<N: Network> Reactor<N> {
     }
 
     fn refuse_link(&mut self, id: ConnectionId, link: u32, reason: Reason) {
-        self.counters.links_refused.increment();
-        if let Some(connection) = self.connections.get(&id) {
-            events::link_refused(connection.remote, &reason);
+        self.relay.counters.links_refused.increment();
+        if let Some(connection) = self.relay.connections.get(id) {
+            events::link_refused(connection.remote(), &reason);
         }
-        self.send(id, LinkRefuse { link, status: reason.status, text: reason.message });
+        self.relay.send(id, LinkRefuse { link, status: reason.status, text: reason.message });
     }
 
     fn accept_link(&mut self, id: ConnectionId, open: &LinkOpen, chosen: Offer, offered: Offer) {
@@ -221,17 +189,17 @@ impl<N: Network> Reactor<N> {
         };
         let ticket = expected.map(|expected| expected.ticket);
         let stage = Stage::Promised { expected, max_frame };
-        let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
+        let link = self.relay.add_link((id, open.link), endpoint, open.from_endpoint, stage);
         let shared = shared_features(&own, &open.features);
         self.agree_on(link, shared);
         let paths = if shared.paths.is_empty() { PathPorts::NONE } else { own.paths };
         let (link_number, features) = (open.link, LinkFeatures { paths, ..shared });
-        self.send(id, LinkAccept { link: link_number, offer: chosen, ticket, ecn, features });
+        self.relay.send(id, LinkAccept { link: link_number, offer: chosen, ticket, ecn, features });
         match (opening, ticket) {
             (Opening::Link(transport), _) => {
                 self.bring_up(link, Ready { transport, max_frame, kind: chosen.kind(), ecn });
             }
-            (Opening::Memory(_), Some(ticket)) => drop(self.tickets.insert(ticket, link)),
+            (Opening::Memory(_), Some(ticket)) => self.relay.links.expect_ticket(ticket, link),
             (Opening::Memory(_), None) => unreachable!("memory was promised by a ticket"),
         }
     }
@@ -243,12 +211,12 @@ impl<N: Network> Reactor<N> {
         endpoint: EndpointId,
         kind: u8,
     ) -> Option<(SocketAddr, &dyn Medium<N::Link>)> {
-        let medium = self.endpoints.get(&endpoint)?.medium(kind)?;
-        Some((self.connections.get(&id)?.remote, medium))
+        let medium = self.relay.endpoints.medium(endpoint, kind)?;
+        Some((self.relay.connections.get(id)?.remote(), medium))
     }
 
-    fn new_ticket(&self) -> io::Result<[u8; 16]> {
-        let mut ticket = [0; 16];
+    fn new_ticket(&self) -> io::Result<[u8; TICKET_BYTES]> {
+        let mut ticket = [0; TICKET_BYTES];
         self.net.fill_random(&mut ticket)?;
         Ok(ticket)
     }
@@ -257,18 +225,19 @@ impl<N: Network> Reactor<N> {
         &mut self,
         id: ConnectionId,
         accept: &LinkAccept,
-    ) -> Result<(), Violation> {
-        let Some(link) = self.link_at(id, accept.link) else { return Ok(()) };
+    ) -> Result<(), Ending> {
+        let Some(link) = self.relay.link_at(id, accept.link) else { return Ok(()) };
         let Some(Stage::Requested { offers, ecn, .. }) =
-            self.links.get(&link).map(|link| link.stage())
+            self.relay.links.get(link).map(|link| link.stage())
         else {
-            return Err(Violation("LINK_ACCEPT of a link that was not asked for"));
+            return Err(Ending::Violation("LINK_ACCEPT of a link that was not asked for"));
         };
         let own = offers.iter().find(|own| own.is_same_transport(accept.offer));
-        let own = *own.ok_or(Violation("LINK_ACCEPT with a transport that was not offered"))?;
+        let own =
+            *own.ok_or(Ending::Violation("LINK_ACCEPT with a transport that was not offered"))?;
         let max_frame = own.max_frame().min(accept.offer.max_frame());
         let (kind, asked_for_marks) = (own.kind(), *ecn);
-        let endpoint = self.links[&link].endpoint();
+        let endpoint = self.relay.links[&link].endpoint();
         let Some((remote, medium)) = self.medium_at(id, endpoint, kind) else { return Ok(()) };
         let ecn = asked_for_marks && accept.ecn && medium.asks_for_marks();
         let own = own_features(asked_paths(medium));
@@ -282,14 +251,16 @@ impl<N: Network> Reactor<N> {
                 self.queue_exchange(link, ticket, kind, config);
             }
             // The decoder rejects any such message.
-            (Opening::Memory(_), None) => return Err(Violation("LINK_ACCEPT without a ticket")),
+            (Opening::Memory(_), None) => {
+                return Err(Ending::Violation("LINK_ACCEPT without a ticket"));
+            }
         }
         Ok(())
     }
 
     /// Notes the features that both sides have.
     fn agree_on(&mut self, id: LinkId, shared: LinkFeatures) {
-        if let Some(link) = self.links.get_mut(&id) {
+        if let Some(link) = self.relay.links.get_mut(id) {
             link.agree_on(shared);
         }
     }
@@ -297,33 +268,35 @@ impl<N: Network> Reactor<N> {
     /// Both sides are ready: the endpoint may use the link.
     pub(super) fn bring_up(&mut self, id: LinkId, ready: Ready<N::Link>) {
         let Ready { transport, max_frame, kind, ecn } = ready;
-        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(link) = self.relay.links.get_mut(id) else { return };
         let request = link.come_up(max_frame);
         let (endpoint, peer_endpoint, features) =
             (link.endpoint(), link.peer_endpoint(), *link.features());
-        let Some(connection) = self.connections.get(&link.connection()) else { return };
-        let incarnation = connection.peer().map_or(0, |peer| peer.incarnation);
-        let peer = PeerName { address: connection.remote, endpoint: EndpointId(peer_endpoint) };
-        self.counters.links_up.increment();
-        self.counters.count_opened(kind, ecn);
-        let medium = self.endpoints.get(&endpoint).and_then(|endpoint| endpoint.medium(kind));
+        let Some(connection) = self.relay.connections.get(link.connection()) else { return };
+        let incarnation = connection.peer().map_or(0, |peer| peer.incarnation());
+        let peer = PeerName { address: connection.remote(), endpoint: EndpointId(peer_endpoint) };
+        self.relay.counters.links_up.increment();
+        self.relay.counters.count_opened(kind, ecn);
+        let medium = self.relay.endpoints.get(endpoint).and_then(|endpoint| endpoint.medium(kind));
         events::link_up(endpoint, id, peer, medium.map_or("", Medium::name));
-        self.notify(
+        self.relay.notify(
             endpoint,
             FromNexus::LinkUp { request, link: id, transport, peer, incarnation, features },
         );
-        self.report_path(id);
+        self.relay.report_path(id);
     }
 
     pub(super) fn on_link_refuse(
         &mut self,
         id: ConnectionId,
         refuse: LinkRefuse,
-    ) -> Result<(), Violation> {
-        let Some(link) = self.link_at(id, refuse.link) else { return Ok(()) };
-        if !matches!(self.links.get(&link).map(|link| link.stage()), Some(Stage::Requested { .. }))
-        {
-            return Err(Violation("LINK_REFUSE of a link that was not asked for"));
+    ) -> Result<(), Ending> {
+        let Some(link) = self.relay.link_at(id, refuse.link) else { return Ok(()) };
+        if !matches!(
+            self.relay.links.get(link).map(|link| link.stage()),
+            Some(Stage::Requested { .. })
+        ) {
+            return Err(Ending::Violation("LINK_REFUSE of a link that was not asked for"));
         }
         let text = refuse.text + &self.why_not_offered(id, link);
         self.end_link(link, &Reason::new(not_ok(refuse.status), text));
@@ -332,22 +305,26 @@ impl<N: Network> Reactor<N> {
 
     /// Returns why the peer was not offered a better medium, or an empty text.
     fn why_not_offered(&self, id: ConnectionId, link: LinkId) -> String {
-        let Some(link) = self.links.get(&link) else { return String::new() };
-        let (Stage::Requested { request, offers, .. }, Some(connection), Some(endpoint)) =
-            (link.stage(), self.connections.get(&id), self.endpoints.get(&link.endpoint()))
-        else {
+        let Some(link) = self.relay.links.get(link) else { return String::new() };
+        let (Stage::Requested { request, offers, .. }, Some(connection), Some(endpoint)) = (
+            link.stage(),
+            self.relay.connections.get(id),
+            self.relay.endpoints.get(link.endpoint()),
+        ) else {
             return String::new();
         };
-        Offering::new(self, connection, endpoint).why_missed(request.transports, offers)
+        self.offering(connection, endpoint).why_missed(request.transports, offers)
     }
 
     pub(super) fn on_link_close(&mut self, id: ConnectionId, close: LinkClose) {
         if self.early_links.take(id, close.link).is_some() {
             return;
         }
-        let Some(link) = self.link_at(id, close.link) else { return };
-        if matches!(self.links.get(&link).map(|link| link.stage()), Some(Stage::Exchanging { .. }))
-        {
+        let Some(link) = self.relay.link_at(id, close.link) else { return };
+        if matches!(
+            self.relay.links.get(link).map(|link| link.stage()),
+            Some(Stage::Exchanging { .. })
+        ) {
             return self.fall_back(link, &close.text);
         }
         self.end_link(link, &Reason::new(not_ok(close.status), close.text));
@@ -355,32 +332,81 @@ impl<N: Network> Reactor<N> {
 
     /// Handles the deadline of a link that is not up.
     pub(super) fn on_link_due(&mut self, id: LinkId) {
-        let Some(link) = self.links.get(&id).filter(|link| link.is_overdue(self.now)) else {
+        let Some(link) = self.relay.links.get(id).filter(|link| link.is_overdue(self.relay.now))
+        else {
             return;
         };
         match link.stage() {
             Stage::Up { .. } => {}
             Stage::Exchanging { .. } => self.fall_back(id, "the peer did not answer in time"),
             Stage::Requested { .. } | Stage::Promised { .. } => {
-                let why =
-                    format!("no answer from the peer within {:?}", self.settings.step_timeout);
+                let why = format!(
+                    "no answer from the peer within {:?}",
+                    self.relay.settings.step_timeout
+                );
                 self.close_link(id, &Reason::new(Status::Unavailable, why));
             }
         }
     }
 
-    /// Allows a link as much time for the next step as for the first.
-    pub(super) fn extend_deadline(&mut self, id: LinkId) {
-        let deadline = self.now + self.settings.step_timeout;
-        if let Some(link) = self.links.get_mut(&id) {
-            link.extend(deadline);
-            self.deadlines.add(deadline, Due::Link(id));
+    /// Opener: queues a link, to create its memory and send it with the ticket.
+    fn queue_exchange(
+        &mut self,
+        id: LinkId,
+        ticket: [u8; TICKET_BYTES],
+        kind: u8,
+        config: MemoryConfig,
+    ) {
+        self.relay.extend_deadline(id);
+        if let Some(link) = self.relay.links.get_mut(id) {
+            link.agree_on_memory(kind);
+            self.exchanges.queue(id, ticket, config);
+        }
+    }
+
+    /// Continues ready exchanges, in both roles.
+    pub(super) fn run_exchanges(&mut self) {
+        while let Some((link, begun)) = self.exchanges.begin_next(&self.net, &mut self.relay) {
+            if let Err(obstacle) = begun {
+                self.fall_back(link, &obstacle);
+            }
+        }
+        // While closes hang, new peers wait and in the end fall back to UDP.
+        for _ in 0..if self.net.can_close() { ACCEPTS_PER_TURN } else { 0 } {
+            match self.exchanges.accept(&self.net, &mut self.relay) {
+                Accepted::Peer(exchange) => self.on_exchange_ready(exchange),
+                Accepted::Dropped => {}
+                Accepted::Nothing => break,
+            }
+        }
+    }
+
+    pub(super) fn on_exchange_ready(&mut self, id: ExchangeId) {
+        match self.exchanges.on_bytes(id, &self.net, &mut self.relay) {
+            None => {}
+            Some((link, Outcome::Ready(ready))) => self.bring_up(link, ready),
+            Some((link, Outcome::NotSetUp(obstacle))) => self.fall_back(link, &obstacle),
+            Some((link, Outcome::Unusable(reason))) => self.close_link(link, &reason),
+        }
+    }
+
+    /// Answers the links kept for this endpoint.
+    pub(super) fn welcome_early_links(&mut self, endpoint: EndpointId) {
+        for (connection, open) in self.early_links.take_for(endpoint) {
+            self.answer_link_open(connection, &open);
+        }
+    }
+
+    /// Answers a link still kept at its deadline: the endpoint is missing.
+    pub(super) fn on_early_link_due(&mut self, connection: ConnectionId, link: u32) {
+        if let Some(open) = self.early_links.take(connection, link) {
+            self.answer_link_open(connection, &open);
         }
     }
 
     /// Requests the link again without the medium that was agreed on and could not be set up.
     pub(super) fn fall_back(&mut self, id: LinkId, obstacle: &str) {
-        self.counters.count_fallback();
+        self.relay.counters.count_fallback();
         let why = format!("{} could not be set up: {obstacle}", self.title_of(id));
         let reason = Reason::new(Status::Aborted, why);
         self.send_link_close(id, &reason);
@@ -390,19 +416,21 @@ impl<N: Network> Reactor<N> {
         let Stage::Exchanging { mut request, kind, .. } = link.into_stage() else { return };
         request.transports = without(request.transports, kind);
         let is_allowed = |medium: &dyn Medium<_>| allows(request.transports, medium.kind());
-        let endpoint = self.endpoints.get(&endpoint);
+        let endpoint = self.relay.endpoints.get(endpoint);
         if endpoint.is_some_and(|endpoint| endpoint.media().any(is_allowed)) {
             self.ask_for_link(connection, request);
         } else {
             let reason = Reason::new(Status::FailedPrecondition, reason.message);
-            self.fail_request(&request, reason);
+            self.relay.fail_request(&request, reason);
         }
     }
 
     /// Returns the name, for people, of the medium on which the sides of a link agreed.
     fn title_of(&self, id: LinkId) -> &'static str {
-        let medium = self.links.get(&id).and_then(|link| match *link.stage() {
-            Stage::Exchanging { kind, .. } => self.endpoints.get(&link.endpoint())?.medium(kind),
+        let medium = self.relay.links.get(id).and_then(|link| match *link.stage() {
+            Stage::Exchanging { kind, .. } => {
+                self.relay.endpoints.get(link.endpoint())?.medium(kind)
+            }
             _ => None,
         });
         medium.map_or("the transport", Medium::title)
@@ -415,10 +443,10 @@ impl<N: Network> Reactor<N> {
     }
 
     fn send_link_close(&mut self, id: LinkId, reason: &Reason) {
-        if let Some(link) = self.links.get(&id) {
+        if let Some(link) = self.relay.links.get(id) {
             let (connection, link) = (link.connection(), link.number());
             let text = reason.message.clone();
-            self.send(connection, LinkClose { link, status: reason.status, text });
+            self.relay.send(connection, LinkClose { link, status: reason.status, text });
         }
     }
 
@@ -428,69 +456,27 @@ impl<N: Network> Reactor<N> {
         let (connection, endpoint) = (link.connection(), link.endpoint());
         match link.into_stage() {
             Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
-                self.fail_request(&request, reason.clone());
+                self.relay.fail_request(&request, reason.clone());
             }
             // The endpoint does not know the link.
             Stage::Promised { .. } => {}
             Stage::Up { .. } => {
                 events::link_down(endpoint, id, reason);
                 let message = FromNexus::LinkDown { link: id, reason: reason.clone() };
-                self.notify(endpoint, message);
+                self.relay.notify(endpoint, message);
             }
         }
         self.close_if_left(connection);
     }
 
-    /// Removes a link from all tables.
+    /// Removes a link from all tables, and gives up the exchange of its memory.
     pub(super) fn forget_link(&mut self, id: LinkId) -> Option<Link> {
-        let link = self.links.remove(&id)?;
-        let own = link.proposals().len();
-        assert!(self.proposals >= own, "the proposals of a link are counted");
-        self.proposals -= own;
-        shrink(&mut self.links);
-        if let Some(connection) = self.connections.get_mut(&link.connection()) {
-            uncharge(connection, &link, self.now);
-            connection.links.remove(link.number(), id, self.now);
-            if !connection.is_opener {
-                give_back(&mut self.usage, connection, &link);
-            }
-        }
-        self.note_use(link.connection());
-        match link.stage() {
-            Stage::Promised { .. } if planted("nexus_tickets_stay") => {}
-            Stage::Promised { expected: Some(expected), .. } => {
-                self.tickets.remove(&expected.ticket);
-            }
-            Stage::Exchanging { exchange: Some(exchange), .. } => self.remove_exchange(*exchange),
-            Stage::Up { .. } => self.counters.links_up.decrement(),
-            Stage::Requested { .. }
-            | Stage::Promised { expected: None, .. }
-            | Stage::Exchanging { exchange: None, .. } => {}
+        let link = self.relay.remove_link(id)?;
+        if let Stage::Exchanging { exchange: Some(exchange), .. } = *link.stage() {
+            self.exchanges.remove(exchange, &self.net);
         }
         Some(link)
     }
-}
-
-/// Takes the sessions and proposals of a link that ends out of the sums of its connection.
-fn uncharge<N: Network>(connection: &mut Connection<N>, link: &Link, now: Instant) {
-    for proposal in link.proposals() {
-        connection.links.remove_proposal(proposed_bytes(connection, proposal), now);
-    }
-    if link.session_bytes() > 0 {
-        connection.links.remove_sessions(link.session_bytes(), now);
-    }
-}
-
-/// Gives back the shares of a link that has left its connection, which a peer made.
-fn give_back<N: Network>(usage: &mut UsageTable, connection: &Connection<N>, link: &Link) {
-    let source = connection.source;
-    usage.remove_sessions(source, link.session_bytes());
-    for proposal in link.proposals() {
-        if !planted("nexus_proposals_keep_their_share") {
-            usage.remove_proposal(source, proposal.slots());
-        }
-    }
-    usage.remove_link(source, connection.links.is_empty());
 }
 
 #[cfg(test)]
@@ -507,9 +493,10 @@ mod tests {
     use crate::control::AllowedTransports;
     use crate::nexus::attach::UdpAttach;
     use crate::nexus::connection::{Connection, Peer, Phase};
+    use crate::nexus::limits::LINKS_MAX;
     use crate::nexus::media::shm;
-    use crate::nexus::reactor::sessions::tests::{accept, open};
     use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
+    use crate::nexus::relay::sessions::tests::{accept, open};
 
     impl Reactor {
         /// A link between the endpoints number 0 of both sides.
@@ -519,7 +506,7 @@ mod tests {
             number: u32,
             stage: Stage,
         ) -> LinkId {
-            self.add_link((at, number), EndpointId(0), 0, stage)
+            self.relay.add_link((at, number), EndpointId(0), 0, stage)
         }
     }
 
@@ -546,7 +533,7 @@ mod tests {
             reactor.add_test_link(at, 5, Stage::Up { is_opener, max_frame: 1_472 });
             if !is_opener {
                 // Its endpoint is not attached.
-                assert!(reactor.keep_early_link(at, &link_open(6)));
+                assert!(reactor.early_links.keep_if_early(at, &link_open(6), &mut reactor.relay));
             }
             let early = reactor.early_links.len();
             assert_eq!(reactor.on_link_open(at, &link_open(number)).is_ok(), is_allowed);
@@ -572,7 +559,8 @@ mod tests {
                 let _inbox = attach(&mailbox);
                 reactor.run_commands();
                 let (at, peer) = open_connection(&mut reactor, true);
-                let (remote, give_up_at) = (reactor.connections[&at].remote, reactor.now);
+                let (remote, give_up_at) =
+                    (reactor.relay.connections[&at].remote(), reactor.relay.now);
                 let request = OpenRequest {
                     endpoint: EndpointId(0),
                     request: 1,
@@ -594,7 +582,7 @@ mod tests {
             let (mut reactor, at, link, _peer) = with_a_link();
             assert_eq!(reactor.on_link_accept(at, &accept(udp, None)).is_ok(), is_asked);
             let is_up = matches!(
-                reactor.links[&link].stage(),
+                reactor.relay.links[&link].stage(),
                 Stage::Up { is_opener: true, max_frame: 1_400 }
             );
             assert_eq!(is_up, is_asked, "with the smaller of both sides' frames");
@@ -604,8 +592,8 @@ mod tests {
             let (status, text) = (Status::ResourceExhausted, String::new());
             let refuse = LinkRefuse { link: 5, status, text };
             assert_eq!(reactor.on_link_refuse(at, refuse).is_ok(), is_asked);
-            assert_eq!(reactor.links.contains_key(&link), !is_asked);
-            assert_eq!(reactor.counters.snapshot().links_failed, u64::from(is_asked));
+            assert_eq!(reactor.relay.links.get(link).is_some(), !is_asked);
+            assert_eq!(reactor.relay.counters.snapshot().links_failed, u64::from(is_asked));
         }
     }
 
@@ -615,15 +603,14 @@ mod tests {
         let (mut reactor, mailbox) = reactor();
         let _inbox = attach(&mailbox);
         reactor.run_commands();
-        let (id, now) = (ConnectionId(7), reactor.now);
+        let (id, now) = (ConnectionId(7), reactor.relay.now);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
         let mut connection = Connection::new(stream, (remote, remote), true, now);
         let silence_max = Duration::from_secs(3);
-        let peer = Peer { incarnation: 1, silence_max, host_identity: None, rendezvous: None };
-        connection.enter(Phase::Open(peer), now);
-        reactor.connections.insert(id, connection);
+        connection.enter_test(Phase::Open(Peer::of_test(1, silence_max)), now);
+        reactor.relay.connections.add(id, connection);
         let request = OpenRequest {
             endpoint: EndpointId(0),
             request: 1,
@@ -652,20 +639,20 @@ mod tests {
             (LINKS_PER_CONNECTION_MAX - 1, Ok(())),
             (LINKS_PER_CONNECTION_MAX, exhausted),
         ] {
-            let connection = reactor.connections.get_mut(&id).unwrap();
-            connection.links.set_test_links(links);
+            let connection = reactor.relay.connections.get_mut(id).unwrap();
+            connection.links_mut().set_test_links(links);
             assert_eq!(may(&reactor), expected, "{links} of the connection");
         }
-        reactor.connections.get_mut(&id).unwrap().links.set_test_links(0);
+        reactor.relay.connections.get_mut(id).unwrap().links_mut().set_test_links(0);
         for (links, expected) in [(LINKS_MAX - 1, Ok(())), (LINKS_MAX, exhausted)] {
             let link = |number: usize| {
                 let stage = Stage::Up { is_opener: true, max_frame: 1_472 };
                 Link::new((ConnectionId(8), number as u32), EndpointId(0), 0, stage, now)
             };
-            let there = reactor.links.len();
-            reactor
-                .links
-                .extend((there..links).map(|number| (LinkId(number as u64), link(number))));
+            let there = reactor.relay.links.len();
+            for number in there..links {
+                reactor.relay.links.add(link(number));
+            }
             assert_eq!(may(&reactor), expected, "{links} in all");
         }
     }
@@ -674,10 +661,10 @@ mod tests {
         OpenRequest {
             endpoint: EndpointId(0),
             request: 1,
-            remote: reactor.connections[&at].remote,
+            remote: reactor.relay.connections[&at].remote(),
             remote_endpoint: EndpointId(0),
             transports,
-            give_up_at: reactor.now,
+            give_up_at: reactor.relay.now,
         }
     }
 
@@ -688,7 +675,7 @@ mod tests {
         let (at, _peer) = open_connection(&mut reactor, false);
         let _inbox = attach(&mailbox);
         reactor.on_link_open(at, &link_open(5)).unwrap();
-        assert_eq!((reactor.links.len(), reactor.early_links.len()), (1, 0));
+        assert_eq!((reactor.relay.links.len(), reactor.early_links.len()), (1, 0));
         assert!(matches!(said(&mut reactor, at)[..], [Message::LinkAccept(_)]));
     }
 
@@ -710,7 +697,7 @@ mod tests {
                     further_ports: PathPorts::NONE,
                     uses_paths: false,
                 };
-                reactor.endpoints.get_mut(&EndpointId(0)).unwrap().set_test_media(udp);
+                reactor.relay.endpoints.get_mut(EndpointId(0)).unwrap().set_test_media(udp);
                 let (at, _peer) = open_connection(&mut reactor, is_opener);
                 let ecn = own && peers;
                 if is_opener {
@@ -733,7 +720,7 @@ mod tests {
                     let [Message::LinkAccept(accept)] = &sent[..] else { panic!("{sent:?}") };
                     assert_eq!((accept.link, accept.ticket, accept.ecn), (5, None, ecn));
                 }
-                let mut remote = reactor.connections[&at].remote;
+                let mut remote = reactor.relay.connections[&at].remote();
                 let name = PeerName { address: remote, endpoint: EndpointId(0) };
                 remote.set_port(9);
                 let Some(FromNexus::LinkUp { request, transport, peer, incarnation, .. }) =
@@ -745,7 +732,7 @@ mod tests {
                 assert_eq!(peer, name);
                 let HostLink::Far(udp) = transport else { panic!("not by UDP") };
                 assert_eq!((udp.addr, udp.max_frame, udp.ecn), (remote, Some(1_400), ecn));
-                let stats = reactor.counters.snapshot();
+                let stats = reactor.relay.counters.snapshot();
                 let opened = (stats.links_opened, stats.links_opened_shm, stats.links_opened_ecn);
                 assert_eq!((stats.links_up, opened), (1, (1, 0, u64::from(ecn))));
             }
@@ -768,7 +755,7 @@ mod tests {
                     false => Stage::Promised { expected: None, max_frame: 1_472 },
                 },
             );
-            reactor.counters.links_up.add(u64::from(is_up));
+            reactor.relay.counters.links_up.add(u64::from(is_up));
             reactor.close_link(link, &reason);
             let (status, text) = (reason.status, reason.message.clone());
             assert_eq!(said(&mut reactor, at), [LinkClose { link: 5, status, text }.into()]);
@@ -778,7 +765,7 @@ mod tests {
                 }
                 other => assert!(!is_up && other.is_none(), "{other:?}"),
             }
-            assert!(reactor.links.is_empty() && inbox.pop().is_none());
+            assert!((reactor.relay.links.len() == 0) && inbox.pop().is_none());
             assert_eq!(reactor.check_tables(), Ok(()));
         }
     }
@@ -798,7 +785,7 @@ mod tests {
                 Stage::Exchanging { request, kind: shm::KIND, exchange: None },
             );
             reactor.fall_back(link, "no memory");
-            assert!(!reactor.links.contains_key(&link));
+            assert!(!reactor.relay.links.get(link).is_some());
             let mut sent = said(&mut reactor, at).into_iter();
             let Some(Message::LinkClose(close)) = sent.next() else { panic!("it is not closed") };
             assert_eq!((close.link, close.status), (5, Status::Aborted));
@@ -813,8 +800,8 @@ mod tests {
                 };
                 assert_eq!(reason, Reason::new(Status::FailedPrecondition, close.text));
             }
-            assert_eq!((sent.next(), reactor.links.len()), (None, usize::from(udp)));
-            let stats = reactor.counters.snapshot();
+            assert_eq!((sent.next(), reactor.relay.links.len()), (None, usize::from(udp)));
+            let stats = reactor.relay.counters.snapshot();
             assert_eq!((stats.shm_fallbacks, stats.links_failed), (1, u64::from(!udp)));
             assert_eq!(reactor.check_tables(), Ok(()));
         }
@@ -830,24 +817,32 @@ mod tests {
             reactor.run_commands();
             let (at, _peer) = open_connection(&mut reactor, false);
             let id = reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
-            reactor.counters.links_up.increment();
+            reactor.relay.counters.links_up.increment();
             for request in 0..opened + proposed {
-                reactor.on_session_open(at, open(5, request)).unwrap();
+                reactor.relay.on_session_open(at, open(5, request)).unwrap();
                 if request < opened {
-                    reactor.answer_session(EndpointId(0), id, request, Ok(accept(5, request)));
+                    reactor.relay.answer_session(
+                        EndpointId(0),
+                        id,
+                        request,
+                        Ok(accept(5, request)),
+                    );
                 }
             }
-            let before = reactor.connections[&at].links.quiet_since();
-            reactor.now += Duration::from_secs(5);
+            let before = reactor.relay.connections[&at].links().quiet_since();
+            reactor.relay.now += Duration::from_secs(5);
             assert!(reactor.forget_link(id).is_some());
-            let connection = &reactor.connections[&at];
-            assert_eq!(connection.links.quiet_since(), if is_anew { reactor.now } else { before });
-            assert_eq!(connection.links.idle_since(), reactor.now);
+            let connection = &reactor.relay.connections[&at];
             assert_eq!(
-                (connection.links.session_bytes(), connection.links.proposed_bytes()),
+                connection.links().quiet_since(),
+                if is_anew { reactor.relay.now } else { before }
+            );
+            assert_eq!(connection.links().idle_since(), reactor.relay.now);
+            assert_eq!(
+                (connection.links().session_bytes(), connection.links().proposed_bytes()),
                 (0, 0)
             );
-            assert_eq!((connection.links.proposals(), reactor.proposals), (0, 0));
+            assert_eq!((connection.links().proposals(), reactor.relay.links.proposals()), (0, 0));
             assert_eq!(reactor.check_tables(), Ok(()));
             assert!(reactor.forget_link(id).is_none());
         }

@@ -1,60 +1,59 @@
-//! The nexus's event loop. The file of each kind of event:
+//! The nexus's event loop: takes events, commands and deadlines, and has the parts of the nexus handle them.
+//!
+//! Each part has its own state, and returns what concerns others. The reactor is changed in four files:
 //!
 //! | file | concern |
 //! | --- | --- |
-//! | `listener` | connections that peers make |
-//! | `dial` | connections to peers |
-//! | `handshake` | HELLO |
-//! | `stream` | bytes to messages, messages to bytes, and the dispatch of messages |
-//! | `closing` | GOODBYE, broken connections, and the end of their links |
-//! | `heartbeat` | heartbeats, timeouts and round trips |
-//! | `endpoints` | messages of this process's endpoints |
+//! | `mod` | turns; bytes to messages, and the dispatch of messages, commands and deadlines |
+//! | `opening` | connections that peers make, connections to peers, and HELLO |
+//! | `closing` | GOODBYE, timeouts, broken connections, and the end of their links |
+//! | `links` | agreeing on links and their transports |
+//!
+//! The others have parts of their own, or look at the reactor:
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `listener` | the listening socket |
 //! | `early` | links requested before their endpoint is attached |
-//! | `offers`, `links` | agreeing on transports |
-//! | `rendezvous` | handing over shared memory |
-//! | `sessions` | proposals and answers |
-//! | `admit` | the limits of one address, and idle connections |
-//! | `table_sizes` | the sizes of the tables, and whether they agree |
-//! | `groups` | multicast groups |
+//! | `offers` | transports that both sides can use |
 //! | `stats` | counters for callers outside the process |
+//! | `table_sizes` | the sizes of the tables, and whether they agree |
 
-mod admit;
 mod closing;
-mod dial;
 mod early;
-mod endpoints;
-mod groups;
-mod handshake;
-mod heartbeat;
 mod links;
 mod listener;
 mod offers;
-mod rendezvous;
-mod sessions;
+mod opening;
 mod stats;
-mod stream;
 pub(super) mod table_sizes;
+#[cfg(test)]
+pub(super) mod tests;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::control::{AllowedTransports, EndpointId, LinkId};
-use crate::nexus::connection::Connection;
+use petrel_planted::planted;
+use petrel_proto::control::{GroupRefuse, Message};
+
+use crate::control::{EndpointId, FromNexus, Reason, ToNexus};
+use crate::nexus::connection::{Connection, Received};
 use crate::nexus::counters::Counters;
-use crate::nexus::deadlines::Deadlines;
+use crate::nexus::deadlines::Due;
+use crate::nexus::due::DueAction;
 use crate::nexus::endpoint::Endpoint;
-use crate::nexus::exchange::{Exchange, LocalRendezvous, QueuedExchange};
-use crate::nexus::idle_connections::IdleConnections;
+use crate::nexus::goodbye::{Ending, not_ok};
 use crate::nexus::ids::{ConnectionId, ExchangeId};
-use crate::nexus::limits::{Capacity, READ_BYTES, TICK_MAX, TICK_MIN};
-use crate::nexus::link::Link;
-use crate::nexus::mailbox::Mailbox;
+use crate::nexus::limits::{Capacity, READ_BYTES, READS_PER_TURN, TICK_MAX, TICK_MIN};
+use crate::nexus::mailbox::{Command, Mailbox};
 use crate::nexus::net::{Events, MioNetwork, Network, Ready};
-use crate::nexus::routes::Outgoing;
-use crate::nexus::usage::UsageTable;
+use crate::nexus::relay::Relay;
+use crate::nexus::relay::sessions::Further;
+use crate::nexus::rendezvous::Exchanges;
+use crate::nexus::request::OpenRequest;
+use crate::nexus::routes::Routes;
+use crate::nexus::settings::Settings;
 use early::EarlyLinks;
 use listener::Listener;
 use stats::Collector;
@@ -72,64 +71,21 @@ const FIRST_FREE_TOKEN: usize = 3;
 /// Events handled in one turn.
 const EVENTS_PER_TURN: usize = 256;
 
-/// Settings, fixed while the nexus runs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
-    pub(super) insecure: bool,
-    pub(super) transports: AllowedTransports,
-    pub(super) heartbeat: Duration,
-    /// Time for each step of another process.
-    pub(super) step_timeout: Duration,
-    pub(super) incarnation: u64,
-}
-
 /// The state of the nexus's thread.
 #[derive(Debug)]
 pub(super) struct Reactor<N: Network = MioNetwork> {
-    settings: Settings,
     net: N,
     mailbox: Arc<Mailbox<N>>,
-    counters: Arc<Counters>,
-    /// The time at the beginning of the turn.
-    now: Instant,
     next_tick: Instant,
     is_stopping: bool,
-    next_token: usize,
-    next_link: u64,
-
+    /// Connections, endpoints, and the links between them.
+    pub(super) relay: Relay<N>,
     listener: Option<Listener<N>>,
-    capacity: Capacity,
-    /// Accepted connections, except closing ones.
-    accepted: usize,
-    usage: UsageTable,
-    idle_connections: IdleConnections,
-    connections: HashMap<ConnectionId, Connection<N>>,
-    /// Accepted connections whose peer has not said HELLO, the oldest first.
-    awaiting_hello: BTreeSet<ConnectionId>,
-    /// Connections waiting for the peer to close its end, the oldest first.
-    closing: BTreeSet<ConnectionId>,
-    outgoing: HashMap<SocketAddr, Outgoing>,
-    /// The process last seen at an address.
-    incarnations: HashMap<SocketAddr, u64>,
-    endpoints: HashMap<EndpointId, Endpoint<N>>,
-    links: HashMap<LinkId, Link>,
+    routes: Routes,
+    exchanges: Exchanges<N>,
     /// Links whose endpoint is not attached yet.
     early_links: EarlyLinks,
-    local_rendezvous: Option<LocalRendezvous<N>>,
-    exchanges: HashMap<ExchangeId, Exchange<N>>,
-    /// Links that present their ticket as soon as there are few other exchanges.
-    queued_exchanges: VecDeque<QueuedExchange>,
-    /// Links by the ticket that their peer is to present at the rendezvous.
-    tickets: HashMap<[u8; 16], LinkId>,
-    /// Unanswered proposals in all.
-    proposals: usize,
     collector: Collector,
-    deadlines: Deadlines,
-
-    /// Connections that may have more to read without a further event.
-    unread: Vec<ConnectionId>,
-    /// Connections with bytes to send.
-    unsent: Vec<ConnectionId>,
     /// The buffer for reads.
     buffer: Vec<u8>,
 }
@@ -144,37 +100,16 @@ impl<N: Network> Reactor<N> {
         let now = net.now();
         let capacity = Capacity::by_descriptors(net.descriptors_max());
         Self {
-            settings,
             net,
             mailbox,
-            counters,
-            now,
             next_tick: now,
             is_stopping: false,
-            next_token: FIRST_FREE_TOKEN,
-            next_link: 0,
+            relay: Relay::new(settings, counters, capacity, now, FIRST_FREE_TOKEN),
             listener: None,
-            capacity,
-            accepted: 0,
-            usage: UsageTable::default(),
-            idle_connections: IdleConnections::default(),
-            connections: HashMap::new(),
-            awaiting_hello: BTreeSet::new(),
-            closing: BTreeSet::new(),
-            outgoing: HashMap::new(),
-            incarnations: HashMap::new(),
-            endpoints: HashMap::new(),
-            links: HashMap::new(),
+            routes: Routes::default(),
+            exchanges: Exchanges::default(),
             early_links: EarlyLinks::default(),
-            local_rendezvous: None,
-            exchanges: HashMap::new(),
-            queued_exchanges: VecDeque::new(),
-            tickets: HashMap::new(),
-            proposals: 0,
             collector: Collector::default(),
-            deadlines: Deadlines::default(),
-            unread: Vec::new(),
-            unsent: Vec::new(),
             buffer: vec![0; READ_BYTES],
         }
     }
@@ -185,12 +120,12 @@ impl<N: Network> Reactor<N> {
     }
 
     pub(super) fn counters(&self) -> &Arc<Counters> {
-        &self.counters
+        &self.relay.counters
     }
 
     /// Returns the number that distinguishes the process from others at its address.
     pub(super) fn incarnation(&self) -> u64 {
-        self.settings.incarnation
+        self.relay.settings.incarnation
     }
 
     /// Returns true if the last user of the nexus has gone.
@@ -216,6 +151,11 @@ impl<N: Network> Reactor<N> {
         self.net.events(EVENTS_PER_TURN)
     }
 
+    /// Opens the rendezvous. Without it shared memory is not offered.
+    pub(super) fn open_rendezvous(&mut self) -> io::Result<()> {
+        self.exchanges.open(&mut self.net, RENDEZVOUS)
+    }
+
     /// Waits for events, and handles them.
     pub(super) fn turn(&mut self, events: &mut N::Events) -> io::Result<()> {
         let timeout = self.poll_timeout();
@@ -229,16 +169,17 @@ impl<N: Network> Reactor<N> {
 
     /// Handles events, and all other due work.
     fn handle(&mut self, events: &N::Events) {
-        self.now = self.net.now();
+        self.relay.now = self.net.now();
         events.iter().for_each(|event| self.on_event(event));
         self.run_commands();
         self.read_the_unread();
         self.accept_more();
         self.run_exchanges();
         self.run_deadlines();
-        if self.now >= self.next_tick {
-            self.discount_own_delay(self.now - self.next_tick);
-            self.next_tick = self.now + self.tick_interval();
+        let now = self.relay.now;
+        if now >= self.next_tick {
+            self.discount_own_delay(now - self.next_tick);
+            self.next_tick = now + self.tick_interval();
             self.run_connection_timers();
         }
         self.send_the_unsent();
@@ -249,8 +190,8 @@ impl<N: Network> Reactor<N> {
             // Commands are handled in every turn.
             MAILBOX => {}
             LISTENER => self.on_listener_ready(),
-            RENDEZVOUS => self.on_rendezvous_ready(),
-            number if self.connections.contains_key(&ConnectionId(number)) => {
+            RENDEZVOUS => self.exchanges.on_ready(),
+            number if self.relay.connections.contains(ConnectionId(number)) => {
                 self.on_connection_event(ConnectionId(number), event);
             }
             number => self.on_exchange_ready(ExchangeId(number)),
@@ -259,17 +200,25 @@ impl<N: Network> Reactor<N> {
 
     /// Returns how long to wait for events; `None` is forever.
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
-        if !self.unread.is_empty() || self.has_more_to_accept() || self.has_more_exchanges() {
+        let has_unread = self.relay.connections.has_unread();
+        if has_unread || self.has_more_to_accept() || self.exchanges.has_more() {
             return Some(Duration::ZERO);
         }
-        let tick = (!self.connections.is_empty()).then_some(self.next_tick);
-        let pause = self.listener.as_ref().and_then(|listener| listener.paused_until);
-        let soonest = [tick, pause, self.deadlines.next()].into_iter().flatten().min();
+        let tick = (!self.relay.connections.is_empty()).then_some(self.next_tick);
+        let pause = self.listener.as_ref().and_then(Listener::paused_until);
+        let soonest = [tick, pause, self.relay.deadlines().next()].into_iter().flatten().min();
         soonest.map(|at| at.saturating_duration_since(self.net.now()))
     }
 
-    pub(super) fn tick_interval(&self) -> Duration {
-        (self.settings.heartbeat / 4).clamp(TICK_MIN, TICK_MAX)
+    fn tick_interval(&self) -> Duration {
+        (self.relay.settings.heartbeat / 4).clamp(TICK_MIN, TICK_MAX)
+    }
+
+    /// Does not count time in which the thread did not run as silence or slowness of peers.
+    fn discount_own_delay(&mut self, late: Duration) {
+        if late >= self.tick_interval() {
+            self.relay.connections.discount(late, self.relay.now);
+        }
     }
 
     /// Returns the sizes of all tables.
@@ -285,424 +234,261 @@ impl<N: Network> Reactor<N> {
         Tables::of(self).check()
     }
 
-    /// Returns a token for a socket in the readiness loop.
-    pub(super) fn new_token(&mut self) -> usize {
-        self.next_token += 1;
-        self.next_token - 1
-    }
-
-    /// Returns a new name for a link.
-    pub(super) fn new_link_id(&mut self) -> LinkId {
-        self.next_link += 1;
-        LinkId(self.next_link - 1)
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
-
-    use petrel_proto::Status;
-    use petrel_proto::control::PathPorts;
-    use petrel_proto::control::{
-        Decoder, Hello, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen, VersionRange,
-    };
-    use petrel_proto::limits::PACKET_BYTES_MIN;
-    use petrel_transport::udp::Mtu;
-
-    use super::*;
-    use crate::control::{FromNexus, Reason, ToNexus};
-    use crate::nexus::attach::{Attach, UdpAttach};
-    use crate::nexus::connection::{Idle, Outbox, Peer, Phase};
-    use crate::nexus::goodbye::GoodbyeMode;
-    use crate::nexus::limits::session_bytes;
-    use crate::nexus::mailbox::{Command, Inbox};
-    use crate::nexus::media::media_of;
-
-    /// A reactor without a thread; a test drives it step by step.
-    pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
-        let (net, waker) = MioNetwork::new(MAILBOX).unwrap();
-        let mailbox = Arc::new(Mailbox::new(waker));
-        let settings = Settings {
-            insecure: false,
-            transports: AllowedTransports { udp: true, shm: false },
-            heartbeat: Duration::from_secs(1),
-            step_timeout: Duration::from_secs(1),
-            incarnation: 1,
-        };
-        let reactor = Reactor::new(settings, net, mailbox.clone(), Arc::new(Counters::default()));
-        (reactor, mailbox)
-    }
-
-    /// Adds a connection whose peer said HELLO and is silent from then on, and returns the peer's socket.
-    pub(in crate::nexus) fn open_connection(
-        reactor: &mut Reactor,
-        is_opener: bool,
-    ) -> (ConnectionId, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let remote = listener.local_addr().unwrap();
-        let stream = TcpStream::connect(remote).unwrap();
-        stream.set_nonblocking(true).unwrap();
-        let local = stream.local_addr().unwrap();
-        let stream = mio::net::TcpStream::from_std(stream);
-        let mut connection = Connection::new(stream, (local, remote), is_opener, reactor.now);
-        let silence_max = Duration::from_secs(3);
-        let peer = Peer { incarnation: 7, silence_max, host_identity: None, rendezvous: None };
-        connection.enter(Phase::Open(peer), reactor.now);
-        let id = reactor.add_connection(connection).unwrap();
-        reactor.accepted += usize::from(!is_opener);
-        reactor.note_use(id);
-        (id, listener.accept().unwrap().0)
-    }
-
-    /// Returns a connection of the reactor.
-    pub(in crate::nexus) fn connection(reactor: &mut Reactor, id: ConnectionId) -> &mut Connection {
-        reactor.connections.get_mut(&id).unwrap()
-    }
-
-    /// Takes the messages queued on a connection after its HELLO.
-    pub(in crate::nexus) fn said(reactor: &mut Reactor, id: ConnectionId) -> Vec<Message> {
-        let bytes = [hello_bytes(), reactor.connections.get_mut(&id).unwrap().out.take()].concat();
-        let (mut bytes, mut decoder) = (bytes.as_slice(), Decoder::new());
-        std::iter::from_fn(|| decoder.decode(&mut bytes).unwrap()).skip(1).collect()
-    }
-
-    /// Takes a turn without waiting, and returns the number of events.
-    fn turn_at_once(reactor: &mut Reactor) -> usize {
-        let mut events = reactor.new_events();
-        reactor.net.poll(&mut events, Some(Duration::ZERO)).unwrap();
-        reactor.handle(&events);
-        events.iter().count()
-    }
-
-    fn turns_until(reactor: &mut Reactor, is_so: impl Fn(&Reactor) -> bool) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while !is_so(reactor) {
-            assert!(Instant::now() < end, "it never comes true");
-            turn_at_once(reactor);
+    pub(super) fn run_commands(&mut self) {
+        for command in self.mailbox.take() {
+            match command {
+                Command::Attach(id, media, inbox) => {
+                    self.relay.endpoints.attach(id, Endpoint::new(media, inbox));
+                    self.welcome_early_links(id);
+                }
+                Command::Post(id, message) => self.on_post(id, message),
+                Command::StopListening => self.stop_listening(),
+                Command::Shutdown => self.is_stopping = true,
+            }
         }
     }
 
-    /// The preface and a HELLO.
-    pub(in crate::nexus) fn hello_bytes() -> Vec<u8> {
-        let hello = Hello {
-            versions: VersionRange::OWN,
-            incarnation: 7,
-            heartbeat_ms: 1_000,
-            agent: String::new(),
-            host_identity: None,
-            rendezvous: None,
-        };
-        let mut bytes = PREFACE.to_vec();
-        Message::from(hello).encode(&mut bytes).unwrap();
-        bytes
-    }
-
-    /// LINK_OPEN for this endpoint, with a link number equal to the endpoint's.
-    fn link_open(to_endpoint: u16) -> Message {
-        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        let link = u32::from(to_endpoint);
-        LinkOpen {
-            link,
-            from_endpoint: 0,
-            to_endpoint,
-            offers,
-            ecn: false,
-            features: Default::default(),
+    /// Answers commands that will not be carried out.
+    fn refuse_commands(&mut self, reason: &Reason) {
+        for command in self.mailbox.close() {
+            match command {
+                // Recently attached endpoints have made requests, too.
+                Command::Attach(id, media, inbox) => {
+                    self.relay.endpoints.attach(id, Endpoint::new(media, inbox));
+                }
+                Command::Post(id, ToNexus::OpenLink { request, .. }) => {
+                    let reason = reason.clone();
+                    self.relay.notify(id, FromNexus::LinkFailed { request, reason });
+                }
+                // The endpoint knows the end of the link already, and nothing may follow that message.
+                Command::Post(id, ToNexus::OpenSession { link, open })
+                    if self.relay.links.owns(id, link) =>
+                {
+                    let (request, reason) = (open.request, reason.clone());
+                    self.relay.notify(id, FromNexus::SessionRefused { link, request, reason });
+                }
+                // The next endpoint with this number must not get messages about the links of the former.
+                Command::Post(id, ToNexus::Gone) => self.on_gone(id),
+                Command::Post(..) | Command::StopListening | Command::Shutdown => {}
+            }
         }
-        .into()
     }
 
-    /// Adds an endpoint with number 0.
-    pub(in crate::nexus) fn attach(mailbox: &Mailbox) -> Arc<Inbox> {
-        attach_as(mailbox, EndpointId(0))
+    fn on_post(&mut self, from: EndpointId, message: ToNexus) {
+        let relay = &mut self.relay;
+        match message {
+            ToNexus::OpenLink { request, remote, remote_endpoint, transports } => {
+                let give_up_at = relay.now + relay.settings.step_timeout;
+                self.open_link(OpenRequest {
+                    endpoint: from,
+                    request,
+                    remote,
+                    remote_endpoint,
+                    transports,
+                    give_up_at,
+                });
+            }
+            ToNexus::OpenSession { link, open } => relay.propose_session(from, link, open),
+            ToNexus::AnswerSession { link, request, answer } => {
+                relay.answer_session(from, link, request, answer);
+            }
+            ToNexus::CloseSession { link, peer_session, peer_token, from_client, reason } => {
+                let session = (peer_session, peer_token);
+                relay.close_session(from, link, session, from_client, reason);
+            }
+            ToNexus::SessionEnded { link, slots } => relay.remove_session(from, link, slots),
+            ToNexus::DrainSession { link, peer_session, peer_token, message } => {
+                relay.drain_session(from, link, (peer_session, peer_token), message);
+            }
+            ToNexus::JoinGroup { link, join } => relay.offer_group(from, link, join),
+            ToNexus::AnswerGroup { link, request, answer } => {
+                relay.answer_group(from, link, request, answer);
+            }
+            ToNexus::LeaveGroup { link, group } => relay.leave_group(from, link, group),
+            ToNexus::CloseLink { link, reason } if relay.links.owns(from, link) => {
+                self.close_link(link, &reason);
+            }
+            ToNexus::CloseLink { .. } => relay.counters.late_messages.increment(),
+            ToNexus::Stats { request, json } => {
+                self.collector.on_answer(from, request, json, relay, &self.net);
+            }
+            ToNexus::Gone => self.on_gone(from),
+        }
     }
 
-    fn attach_as(mailbox: &Mailbox, id: EndpointId) -> Arc<Inbox> {
-        let waker = petrel_transport::wake::Waker::new().unwrap();
-        let inbox = Arc::new(Inbox::new(waker.clone()));
-        let (local, mtu) = (([127, 0, 0, 1], 9).into(), Mtu::default());
-        let udp = Some(UdpAttach {
-            local,
-            mtu,
-            reads_marks: false,
-            heeds_marks: false,
-            further_ports: PathPorts::NONE,
-            uses_paths: false,
+    pub(super) fn on_connection_event(&mut self, id: ConnectionId, event: Ready) {
+        let connection = self.relay.connections.get(id);
+        if connection.is_some_and(Connection::is_connecting) {
+            self.on_dial_progress(id);
+        } else {
+            self.read(id);
+            if event.is_writable {
+                self.relay.connections.write_later(id);
+            }
+        }
+    }
+
+    /// Reads the bytes left by an earlier turn.
+    fn read_the_unread(&mut self) {
+        for id in self.relay.connections.take_unread() {
+            self.read(id);
+        }
+    }
+
+    /// Reads a bounded number of times and leaves the rest for the next turn.
+    fn read(&mut self, id: ConnectionId) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let is_drained = (0..READS_PER_TURN).any(|_| !self.read_once(id, &mut buffer));
+        self.buffer = buffer;
+        if !is_drained && !planted("nexus_rest_is_not_read") {
+            self.relay.connections.read_later(id);
+        }
+    }
+
+    /// Reads once. Returns true if reading should go on.
+    fn read_once(&mut self, id: ConnectionId, buffer: &mut [u8]) -> bool {
+        let Some(connection) = self.relay.connections.get_mut(id) else { return false };
+        if connection.pauses() {
+            return false;
+        }
+        match connection.receive(buffer) {
+            Received::Bytes(count) => {
+                self.digest(id, &buffer[..count]);
+                true
+            }
+            Received::Nothing => false,
+            Received::End(cause) => {
+                self.on_stream_end(id, &cause);
+                false
+            }
+        }
+    }
+
+    /// Handles the messages in received bytes (`docs/wire-protocol.md` §8.1).
+    fn digest(&mut self, id: ConnectionId, mut bytes: &[u8]) {
+        let now = self.relay.now;
+        let mut has_progressed = false;
+        loop {
+            let Some(connection) = self.relay.connections.get_mut(id) else { return };
+            connection.note_received(now);
+            if connection.is_closing() {
+                return;
+            }
+            match connection.decode(&mut bytes) {
+                Ok(Some(message)) => {
+                    has_progressed = true;
+                    if let Err(ending) = self.on_message(id, message) {
+                        return self.on_ending(id, ending);
+                    }
+                }
+                Ok(None) => return connection.note_midway(has_progressed, now),
+                Err(error) => return self.on_malformed(id, error),
+            }
+        }
+    }
+
+    fn on_message(&mut self, id: ConnectionId, message: Message) -> Result<(), Ending> {
+        let relay = &mut self.relay;
+        match message {
+            Message::Hello(hello) => self.on_hello(id, hello),
+            Message::Goodbye(goodbye) => self.on_goodbye(id, &goodbye),
+            Message::Ping(ping) => relay.answer_ping(id, ping),
+            // Its arrival is all that matters.
+            Message::Pong(_) => {}
+            Message::LinkOpen(open) => return self.on_link_open(id, &open),
+            Message::LinkAccept(accept) => return self.on_link_accept(id, &accept),
+            Message::LinkRefuse(refuse) => return self.on_link_refuse(id, refuse),
+            Message::LinkClose(close) => self.on_link_close(id, close),
+            Message::SessionOpen(open) => return relay.on_session_open(id, open),
+            Message::SessionAccept(accept) => return relay.on_session_accept(id, accept),
+            Message::SessionRefuse(refuse) => return relay.on_session_refuse(id, refuse),
+            Message::SessionClose(close) => return relay.on_session_close(id, close),
+            Message::SessionDrain(drain) => match relay.on_session_drain(id, drain)? {
+                Further::Links => {}
+                Further::NoLinks => self.retire(id),
+            },
+            Message::GroupJoin(join) => return relay.on_group_join(id, join),
+            Message::GroupAccept(accept) => {
+                return relay.on_group_answer(id, accept.link, accept.request, Ok(()));
+            }
+            Message::GroupRefuse(GroupRefuse { link, request, status, text }) => {
+                let reason = Reason::new(not_ok(status), text);
+                return relay.on_group_answer(id, link, request, Err(reason));
+            }
+            Message::GroupLeave(leave) => return relay.on_group_leave(id, leave),
+            Message::StatsRequest(request) => {
+                return self.collector.on_request(id, request.request, relay, &self.net);
+            }
+            Message::StatsReply(_) => {
+                return Err(Ending::Violation("STATS_REPLY without a request"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the queued messages.
+    pub(super) fn send_the_unsent(&mut self) {
+        while let Some(id) = self.relay.connections.next_unsent() {
+            let now = self.relay.now;
+            let Some(connection) = self.relay.connections.get_mut(id) else { continue };
+            if planted("nexus_sending_is_hearing") {
+                connection.note_received(now);
+            }
+            match connection.flush(now) {
+                Err(error) => {
+                    // The peer may have sent a reason before it closed.
+                    self.read(id);
+                    self.on_stream_end(id, &error.to_string());
+                }
+                Ok(()) if connection.is_over_limit() => self.on_not_reading(id),
+                Ok(()) if connection.is_closing() => self.finish_closing(id),
+                Ok(()) if connection.ends_pause() => self.relay.connections.read_later(id),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// Handles the deadlines that have passed.
+    fn run_deadlines(&mut self) {
+        while let Some(due) = self.relay.take_due() {
+            match due {
+                Due::EarlyLink(id, link) => self.on_early_link_due(id, link),
+                Due::Link(link) => self.on_link_due(link),
+                Due::Session(link, request) => self.relay.on_session_due(link, request),
+                Due::Exchange(exchange) => {
+                    self.exchanges.on_due(exchange, &self.net, &self.relay);
+                }
+                Due::Redial(remote) => self.on_redial_due(remote),
+                Due::Stats(id) => self.collector.on_due(id, &mut self.relay, &self.net),
+            }
+        }
+        let Self { relay, early_links, exchanges, routes, collector, .. } = self;
+        relay.sweep_deadlines(|due| match due {
+            Due::EarlyLink(id, link) => early_links.contains(*id, *link),
+            Due::Exchange(exchange) => exchanges.contains(*exchange),
+            Due::Redial(remote) => routes.contains(*remote),
+            Due::Stats(id) => collector.is_under_way(*id),
+            Due::Link(_) | Due::Session(..) => unreachable!("the relay has links and sessions"),
         });
-        let attach = Attach { id: None, udp, shm: None, waker };
-        let media = media_of(&attach, Vec::new());
-        mailbox.post(Command::Attach(id, media, inbox.clone())).unwrap();
-        inbox
     }
 
-    #[test]
-    fn turn__an_endpoint_that_comes_gets_no_link_of_a_connection_that_closes() {
-        let (mut reactor, mailbox) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = hello_bytes();
-        link_open(0).encode(&mut bytes).unwrap();
-        peer.write_all(&bytes).unwrap();
-        turns_until(&mut reactor, |reactor| reactor.early_links.len() > 0);
-        // No message is that long.
-        peer.write_all(&[0xFF; 8]).unwrap();
-        turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
-        let inbox = attach(&mailbox);
-        turn_at_once(&mut reactor);
-        assert!(inbox.pop().is_none(), "the link would never go down");
-        assert!(reactor.links.is_empty() && reactor.early_links.len() == 0);
-    }
-
-    #[test]
-    fn turn__endpoints_come_after_the_links_to_them_in_any_order() {
-        let (mut reactor, mailbox) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = hello_bytes();
-        (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
-        peer.write_all(&bytes).unwrap();
-        turns_until(&mut reactor, |reactor| reactor.early_links.len() == 3);
-        for (endpoint, left) in [(1, 2), (0, 1), (2, 0)] {
-            let inbox = attach_as(&mailbox, EndpointId(endpoint));
-            turn_at_once(&mut reactor);
-            assert!(matches!(inbox.pop(), Some(FromNexus::LinkUp { .. })), "endpoint {endpoint}");
-            assert_eq!((reactor.early_links.len(), reactor.links.len()), (left, 3 - left));
+    /// Performs all due actions of the connections.
+    fn run_connection_timers(&mut self) {
+        let (now, step_timeout) = (self.relay.now, self.relay.settings.step_timeout);
+        for (id, action) in self.relay.connections.due(now, step_timeout) {
+            match action {
+                DueAction::Nothing => {}
+                DueAction::DialTimeout => {
+                    self.on_dial_failed(id, &io::ErrorKind::TimedOut.into());
+                }
+                DueAction::HelloTimeout => self.on_hello_timeout(id),
+                DueAction::Silent => self.on_silence(id),
+                DueAction::SlowMessage => self.on_slow_message(id),
+                DueAction::NotReading => self.on_not_reading(id),
+                DueAction::Idle => self.on_idle(id),
+                DueAction::Ping => self.relay.ping(id),
+                DueAction::LingerOver => self.remove_connection(id),
+            }
         }
-    }
-
-    #[test]
-    fn turn__a_connection_that_yields_to_an_early_link_gets_none_itself() {
-        let (mut reactor, mailbox) = reactor();
-        (reactor.capacity.linked_max, reactor.capacity.linked_per_source_max) = (1, 1);
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let _one = attach_as(&mailbox, EndpointId(1));
-        let ask = |endpoints: &[u16]| {
-            let mut peer = TcpStream::connect(address).unwrap();
-            let mut bytes = hello_bytes();
-            endpoints.iter().for_each(|to| link_open(*to).encode(&mut bytes).unwrap());
-            peer.write_all(&bytes).unwrap();
-            peer
-        };
-        let _newcomer = ask(&[0]);
-        turns_until(&mut reactor, |reactor| reactor.early_links.len() == 1);
-        // This peer is the only linked connection allowed, also waits for endpoint 0, and has no session.
-        let yields = ask(&[1, 0]);
-        turns_until(&mut reactor, |reactor| reactor.early_links.len() == 2);
-        assert_eq!(reactor.links.len(), 1);
-        let inbox = attach(&mailbox);
-        turn_at_once(&mut reactor);
-        assert!(matches!(inbox.pop(), Some(FromNexus::LinkUp { .. })));
-        assert!(inbox.pop().is_none(), "the second link would never go down");
-        assert_eq!((reactor.links.len(), reactor.closing.len()), (1, 1));
-        drop(yields);
-        turns_until(&mut reactor, |reactor| reactor.closing.is_empty());
-        assert!(reactor.links.values().all(|l| reactor.connections.contains_key(&l.connection())));
-    }
-
-    #[test]
-    fn say_goodbye_to_all__is_on_its_way_before_the_sockets_close() {
-        let (mut reactor, _) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&hello_bytes()).unwrap();
-        turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
-        reactor.say_goodbye_to_all();
-        drop(reactor);
-        let mut said = Vec::new();
-        peer.read_to_end(&mut said).unwrap();
-        let (mut said, mut decoder) = (said.as_slice(), Decoder::new());
-        let mut messages = std::iter::from_fn(|| decoder.decode(&mut said).unwrap());
-        let last = messages.by_ref().last();
-        let Some(Message::Goodbye(goodbye)) = last else { panic!("no GOODBYE: {last:?}") };
-        assert_eq!(goodbye.status, Status::Unavailable);
-    }
-
-    #[test]
-    fn turn__the_next_endpoint_of_a_number_hears_no_answer_to_the_former() {
-        let (mut reactor, mailbox) = reactor();
-        let _former = attach(&mailbox);
-        // A server that accepts connections and sends nothing.
-        let mute = TcpListener::bind("127.0.0.1:0").unwrap();
-        let transports = AllowedTransports { udp: true, shm: false };
-        let remote = mute.local_addr().unwrap();
-        let remote_endpoint = EndpointId(0);
-        let ask = ToNexus::OpenLink { request: 0, remote, remote_endpoint, transports };
-        mailbox.post(Command::Post(EndpointId(0), ask)).unwrap();
-        turns_until(&mut reactor, |reactor| !reactor.connections.is_empty());
-        mailbox.post(Command::Post(EndpointId(0), ToNexus::Gone)).unwrap();
-        let next = attach(&mailbox);
-        turn_at_once(&mut reactor);
-        assert!(reactor.connections.values().all(|connection| connection.waiting.is_empty()));
-        // The answer would be that the connection broke.
-        let id = *reactor.connections.keys().next().unwrap();
-        reactor.on_dial_failed(id, &io::ErrorKind::ConnectionRefused.into());
-        assert!(next.pop().is_none(), "an answer to a question of the former endpoint's");
-    }
-
-    /// A reactor that closes a connection for a protocol violation, and the peer's socket.
-    fn with_a_connection_that_closes() -> (Reactor, TcpStream) {
-        let (mut reactor, _) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&PREFACE).unwrap();
-        // No message is that long.
-        peer.write_all(&[0xFF; 8]).unwrap();
-        turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
-        (reactor, peer)
-    }
-
-    #[test]
-    fn turn__a_connection_that_waits_for_its_peers_end_causes_no_events() {
-        let (mut reactor, mut peer) = with_a_connection_that_closes();
-        // The peer gets GOODBYE and the end, and does not close its own direction.
-        peer.read_to_end(&mut Vec::new()).unwrap();
-        assert!((0..16).any(|_| turn_at_once(&mut reactor) == 0), "each event causes another");
-        assert_eq!(reactor.closing.len(), 1);
-    }
-
-    #[test]
-    fn turn__a_peer_is_not_silent_while_this_thread_does_not_run() {
-        let (mut reactor, _) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&hello_bytes()).unwrap();
-        turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
-        // More than the three intervals that a peer has.
-        let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
-        reactor.connections.values_mut().for_each(|c| c.last_received = before);
-        reactor.next_tick = before;
-        turn_at_once(&mut reactor);
-        assert_eq!(reactor.counters.snapshot().dropped_silent, 0);
-        reactor.connections.values_mut().for_each(|c| c.last_received = before);
-        reactor.next_tick = Instant::now();
-        turn_at_once(&mut reactor);
-        assert_eq!(reactor.counters.snapshot().dropped_silent, 1);
-    }
-
-    /// The expected end of a closing connection is not reported, and leaves nothing to a later tick.
-    #[test]
-    fn turn__the_peers_end_is_the_end_of_a_connection_that_closes() {
-        let (mut reactor, mut peer) = with_a_connection_that_closes();
-        reactor.next_tick = reactor.now + Duration::from_secs(3_600);
-        peer.read_to_end(&mut Vec::new()).unwrap();
-        drop(peer);
-        let broken = |reactor: &Reactor| reactor.counters.snapshot().connections_broken;
-        turns_until(&mut reactor, |reactor| reactor.connections.is_empty() || broken(reactor) > 0);
-        assert_eq!((reactor.connections.len(), reactor.closing.len()), (0, 0));
-        assert_eq!(broken(&reactor), 0);
-    }
-
-    #[test]
-    fn finish_closing__of_a_connection_that_was_reset_leaves_nothing() {
-        let (mut reactor, _) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&hello_bytes()).unwrap();
-        turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
-        let id = *reactor.connections.keys().next().unwrap();
-        let reason = Reason::new(Status::Unavailable, "the test ends it");
-        reactor.close(id, &reason, GoodbyeMode::Send(reason.clone()));
-        let connection = reactor.connections.get_mut(&id).unwrap();
-        assert!(connection.is_closing());
-        // As if GOODBYE were written. The peer closes with HELLO unread, which is a reset.
-        connection.out = Outbox::default();
-        assert_eq!(peer.peek(&mut [0]).unwrap(), 1);
-        drop(peer);
-        while !connection
-            .stream
-            .peek(&mut [0])
-            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset)
-        {}
-        reactor.finish_closing(id);
-        assert_eq!((reactor.connections.len(), reactor.closing.len()), (0, 0));
-    }
-
-    #[test]
-    fn turn__linked_connection_gets_further_links_at_the_limit() {
-        let (mut reactor, mailbox) = reactor();
-        (reactor.capacity.linked_max, reactor.capacity.linked_per_source_max) = (1, 1);
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let inboxes = [0, 1, 2].map(|endpoint| attach_as(&mailbox, EndpointId(endpoint)));
-        let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = hello_bytes();
-        (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
-        peer.write_all(&bytes).unwrap();
-        turns_until(&mut reactor, |reactor| {
-            reactor.links.len() == 3 || !reactor.closing.is_empty()
-        });
-        assert_eq!((reactor.links.len(), reactor.closing.len()), (3, 0));
-        for inbox in inboxes {
-            assert!(matches!(inbox.pop(), Some(FromNexus::LinkUp { .. })));
-        }
-    }
-
-    /// A session counts towards the usage of its connection and source, from proposal to end.
-    #[test]
-    fn turn__sessions_take_their_share_as_long_as_they_are_there() {
-        let (mut reactor, mailbox) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let inbox = attach(&mailbox);
-        let mut peer = TcpStream::connect(address).unwrap();
-        let mut bytes = hello_bytes();
-        link_open(0).encode(&mut bytes).unwrap();
-        for request in 1..=3 {
-            let open = SessionOpen {
-                link: 0,
-                request,
-                session: request,
-                token: 5,
-                first_request: 0,
-                slots: 16,
-                credits: 8,
-                max_message: 1 << 20,
-                packet_bytes: PACKET_BYTES_MIN,
-            };
-            Message::from(open).encode(&mut bytes).unwrap();
-        }
-        peer.write_all(&bytes).unwrap();
-        turns_until(&mut reactor, |reactor| reactor.proposals == 3);
-        // Proposals, bytes of sessions in all, and bytes of the connection's open sessions.
-        let usage = |reactor: &Reactor| {
-            reactor.check_tables().unwrap();
-            let (all, connection) = (reactor.usage.all(), reactor.connections.values().next());
-            assert_eq!((all.linked, all.links, all.proposals), (1, 1, reactor.proposals));
-            (all.proposals, all.session_bytes, connection.unwrap().links.session_bytes())
-        };
-        let (large, small) = (session_bytes(16), session_bytes(8));
-        assert_eq!(usage(&reactor), (3, 3 * large, 0));
-        let Some(FromNexus::LinkUp { link, .. }) = inbox.pop() else { panic!("no link") };
-        let mut says = |message, by| {
-            mailbox.post(Command::Post(EndpointId(by), message)).unwrap();
-            turn_at_once(&mut reactor);
-            let idle = reactor.connections.values().next().unwrap().idle();
-            let is_idle = idle == Some((Idle::Sessionless, reactor.now));
-            assert_eq!(idle.is_some(), is_idle);
-            (usage(&reactor), is_idle)
-        };
-        let answer = |request, slots| {
-            let accept = SessionAccept {
-                link: 0,
-                request,
-                session: request,
-                token: 6,
-                slots,
-                credits: 8,
-                max_message: 1 << 20,
-                packet_bytes: PACKET_BYTES_MIN,
-            };
-            ToNexus::AnswerSession { link, request, answer: Ok(accept) }
-        };
-        let no = Err(Reason::new(Status::ResourceExhausted, "no room"));
-        let refusal = ToNexus::AnswerSession { link, request: 1, answer: no };
-        assert_eq!(says(refusal, 0), ((2, 2 * large, 0), false));
-        assert_eq!(says(answer(2, 16), 0), ((1, 2 * large, large), false));
-        assert_eq!(says(answer(3, 8), 0), ((0, large + small, large + small), false));
-        let end = |slots| ToNexus::SessionEnded { link, slots };
-        let another = says(end(16), 1);
-        assert_eq!(another, ((0, large + small, large + small), false), "not that endpoint's");
-        assert_eq!(says(end(16), 0), ((0, small, small), false));
-        assert_eq!(says(end(8), 0), ((0, 0, 0), true));
     }
 }

@@ -2,15 +2,15 @@
 
 use petrel_proto::control::Offer;
 
-use super::Reactor;
 use crate::control::AllowedTransports;
 use crate::events;
 use crate::nexus::connection::Connection;
 use crate::nexus::counters::Counters;
 use crate::nexus::endpoint::Endpoint;
-use crate::nexus::exchange::LocalRendezvous;
 use crate::nexus::media::{Ends, Medium, Meeting, Obstacle, ObstacleAt, allows};
 use crate::nexus::net::Network;
+use crate::nexus::relay::Relay;
+use crate::nexus::rendezvous::LocalRendezvous;
 
 /// The two ends of a link to be, and the media of this one.
 pub(super) struct Offering<'a, N: Network> {
@@ -24,15 +24,16 @@ pub(super) struct Offering<'a, N: Network> {
 
 impl<'a, N: Network> Offering<'a, N> {
     pub(super) fn new(
-        reactor: &'a Reactor<N>,
-        connection: &'a Connection<N>,
-        endpoint: &'a Endpoint<N>,
+        net: &'a N,
+        relay: &'a Relay<N>,
+        rendezvous: Option<&'a LocalRendezvous<N>>,
+        (connection, endpoint): (&'a Connection<N>, &'a Endpoint<N>),
     ) -> Self {
         Self {
-            net: &reactor.net,
-            process: reactor.settings.transports,
-            rendezvous: reactor.local_rendezvous.as_ref(),
-            counters: &reactor.counters,
+            net,
+            process: relay.settings.transports,
+            rendezvous,
+            counters: &relay.counters,
             connection,
             endpoint,
         }
@@ -97,7 +98,7 @@ impl<'a, N: Network> Offering<'a, N> {
     fn report_missed(&self, medium: &dyn Medium<N::Link>, obstacle: &Obstacle) {
         if medium.is_missed() {
             self.counters.count_missed(obstacle.at());
-            events::medium_missed(self.connection.remote, obstacle);
+            events::medium_missed(self.connection.remote(), obstacle);
         }
     }
 
@@ -118,7 +119,7 @@ impl<'a, N: Network> Offering<'a, N> {
 
     /// Runs `look` with the two ends of a connection.
     fn with_ends<R>(&self, look: impl FnOnce(&Ends<'_>) -> R) -> R {
-        let (local, remote) = (self.connection.local, self.connection.remote);
+        let (local, remote) = (self.connection.local(), self.connection.remote());
         look(&Ends {
             local,
             remote,
@@ -131,7 +132,7 @@ impl<'a, N: Network> Offering<'a, N> {
     fn meeting(&self) -> Meeting {
         let Some(rendezvous) = self.rendezvous else { return Meeting::ProcessWithout };
         let Some(peer) = self.connection.peer() else { return Meeting::NoHello };
-        if peer.host_identity != Some(rendezvous.host_identity) || peer.rendezvous.is_none() {
+        if peer.host_identity() != Some(rendezvous.host_identity()) || peer.rendezvous().is_none() {
             return Meeting::Elsewhere;
         }
         Meeting::Possible

@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use petrel_proto::Status;
 use petrel_proto::control::{STATS_PART_BYTES_MAX, StatsReply};
 
-use crate::control::EndpointId;
+use crate::control::{EndpointId, FromNexus, Reason};
+use crate::nexus::deadlines::Due;
+use crate::nexus::goodbye::Ending;
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX};
+use crate::nexus::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
+use crate::nexus::net::Network;
+use crate::nexus::relay::Relay;
 
 /// The collection under way, if any. There is a single one at a time: a request in between gets the same answer.
 #[derive(Debug, Default)]
@@ -19,7 +24,7 @@ pub(super) struct Collector {
 
 /// The endpoints' answers, and the connections that wait for them.
 #[derive(Debug)]
-pub(super) struct Collection {
+struct Collection {
     id: u64,
     /// Each endpoint's answer, or `None` before it.
     answers: BTreeMap<EndpointId, Option<String>>,
@@ -28,15 +33,87 @@ pub(super) struct Collection {
 }
 
 impl Collector {
-    /// Adds a request to the collection under way, if any.
-    pub(super) fn join(&mut self, connection: ConnectionId, request: u32) -> bool {
-        let Some(current) = &mut self.current else { return false };
-        current.requesters.insert(connection, request);
-        true
+    /// Handles a request for counters, which processes of the same host may make.
+    pub(super) fn on_request<N: Network>(
+        &mut self,
+        connection: ConnectionId,
+        request: u32,
+        relay: &mut Relay<N>,
+        net: &N,
+    ) -> Result<(), Ending> {
+        let Some(requester) = relay.connections.get(connection) else { return Ok(()) };
+        if !requester.is_of_this_host() {
+            relay.counters.stats_refused.increment();
+            let why = "counters are for processes of the same host: ask there, at this address";
+            return Err(Ending::Refusal(Reason::new(Status::PermissionDenied, why)));
+        }
+        if self.current.is_none() {
+            self.begin(relay);
+        }
+        self.join(connection, request);
+        self.reply_if_complete(relay, net);
+        Ok(())
+    }
+
+    /// Asks all endpoints.
+    fn begin<N: Network>(&mut self, relay: &mut Relay<N>) {
+        let id = self.start(relay.endpoints.iter().map(|(endpoint, _)| endpoint));
+        relay.remind(STATS_TIMEOUT, Due::Stats(id));
+        for (_, endpoint) in relay.endpoints.iter() {
+            endpoint.tell(FromNexus::StatsRequested { request: id });
+        }
+    }
+
+    /// Handles an endpoint's answer.
+    pub(super) fn on_answer<N: Network>(
+        &mut self,
+        from: EndpointId,
+        id: u64,
+        json: String,
+        relay: &mut Relay<N>,
+        net: &N,
+    ) {
+        if !self.note_answer(from, id, json) {
+            relay.counters.late_messages.increment();
+        }
+        self.reply_if_complete(relay, net);
+    }
+
+    /// Stops waiting for an endpoint that has gone.
+    pub(super) fn forget_endpoint<N: Network>(
+        &mut self,
+        endpoint: EndpointId,
+        relay: &mut Relay<N>,
+        net: &N,
+    ) {
+        if let Some(current) = &mut self.current {
+            current.answers.remove(&endpoint);
+        }
+        self.reply_if_complete(relay, net);
+    }
+
+    /// Replies at the deadline of the collection with this number.
+    pub(super) fn on_due<N: Network>(&mut self, id: u64, relay: &mut Relay<N>, net: &N) {
+        if let Some(collection) = self.take_due(id) {
+            reply(collection, relay, net);
+        }
+    }
+
+    fn reply_if_complete<N: Network>(&mut self, relay: &mut Relay<N>, net: &N) {
+        if let Some(collection) = self.take_complete() {
+            reply(collection, relay, net);
+        }
+    }
+
+    /// Adds a request to the collection under way.
+    fn join(&mut self, connection: ConnectionId, request: u32) {
+        if let Some(current) = &mut self.current {
+            current.requesters.insert(connection, request);
+        }
     }
 
     /// Begins a collection of these endpoints' answers. Returns its number.
-    pub(super) fn begin(&mut self, endpoints: impl Iterator<Item = EndpointId>) -> u64 {
+    fn start(&mut self, endpoints: impl Iterator<Item = EndpointId>) -> u64 {
         assert!(self.current.is_none(), "counters are collected for all requests at once");
         self.begun += 1;
         let answers = endpoints.map(|endpoint| (endpoint, None)).collect();
@@ -45,17 +122,10 @@ impl Collector {
     }
 
     /// Notes an endpoint's answer. Returns false if it is too late, or the endpoint was not asked.
-    pub(super) fn answer(&mut self, from: EndpointId, id: u64, json: String) -> bool {
+    fn note_answer(&mut self, from: EndpointId, id: u64, json: String) -> bool {
         let current = self.current.as_mut().filter(|current| current.id == id);
         let answer = current.and_then(|current| current.answers.get_mut(&from));
         answer.map(|answer| *answer = Some(json)).is_some()
-    }
-
-    /// Stops waiting for an endpoint that has gone.
-    pub(super) fn forget_endpoint(&mut self, endpoint: EndpointId) {
-        if let Some(current) = &mut self.current {
-            current.answers.remove(&endpoint);
-        }
     }
 
     /// Drops the request of a connection that has ended.
@@ -81,12 +151,12 @@ impl Collector {
     }
 
     /// Takes the collection once all endpoints have answered.
-    pub(super) fn take_complete(&mut self) -> Option<Collection> {
+    fn take_complete(&mut self) -> Option<Collection> {
         self.current.take_if(|current| current.answers.values().all(Option::is_some))
     }
 
     /// Takes the collection with this number at its deadline.
-    pub(super) fn take_due(&mut self, id: u64) -> Option<Collection> {
+    fn take_due(&mut self, id: u64) -> Option<Collection> {
         assert!(id <= self.begun, "a collection comes due that was not begun: {id}");
         self.current.take_if(|current| current.id == id)
     }
@@ -94,7 +164,7 @@ impl Collector {
 
 impl Collection {
     /// Formats the process's counters: the nexus's, those of the host, and the endpoints' answers.
-    pub(super) fn json(&self, incarnation: u64, nexus: &str, udp_no_ports: Option<u64>) -> String {
+    fn json(&self, incarnation: u64, nexus: &str, udp_no_ports: Option<u64>) -> String {
         let mut json = format!("{{\"incarnation\":{incarnation},\"nexus\":{nexus},");
         if let Some(count) = udp_no_ports {
             // Writing to a string cannot fail.
@@ -110,15 +180,20 @@ impl Collection {
         json.push_str("]}");
         json
     }
+}
 
-    /// Ends the collection. Returns the connections that wait, and the number of each request.
-    pub(super) fn into_requesters(self) -> BTreeMap<ConnectionId, u32> {
-        self.requesters
+/// Sends all who wait the counters that were collected.
+fn reply<N: Network>(collection: Collection, relay: &mut Relay<N>, net: &N) {
+    let nexus = relay.counters.snapshot().to_json();
+    let json = collection.json(relay.settings.incarnation, &nexus, net.udp_no_ports());
+    for (connection, request) in collection.requesters {
+        relay.counters.stats_answered.increment();
+        replies(request, &json).for_each(|reply| relay.send(connection, reply));
     }
 }
 
 /// Returns the messages of an answer: a text that is too long for one comes in parts.
-pub(super) fn replies(request: u32, json: &str) -> impl Iterator<Item = StatsReply> + '_ {
+fn replies(request: u32, json: &str) -> impl Iterator<Item = StatsReply> + '_ {
     let pieces = pieces(json, STATS_PART_BYTES_MAX);
     assert!(pieces.len() <= usize::from(u16::MAX), "the limits of an answer keep its parts few");
     let parts = pieces.len() as u16;
@@ -159,8 +234,8 @@ mod tests {
     #[should_panic(expected = "counters are collected for all requests at once")]
     fn begin__beside_another() {
         let mut collector = Collector::default();
-        collector.begin([EndpointId(0)].into_iter());
-        collector.begin([EndpointId(0)].into_iter());
+        collector.start([EndpointId(0)].into_iter());
+        collector.start([EndpointId(0)].into_iter());
     }
 
     #[test]

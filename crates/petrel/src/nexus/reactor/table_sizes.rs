@@ -12,7 +12,7 @@ use crate::nexus::ids::ConnectionId;
 use crate::nexus::limits::session_bytes;
 use crate::nexus::link::{Link, Stage};
 use crate::nexus::net::Network;
-use crate::nexus::routes::Outgoing;
+use crate::nexus::relay::Relay;
 use crate::nexus::usage::{SourceNetwork, Usage};
 
 /// The number of entries of each table.
@@ -74,33 +74,32 @@ impl<'a, N: Network> Tables<'a, N> {
     }
 
     pub(super) fn sizes(&self) -> TableSizes {
-        let connections = || self.reactor.connections.values();
-        let pauses = self.reactor.outgoing.values().map(|outgoing| match outgoing {
-            Outgoing::Pause { waiting, .. } => waiting.len(),
-            Outgoing::Connection(_) => 0,
-        });
+        let (reactor, relay) = (self.reactor, &self.reactor.relay);
+        let (connections, links) = (&relay.connections, &relay.links);
+        let largest = |size: fn(&Connection<N>) -> usize| connections.values().map(size).max();
+        let waiting: usize = connections.values().map(|c| c.waiting().len()).sum();
         TableSizes {
-            connections: self.reactor.connections.len(),
-            awaiting_hello: self.reactor.awaiting_hello.len(),
-            accepted: self.reactor.accepted,
-            closing: self.reactor.closing.len(),
-            outgoing: self.reactor.outgoing.len(),
-            waiting: connections().map(|c| c.waiting.len()).chain(pauses).sum(),
-            links: self.reactor.links.len(),
-            links_up: self.reactor.links.values().filter(|link| link.is_up()).count(),
-            early_links: self.reactor.early_links.len(),
-            proposals: self.reactor.proposals,
-            session_bytes: self.reactor.usage.all().session_bytes,
-            tickets: self.reactor.tickets.len(),
-            exchanges: self.reactor.exchanges.len(),
-            queued_exchanges: self.reactor.queued_exchanges.len(),
-            deadlines: self.reactor.deadlines.len(),
-            sources: self.reactor.usage.sources().count(),
-            idle_connections: self.reactor.idle_connections.len(),
-            requesters: self.reactor.collector.requesters().count(),
-            unfinished: self.reactor.unread.len() + self.reactor.unsent.len(),
-            unsent_bytes_max: connections().map(|c| c.out.len()).max().unwrap_or(0),
-            partial_bytes_max: connections().map(|c| c.decoder.memory_bytes()).max().unwrap_or(0),
+            connections: connections.len(),
+            awaiting_hello: connections.awaiting_hello().len(),
+            accepted: connections.accepted(),
+            closing: connections.closing().len(),
+            outgoing: reactor.routes.len(),
+            waiting: waiting + reactor.routes.waiting(),
+            links: links.len(),
+            links_up: links.iter().filter(|(_, link)| link.is_up()).count(),
+            early_links: reactor.early_links.len(),
+            proposals: links.proposals(),
+            session_bytes: connections.usage().all().session_bytes,
+            tickets: links.tickets(),
+            exchanges: reactor.exchanges.len(),
+            queued_exchanges: reactor.exchanges.queued(),
+            deadlines: relay.deadlines().len(),
+            sources: connections.usage().sources().count(),
+            idle_connections: connections.idle_len(),
+            requesters: reactor.collector.requesters().count(),
+            unfinished: connections.unfinished(),
+            unsent_bytes_max: largest(|c| c.unsent_bytes()).unwrap_or(0),
+            partial_bytes_max: largest(|c| c.partial_bytes()).unwrap_or(0),
         }
     }
 
@@ -109,58 +108,59 @@ impl<'a, N: Network> Tables<'a, N> {
     /// # Errors
     /// The first disagreement between two tables.
     pub(super) fn check(&self) -> Result<(), String> {
-        self.reactor
-            .connections
+        let Relay { connections, links, .. } = &self.reactor.relay;
+        connections
             .iter()
-            .try_for_each(|(id, connection)| self.check_connection(*id, connection))?;
-        self.reactor.links.iter().try_for_each(|(id, link)| self.check_link(*id, link))?;
+            .try_for_each(|(id, connection)| self.check_connection(id, connection))?;
+        links.iter().try_for_each(|(id, link)| self.check_link(id, link))?;
         self.check_lists()?;
         self.check_sums()
     }
 
     fn check_connection(&self, id: ConnectionId, connection: &Connection<N>) -> Result<(), String> {
-        let is_new = !connection.is_opener && !connection.is_open() && !connection.is_closing();
-        same(is_new, self.reactor.awaiting_hello.contains(&id), || {
+        let is_new = !connection.is_opener() && !connection.is_open() && !connection.is_closing();
+        same(is_new, self.reactor.relay.connections.awaiting_hello().contains(&id), || {
             format!("{id:?} among those without HELLO")
         })?;
         let is_closing = connection.is_closing();
-        same(is_closing, self.reactor.closing.contains(&id), || {
+        same(is_closing, self.reactor.relay.connections.closing().contains(&id), || {
             format!("{id:?} among those closing")
         })?;
         same(connection.idle(), connection.listed(), || format!("{id:?} among those without use"))?;
-        if is_closing && !(connection.links.is_empty() && connection.waiting.is_empty()) {
+        if is_closing && !(connection.links().is_empty() && connection.waiting().is_empty()) {
             return Err(format!("{id:?} is closing and has links or requests"));
         }
-        let leads_here =
-            |outgoing: &Outgoing| matches!(outgoing, Outgoing::Connection(at) if *at == id);
-        let is_way = self.reactor.outgoing.get(&connection.remote).is_some_and(leads_here);
-        if is_way && (is_closing || !connection.is_opener) {
-            return Err(format!("{id:?} is the route to {} and cannot be", connection.remote));
+        let is_way = self.reactor.routes.connection(connection.remote()) == Some(id);
+        if is_way && (is_closing || !connection.is_opener()) {
+            return Err(format!("{id:?} is the route to {} and cannot be", connection.remote()));
         }
-        let links = || connection.links.ids().filter_map(|link| self.reactor.links.get(&link));
-        same(links().count(), connection.links.len(), || format!("links of {id:?}"))?;
+        let links =
+            || connection.links().ids().filter_map(|link| self.reactor.relay.links.get(link));
+        same(links().count(), connection.links().len(), || format!("links of {id:?}"))?;
         let proposals = links().map(|link| link.proposals().len()).sum();
-        same(connection.links.proposals(), proposals, || format!("proposals of {id:?}"))?;
+        same(connection.links().proposals(), proposals, || format!("proposals of {id:?}"))?;
         let bytes = links().map(|link| link.session_bytes()).sum();
-        same(connection.links.session_bytes(), bytes, || format!("memory of sessions of {id:?}"))?;
+        same(connection.links().session_bytes(), bytes, || {
+            format!("memory of sessions of {id:?}")
+        })?;
         let proposals = links().flat_map(|link| link.proposals());
         let bytes = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
-        let proposed = if connection.is_opener { 0 } else { bytes };
-        same(connection.links.proposed_bytes(), proposed, || {
+        let proposed = if connection.is_opener() { 0 } else { bytes };
+        same(connection.links().proposed_bytes(), proposed, || {
             format!("memory of proposals of {id:?}")
         })
     }
 
     fn check_link(&self, id: LinkId, link: &Link) -> Result<(), String> {
-        let connection = self.reactor.connections.get(&link.connection());
-        let entry = connection.and_then(|connection| connection.links.get(link.number()));
+        let connection = self.reactor.relay.connections.get(link.connection());
+        let entry = connection.and_then(|connection| connection.links().get(link.number()));
         same(entry, Some(id), || format!("the connection of {id:?}"))?;
-        if !self.reactor.endpoints.contains_key(&link.endpoint()) {
+        if !self.reactor.relay.endpoints.contains(link.endpoint()) {
             return Err(format!("{id:?} is a link of {:?}, which has gone", link.endpoint()));
         }
         match link.stage() {
             Stage::Exchanging { exchange: Some(exchange), .. }
-                if !self.reactor.exchanges.contains_key(exchange) =>
+                if !self.reactor.exchanges.contains(*exchange) =>
             {
                 Err(format!("{id:?} waits for an exchange that is no more"))
             }
@@ -172,17 +172,14 @@ impl<'a, N: Network> Tables<'a, N> {
 
     /// Every list of connections and links refers to existing ones.
     fn check_lists(&self) -> Result<(), String> {
-        let is_there = |id: &ConnectionId| self.reactor.connections.contains_key(id);
-        let is_in_use =
-            |id: &ConnectionId| self.reactor.connections.get(id).is_some_and(|c| !c.is_closing());
-        let routes = self.reactor.outgoing.values().filter_map(|outgoing| match outgoing {
-            Outgoing::Connection(id) => Some(*id),
-            Outgoing::Pause { .. } => None,
-        });
+        let Relay { connections, links, .. } = &self.reactor.relay;
+        let is_there = |id: &ConnectionId| connections.contains(*id);
+        let is_in_use = |id: &ConnectionId| connections.get(*id).is_some_and(|c| !c.is_closing());
+        let (silent, closing) = (connections.awaiting_hello(), connections.closing());
         let lists = [
-            ("without HELLO", self.reactor.awaiting_hello.iter().copied().find(|id| !is_there(id))),
-            ("closing", self.reactor.closing.iter().copied().find(|id| !is_there(id))),
-            ("routes to peers", routes.into_iter().find(|id| !is_there(id))),
+            ("without HELLO", silent.iter().copied().find(|id| !is_there(id))),
+            ("closing", closing.iter().copied().find(|id| !is_there(id))),
+            ("routes to peers", self.reactor.routes.connections().find(|id| !is_there(id))),
             ("with early links", self.reactor.early_links.connections().find(|id| !is_in_use(id))),
             (
                 "that ask for counters",
@@ -194,46 +191,41 @@ impl<'a, N: Network> Tables<'a, N> {
                 return Err(format!("{id:?} has ended and is among the connections {which}"));
             }
         }
-        let stray =
-            self.reactor.tickets.values().find(|link| !self.reactor.links.contains_key(link));
-        same(stray, None, || "the link of a ticket".to_owned())?;
-        let listed =
-            self.reactor.connections.values().filter(|connection| connection.listed().is_some());
-        same(self.reactor.idle_connections.len(), listed.count(), || {
-            "connections without use".to_owned()
-        })
+        same(links.stray_ticket(), None, || "the link of a ticket".to_owned())?;
+        let listed = connections.values().filter(|connection| connection.listed().is_some());
+        same(connections.idle_len(), listed.count(), || "connections without use".to_owned())
     }
 
     /// The totals, and the usage of sources, are the sums over their connections.
     fn check_sums(&self) -> Result<(), String> {
-        let proposals = self.reactor.links.values().map(|link| link.proposals().len()).sum();
-        same(self.reactor.proposals, proposals, || "proposals in all".to_owned())?;
-        let accepted =
-            self.reactor.connections.values().filter(|c| !c.is_opener && !c.is_closing()).count();
-        same(self.reactor.accepted, accepted, || "connections that peers made".to_owned())?;
+        let Relay { connections, links, .. } = &self.reactor.relay;
+        let proposals = links.iter().map(|(_, link)| link.proposals().len()).sum();
+        same(links.proposals(), proposals, || "proposals in all".to_owned())?;
+        let accepted = connections.values().filter(|c| !c.is_opener() && !c.is_closing()).count();
+        same(connections.accepted(), accepted, || "connections that peers made".to_owned())?;
         let mut by_source: BTreeMap<SourceNetwork, Usage> = BTreeMap::new();
-        for connection in self.reactor.connections.values().filter(|c| !c.is_opener) {
+        for connection in connections.values().filter(|c| !c.is_opener()) {
             let usage = self.usage_of(connection);
             if usage != Usage::default() {
-                by_source.entry(connection.source).or_default().add(usage);
+                by_source.entry(connection.source()).or_default().add(usage);
             }
         }
-        let kept: BTreeMap<SourceNetwork, Usage> = self.reactor.usage.sources().collect();
+        let kept: BTreeMap<SourceNetwork, Usage> = connections.usage().sources().collect();
         same(&kept, &by_source, || "usage of sources".to_owned())?;
         let mut all = Usage::default();
         by_source.into_values().for_each(|usage| all.add(usage));
-        same(self.reactor.usage.all(), all, || "usage in all".to_owned())
+        same(connections.usage().all(), all, || "usage in all".to_owned())
     }
 
     fn usage_of(&self, connection: &Connection<N>) -> Usage {
-        let links = connection.links.ids().filter_map(|link| self.reactor.links.get(&link));
+        let links = connection.links().ids().filter_map(|link| self.reactor.relay.links.get(link));
         let proposals = links.flat_map(|link| link.proposals());
         let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
         Usage {
-            linked: usize::from(!connection.links.is_empty()),
-            links: connection.links.len(),
-            proposals: connection.links.proposals(),
-            session_bytes: connection.links.session_bytes() + proposed_bytes,
+            linked: usize::from(!connection.links().is_empty()),
+            links: connection.links().len(),
+            proposals: connection.links().proposals(),
+            session_bytes: connection.links().session_bytes() + proposed_bytes,
         }
     }
 }
@@ -264,13 +256,13 @@ mod tests {
     #[test]
     fn check_tables__tells_of_what_was_left_behind() {
         let (mut reactor, _) = reactor();
-        reactor.awaiting_hello.insert(ConnectionId(7));
+        reactor.relay.connections.test_awaiting_hello().insert(ConnectionId(7));
         assert!(reactor.check_tables().unwrap_err().contains("without HELLO"));
-        reactor.awaiting_hello.clear();
-        reactor.tickets.insert([1; 16], LinkId(3));
+        reactor.relay.connections.test_awaiting_hello().clear();
+        reactor.relay.links.test_tickets().insert([1; 16], LinkId(3));
         assert!(reactor.check_tables().unwrap_err().contains("the link of a ticket"));
-        reactor.tickets.clear();
-        reactor.proposals = 1;
+        reactor.relay.links.test_tickets().clear();
+        *reactor.relay.links.test_proposals() = 1;
         assert!(reactor.check_tables().unwrap_err().contains("proposals in all"));
     }
 
@@ -278,9 +270,9 @@ mod tests {
     fn check_tables__tells_of_a_share_that_was_not_given_back() {
         let (mut reactor, _) = reactor();
         let source = SourceNetwork::of(([10, 0, 0, 1], 1).into());
-        reactor.usage.add_link(source, true);
+        reactor.relay.connections.test_usage().add_link(source, true);
         assert!(reactor.check_tables().unwrap_err().contains("usage of sources"));
-        reactor.usage.remove_link(source, true);
+        reactor.relay.connections.test_usage().remove_link(source, true);
         assert_eq!(reactor.check_tables(), Ok(()));
     }
 }

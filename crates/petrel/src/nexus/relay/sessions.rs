@@ -9,31 +9,34 @@ use petrel_proto::control::{
     PACKET_OVERHEAD_BYTES, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
 };
 
-use super::Reactor;
+use super::Relay;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
-use crate::nexus::connection::Connection;
 use crate::nexus::deadlines::Due;
-use crate::nexus::goodbye::{GoodbyeMode, Violation, not_ok};
+use crate::nexus::goodbye::{Ending, not_ok};
 use crate::nexus::ids::ConnectionId;
-use crate::nexus::limits::{
-    PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
-    slots_left,
-};
-use crate::nexus::link::Proposal;
-use crate::nexus::link::Stage;
+use crate::nexus::limits::session_bytes;
+use crate::nexus::link::{Proposal, Stage};
 use crate::nexus::net::Network;
-use crate::slot_shares::{SLOTS_MIN, slots_of};
 
-impl<N: Network> Reactor<N> {
+/// Whether a connection gets further links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(in crate::nexus) enum Further {
+    Links,
+    /// Another process may listen at the peer's address by now: further links go over another connection.
+    NoLinks,
+}
+
+impl<N: Network> Relay<N> {
     /// Proposes a session with a local endpoint as the client.
-    pub(super) fn propose_session(&mut self, from: EndpointId, id: LinkId, mut open: SessionOpen) {
-        if !self.owns(from, id) {
-            // The link has ended, and the endpoint was or is being notified.
-            return self.counters.late_messages.increment();
-        }
-        let link = &self.links[&id];
-        let connection = link.connection();
-        open.link = link.number();
+    pub(in crate::nexus) fn propose_session(
+        &mut self,
+        from: EndpointId,
+        id: LinkId,
+        mut open: SessionOpen,
+    ) {
+        let Some((connection, number)) = self.place_of(from, id) else { return };
+        open.link = number;
         match self.check_own_proposal(id, &open) {
             Ok(()) => {
                 // The server's nexus allows its endpoint half of this time and answers first.
@@ -64,90 +67,62 @@ impl<N: Network> Reactor<N> {
     }
 
     fn has_too_many_proposals(&self, connection: ConnectionId) -> bool {
-        let on_connection = self.connections.get(&connection).map_or(0, |c| c.links.proposals());
-        on_connection >= PROPOSALS_PER_CONNECTION_MAX || self.proposals >= PROPOSALS_MAX
+        self.connections.has_too_many_proposals(connection) || self.links.has_too_many_proposals()
     }
 
     fn add_proposal(&mut self, id: LinkId, proposal: Proposal) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.propose(proposal);
-        let at = link.connection();
-        self.proposals += 1;
-        if let Some(connection) = self.connections.get_mut(&at) {
-            connection.links.add_proposal(proposed_bytes(connection, &proposal));
-            if !connection.is_opener {
-                self.usage.add_proposal(connection.source, proposal.slots());
-            }
-        }
-        self.note_use(at);
+        let Some(at) = self.links.propose(id, proposal) else { return };
+        self.connections.add_proposal(at, &proposal);
         self.deadlines.add(proposal.deadline(), Due::Session(id, proposal.open().request));
     }
 
     fn take_proposal(&mut self, id: LinkId, request: u32) -> Option<Proposal> {
-        let link = self.links.get_mut(&id)?;
-        let proposal = link.take_proposal(request)?;
-        let at = link.connection();
-        assert!(self.proposals > 0, "a proposal that ends was counted");
-        self.proposals -= 1;
-        if let Some(connection) = self.connections.get_mut(&at) {
-            let bytes = proposed_bytes(connection, &proposal);
-            connection.links.remove_proposal(bytes, self.now);
-            if !connection.is_opener {
-                self.usage.remove_proposal(connection.source, proposal.slots());
-            }
-        }
-        self.note_use(at);
+        let (at, proposal) = self.links.take_proposal(id, request)?;
+        self.connections.remove_proposal(at, &proposal, self.now);
         Some(proposal)
     }
 
     /// Counts a new session of a local server.
     fn add_session(&mut self, id: LinkId, slots: u16) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let at = link.connection();
-        let Some(connection) = self.connections.get_mut(&at) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         let bytes = session_bytes(slots);
         link.add_session(bytes);
-        connection.links.add_session(bytes);
-        self.usage.add_sessions(connection.source, bytes);
-        self.note_use(at);
+        self.connections.add_session(link.connection(), bytes);
     }
 
     /// Uncounts a session of a local server. The end of a link has uncounted the sessions of the link already.
-    pub(super) fn remove_session(&mut self, from: EndpointId, id: LinkId, slots: u16) {
-        if !self.owns(from, id) {
+    pub(in crate::nexus) fn remove_session(&mut self, from: EndpointId, id: LinkId, slots: u16) {
+        if !self.links.owns(from, id) {
             return;
         }
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let at = link.connection();
-        let Some(connection) = self.connections.get_mut(&at) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         let bytes = session_bytes(slots);
         link.remove_session(bytes);
-        connection.links.remove_sessions(bytes, self.now);
-        self.usage.remove_sessions(connection.source, bytes);
-        self.note_use(at);
+        self.connections.remove_session(link.connection(), bytes, self.now);
     }
 
     /// Handles a peer's proposal of a session.
-    pub(super) fn on_session_open(
+    pub(in crate::nexus) fn on_session_open(
         &mut self,
         connection: ConnectionId,
         open: SessionOpen,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Ending> {
         let Some(id) = self.link_at(connection, open.link) else { return Ok(()) };
         let link = &self.links[&id];
         let Stage::Up { is_opener, max_frame } = *link.stage() else {
-            return Err(Violation("SESSION_OPEN on a link that is not up"));
+            return Err(Ending::Violation("SESSION_OPEN on a link that is not up"));
         };
         if is_opener {
-            return Err(Violation("SESSION_OPEN from the side that did not open the link"));
+            return Err(Ending::Violation("SESSION_OPEN from the side that did not open the link"));
         }
         if link.proposal(open.request).is_some() {
-            return Err(Violation("SESSION_OPEN with a request number that is under way"));
+            let what = "SESSION_OPEN with a request number that is under way";
+            return Err(Ending::Violation(what));
         }
         self.counters.sessions_proposed.increment();
         match self.check_proposal(id, &open, max_frame) {
             Ok(endpoint) => {
-                let slots = self.slots_to_offer(connection, &open);
+                let slots = self.connections.slots_to_offer(connection, open.slots);
                 let deadline = self.now + self.settings.step_timeout;
                 self.add_proposal(id, Proposal::new(open, slots, deadline));
                 let open = SessionOpen { slots, ..open };
@@ -156,15 +131,6 @@ impl<N: Network> Reactor<N> {
             Err(reason) => self.refuse_session(id, open.request, reason),
         }
         Ok(())
-    }
-
-    /// Returns the slots for a session within the shares of its connection and source: the more sessions, the fewer for
-    /// each.
-    fn slots_to_offer(&self, connection: ConnectionId, open: &SessionOpen) -> u16 {
-        let Some(connection) = self.connections.get(&connection) else { return open.slots };
-        let bytes = connection.links.session_bytes() + connection.links.proposed_bytes();
-        let left = slots_left(SESSION_BYTES_PER_CONNECTION_MAX, bytes);
-        open.slots.min(slots_of(left.min(self.usage.slots_left(connection.source))))
     }
 
     fn check_proposal(
@@ -178,29 +144,18 @@ impl<N: Network> Reactor<N> {
             let why = format!("packet_bytes {} exceeds the link's frames", open.packet_bytes);
             return Err(Reason::new(Status::InvalidArgument, why));
         }
-        let endpoint = self.endpoints.get(&link.endpoint());
+        let endpoint = self.endpoints.get(link.endpoint());
         let is_overloaded = endpoint.is_none_or(|endpoint| endpoint.is_overloaded());
         if is_overloaded || self.has_too_many_proposals(link.connection()) {
             let why = "the server is being asked for too many sessions at once; try again later";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        if let Some(connection) = self.connections.get(&link.connection()) {
-            // The minimum for every session.
-            let least = open.slots.min(SLOTS_MIN);
-            let links = &connection.links;
-            let bytes = links.session_bytes() + links.proposed_bytes() + session_bytes(least);
-            if bytes > SESSION_BYTES_PER_CONNECTION_MAX {
-                let why = "your process has its share of this server's memory for sessions";
-                return Err(Reason::new(Status::ResourceExhausted, why));
-            }
-            let checked = self.usage.check_session(connection.source, least);
-            checked.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
-        }
+        self.connections.check_session(link.connection(), open.slots)?;
         Ok(link.endpoint())
     }
 
     fn refuse_session(&mut self, id: LinkId, request: u32, reason: Reason) {
-        let Some(link) = self.links.get(&id) else { return };
+        let Some(link) = self.links.get(id) else { return };
         self.counters.sessions_refused.increment();
         let (connection, link) = (link.connection(), link.number());
         let (status, text) = (not_ok(reason.status), reason.message);
@@ -208,15 +163,15 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Handles the server's answer, from an endpoint of this process.
-    pub(super) fn answer_session(
+    pub(in crate::nexus) fn answer_session(
         &mut self,
         from: EndpointId,
         id: LinkId,
         request: u32,
         answer: Result<SessionAccept, Reason>,
     ) {
-        if !self.owns(from, id) {
-            return self.counters.late_messages.increment();
+        if self.place_of(from, id).is_none() {
+            return;
         }
         let proposal = self.take_proposal(id, request);
         if let Ok(accept) = &answer {
@@ -238,7 +193,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn accept_session(&mut self, id: LinkId, proposal: &Proposal, mut accept: SessionAccept) {
-        let Some(link) = self.links.get(&id) else { return };
+        let Some(link) = self.links.get(id) else { return };
         let connection = link.connection();
         accept.link = link.number();
         accept.request = proposal.open().request;
@@ -263,7 +218,7 @@ impl<N: Network> Reactor<N> {
 
     /// Reports to a server's endpoint that the accepted session has no client.
     fn notify_orphaned(&self, id: LinkId, accept: &SessionAccept, why: String) {
-        let Some(link) = self.links.get(&id) else { return };
+        let Some(link) = self.links.get(id) else { return };
         let message = FromNexus::SessionClosed {
             link: id,
             session: accept.session,
@@ -274,11 +229,11 @@ impl<N: Network> Reactor<N> {
         self.notify(link.endpoint(), message);
     }
 
-    pub(super) fn on_session_accept(
+    pub(in crate::nexus) fn on_session_accept(
         &mut self,
         connection: ConnectionId,
         accept: SessionAccept,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Ending> {
         let Some(id) = self.link_at(connection, accept.link) else { return Ok(()) };
         self.must_be_opener(id, "SESSION_ACCEPT from a session's client")?;
         let Some(proposal) = self.take_proposal(id, accept.request) else {
@@ -286,7 +241,7 @@ impl<N: Network> Reactor<N> {
             return Ok(());
         };
         if !accept.is_within(proposal.open()) {
-            return Err(Violation("SESSION_ACCEPT that exceeds the proposal"));
+            return Err(Ending::Violation("SESSION_ACCEPT that exceeds the proposal"));
         }
         self.counters.sessions_opened.increment();
         let endpoint = self.links[&id].endpoint();
@@ -294,8 +249,8 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 
-    fn must_be_opener(&self, id: LinkId, what: &'static str) -> Result<(), Violation> {
-        if self.links[&id].is_up_at_opener() { Ok(()) } else { Err(Violation(what)) }
+    fn must_be_opener(&self, id: LinkId, what: &'static str) -> Result<(), Ending> {
+        if self.links[&id].is_up_at_opener() { Ok(()) } else { Err(Ending::Violation(what)) }
     }
 
     /// Closes a session accepted after the proposal was given up; the server must not keep it.
@@ -315,11 +270,11 @@ impl<N: Network> Reactor<N> {
         self.send(connection, close);
     }
 
-    pub(super) fn on_session_refuse(
+    pub(in crate::nexus) fn on_session_refuse(
         &mut self,
         connection: ConnectionId,
         refuse: SessionRefuse,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Ending> {
         let Some(id) = self.link_at(connection, refuse.link) else { return Ok(()) };
         self.must_be_opener(id, "SESSION_REFUSE from a session's client")?;
         if self.take_proposal(id, refuse.request).is_none() {
@@ -332,14 +287,14 @@ impl<N: Network> Reactor<N> {
     }
 
     fn notify_refused(&self, id: LinkId, request: u32, reason: Reason) {
-        if let Some(link) = self.links.get(&id) {
+        if let Some(link) = self.links.get(id) {
             let message = FromNexus::SessionRefused { link: id, request, reason };
             self.notify(link.endpoint(), message);
         }
     }
 
     /// Ends a session for an endpoint: `session` is the peer's index and token.
-    pub(super) fn close_session(
+    pub(in crate::nexus) fn close_session(
         &mut self,
         from: EndpointId,
         id: LinkId,
@@ -347,23 +302,19 @@ impl<N: Network> Reactor<N> {
         from_client: bool,
         reason: Reason,
     ) {
-        if !self.owns(from, id) {
-            return self.counters.late_messages.increment();
-        }
-        let link = &self.links[&id];
-        let (connection, link) = (link.connection(), link.number());
+        let Some((connection, link)) = self.place_of(from, id) else { return };
         let (status, text) = (reason.status, reason.message);
         let close = SessionClose { link, session, token, from_client, status, text };
         self.send(connection, close);
     }
 
-    pub(super) fn on_session_close(&mut self, connection: ConnectionId, close: SessionClose) {
-        let Some(id) = self.link_at(connection, close.link) else { return };
-        let Some(link) = self.links.get(&id).filter(|link| link.is_up()) else { return };
-        let endpoint = link.endpoint();
-        if self.close_if_overloaded(connection, endpoint) {
-            return;
-        }
+    pub(in crate::nexus) fn on_session_close(
+        &mut self,
+        connection: ConnectionId,
+        close: SessionClose,
+    ) -> Result<(), Ending> {
+        let Some(id) = self.link_at(connection, close.link) else { return Ok(()) };
+        let Some(link) = self.links.get(id).filter(|link| link.is_up()) else { return Ok(()) };
         let message = FromNexus::SessionClosed {
             link: id,
             session: close.session,
@@ -371,49 +322,31 @@ impl<N: Network> Reactor<N> {
             from_client: close.from_client,
             reason: Reason::new(close.status, close.text),
         };
-        self.notify(endpoint, message);
-    }
-
-    /// Closes a peer's connection if the endpoint's inbox is too long: a peer may send without limit.
-    fn close_if_overloaded(&mut self, connection: ConnectionId, endpoint: EndpointId) -> bool {
-        let is_overloaded = self.endpoints.get(&endpoint).is_some_and(|e| e.is_overloaded());
-        if is_overloaded {
-            let why = "an endpoint's event loop does not keep up with what the peer says";
-            let reason = Reason::new(Status::ResourceExhausted, why);
-            self.close(connection, &reason, GoodbyeMode::Send(reason.clone()));
-        }
-        is_overloaded
+        self.pass_on(link.endpoint(), message)
     }
 
     /// Asks the client of a session to leave it: `session` is the client's index and token.
-    pub(super) fn drain_session(
+    pub(in crate::nexus) fn drain_session(
         &mut self,
         from: EndpointId,
         id: LinkId,
         (session, token): (u32, u32),
         text: String,
     ) {
-        if !self.owns(from, id) {
-            return self.counters.late_messages.increment();
-        }
-        let link = &self.links[&id];
-        let (connection, link) = (link.connection(), link.number());
+        let Some((connection, link)) = self.place_of(from, id) else { return };
         self.send(connection, SessionDrain { link, session, token, text });
     }
 
-    pub(super) fn on_session_drain(
+    /// Passes the server's wish on to the client. Returns whether the connection gets further links.
+    pub(in crate::nexus) fn on_session_drain(
         &mut self,
         connection: ConnectionId,
         drain: SessionDrain,
-    ) -> Result<(), Violation> {
-        let Some(id) = self.link_at(connection, drain.link) else { return Ok(()) };
+    ) -> Result<Further, Ending> {
+        let Some(id) = self.link_at(connection, drain.link) else { return Ok(Further::Links) };
         self.must_be_opener(id, "SESSION_DRAIN from a session's client")?;
-        let endpoint = self.links[&id].endpoint();
-        if self.close_if_overloaded(connection, endpoint) {
-            return Ok(());
-        }
         if planted("nexus_drains_are_not_told") {
-            return Ok(());
+            return Ok(Further::Links);
         }
         let message = FromNexus::SessionDraining {
             link: id,
@@ -421,23 +354,14 @@ impl<N: Network> Reactor<N> {
             token: drain.token,
             message: drain.text,
         };
-        self.notify(endpoint, message);
-        if !planted("nexus_drained_way_stays") {
-            self.leave(connection);
-        }
-        Ok(())
-    }
-
-    /// Sends further links to the peer's address over another connection: another process may listen there by now.
-    fn leave(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.is_retired = true;
-        self.forget_route(id);
+        self.pass_on(self.links[&id].endpoint(), message)?;
+        let stays = planted("nexus_drained_way_stays");
+        Ok(if stays { Further::Links } else { Further::NoLinks })
     }
 
     /// Handles the deadline of a proposal.
-    pub(super) fn on_session_due(&mut self, id: LinkId, request: u32) {
-        let Some(link) = self.links.get(&id) else { return };
+    pub(in crate::nexus) fn on_session_due(&mut self, id: LinkId, request: u32) {
+        let Some(link) = self.links.get(id) else { return };
         let proposal = link.proposal(request);
         if proposal.is_none_or(|proposal| proposal.deadline() > self.now) {
             return;
@@ -455,13 +379,8 @@ impl<N: Network> Reactor<N> {
     }
 }
 
-/// Returns the memory charged for a proposal on a connection: none for one of this process.
-pub(super) fn proposed_bytes<N: Network>(connection: &Connection<N>, proposal: &Proposal) -> usize {
-    if connection.is_opener { 0 } else { session_bytes(proposal.slots()) }
-}
-
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::nexus) mod tests {
     use std::net::TcpListener;
 
     use mio::net::TcpStream;
@@ -470,7 +389,13 @@ pub(super) mod tests {
     use petrel_proto::limits::PACKET_BYTES_MIN;
 
     use super::*;
+    use crate::nexus::connection::Connection;
+    use crate::nexus::limits::{
+        PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, slots_left,
+    };
+    use crate::nexus::reactor::Reactor;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
+    use crate::slot_shares::{SLOTS_MIN, slots_of};
 
     #[test]
     fn has_too_many_proposals__of_a_connection_or_in_all() {
@@ -478,19 +403,19 @@ pub(super) mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();
-        let connection = Connection::new(stream, (remote, remote), true, reactor.now);
+        let connection = Connection::new(stream, (remote, remote), true, reactor.relay.now);
         let id = ConnectionId(7);
-        reactor.connections.insert(id, connection);
+        reactor.relay.connections.add(id, connection);
         for (of_connection, all, expected) in [
             (0, 0, false),
             (PROPOSALS_PER_CONNECTION_MAX - 1, PROPOSALS_MAX - 1, false),
             (PROPOSALS_PER_CONNECTION_MAX, PROPOSALS_PER_CONNECTION_MAX, true),
             (0, PROPOSALS_MAX, true),
         ] {
-            let connection = reactor.connections.get_mut(&id).unwrap();
-            connection.links.set_test_charge((of_connection, 0), 0);
-            reactor.proposals = all;
-            let is_so = reactor.has_too_many_proposals(id);
+            let connection = reactor.relay.connections.get_mut(id).unwrap();
+            connection.links_mut().set_test_charge((of_connection, 0), 0);
+            *reactor.relay.links.test_proposals() = all;
+            let is_so = reactor.relay.has_too_many_proposals(id);
             assert_eq!(is_so, expected, "{of_connection} of {all}");
         }
     }
@@ -535,13 +460,13 @@ pub(super) mod tests {
             let status = Status::Unavailable;
             let refuse = SessionRefuse { link, request, status, text: text.clone() };
             let drain = SessionDrain { link, session, token, text };
-            assert_eq!(reactor.on_session_open(at, open(5, 1)).is_ok(), may_propose);
-            assert_eq!(reactor.counters.snapshot().sessions_proposed, u64::from(may_propose));
-            assert_eq!(reactor.on_session_accept(at, accept(5, 1)).is_ok(), may_answer);
-            assert_eq!(reactor.on_session_refuse(at, refuse).is_ok(), may_answer);
-            assert_eq!(reactor.on_session_drain(at, drain).is_ok(), may_answer);
+            assert_eq!(reactor.relay.on_session_open(at, open(5, 1)).is_ok(), may_propose);
+            assert_eq!(reactor.relay.counters.snapshot().sessions_proposed, u64::from(may_propose));
+            assert_eq!(reactor.relay.on_session_accept(at, accept(5, 1)).is_ok(), may_answer);
+            assert_eq!(reactor.relay.on_session_refuse(at, refuse).is_ok(), may_answer);
+            assert_eq!(reactor.relay.on_session_drain(at, drain).is_ok(), may_answer);
             // Unexpected answers count as late, and have no other effect.
-            assert_eq!(reactor.counters.snapshot().late_messages, 2 * u64::from(may_answer));
+            assert_eq!(reactor.relay.counters.snapshot().late_messages, 2 * u64::from(may_answer));
         }
     }
 
@@ -553,8 +478,8 @@ pub(super) mod tests {
         let (at, _peer) = open_connection(&mut reactor, false);
         reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
         for (request, is_allowed, under_way) in [(1, true, 1), (1, false, 1), (2, true, 2)] {
-            assert_eq!(reactor.on_session_open(at, open(5, request)).is_ok(), is_allowed);
-            assert_eq!(reactor.proposals, under_way);
+            assert_eq!(reactor.relay.on_session_open(at, open(5, request)).is_ok(), is_allowed);
+            assert_eq!(reactor.relay.links.proposals(), under_way);
         }
     }
 
@@ -568,7 +493,7 @@ pub(super) mod tests {
         let id = reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
         let check = |reactor: &Reactor<_>, slots, packet_bytes| {
             let open = SessionOpen { slots, packet_bytes, ..open(5, 1) };
-            reactor.check_proposal(id, &open, 1_472).map_err(|reason| reason.status)
+            reactor.relay.check_proposal(id, &open, 1_472).map_err(|reason| reason.status)
         };
         let (most, allowed) = (1_472 - PACKET_OVERHEAD_BYTES, Ok(EndpointId(0)));
         for (packet_bytes, expected) in
@@ -581,8 +506,8 @@ pub(super) mod tests {
             for (more, expected) in [(0, allowed), (1, Err(Status::ResourceExhausted))] {
                 let bytes = SESSION_BYTES_PER_CONNECTION_MAX - session_bytes(counted) + more;
                 for (open, proposed) in [(bytes, 0), (0, bytes), (bytes - 100, 100)] {
-                    let connection = reactor.connections.get_mut(&at).unwrap();
-                    connection.links.set_test_charge((0, proposed), open);
+                    let connection = reactor.relay.connections.get_mut(at).unwrap();
+                    connection.links_mut().set_test_charge((0, proposed), open);
                     assert_eq!(check(&reactor, slots, most), expected, "{slots} slots, {more}");
                 }
             }
@@ -624,7 +549,7 @@ pub(super) mod tests {
             let up = Stage::Up { is_opener: false, max_frame: 1_472 };
             let id = reactor.add_test_link(at, 5, up);
             let proposal = SessionOpen { packet_bytes, ..open(5, 1) };
-            reactor.on_session_open(at, proposal).unwrap();
+            reactor.relay.on_session_open(at, proposal).unwrap();
             let is_due = answer.is_none() && packet_bytes == PACKET_BYTES_MIN;
             if packet_bytes == PACKET_BYTES_MIN {
                 let Some(FromNexus::SessionProposed { link, open }) = inbox.pop() else {
@@ -634,13 +559,13 @@ pub(super) mod tests {
                 assert_eq!(said(&mut reactor, at), []);
             }
             if is_due {
-                reactor.on_session_due(id, 1);
-                assert_eq!(reactor.proposals, 1, "there is time left");
-                reactor.now += reactor.settings.step_timeout;
-                reactor.on_session_due(id, 1);
+                reactor.relay.on_session_due(id, 1);
+                assert_eq!(reactor.relay.links.proposals(), 1, "there is time left");
+                reactor.relay.now += reactor.relay.settings.step_timeout;
+                reactor.relay.on_session_due(id, 1);
             }
             if let Some(answer) = answer.clone() {
-                reactor.answer_session(EndpointId(0), id, 1, answer);
+                reactor.relay.answer_session(EndpointId(0), id, 1, answer);
             }
             let sent = said(&mut reactor, at);
             match (&sent[..], expected) {
@@ -662,8 +587,8 @@ pub(super) mod tests {
                 }
                 other => assert!(!is_orphan && other.is_none(), "{other:?}"),
             }
-            let stats = reactor.counters.snapshot();
-            assert_eq!((stats.sessions_proposed, reactor.proposals), (1, 0));
+            let stats = reactor.relay.counters.snapshot();
+            assert_eq!((stats.sessions_proposed, reactor.relay.links.proposals()), (1, 0));
             assert_eq!(stats.sessions_refused, u64::from(expected.is_some()));
             assert_eq!(stats.sessions_opened, u64::from(expected.is_none()));
             assert_eq!(stats.sessions_unanswered, u64::from(is_due));
@@ -682,18 +607,24 @@ pub(super) mod tests {
             let up = Stage::Up { is_opener: true, max_frame: 1_472 };
             let id = reactor.add_test_link(at, 5, up);
             // The endpoint need not know the link's number there.
-            reactor.propose_session(EndpointId(0), id, open(9, 1));
+            reactor.relay.propose_session(EndpointId(0), id, open(9, 1));
             assert_eq!(said(&mut reactor, at), [open(5, 1).into()]);
-            assert_eq!((reactor.proposals, reactor.connections[&at].links.proposals()), (1, 1));
+            assert_eq!(
+                (
+                    reactor.relay.links.proposals(),
+                    reactor.relay.connections[&at].links().proposals()
+                ),
+                (1, 1)
+            );
             let text = String::from("busy");
             let status = Status::ResourceExhausted;
             let refuse = SessionRefuse { link: 5, request: 1, status, text: text.clone() };
             match answer {
-                "accept" => reactor.on_session_accept(at, accept(5, 1)).unwrap(),
-                "refuse" => reactor.on_session_refuse(at, refuse.clone()).unwrap(),
+                "accept" => reactor.relay.on_session_accept(at, accept(5, 1)).unwrap(),
+                "refuse" => reactor.relay.on_session_refuse(at, refuse.clone()).unwrap(),
                 _ => {
-                    reactor.now += 2 * reactor.settings.step_timeout;
-                    reactor.on_session_due(id, 1);
+                    reactor.relay.now += 2 * reactor.relay.settings.step_timeout;
+                    reactor.relay.on_session_due(id, 1);
                 }
             }
             assert_eq!(said(&mut reactor, at), []);
@@ -710,21 +641,27 @@ pub(super) mod tests {
                 }
                 other => panic!("{other:?}"),
             }
-            let stats = reactor.counters.snapshot();
+            let stats = reactor.relay.counters.snapshot();
             let counted =
                 (stats.sessions_opened, stats.sessions_refused, stats.sessions_unanswered);
             let is = |what| u64::from(answer == what);
             assert_eq!(counted, (is("accept"), is("refuse"), is("none")));
-            assert_eq!((reactor.proposals, reactor.connections[&at].links.proposals()), (0, 0));
+            assert_eq!(
+                (
+                    reactor.relay.links.proposals(),
+                    reactor.relay.connections[&at].links().proposals()
+                ),
+                (0, 0)
+            );
             // Later answers are late, and an unknown session is closed.
-            reactor.on_session_refuse(at, refuse).unwrap();
+            reactor.relay.on_session_refuse(at, refuse).unwrap();
             assert_eq!(said(&mut reactor, at), []);
-            reactor.on_session_accept(at, accept(5, 1)).unwrap();
+            reactor.relay.on_session_accept(at, accept(5, 1)).unwrap();
             let sent = said(&mut reactor, at);
             let [Message::SessionClose(close)] = &sent[..] else { panic!("{sent:?}") };
             assert_eq!((close.link, close.session, close.token), (5, 3, 4));
             assert_eq!((close.from_client, close.status), (true, Status::Cancelled));
-            assert_eq!(reactor.counters.snapshot().late_messages, 2);
+            assert_eq!(reactor.relay.counters.snapshot().late_messages, 2);
             assert!(inbox.pop().is_none());
         }
     }

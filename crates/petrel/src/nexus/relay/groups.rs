@@ -4,26 +4,30 @@
 //! The nexus keeps no state for groups: an endpoint knows its own requests, and a member that does not answer gets
 //! unicast.
 
-use petrel_proto::Status;
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
-use super::Reactor;
+use super::Relay;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
-use crate::nexus::goodbye::{GoodbyeMode, Violation};
+use crate::nexus::goodbye::Ending;
 use crate::nexus::ids::ConnectionId;
 use crate::nexus::link::Stage;
 use crate::nexus::net::Network;
 
-impl<N: Network> Reactor<N> {
+impl<N: Network> Relay<N> {
     /// Offers a link's peer to receive this endpoint's multicast, too.
-    pub(super) fn offer_group(&mut self, from: EndpointId, id: LinkId, mut join: GroupJoin) {
+    pub(in crate::nexus) fn offer_group(
+        &mut self,
+        from: EndpointId,
+        id: LinkId,
+        mut join: GroupJoin,
+    ) {
         let Some((connection, link)) = self.place_of(from, id) else { return };
         join.link = link;
         self.send(connection, join);
     }
 
     /// Sends the peer an endpoint's answer: whether it receives a group's multicast.
-    pub(super) fn answer_group(
+    pub(in crate::nexus) fn answer_group(
         &mut self,
         from: EndpointId,
         id: LinkId,
@@ -40,79 +44,63 @@ impl<N: Network> Reactor<N> {
     }
 
     /// Tells the peer that an endpoint no longer sends to a group.
-    pub(super) fn leave_group(&mut self, from: EndpointId, id: LinkId, group: u32) {
+    pub(in crate::nexus) fn leave_group(&mut self, from: EndpointId, id: LinkId, group: u32) {
         let Some((connection, link)) = self.place_of(from, id) else { return };
         self.send(connection, GroupLeave { link, group });
     }
 
-    /// Returns the connection of an endpoint's link, and the link's number there.
-    fn place_of(&self, from: EndpointId, id: LinkId) -> Option<(ConnectionId, u32)> {
-        if !self.owns(from, id) {
-            self.counters.late_messages.increment();
-            return None;
-        }
-        let link = &self.links[&id];
-        Some((link.connection(), link.number()))
-    }
-
-    pub(super) fn on_group_join(
+    pub(in crate::nexus) fn on_group_join(
         &mut self,
         connection: ConnectionId,
         join: GroupJoin,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Ending> {
         let message = |link| FromNexus::GroupOffered { link, join };
-        self.pass_on(connection, join.link, false, "GROUP_JOIN by a server", message)
+        self.pass_to(connection, join.link, false, "GROUP_JOIN by a server", message)
     }
 
-    pub(super) fn on_group_answer(
+    pub(in crate::nexus) fn on_group_answer(
         &mut self,
         connection: ConnectionId,
         link: u32,
         request: u32,
         answer: Result<(), Reason>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Ending> {
         let message = |link| FromNexus::GroupAnswered { link, request, answer };
-        self.pass_on(connection, link, true, "an answer to a GROUP_JOIN by a client", message)
+        self.pass_to(connection, link, true, "an answer to a GROUP_JOIN by a client", message)
     }
 
-    pub(super) fn on_group_leave(
+    pub(in crate::nexus) fn on_group_leave(
         &mut self,
         connection: ConnectionId,
         leave: GroupLeave,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Ending> {
         let message = |link| FromNexus::GroupLeft { link, group: leave.group };
-        self.pass_on(connection, leave.link, false, "GROUP_LEAVE by a server", message)
+        self.pass_to(connection, leave.link, false, "GROUP_LEAVE by a server", message)
     }
 
     /// Passes a message on to the link's endpoint, which must have the right role and keep up.
-    fn pass_on(
+    fn pass_to(
         &mut self,
         connection: ConnectionId,
         number: u32,
         to_client: bool,
         violation: &'static str,
         message: impl FnOnce(LinkId) -> FromNexus<N::Link>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Ending> {
         let Some(id) = self.link_at(connection, number) else { return Ok(()) };
         let link = &self.links[&id];
         match *link.stage() {
             Stage::Up { is_opener, .. } if is_opener == to_client => {}
-            _ => return Err(Violation(violation)),
+            _ => return Err(Ending::Violation(violation)),
         }
-        let endpoint = link.endpoint();
-        if self.endpoints.get(&endpoint).is_some_and(|endpoint| endpoint.is_overloaded()) {
-            let why = "an endpoint's event loop does not keep up with what the peer says";
-            let reason = Reason::new(Status::ResourceExhausted, why);
-            self.close(connection, &reason, GoodbyeMode::Send(reason.clone()));
-            return Ok(());
-        }
-        self.notify(endpoint, message(id));
-        Ok(())
+        self.pass_on(link.endpoint(), message(id))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use petrel_proto::Status;
+
     use super::*;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 
@@ -147,14 +135,21 @@ mod tests {
             for number in [5, 6] {
                 let is_there = number == 5;
                 let leave = GroupLeave { link: number, group: 2 };
-                assert_eq!(reactor.on_group_join(at, join(number)).is_ok(), may_ask || !is_there);
-                assert_eq!(reactor.on_group_leave(at, leave).is_ok(), may_ask || !is_there);
+                assert_eq!(
+                    reactor.relay.on_group_join(at, join(number)).is_ok(),
+                    may_ask || !is_there
+                );
+                assert_eq!(reactor.relay.on_group_leave(at, leave).is_ok(), may_ask || !is_there);
                 for answer in [Ok(()), refusal()] {
-                    let result = reactor.on_group_answer(at, number, 1, answer);
+                    let result = reactor.relay.on_group_answer(at, number, 1, answer);
                     assert_eq!(result.is_ok(), may_answer || !is_there);
                 }
             }
-            assert_eq!(reactor.counters.snapshot().late_messages, 4, "no link has the number 6");
+            assert_eq!(
+                reactor.relay.counters.snapshot().late_messages,
+                4,
+                "no link has the number 6"
+            );
             if may_ask {
                 let offered = inbox.pop();
                 assert!(

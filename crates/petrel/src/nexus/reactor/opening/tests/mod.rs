@@ -1,0 +1,5 @@
+//! Connections that begin.
+
+mod accept;
+mod dial;
+mod hello;

@@ -1,0 +1,187 @@
+//! The links between endpoints and peers, and the messages that pass over them.
+//!
+//! The relay has the connections, the endpoints and the links between both. It passes messages on, keeps the tables in
+//! step, and returns to the reactor all that concerns more: the end of a connection, and links to be asked for again.
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `sessions` | proposals and answers |
+//! | `groups` | multicast groups |
+//! | `heartbeat` | heartbeats, and the round trips of paths |
+
+mod groups;
+mod heartbeat;
+pub(super) mod sessions;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use petrel_proto::control::Message;
+
+use super::connections::Connections;
+use super::counters::Counters;
+use super::deadlines::{Deadlines, Due};
+use super::endpoint::Endpoints;
+use super::goodbye::Ending;
+use super::ids::{ConnectionId, Tokens};
+use super::limits::Capacity;
+use super::link::{Link, Stage};
+use super::links::Links;
+use super::net::Network;
+use super::request::OpenRequest;
+use super::settings::Settings;
+use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::events;
+
+/// The state that most events concern.
+#[derive(Debug)]
+pub(super) struct Relay<N: Network> {
+    pub(super) settings: Settings,
+    pub(super) counters: Arc<Counters>,
+    /// The time at the beginning of the turn.
+    pub(super) now: Instant,
+    pub(super) connections: Connections<N>,
+    pub(super) endpoints: Endpoints<N>,
+    pub(super) links: Links,
+    deadlines: Deadlines,
+    tokens: Tokens,
+}
+
+impl<N: Network> Relay<N> {
+    /// A relay without connections. Their tokens are numbered from `first_token`.
+    pub(super) fn new(
+        settings: Settings,
+        counters: Arc<Counters>,
+        capacity: Capacity,
+        now: Instant,
+        first_token: usize,
+    ) -> Self {
+        Self {
+            settings,
+            counters,
+            now,
+            connections: Connections::new(capacity),
+            endpoints: Endpoints::default(),
+            links: Links::default(),
+            deadlines: Deadlines::default(),
+            tokens: Tokens::from(first_token),
+        }
+    }
+
+    /// Returns the numbers for new sockets.
+    pub(super) fn tokens(&mut self) -> &mut Tokens {
+        &mut self.tokens
+    }
+
+    /// Has a subject looked at again after this time.
+    pub(super) fn remind(&mut self, after: Duration, due: Due) {
+        self.deadlines.add(self.now + after, due);
+    }
+
+    pub(super) fn deadlines(&self) -> &Deadlines {
+        &self.deadlines
+    }
+
+    /// Takes a deadline that has passed.
+    pub(super) fn take_due(&mut self) -> Option<Due> {
+        self.deadlines.take(self.now)
+    }
+
+    /// Removes settled deadlines if there are many: `is_live` tells of those of subjects that the relay does not have.
+    pub(super) fn sweep_deadlines(&mut self, is_live: impl Fn(&Due) -> bool) {
+        if !self.deadlines.is_crowded() {
+            return;
+        }
+        let links = &self.links;
+        self.deadlines.sweep(|due| match due {
+            Due::Link(link) => links.get(*link).is_some_and(|link| !link.is_up()),
+            Due::Session(link, request) => {
+                links.get(*link).is_some_and(|link| link.proposal(*request).is_some())
+            }
+            other => is_live(other),
+        });
+    }
+
+    /// Queues a message, to be sent at the end of the turn.
+    pub(super) fn send(&mut self, id: ConnectionId, message: impl Into<Message>) {
+        if self.connections.send(id, &message.into()).is_err() {
+            self.counters.unsendable_messages.increment();
+        }
+    }
+
+    /// Sends a message to an endpoint that is still attached.
+    pub(super) fn notify(&self, endpoint: EndpointId, message: FromNexus<N::Link>) {
+        self.endpoints.notify(endpoint, message);
+    }
+
+    /// Reports the failure of a link request to the endpoint.
+    pub(super) fn fail_request(&self, request: &OpenRequest, reason: Reason) {
+        self.counters.links_failed.increment();
+        events::link_failed(request.endpoint, request.remote, &reason);
+        self.notify(request.endpoint, FromNexus::LinkFailed { request: request.request, reason });
+    }
+
+    /// Returns the link with this number in a connection, if still present.
+    pub(super) fn link_at(&self, id: ConnectionId, number: u32) -> Option<LinkId> {
+        let link = self.connections.get(id).and_then(|c| c.links().get(number));
+        if link.is_none() {
+            self.counters.late_messages.increment();
+        }
+        link
+    }
+
+    /// Returns the connection of an endpoint's link, and the link's number there. The link may have ended, and the
+    /// endpoint was or is being notified.
+    fn place_of(&self, from: EndpointId, id: LinkId) -> Option<(ConnectionId, u32)> {
+        if !self.links.owns(from, id) {
+            self.counters.late_messages.increment();
+            return None;
+        }
+        let link = &self.links[&id];
+        Some((link.connection(), link.number()))
+    }
+
+    /// Sends an endpoint a message of a peer, unless the endpoint does not keep up.
+    fn pass_on(&self, endpoint: EndpointId, message: FromNexus<N::Link>) -> Result<(), Ending> {
+        if self.endpoints.is_overloaded(endpoint) {
+            return Err(Ending::overloaded());
+        }
+        self.notify(endpoint, message);
+        Ok(())
+    }
+
+    /// Adds a link with this number in a connection, given up unless it is up in time.
+    pub(super) fn add_link(
+        &mut self,
+        at: (ConnectionId, u32),
+        endpoint: EndpointId,
+        peer_endpoint: u16,
+        stage: Stage,
+    ) -> LinkId {
+        let step = self.settings.step_timeout;
+        let link = Link::new(at, endpoint, peer_endpoint, stage, self.now + step);
+        let id = self.links.add(link);
+        self.remind(step, Due::Link(id));
+        self.connections.add_link(at.0, at.1, id, self.now);
+        id
+    }
+
+    /// Allows a link as much time for the next step as for the first.
+    pub(super) fn extend_deadline(&mut self, id: LinkId) {
+        let step = self.settings.step_timeout;
+        if let Some(link) = self.links.get_mut(id) {
+            link.extend(self.now + step);
+            self.remind(step, Due::Link(id));
+        }
+    }
+
+    /// Removes a link from all tables. An exchange of its memory is left to the caller.
+    pub(super) fn remove_link(&mut self, id: LinkId) -> Option<Link> {
+        let link = self.links.remove(id)?;
+        self.connections.remove_link(id, &link, self.now);
+        if link.is_up() {
+            self.counters.links_up.decrement();
+        }
+        Some(link)
+    }
+}
