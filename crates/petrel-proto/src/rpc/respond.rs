@@ -56,7 +56,7 @@ impl<B> fmt::Debug for RespondRejected<B> {
 #[non_exhaustive]
 pub enum RespondError {
     /// The client gave the request up, the session ended, or the request has been answered.
-    #[error("nobody waits for this answer any more")]
+    #[error("the caller no longer waits for this response")]
     Gone,
     /// The answer is longer than the client accepts; the request can still be answered.
     #[error("the response has {len} bytes, and the client accepts {max}")]

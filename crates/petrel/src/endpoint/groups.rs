@@ -120,6 +120,10 @@ impl Groups {
         let request = self.next_request;
         self.next_request = request.wrapping_add(1);
         let sender = self.by_number.get_mut(&number).expect("members are asked for a group");
+        assert!(
+            sender.asked.values().all(|(asked, _)| *asked != id),
+            "a member is asked to join a group once"
+        );
         let before = sender.asked.insert(request, (id, link));
         assert!(before.is_none(), "an offer has a number of its own");
         GroupJoin {

@@ -193,7 +193,9 @@ impl DetachedRequests {
     /// Removes an answered request; `flag` comes back with the answer.
     fn remove(&mut self, handle: RequestHandle, flag: Arc<AtomicBool>) {
         // A cancelled request is gone already, and its flag is not reused.
-        if self.flags.remove(&handle).is_some() && self.free.len() < FREE_FLAGS_MAX {
+        let Some(own) = self.flags.remove(&handle) else { return };
+        assert!(Arc::ptr_eq(&own, &flag), "an answer comes back with the flag of its request");
+        if self.free.len() < FREE_FLAGS_MAX {
             self.free.push(flag);
         }
     }
@@ -233,6 +235,14 @@ mod tests {
         let mut detached = DetachedRequests::default();
         detached.add(handle(1));
         detached.add(handle(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "an answer comes back with the flag of its request")]
+    fn remove__with_the_flag_of_another_request() {
+        let mut detached = DetachedRequests::default();
+        let [_, other] = [1, 2].map(|number| detached.add(handle(number)));
+        detached.remove(handle(1), other);
     }
 
     #[test]

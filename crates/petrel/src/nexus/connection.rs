@@ -240,7 +240,7 @@ impl<N: Network> Connection<N> {
 
     /// Drops the requests of an endpoint that has gone.
     pub(super) fn forget_requests(&mut self, endpoint: EndpointId) {
-        self.waiting.retain(|request| request.endpoint != endpoint);
+        self.waiting.retain(|request| request.endpoint() != endpoint);
     }
 
     /// Begins no further links, and closes with the last.
@@ -730,14 +730,7 @@ mod tests {
     #[should_panic(expected = "links are asked for by the side that connected")]
     fn wait__on_a_connection_that_the_peer_made() {
         silent(|connection| {
-            let request = OpenRequest {
-                endpoint: EndpointId(0),
-                request: 1,
-                remote: connection.remote(),
-                remote_endpoint: EndpointId(0),
-                transports: crate::control::AllowedTransports { udp: true, shm: false },
-                give_up_at: connection.since,
-            };
+            let request = OpenRequest::of_test(1, connection.remote(), connection.since);
             connection.wait(request);
         });
     }

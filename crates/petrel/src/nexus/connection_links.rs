@@ -138,6 +138,7 @@ impl ConnectionLinks {
     /// Charges the memory of a session with a server in this process.
     pub(super) fn add_session(&mut self, bytes: usize) {
         assert!(!self.is_empty(), "a session is on a link of the connection");
+        assert!(bytes > 0, "a session takes memory");
         self.session_bytes += bytes;
     }
 

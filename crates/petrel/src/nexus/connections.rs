@@ -136,6 +136,7 @@ impl<N: Network> Connections<N> {
 
     /// Takes a connection that ends out of the counts of those in use.
     pub(super) fn uncount(&mut self, id: ConnectionId) {
+        assert!(!self.closing.contains(&id), "a connection ends once: {id:?}");
         self.awaiting_hello.remove(&id);
         let uncounted = usize::from(!self.by_id[&id].is_opener());
         assert!(self.accepted >= uncounted, "an accepted connection was counted");
@@ -163,6 +164,8 @@ impl<N: Network> Connections<N> {
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection<N>> {
         self.closing.remove(&id);
         let connection = self.by_id.remove(&id)?;
+        assert!(connection.links().is_empty(), "the links of a connection end before it: {id:?}");
+        assert!(!self.awaiting_hello.contains(&id), "a connection that ends is uncounted: {id:?}");
         self.idle.forget(id, &connection);
         shrink(&mut self.by_id);
         Some(connection)
@@ -302,6 +305,7 @@ impl<N: Network> Connections<N> {
     /// Charges the memory of a session with a server of this process.
     pub(super) fn add_session(&mut self, id: ConnectionId, bytes: usize) {
         if let Some(connection) = self.by_id.get_mut(&id) {
+            assert!(!connection.is_opener(), "the peer that connected is the client: {id:?}");
             connection.links_mut().add_session(bytes);
             self.usage.add_sessions(connection.source(), bytes);
         }
@@ -473,6 +477,7 @@ fn give_back<N: Network>(usage: &mut UsageTable, connection: &Connection<N>, lin
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nexus::reactor::tests::{open_connection, reactor};
 
     impl<N: Network> Connections<N> {
         pub(in crate::nexus) fn test_capacity(&mut self) -> &mut Capacity {
@@ -500,5 +505,35 @@ mod tests {
         pub(in crate::nexus) fn test_unsent(&mut self) -> &mut Vec<ConnectionId> {
             &mut self.unsent
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a connection ends once")]
+    fn uncount__of_a_connection_that_has_ended() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, false);
+        let now = reactor.relay.now;
+        let connections = &mut reactor.relay.connections;
+        connections.uncount(id);
+        assert_eq!(connections.begin_closing(id, now), None);
+        connections.uncount(id);
+    }
+
+    #[test]
+    #[should_panic(expected = "a connection of this process is not accepted")]
+    fn count_accepted__of_a_connection_of_this_process() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, true);
+        reactor.relay.connections.count_accepted(id);
+    }
+
+    #[test]
+    #[should_panic(expected = "the links of a connection end before it")]
+    fn remove__of_a_connection_with_links() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, false);
+        let now = reactor.relay.now;
+        reactor.relay.connections.add_link(id, 0, LinkId(1), now);
+        reactor.relay.connections.remove(id);
     }
 }

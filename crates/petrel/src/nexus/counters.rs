@@ -158,7 +158,8 @@ impl Counter {
 
     /// Counts down, for counters of a current number.
     pub(super) fn decrement(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let former = self.0.fetch_sub(1, Ordering::Relaxed);
+        assert!(former > 0, "a current number counts down no further than to zero");
     }
 
     /// Sets a counter of a current number.

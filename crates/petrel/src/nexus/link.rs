@@ -43,8 +43,24 @@ pub(super) enum Stage {
 /// Memory that the peer is to bring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected {
-    pub(super) ticket: [u8; 16],
-    pub(super) config: MemoryConfig,
+    ticket: [u8; 16],
+    config: MemoryConfig,
+}
+
+impl Expected {
+    pub(super) fn new(ticket: [u8; 16], config: MemoryConfig) -> Self {
+        Self { ticket, config }
+    }
+
+    /// Returns the ticket that comes with the memory.
+    pub(super) fn ticket(&self) -> &[u8; 16] {
+        &self.ticket
+    }
+
+    /// Returns the settings of the memory.
+    pub(super) fn config(&self) -> &MemoryConfig {
+        &self.config
+    }
 }
 
 /// The means to reach the peer of a link, as agreed.
@@ -146,9 +162,12 @@ impl Link {
 
     /// Both sides may use the link. Returns the number of the opener's request.
     pub(super) fn come_up(&mut self, max_frame: u32) -> Option<u64> {
+        if let Stage::Promised { max_frame: promised, .. } = &self.stage {
+            assert_eq!(*promised, max_frame, "a link has the frames that were promised");
+        }
         let request = match &self.stage {
             Stage::Requested { request, .. } | Stage::Exchanging { request, .. } => {
-                Some(request.request)
+                Some(request.number())
             }
             Stage::Promised { .. } => None,
             Stage::Up { .. } => panic!("a link comes up once"),
@@ -210,6 +229,7 @@ impl Link {
 
     /// Gives back the charge of a session.
     pub(super) fn remove_session(&mut self, bytes: usize) {
+        assert!(self.is_up(), "a session ends before its link: {:?}", self.stage);
         assert!(self.session_bytes >= bytes, "a session that was added");
         self.session_bytes -= bytes;
     }

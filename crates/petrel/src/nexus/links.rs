@@ -80,13 +80,15 @@ impl Links {
         if let Stage::Promised { expected: Some(expected), .. } = link.stage()
             && !planted("nexus_tickets_stay")
         {
-            self.tickets.remove(&expected.ticket);
+            self.tickets.remove(expected.ticket());
         }
         Some(link)
     }
 
     /// Expects a peer to present a ticket for a link.
     pub(super) fn expect_ticket(&mut self, ticket: [u8; TICKET_BYTES], id: LinkId) {
+        let is_promised = matches!(self.by_id[&id].stage(), Stage::Promised { .. });
+        assert!(is_promised, "a ticket is for a link that was promised: {id:?}");
         let former = self.tickets.insert(ticket, id);
         assert!(former.is_none(), "a ticket is random, and of one link");
     }
@@ -110,6 +112,7 @@ impl Links {
         let link = self.by_id.get_mut(&id)?;
         link.propose(proposal);
         self.proposals += 1;
+        assert!(self.proposals <= PROPOSALS_MAX, "the limit of proposals was checked before");
         Some(link.connection())
     }
 
@@ -185,6 +188,15 @@ mod tests {
             let id = links.add(link(number));
             links.expect_ticket([7; TICKET_BYTES], id);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "a ticket is for a link that was promised")]
+    fn expect_ticket__for_a_link_that_is_up() {
+        let mut links = Links::default();
+        let id = links.add(link(1));
+        links.get_mut(id).unwrap().come_up(1_472);
+        links.expect_ticket([7; TICKET_BYTES], id);
     }
 
     #[test]

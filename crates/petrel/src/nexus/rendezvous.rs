@@ -193,6 +193,7 @@ impl<N: Network> Exchanges<N> {
     ) -> io::Result<ExchangeId> {
         let id = relay.tokens().next_exchange();
         net.register_shm_peer(&stream, id.0)?;
+        assert!(self.len() < EXCHANGES_MAX + OPENER_EXCHANGES_MAX, "exchanges are bounded");
         let former = self.by_id.insert(id, Exchange { stream, part });
         assert!(former.is_none(), "the name of an exchange is never used again: {id:?}");
         relay.remind(relay.settings.step_timeout, Due::Exchange(id));
@@ -404,7 +405,9 @@ fn promised_rings<N: Network>(
 ) -> Result<(ShmConfig, u32), &'static str> {
     let link = relay.links.get(id).ok_or("the link has ended")?;
     match *link.stage() {
-        Stage::Promised { expected: Some(expected), max_frame } => Ok((expected.config, max_frame)),
+        Stage::Promised { expected: Some(expected), max_frame } => {
+            Ok((*expected.config(), max_frame))
+        }
         _ => Err("the link is up already"),
     }
 }

@@ -89,7 +89,7 @@ impl Routes {
         self.by_remote.retain(|_, route| match route {
             Route::Connection(_) => true,
             Route::Pause { waiting, .. } => {
-                waiting.retain(|request| request.endpoint != endpoint);
+                waiting.retain(|request| request.endpoint() != endpoint);
                 !waiting.is_empty()
             }
         });

@@ -95,7 +95,8 @@ impl<N: Network> Owner<N> {
     }
 
     pub(super) fn free_endpoint(&self, id: EndpointId) {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let mut taken = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(taken.remove(&id), "an endpoint's number is given back once: {}", id.0);
     }
 }
 

@@ -32,15 +32,25 @@ impl SourceNetwork {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     /// Connections with links.
-    pub(super) linked: usize,
-    pub(super) links: usize,
+    linked: usize,
+    links: usize,
     /// Unanswered session proposals.
-    pub(super) proposals: usize,
+    proposals: usize,
     /// Bytes of sessions, including proposed ones.
-    pub(super) session_bytes: usize,
+    session_bytes: usize,
 }
 
 impl Usage {
+    /// The usage of a connection with these links, proposals, and bytes of sessions.
+    pub(super) fn of_connection(links: usize, proposals: usize, session_bytes: usize) -> Self {
+        Self { linked: usize::from(links > 0), links, proposals, session_bytes }
+    }
+
+    /// Returns the bytes of sessions, including proposed ones.
+    pub(super) fn session_bytes(&self) -> usize {
+        self.session_bytes
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.linked += other.linked;
         self.links += other.links;

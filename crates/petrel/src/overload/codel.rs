@@ -71,6 +71,7 @@ impl Codel {
 
     /// §5.5, `dequeue`: the initial drop rate depends on the former one.
     fn begin_dropping(&mut self, now_ns: u64) {
+        assert!(self.count >= self.last_count, "drops are counted up while dropping");
         let delta = self.count - self.last_count;
         let since_ns = now_ns.saturating_sub(self.last_next_ns);
         let is_recent = since_ns < self.interval_ns.saturating_mul(RECENT_INTERVALS);
@@ -81,6 +82,7 @@ impl Codel {
 
     /// §5.5, `control_law`.
     fn drop_after(&mut self, from_ns: u64) {
+        assert!(self.count > 0, "the rate follows from a drop");
         let square = u128::from(self.interval_ns).pow(2) / u128::from(self.count);
         let next_ns = from_ns.saturating_add(square.isqrt() as u64);
         self.last_next_ns = next_ns;

@@ -82,7 +82,7 @@ impl Agent {
         };
         outcome.unwrap_or_else(|(request, refusal)| {
             stats.refused += 1;
-            request.fail(cx, refusal.status, refusal.why)
+            request.fail(cx, refusal.status(), refusal.why())
         })
     }
 }
@@ -100,7 +100,7 @@ pub(super) fn execute(
     let ViewState { entries, stats } = &mut *state;
     let (shared, response_bytes_max) = (view.shared(), u64::MAX);
     let mut operation = Operation { entries, stats, shared, response_bytes_max };
-    operation.execute(method, request, answer).map_err(|refusal| refusal.status)
+    operation.execute(method, request, answer).map_err(|refusal| refusal.status())
 }
 
 impl<'s> Operation<'s> {
@@ -115,8 +115,8 @@ impl<'s> Operation<'s> {
             READ => {
                 let header = wire::alone(request)?;
                 let entry = self.find_to_read(&header)?;
-                answer.resize(header.len as usize, 0);
-                entry.memory().words().read(header.offset, answer);
+                answer.resize(header.len() as usize, 0);
+                entry.memory().words().read(header.offset(), answer);
             }
             READ_MANY => {
                 let (_, bytes) = self.check_pieces(request)?;
@@ -132,8 +132,8 @@ impl<'s> Operation<'s> {
     /// Returns the region of a request whose key grants the rights.
     #[inline]
     fn find(&self, header: &Header, rights: Access) -> Result<&'s Entry, Refusal> {
-        let entry = self.entries.get(header.region as usize).and_then(Option::as_deref);
-        let entry = entry.filter(|entry| entry.secret() == header.secret).ok_or(NO_REGION)?;
+        let entry = self.entries.get(header.region() as usize).and_then(Option::as_deref);
+        let entry = entry.filter(|entry| entry.secret() == header.secret()).ok_or(NO_REGION)?;
         if entry.access().includes(rights) { Ok(entry) } else { Err(NO_RIGHT) }
     }
 
@@ -141,7 +141,7 @@ impl<'s> Operation<'s> {
     #[inline]
     fn find_to_read(&self, header: &Header) -> Result<&'s Entry, Refusal> {
         let entry = self.find(header, Access::READ)?;
-        let is_within = entry.memory().words().contains(header.offset, header.len.into());
+        let is_within = entry.memory().words().contains(header.offset(), header.len().into());
         if is_within { Ok(entry) } else { Err(OUT_OF_RANGE) }
     }
 
@@ -154,15 +154,15 @@ impl<'s> Operation<'s> {
     fn read<'a>(&mut self, cx: &mut Context<'_>, request: Request<'a>) -> Outcome<'a> {
         let found = wire::alone(request.data())
             .and_then(|header| self.find_to_read(&header).map(|entry| (header, entry)))
-            .and_then(|found| self.check_response(found.0.len.into()).map(|()| found));
+            .and_then(|found| self.check_response(found.0.len().into()).map(|()| found));
         let (header, entry) = match found {
             Ok(found) => found,
             Err(refusal) => return Err((request, refusal)),
         };
-        let len = header.len as usize;
-        self.count_reads(1, header.len.into());
+        let len = header.len() as usize;
+        self.count_reads(1, header.len().into());
         Ok(request.reply_with(cx, len, |_, out| {
-            entry.memory().words().read(header.offset, out);
+            entry.memory().words().read(header.offset(), out);
             len
         }))
     }
@@ -182,9 +182,9 @@ impl<'s> Operation<'s> {
     /// Copies the pieces of a checked request out, one after the other.
     fn copy_pieces(&self, request: &[u8], mut out: &mut [u8]) {
         for header in wire::pieces(request).into_iter().flatten() {
-            let (piece, rest) = out.split_at_mut(header.len as usize);
+            let (piece, rest) = out.split_at_mut(header.len() as usize);
             let entry = self.find_to_read(&header).expect("every piece was checked");
-            entry.memory().words().read(header.offset, piece);
+            entry.memory().words().read(header.offset(), piece);
             out = rest;
         }
         assert!(out.is_empty(), "the pieces fill the answer");
@@ -196,7 +196,7 @@ impl<'s> Operation<'s> {
         for header in wire::pieces(request)? {
             self.find_to_read(&header)?;
             count += 1;
-            bytes += u64::from(header.len);
+            bytes += u64::from(header.len());
         }
         self.check_response(bytes)?;
         Ok((count, bytes))
@@ -221,17 +221,17 @@ impl<'s> Operation<'s> {
         let header = wire::alone(request)?;
         let entry = self.find(&header, Access::READ)?;
         let memory = entry.memory();
-        check_value(memory.words(), header.offset, header.len.into())?;
-        self.check_response(WORD_BYTES + u64::from(header.len))?;
+        check_value(memory.words(), header.offset(), header.len().into())?;
+        self.check_response(WORD_BYTES + u64::from(header.len()))?;
         to.clear();
-        to.resize(WORD_BYTES as usize + header.len as usize, 0);
+        to.resize(WORD_BYTES as usize + header.len() as usize, 0);
         let (version, value) = to.split_at_mut(WORD_BYTES as usize);
         version.copy_from_slice(
             &memory
-                .try_read_versioned(header.offset, value, tries(header.len.into()))?
+                .try_read_versioned(header.offset(), value, tries(header.len().into()))?
                 .to_le_bytes(),
         );
-        self.count_reads(1, header.len.into());
+        self.count_reads(1, header.len().into());
         Ok(())
     }
 
@@ -243,13 +243,13 @@ impl<'s> Operation<'s> {
             COMPARE_SWAP => {
                 let (header, [expected, new]) = wire::with_words(request)?;
                 let entry = self.find_word(&header)?;
-                let former = entry.memory().words().compare_swap(header.offset, expected, new);
+                let former = entry.memory().words().compare_swap(header.offset(), expected, new);
                 Ok(Answer::Word(former.to_le_bytes()))
             }
             FETCH_ADD => {
                 let (header, [delta]) = wire::with_words(request)?;
                 let entry = self.find_word(&header)?;
-                let former = entry.memory().words().fetch_add(header.offset, delta);
+                let former = entry.memory().words().fetch_add(header.offset(), delta);
                 Ok(Answer::Word(former.to_le_bytes()))
             }
             MAP => self.map(request),
@@ -260,10 +260,10 @@ impl<'s> Operation<'s> {
     fn write(&mut self, request: &[u8]) -> Result<Answer, Refusal> {
         let (header, data) = wire::with_data(request)?;
         let words = self.find(&header, Access::WRITE)?.memory().words();
-        if !words.contains(header.offset, data.len() as u64) {
+        if !words.contains(header.offset(), data.len() as u64) {
             return Err(OUT_OF_RANGE);
         }
-        words.write(header.offset, data);
+        words.write(header.offset(), data);
         self.count_write(data);
         Ok(Answer::Nothing)
     }
@@ -271,8 +271,8 @@ impl<'s> Operation<'s> {
     fn write_versioned(&mut self, request: &[u8]) -> Result<Answer, Refusal> {
         let (header, data) = wire::with_data(request)?;
         let memory = self.find(&header, Access::WRITE)?.memory();
-        check_value(memory.words(), header.offset, data.len() as u64)?;
-        let version = memory.try_write_versioned(header.offset, data, tries(0))?;
+        check_value(memory.words(), header.offset(), data.len() as u64)?;
+        let version = memory.try_write_versioned(header.offset(), data, tries(0))?;
         self.count_write(data);
         Ok(Answer::Word(version.to_le_bytes()))
     }
@@ -280,7 +280,7 @@ impl<'s> Operation<'s> {
     /// Returns the region of an operation on a word, which is counted.
     fn find_word(&mut self, header: &Header) -> Result<&'s Entry, Refusal> {
         let entry = self.find(header, Access::ATOMIC)?;
-        check_word(entry.memory().words(), header.offset)?;
+        check_word(entry.memory().words(), header.offset())?;
         self.stats.atomics += 1;
         Ok(entry)
     }

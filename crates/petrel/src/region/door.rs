@@ -49,9 +49,16 @@ pub(super) struct Door {
 
 /// A region that a process of this host may map.
 pub(super) struct Mappable {
-    pub(super) file: OwnedFd,
-    pub(super) rights: MappedRights,
-    pub(super) bytes: u64,
+    file: OwnedFd,
+    rights: MappedRights,
+    bytes: u64,
+}
+
+impl Mappable {
+    pub(super) fn new(file: OwnedFd, rights: MappedRights, bytes: u64) -> Self {
+        assert!(bytes > 0, "memory that is mapped has a byte");
+        Self { file, rights, bytes }
+    }
 }
 
 /// Looks a region up by number and secret; `None` if the region is not there, or cannot be mapped.
@@ -108,6 +115,7 @@ impl<L: LookUp> Keeper<L> {
             self.accept(now);
             let look_up = &self.look_up;
             self.clients.retain_mut(|client| client.waits_on(now, look_up));
+            assert!(self.clients.len() <= CLIENTS_MAX, "connections of clients are bounded");
             if self.clients.len() == CLIENTS_MAX {
                 self.clients.pop_front();
             }

@@ -248,7 +248,7 @@ pub(super) fn check_word(words: &WordMemory, offset: u64) -> Result<(), Refusal>
 
 #[cold]
 fn refused(refusal: Refusal) -> Error {
-    Error::not_sent(refusal.status, refusal.why)
+    Error::not_sent(refusal.status(), refusal.why())
 }
 
 fn cannot_make(error: &io::Error) -> Error {

@@ -187,7 +187,7 @@ impl Shared {
         let found = entry.as_ref().and_then(|entry| {
             let (file, rights) = entry.memory.file()?;
             let (file, bytes) = (file.try_clone_to_owned().ok()?, entry.memory.bytes());
-            Some(Mappable { file, rights, bytes })
+            Some(Mappable::new(file, rights, bytes))
         });
         let stats = &mut lock(&self.table).ended;
         let counter = if found.is_some() { &mut stats.mapped } else { &mut stats.refused };

@@ -27,13 +27,22 @@ pub(super) const HEADER_BYTES: usize = 24;
 /// The reason why an operation was not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    pub(super) status: Status,
-    pub(super) why: &'static str,
+    status: Status,
+    why: &'static str,
 }
 
 impl Refusal {
     pub(super) const fn new(status: Status, why: &'static str) -> Self {
         Self { status, why }
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Returns the text for people.
+    pub(super) fn why(&self) -> &'static str {
+        self.why
     }
 
     const fn malformed(why: &'static str) -> Self {
@@ -44,14 +53,35 @@ impl Refusal {
 /// The first part of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) region: u32,
-    /// The bytes to read; 0 in other requests.
-    pub(super) len: u32,
-    pub(super) secret: u64,
-    pub(super) offset: u64,
+    region: u32,
+    len: u32,
+    secret: u64,
+    offset: u64,
 }
 
 impl Header {
+    /// Returns the number of the region.
+    #[inline]
+    pub(super) fn region(&self) -> u32 {
+        self.region
+    }
+
+    /// Returns the bytes to read; 0 in requests that do not read.
+    #[inline]
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn secret(&self) -> u64 {
+        self.secret
+    }
+
+    #[inline]
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
     pub(super) fn new(key: RegionKey, offset: u64, len: u32) -> Self {
         Self { region: key.id(), len, secret: key.secret(), offset }
     }

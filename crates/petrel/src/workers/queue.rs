@@ -20,9 +20,15 @@ pub(super) type Handler = dyn Fn(WorkerRequest) + Send + Sync;
 
 /// A request that waits for a worker.
 pub(super) struct Job {
-    pub(super) handler: Arc<Handler>,
-    pub(super) request: WorkerRequest,
+    handler: Arc<Handler>,
+    request: WorkerRequest,
     enqueued_ns: u64,
+}
+
+impl Job {
+    pub(super) fn into_parts(self) -> (Arc<Handler>, WorkerRequest) {
+        (self.handler, self.request)
+    }
 }
 
 /// A request that the queue refused.
@@ -141,7 +147,8 @@ impl Queue {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 if !planted("workers_never_sleep_again") {
-                    self.work_count.fetch_sub(1, Ordering::Relaxed);
+                    let former = self.work_count.fetch_sub(1, Ordering::Relaxed);
+                    assert!(former > 0, "a queued request is counted");
                 }
                 match state.take_out(&job) {
                     Ok(()) => return Some(job),
@@ -173,6 +180,7 @@ impl Queue {
         if !saw_something && state.jobs.is_empty() && state.stage == Stage::Running {
             state.sleeping += 1;
             state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
+            assert!(state.sleeping > 0, "a worker that wakes was counted as asleep");
             state.sleeping -= 1;
         }
         state
@@ -218,7 +226,8 @@ impl Queue {
             let failed = std::mem::take(&mut state.jobs);
             state.bytes = 0;
             state.stats.failed += failed.len() as u64;
-            self.work_count.fetch_sub(failed.len(), Ordering::Relaxed);
+            let former = self.work_count.fetch_sub(failed.len(), Ordering::Relaxed);
+            assert!(former > failed.len(), "queued requests and the stop are counted: {former}");
             failed
         };
         for job in failed {
@@ -244,8 +253,19 @@ impl Queue {
 /// A worker has finished a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
-    pub(super) how: RunOutcome,
-    pub(super) service_ns: u64,
+    how: RunOutcome,
+    service_ns: u64,
+}
+
+impl Done {
+    pub(super) fn new(how: RunOutcome, service_ns: u64) -> Self {
+        Self { how, service_ns }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_test(&self) -> (RunOutcome, u64) {
+        (self.how, self.service_ns)
+    }
 }
 
 impl State {
@@ -268,6 +288,11 @@ impl State {
         let bytes = job.request.data().len();
         assert!(self.bytes >= bytes, "the bytes of a queued request are counted");
         self.bytes -= bytes;
+        assert!(
+            !self.jobs.is_empty() || self.bytes == 0,
+            "an empty queue has no bytes: {}",
+            self.bytes
+        );
         let (now_ns, waiting) = (now_ns(), self.jobs.len());
         let deadline_ns = job.request.deadline().map(Time::as_ns);
         let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);

@@ -138,7 +138,7 @@ impl CacheConfig {
             return refuse("a cache has 1 to 256 threads");
         }
         if self.connections_max == 0 {
-            return refuse("a cache without connections serves nobody");
+            return refuse("a cache needs at least one connection");
         }
         let addresses = self.listen.iter().chain(&self.memcached);
         let far = addresses.clone().find(|address| !address.ip().to_canonical().is_loopback());

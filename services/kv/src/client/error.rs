@@ -18,7 +18,7 @@ pub enum KvError {
     },
     /// The operation was sent, and may take effect or not. Read the affected keys; or repeat the operation, if a second
     /// execution is harmless.
-    #[error("nobody knows whether it was done: {last}")]
+    #[error("the outcome is unknown, and the operation may have been executed: {last}")]
     Unknown {
         /// The outcome of the last attempt.
         last: String,

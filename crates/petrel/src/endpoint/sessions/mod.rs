@@ -311,6 +311,7 @@ impl Sessions {
     /// Adds a session to a link that is up.
     pub(super) fn put_on_link(&mut self, id: SessionId, name: LinkId) {
         let link = self.links.get_mut(&name).expect("a session is put on a link that is up");
+        assert!(!link.is_retired, "a link that is being left gets no further session: {name:?}");
         link.sessions.insert(id);
         let before = self.link_of.insert(id, name);
         assert!(before.is_none(), "a session is on one link");

@@ -104,11 +104,11 @@ pub enum Opening<L> {
 
 /// The two ends of a control connection, as a medium sees them.
 pub struct Ends<'a> {
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
-    pub(super) process: AllowedTransports,
-    pub(super) meeting: Meeting,
-    pub(super) path_mtu: &'a dyn Fn() -> io::Result<usize>,
+    local: SocketAddr,
+    remote: SocketAddr,
+    process: AllowedTransports,
+    meeting: Meeting,
+    path_mtu: &'a dyn Fn() -> io::Result<usize>,
 }
 
 /// Whether the two processes can exchange memory.
@@ -123,7 +123,17 @@ pub(super) enum Meeting {
     Elsewhere,
 }
 
-impl Ends<'_> {
+impl<'a> Ends<'a> {
+    /// The ends, with the settings of this process.
+    pub(super) fn new(
+        (local, remote): (SocketAddr, SocketAddr),
+        process: AllowedTransports,
+        meeting: Meeting,
+        path_mtu: &'a dyn Fn() -> io::Result<usize>,
+    ) -> Self {
+        Self { local, remote, process, meeting, path_mtu }
+    }
+
     /// The address of this process's end.
     pub fn local(&self) -> SocketAddr {
         self.local

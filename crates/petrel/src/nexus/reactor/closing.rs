@@ -116,7 +116,7 @@ impl<N: Network> Reactor<N> {
         let (again, late): (Vec<_>, Vec<_>) = self
             .take_requests(id)
             .into_iter()
-            .partition(|request| self.relay.now < request.give_up_at);
+            .partition(|request| request.is_repeated_at(self.relay.now));
         if !planted("nexus_late_requests_not_answered") {
             late.iter().for_each(|request| self.relay.fail_request(request, reason.clone()));
         }
@@ -174,7 +174,7 @@ impl<N: Network> Reactor<N> {
         let connections = self.relay.connections.drain().into_iter();
         let waiting = connections.flat_map(|mut connection| connection.take_waiting());
         let mut waiting: Vec<_> = waiting.chain(self.routes.drain()).collect();
-        waiting.sort_unstable_by_key(|request| (request.endpoint, request.request));
+        waiting.sort_unstable_by_key(|request| (request.endpoint(), request.number()));
         waiting.iter().for_each(|request| self.relay.fail_request(request, reason.clone()));
     }
 
@@ -285,7 +285,7 @@ fn forgets_at_goodbye() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{AllowedTransports, FromNexus};
+    use crate::control::FromNexus;
     use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 
     fn gone() -> Reason {
@@ -307,17 +307,9 @@ mod tests {
                 let up = || Stage::Up { is_opener, max_frame: 1_472 };
                 let links = [5, 6].map(|number| {
                     let link = reactor.add_test_link(id, number, up());
-                    reactor.relay.counters.links_up.increment();
                     link
                 });
-                let waiting = OpenRequest {
-                    endpoint: EndpointId(0),
-                    request: 9,
-                    remote,
-                    remote_endpoint: EndpointId(0),
-                    transports: AllowedTransports { udp: true, shm: false },
-                    give_up_at: reactor.relay.now,
-                };
+                let waiting = OpenRequest::of_test(9, remote, reactor.relay.now);
                 reactor.relay.connections.get_mut(id).unwrap().test_waiting().push(waiting);
                 assert_eq!(reactor.check_tables(), Ok(()));
 
@@ -379,15 +371,9 @@ mod tests {
         let (mut reactor, mailbox) = reactor();
         let inbox = attach(&mailbox);
         reactor.run_commands();
-        let request =
-            |remote, request, reactor: &Reactor<crate::nexus::net::MioNetwork>| OpenRequest {
-                endpoint: EndpointId(0),
-                request,
-                remote,
-                remote_endpoint: EndpointId(0),
-                transports: AllowedTransports { udp: true, shm: false },
-                give_up_at: reactor.relay.now,
-            };
+        let request = |remote, request, reactor: &Reactor<crate::nexus::net::MioNetwork>| {
+            OpenRequest::of_test(request, remote, reactor.relay.now)
+        };
         let (one, _peer) = open_connection(&mut reactor, true);
         let (other, _peer) = open_connection(&mut reactor, true);
         let nowhere = ([127, 0, 0, 1], 9).into();
@@ -404,7 +390,6 @@ mod tests {
                 reactor.add_test_link(at, number, up())
             })
             .collect();
-        reactor.relay.counters.links_up.add(links.len() as u64);
         reactor.abandon(&gone());
         for link in links {
             assert!(
@@ -428,7 +413,6 @@ mod tests {
         let all = [(); 16].map(|()| open_connection(&mut reactor, false));
         let up = || Stage::Up { is_opener: false, max_frame: 1_472 };
         let links = all.each_ref().map(|(id, _)| reactor.add_test_link(*id, 0, up()));
-        reactor.relay.counters.links_up.add(links.len() as u64);
         reactor.say_goodbye_to_all();
         assert!(all.iter().all(|(id, _)| reactor.relay.connections[id].is_closing()));
         let ended = std::iter::from_fn(|| match inbox.pop() {

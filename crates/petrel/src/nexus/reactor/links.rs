@@ -19,7 +19,7 @@ use crate::nexus::ids::{ConnectionId, ExchangeId};
 use crate::nexus::limits::{ACCEPTS_PER_TURN, LINKS_PER_CONNECTION_MAX};
 use crate::nexus::link::{Expected, Link, Ready, Stage};
 use crate::nexus::links::TICKET_BYTES;
-use crate::nexus::media::{Agreed, Medium, MemoryConfig, Opening, allows, without};
+use crate::nexus::media::{Agreed, Medium, MemoryConfig, Opening, allows};
 use crate::nexus::net::Network;
 use crate::nexus::rendezvous::{Accepted, Outcome};
 use crate::nexus::request::OpenRequest;
@@ -59,12 +59,12 @@ impl<N: Network> Reactor<N> {
         let broken = || Reason::new(Status::Unavailable, "the control connection has just ended");
         let connection = self.relay.connections.open(id).ok_or_else(broken)?;
         // An endpoint that has gone does not get the failure either.
-        let endpoint = self.relay.endpoints.get(request.endpoint).ok_or_else(broken)?;
+        let endpoint = self.relay.endpoints.get(request.endpoint()).ok_or_else(broken)?;
         if connection.links().len() >= LINKS_PER_CONNECTION_MAX || self.relay.links.is_full() {
             let why = "this process has too many links; close some first";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        let offers = self.offering(connection, endpoint).offers(request.transports);
+        let offers = self.offering(connection, endpoint).offers(request.transports());
         let offers = offers.map_err(|obstacles| {
             let why = format!("no transport to {}; on this side: {obstacles}", connection.remote());
             Reason::new(Status::FailedPrecondition, why)
@@ -93,13 +93,13 @@ impl<N: Network> Reactor<N> {
         let number = connection.links_mut().new_number();
         let message = LinkOpen {
             link: number,
-            from_endpoint: request.endpoint.0,
-            to_endpoint: request.remote_endpoint.0,
+            from_endpoint: request.endpoint().0,
+            to_endpoint: request.remote_endpoint().0,
             offers: offers.clone(),
             ecn,
             features: own_features(paths),
         };
-        let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
+        let (endpoint, peer_endpoint) = (request.endpoint(), request.remote_endpoint().0);
         self.relay.add_link(
             (id, number),
             endpoint,
@@ -180,14 +180,14 @@ impl<N: Network> Reactor<N> {
         let expected = match &opening {
             Opening::Link(_) => None,
             Opening::Memory(config) => match self.new_ticket() {
-                Ok(ticket) => Some(Expected { ticket, config: *config }),
+                Ok(ticket) => Some(Expected::new(ticket, *config)),
                 Err(error) => {
                     let reason = Reason::new(Status::Internal, error.to_string());
                     return self.refuse_link(id, open.link, reason);
                 }
             },
         };
-        let ticket = expected.map(|expected| expected.ticket);
+        let ticket = expected.map(|expected| *expected.ticket());
         let stage = Stage::Promised { expected, max_frame };
         let link = self.relay.add_link((id, open.link), endpoint, open.from_endpoint, stage);
         let shared = shared_features(&own, &open.features);
@@ -313,7 +313,7 @@ impl<N: Network> Reactor<N> {
         ) else {
             return String::new();
         };
-        self.offering(connection, endpoint).why_missed(request.transports, offers)
+        self.offering(connection, endpoint).why_missed(request.transports(), offers)
     }
 
     pub(super) fn on_link_close(&mut self, id: ConnectionId, close: LinkClose) {
@@ -414,8 +414,8 @@ impl<N: Network> Reactor<N> {
         let (connection, endpoint) = (link.connection(), link.endpoint());
         events::medium_failed(endpoint, obstacle);
         let Stage::Exchanging { mut request, kind, .. } = link.into_stage() else { return };
-        request.transports = without(request.transports, kind);
-        let is_allowed = |medium: &dyn Medium<_>| allows(request.transports, medium.kind());
+        request.exclude(kind);
+        let is_allowed = |medium: &dyn Medium<_>| allows(request.transports(), medium.kind());
         let endpoint = self.relay.endpoints.get(endpoint);
         if endpoint.is_some_and(|endpoint| endpoint.media().any(is_allowed)) {
             self.ask_for_link(connection, request);
@@ -506,6 +506,9 @@ mod tests {
             number: u32,
             stage: Stage,
         ) -> LinkId {
+            if matches!(stage, Stage::Up { .. }) {
+                self.relay.counters.links_up.increment();
+            }
             self.relay.add_link((at, number), EndpointId(0), 0, stage)
         }
     }
@@ -561,14 +564,7 @@ mod tests {
                 let (at, peer) = open_connection(&mut reactor, true);
                 let (remote, give_up_at) =
                     (reactor.relay.connections[&at].remote(), reactor.relay.now);
-                let request = OpenRequest {
-                    endpoint: EndpointId(0),
-                    request: 1,
-                    remote,
-                    remote_endpoint: EndpointId(0),
-                    transports: AllowedTransports { udp: true, shm: false },
-                    give_up_at,
-                };
+                let request = OpenRequest::of_test(1, remote, give_up_at);
                 let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
                 let stage = match stage {
                     0 => Stage::Requested { request, offers, ecn: false },
@@ -611,14 +607,7 @@ mod tests {
         let silence_max = Duration::from_secs(3);
         connection.enter_test(Phase::Open(Peer::of_test(1, silence_max)), now);
         reactor.relay.connections.add(id, connection);
-        let request = OpenRequest {
-            endpoint: EndpointId(0),
-            request: 1,
-            remote,
-            remote_endpoint: EndpointId(0),
-            transports: AllowedTransports { udp: true, shm: false },
-            give_up_at: now,
-        };
+        let request = OpenRequest::of_test(1, remote, now);
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
         let open = LinkOpen {
             link: 0,
@@ -658,14 +647,8 @@ mod tests {
     }
 
     fn request(reactor: &Reactor, at: ConnectionId, transports: AllowedTransports) -> OpenRequest {
-        OpenRequest {
-            endpoint: EndpointId(0),
-            request: 1,
-            remote: reactor.relay.connections[&at].remote(),
-            remote_endpoint: EndpointId(0),
-            transports,
-            give_up_at: reactor.relay.now,
-        }
+        let (remote, now) = (reactor.relay.connections[&at].remote(), reactor.relay.now);
+        OpenRequest::new((EndpointId(0), 1), (remote, EndpointId(0)), transports, now)
     }
 
     /// An endpoint attached before the peer's request is found without waiting.
@@ -755,7 +738,6 @@ mod tests {
                     false => Stage::Promised { expected: None, max_frame: 1_472 },
                 },
             );
-            reactor.relay.counters.links_up.add(u64::from(is_up));
             reactor.close_link(link, &reason);
             let (status, text) = (reason.status, reason.message.clone());
             assert_eq!(said(&mut reactor, at), [LinkClose { link: 5, status, text }.into()]);
@@ -817,7 +799,6 @@ mod tests {
             reactor.run_commands();
             let (at, _peer) = open_connection(&mut reactor, false);
             let id = reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
-            reactor.relay.counters.links_up.increment();
             for request in 0..opened + proposed {
                 reactor.relay.on_session_open(at, open(5, request)).unwrap();
                 if request < opened {

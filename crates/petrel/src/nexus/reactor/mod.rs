@@ -279,14 +279,8 @@ impl<N: Network> Reactor<N> {
         match message {
             ToNexus::OpenLink { request, remote, remote_endpoint, transports } => {
                 let give_up_at = relay.now + relay.settings.step_timeout;
-                self.open_link(OpenRequest {
-                    endpoint: from,
-                    request,
-                    remote,
-                    remote_endpoint,
-                    transports,
-                    give_up_at,
-                });
+                let to = (remote, remote_endpoint);
+                self.open_link(OpenRequest::new((from, request), to, transports, give_up_at));
             }
             ToNexus::OpenSession { link, open } => relay.propose_session(from, link, open),
             ToNexus::AnswerSession { link, request, answer } => {

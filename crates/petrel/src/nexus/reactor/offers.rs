@@ -120,13 +120,8 @@ impl<'a, N: Network> Offering<'a, N> {
     /// Runs `look` with the two ends of a connection.
     fn with_ends<R>(&self, look: impl FnOnce(&Ends<'_>) -> R) -> R {
         let (local, remote) = (self.connection.local(), self.connection.remote());
-        look(&Ends {
-            local,
-            remote,
-            process: self.process,
-            meeting: self.meeting(),
-            path_mtu: &|| self.net.path_mtu(local.ip(), remote),
-        })
+        let path_mtu = || self.net.path_mtu(local.ip(), remote);
+        look(&Ends::new((local, remote), self.process, self.meeting(), &path_mtu))
     }
 
     fn meeting(&self) -> Meeting {

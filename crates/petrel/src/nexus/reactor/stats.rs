@@ -107,9 +107,8 @@ impl Collector {
 
     /// Adds a request to the collection under way.
     fn join(&mut self, connection: ConnectionId, request: u32) {
-        if let Some(current) = &mut self.current {
-            current.requesters.insert(connection, request);
-        }
+        let current = self.current.as_mut().expect("a request joins a collection under way");
+        current.requesters.insert(connection, request);
     }
 
     /// Begins a collection of these endpoints' answers. Returns its number.

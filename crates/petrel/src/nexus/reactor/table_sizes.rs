@@ -89,7 +89,7 @@ impl<'a, N: Network> Tables<'a, N> {
             links_up: links.iter().filter(|(_, link)| link.is_up()).count(),
             early_links: reactor.early_links.len(),
             proposals: links.proposals(),
-            session_bytes: connections.usage().all().session_bytes,
+            session_bytes: connections.usage().all().session_bytes(),
             tickets: links.tickets(),
             exchanges: reactor.exchanges.len(),
             queued_exchanges: reactor.exchanges.queued(),
@@ -221,12 +221,9 @@ impl<'a, N: Network> Tables<'a, N> {
         let links = connection.links().ids().filter_map(|link| self.reactor.relay.links.get(link));
         let proposals = links.flat_map(|link| link.proposals());
         let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
-        Usage {
-            linked: usize::from(!connection.links().is_empty()),
-            links: connection.links().len(),
-            proposals: connection.links().proposals(),
-            session_bytes: connection.links().session_bytes() + proposed_bytes,
-        }
+        let links = connection.links();
+        let bytes = links.session_bytes() + proposed_bytes;
+        Usage::of_connection(links.len(), links.proposals(), bytes)
     }
 }
 

@@ -117,8 +117,9 @@ impl<N: Network> Relay<N> {
     /// Reports the failure of a link request to the endpoint.
     pub(super) fn fail_request(&self, request: &OpenRequest, reason: Reason) {
         self.counters.links_failed.increment();
-        events::link_failed(request.endpoint, request.remote, &reason);
-        self.notify(request.endpoint, FromNexus::LinkFailed { request: request.request, reason });
+        let endpoint = request.endpoint();
+        events::link_failed(endpoint, request.remote(), &reason);
+        self.notify(endpoint, FromNexus::LinkFailed { request: request.number(), reason });
     }
 
     /// Returns the link with this number in a connection, if still present.

@@ -158,7 +158,7 @@ impl State {
         if is_same_cluster {
             self.links.add(hello.replica, session.clone());
         } else if hello.cluster != 0 {
-            slog::warn!(self.config.logger, "somebody of another cluster is at a member's address";
+            slog::warn!(self.config.logger, "a process of another cluster is at a member's address";
                 "address" => %address);
         }
         is_same_cluster

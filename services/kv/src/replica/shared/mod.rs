@@ -188,7 +188,7 @@ impl Shared {
         // A peer may report in a separate request that it knows of a membership change, and then send nothing for long.
         member.answer_changes(cx);
         if fetch.is_some_and(|fetch| !self.begin_fetch(state, fetch)) {
-            let text = "whoever has the snapshot cannot be reached from here";
+            let text = "no member that has the snapshot can be reached from here";
             return request.fail(cx, Status::Unavailable, text);
         }
         let Some(member) = &mut state.member else { unreachable!("it is one for good") };

@@ -169,7 +169,7 @@ impl<N: Network> Reactor<N> {
 
     /// Requests a link as soon as there is a connection.
     pub(super) fn open_link(&mut self, request: OpenRequest) {
-        let remote = canonical(request.remote);
+        let remote = canonical(request.remote());
         if !self.relay.settings.insecure && !remote.ip().is_loopback() {
             let reason = not_loopback(remote);
             return self.relay.fail_request(&request, reason);

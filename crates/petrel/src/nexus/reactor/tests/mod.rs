@@ -23,6 +23,7 @@ use crate::nexus::goodbye::GoodbyeMode;
 use crate::nexus::limits::session_bytes;
 use crate::nexus::mailbox::{Command, Inbox};
 use crate::nexus::media::media_of;
+use crate::nexus::usage::Usage;
 
 /// A reactor without a thread; a test drives it step by step.
 pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
@@ -390,8 +391,9 @@ fn turn__sessions_take_their_share_as_long_as_they_are_there() {
         reactor.check_tables().unwrap();
         let (all, connection) =
             (reactor.relay.connections.usage().all(), reactor.relay.connections.values().next());
-        assert_eq!((all.linked, all.links, all.proposals), (1, 1, reactor.relay.links.proposals()));
-        (all.proposals, all.session_bytes, connection.unwrap().links().session_bytes())
+        let proposals = reactor.relay.links.proposals();
+        assert_eq!(all, Usage::of_connection(1, proposals, all.session_bytes()));
+        (proposals, all.session_bytes(), connection.unwrap().links().session_bytes())
     };
     let (large, small) = (session_bytes(16), session_bytes(8));
     assert_eq!(usage(&reactor), (3, 3 * large, 0));

@@ -12,14 +12,10 @@ type Reactor = super::super::Reactor<crate::nexus::net::MioNetwork>;
 
 /// A request for a link to `remote` with a timeout of an hour.
 fn request(reactor: &Reactor, remote: SocketAddr, endpoint: u16, request: u64) -> OpenRequest {
-    OpenRequest {
-        endpoint: EndpointId(endpoint),
-        request,
-        remote,
-        remote_endpoint: EndpointId(0),
-        transports: AllowedTransports { udp: true, shm: false },
-        give_up_at: reactor.relay.now + Duration::from_secs(3_600),
-    }
+    let transports = AllowedTransports { udp: true, shm: false };
+    let give_up_at = reactor.relay.now + Duration::from_secs(3_600);
+    let from = (EndpointId(endpoint), request);
+    OpenRequest::new(from, (remote, EndpointId(0)), transports, give_up_at)
 }
 
 /// A connection that was retired breaks while another one, or the pause after it, has requests of its own.
@@ -47,7 +43,7 @@ fn redial_later__keeps_the_requests_of_the_next_connection() {
             None => &*reactor.routes.paused(remote).unwrap(),
             Some(id) => reactor.relay.connections[&id].waiting(),
         };
-        let numbers: Vec<_> = waiting.iter().map(|request| request.request).collect();
+        let numbers: Vec<_> = waiting.iter().map(|request| request.number()).collect();
         assert_eq!(numbers, [2, 1], "each request waits for the next answer");
         assert_eq!(reactor.check_tables(), Ok(()));
     }
@@ -150,7 +146,7 @@ fn on_gone__leaves_connections_and_what_others_wait_for() {
     let waiting = &*reactor.routes.paused(paused).unwrap();
     for (left, count) in [(reactor.relay.connections[&id].waiting(), 1), (waiting, 2)] {
         assert_eq!(left.len(), count);
-        assert!(left.iter().all(|request| request.endpoint == EndpointId(1)));
+        assert!(left.iter().all(|request| request.endpoint() == EndpointId(1)));
     }
     // The next request uses the existing connection.
     reactor.open_link(request(&reactor, used, 0, 2));

@@ -6,7 +6,6 @@ use mio::net::TcpStream;
 use petrel_proto::control::{Message, PREFACE};
 
 use super::super::*;
-use crate::control::{AllowedTransports, EndpointId};
 use crate::nexus::connection::Phase;
 use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 
@@ -75,14 +74,7 @@ fn on_hello__opens_the_connection_and_asks_for_what_waited() {
         let connection = reactor.relay.connections.get_mut(id).unwrap();
         let requests = if is_opener { 2 } else { 0 };
         *connection.test_waiting() = (0..requests)
-            .map(|request| OpenRequest {
-                endpoint: EndpointId(0),
-                request,
-                remote: connection.remote(),
-                remote_endpoint: EndpointId(0),
-                transports: AllowedTransports { udp: true, shm: false },
-                give_up_at: reactor.relay.now,
-            })
+            .map(|request| OpenRequest::of_test(request, connection.remote(), reactor.relay.now))
             .collect();
         reactor.relay.now += Duration::from_secs(5);
         reactor.on_hello(id, hello(VersionRange::OWN));
