@@ -220,11 +220,42 @@ impl Sender {
 
 /// A group with the endpoint as a member.
 pub(super) struct JoinedGroup {
-    pub(super) link: LinkId,
-    pub(super) group: u32,
-    pub(super) session: SessionId,
-    pub(super) peer: PeerId,
-    pub(super) address: SocketAddr,
+    link: LinkId,
+    group: u32,
+    session: SessionId,
+    peer: PeerId,
+    address: SocketAddr,
+}
+
+impl JoinedGroup {
+    /// The group of a client, with the transport's name of its address.
+    pub(super) fn new(
+        (link, group): (LinkId, u32),
+        session: SessionId,
+        (peer, address): (PeerId, SocketAddr),
+    ) -> Self {
+        Self { link, group, session, peer, address }
+    }
+
+    /// Returns true if the client at the other end of a link gave the group this number.
+    pub(super) fn is(&self, link: LinkId, group: u32) -> bool {
+        self.link == link && self.group == group
+    }
+
+    /// Returns the session whose requests may arrive by the group.
+    pub(super) fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// Returns the client's number of the group.
+    pub(super) fn number(&self) -> u32 {
+        self.group
+    }
+
+    /// Returns the address, and the transport's name of it.
+    pub(super) fn place(&self) -> (SocketAddr, PeerId) {
+        (self.address, self.peer)
+    }
 }
 
 /// The groups with the endpoint as a member.
@@ -240,8 +271,7 @@ impl JoinedGroups {
 
     /// Adds a group. A client's next offer of the same group ends the former.
     pub(super) fn add(&mut self, joined: JoinedGroup) {
-        let is_same =
-            |other: &JoinedGroup| other.link == joined.link && other.group == joined.group;
+        let is_same = |other: &JoinedGroup| other.is(joined.link, joined.group);
         assert!(!self.list.iter().any(is_same), "a group is joined once at a time");
         self.list.push(joined);
     }

@@ -99,26 +99,27 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             let why = "this endpoint is a member of too many groups";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        self.joined.add(JoinedGroup { link, group, session, peer, address });
+        self.joined.add(JoinedGroup::new((link, group), session, (peer, address)));
         Ok(())
     }
 
     /// Handles the end of a client's multicast to a group.
     pub(super) fn leave_group(&mut self, link: LinkId, group: u32) {
-        self.leave(|joined| joined.link == link && joined.group == group);
+        self.leave(|joined| joined.is(link, group));
     }
 
     /// Leaves the groups of a session that has ended.
     pub(super) fn leave_groups_of(&mut self, session: SessionId) {
         if self.joined.len() > 0 {
-            self.leave(|joined| joined.session == session);
+            self.leave(|joined| joined.session() == session);
         }
     }
 
     fn leave(&mut self, is_it: impl FnMut(&JoinedGroup) -> bool) {
-        for JoinedGroup { group, session, peer, address, .. } in self.joined.take(is_it) {
-            self.local.core.leave_group(session, group);
+        for joined in self.joined.take(is_it) {
+            self.local.core.leave_group(joined.session(), joined.number());
             if !planted("multicast_listens_for_ever") {
+                let (address, peer) = joined.place();
                 self.transport.leave_group(address, peer);
             }
         }

@@ -690,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn measure_path__tells_of_what_is_shorter_than_all_before() {
+    fn measure_path__reports_a_new_minimum_only() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, true);
         let connection = connection(&mut reactor, id);
@@ -770,7 +770,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_pause__once_half_of_what_began_it_was_sent() {
+    fn ends_pause__at_half_of_the_limit() {
         let (mut reactor, _) = reactor();
         let (id, _peer) = open_connection(&mut reactor, false);
         let connection = connection(&mut reactor, id);

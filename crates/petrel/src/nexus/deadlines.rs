@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn is_crowded__at_twice_what_the_last_sweep_left() {
+    fn is_crowded__at_twice_the_length_after_a_sweep() {
         let now = Instant::now();
         let mut deadlines = Deadlines::default();
         for count in [DEADLINES_MIN, 2 * DEADLINES_MIN, 4 * DEADLINES_MIN] {

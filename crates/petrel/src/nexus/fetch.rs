@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn fetch_stats__tells_what_a_goodbye_says() {
+    fn fetch_stats__returns_the_reason_of_a_goodbye() {
         let got = asked(|mut stream| {
             let mut bytes = answer_of(0, &[]);
             let (status, text) = (petrel_proto::Status::PermissionDenied, "not you".to_owned());

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn idle__until_something_is_asked_for_and_since_the_last_of_it() {
+    fn idle__without_sessions_and_proposals_since_the_last_ended() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = listener.local_addr().unwrap();
         let stream = TcpStream::connect(remote).unwrap();

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn shrink__gives_back_what_a_table_of_few_entries_had_for_many() {
+    fn shrink__frees_memory_of_a_table_with_few_entries_left() {
         let (room, _) = shrunk(20_000, 0);
         assert_eq!(shrunk(room, room / 8), (room, room), "an eighth of its entries are there");
         let (_, left) = shrunk(room, room / 8 - 1);

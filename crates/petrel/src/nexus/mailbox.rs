@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn mailbox__gives_back_what_comes_after_the_end() {
+    fn mailbox__returns_commands_after_the_end() {
         let (_net, waker) = MioNetwork::<HostLink>::new(0).unwrap();
         let mailbox: Mailbox = Mailbox::new(waker);
         mailbox.post(Command::Shutdown).unwrap();

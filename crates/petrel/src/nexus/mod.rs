@@ -349,13 +349,8 @@ impl NexusBuilder {
     }
 
     fn settings(&self, incarnation: u64) -> Settings {
-        Settings {
-            insecure: self.insecure,
-            transports: self.transports,
-            heartbeat: self.heartbeat,
-            step_timeout: self.connect_timeout,
-            incarnation,
-        }
+        let times = (self.heartbeat, self.connect_timeout);
+        Settings::new(self.insecure, self.transports, times, incarnation)
     }
 }
 

@@ -196,7 +196,7 @@ impl<N: Network> Exchanges<N> {
         assert!(self.len() < EXCHANGES_MAX + OPENER_EXCHANGES_MAX, "exchanges are bounded");
         let former = self.by_id.insert(id, Exchange { stream, part });
         assert!(former.is_none(), "the name of an exchange is never used again: {id:?}");
-        relay.remind(relay.settings.step_timeout, Due::Exchange(id));
+        relay.remind(relay.settings.step_timeout(), Due::Exchange(id));
         Ok(id)
     }
 

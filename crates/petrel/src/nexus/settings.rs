@@ -1,5 +1,6 @@
 //! Settings of a nexus, fixed while it runs.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::control::AllowedTransports;
@@ -7,10 +8,48 @@ use crate::control::AllowedTransports;
 /// The settings that the reactor follows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
-    pub(super) insecure: bool,
-    pub(super) transports: AllowedTransports,
-    pub(super) heartbeat: Duration,
-    /// Time for each step of another process.
-    pub(super) step_timeout: Duration,
-    pub(super) incarnation: u64,
+    insecure: bool,
+    transports: AllowedTransports,
+    heartbeat: Duration,
+    step_timeout: Duration,
+    incarnation: u64,
+}
+
+impl Settings {
+    /// The settings of a process that is distinguished from others by `incarnation`.
+    pub(super) fn new(
+        insecure: bool,
+        transports: AllowedTransports,
+        (heartbeat, step_timeout): (Duration, Duration),
+        incarnation: u64,
+    ) -> Self {
+        assert!(incarnation != 0, "peers do not know a process without a number");
+        assert!(!heartbeat.is_zero(), "the builder has checked the interval of heartbeats");
+        Self { insecure, transports, heartbeat, step_timeout, incarnation }
+    }
+
+    /// Returns true if the process may connect to this address.
+    pub(super) fn may_connect_to(&self, remote: SocketAddr) -> bool {
+        self.insecure || remote.ip().is_loopback()
+    }
+
+    /// Returns the media of the process.
+    pub(super) fn transports(&self) -> AllowedTransports {
+        self.transports
+    }
+
+    /// Returns the interval of heartbeats.
+    pub(super) fn heartbeat(&self) -> Duration {
+        self.heartbeat
+    }
+
+    /// Returns the time for each step of another process.
+    pub(super) fn step_timeout(&self) -> Duration {
+        self.step_timeout
+    }
+
+    /// Returns the number that distinguishes the process from others at its address.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
 }

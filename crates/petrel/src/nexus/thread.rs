@@ -156,12 +156,12 @@ mod tests {
     }
 
     #[test]
-    fn abandon__answers_what_waits_and_what_comes_later() {
+    fn abandon__answers_waiting_and_later_requests() {
         abandon(true);
     }
 
     #[test]
-    fn abandon__answers_endpoints_that_have_just_come() {
+    fn abandon__answers_endpoints_just_attached() {
         abandon(false);
     }
 

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn check_session__counts_what_is_proposed() {
+    fn check_session__includes_proposals() {
         let greedy = source("10.0.0.1");
         let mut usage = UsageTable::default();
         while usage.check_session(greedy, 1).is_ok() {

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn close__takes_the_connection_out_of_all_tables_and_ends_what_it_had() {
+    fn close__removes_the_connection_from_all_tables_and_ends_its_links() {
         for is_opener in [false, true] {
             for goodbye in [GoodbyeMode::Silent, GoodbyeMode::Send(gone())] {
                 let (mut reactor, mailbox) = reactor();
@@ -305,10 +305,7 @@ mod tests {
                     reactor.routes.lead(remote, id);
                 }
                 let up = || Stage::Up { is_opener, max_frame: 1_472 };
-                let links = [5, 6].map(|number| {
-                    let link = reactor.add_test_link(id, number, up());
-                    link
-                });
+                let links = [5, 6].map(|number| reactor.add_test_link(id, number, up()));
                 let waiting = OpenRequest::of_test(9, remote, reactor.relay.now);
                 reactor.relay.connections.get_mut(id).unwrap().test_waiting().push(waiting);
                 assert_eq!(reactor.check_tables(), Ok(()));
@@ -367,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn abandon__answers_everybody_in_order() {
+    fn abandon__answers_all_requests_in_order() {
         let (mut reactor, mailbox) = reactor();
         let inbox = attach(&mailbox);
         reactor.run_commands();

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_early_link__as_many_as_a_site_may_have_and_all_sites_together() {
+    fn keep_if_early__limits_per_source_and_in_all() {
         let (mut reactor, mailbox) = reactor();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         // Two connections of each of three sources.

@@ -342,7 +342,7 @@ impl<N: Network> Reactor<N> {
             Stage::Requested { .. } | Stage::Promised { .. } => {
                 let why = format!(
                     "no answer from the peer within {:?}",
-                    self.relay.settings.step_timeout
+                    self.relay.settings.step_timeout()
                 );
                 self.close_link(id, &Reason::new(Status::Unavailable, why));
             }
@@ -767,7 +767,7 @@ mod tests {
                 Stage::Exchanging { request, kind: shm::KIND, exchange: None },
             );
             reactor.fall_back(link, "no memory");
-            assert!(!reactor.relay.links.get(link).is_some());
+            assert!(reactor.relay.links.get(link).is_none());
             let mut sent = said(&mut reactor, at).into_iter();
             let Some(Message::LinkClose(close)) = sent.next() else { panic!("it is not closed") };
             assert_eq!((close.link, close.status), (5, Status::Aborted));

@@ -125,7 +125,7 @@ impl<N: Network> Reactor<N> {
 
     /// Returns the number that distinguishes the process from others at its address.
     pub(super) fn incarnation(&self) -> u64 {
-        self.relay.settings.incarnation
+        self.relay.settings.incarnation()
     }
 
     /// Returns true if the last user of the nexus has gone.
@@ -211,7 +211,7 @@ impl<N: Network> Reactor<N> {
     }
 
     fn tick_interval(&self) -> Duration {
-        (self.relay.settings.heartbeat / 4).clamp(TICK_MIN, TICK_MAX)
+        (self.relay.settings.heartbeat() / 4).clamp(TICK_MIN, TICK_MAX)
     }
 
     /// Does not count time in which the thread did not run as silence or slowness of peers.
@@ -278,7 +278,7 @@ impl<N: Network> Reactor<N> {
         let relay = &mut self.relay;
         match message {
             ToNexus::OpenLink { request, remote, remote_endpoint, transports } => {
-                let give_up_at = relay.now + relay.settings.step_timeout;
+                let give_up_at = relay.now + relay.settings.step_timeout();
                 let to = (remote, remote_endpoint);
                 self.open_link(OpenRequest::new((from, request), to, transports, give_up_at));
             }
@@ -468,7 +468,7 @@ impl<N: Network> Reactor<N> {
 
     /// Performs all due actions of the connections.
     fn run_connection_timers(&mut self) {
-        let (now, step_timeout) = (self.relay.now, self.relay.settings.step_timeout);
+        let (now, step_timeout) = (self.relay.now, self.relay.settings.step_timeout());
         for (id, action) in self.relay.connections.due(now, step_timeout) {
             match action {
                 DueAction::Nothing => {}

@@ -31,7 +31,7 @@ impl<'a, N: Network> Offering<'a, N> {
     ) -> Self {
         Self {
             net,
-            process: relay.settings.transports,
+            process: relay.settings.transports(),
             rendezvous,
             counters: &relay.counters,
             connection,

@@ -184,7 +184,7 @@ impl Collection {
 /// Sends all who wait the counters that were collected.
 fn reply<N: Network>(collection: Collection, relay: &mut Relay<N>, net: &N) {
     let nexus = relay.counters.snapshot().to_json();
-    let json = collection.json(relay.settings.incarnation, &nexus, net.udp_no_ports());
+    let json = collection.json(relay.settings.incarnation(), &nexus, net.udp_no_ports());
     for (connection, request) in collection.requesters {
         relay.counters.stats_answered.increment();
         replies(request, &json).for_each(|reply| relay.send(connection, reply));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_json__says_what_is_missing() {
+    fn endpoint_json__reports_missing_counters() {
         let id = EndpointId(7);
         assert_eq!(endpoint_json(id, Some("{\"a\":1}"), 0), "{\"id\":7,\"stats\":{\"a\":1}}");
         assert!(endpoint_json(id, None, 0).contains("not running"));

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn check_tables__tells_of_what_was_left_behind() {
+    fn check_tables__reports_entries_left_behind() {
         let (mut reactor, _) = reactor();
         reactor.relay.connections.test_awaiting_hello().insert(ConnectionId(7));
         assert!(reactor.check_tables().unwrap_err().contains("without HELLO"));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn check_tables__tells_of_a_share_that_was_not_given_back() {
+    fn check_tables__reports_a_share_not_given_back() {
         let (mut reactor, _) = reactor();
         let source = SourceNetwork::of(([10, 0, 0, 1], 1).into());
         reactor.relay.connections.test_usage().add_link(source, true);

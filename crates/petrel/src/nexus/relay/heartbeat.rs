@@ -16,7 +16,7 @@ impl<N: Network> Relay<N> {
     pub(in crate::nexus) fn ping(&mut self, id: ConnectionId) {
         self.measure_path(id);
         if let Some(connection) = self.connections.get_mut(id) {
-            connection.note_ping(self.now, self.settings.heartbeat);
+            connection.note_ping(self.now, self.settings.heartbeat());
             if planted("nexus_no_ping_beside_other_messages") && connection.unsent_bytes() > 0 {
                 return;
             }
@@ -26,7 +26,7 @@ impl<N: Network> Relay<N> {
 
     pub(in crate::nexus) fn answer_ping(&mut self, id: ConnectionId, ping: Ping) {
         if let Some(connection) = self.connections.get_mut(id) {
-            connection.note_pong(self.now, self.settings.heartbeat);
+            connection.note_pong(self.now, self.settings.heartbeat());
             self.send(id, Pong { nonce: ping.nonce });
         }
     }

@@ -159,7 +159,7 @@ impl<N: Network> Relay<N> {
         peer_endpoint: u16,
         stage: Stage,
     ) -> LinkId {
-        let step = self.settings.step_timeout;
+        let step = self.settings.step_timeout();
         let link = Link::new(at, endpoint, peer_endpoint, stage, self.now + step);
         let id = self.links.add(link);
         self.remind(step, Due::Link(id));
@@ -169,7 +169,7 @@ impl<N: Network> Relay<N> {
 
     /// Allows a link as much time for the next step as for the first.
     pub(super) fn extend_deadline(&mut self, id: LinkId) {
-        let step = self.settings.step_timeout;
+        let step = self.settings.step_timeout();
         if let Some(link) = self.links.get_mut(id) {
             link.extend(self.now + step);
             self.remind(step, Due::Link(id));

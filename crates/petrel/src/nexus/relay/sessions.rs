@@ -40,7 +40,7 @@ impl<N: Network> Relay<N> {
         match self.check_own_proposal(id, &open) {
             Ok(()) => {
                 // The server's nexus allows its endpoint half of this time and answers first.
-                let deadline = self.now + 2 * self.settings.step_timeout;
+                let deadline = self.now + 2 * self.settings.step_timeout();
                 self.add_proposal(id, Proposal::new(open, open.slots, deadline));
                 self.send(connection, open);
             }
@@ -123,7 +123,7 @@ impl<N: Network> Relay<N> {
         match self.check_proposal(id, &open, max_frame) {
             Ok(endpoint) => {
                 let slots = self.connections.slots_to_offer(connection, open.slots);
-                let deadline = self.now + self.settings.step_timeout;
+                let deadline = self.now + self.settings.step_timeout();
                 self.add_proposal(id, Proposal::new(open, slots, deadline));
                 let open = SessionOpen { slots, ..open };
                 self.notify(endpoint, FromNexus::SessionProposed { link: id, open });
@@ -561,7 +561,7 @@ pub(in crate::nexus) mod tests {
             if is_due {
                 reactor.relay.on_session_due(id, 1);
                 assert_eq!(reactor.relay.links.proposals(), 1, "there is time left");
-                reactor.relay.now += reactor.relay.settings.step_timeout;
+                reactor.relay.now += reactor.relay.settings.step_timeout();
                 reactor.relay.on_session_due(id, 1);
             }
             if let Some(answer) = answer.clone() {
@@ -623,7 +623,7 @@ pub(in crate::nexus) mod tests {
                 "accept" => reactor.relay.on_session_accept(at, accept(5, 1)).unwrap(),
                 "refuse" => reactor.relay.on_session_refuse(at, refuse.clone()).unwrap(),
                 _ => {
-                    reactor.relay.now += 2 * reactor.relay.settings.step_timeout;
+                    reactor.relay.now += 2 * reactor.relay.settings.step_timeout();
                     reactor.relay.on_session_due(id, 1);
                 }
             }

@@ -170,7 +170,7 @@ impl<N: Network> Reactor<N> {
     /// Requests a link as soon as there is a connection.
     pub(super) fn open_link(&mut self, request: OpenRequest) {
         let remote = canonical(request.remote());
-        if !self.relay.settings.insecure && !remote.ip().is_loopback() {
+        if !self.relay.settings.may_connect_to(remote) {
             let reason = not_loopback(remote);
             return self.relay.fail_request(&request, reason);
         }
@@ -235,14 +235,14 @@ impl<N: Network> Reactor<N> {
     pub(super) fn on_dial_failed(&mut self, id: ConnectionId, error: &io::Error) {
         let Some(connection) = self.relay.connections.get_mut(id) else { return };
         let (remote, waiting) = (connection.remote(), connection.take_waiting());
-        let reason = dial_reason(remote, error, self.relay.settings.step_timeout);
+        let reason = dial_reason(remote, error, self.relay.settings.step_timeout());
         self.close(id, &reason, GoodbyeMode::Silent);
         self.fail_dial(remote, &waiting, error);
     }
 
     fn fail_dial(&mut self, remote: SocketAddr, waiting: &[OpenRequest], error: &io::Error) {
         self.relay.counters.dials_failed.increment();
-        let reason = dial_reason(remote, error, self.relay.settings.step_timeout);
+        let reason = dial_reason(remote, error, self.relay.settings.step_timeout());
         waiting.iter().for_each(|request| self.relay.fail_request(request, reason.clone()));
     }
 
@@ -276,7 +276,7 @@ impl<N: Network> Reactor<N> {
 
     /// Sends HELLO, as each side does at once.
     fn send_hello(&mut self, id: ConnectionId) {
-        let (now, heartbeat) = (self.relay.now, self.relay.settings.heartbeat);
+        let (now, heartbeat) = (self.relay.now, self.relay.settings.heartbeat());
         if let Some(connection) = self.relay.connections.get_mut(id) {
             connection.queue_preface();
             connection.note_ping(now, heartbeat);
@@ -290,9 +290,9 @@ impl<N: Network> Reactor<N> {
         let (settings, rendezvous) = (&self.relay.settings, self.exchanges.local());
         Hello {
             versions: VersionRange::OWN,
-            incarnation: settings.incarnation,
+            incarnation: settings.incarnation(),
             // The builder checked that it fits.
-            heartbeat_ms: settings.heartbeat.as_millis() as u32,
+            heartbeat_ms: settings.heartbeat().as_millis() as u32,
             agent: AGENT.to_owned(),
             host_identity: rendezvous.map(|local| local.host_identity()),
             rendezvous: rendezvous.map(|local| local.name().to_vec()),

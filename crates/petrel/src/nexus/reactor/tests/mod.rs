@@ -29,13 +29,9 @@ use crate::nexus::usage::Usage;
 pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
     let (net, waker) = MioNetwork::new(MAILBOX).unwrap();
     let mailbox = Arc::new(Mailbox::new(waker));
-    let settings = Settings {
-        insecure: false,
-        transports: AllowedTransports { udp: true, shm: false },
-        heartbeat: Duration::from_secs(1),
-        step_timeout: Duration::from_secs(1),
-        incarnation: 1,
-    };
+    let transports = AllowedTransports { udp: true, shm: false };
+    let second = Duration::from_secs(1);
+    let settings = Settings::new(false, transports, (second, second), 1);
     let reactor = Reactor::new(settings, net, mailbox.clone(), Arc::new(Counters::default()));
     (reactor, mailbox)
 }

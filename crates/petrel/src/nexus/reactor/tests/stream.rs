@@ -10,7 +10,7 @@ use crate::nexus::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
 use crate::nexus::reactor::tests::{open_connection, reactor};
 
 #[test]
-fn send__notes_a_connection_once_and_again_when_too_much_waits() {
+fn send__has_a_connection_written_once_and_again_over_the_limit() {
     let (mut reactor, _) = reactor();
     let (id, _peer) = open_connection(&mut reactor, true);
     let mut send = |left_bytes: Option<usize>| {
@@ -32,7 +32,7 @@ fn send__notes_a_connection_once_and_again_when_too_much_waits() {
 }
 
 #[test]
-fn send__counts_what_no_message_can_say() {
+fn send__counts_messages_that_cannot_be_encoded() {
     let (mut reactor, _) = reactor();
     let (id, _peer) = open_connection(&mut reactor, true);
     let refuse = |request, text| GroupRefuse { link: 1, request, status: Status::Internal, text };
@@ -53,7 +53,7 @@ fn send__counts_what_no_message_can_say() {
 }
 
 #[test]
-fn send_the_unsent__drops_who_leaves_too_much_unread() {
+fn send_the_unsent__drops_a_peer_that_does_not_read() {
     // More than the kernel buffers, and little.
     for (bytes, is_dropped) in [(64 << 20, true), (OUT_HARD_BYTES / 16, false)] {
         let (mut reactor, _) = reactor();

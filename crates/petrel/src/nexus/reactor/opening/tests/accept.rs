@@ -46,7 +46,7 @@ fn with_silent(count: usize, adjust: impl FnOnce(&mut Reactor)) -> (Reactor, Vec
 }
 
 #[test]
-fn accept_more__the_oldest_that_said_nothing_yields_when_there_are_too_many() {
+fn accept_more__too_many_without_hello_evict_the_oldest() {
     for (silent, dropped) in [(2, 0), (3, 1), (5, 3)] {
         let (reactor, _peers) = with_silent(silent, |reactor| {
             reactor.relay.connections.test_capacity().awaiting_hello_max = 2
@@ -65,7 +65,7 @@ fn accept_more__the_oldest_that_said_nothing_yields_when_there_are_too_many() {
 }
 
 #[test]
-fn accept_more__a_full_server_drops_what_is_of_least_use_and_the_newcomer_if_all_are_of_use() {
+fn accept_more__a_full_server_evicts_the_least_used_else_drops_the_newcomer() {
     let silent = |reactor: &Reactor| reactor.relay.counters.snapshot().dropped_ungreeted_full;
     let (reactor, _peers) =
         with_silent(3, |reactor| reactor.relay.connections.test_capacity().connections = 2);
@@ -125,7 +125,7 @@ fn accept_more__not_during_a_pause_and_again_after_it() {
 /// By the error, whether a connection is queued, and whether another may yield to it. Expected: whether accepting
 /// goes on, whether it pauses, and whether a connection has yielded.
 #[test]
-fn on_not_accepted__goes_on_where_there_is_something_to_accept() {
+fn on_not_accepted__by_error_queue_and_idle_connections() {
     let no_room = ErrorKind::Other;
     for (why, waits, has_idle, [has_more, pauses, yields]) in [
         (ErrorKind::WouldBlock, true, true, [false, false, false]),
@@ -143,7 +143,7 @@ fn on_not_accepted__goes_on_where_there_is_something_to_accept() {
         };
         let _peer = waits.then(|| TcpStream::connect(address).unwrap());
         let is_there = |reactor: &Reactor| {
-            reactor.net.has_waiting(&reactor.listener.as_ref().unwrap().test_socket())
+            reactor.net.has_waiting(reactor.listener.as_ref().unwrap().test_socket())
         };
         // The kernel may take a moment.
         let end = Instant::now() + Duration::from_secs(60);
@@ -165,7 +165,7 @@ fn on_not_accepted__goes_on_where_there_is_something_to_accept() {
 }
 
 #[test]
-fn connections__do_not_wait_for_small_messages_to_gather() {
+fn add_connection__sets_nodelay() {
     let (mut reactor, _peers) = with_silent(1, |_| {});
     open_connection(&mut reactor, true);
     let all = reactor.relay.connections.values();
@@ -174,7 +174,7 @@ fn connections__do_not_wait_for_small_messages_to_gather() {
 }
 
 #[test]
-fn accept_more__takes_no_more_than_its_share_of_a_turn_and_all_in_the_end() {
+fn accept_more__a_limited_number_in_each_turn() {
     let (mut reactor, _) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
     let peers = 2 * ACCEPTS_PER_TURN + 8;
@@ -186,7 +186,7 @@ fn accept_more__takes_no_more_than_its_share_of_a_turn_and_all_in_the_end() {
 /// Nothing received is left for the next turn: neither the last connection of a turn's share, nor a connection's
 /// HELLO.
 #[test]
-fn accept_more__takes_its_share_and_the_hellos_that_are_there() {
+fn accept_more__reads_hellos_that_have_arrived() {
     let (mut reactor, _) = reactor();
     let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
     let hello = hello_bytes();
@@ -214,7 +214,7 @@ fn accept_more__takes_its_share_and_the_hellos_that_are_there() {
 
 /// Returns true if there is room now. A connection that asks for counters yields last, even as the oldest.
 #[test]
-fn evict_idle__leaves_who_asks_for_counters_for_the_end() {
+fn evict_idle__requesters_of_counters_come_last() {
     let (mut reactor, mailbox) = reactor();
     let _inbox = attach(&mailbox);
     reactor.run_commands();
@@ -234,7 +234,7 @@ fn evict_idle__leaves_who_asks_for_counters_for_the_end() {
 /// With a limit of two linked connections, per source or in all, the third takes the place of the one longest
 /// without a session, if any.
 #[test]
-fn admit_link__evicts_who_has_no_session() {
+fn admit_link__evicts_a_connection_without_session() {
     for (linked_max, linked_per_source_max, exhausted) in
         [(9, 2, Exhausted::Source("connections")), (2, 9, Exhausted::All("connections"))]
     {

@@ -88,7 +88,7 @@ fn on_connected__says_hello_and_waits_for_the_peers() {
         assert!(Instant::now() < end, "it is never connected");
         reactor.on_dial_progress(id);
     }
-    let interval = reactor.relay.settings.heartbeat;
+    let interval = reactor.relay.settings.heartbeat();
     let connection = reactor.relay.connections.get_mut(id).unwrap();
     assert!(matches!(connection.test_phase(), Phase::AwaitingHello));
     assert_eq!(
@@ -100,7 +100,7 @@ fn on_connected__says_hello_and_waits_for_the_peers() {
     let (bytes, mut decoder) = (connection.take_unsent(), Decoder::new());
     let mut bytes = bytes.as_slice();
     let Ok(Some(Message::Hello(hello))) = decoder.decode(&mut bytes) else { panic!("no HELLO") };
-    assert_eq!(hello.incarnation, reactor.relay.settings.incarnation);
+    assert_eq!(hello.incarnation, reactor.relay.settings.incarnation());
     assert_eq!(u128::from(hello.heartbeat_ms), interval.as_millis());
     assert_eq!(decoder.decode(&mut bytes), Ok(None), "it asks when the peer has said HELLO");
     assert_eq!(connection.waiting().len(), 1);
@@ -109,7 +109,7 @@ fn on_connected__says_hello_and_waits_for_the_peers() {
 
 /// Events may arrive before the connection is made or has failed.
 #[test]
-fn on_dial_progress__waits_for_what_is_under_way() {
+fn on_dial_progress__waits_while_connecting() {
     let (mut reactor, _) = reactor();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A single unaccepted connection fills the queue; further ones get no answer from the kernel.
@@ -127,7 +127,7 @@ fn on_dial_progress__waits_for_what_is_under_way() {
 }
 
 #[test]
-fn on_gone__leaves_connections_and_what_others_wait_for() {
+fn on_gone__keeps_connections_and_requests_of_others() {
     let (mut reactor, _) = reactor();
     let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [used, paused, own] = listeners.each_ref().map(|l| l.local_addr().unwrap());
@@ -161,7 +161,7 @@ fn redial_pause__doubles_up_to_a_limit() {
 }
 
 #[test]
-fn is_under_way__by_what_the_system_says() {
+fn is_under_way__by_the_error_of_the_system() {
     let in_progress = rustix::io::Errno::INPROGRESS.raw_os_error();
     for kind in [ErrorKind::NotConnected, ErrorKind::WouldBlock] {
         assert!(is_under_way(&kind.into()));

@@ -52,7 +52,7 @@ fn send_hello__at_once_and_when_the_first_ping_is_due() {
         let (id, _peer) = silent(&mut reactor, is_opener);
         reactor.relay.now += Duration::from_secs(5);
         reactor.send_hello(id);
-        let heartbeat = reactor.relay.settings.heartbeat;
+        let heartbeat = reactor.relay.settings.heartbeat();
         let (now, connection) = (reactor.relay.now, reactor.relay.connections.get_mut(id).unwrap());
         // A peer that connected sends PINGs itself.
         let interval = heartbeat * if is_opener { 1 } else { 2 };
@@ -65,7 +65,7 @@ fn send_hello__at_once_and_when_the_first_ping_is_due() {
 }
 
 #[test]
-fn on_hello__opens_the_connection_and_asks_for_what_waited() {
+fn on_hello__opens_the_connection_and_sends_waiting_requests() {
     for is_opener in [false, true] {
         let (mut reactor, mailbox) = reactor();
         let _inbox = attach(&mailbox);
