@@ -23,6 +23,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use crate::copy::copy_bytes;
+
 /// Longest frame copied in registers: a line of the ring without the record's header.
 pub(crate) const LINE_BYTES: usize = 56;
 
@@ -256,7 +258,7 @@ unsafe fn load_line(from: NonNull<u8>) -> [u64; LINE_BYTES / 8] {
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: by this function's contract. A torn value is as good as any: all bytes are values of
     // `u8`.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    unsafe { copy_bytes(from, to, len) };
     // Forces the compiler to serve later reads of the copy from the copy, never again from its
     // source.
     black_box(to);

@@ -31,7 +31,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
-use std::ptr::{NonNull, copy_nonoverlapping};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::io;
@@ -41,7 +41,7 @@ use super::config::Geometry;
 use super::layout::{control_offset, data_offset, segment_bytes};
 use super::ring::{Control, Memory, RECORD_ALIGN, RingFrame};
 use super::sync::{AtomicU64, Ordering};
-use crate::copy::{INLINE_BYTES_MAX, copy_frame, copy_one_line};
+use crate::copy::{INLINE_BYTES_MAX, copy_bytes, copy_frame, copy_one_line};
 
 /// Alignment of control words and records in memory from the heap.
 const HEAP_ALIGN: usize = 128;
@@ -217,7 +217,7 @@ unsafe impl Memory for RingView<'_> {
                 // sizes.
                 len if len > INLINE_BYTES_MAX && (16..=64).contains(&head.len()) => {
                     copy_one_line(head, to);
-                    copy_nonoverlapping(body.as_ptr(), to.add(head.len()), len);
+                    copy_bytes(body.as_ptr(), to.add(head.len()), len);
                 }
                 _ => {
                     copy_frame(head, to);
