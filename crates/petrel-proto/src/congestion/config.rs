@@ -289,6 +289,8 @@ mod tests {
             hai_rounds: 5,
             recovery: 0.25,
             gradient: Gradient::Weighted,
+            bypass: true,
+            pacer_bypass: true,
         };
         assert_eq!(TimelyConfig::for_line(line_rate), timely);
         let dcqcn = DcqcnConfig {

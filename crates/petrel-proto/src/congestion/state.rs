@@ -276,7 +276,10 @@ impl Congestion {
             !self.is_limited || self.bypass_below_ns == 0,
             "the controller of a limited session hears each acknowledgement"
         );
-        self.needs_every_ack = self.is_limited || self.bypass_below_ns == 0;
+        // Without its bypass Timely still hears one round trip per burst, as every controller does where it is calm.
+        let hears_when_calm =
+            matches!(&self.control, Control::Timely(timely) if timely.hears_when_calm());
+        self.needs_every_ack = self.is_limited || self.bypass_below_ns == 0 && !hears_when_calm;
     }
 }
 

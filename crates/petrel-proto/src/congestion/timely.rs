@@ -72,6 +72,12 @@ pub struct TimelyConfig {
     pub recovery: f64,
     /// The rule for gradients.
     pub gradient: Gradient,
+    /// Whether short round trips of an uncongested session bypass the controller (eRPC §5.2.2); true, except to measure
+    /// the effect.
+    pub bypass: bool,
+    /// Whether packets of an uncongested session bypass the pacer; true, except to measure the effect. Otherwise they
+    /// are paced at the line rate.
+    pub pacer_bypass: bool,
 }
 
 impl TimelyConfig {
@@ -97,6 +103,8 @@ impl TimelyConfig {
             hai_rounds: 5,
             recovery: 0.25,
             gradient: Gradient::Weighted,
+            bypass: true,
+            pacer_bypass: true,
         }
     }
 }
@@ -292,6 +300,17 @@ impl Timely {
     }
 }
 
+impl Timely {
+    fn is_calm(&self) -> bool {
+        !self.is_limited && !self.round.is_open() && !self.losses.is_counting()
+    }
+
+    /// Returns true if the controller hears of round trips that change nothing, because its bypass is off.
+    pub(super) fn hears_when_calm(&self) -> bool {
+        !self.config.bypass && self.is_calm()
+    }
+}
+
 impl Controller for Timely {
     fn on_ack(&mut self, ack: &Ack) {
         let answer_ns_max = answer_ns_max(self.is_limited, self.flow.base_rtt_ns);
@@ -319,7 +338,7 @@ impl Controller for Timely {
             *rate >= config.min_rate.as_f64() && *rate <= config.line_rate.as_f64(),
             "a rate is between the least rate and the line's"
         );
-        self.is_limited.then(|| Rate::from_f64(self.rate))
+        (self.is_limited || !config.pacer_bypass).then(|| Rate::from_f64(self.rate))
     }
 
     fn window(&self) -> Option<u32> {
@@ -327,8 +346,8 @@ impl Controller for Timely {
     }
 
     fn bypass_rtt_ns(&self) -> Option<u32> {
-        let is_calm = !self.is_limited && !self.round.is_open() && !self.losses.is_counting();
-        is_calm.then_some(self.low_ns())
+        let has_bypasses = self.config.bypass && self.config.pacer_bypass;
+        (has_bypasses && self.is_calm()).then_some(self.low_ns())
     }
 }
 

@@ -1,3 +1,4 @@
+use super::super::{CongestionConfig, CongestionControl, CongestionCounters};
 use super::*;
 
 /// Enough credits for any rate in these tests.
@@ -198,4 +199,29 @@ fn increase_when_low__after_a_long_round_trip() {
     let mut timely = Timely { rtt_before_ns: u32::MAX, ..timely(Gradient::Weighted, WIDE) };
     timely.increases = timely.config.hai_rounds;
     timely.increase_when_low();
+}
+
+#[test]
+fn bypass__switched_off_the_controller_hears_every_round_trip_and_stays_calm() {
+    let config = TimelyConfig { bypass: false, ..TimelyConfig::for_line(Rate::gbit(25)) };
+    let control = CongestionControl::new(CongestionConfig::Timely(config)).unwrap();
+    let (mut session, mut counters) = (control.start(WIDE), CongestionCounters::default());
+    for at in 1..=10 {
+        assert!(!session.is_bypassed(9_000, false));
+        session.on_ack(&ack(at * 10_000, 9_000), &mut counters);
+        assert!(!session.is_limited() && !session.needs_every_ack(), "it keeps to the fast paths");
+    }
+    assert_eq!((counters.updates, counters.acks_bypassed), (10, 0));
+}
+
+#[test]
+fn pacer_bypass__switched_off_an_uncongested_session_is_paced_at_the_line_rate() {
+    let line = Rate::gbit(25);
+    let config = TimelyConfig { pacer_bypass: false, ..TimelyConfig::for_line(line) };
+    let control = CongestionControl::new(CongestionConfig::Timely(config)).unwrap();
+    let (mut session, mut counters) = (control.start(WIDE), CongestionCounters::default());
+    assert_eq!((session.rate(), session.is_paced()), (Some(line), true));
+    session.on_ack(&ack(10_000, 9_000), &mut counters);
+    assert_eq!((session.rate(), session.is_paced()), (Some(line), true));
+    assert!(session.needs_every_ack(), "the controller of a paced session hears of all");
 }
