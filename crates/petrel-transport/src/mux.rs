@@ -247,6 +247,11 @@ impl<A: Member, B: Member, const BIT: u32> Transport for Mux<A, B, BIT> {
         }
     }
 
+    /// The receive queue of the far medium: peers over the network are there.
+    fn receive_packets(&self) -> Option<u64> {
+        self.far.receive_packets()
+    }
+
     /// The ports of the far medium: paths of a network lead to its peers.
     fn further_ports(&self) -> &[u16] {
         self.far.further_ports()

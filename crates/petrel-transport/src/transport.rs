@@ -244,6 +244,12 @@ pub trait Transport {
         true
     }
 
+    /// Packets that the receive queue holds at least, if each is small; `None` if a full queue loses nothing. The bound
+    /// concerns peers over the network alone.
+    fn receive_packets(&self) -> Option<u64> {
+        None
+    }
+
     /// The peer's process, if the kernel vouches for it.
     fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
         let _ = peer;

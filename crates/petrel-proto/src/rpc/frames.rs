@@ -251,6 +251,25 @@ impl<B: Buffer, T> Core<B, T> {
         self.sessions.server_count() >= SESSIONS_MIN
     }
 
+    /// First step for a call that will follow: returns the lines of the session's entry that a small call uses.
+    #[inline]
+    pub fn call_session_addresses(&self, session: crate::SessionId) -> [*const u8; 3] {
+        let entry = self.sessions.at(session.index);
+        let start = entry.map_or(std::ptr::null(), |entry| std::ptr::from_ref(entry).cast());
+        [start, start.wrapping_add(LINE_BYTES), start.wrapping_add(2 * LINE_BYTES)]
+    }
+
+    /// Second step, once the entry is cached: returns the two lines of the slot that the session's next call takes.
+    #[inline]
+    pub fn call_slot_addresses(&self, session: crate::SessionId) -> [*const u8; 2] {
+        let slot = match self.sessions.at(session.index).map(|entry| entry.role()) {
+            Some(Role::Client(client)) => client.next_slot(),
+            _ => None,
+        };
+        let start = slot.map_or(std::ptr::null(), |slot| std::ptr::from_ref(slot).cast());
+        [start, start.wrapping_add(LINE_BYTES)]
+    }
+
     /// First step: returns the line of the session's entry.
     #[inline]
     pub fn session_address(&self, upcoming: UpcomingFrame) -> *const u8 {

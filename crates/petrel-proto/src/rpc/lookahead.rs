@@ -6,8 +6,9 @@
 //! are in flight: the buffer for the fourth request after it, the slot for the eighth, and the session for
 //! the twelfth.
 //!
-//! Prefetching only helps sessions in the server's role: a client has used the data for a response some
-//! microseconds ago, for the request.
+//! For a response, a client has used the data some microseconds ago, for the request. For a request, the client
+//! learns the session only when the application names it: an application that knows its next calls can announce
+//! them. Then two prefetches are in flight, of the session's entry and of the slot for the call.
 //!
 //! The addresses are returned, not read from. A load delays the instructions behind it if memory is slow, and
 //! the prefetch instruction is not available in safe code.

@@ -97,6 +97,10 @@ impl<T: Transport> Transport for Holding<T> {
         self.inner.is_networked(peer)
     }
 
+    fn receive_packets(&self) -> Option<u64> {
+        self.inner.receive_packets()
+    }
+
     fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
         self.inner.process_of(peer)
     }

@@ -3,6 +3,9 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 
+/// Bytes of the receive buffer that the kernel charges for a small datagram: the data's block and its book-keeping.
+pub(super) const CHARGE_BYTES: usize = 768;
+
 /// The minimum MTU of an IPv6 link (RFC 8200 §5). Petrel requires it of IPv4 paths too, which is no
 /// restriction in a datacenter.
 pub const MTU_BYTES_MIN: usize = 1280;

@@ -338,6 +338,10 @@ impl Transport for Udp {
         unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
     }
 
+    fn receive_packets(&self) -> Option<u64> {
+        Some((self.capabilities.recv_buffer_bytes / config::CHARGE_BYTES) as u64)
+    }
+
     fn further_ports(&self) -> &[u16] {
         self.further.ports()
     }

@@ -14,6 +14,7 @@
 //! | values | `options`, `config`, `message`, `shared`, `state`, `stats`, `object_counts`, `health`, `peer`, … |
 
 mod ahead;
+mod announced;
 mod batch;
 mod broadcast;
 mod burst;
@@ -106,6 +107,7 @@ pub(crate) use client_calls::call_by_client;
 pub(crate) use context::Local;
 pub(crate) use state::State;
 
+use announced::Announced;
 use burst::Bursts;
 use context::continuation::Keyed;
 use context::watchers::Watchers;
@@ -219,6 +221,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ) -> Result<Self, &'static str> {
         config.check()?;
         let now_ns = transport.now();
+        let receive_packets = transport.receive_packets();
         let pool = BufPool::watched(config.memory, transport.region_watch());
         let message_bytes_max = config.sessions.message_bytes_max;
         let seed = control.random();
@@ -251,8 +254,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 part_bytes: 0,
                 watchers: Watchers::default(),
                 keyed: Keyed::default(),
-                sessions: Sessions::new(config.sessions, config.transports),
+                sessions: Sessions::new(config.sessions, config.transports, receive_packets),
                 services: Box::default(),
+                announced: Announced::default(),
             },
             handlers: Handlers::new(Box::new(state)),
             joined: JoinedGroups::default(),

@@ -93,6 +93,34 @@ fn addresses_of_an_upcoming_request_are_those_of_session_slot_and_answer() {
     assert_eq!(pair.server.session_address(UpcomingFrame::of(b"short")), expected(&pair).0);
 }
 
+/// The addresses for a call that will follow are those of the session's entry and of the slot that the call takes.
+#[test]
+fn addresses_of_an_announced_call_are_those_of_session_and_slot() {
+    let mut pair = Pair::new();
+    let session = pair.session;
+    let expected = |pair: &Pair| {
+        let entry = pair.client.sessions.at(session.index).expect("the session");
+        let Role::Client(client) = entry.role() else { panic!("a client's session") };
+        let free = client.slots().iter().find(|slot| slot.is_free()).expect("a free slot");
+        (std::ptr::from_ref(entry).cast::<u8>(), std::ptr::from_ref(free).cast::<u8>())
+    };
+    for tag in 0..3 {
+        let (entry, slot) = expected(&pair);
+        let lines = [entry, entry.wrapping_add(64), entry.wrapping_add(128)];
+        assert_eq!(pair.client.call_session_addresses(session), lines);
+        assert_eq!(pair.client.call_slot_addresses(session), [slot, slot.wrapping_add(64)]);
+        pair.call(b"x", 10, tag);
+        assert_ne!(pair.client.call_slot_addresses(session)[0], slot, "the call took the slot");
+    }
+    // For no session, a server's session, and a session without a free slot.
+    let foreign = SessionId { index: 77, generation: 0 };
+    assert!(pair.client.call_session_addresses(foreign)[0].is_null());
+    assert!(pair.client.call_slot_addresses(foreign)[0].is_null());
+    assert!(pair.server.call_slot_addresses(pair.server_session)[0].is_null());
+    (3..8).for_each(|tag| pair.call(b"x", 10, tag));
+    assert!(pair.client.call_slot_addresses(session)[0].is_null());
+}
+
 #[test]
 fn a_replayed_request_of_long_ago_is_stale() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });

@@ -15,6 +15,7 @@ use petrel_proto::{
 use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
 
+use super::announced::Announced;
 use super::groups::Groups;
 use super::late_answers::LateAnswers;
 use super::options::{CallOptions, limits};
@@ -56,6 +57,7 @@ pub(crate) struct Local {
     pub(super) sessions: Sessions,
     /// The services of clients.
     pub(super) services: Box<Services>,
+    pub(super) announced: Announced,
 }
 
 impl Local {

@@ -65,6 +65,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
             self.local.core.accept_order(id);
         }
         self.local.sessions.put_on_link(id, name);
+        self.local.sessions.draw_credits(id, credits);
         self.accept_source(id, peer);
         if has_paths {
             self.use_paths(id);

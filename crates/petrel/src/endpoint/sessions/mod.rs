@@ -2,6 +2,7 @@
 
 mod accept;
 mod control;
+mod credit_shares;
 mod ended;
 mod open;
 
@@ -22,6 +23,7 @@ use super::peer::Peer;
 use super::{SessionEnd, SessionEnds};
 use crate::control::{AllowedTransports, EndpointId, LinkId, Reason};
 use crate::nexus::shrink;
+use credit_shares::CreditShares;
 use ended::EndedSessions;
 
 /// The address and number of an endpoint of another process.
@@ -129,11 +131,18 @@ pub(super) struct Sessions {
     /// Client sessions that are not open yet.
     openings: HashMap<SessionId, Opening>,
     ended: EndedSessions,
+    /// The credits of sessions over the network.
+    shares: CreditShares,
     next_request: u64,
 }
 
 impl Sessions {
-    pub(super) fn new(config: SessionConfig, transports: AllowedTransports) -> Self {
+    /// Creates an endpoint's sessions. `receive_packets` is the number of packets that its receive queue holds.
+    pub(super) fn new(
+        config: SessionConfig,
+        transports: AllowedTransports,
+        receive_packets: Option<u64>,
+    ) -> Self {
         Self {
             config,
             transports,
@@ -143,6 +152,7 @@ impl Sessions {
             proposed: HashMap::new(),
             openings: HashMap::new(),
             ended: EndedSessions::default(),
+            shares: CreditShares::new(receive_packets),
             next_request: 1,
         }
     }
@@ -284,6 +294,7 @@ impl Sessions {
         let first_request = self.openings.get(&id)?.first_request;
         let credits = self.credits_on(name);
         self.put_on_link(id, name);
+        self.draw_credits(id, credits);
         let request = self.next_request() as u32;
         let before = self.proposed.insert(request, (id, name));
         assert!(before.is_none(), "a proposal has a number of its own");
@@ -300,11 +311,21 @@ impl Sessions {
         })
     }
 
-    /// Returns the most credits of a session on a link.
+    /// Returns the most credits of one more session on a link.
     pub(super) fn credits_on(&self, name: LinkId) -> u16 {
-        match self.links.get(&name).is_some_and(Link::has_paths) {
+        let link = self.links.get(&name);
+        let credits = match link.is_some_and(Link::has_paths) {
             true => self.config.path_credits,
             false => self.config.credits,
+        };
+        let is_networked = link.is_some_and(|link| link.peer.is_networked);
+        if is_networked { self.shares.offer(credits) } else { credits }
+    }
+
+    /// Records the credits that were agreed on for a session that is on a link, or are proposed.
+    pub(super) fn draw_credits(&mut self, id: SessionId, credits: u16) {
+        if self.peer_of(id).is_some_and(|peer| peer.is_networked) {
+            self.shares.draw(id, credits);
         }
     }
 
@@ -346,6 +367,7 @@ impl Sessions {
     /// Removes an ended session, and returns its link.
     pub(super) fn remove(&mut self, id: SessionId) -> Option<LinkId> {
         self.openings.remove(&id);
+        self.shares.give_back(id);
         let name = self.link_of.remove(&id)?;
         shrink(&mut self.link_of);
         if let Some(link) = self.links.get_mut(&name) {
@@ -377,6 +399,7 @@ impl Sessions {
     pub(super) fn take_second_try(&mut self, id: SessionId) -> bool {
         let Some(opening) = self.openings.get_mut(&id) else { return false };
         self.link_of.remove(&id);
+        self.shares.give_back(id);
         !std::mem::replace(&mut opening.is_second_try, true)
     }
 
@@ -399,7 +422,7 @@ mod tests {
 
     fn sessions() -> Sessions {
         let transports = AllowedTransports { udp: true, shm: true };
-        Sessions::new(EndpointConfig::default().sessions, transports)
+        Sessions::new(EndpointConfig::default().sessions, transports, Some(300))
     }
 
     fn id(index: u32) -> SessionId {
@@ -416,6 +439,22 @@ mod tests {
             Arc::new(Peer { name, incarnation: 1, is_networked: true, process: None }),
             &LinkFeatures::NONE,
         )
+    }
+
+    #[test]
+    fn propose__the_credits_of_many_sessions_stay_within_the_receive_queue() {
+        let mut sessions = sessions();
+        sessions.add_link(LinkId(4), link(), None);
+        let propose = |sessions: &mut Sessions, index| {
+            sessions.begin_open(id(index), 0);
+            sessions.propose(LinkId(4), id(index), 7, 1408).expect("a proposal").credits
+        };
+        let credits: Vec<u16> = (0..8).map(|index| propose(&mut sessions, index)).collect();
+        assert_eq!(credits, [64, 64, 64, 54, 27, 16, 16, 16]);
+        for index in 0..8 {
+            assert_eq!(sessions.remove(id(index)), Some(LinkId(4)));
+        }
+        assert_eq!(propose(&mut sessions, 9), 64, "ended sessions have given theirs back");
     }
 
     /// The table of links shrinks with the sessions to its minimum.

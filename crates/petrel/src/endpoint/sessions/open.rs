@@ -79,6 +79,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> SessionControl<'_, T, C> {
         if self.local.core.keeps_order(id) && self.ordered_packet_bytes(link).is_none() {
             self.local.core.forgo_order(id);
         }
+        self.local.sessions.draw_credits(id, agreed.credits);
         match self.local.core.establish(id, agreed) {
             Ok(()) => self.begin_session(id, (peer, has_paths), path_rtt_ns),
             Err(error) => {

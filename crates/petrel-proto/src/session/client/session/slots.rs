@@ -46,6 +46,12 @@ impl<B, T> ClientSession<B, T> {
         &mut self.slots[slot]
     }
 
+    /// Returns the slot that the next call takes, if an allocated one is free.
+    #[inline(always)]
+    pub(crate) fn next_slot(&self) -> Option<&ClientSlot<B, T>> {
+        self.slots.get(usize::from(self.free))
+    }
+
     /// Returns all slots that calls have needed until now.
     #[inline(always)]
     pub(crate) fn slots(&self) -> &[ClientSlot<B, T>] {
