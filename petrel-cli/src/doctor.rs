@@ -13,6 +13,7 @@
 //! | [`ecn`] | ECN marks |
 //! | [`paths`] | equal-cost paths of the host's routes |
 //! | [`buffers`] | limits of socket buffers |
+//! | [`interrupts`] | interrupts of network cards, busy polling |
 //! | [`control`] | the control plane's TCP ports |
 //! | [`shared`] | requirements of the shared-memory transport |
 //! | [`memory`] | huge pages and locked memory |
@@ -21,7 +22,7 @@
 //! | [`limits`] | open files |
 //! | [`bypass`] | AF_XDP, DPDK and RDMA |
 //! | [`host`] | reading and parsing `/proc` and `/sys` |
-//! | [`sys`] | the two system calls without a safe wrapper |
+//! | [`sys`] | the three system calls without a safe wrapper |
 
 mod buffers;
 mod bypass;
@@ -31,6 +32,7 @@ mod control;
 mod cpu;
 mod ecn;
 mod host;
+mod interrupts;
 mod limits;
 mod memory;
 mod paths;
@@ -65,6 +67,7 @@ fn all_checks(port: u16) -> Vec<Check> {
         system::checks(),
         udp::checks(),
         buffers::checks(),
+        interrupts::checks(),
         control::checks(port),
         shared::checks(),
         memory::checks(),

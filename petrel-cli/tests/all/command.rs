@@ -23,7 +23,7 @@ fn doctor__json_lines_are_checks_with_their_fields() {
     }
 }
 
-const EXPECTED_CHECKS: [&str; 24] = [
+const EXPECTED_CHECKS: [&str; 26] = [
     "kernel",
     "udp-loopback",
     "udp-gso",
@@ -34,6 +34,8 @@ const EXPECTED_CHECKS: [&str; 24] = [
     "loopback-mtu",
     "udp-receive-buffer",
     "udp-send-buffer",
+    "interrupt-coalescing",
+    "busy-polling",
     "tcp-loopback",
     "control-port-ipv4",
     "control-port-ipv6",
