@@ -92,6 +92,23 @@ fn rate__on_two_cores_probes_their_distance() {
 }
 
 #[test]
+fn rate__by_default_it_is_one_session_beside_raised_settings_if_wanted() {
+    let output = bench(&["rate", "--transport", "udp,shm", "--beside", "raised"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for figure in records(&output) {
+        assert_figure(&figure);
+        assert_eq!((&figure["sessions"], &figure["settings"]), (&1.into(), &"default".into()));
+        assert_eq!(figure["baseline"], "raised");
+        assert!(figure["ratio"].as_f64().unwrap() > 0.0, "{figure}");
+    }
+    let given = ["--sessions", "2", "--slots", "16", "--credits", "8"];
+    let output = bench(&[&["rate", "--transport", "shm"], &given[..]].concat());
+    let figure = &records(&output)[0];
+    assert_eq!((&figure["sessions"], &figure["settings"]), (&2.into(), &"given".into()));
+    assert!(figure["command"].as_str().unwrap().contains(&given.join(" ")), "{figure}");
+}
+
+#[test]
 fn rate__of_any_shape() {
     for (in_flight, batch, size) in [("1", "1", "0"), ("7", "3", "5"), ("100", "64", "2KiB")] {
         let shape = ["rate", "--in-flight", in_flight, "--batch", batch, "--size", size];
@@ -217,18 +234,74 @@ fn sessions__in_steps_and_their_memory() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let figures = records(&output);
     let steps: Vec<_> = figures.iter().map(|figure| figure["sessions"].as_u64()).collect();
-    assert_eq!(steps, [1, 100, 150, 150, 150].map(Some));
-    for figure in &figures[..3] {
+    assert_eq!(steps, [1, 1, 100, 100, 150, 150, 150, 150].map(Some));
+    for (figure, is_announced) in figures[..6].iter().zip([false, true].into_iter().cycle()) {
+        assert_eq!(figure["announced"], is_announced, "{figure}");
         assert_figure(figure);
         assert_eq!(
             (&figure["bench"], &figure["baseline"]),
             (&"sessions".into(), &"one-session".into())
         );
     }
-    for (figure, side) in figures[3..].iter().zip(["client", "server"]) {
+    for (figure, side) in figures[6..].iter().zip(["client", "server"]) {
         assert_eq!((&figure["bench"], &figure["side"]), (&"memory".into(), &side.into()));
         assert_eq!((&figure["unit"], &figure["checked"]), (&"KiB".into(), &150.into()));
         assert!(figure["unused"].as_f64() <= figure["value"].as_f64(), "{figure}");
+    }
+}
+
+#[test]
+fn budget__has_every_stage_of_both_transports() {
+    let output = bench(&["budget"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let of = |transport: &str| rows.iter().filter(|row| row["transport"] == transport).count();
+    assert_eq!((of("udp"), of("shm")), (7, 7));
+    for row in &rows {
+        assert!(
+            row["windows"].as_u64().unwrap() > 0 && row["calls"].as_u64().unwrap() > 0,
+            "{row}"
+        );
+        assert_eq!(row["mismatched"], 0, "{row}");
+    }
+    for trip in rows.iter().filter(|row| row["stage"].as_str().unwrap().contains("round trip")) {
+        assert!(trip["ns"].as_f64().unwrap() > 0.0, "{trip}");
+    }
+}
+
+#[test]
+fn pause__compares_first_calls_with_two_wake_ups() {
+    let arguments = ["bench", "--json", "pause", "--pause", "0s,1ms", "--rounds", "5"];
+    let output = petrel(&[&arguments[..], &["--idle", "block"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let pauses: Vec<_> = rows.iter().map(|row| row["pause_ns"].as_u64().unwrap()).collect();
+    assert_eq!(pauses, [0, 1_000_000, 0, 1_000_000]);
+    for row in &rows {
+        assert_eq!((&row["checked"], &row["mismatched"]), (&5.into(), &0.into()), "{row}");
+        for field in ["call_ns", "wake_ups_ns", "ratio"] {
+            assert!(row[field].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
+fn sweep__has_a_figure_for_each_point_and_a_plot() {
+    for (what, field, points) in [("batch", "batch", 7), ("size", "size_bytes", 3)] {
+        let name = format!("petrel-sweep-{what}-{}.svg", std::process::id());
+        let plot = std::env::temp_dir().join(name);
+        let limits = ["--size-max", "128KiB", "--cores", "1", "--transport", "shm"];
+        let arguments = [&["sweep", what, "--plot", plot.to_str().unwrap()], &limits[..]].concat();
+        let output = bench(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let figures = records(&output);
+        figures.iter().for_each(assert_figure);
+        let values: Vec<_> = figures.iter().map(|figure| figure[field].as_u64()).collect();
+        assert_eq!(values.len(), points);
+        assert!(values.is_sorted_by(|a, b| a < b), "{values:?}");
+        let svg = std::fs::read_to_string(&plot).unwrap();
+        std::fs::remove_file(&plot).unwrap();
+        assert!(svg.contains("Petrel over shm") && svg.contains("bare shm"), "{svg}");
     }
 }
 
@@ -380,7 +453,7 @@ fn all__has_every_row_its_target_and_a_plot() {
     let output = bench(&["all", "--sessions", "100", "--plot", plot.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let figures = records(&output);
-    assert_eq!(figures.len(), 18);
+    assert_eq!(figures.len(), 22);
     let is_counted = |figure: &&Value| figure["bench"] == "instructions";
     assert_eq!(figures.iter().filter(is_counted).count(), 4);
     // Instructions of small calls over UDP serve only for comparison.

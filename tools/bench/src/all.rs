@@ -7,7 +7,7 @@ use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 
 use super::figure::{Figure, Quantity};
 use super::instructions::{self, Workload};
-use super::measurement::Measurement;
+use super::measurement::{Measurement, SessionPlan};
 use super::pairs::Pace;
 use super::sessions::Sessions;
 use super::target::Requirement;
@@ -16,7 +16,7 @@ use crate::args::BenchTransport;
 
 /// Number of rows measured for `--duration`; a row with dropped windows takes up to twice as long. The
 /// other rows take some seconds, and all instruction counts together half a minute.
-const ROWS: u32 = 10;
+const ROWS: u32 = 14;
 
 /// Most time for all rows together.
 const TIME_MAX: Duration = Duration::from_secs(500);
@@ -49,7 +49,13 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         in_flight: if quantity == Quantity::Latency { 1 } else { 60 },
         batch: if quantity == Quantity::Latency { 1 } else { 3 },
         pace,
+        plan: SessionPlan::Default,
+        is_beside_raised: false,
         connect: None,
+    };
+    let beside_raised = |transport| Measurement {
+        is_beside_raised: true,
+        ..small(Quantity::Rate, transport, Cores::Two)
     };
     let large = |transport| Measurement {
         size: MESSAGE_BYTES_DEFAULT as usize,
@@ -57,9 +63,10 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         batch: 1,
         ..small(Quantity::Bandwidth, transport, Cores::Two)
     };
-    let sessions = |transport| Sessions {
+    let sessions = |transport, hints| Sessions {
         calls: small(Quantity::Rate, transport, Cores::Two),
         count: session_count,
+        hints,
         has_steps: false,
     };
     let row = |job, requirement| Row { job, requirement: Some(requirement) };
@@ -71,14 +78,18 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
     let measured = [
         row(Job::Pair(small(Rate, Shm, Cores::One)), Requirement::NsPerCallAtMost(45.0)),
         row(Job::Pair(small(Rate, Shm, Cores::Two)), Requirement::RatioAtLeast(0.16)),
+        row(Job::Pair(beside_raised(Shm)), Requirement::RatioAtLeast(0.9)),
+        row(Job::Pair(beside_raised(Udp)), Requirement::RatioAtLeast(0.9)),
         row(Job::Pair(small(Latency, Shm, Cores::Two)), Requirement::DifferenceAtMost(90.0)),
         row(Job::Pair(small(Rate, Udp, Cores::Two)), Requirement::RatioAtLeast(0.6)),
         row(Job::Veth(small(Rate, Udp, Cores::Two)), Requirement::ValueOrRatioAtLeast(3.0, 10.0)),
         row(Job::Pair(small(Latency, Udp, Cores::Two)), Requirement::RatioAtMost(1.1)),
         row(Job::Pair(large(Udp)), Requirement::RatioAtLeast(0.7)),
         row(Job::Pair(large(Shm)), Requirement::RatioAtLeast(0.6)),
-        row(Job::Sessions(sessions(Udp)), Requirement::RatioAtLeast(0.8)),
-        row(Job::Sessions(sessions(Shm)), Requirement::RatioAtLeast(0.8)),
+        row(Job::Sessions(sessions(Udp, &[false])), Requirement::RatioAtLeast(0.35)),
+        row(Job::Sessions(sessions(Udp, &[true])), Requirement::RatioAtLeast(0.5)),
+        row(Job::Sessions(sessions(Shm, &[false])), Requirement::RatioAtLeast(0.35)),
+        row(Job::Sessions(sessions(Shm, &[true])), Requirement::RatioAtLeast(0.5)),
         row(Job::Memory(Udp), Requirement::ValueAtMost(4.0)),
         row(Job::Memory(Shm), Requirement::ValueAtMost(4.0)),
     ];

@@ -15,7 +15,7 @@ use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use super::ends::Side;
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::Adjust;
-use super::measurement::{Measurement, Shape};
+use super::measurement::{Measurement, SessionPlan, Shape};
 use super::pairs::Pace;
 use super::test_bed::{Cores, TestBed};
 use crate::args::BenchTransport;
@@ -117,6 +117,8 @@ impl Congestion {
             in_flight: 60,
             batch: 3,
             pace: self.pace,
+            plan: SessionPlan::Raised,
+            is_beside_raised: false,
             connect: None,
         };
         let quantity = Quantity::Bandwidth;

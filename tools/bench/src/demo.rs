@@ -17,7 +17,7 @@ use petrel_command::units::{format_bytes, format_ns};
 use serde::Serialize;
 
 use crate::args::{BenchTransport, DemoArgs};
-use crate::{Cores, Measurement, Pace, Quantity};
+use crate::{Cores, Measurement, Pace, Quantity, SessionPlan};
 
 const BOTH: [BenchTransport; 2] = [BenchTransport::Udp, BenchTransport::Shm];
 
@@ -189,6 +189,8 @@ fn measurements() -> Vec<Measurement> {
         in_flight,
         batch,
         pace: Pace { duration: BENCH_TIME, window: BENCH_TIME, is_realtime: false },
+        plan: SessionPlan::Default,
+        is_beside_raised: false,
         connect: None,
     };
     kinds.into_iter().flat_map(|kind| BOTH.map(|transport| measurement(kind, transport))).collect()

@@ -1,7 +1,9 @@
 //! The worth of the optimisations: the library with an optimisation switched off, beside the library
 //! with all optimisations on (eRPC §6.2, table 3).
 
+use petrel::endpoint::EndpointConfig;
 use petrel_command::failure::Failure;
+use petrel_proto::congestion::{CongestionConfig, CongestionControl, Rate, TimelyConfig};
 use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use petrel_transport::udp::{MTU_BYTES_MIN, Mtu};
 
@@ -20,6 +22,8 @@ pub(super) struct Factor {
     pub(super) instead: &'static str,
     /// Transports on which the optimisation makes a difference.
     transports: &'static [BenchTransport],
+    /// Sets what both sides of the comparison have in common, beside the defaults.
+    both: Adjust,
     /// Switches the optimisation off, at either end.
     switch_off: Adjust,
 }
@@ -29,66 +33,76 @@ const SHM: &[BenchTransport] = &[BenchTransport::Shm];
 const BOTH: &[BenchTransport] = &[BenchTransport::Udp, BenchTransport::Shm];
 
 /// All optimisations.
-pub(super) const FACTORS: [Factor; 14] = [
+pub(super) const FACTORS: [Factor; 16] = [
     Factor {
         name: "short ways",
         instead: "the general state machines for every frame",
         transports: BOTH,
         switch_off: |config| config.protocol.fast_path = false,
+        ..PLAIN
     },
     Factor {
         name: "one timestamp per turn",
         instead: "a reading of the clock for each frame",
         transports: BOTH,
         switch_off: |config| config.optimisations.clock_once_per_turn = false,
+        ..PLAIN
     },
     Factor {
         name: "preallocated responses",
         instead: "a buffer from the pool for each answer",
         transports: BOTH,
         switch_off: |config| config.optimisations.preallocated_responses = false,
+        ..PLAIN
     },
     Factor {
         name: "zero-copy requests",
         instead: "a copy of each small request before its handler",
         transports: BOTH,
         switch_off: |config| config.optimisations.zero_copy_requests = false,
+        ..PLAIN
     },
     Factor {
         name: "immediate sends",
         instead: "answers and calls wait in a queue for the end of the burst",
         transports: SHM,
         switch_off: |config| config.optimisations.immediate_sends = false,
+        ..PLAIN
     },
     Factor {
         name: "bursts",
         instead: "each frame is handed to the medium on its own",
         transports: BOTH,
         switch_off: |config| config.optimisations.bursts = false,
+        ..PLAIN
     },
     Factor {
         name: "response grants",
         instead: "a large response waits for another round trip",
         transports: BOTH,
         switch_off: |config| config.protocol.response_grants = false,
+        ..PLAIN
     },
     Factor {
         name: "segmentation offload",
         instead: "a system call's entry for each datagram",
         transports: UDP,
         switch_off: |config| config.host.udp.gso = false,
+        ..PLAIN
     },
     Factor {
         name: "receive offload",
         instead: "datagrams are received one by one",
         transports: UDP,
         switch_off: |config| config.host.udp.gro = false,
+        ..PLAIN
     },
     Factor {
         name: "jumbo frames",
         instead: "packets of the smallest MTU",
         transports: UDP,
         switch_off: |config| config.host.udp.mtu = Mtu::Fixed(MTU_BYTES_MIN),
+        ..PLAIN
     },
     Factor {
         name: "fence-free publication",
@@ -98,26 +112,56 @@ pub(super) const FACTORS: [Factor; 14] = [
             config.host.shm.never_sleeps = false;
             config.optimisations.fence_free = false;
         },
+        ..PLAIN
     },
     Factor {
         name: "large ring frames",
         instead: "frames of the size of an Ethernet packet",
         transports: SHM,
         switch_off: |config| config.host.shm.max_frame_bytes = 1_536,
+        ..PLAIN
     },
     Factor {
         name: "credits for a burst",
         instead: "four packets in flight per session",
         transports: BOTH,
         switch_off: |config| config.sessions.credits = 4,
+        ..PLAIN
     },
     Factor {
         name: "many slots",
         instead: "one call in flight per session, the others wait in its queue",
         transports: BOTH,
         switch_off: |config| config.sessions.slots = 1,
+        ..PLAIN
+    },
+    Factor {
+        name: "bypass of Timely",
+        instead: "Timely hears of a round trip of each burst; both sides with Timely",
+        transports: UDP,
+        both: |config| set_timely(config, |_| ()),
+        switch_off: |config| set_timely(config, |timely| timely.bypass = false),
+    },
+    Factor {
+        name: "bypass of the pacer",
+        instead: "Timely paces all packets at the line rate; both sides with Timely",
+        transports: UDP,
+        both: |config| set_timely(config, |_| ()),
+        switch_off: |config| set_timely(config, |timely| timely.pacer_bypass = false),
     },
 ];
+
+/// What most optimisations have in common.
+const PLAIN: Factor =
+    Factor { name: "", instead: "", transports: BOTH, both: |_| (), switch_off: |_| () };
+
+/// Gives the endpoint Timely, for a line of 100 Gbit/s, with changed parameters.
+fn set_timely(config: &mut EndpointConfig, change: fn(&mut TimelyConfig)) {
+    let mut timely = TimelyConfig::for_line(Rate::gbit(100));
+    change(&mut timely);
+    let control = CongestionControl::new(CongestionConfig::Timely(timely));
+    config.protocol.congestion = control.expect("the parameters are valid");
+}
 
 /// The measurement of all optimisations.
 #[derive(Clone, Debug)]
@@ -160,7 +204,8 @@ impl Factors {
         let test_bed = TestBed::new(workload.cores, workload.pace.is_realtime)?;
         let without = Shape { adjust: factor.switch_off, ..workload.shape() };
         let mut without = workload.library(&test_bed, &without)?;
-        let mut with = workload.library(&test_bed, &workload.shape())?;
+        let with = Shape { adjust: factor.both, ..workload.shape() };
+        let mut with = workload.library(&test_bed, &with)?;
         let with: &mut dyn Side = with.as_mut();
         let beside = Some((with, Baseline::EverythingOn));
         let describe = |setting| self.describe(setting, factor);
@@ -196,14 +241,13 @@ impl Factors {
 
 #[cfg(test)]
 mod tests {
-    use petrel::endpoint::EndpointConfig;
-
     use super::*;
 
     #[test]
     fn factors__each_changes_the_configuration() {
         for factor in FACTORS {
-            let (before, mut after) = (EndpointConfig::default(), EndpointConfig::default());
+            let (mut before, mut after) = (EndpointConfig::default(), EndpointConfig::default());
+            (factor.both)(&mut before);
             (factor.switch_off)(&mut after);
             // For this factor the benchmark's own setting is the opposite of the default.
             if factor.name != "fence-free publication" {

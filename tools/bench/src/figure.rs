@@ -38,6 +38,8 @@ pub(super) enum Baseline {
     SingleDatagrams,
     /// The library with one session.
     OneSession,
+    /// The library with raised settings.
+    Raised,
     /// The library with all optimisations on.
     EverythingOn,
     /// The library without congestion control.
@@ -62,6 +64,12 @@ pub(super) struct Setting {
     /// Calls started together.
     pub(super) batch: u16,
     pub(super) sessions: usize,
+    /// `default`, `raised` or `given`: the sessions and their slots and credits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) settings: Option<&'static str>,
+    /// Whether calls were announced ahead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) announced: Option<bool>,
     /// The disabled optimisation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) factor: Option<&'static str>,
@@ -257,7 +265,8 @@ impl Figure {
         let factor = factor.map_or(String::new(), |factor| format!(" without {factor}"));
         let per = self.parts.map_or(String::new(), |parts| format!(" per {}", parts.per));
         let control = congestion.map_or(String::new(), |control| format!(" with {control}"));
-        format!("{bench}{per}{side} over {transport}{factor}{control}")
+        let announced = if self.setting.announced == Some(true) { " (announced)" } else { "" };
+        format!("{bench}{announced}{per}{side} over {transport}{factor}{control}")
     }
 }
 

@@ -104,6 +104,8 @@ impl Workload {
             in_flight: self.in_flight as u16,
             batch: self.batch as u16,
             sessions: self.sessions,
+            settings: None,
+            announced: None,
             factor: None,
             congestion: None,
             busy: None,

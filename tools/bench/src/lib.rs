@@ -4,6 +4,9 @@
 //! | module | concern |
 //! | --- | --- |
 //! | `measurement` | latency, rate and bandwidth: the ends and the baseline of each |
+//! | `budget` | the latency of a call, stage by stage |
+//! | `pause` | the first call after a pause |
+//! | `sweep` | rate against batch size, bandwidth against request size |
 //! | `sessions`, `memory` | many sessions: their calls, their memory |
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
@@ -34,6 +37,7 @@ pub mod args;
 mod attacks;
 mod baseline;
 mod batch;
+mod budget;
 pub mod cache;
 mod congestion;
 pub mod demo;
@@ -51,6 +55,7 @@ mod measurement;
 mod memory;
 mod overload;
 mod pairs;
+mod pause;
 mod plot;
 mod probe;
 mod process;
@@ -58,6 +63,7 @@ mod regions;
 mod server_thread;
 mod sessions;
 mod statistics;
+mod sweep;
 mod table;
 mod target;
 mod test_bed;
@@ -77,17 +83,17 @@ use serde::Serialize;
 use self::all::Job;
 use self::congestion::Congestion;
 use self::factors::Factors;
-use self::sessions::Sessions;
+use self::sessions::{BOTH_HINTS, Sessions};
 use crate::args::{
     AllArgs, BenchArgs, BenchCommand, BenchTransport, CallsArgs, CongestionArgs, EndsArgs,
-    FactorsArgs, InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
+    FactorsArgs, InstructionsArgs, PlanArgs, RateArgs, SessionsArgs, WindowArgs,
 };
 
 pub(crate) use self::attacks::AttackKind;
 pub(crate) use self::figure::{Figure, Quantity};
 pub(crate) use self::instructions::Workload as CountedWorkload;
 pub(crate) use self::lossy::{LossFigure, LossPlan, LossyCalls, run_lossy};
-pub(crate) use self::measurement::Measurement;
+pub(crate) use self::measurement::{Measurement, SessionPlan};
 pub(crate) use self::pairs::Pace;
 pub(crate) use self::table::{footer, table};
 pub(crate) use self::test_bed::Cores;
@@ -100,15 +106,20 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
         BenchCommand::Latency(args) => {
             let calls = (args.size, args.in_flight, 1);
-            let list = measurements(Quantity::Latency, calls, &args.ends, &args.windows);
+            let ends = (&args.plan, &args.ends);
+            let list = measurements(Quantity::Latency, calls, ends, &args.windows);
             run_and_show(&list, args.windows.plot.as_deref(), output)
         }
         BenchCommand::Rate(args) => run_rate(args, output),
         BenchCommand::Bandwidth(args) => {
             let calls = (args.size, args.in_flight, 1);
-            let list = measurements(Quantity::Bandwidth, calls, &args.ends, &args.windows);
+            let ends = (&args.plan, &args.ends);
+            let list = measurements(Quantity::Bandwidth, calls, ends, &args.windows);
             run_and_show(&list, args.windows.plot.as_deref(), output)
         }
+        BenchCommand::Sweep(args) => sweep::run(args, output),
+        BenchCommand::Budget(args) => budget::run(args, output),
+        BenchCommand::Pause(args) => pause::run(args, output),
         BenchCommand::Sessions(args) => run_sessions(args, output),
         BenchCommand::Factors(args) => run_factors(args, output),
         BenchCommand::Congestion(args) => run_congestion(args, output),
@@ -139,7 +150,7 @@ pub fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
 fn measurements(
     quantity: Quantity,
     (size, in_flight, batch): (usize, u16, u16),
-    ends: &EndsArgs,
+    (plan, ends): (&PlanArgs, &EndsArgs),
     windows: &WindowArgs,
 ) -> Vec<Measurement> {
     let measurement = |transport: &BenchTransport| Measurement {
@@ -150,6 +161,8 @@ fn measurements(
         in_flight,
         batch,
         pace: windows.pace(),
+        plan: plan.plan(),
+        is_beside_raised: plan.is_beside_raised(),
         connect: ends.connect.clone().map(|server| (server, ends.endpoint)),
     };
     ends.transport.iter().map(measurement).collect()
@@ -161,6 +174,7 @@ fn small_calls(
     cores: u8,
     calls: &CallsArgs,
     windows: &WindowArgs,
+    plan: SessionPlan,
 ) -> Measurement {
     Measurement {
         quantity: Quantity::Rate,
@@ -170,13 +184,16 @@ fn small_calls(
         in_flight: calls.in_flight,
         batch: calls.batch(),
         pace: windows.pace(),
+        plan,
+        is_beside_raised: false,
         connect: None,
     }
 }
 
 fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
     let calls = (args.calls.size, args.calls.in_flight, args.calls.batch());
-    let list = measurements(Quantity::Rate, calls, &args.ends, &args.windows);
+    let ends = (&args.plan, &args.ends);
+    let list = measurements(Quantity::Rate, calls, ends, &args.windows);
     let plot = args.windows.plot.as_deref();
     if !args.veth {
         return run_and_show(&list, plot, output);
@@ -201,14 +218,18 @@ fn run_and_show(
     for measurement in list {
         report.pair(measurement, Ok)?;
     }
-    report.show("Petrel beside the bare medium", plot)
+    let is_beside_raised = list.iter().any(|measurement| measurement.is_beside_raised);
+    let beside = if is_beside_raised { "raised settings" } else { "the bare medium" };
+    report.show(&format!("Petrel beside {beside}"), plot)
 }
 
 fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     for transport in &args.transport {
-        let calls = small_calls(*transport, args.cores, &args.calls, &args.windows);
-        let sessions = Sessions { calls, count: args.sessions, has_steps: true };
+        let plan = SessionPlan::Default;
+        let calls = small_calls(*transport, args.cores, &args.calls, &args.windows, plan);
+        let hints = BOTH_HINTS;
+        let sessions = Sessions { calls, count: args.sessions, hints, has_steps: true };
         report.sessions(&sessions, Ok)?;
         let command = memory::command(*transport, args.sessions);
         report.memory(*transport, args.sessions, &command, Ok)?;
@@ -219,7 +240,8 @@ fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure>
 fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     for transport in &args.transport {
-        let small = small_calls(*transport, args.cores, &args.calls, &args.windows);
+        let plan = SessionPlan::Raised;
+        let small = small_calls(*transport, args.cores, &args.calls, &args.windows, plan);
         report.factors(&Factors { small })?;
     }
     report.show("Petrel with one thing switched off", args.windows.plot.as_deref())

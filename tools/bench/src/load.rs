@@ -7,6 +7,7 @@
 //! the calling endpoint, lent to continuations.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -43,6 +44,25 @@ pub(super) enum Choice {
     Random,
 }
 
+/// Calls announced ahead of each call.
+const ANNOUNCED_AHEAD: usize = 8;
+
+/// The sessions to use from the next window on.
+#[derive(Debug)]
+pub(super) struct Selection {
+    /// The first of the load's sessions that are used.
+    pub(super) limit: Cell<usize>,
+    /// Whether calls are announced before they are made (`Context::prefetch_session`).
+    pub(super) is_announced: Cell<bool>,
+}
+
+impl Selection {
+    /// Selects all sessions, whose calls are not announced.
+    pub(super) fn all() -> Rc<Self> {
+        Rc::new(Self { limit: Cell::new(usize::MAX), is_announced: Cell::new(false) })
+    }
+}
+
 /// The parameters of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Workload {
@@ -64,10 +84,11 @@ pub(super) struct Load {
     sessions: Vec<SessionId>,
     /// Calls in flight.
     active: usize,
-    /// The number of sessions to use from the next window on.
-    limit: Rc<Cell<usize>>,
+    selection: Rc<Selection>,
     /// The number of sessions used in this window.
     used: usize,
+    /// The sessions of the next calls, if calls are announced in this window.
+    announced: VecDeque<SessionId>,
     slots: Vec<CallSlot>,
     batches: Vec<Batch>,
     rng: fastrand::Rng,
@@ -106,11 +127,12 @@ struct Batch {
 
 impl Load {
     /// Creates a load without sessions.
-    pub(super) fn new(workload: Workload, limit: Rc<Cell<usize>>) -> Self {
+    pub(super) fn new(workload: Workload, selection: Rc<Selection>) -> Self {
         Self {
             workload,
             used: 0,
-            limit,
+            selection,
+            announced: VecDeque::new(),
             sessions: Vec::new(),
             active: 0,
             slots: Vec::new(),
@@ -128,7 +150,7 @@ impl Load {
         }
     }
 
-    /// Sets the sessions, and allocates the buffers. Every window uses the first `limit` sessions.
+    /// Sets the sessions, and allocates the buffers.
     pub(super) fn set_sessions(
         &mut self,
         cx: &mut Context<'_, Self>,
@@ -153,7 +175,11 @@ impl Load {
         self.counts = Counts::default();
         (self.answered, self.mismatched, self.started) = (0, 0, 0);
         self.batches.iter_mut().for_each(|batch| batch.left = 0);
-        self.used = self.limit.get().min(self.sessions.len());
+        self.used = self.selection.limit.get().min(self.sessions.len());
+        self.announced.clear();
+        if self.selection.is_announced.get() {
+            (0..ANNOUNCED_AHEAD).for_each(|_| self.announce(cx));
+        }
         self.end_ns = end_ns;
         self.started_ns = clock::now_ns();
         self.ended_ns = self.started_ns;
@@ -187,7 +213,7 @@ impl Load {
 
     #[inline]
     fn start_call(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) -> bool {
-        let chosen = self.choose(index);
+        let chosen = self.choose(cx, index);
         let slot = &mut self.slots[index];
         let Some((mut request, response)) = slot.buffers.take() else { return false };
         slot.stamp = self.next_call;
@@ -213,11 +239,23 @@ impl Load {
     }
 
     #[inline]
-    fn choose(&mut self, slot: usize) -> SessionId {
+    fn choose(&mut self, cx: &mut Context<'_, Self>, slot: usize) -> SessionId {
+        if let Some(session) = self.announced.pop_front() {
+            self.announce(cx);
+            return session;
+        }
         match self.workload.choice {
             Choice::InTurn => self.slots[slot].session,
             Choice::Random => self.sessions[self.rng.usize(..self.used)],
         }
+    }
+
+    /// Announces a call on a random session.
+    #[inline]
+    fn announce(&mut self, cx: &mut Context<'_, Self>) {
+        let session = self.sessions[self.rng.usize(..self.used)];
+        cx.prefetch_session(session);
+        self.announced.push_back(session);
     }
 
     #[inline]

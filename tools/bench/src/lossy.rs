@@ -19,7 +19,7 @@ use super::ends::Side;
 use super::figure::Quantity;
 use super::library::Adjust;
 use super::load::{Choice, Exchange};
-use super::measurement::{Measurement, Shape};
+use super::measurement::{Measurement, SessionPlan, Shape};
 use super::pairs::{Pace, Schedule, alternate};
 use super::test_bed::{Cores, TestBed};
 use super::window::Window;
@@ -136,6 +136,8 @@ impl LossPlan {
             in_flight,
             batch: 1,
             pace: self.pace,
+            plan: SessionPlan::Raised,
+            is_beside_raised: false,
             connect: None,
         }
     }

@@ -1,6 +1,5 @@
 //! Latency, rate and bandwidth: the library beside the baseline.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -8,7 +7,9 @@ use std::sync::mpsc;
 use petrel::Endpoint;
 use petrel_command::failure::Failure;
 use petrel_command::methods;
-use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS};
+use petrel_proto::limits::{
+    CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS,
+};
 use petrel_transport::udp::MTU_CAP_BYTES;
 
 use super::baseline::echo::Grouping;
@@ -16,7 +17,7 @@ use super::baseline::{bulk, echo, mailbox, ping, ring, socket, stream};
 use super::ends::{ClientOnly, Side};
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::{Adjust, Answerer, Caller, EndConfig};
-use super::load::{Choice, Exchange, Load, Workload};
+use super::load::{Choice, Exchange, Load, Selection, Workload};
 use super::pairs::{Pace, Schedule, alternate};
 use super::test_bed::{Cores, TestBed};
 use crate::args::{BenchTransport, ServerAddress};
@@ -24,11 +25,23 @@ use crate::args::{BenchTransport, ServerAddress};
 /// IPv4 and UDP header.
 const UDP_HEADER_BYTES: usize = 28;
 
-/// Sessions over which many calls are spread, so a call usually finds a free slot.
-const SESSIONS_MAX: u16 = 8;
+/// Sessions over which raised settings spread many calls.
+const SESSIONS_RAISED_MAX: u16 = 8;
 
 /// Calls in flight on a session, as in eRPC's measurements (§6.2), and its slots.
-pub(super) const CALLS_PER_SESSION: u16 = 8;
+const CALLS_PER_SESSION: u16 = 8;
+
+/// The sessions of the calling end, and their settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionPlan {
+    /// One session, all settings as the library has them.
+    Default,
+    /// Eight calls in flight on each of up to eight sessions, as in eRPC's measurements (§6.2), and a slot
+    /// and a credit for each call.
+    Raised,
+    /// These sessions; `None` stands for the library's settings.
+    Given { sessions: u16, slots: Option<u16>, credits: Option<u16> },
+}
 
 /// The configuration of the library's ends.
 #[derive(Clone, Debug)]
@@ -37,9 +50,11 @@ pub(super) struct Shape {
     pub(super) sessions: usize,
     /// Calls in flight per session.
     pub(super) slots: u16,
+    /// Packets in flight per session.
+    pub(super) credits: u16,
     pub(super) choice: Choice,
-    /// The number of sessions to use; may change between windows.
-    pub(super) limit: Rc<Cell<usize>>,
+    /// The sessions to use; may change between windows.
+    pub(super) selection: Rc<Selection>,
     /// Further changes of either end's configuration.
     pub(super) adjust: Adjust,
     /// The methods of the server.
@@ -57,6 +72,10 @@ pub(crate) struct Measurement {
     /// Calls started together.
     pub(crate) batch: u16,
     pub(crate) pace: Pace,
+    /// The sessions of the calling end.
+    pub(crate) plan: SessionPlan,
+    /// Whether the same calls with raised settings run beside, in place of the bare medium.
+    pub(crate) is_beside_raised: bool,
     /// A running server and the number of its endpoint; `None` for a server in this process.
     pub(crate) connect: Option<(ServerAddress, u16)>,
 }
@@ -66,6 +85,7 @@ impl Measurement {
     pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
+            None if self.is_beside_raised => self.beside_raised(watch),
             None => self.on(
                 &TestBed::new(self.cores, self.pace.is_realtime)?,
                 Baseline::BareMedium,
@@ -171,18 +191,29 @@ impl Measurement {
     ) -> Result<Caller<Load>, Failure> {
         let config = EndConfig {
             slots: shape.slots,
-            credits: self.in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16),
+            credits: shape.credits,
             adjust: shape.adjust,
             ..EndConfig::towards(self.transport, server.0.ip())
         };
-        let load = Load::new(self.workload(shape), Rc::clone(&shape.limit));
+        let load = Load::new(self.workload(shape), Rc::clone(&shape.selection));
         let mut caller = Caller::start(server.0, &config, load)?;
         caller.open(server, shape.sessions, meanwhile)?;
         caller.endpoint.with(|load, cx| load.set_sessions(cx, &caller.sessions))?;
         Ok(caller)
     }
 
-    /// Returns the default configuration of the library's ends.
+    /// Measures the default settings beside raised ones.
+    fn beside_raised(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
+        let test_bed = TestBed::new(self.cores, self.pace.is_realtime)?;
+        let raised = Self { plan: SessionPlan::Raised, ..self.clone() };
+        let mut library = self.library(&test_bed, &self.shape())?;
+        let mut raised = self.library(&test_bed, &raised.shape())?;
+        let raised: &mut dyn Side = raised.as_mut();
+        let beside = Some((raised, Baseline::Raised));
+        self.compare(&test_bed, (library.as_mut(), beside), |setting| setting, watch)
+    }
+
+    /// Returns the configuration of the library's ends.
     pub(super) fn shape(&self) -> Shape {
         Shape {
             exchange: match self.quantity {
@@ -190,9 +221,10 @@ impl Measurement {
                 Quantity::Bandwidth => Exchange::Sample,
             },
             sessions: self.sessions().into(),
-            slots: self.slots(self.sessions()),
+            slots: self.plan_slots(),
+            credits: self.plan_credits(),
             choice: Choice::InTurn,
-            limit: Rc::new(Cell::new(usize::MAX)),
+            selection: Selection::all(),
             adjust: |_| (),
             register: methods::register,
         }
@@ -210,11 +242,33 @@ impl Measurement {
     }
 
     fn sessions(&self) -> u16 {
-        self.in_flight.div_ceil(CALLS_PER_SESSION).clamp(1, SESSIONS_MAX)
+        match self.plan {
+            SessionPlan::Default => 1,
+            SessionPlan::Raised => {
+                self.in_flight.div_ceil(CALLS_PER_SESSION).clamp(1, SESSIONS_RAISED_MAX)
+            }
+            SessionPlan::Given { sessions, .. } => sessions,
+        }
+    }
+
+    fn plan_slots(&self) -> u16 {
+        match self.plan {
+            SessionPlan::Default => SLOTS_DEFAULT,
+            SessionPlan::Raised => self.slots(self.sessions()),
+            SessionPlan::Given { slots, .. } => slots.unwrap_or(SLOTS_DEFAULT),
+        }
+    }
+
+    fn plan_credits(&self) -> u16 {
+        match self.plan {
+            SessionPlan::Default => CREDITS_DEFAULT,
+            SessionPlan::Raised => self.in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16),
+            SessionPlan::Given { credits, .. } => credits.unwrap_or(CREDITS_DEFAULT),
+        }
     }
 
     /// Returns the slots per session with which no call waits, if the calls are spread over `sessions`.
-    pub(super) fn slots(&self, sessions: u16) -> u16 {
+    fn slots(&self, sessions: u16) -> u16 {
         let needed = self.in_flight.div_ceil(sessions);
         // With 64 slots and more, the endpoint reserves one for health checks.
         let reserved = u16::from(needed >= SLOTS_WITH_RESERVE_MIN);
@@ -222,7 +276,11 @@ impl Measurement {
     }
 
     /// Creates the two ends of the baseline.
-    fn baseline(&self, test_bed: &TestBed, baseline: Baseline) -> Result<Box<dyn Side>, Failure> {
+    pub(super) fn baseline(
+        &self,
+        test_bed: &TestBed,
+        baseline: Baseline,
+    ) -> Result<Box<dyn Side>, Failure> {
         let Self { size, in_flight, .. } = *self;
         match (self.transport, self.quantity) {
             (BenchTransport::Shm, Quantity::Latency) => {
@@ -291,6 +349,8 @@ impl Measurement {
             in_flight: self.in_flight,
             batch: self.batch,
             sessions: self.sessions().into(),
+            settings: Some(self.plan.name()),
+            announced: None,
             factor: None,
             congestion: None,
             busy: None,
@@ -315,13 +375,92 @@ impl Measurement {
             Some((server, endpoint)) => format!(" --connect {server} --endpoint {endpoint}"),
             None => String::new(),
         };
+        let beside = if self.is_beside_raised { " --beside raised" } else { "" };
         format!(
-            "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores}{}{connect}",
+            "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores}{}{beside}{}{connect}",
             self.quantity.name(),
             self.transport.name(),
             self.size,
             self.in_flight,
+            self.plan.flags(),
             self.pace.flags(),
         )
+    }
+}
+
+impl SessionPlan {
+    /// Returns the plan in one word.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Raised => "raised",
+            Self::Given { .. } => "given",
+        }
+    }
+
+    /// Returns the flags that choose this plan.
+    fn flags(self) -> String {
+        let Self::Given { sessions, slots, credits } = self else {
+            return if self == Self::Raised { " --raised".to_owned() } else { String::new() };
+        };
+        let flag = |name: &str, value: Option<u16>| {
+            value.map_or(String::new(), |value| format!(" --{name} {value}"))
+        };
+        format!(" --sessions {sessions}{}{}", flag("slots", slots), flag("credits", credits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn rate(plan: SessionPlan, in_flight: u16) -> Measurement {
+        let pace = Pace { duration: Duration::ZERO, window: Duration::ZERO, is_realtime: false };
+        Measurement {
+            quantity: Quantity::Rate,
+            transport: BenchTransport::Shm,
+            cores: Cores::Two,
+            size: 32,
+            in_flight,
+            batch: 3,
+            pace,
+            plan,
+            is_beside_raised: false,
+            connect: None,
+        }
+    }
+
+    #[test]
+    fn shape__by_default_it_is_one_session_with_the_settings_of_the_library() {
+        let library = petrel::endpoint::EndpointConfig::default().sessions;
+        for in_flight in [1, 60, 4096] {
+            let Shape { sessions, slots, credits, .. } =
+                rate(SessionPlan::Default, in_flight).shape();
+            assert_eq!((sessions, slots, credits), (1, library.slots, library.credits));
+        }
+    }
+
+    #[test]
+    fn shape__raised_settings_have_a_slot_and_a_credit_for_each_call() {
+        for (in_flight, expected) in [(1, (1, 8, 64)), (60, (8, 8, 64)), (200, (8, 32, 200))] {
+            let Shape { sessions, slots, credits, .. } =
+                rate(SessionPlan::Raised, in_flight).shape();
+            assert_eq!((sessions, slots, credits), expected, "{in_flight}");
+        }
+    }
+
+    #[test]
+    fn command__names_the_settings_that_are_not_defaults() {
+        let given = SessionPlan::Given { sessions: 2, slots: Some(64), credits: Some(32) };
+        for (plan, flags) in [
+            (SessionPlan::Default, "--batch 3 --duration"),
+            (SessionPlan::Raised, "--batch 3 --raised --duration"),
+            (given, "--batch 3 --sessions 2 --slots 64 --credits 32 --duration"),
+        ] {
+            let command = rate(plan, 60).command();
+            assert!(command.contains(flags), "{command}");
+        }
     }
 }

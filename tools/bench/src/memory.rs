@@ -132,6 +132,8 @@ fn figure(
         in_flight: 1,
         batch: 1,
         sessions,
+        settings: None,
+        announced: None,
         factor: None,
         congestion: None,
         busy: None,

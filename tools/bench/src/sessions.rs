@@ -1,22 +1,24 @@
 //! Many sessions: the slowdown of calls that use a different session every time.
 //!
 //! A server endpoint, a client endpoint, and up to 20 000 sessions between them; every call uses a
-//! random session. The baseline is the same load on a single session with as many slots as calls in
-//! flight, to avoid waits for slots.
+//! random session, without and with an announcement ahead (`Context::prefetch_session`). The baseline is the same load on a single session. Settings are defaults: the server
+//! agrees to fewer slots for each session, the more there are.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use petrel_command::failure::Failure;
 
 use super::ends::Side;
 use super::figure::{Baseline, Figure, Setting};
-use super::load::Choice;
-use super::measurement::{CALLS_PER_SESSION, Measurement, Shape};
+use super::load::{Choice, Selection};
+use super::measurement::{Measurement, Shape};
 use super::test_bed::{Cores, TestBed};
 
 /// The measured numbers of sessions, up to the requested maximum.
 const STEPS: [usize; 5] = [1, 100, 1_000, 10_000, 20_000];
+
+/// Without announcements, and with them.
+pub(super) const BOTH_HINTS: &[bool] = &[false, true];
 
 /// The measurement.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub(super) struct Sessions {
     pub(super) calls: Measurement,
     /// The largest number of sessions.
     pub(super) count: usize,
+    /// Whether calls are announced: without, with, or both in turn.
+    pub(super) hints: &'static [bool],
     /// Whether the smaller numbers are measured as well.
     pub(super) has_steps: bool,
 }
@@ -39,23 +43,23 @@ impl Sessions {
     ) -> Result<(), Failure> {
         let measurement = &self.calls;
         let test_bed = TestBed::new(measurement.cores, measurement.pace.is_realtime)?;
-        let limit = Rc::new(Cell::new(self.count));
+        let selection = Selection::all();
         let many = Shape {
             sessions: self.count,
-            slots: CALLS_PER_SESSION,
             choice: Choice::Random,
-            limit: Rc::clone(&limit),
+            selection: Rc::clone(&selection),
             ..measurement.shape()
         };
-        let one = Shape { sessions: 1, slots: measurement.slots(1), ..measurement.shape() };
+        let one = Shape { sessions: 1, ..measurement.shape() };
         let mut many = measurement.library(&test_bed, &many)?;
         let mut one = measurement.library(&test_bed, &one)?;
         let steps = self.steps();
-        for (step, count) in (0..).zip(&steps) {
-            limit.set(*count);
+        for (step, &(count, is_announced)) in (0..).zip(&steps) {
+            selection.limit.set(count);
+            selection.is_announced.set(is_announced);
             let one: &mut dyn Side = one.as_mut();
             let beside = Some((one, Baseline::OneSession));
-            let describe = |setting| self.describe(setting, *count);
+            let describe = |setting| self.describe(setting, (count, is_announced));
             let figure = measurement.compare(
                 &test_bed,
                 (many.as_mut(), beside),
@@ -69,13 +73,16 @@ impl Sessions {
         Ok(())
     }
 
-    fn steps(&self) -> Vec<usize> {
+    /// Returns the measured numbers of sessions, and whether calls are announced.
+    fn steps(&self) -> Vec<(usize, bool)> {
         let smaller = STEPS.into_iter().filter(|step| self.has_steps && *step < self.count);
-        smaller.chain([self.count]).collect()
+        let counts = smaller.chain([self.count]);
+        counts.flat_map(|count| self.hints.iter().map(move |hint| (count, *hint))).collect()
     }
 
-    fn describe(&self, setting: Setting, sessions: usize) -> Setting {
-        Setting { bench: "sessions", sessions, command: self.command(), ..setting }
+    fn describe(&self, setting: Setting, (sessions, is_announced): (usize, bool)) -> Setting {
+        let (bench, announced) = ("sessions", Some(is_announced));
+        Setting { bench, sessions, announced, command: self.command(), ..setting }
     }
 
     /// Returns the command that repeats the measurement.
@@ -98,6 +105,7 @@ mod tests {
     use super::*;
     use crate::args::BenchTransport;
     use crate::figure::Quantity;
+    use crate::measurement::SessionPlan;
     use crate::pairs::Pace;
 
     #[test]
@@ -111,12 +119,16 @@ mod tests {
             in_flight: 60,
             batch: 3,
             pace,
+            plan: SessionPlan::Default,
+            is_beside_raised: false,
             connect: None,
         };
-        let sessions = |count, has_steps| Sessions { calls: calls.clone(), count, has_steps };
-        assert_eq!(sessions(20_000, true).steps(), STEPS);
-        assert_eq!(sessions(500, true).steps(), [1, 100, 500]);
-        assert_eq!(sessions(500, false).steps(), [500]);
-        assert_eq!(sessions(1, true).steps(), [1]);
+        let steps = |count, hints, has_steps| {
+            Sessions { calls: calls.clone(), count, hints, has_steps }.steps()
+        };
+        assert_eq!(steps(20_000, &[false], true), STEPS.map(|step| (step, false)));
+        assert_eq!(steps(500, &[true], true), [1, 100, 500].map(|step| (step, true)));
+        assert_eq!(steps(500, BOTH_HINTS, false), [(500, false), (500, true)]);
+        assert_eq!(steps(1, &[false], true), [(1, false)]);
     }
 }

@@ -79,6 +79,9 @@ fn bench(figure: &Figure) -> String {
     match (setting.bench, setting.factor, figure.side) {
         (_, Some(factor), _) => format!("no {factor}"),
         (bench, _, Some(side)) => format!("{bench}, {side}"),
+        ("sessions", ..) if setting.announced == Some(true) => {
+            format!("{} sessions, announced", setting.sessions)
+        }
         ("sessions", ..) => format!("{} sessions", setting.sessions),
         (bench, ..) => bench.to_owned(),
     }
@@ -146,6 +149,7 @@ fn baselines(figures: &[Figure]) -> Vec<String> {
         Baseline::BareMedium => "the same messages on the bare medium, with no protocol",
         Baseline::SingleDatagrams => "a datagram per message on plain sockets",
         Baseline::OneSession => "the same with one session",
+        Baseline::Raised => "the same over eight sessions, with a slot and a credit for each call",
         Baseline::EverythingOn => "the same with everything switched on",
         Baseline::NoControl => "the same without congestion control",
     };

@@ -10,13 +10,13 @@ mod paths;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use petrel_command::args::values::{IdleChoice, parse_plot};
 pub(crate) use petrel_command::args::{BenchTransport, ReadsChoice, ServerAddress};
 use petrel_command::units::{parse_duration, parse_size};
 use petrel_sim::experiment::overload::Policy;
 
-use crate::{AttackKind, CountedWorkload, Pace};
+use crate::{AttackKind, CountedWorkload, Pace, SessionPlan};
 
 pub(crate) use batch::{BatchArgs, LookupTable};
 pub use cache::CacheBenchArgs;
@@ -51,8 +51,12 @@ Examples:
   petrel bench rate --transport shm --cores 1
   petrel bench rate --transport udp --in-flight 60 --duration 3s
   petrel bench rate --veth
+  petrel bench rate --beside raised
+  petrel bench latency --in-flight 64 --slots 64 --credits 32
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
   petrel bench sessions --sessions 20000 --transport shm
+  petrel bench pause --pause 10ms --idle block
+  petrel bench sweep size --transport shm --plot sizes.svg
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
   petrel bench threads --transport shm --handler 0s,10us
@@ -75,10 +79,16 @@ pub(crate) enum BenchCommand {
     Rate(RateArgs),
     /// Bits per second that large messages carry
     Bandwidth(BandwidthArgs),
+    /// Rate against the calls started together, or bandwidth against the size of the requests
+    Sweep(SweepArgs),
+    /// Latency of one call at a time, stage by stage
+    Budget(BudgetArgs),
+    /// The first call after a pause, in which both ends have gone to sleep, beside two wake-ups
+    Pause(PauseArgs),
     /// Slowdown of calls on many sessions against one session, and the memory of idle sessions
     Sessions(SessionsArgs),
     /// Worth of the optimisations: the library without one, beside the library with all; for small calls,
-    /// and for large calls of 8 MiB
+    /// over eight sessions of eight slots, and for large calls of 8 MiB
     Factors(FactorsArgs),
     /// Cost of congestion controls where nothing is congested, compared with none
     Congestion(CongestionArgs),
@@ -160,6 +170,62 @@ pub(crate) struct EndsArgs {
     pub(crate) endpoint: u16,
 }
 
+/// The sessions of the calling end.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlanArgs {
+    /// Sessions that the calls are spread over [default: 1]
+    #[arg(long, value_name = "N", conflicts_with = "raised")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    sessions: Option<u16>,
+
+    /// Slots of a session, a power of two [default: the library's]
+    #[arg(long, value_name = "N", conflicts_with = "raised", value_parser = parse_slots)]
+    slots: Option<u16>,
+
+    /// Credits of a session [default: the library's]
+    #[arg(long, value_name = "N", conflicts_with = "raised")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    credits: Option<u16>,
+
+    /// Raised settings: up to eight sessions, with a slot and a credit for each call
+    #[arg(long)]
+    raised: bool,
+
+    /// Run beside it: the bare medium, or the same calls with raised settings
+    #[arg(long, value_enum, default_value = "bare", conflicts_with_all = ["raised", "connect"])]
+    beside: Beside,
+}
+
+/// The other side of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Beside {
+    Bare,
+    Raised,
+}
+
+impl PlanArgs {
+    /// Returns the sessions of the calling end.
+    pub(crate) fn plan(&self) -> SessionPlan {
+        let Self { sessions, slots, credits, raised, .. } = *self;
+        match (sessions, slots, credits) {
+            _ if raised => SessionPlan::Raised,
+            (None, None, None) => SessionPlan::Default,
+            _ => SessionPlan::Given { sessions: sessions.unwrap_or(1), slots, credits },
+        }
+    }
+
+    pub(crate) fn is_beside_raised(&self) -> bool {
+        self.beside == Beside::Raised
+    }
+}
+
+/// Parses a number of slots.
+fn parse_slots(text: &str) -> Result<u16, String> {
+    let slots: u16 = text.parse().map_err(|error| format!("{error}"))?;
+    let is_allowed = slots.is_power_of_two() && slots <= petrel_proto::limits::SLOTS_MAX;
+    is_allowed.then_some(slots).ok_or_else(|| "a power of two, 1 to 4096, is expected".to_owned())
+}
+
 /// Small calls, many at a time.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CallsArgs {
@@ -198,6 +264,9 @@ pub(crate) struct LatencyArgs {
     pub(crate) in_flight: u16,
 
     #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+
+    #[command(flatten)]
     pub(crate) ends: EndsArgs,
 
     #[command(flatten)]
@@ -212,8 +281,11 @@ pub(crate) struct RateArgs {
 
     /// Measure UDP between two network namespaces, with one packet per datagram, beside a datagram per
     /// message; needs root and `ip`
-    #[arg(long, conflicts_with_all = ["connect", "cores"])]
+    #[arg(long, conflicts_with_all = ["connect", "cores", "beside"])]
     pub(crate) veth: bool,
+
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
 
     #[command(flatten)]
     pub(crate) ends: EndsArgs,
@@ -235,10 +307,79 @@ pub(crate) struct BandwidthArgs {
     pub(crate) in_flight: u16,
 
     #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+
+    #[command(flatten)]
     pub(crate) ends: EndsArgs,
 
     #[command(flatten)]
     pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench sweep`.
+#[derive(Args, Debug)]
+pub(crate) struct SweepArgs {
+    /// The value that changes from point to point
+    #[arg(value_enum)]
+    pub(crate) what: SweepKind,
+
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Largest size of a sweep over sizes
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_size)]
+    pub(crate) size_max: usize,
+
+    /// 2: a thread and a CPU per end; 1: the ends share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) cores: u8,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// The swept value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SweepKind {
+    /// Calls started together, 60 in flight (eRPC figure 4)
+    Batch,
+    /// Size of requests, one outstanding (eRPC figure 6)
+    Size,
+}
+
+/// Arguments of `petrel bench budget`.
+#[derive(Args, Debug)]
+pub(crate) struct BudgetArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench pause`.
+#[derive(Args, Debug)]
+pub(crate) struct PauseArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Pauses to measure, in turn; separate several by commas
+    #[arg(long, value_name = "DURATION", value_delimiter = ',', value_parser = parse_duration)]
+    #[arg(default_values = ["0s", "1ms", "10ms", "100ms"])]
+    pub(crate) pause: Vec<Duration>,
+
+    /// What both ends do without work
+    #[arg(long, value_enum, default_value = "spin")]
+    pub(crate) idle: IdleChoice,
+
+    /// First calls of each kind
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rounds: u32,
 }
 
 /// Arguments of `petrel bench sessions`.

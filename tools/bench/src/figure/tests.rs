@@ -15,6 +15,8 @@ fn setting() -> Setting {
         in_flight: 60,
         batch: 3,
         sessions: 8,
+        settings: None,
+        announced: None,
         factor: None,
         congestion: None,
         busy: None,
