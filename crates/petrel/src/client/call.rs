@@ -247,7 +247,7 @@ fn make_in_task(
             let end_ns =
                 end_ns.unwrap_or_else(|| hub.end_ns(options, client.call_timeout(), clock_ns));
             let (state, pending) = match hub.take_call_state() {
-                Some(state) => CallState::again(state, Some(place)),
+                Some(state) => state.begin(Some(place)),
                 None => CallState::new(Some(place)),
             };
             let (of, times) = ((client.key(), method), (Some(clock_ns), end_ns));

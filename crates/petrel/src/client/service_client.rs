@@ -73,6 +73,9 @@ impl Client {
     /// itself when a server becomes unreachable, at most every five seconds. A client connected to a
     /// [file](Targets::file) follows the file.
     ///
+    /// The client keeps its endpoint, whose data port has the address family of the first servers. Servers that have
+    /// only addresses of the other family are reached through shared memory, or not at all: connect another client.
+    ///
     /// # Panics
     /// Without a target.
     pub fn set_targets<T: Into<Target>>(&self, targets: impl IntoIterator<Item = T>) {

@@ -1,7 +1,9 @@
 //! The state of a call shared by the waiting thread and the endpoint.
 
+use std::cell::UnsafeCell;
 use std::fmt;
 use std::mem;
+use std::sync::atomic::fence;
 use std::task::{Poll, Waker};
 
 use petrel_planted::planted;
@@ -21,9 +23,24 @@ const NO_KEY: usize = usize::MAX;
 /// Stands for the task of a call that no task of the endpoint awaits.
 const NO_TASK: u64 = u64::MAX;
 
+/// The outcome was stored.
+const ENDED: usize = 1;
+/// The outcome was fetched.
+const FETCHED: usize = 2;
+/// The outcome is not wanted.
+const ABANDONED: usize = 4;
+/// A waker was registered.
+const HAS_WAKER: usize = 8;
+
 /// The state shared by both sides of a call.
+///
+/// The outcome crosses without the lock: its only writer sets [`ENDED`] afterwards, and its only reader sets
+/// [`FETCHED`] later. The lock is for wakers: a call that a task of the endpoint awaits takes no lock.
 pub(crate) struct CallState {
-    phase: Mutex<Phase>,
+    /// [`ENDED`], [`FETCHED`], [`ABANDONED`], [`HAS_WAKER`].
+    signals: AtomicUsize,
+    outcome: UnsafeCell<Option<Outcome>>,
+    waker: Mutex<Option<Waker>>,
     /// Written and read by the endpoint's thread only.
     key: AtomicUsize,
     /// The task of the endpoint that awaits the call. Written and read by the endpoint's thread only, so that its own
@@ -31,14 +48,12 @@ pub(crate) struct CallState {
     task: AtomicU64,
 }
 
-enum Phase {
-    /// The call is outstanding.
-    Going { waker: Option<Waker>, is_wanted: bool },
-    /// It has ended, and the outcome was not fetched yet.
-    Ended(Outcome),
-    /// The outcome was fetched, or is not wanted.
-    Done,
-}
+// SAFETY: the outcome, which may be sent to another thread, is written by the one `Pending` before `ENDED` is set, and
+// taken once after `ENDED` was seen, by the setter of `FETCHED`. The other fields are `Sync`.
+unsafe impl Sync for CallState where Outcome: Send {}
+
+/// The state of an ended call to which neither side refers any more: for another call.
+pub(crate) struct IdleState(Arc<CallState>);
 
 /// The endpoint's side, which ends the call once. Dropping it earlier, with the endpoint or its inbox, ends the call
 /// with UNAVAILABLE.
@@ -51,32 +66,44 @@ pub(crate) struct Pending {
     pub(crate) was_made: bool,
 }
 
+impl IdleState {
+    /// Creates both sides of a call that holds a place until the end.
+    #[inline]
+    pub(crate) fn begin(self, place: Option<Place>) -> (Arc<CallState>, Pending) {
+        let Self(state) = self;
+        let pending = Pending { state: Some(Arc::clone(&state)), place, was_made: false };
+        (state, pending)
+    }
+}
+
 impl CallState {
     /// Creates both sides of a call that holds a place until the end.
     pub(crate) fn new(place: Option<Place>) -> (Arc<Self>, Pending) {
-        let phase = Mutex::new(Phase::BEGUN);
-        let (key, task) = (AtomicUsize::new(NO_KEY), AtomicU64::new(NO_TASK));
-        Self::again(Arc::new(Self { phase, key, task }), place)
-    }
-
-    /// Creates both sides from the state of a call that has ended: see [`CallState::recycled`].
-    #[inline]
-    pub(crate) fn again(state: Arc<Self>, place: Option<Place>) -> (Arc<Self>, Pending) {
-        let pending = Pending { state: Some(Arc::clone(&state)), place, was_made: false };
-        (state, pending)
+        let (signals, key) = (AtomicUsize::new(0), AtomicUsize::new(NO_KEY));
+        let (outcome, waker) = (UnsafeCell::new(None), Mutex::new(None));
+        let task = AtomicU64::new(NO_TASK);
+        IdleState(Arc::new(Self { signals, outcome, waker, key, task })).begin(place)
     }
 
     /// Returns the state of a call whose outcome was fetched, for another call: if a task of the endpoint awaited it, and
     /// nothing else refers to it.
     #[inline]
-    pub(crate) fn recycled(state: Arc<Self>) -> Option<Arc<Self>> {
-        // No weak reference exists, so that a single reference cannot become two meanwhile. The rest is synchronised by
-        // the lock and the endpoint's thread.
+    pub(crate) fn recycled(state: Arc<Self>) -> Option<IdleState> {
+        // No weak reference exists, so that a single reference cannot become two meanwhile.
         if state.task().is_none() || Arc::strong_count(&state) != 1 {
             return None;
         }
+        // After the last use of the reference that was dropped before.
+        fence(Ordering::Acquire);
+        let signals = state.signals.load(Ordering::Relaxed);
+        assert!(signals & FETCHED != 0, "a state is used again after its outcome was fetched");
+        if signals & HAS_WAKER != 0 {
+            // Such a call was moved between tasks.
+            return None;
+        }
+        state.signals.store(0, Ordering::Relaxed);
         state.task.store(NO_TASK, Ordering::Relaxed);
-        Some(state)
+        Some(IdleState(state))
     }
 
     /// Has the end of the call wake a task of the endpoint. On the endpoint's thread.
@@ -97,84 +124,86 @@ impl CallState {
     /// When the outcome was taken before.
     #[inline(always)]
     pub(crate) fn poll(&self, waker: &Waker) -> Poll<Outcome> {
-        let mut phase = lock(&self.phase);
-        if let Phase::Ended(_) = *phase
-            && let Phase::Ended(outcome) = mem::replace(&mut *phase, self.fetched())
-        {
-            return Poll::Ready(outcome);
+        if self.signals.load(Ordering::Acquire) & ENDED != 0 || self.register(waker) {
+            return Poll::Ready(self.fetch());
         }
-        let former = phase.register(waker);
-        // The destructor of a waker is another's code, hence not under the lock.
-        drop(phase);
-        drop(former);
         Poll::Pending
     }
 
-    /// Returns the phase after the outcome was fetched: one that may be used again begins anew.
-    #[inline]
-    fn fetched(&self) -> Phase {
-        if self.task().is_some() { Phase::BEGUN } else { Phase::Done }
+    /// Takes the outcome of a call that has ended.
+    #[inline(always)]
+    fn fetch(&self) -> Outcome {
+        let before = self.signals.fetch_or(FETCHED, Ordering::AcqRel);
+        let is_there = before & (ENDED | FETCHED) == ENDED;
+        assert!(is_there, "a call was polled after it had ended");
+        // SAFETY: the endpoint's side has written before it set `ENDED`, and writes no more. One thread sets `FETCHED`.
+        let outcome = unsafe { (*self.outcome.get()).take() };
+        outcome.expect("a call that has ended has an outcome")
+    }
+
+    /// Registers the waker of a call. Returns true if the call has ended meanwhile.
+    #[inline(never)]
+    fn register(&self, waker: &Waker) -> bool {
+        let mut registered = lock(&self.waker);
+        let is_same = registered.as_ref().is_some_and(|waits| waits.will_wake(waker));
+        let former = if is_same { None } else { registered.replace(waker.clone()) };
+        // The destructor of a waker is another's code, hence not under the lock.
+        drop(registered);
+        drop(former);
+        self.signals.fetch_or(HAS_WAKER, Ordering::AcqRel) & ENDED != 0
+    }
+
+    /// Takes the registered waker.
+    #[cold]
+    fn take_waker(&self) -> Option<Waker> {
+        lock(&self.waker).take()
     }
 
     /// Returns true if the outcome can be fetched.
     #[cfg(test)]
     fn has_ended(&self) -> bool {
-        matches!(*lock(&self.phase), Phase::Ended(_))
+        self.signals.load(Ordering::Acquire) & (ENDED | FETCHED | ABANDONED) == ENDED
     }
 
     /// Gives up the outcome. Returns true if the call was still outstanding.
     pub(crate) fn abandon(&self) -> bool {
-        let mut phase = lock(&self.phase);
-        let (was_going, next) = match *phase {
-            Phase::Going { .. } => (true, Phase::Going { waker: None, is_wanted: false }),
-            Phase::Ended(_) | Phase::Done => (false, Phase::Done),
-        };
-        let former = mem::replace(&mut *phase, next);
-        // The destructor of a waker is another's code, hence not under the lock.
-        drop(phase);
-        drop(former);
-        was_going
+        let before = self.signals.fetch_or(ABANDONED, Ordering::AcqRel);
+        if before & HAS_WAKER != 0 {
+            // Dropped without the lock.
+            let _former = self.take_waker();
+        }
+        before & ENDED == 0
     }
 
     fn is_wanted(&self) -> bool {
-        matches!(*lock(&self.phase), Phase::Going { is_wanted: true, .. })
+        self.signals.load(Ordering::Relaxed) & ABANDONED == 0
     }
 
     /// Ends the call. The place is freed before the waiter is woken, and both without the lock: others may wait for
     /// the place.
+    ///
+    /// # Safety
+    /// Once for each call: by its [`Pending`], which is the only one of this state.
     #[inline(always)]
-    fn end(&self, outcome: Outcome, place: Option<Place>) {
-        let mut phase = lock(&self.phase);
-        if let Phase::Going { is_wanted, waker } = &mut *phase {
-            let waker = waker.take();
-            let next = if *is_wanted { Phase::Ended(outcome) } else { Phase::Done };
-            // Without its waker the former phase owns nothing: no instruction is spent on dropping it.
-            mem::forget(mem::replace(&mut *phase, next));
-            drop(phase);
-            drop(place);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+    unsafe fn end(&self, outcome: Outcome, place: Option<Place>) {
+        // SAFETY: the only writer, by the caller's promise, before the bit is set for which the reader looks. A former
+        // call's outcome was fetched before the state was used again.
+        let former = unsafe { (*self.outcome.get()).replace(outcome) };
+        // No instruction is spent on dropping nothing.
+        debug_assert!(former.is_none(), "a call ends once");
+        mem::forget(former);
+        let before = self.signals.fetch_or(ENDED, Ordering::AcqRel);
+        drop(place);
+        if before & HAS_WAKER != 0
+            && let Some(waker) = self.take_waker()
+        {
+            waker.wake();
         }
     }
 
     /// Returns the endpoint's key of an outstanding call.
     pub(crate) fn key(&self) -> Option<usize> {
         Some(self.key.load(Ordering::Relaxed)).filter(|key| *key != NO_KEY)
-    }
-}
-
-impl Phase {
-    const BEGUN: Self = Self::Going { waker: None, is_wanted: true };
-
-    /// Registers the waker of a call that has not ended. Returns the former one if it wakes another task.
-    #[inline(never)]
-    fn register(&mut self, waker: &Waker) -> Option<Waker> {
-        match self {
-            Self::Going { waker: Some(waits), .. } if waits.will_wake(waker) => None,
-            Self::Going { waker: waits, .. } => waits.replace(waker.clone()),
-            Self::Ended(_) | Self::Done => panic!("a call was polled after it had ended"),
-        }
     }
 }
 
@@ -189,7 +218,8 @@ impl Pending {
     pub(crate) fn end_now(&mut self, outcome: Outcome) {
         if let Some(state) = self.state.take() {
             state.key.store(NO_KEY, Ordering::Relaxed);
-            state.end(outcome, self.place.take());
+            // SAFETY: this side has given its state away, and was the only one.
+            unsafe { state.end(outcome, self.place.take()) };
         }
     }
 
@@ -228,16 +258,17 @@ impl Drop for Pending {
             false => Execution::NotSent,
         };
         let gone = Error::of(Status::Unavailable, "the endpoint is gone", execution);
-        state.end(Err(gone), self.place.take());
+        // SAFETY: this side has given its state away, and was the only one.
+        unsafe { state.end(Err(gone), self.place.take()) };
     }
 }
 
 impl fmt::Debug for CallState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match *lock(&self.phase) {
-            Phase::Going { .. } => "Going",
-            Phase::Ended(_) => "Ended",
-            Phase::Done => "Done",
+        f.write_str(match self.signals.load(Ordering::Relaxed) & (ENDED | FETCHED | ABANDONED) {
+            0 => "Going",
+            ENDED => "Ended",
+            _ => "Done",
         })
     }
 }
@@ -261,7 +292,7 @@ mod tests {
         fn wake(self: std::sync::Arc<Self>) {
             self.found.store(self.places.try_take().is_some(), Ordering::SeqCst);
             if let Some(state) = &self.state {
-                assert!(state.phase.try_lock().is_ok(), "a waker is called without the lock");
+                assert!(state.waker.try_lock().is_ok(), "a waker is called without the lock");
             }
         }
     }
@@ -325,7 +356,7 @@ mod tests {
 
     impl Drop for Dropped {
         fn drop(&mut self) {
-            self.found.store(self.state.phase.try_lock().is_ok(), Ordering::SeqCst);
+            self.found.store(self.state.waker.try_lock().is_ok(), Ordering::SeqCst);
         }
     }
 
@@ -390,7 +421,7 @@ mod tests {
         pending.end(Ok(vec![1]));
         assert!(state.poll(Waker::noop()).is_ready());
         let state = CallState::recycled(state).expect("nothing else refers to it");
-        let (state, pending) = CallState::again(state, places.try_take());
+        let (state, pending) = state.begin(places.try_take());
         assert!(pending.is_wanted() && pending.task().is_none() && !state.has_ended());
         pending.end(Ok(vec![2]));
         assert!(matches!(state.poll(Waker::noop()), Poll::Ready(Ok(answer)) if answer == [2]));

@@ -24,7 +24,7 @@ use super::slab::Key;
 use super::tasks::{BoxedFuture, Tasks};
 use super::timers::{TimerId, Timers};
 use super::watch::{SessionWatch, SessionWatches};
-use crate::client::state::CallState;
+use crate::client::state::IdleState;
 use crate::control::Reason;
 use crate::endpoint::{CallOptions, SessionState, State};
 use crate::error::Error;
@@ -65,7 +65,7 @@ pub(crate) struct Hub {
     /// Whether the endpoint is gone: later operations fail.
     is_closed: Cell<bool>,
     /// States of clients' calls that have ended, for the next calls.
-    call_states: RefCell<Vec<crate::sync::Arc<CallState>>>,
+    call_states: RefCell<Vec<IdleState>>,
 }
 
 /// The largest number of states of clients' calls that are kept.
@@ -246,10 +246,10 @@ impl Hub {
         Arc::clone(self.tasks.ready())
     }
 
-    /// Wakes a task from its endpoint's own thread, in the order of its waker.
+    /// Wakes a task from its endpoint's own thread.
     #[inline(always)]
-    pub(crate) fn wake_in_order(&self, task: Key) {
-        self.tasks.wake_in_order(task);
+    pub(crate) fn wake(&self, task: Key) {
+        self.tasks.wake(task);
     }
 
     // Operations of futures.
@@ -338,13 +338,13 @@ impl Hub {
 
     /// Returns the state of a client's call that has ended, for another one.
     #[inline]
-    pub(crate) fn take_call_state(&self) -> Option<crate::sync::Arc<CallState>> {
+    pub(crate) fn take_call_state(&self) -> Option<IdleState> {
         self.call_states.borrow_mut().pop()
     }
 
     /// Keeps the state of a client's call that has ended, if there is room.
     #[inline]
-    pub(crate) fn keep_call_state(&self, state: crate::sync::Arc<CallState>) {
+    pub(crate) fn keep_call_state(&self, state: IdleState) {
         let mut states = self.call_states.borrow_mut();
         if states.len() < CALL_STATES_MAX {
             states.push(state);

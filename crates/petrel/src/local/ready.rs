@@ -32,12 +32,6 @@ impl Ready {
         into.append(&mut tasks);
     }
 
-    /// [`Ready::push`] by the endpoint's own thread, which is awake.
-    pub(super) fn push_own(&self, task: Key) {
-        lock(&self.tasks).push(task);
-        self.work_flag.raise();
-    }
-
     pub(super) fn push(&self, task: Key) {
         let mut tasks = lock(&self.tasks);
         tasks.push(task);

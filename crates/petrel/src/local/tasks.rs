@@ -127,16 +127,6 @@ impl Tasks {
         }
     }
 
-    /// Wakes a task from its endpoint's own thread, in the order of its waker.
-    #[inline(always)]
-    pub(super) fn wake_in_order(&self, task: Key) {
-        let entries = self.entries.borrow();
-        let Some(entry) = entries.tasks.get(task) else { return };
-        if entry.task.queue() {
-            self.ready.push_own(task);
-        }
-    }
-
     /// Polls the ready tasks; tasks woken meanwhile wait for the next round.
     pub(super) fn poll_round(&self) -> bool {
         let mut round = std::mem::take(&mut self.entries.borrow_mut().round);

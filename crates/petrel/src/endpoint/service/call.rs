@@ -152,11 +152,6 @@ impl ServiceCall {
         self.wait_for_ready
     }
 
-    #[inline(always)]
-    pub(super) fn is_judged(&self) -> bool {
-        self.is_judged
-    }
-
     /// Returns when the call ends, whatever its attempts do.
     #[inline(always)]
     pub(super) fn end_ns(&self) -> u64 {

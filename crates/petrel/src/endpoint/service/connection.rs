@@ -70,6 +70,7 @@ impl Connection {
         target: Target,
         config: &ClientConfig,
         counters: Arc<Counters>,
+        load: Rc<Load>,
     ) -> Self {
         Self {
             service,
@@ -78,7 +79,7 @@ impl Connection {
             counters,
             session: None,
             failure: None,
-            load: Load::new(target.weight),
+            load,
             is_retired: false,
             limit: config.concurrency.map(ConcurrencyLimit::new),
             queue: CallQueue::default(),
@@ -183,7 +184,7 @@ impl Connection {
     pub(super) fn end(
         &mut self,
         permit: AttemptPermit,
-        outcome: Option<&Result<(), Error>>,
+        outcome: Option<Result<(), &Error>>,
         now_ns: u64,
     ) -> bool {
         self.load.subtract();
@@ -274,12 +275,14 @@ impl fmt::Debug for Connection {
 mod tests {
     use std::net::SocketAddr;
 
+    use super::super::servers::Servers;
     use super::*;
 
     fn connection() -> Connection {
         let target = Target::from(SocketAddr::from(([127, 0, 0, 1], 5)));
         let config = ClientConfig { concurrency: None, ..ClientConfig::default() };
-        Connection::new(Key::from_bits(0), target, &config, Arc::default())
+        let load = Servers::default().new_load(1);
+        Connection::new(Key::from_bits(0), target, &config, Arc::default(), load)
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn end_posted(local: &Local, pending: Pending, outcome: state::Outcome) {
     let task = pending.task();
     pending.end(outcome);
     if let Some(task) = task {
-        local.hub.wake_in_order(task);
+        local.hub.wake(task);
     }
 }
 

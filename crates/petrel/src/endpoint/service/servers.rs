@@ -12,19 +12,25 @@ pub(super) struct Load {
     /// Outstanding attempts, with [`NOT_READY`] if there is no session, not even a draining one.
     state: Cell<u32>,
     weight: Cell<u32>,
+    /// The bound of the service's [`Servers`].
+    least: Rc<Cell<u32>>,
 }
 
 /// The bit of a server without a session: as a number, such a server is busier than any other.
 const NOT_READY: u32 = 1 << 31;
 
 impl Load {
-    /// Returns the load of a server without a session.
-    pub(super) fn new(weight: u32) -> Rc<Self> {
-        Rc::new(Self { state: Cell::new(NOT_READY), weight: Cell::new(weight) })
+    pub(super) fn set_ready(&self, is_ready: bool) {
+        self.set(self.busy() | if is_ready { 0 } else { NOT_READY });
     }
 
-    pub(super) fn set_ready(&self, is_ready: bool) {
-        self.state.set(self.busy() | if is_ready { 0 } else { NOT_READY });
+    /// Sets the state, with which the bound stays one.
+    #[inline]
+    fn set(&self, state: u32) {
+        self.state.set(state);
+        if state < self.least.get() {
+            self.least.set(state);
+        }
     }
 
     /// Sets the weight of a server that is not in [`Servers`] now.
@@ -40,7 +46,7 @@ impl Load {
     /// Counts the end of an attempt.
     pub(super) fn subtract(&self) {
         assert!(self.busy() > 0, "an attempt that ends has begun");
-        self.state.set(self.state.get() - 1);
+        self.set(self.state.get() - 1);
     }
 
     pub(super) fn busy(&self) -> u32 {
@@ -72,6 +78,9 @@ pub(super) struct Servers {
     is_weighed: bool,
     /// Where the search for the least busy server begins: equals take turns.
     turn: usize,
+    /// No server has fewer attempts: the search ends at the first with so few. Shared with the loads, which lower it; a
+    /// search that finds no such server raises it.
+    least: Rc<Cell<u32>>,
 }
 
 impl Servers {
@@ -79,11 +88,19 @@ impl Servers {
         self.list.len()
     }
 
+    /// Returns the load of a further server, without a session.
+    pub(super) fn new_load(&self, weight: u32) -> Rc<Load> {
+        let (state, weight) = (Cell::new(NOT_READY), Cell::new(weight));
+        Rc::new(Load { state, weight, least: Rc::clone(&self.least) })
+    }
+
     pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
         self.list.iter().map(|server| server.key)
     }
 
+    /// Adds a server, whose load is of [`new_load`](Self::new_load).
     pub(super) fn push(&mut self, key: Key, load: Rc<Load>) {
+        assert!(Rc::ptr_eq(&load.least, &self.least), "a load is of the service's servers");
         let first = self.list.first().map_or(&load, |server| &server.load);
         self.is_weighed |= first.weight != load.weight;
         self.list.push(Server { key, load });
@@ -116,14 +133,21 @@ impl Servers {
         if self.is_weighed {
             return least_busy_by_weight(after.iter().chain(before));
         }
+        let bound = self.least.get();
         let (mut chosen, mut least) = (None, NOT_READY);
         for part in [after, before] {
             for server in part {
                 let state = server.load.state.get();
+                if state <= bound {
+                    return Some(server.key);
+                }
                 if state < least {
                     (chosen, least) = (Some(server.key), state);
                 }
             }
+        }
+        if chosen.is_some() {
+            self.least.set(least);
         }
         chosen
     }
@@ -166,12 +190,14 @@ fn next_turn(turn: &mut usize, count: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn servers(loads: &[(bool, u32, u32)]) -> Servers {
         let mut servers = Servers::default();
         for (bits, &(is_ready, busy, weight)) in (0..).zip(loads) {
-            let load = Load::new(weight);
+            let load = servers.new_load(weight);
             load.set_ready(is_ready);
             (0..busy).for_each(|_| load.add());
             servers.push(Key::from_bits(bits), load);
@@ -201,6 +227,34 @@ mod tests {
         servers.list.iter().for_each(|server| server.load.set_ready(false));
         load.add();
         assert_eq!((least_busy(&mut servers), load.get()), (None, (1, 2)));
+        assert_eq!(least_busy(&mut servers), None);
+    }
+
+    proptest! {
+        /// The bound ends a search early; it must not change what is found.
+        #[test]
+        fn least_busy__is_the_first_of_the_least_from_the_turn_on(
+            count in 2_usize..6,
+            steps in prop::collection::vec((0_u8..5, 0_usize..6), 1..200),
+        ) {
+            let mut servers = servers(&vec![(true, 0, 1); count]);
+            for (step, place) in steps {
+                let load = Rc::clone(&servers.list[place % count].load);
+                match step {
+                    0 if load.busy() > 0 => load.subtract(),
+                    1 => load.set_ready(!load.is_ready()),
+                    0 | 2 => load.add(),
+                    _ => {
+                        let in_turn = (0..count).map(|at| (servers.turn + at) % count);
+                        let states = in_turn.map(|at| (servers.list[at].load.state.get(), at));
+                        let ready = states.filter(|&(state, _)| state < NOT_READY);
+                        let least = ready.min_by_key(|&(state, _)| state);
+                        let expected = least.map(|(_, at)| servers.list[at].key);
+                        prop_assert_eq!(servers.least_busy(), expected);
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -240,7 +294,8 @@ mod tests {
         assert_eq!((round(), round(), round()), (vec![0, 1, 2], vec![1, 2, 0], vec![2, 0, 1]));
         assert_eq!(servers.take().len(), 3);
         assert_eq!((servers.len(), servers.only()), (0, None));
-        servers.push(Key::from_bits(9), Load::new(1));
+        let load = servers.new_load(1);
+        servers.push(Key::from_bits(9), load);
         assert_eq!(servers.only().map(Key::to_bits), Some(9));
     }
 }

@@ -1,5 +1,6 @@
 //! A service of a client, on one or several servers.
 
+use std::mem;
 use std::time::Duration;
 
 use petrel_planted::planted;
@@ -8,6 +9,7 @@ use petrel_proto::SessionId;
 use super::call::ServiceCall;
 use super::connection::{AttemptPermit, Connection, MayBegin};
 use super::leader::Leader;
+use super::outcome::Outcome;
 use super::queue::CallQueue;
 use super::servers::Servers;
 use crate::client::state::Pending;
@@ -130,11 +132,15 @@ impl Service {
         self.waiting[0].take_all().into_iter()
     }
 
-    /// Interprets the response to a call.
-    pub(super) fn judge(&self, method: u16, answer: &[u8]) -> Verdict {
-        match &self.config.judge {
-            Some(judge) => judge.judge(method, answer),
-            None => Verdict::Accept,
+    /// Interprets the outcome of an attempt of a call, and takes its error. The judge sees a response once.
+    pub(super) fn verdict(&self, call: &ServiceCall, outcome: &mut Outcome) -> Verdict {
+        match (mem::replace(&mut outcome.outcome, Ok(())), &self.config.judge) {
+            (Err(error), _) => Verdict::Fail(error),
+            (Ok(()), None) => Verdict::Accept,
+            (Ok(()), Some(judge)) => {
+                let (_, response) = outcome.buffers.as_ref().expect("an answer is in a buffer");
+                judge.judge(call.method(), response)
+            }
         }
     }
 
@@ -172,8 +178,13 @@ impl Service {
     }
 
     /// Returns true if a response goes to the caller, and carries no news about its server.
-    pub(super) fn is_settled(&self, call: &ServiceCall, connection: Key, answer: &[u8]) -> bool {
-        match self.judge(call.method(), answer) {
+    pub(super) fn is_settled(
+        &self,
+        call: &ServiceCall,
+        connection: Key,
+        verdict: &Verdict,
+    ) -> bool {
+        match verdict {
             Verdict::Accept => true,
             Verdict::Leads => call.key().is_some() || self.leader.is_confirmed(connection),
             Verdict::Redirect(_) | Verdict::Fail(_) => false,

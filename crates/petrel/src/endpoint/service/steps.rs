@@ -109,7 +109,7 @@ pub(super) fn release(
     local: &mut Local,
     key: Key,
     permit: AttemptPermit,
-    outcome: Option<&Result<(), Error>>,
+    outcome: Option<Result<(), &Error>>,
 ) {
     let now_ns = local.now_ns;
     let connection = local.services.connections.get_mut(key);

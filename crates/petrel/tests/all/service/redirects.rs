@@ -1,6 +1,8 @@
 //! Responses that redirect a call to another server.
 
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -252,4 +254,83 @@ fn fail__is_as_good_as_a_failure_of_the_call() {
     refuse(&[UNSURE]);
     let twice = service.call(ASK, "").options(seconds(60)).idempotent();
     assert_eq!(endpoint.block_on(twice).unwrap(), [LEADS]);
+}
+
+/// The server's load shows in its own messages then, too.
+#[test]
+fn fail__for_overload_lowers_the_number_of_outstanding_calls() {
+    const HOLD: u16 = 21;
+    const RELEASE: u16 = 22;
+    let held_at_once = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&held_at_once);
+    let server = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let (refused, held) = (Cell::new(0), Rc::new(RefCell::new(Vec::new())));
+        let released = Rc::clone(&held);
+        endpoint.on(HOLD, move |_, cx, request| {
+            if refused.replace(refused.get() + 1) < 2 {
+                return request.reply(cx, &[BUSY]);
+            }
+            let (responder, handled) = request.defer(cx);
+            held.borrow_mut().push(responder);
+            handled
+        });
+        endpoint.on(RELEASE, move |_, cx, request| {
+            seen.lock().unwrap().push(released.borrow().len());
+            for responder in released.borrow_mut().drain(..) {
+                responder.reply(cx, &[LEADS]);
+            }
+            request.reply(cx, b"")
+        });
+    });
+    let mut endpoint = client(EndpointConfig::default());
+    let mut config = ClientConfig::default();
+    config.judge = Some(Judge::new(|_, answer| match answer {
+        [BUSY] => {
+            let error = Error::new(Status::ResourceExhausted, "full");
+            Verdict::Fail(error.with_execution(Execution::Refused))
+        }
+        _ => Verdict::Accept,
+    }));
+    config.attempts_max = 1;
+    let mut limit = config.concurrency.unwrap();
+    (limit.initial, limit.max) = (2, 2);
+    config.concurrency = Some(limit);
+    let service = endpoint.client([server.address], config);
+    let other = endpoint.client([server.address], ClientConfig::default());
+    endpoint.run_until(|_, _| service.stats().servers_ready + other.stats().servers_ready == 2);
+    let hold = || service.call(HOLD, "").options(seconds(60)).started();
+    endpoint.block_on(async {
+        let both = [hold(), hold()];
+        for refused in both {
+            assert_eq!(refused.await.unwrap_err().status, Status::ResourceExhausted);
+        }
+        let both = [hold(), hold()];
+        for held in both {
+            other.call(RELEASE, "").options(seconds(60)).await.unwrap();
+            assert_eq!(held.await.unwrap(), [LEADS]);
+        }
+    });
+    assert_eq!(*held_at_once.lock().unwrap(), [1, 1]);
+}
+
+#[test]
+fn judge__sees_each_response_once() {
+    let group = Group::start(3, true);
+    group.lead(2);
+    group.shared.refusals.lock().unwrap().extend([BUSY, BUSY]);
+    let judged = Arc::new(AtomicU32::new(0));
+    let mut endpoint = client(EndpointConfig::default());
+    let mut config = config();
+    let counted = Arc::clone(&judged);
+    config.judge = Some(Judge::new(move |method, answer| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        judge(method, answer)
+    }));
+    let service = of(&mut endpoint, &group, &[0, 1, 2], config);
+    for _ in 0..3 {
+        ask(&mut endpoint, &service).unwrap();
+    }
+    let came: u32 = group.came().iter().sum();
+    assert!(came >= 5, "two refusals and three answers: {came}");
+    assert_eq!(judged.load(Ordering::SeqCst), came);
 }

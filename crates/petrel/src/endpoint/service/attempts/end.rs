@@ -42,7 +42,7 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
         let task = call.end_posted(&reply.response);
         calls.free(key);
         if let Some(task) = task {
-            hub.wake_in_order(task);
+            hub.wake(task);
         }
         if let Some(at) = waiting {
             Attempts::of(cx).serve(at);
@@ -68,14 +68,13 @@ impl Attempts<'_, '_> {
         let mut attempt = call.take_first().expect("an attempt that ends was outstanding");
         let (at, of) = (attempt.connection(), call.service());
         let service = list.get_mut(of).expect("a service stays for its calls");
-        let is_settled = reply.outcome.is_ok()
-            && call.is_simple()
-            && (!call.is_judged() || service.is_settled(call, at, &reply.response));
-        if !is_settled {
-            return self.end_attempt(Some(state), attempt, reply.into(), false);
+        let mut reply = Outcome::from(reply);
+        let verdict = service.verdict(call, &mut reply);
+        if !call.is_simple() || !service.is_settled(call, at, &verdict) {
+            return self.end_judged(Some(state), attempt, reply, verdict, false);
         }
         let connection = connections.get_mut(at).expect("a server stays for its attempts");
-        let is_over = connection.end(attempt.take_permit(), Some(&Ok(())), *now_ns);
+        let is_over = connection.end(attempt.take_permit(), Some(Ok(())), *now_ns);
         let others_wait = !connection.queue().is_empty();
         let is_last = service.record_end(true);
         let call = calls.remove(key).expect("a call ends once");
@@ -85,7 +84,7 @@ impl Attempts<'_, '_> {
         if is_last {
             remove_service(self.cx.local, of);
         }
-        notify(Some(state), self.cx, call, reply.into());
+        notify(Some(state), self.cx, call, reply);
         if others_wait {
             self.serve(at);
         }
@@ -102,22 +101,38 @@ impl Attempts<'_, '_> {
     pub(super) fn end_attempt(
         &mut self,
         state: Option<State<'_>>,
+        attempt: Attempt,
+        mut outcome: Outcome,
+        is_hedge: bool,
+    ) {
+        let services = &mut *self.cx.local.services;
+        let of_call = services.service_of(attempt.call());
+        let (call, service) = of_call.expect("an attempt belongs to a call");
+        let verdict = service.verdict(call, &mut outcome);
+        self.end_judged(state, attempt, outcome, verdict, is_hedge);
+    }
+
+    /// Handles the end of an attempt with this verdict.
+    fn end_judged(
+        &mut self,
+        state: Option<State<'_>>,
         mut attempt: Attempt,
         outcome: Outcome,
+        verdict: Verdict,
         is_hedge: bool,
     ) {
         let (key, connection) = (attempt.call(), attempt.connection());
         let target = self.cx.local.services.connections.get(connection);
         let target = target.expect("a server stays for its attempts").target();
-        release(self.cx.local, connection, attempt.take_permit(), Some(&outcome.outcome));
+        // A failure that the service's own answer reports tells as much about the server's load as another.
+        let of_server = match &verdict {
+            Verdict::Fail(error) => Err(error),
+            _ => Ok(()),
+        };
+        release(self.cx.local, connection, attempt.take_permit(), Some(of_server));
         let services = &mut *self.cx.local.services;
         let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
-        let Outcome { session, outcome, buffers } = outcome;
-        let verdict = match (outcome, &buffers) {
-            (Err(error), _) => Verdict::Fail(error),
-            (Ok(()), Some((_, response))) => service.judge(call.method(), response),
-            (Ok(()), None) => unreachable!("an answer is in a buffer"),
-        };
+        let Outcome { session, buffers, .. } = outcome;
         let failure = match &verdict {
             Verdict::Fail(error) => Some(&*error.message),
             Verdict::Redirect(_) => Some("it does not lead"),

@@ -67,7 +67,8 @@ impl Attempts<'_, '_> {
         let Services { list, connections, .. } = &mut *local.services;
         let service = list.get_mut(of).expect("its servers change while there is a service");
         let (config, counters) = (&service.config, service.counters.clone());
-        let key = connections.insert(Connection::new(of, target, config, counters));
+        let load = service.servers.new_load(target.weight);
+        let key = connections.insert(Connection::new(of, target, config, counters, load));
         let handle = Handle::<()>::new(local.hub.clone());
         let hub = local.hub.clone();
         let report = move |change| {
