@@ -136,6 +136,14 @@ pub struct PathCounts {
     pub losses: u64,
 }
 
+impl std::ops::AddAssign for PathCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.marks += other.marks;
+        self.losses += other.losses;
+    }
+}
+
 /// The acknowledgement of a packet that was sent once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -286,6 +294,26 @@ impl Paths {
             State::Plb(plb, _) => plb.path(),
             State::Coupled(coupled) => coupled.choose_again(set, last, random),
             State::Spray(_) | State::Reps(..) | State::MpRdma(_) => set.random(random, Some(last)),
+        }
+    }
+
+    /// Returns another path than `last` for a frame after a silence in which the usual choice brought no answer: any
+    /// of the others, closed ones included.
+    pub fn choose_any(&mut self, last: PathId) -> PathId {
+        let Self { set, random, state, .. } = self;
+        match state {
+            State::Single(_) => PathId::FIRST,
+            State::Plb(plb, _) => plb.path(),
+            _ => set.random_of_all(random, last),
+        }
+    }
+
+    /// Notes that a frame which is no packet of a request brought no answer. Windows do not move: no packet is known
+    /// to be lost.
+    pub fn note_silent(&mut self, now_ns: u64, path: PathId) {
+        let Self { set, random, state, .. } = self;
+        if let State::Plb(plb, _) = state {
+            plb.note(now_ns, path, Feedback::TimedOut, set, random);
         }
     }
 

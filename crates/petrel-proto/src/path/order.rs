@@ -117,6 +117,12 @@ impl PacketPaths {
         packet < self.next && packet + WINDOW_PACKETS >= self.next && self.repeated.is_set(packet)
     }
 
+    /// Returns the path of a packet's last copy, if the packet was sent and is no window behind.
+    pub(crate) fn path_of_sent(&self, packet: u32) -> Option<PathId> {
+        let is_kept = packet < self.next && self.next - packet <= WINDOW_PACKETS;
+        is_kept.then(|| self.path[place(packet)])
+    }
+
     /// Returns the path of a packet's last copy.
     ///
     /// # Panics

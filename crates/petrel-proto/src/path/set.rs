@@ -233,6 +233,12 @@ impl PathSet {
         open.max_by_key(|path| (*path != other, self.window(*path))).unwrap_or(other)
     }
 
+    /// Returns a random path, open or closed, not `other` if there is a choice.
+    pub(super) fn random_of_all(&self, random: &mut Random, other: PathId) -> PathId {
+        let count = self.count();
+        if count == 1 { other } else { other.ahead(1 + random.below(count - 1), count) }
+    }
+
     /// Returns a random open path, not `other` if there is a choice. If `other` is the only open path, a closed
     /// one: when the last open path was dead and the closed ones were not, repetitions never arrived.
     pub(super) fn random(&self, random: &mut Random, other: Option<PathId>) -> PathId {

@@ -13,6 +13,10 @@ const NOT_TIMED: u32 = u32::MAX;
 /// repetition ends the measurement (§7.1).
 const TIMED_REPEAT: u32 = u32::MAX - 1;
 
+/// Some probes were sent, and another one may follow; or no other one.
+const PROBED_AND_MORE: u8 = 1;
+const PROBED: u8 = 2;
+
 /// The timer of a client slot.
 ///
 /// Fields set together are side by side, for the compiler to merge their stores with those of the slot.
@@ -25,8 +29,8 @@ pub(crate) struct LossTimer {
     backoff: u8,
     /// Timeouts since the last frame taken.
     unanswered: u8,
-    /// True if a probe was sent since the last frame taken.
-    probed: bool,
+    /// Whether probes were sent since the last frame taken: none, some, or [all](PROBED).
+    probed: u8,
     /// Set to send a PULL at the next opportunity, even without raising the limit.
     pull_due: bool,
     /// When the timer fires, in nanoseconds.
@@ -43,7 +47,7 @@ impl LossTimer {
             packet: NOT_TIMED,
             backoff: 0,
             unanswered: 0,
-            probed: false,
+            probed: 0,
             pull_due: false,
             deadline_ns: 0,
             since_ns: 0,
@@ -56,7 +60,7 @@ impl LossTimer {
         self.pull_due = false;
         self.backoff = 0;
         self.unanswered = 0;
-        self.probed = false;
+        self.probed = 0;
     }
 
     /// Notes that the server gave a sign which brought the slot forward.
@@ -64,13 +68,13 @@ impl LossTimer {
     pub(crate) fn note_progress(&mut self) {
         self.unanswered = 0;
         self.backoff = 0;
-        self.probed = false;
+        self.probed = 0;
     }
 
     /// Notes a sign of the server. Returns true if a probe or a timeout has asked for one.
     #[inline]
     pub(crate) fn note_sign(&mut self) -> bool {
-        let was_asked = self.probed || self.unanswered > 0;
+        let was_asked = self.probed > 0 || self.unanswered > 0;
         self.unanswered = 0;
         was_asked
     }
@@ -166,7 +170,7 @@ impl LossTimer {
     pub(crate) fn restart(&mut self, now_ns: u64, trips: &RoundTrips, bounds: &RtoBounds) {
         let backoff = self.backoff.max(trips.backoff());
         let rto_ns = match backoff {
-            0 if !self.probed => trips.probe_ns(),
+            0 if self.probed < PROBED => trips.probe_ns(),
             _ => trips.rto_ns(bounds, backoff),
         };
         self.deadline_ns = now_ns + rto_ns;
@@ -177,23 +181,23 @@ impl LossTimer {
     pub(crate) fn look_again(&mut self, deadline_ns: u64) {
         assert!(deadline_ns > self.since_ns, "the next look follows the beginning of the wait");
         self.backoff = 0;
-        self.probed = false;
+        self.probed = 0;
         self.deadline_ns = deadline_ns;
     }
 
     /// Returns true if nothing was repeated since the last frame taken, and the session's timeouts are not
     /// doubled.
     pub(crate) fn is_probe_due(&self, trips: &RoundTrips) -> bool {
-        !self.probed && self.unanswered == 0 && self.backoff.max(trips.backoff()) == 0
+        self.probed < PROBED && self.unanswered == 0 && self.backoff.max(trips.backoff()) == 0
     }
 
-    /// Notes a probe.
-    pub(crate) fn note_probe(&mut self) {
+    /// Notes a probe: the last one before the first timeout, or one that another may follow.
+    pub(crate) fn note_probe(&mut self, is_last: bool) {
         assert!(
-            !self.probed && self.unanswered == 0,
-            "a slot probes once, before its first timeout"
+            self.probed < PROBED && self.unanswered == 0,
+            "a slot probes before its first timeout, and after its last probe no more"
         );
-        self.probed = true;
+        self.probed = if is_last { PROBED } else { PROBED_AND_MORE };
     }
 
     /// Notes a timeout. The slot's timeout was doubled as often as the session's, and is doubled further from
@@ -280,7 +284,7 @@ mod tests {
     #[test]
     fn note_progress__begins_the_search_for_what_was_lost_anew() {
         let mut timer = LossTimer::new();
-        timer.note_probe();
+        timer.note_probe(true);
         timer.note_timeout(&trips());
         assert!(!timer.is_probe_due(&trips()));
         timer.note_progress();
@@ -292,7 +296,7 @@ mod tests {
     fn note_sign__says_whether_it_was_asked_for() {
         let mut timer = LossTimer::new();
         assert!(!timer.note_sign());
-        timer.note_probe();
+        timer.note_probe(true);
         assert!(timer.note_sign() && timer.note_sign(), "the probe is not answered yet");
         timer.look_again(50);
         assert!(!timer.note_sign() && timer.deadline_ns() == 50);
@@ -311,7 +315,7 @@ mod tests {
             timer.deadline_ns() - 5
         };
         assert_eq!(after(&mut timer, &trips), trips.probe_ns());
-        timer.note_probe();
+        timer.note_probe(true);
         assert_eq!(after(&mut timer, &trips), trips.rto_ns(&bounds, 0));
         timer.note_timeout(&trips);
         assert_eq!(after(&mut timer, &trips), trips.rto_ns(&bounds, 1));
@@ -323,7 +327,7 @@ mod tests {
     #[test]
     fn begin__leaves_nothing_of_the_call_before() {
         let mut timer = LossTimer::new();
-        timer.note_probe();
+        timer.note_probe(true);
         timer.note_timeout(&trips());
         timer.ask();
         timer.begin();
@@ -332,10 +336,24 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a slot probes once, before its first timeout")]
+    fn note_probe__another_one_may_follow_before_the_first_timeout() {
+        let (trips, mut timer) = (trips(), LossTimer::new());
+        timer.begin();
+        for is_last in [false, false, true] {
+            assert!(timer.is_probe_due(&trips));
+            timer.note_probe(is_last);
+            assert!(timer.note_sign());
+        }
+        assert!(!timer.is_probe_due(&trips));
+        timer.note_progress();
+        assert!(timer.is_probe_due(&trips) && !timer.note_sign());
+    }
+
+    #[test]
+    #[should_panic(expected = "after its last probe no more")]
     fn note_probe__twice() {
         let mut timer = LossTimer::new();
-        (0..2).for_each(|_| timer.note_probe());
+        (0..2).for_each(|_| timer.note_probe(true));
     }
 
     #[test]

@@ -61,6 +61,7 @@ use crate::buffer::Buffer;
 use crate::congestion::CongestionCounters;
 use crate::counters::Counters;
 use crate::limits;
+use crate::path::PathCounts;
 use crate::session::client::ClientParts;
 use crate::session::free_list::FreeList;
 use crate::session::server::ServerParts;
@@ -98,6 +99,8 @@ pub struct Core<B, T = u64> {
     shared: Shared<B>,
     events: Events<B, T>,
     control: ControlFrames,
+    /// Counters of the paths of client sessions that have ended.
+    ended_paths: Vec<PathCounts>,
 }
 
 /// The shared state of all sessions, separate from their table, to allow borrowing a session and the shared
@@ -150,6 +153,7 @@ impl<B: Buffer, T> Core<B, T> {
             },
             events: VecDeque::new(),
             control: ControlFrames::new(),
+            ended_paths: Vec::new(),
         }
     }
 

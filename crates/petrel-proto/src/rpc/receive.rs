@@ -146,10 +146,12 @@ fn enter_by_paths<B: Buffer, T>(
     let header = Header { kind, flags, session: index, token, aux, request };
     match (kind, entry.role_mut()) {
         (Kind::Credit, Role::Client(client)) => {
+            client.note_sign_by_paths();
             on_credit_by_paths(shared, now_ns, id, client, header, rest);
             false
         }
         (_, Role::Client(client)) => {
+            client.note_sign_by_paths();
             hear_response(now_ns, client, header);
             true
         }

@@ -14,6 +14,12 @@ use crate::session::server::ServerSession;
 use crate::session::{Agreed, PeerKey, Role, SOURCE_OF_PATHS, SessionId};
 use crate::status::Status;
 
+/// Adds the counters of a session's paths to sums, path by path.
+fn add_paths(sums: &mut Vec<PathCounts>, counts: &[PathCounts]) {
+    sums.resize(sums.len().max(counts.len()), PathCounts::default());
+    sums.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += *counts);
+}
+
 /// The parameters of a session that a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
@@ -179,6 +185,20 @@ impl<B: Buffer, T> Core<B, T> {
         paths.map_or(&[], |paths| paths.counts())
     }
 
+    /// Returns the counters of each path, of all client sessions of several paths together, ended ones included. Takes
+    /// as many steps as there are sessions.
+    pub fn path_totals(&self) -> Vec<PathCounts> {
+        let mut totals = self.ended_paths.clone();
+        for role in self.sessions.roles() {
+            if let Role::Client(client) = role
+                && let Some(paths) = client.paths()
+            {
+                add_paths(&mut totals, paths.counts());
+            }
+        }
+        totals
+    }
+
     /// Ends a session in any state. Its pending calls end with `status` and `message`; answers of running
     /// handlers will be discarded.
     pub fn close(&mut self, id: SessionId, status: Status, message: &str) -> Option<Closed> {
@@ -198,6 +218,9 @@ impl<B: Buffer, T> Core<B, T> {
             }
             Role::Client(client) => {
                 let agreed = client.agreed().copied();
+                if let Some(paths) = client.paths() {
+                    add_paths(&mut self.ended_paths, paths.counts());
+                }
                 fail_calls(&mut self.shared, &mut self.events, id, client, status, message);
                 Some(Closed { agreed, was_client: true })
             }

@@ -1,12 +1,12 @@
-//! The server's part of sessions of several paths (`docs/wire-protocol.md` §14): frames leave on the path of the
-//! frame that caused them, and marks return to the client.
+//! The server's part of sessions of several paths (`docs/wire-protocol.md` §14): long responses leave on the path of the
+//! frame that caused them, short ones on a path that works, CREDITs on all in turn, and marks return to the client.
 
 use super::send::turn_of_server;
 use crate::buffer::Buffer;
 use crate::rpc::sink::OnPath;
 use crate::rpc::turn::{Address, Out, Turn};
 use crate::rpc::{FrameSink, Shared};
-use crate::session::server::{Age, ServerPaths, ServerSession, ServerSlot};
+use crate::session::server::{Age, ServerPaths, ServerSession, ServerSlot, ServerState};
 use crate::wire::{Flags, Header, Kind, Part};
 
 /// Notes the source port of a frame from the client, and its mark.
@@ -20,8 +20,14 @@ pub(in crate::rpc) fn note_source<B>(
     if !matches!(server.age(slot, header.request), Age::New | Age::Current) {
         return;
     }
-    let Some((_, paths)) = server.with_paths() else { return };
+    let is_known = server.age(slot, header.request) == Age::Current;
+    let Some((slots, paths)) = server.with_paths() else { return };
     paths.note_source(slot, source);
+    let is_complete =
+        || slots.get(slot).is_some_and(|state| state.state() != ServerState::Arriving);
+    if header.flags.repeats() && is_known && is_complete() {
+        paths.note_lost_answer();
+    }
     if header.kind == Kind::RequestPart
         && header.flags.congestion()
         && let Ok((part, ..)) = Part::parse(header.flags, rest)
@@ -44,7 +50,12 @@ pub(in crate::rpc) fn turn_of_server_by_paths<B: Buffer, S: FrameSink>(
     let address = Address { to: server.to(), peer, packet_bytes };
     let Some((slots, paths)) = server.with_paths() else { return Turn::NOTHING };
     let Some(state) = slots.get_mut(slot) else { return Turn::NOTHING };
-    let mut sink = OnPath::new(out.sink, paths.path(slot), peer);
+    let path = match state.due_credit() {
+        Some(_) => paths.next_turn(),
+        None if state.response_packets() > 1 => paths.path(slot),
+        None => paths.short_path(),
+    };
+    let mut sink = OnPath::new(out.sink, path, peer);
     let turn = match paths.has_marks(slot, state.current()) {
         true => send_marked_credit(shared, &mut sink, (state, slot), paths, &address),
         false => None,

@@ -30,9 +30,13 @@ struct Way {
     /// Frames lost, and marked, of 1 000.
     loss: u64,
     marks: u64,
+    /// True if all frames of the client are lost, and all of the server.
+    is_there_dead: bool,
+    is_back_dead: bool,
 }
 
-const GOOD: Way = Way { delay_ns: 5_000, loss: 0, marks: 0 };
+const GOOD: Way =
+    Way { delay_ns: 5_000, loss: 0, marks: 0, is_there_dead: false, is_back_dead: false };
 
 /// True if to the server, the source port, true if marked, and the frame.
 type Flight = (bool, u8, bool, Vec<u8>);
@@ -94,7 +98,8 @@ impl World {
                     self.answers[usize::from(source)] += 1;
                 }
                 let way = self.ways[usize::from(source)];
-                if self.happens(way.loss) {
+                let is_dead = if is_client { way.is_there_dead } else { way.is_back_dead };
+                if self.happens(way.loss) || is_dead {
                     continue;
                 }
                 let is_marked = self.happens(way.marks);
@@ -177,7 +182,7 @@ const SECOND: u64 = 1_000_000_000;
 fn transmit__packets_of_a_request_take_several_paths_and_answers_follow() {
     let mut world = World::new(PathPolicy::Coupled, &[GOOD; 4], 4, 1);
     world.call(1, 100_000);
-    (2..20).for_each(|tag| world.call(tag, 30));
+    (2..20).for_each(|tag| world.call(tag, 20_000));
     world.run(19, SECOND);
     assert!(world.counts().iter().all(|counts| counts.packets > 10), "{:?}", world.counts());
     assert!(world.answers.iter().all(|frames| *frames > 0), "{:?}", world.answers);
@@ -189,7 +194,7 @@ fn transmit__packets_of_a_request_take_several_paths_and_answers_follow() {
 #[test]
 fn transmit__a_server_with_fewer_ports_answers_from_those_it_has() {
     let mut world = World::new(PathPolicy::Coupled, &[GOOD; 5], 2, 1);
-    (0..40).for_each(|tag| world.call(tag, 30));
+    (0..40).for_each(|tag| world.call(tag, 20_000));
     world.run(40, SECOND);
     assert!(world.answers.iter().all(|frames| *frames > 0), "{:?}", world.answers);
     world.end();
@@ -264,6 +269,50 @@ fn choose__a_path_that_was_dead_is_used_again() {
     world.end();
 }
 
+/// No path works in both directions: CREDITs come back over others than their packets, and responses are found by
+/// probes.
+#[test]
+fn run__ways_there_and_back_are_on_different_paths() {
+    for policy in [PathPolicy::Coupled, PathPolicy::Reps, PathPolicy::Spray, PathPolicy::Plb] {
+        let mut world = World::new(policy, &[GOOD; 8], 8, 11);
+        world.call(0, 400_000);
+        world.run(1, SECOND);
+        for (index, way) in world.ways.iter_mut().enumerate() {
+            (way.is_there_dead, way.is_back_dead) = (index >= 2, index < 2);
+        }
+        let cut_ns = world.pair.now;
+        for tag in 1..10 {
+            world.call(tag, if tag % 2 == 0 { 30 } else { 400_000 });
+            world.run(tag as usize + 1, cut_ns + SECOND);
+        }
+        assert!(world.runs.values().all(|runs| *runs == 1), "{policy:?}");
+        world.end();
+    }
+}
+
+/// One dead path of four, there and back on different ports: the first timeout, 1 ms, is hardly ever reached.
+#[test]
+fn on_timeout__a_small_call_probes_other_paths_before() {
+    let mut ways = [GOOD; 16];
+    for (index, way) in ways.iter_mut().enumerate() {
+        (way.is_there_dead, way.is_back_dead) = (index % 4 == 0, index / 4 == 1);
+    }
+    let (mut timeouts, mut probes) = (0, 0);
+    for seed in 1..60 {
+        let mut world = World::new(PathPolicy::Plb, &[GOOD; 16], 16, seed);
+        world.call(0, 30);
+        world.run(1, SECOND);
+        world.ways = ways.to_vec();
+        world.call(1, 30);
+        world.run(2, SECOND);
+        let counters = world.pair.client.counters();
+        (timeouts, probes) = (timeouts + counters.timeouts, probes + counters.probes);
+        world.end();
+    }
+    // 7 of 16 paths are dead in a direction: 26 of 59 calls are probed.
+    assert!(probes > 20 && timeouts < 3, "{probes} probes, {timeouts} timeouts");
+}
+
 #[test]
 fn use_paths__of_a_session_that_recovers_by_go_back_n() {
     let config = Config { recovery: Recovery::GoBackN, ..Config::default() };
@@ -302,7 +351,7 @@ proptest! {
         sizes in prop::collection::vec(prop::sample::select(vec![30usize, 1_200, 5_000, 200_000]), 1..12),
         random in any::<u64>(),
     ) {
-        let way = |(delay_ns, loss, marks)| Way { delay_ns, loss, marks };
+        let way = |(delay_ns, loss, marks)| Way { delay_ns, loss, marks, ..GOOD };
         let mut ways: Vec<Way> = ways.into_iter().map(way).collect();
         // The policy `Single` keeps to the first path.
         if cut > 0 && let Some(way) = ways.get_mut(cut) {

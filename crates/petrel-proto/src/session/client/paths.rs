@@ -13,6 +13,10 @@ pub(crate) struct ClientPaths {
     source: PeerKey,
     /// The response that was received last.
     heard: Option<Heard>,
+    /// The path of the packet that the last CREDIT answers: it works towards the server.
+    alive: Option<PathId>,
+    /// Probes and timeouts since the server's last frame, up to 255.
+    silences: u8,
     /// The slots that have sent something.
     slots: Vec<SlotPaths>,
     /// Records of messages that have ended.
@@ -20,6 +24,13 @@ pub(crate) struct ClientPaths {
     spare: Vec<Box<PacketPaths>>,
     counts: Box<[PathCounts]>,
 }
+
+/// Probes of a request before its first timeout, each on another path. With one link of four left, one path in four works in
+/// a direction; with timeouts that double, a session found it after tens of milliseconds.
+const PATH_PROBES: u8 = 12;
+
+/// Probes of a session since the server's last frame, after which each request has one only: the server is busy.
+const SESSION_PROBES: u8 = 16;
 
 /// Records kept for the next large messages.
 const SPARE_MAX: usize = 8;
@@ -40,6 +51,8 @@ pub(crate) struct Heard {
 struct SlotPaths {
     /// The path of the slot's last frame.
     last: PathId,
+    /// Probes of the slot's request.
+    probes: u8,
     /// The copy in flight of a request of one packet.
     single: Option<SingleCopy>,
     /// The copies of a request of several packets.
@@ -77,6 +90,8 @@ impl ClientPaths {
             peer,
             source,
             heard: None,
+            alive: None,
+            silences: 0,
             slots: Vec::new(),
             spare: Vec::new(),
             counts: vec![PathCounts::default(); count].into(),
@@ -122,7 +137,41 @@ impl ClientPaths {
             Some(packets) => packets.path(packet),
             None => state.last,
         });
-        self.paths.choose_again(last)
+        self.another(last)
+    }
+
+    /// Returns another path than `last`, as the policy chooses. After a silence that lasts: in turn any path, and the one
+    /// that worked last towards the server, which may answer over another one now (§14.2). (With two links of four dead,
+    /// the policy's choice, the path with the largest window, went back and forth between two dead ones.)
+    fn another(&mut self, last: PathId) -> PathId {
+        match (self.silences, self.alive) {
+            (0 | 1, _) => self.paths.choose_again(last),
+            (silences, Some(path)) if silences.is_multiple_of(2) => path,
+            _ => self.paths.choose_any(last),
+        }
+    }
+
+    /// Notes that the server has sent a frame.
+    pub(crate) fn note_sign(&mut self) {
+        self.silences = 0;
+    }
+
+    /// Notes that a CREDIT answers this packet of a large request.
+    pub(crate) fn note_echo(&mut self, slot: usize, packet: u32) {
+        let state = self.slots.get(slot).and_then(|state| state.packets.as_deref());
+        self.alive = state.and_then(|packets| packets.path_of_sent(packet)).or(self.alive);
+    }
+
+    /// Notes a probe of a slot. Returns true if it is the last one before the first timeout.
+    pub(crate) fn note_probe(&mut self, slot: usize) -> bool {
+        let Some(state) = self.slots.get_mut(slot) else { return true };
+        state.probes = state.probes.saturating_add(1);
+        state.probes >= PATH_PROBES || self.silences >= SESSION_PROBES
+    }
+
+    /// Notes that a probe or a timeout is due: the server was silent.
+    pub(crate) fn note_silence(&mut self) {
+        self.silences = self.silences.saturating_add(1);
     }
 
     /// Notes that a packet was sent. `has_room` is true if it took room of the windows.
@@ -139,6 +188,9 @@ impl ClientPaths {
         let Self { slots, spare, .. } = self;
         let state = &mut slots[slot];
         state.last = path;
+        if !repeats {
+            state.probes = 0;
+        }
         if is_single {
             assert!(state.single.is_none(), "a request of one packet has one copy in flight");
             state.single = Some(SingleCopy { sent_ns: now_ns, repeats });
@@ -241,10 +293,12 @@ impl ClientPaths {
     }
 
     /// Lets the slot's next frames that are no packets take another path: the last one brought no answer.
-    pub(crate) fn change_path(&mut self, slot: usize) {
-        if let Some(state) = self.slots.get_mut(slot) {
-            state.last = self.paths.choose_again(state.last);
-        }
+    pub(crate) fn change_path(&mut self, now_ns: u64, slot: usize) {
+        let Some(state) = self.slots.get(slot) else { return };
+        let last = state.last;
+        self.paths.note_silent(now_ns, last);
+        let next = self.another(last);
+        self.slots[slot].last = next;
     }
 
     /// Notes that a request is over, or that its response has begun. `in_flight` are the packets of a large

@@ -1,4 +1,5 @@
-//! The paths of a server session of several (`docs/wire-protocol.md` §14.2, §14.3): the server follows its client.
+//! The paths of a server session of several (`docs/wire-protocol.md` §14.2, §14.3): long responses follow the client's
+//! frames, short ones keep to a path that works, and CREDITs take turns.
 
 use crate::bitmap::PacketBits;
 use crate::limits::{MARKED_CREDIT_BYTES_MAX, PATHS_MAX, WINDOW_PACKETS};
@@ -10,6 +11,13 @@ use crate::wire::{Credit, Marks};
 pub(crate) struct ServerPaths {
     /// Source ports of this side.
     ports: u8,
+    /// How far the paths of long responses are ahead of those of the client's frames: grows with each answer that seems
+    /// lost on its way back.
+    shift: u8,
+    /// The path of short responses, which changes at the same times; `None` before the first.
+    short: Option<u8>,
+    /// The path of the last CREDIT.
+    turn: u8,
     /// The peer from which the session's frames come: see [`Origin`](crate::session::Origin).
     source: PeerKey,
     /// The slots whose requests came by another path than the first, or with marks.
@@ -37,7 +45,7 @@ struct MarkedPackets {
 impl ServerPaths {
     pub(crate) fn new(ports: u8, source: PeerKey) -> Self {
         assert!((1..=PATHS_MAX).contains(&ports.into()), "a side sends from 1 to 32 source ports");
-        Self { ports, source, slots: Vec::new() }
+        Self { ports, shift: 0, short: None, turn: 0, source, slots: Vec::new() }
     }
 
     pub(crate) fn source(&self) -> PeerKey {
@@ -47,12 +55,35 @@ impl ServerPaths {
     /// Notes the client's source port of a frame for a slot.
     pub(crate) fn note_source(&mut self, slot: usize, source: u8) {
         self.slot(slot).source = source;
+        self.short.get_or_insert(source % self.ports);
     }
 
-    /// Returns the path of a slot's next frame.
+    /// Notes that an answer seems lost: the client asks again for something that was answered.
+    pub(crate) fn note_lost_answer(&mut self) {
+        self.shift = (self.shift + 1) % self.ports;
+        self.short = self.short.map(|port| (port + 1) % self.ports);
+    }
+
+    /// Returns the path of the next packet of a slot's response.
     pub(crate) fn path(&self, slot: usize) -> PathId {
         let source = self.slots.get(slot).map_or(0, |slot| slot.source);
-        let path = PathId::new(usize::from(source % self.ports));
+        self.of_port(source % self.ports + self.shift)
+    }
+
+    /// Returns the path of a response of one packet.
+    pub(crate) fn short_path(&self) -> PathId {
+        self.of_port(self.short.unwrap_or(0))
+    }
+
+    /// Returns the path of the next CREDIT. Each CREDIT acknowledges all packets that came: so one dead way back leaves
+    /// others, whichever path the packets take.
+    pub(crate) fn next_turn(&mut self) -> PathId {
+        self.turn = (self.turn + 1) % self.ports;
+        self.of_port(self.turn)
+    }
+
+    fn of_port(&self, port: u8) -> PathId {
+        let path = PathId::new(usize::from(port % self.ports));
         path.expect("a side has no more source ports than a session has paths")
     }
 

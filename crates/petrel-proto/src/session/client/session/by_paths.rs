@@ -41,6 +41,13 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
+    /// Notes that the server has sent a frame.
+    pub(crate) fn note_sign_by_paths(&mut self) {
+        if let Some(paths) = &mut self.paths {
+            paths.note_sign();
+        }
+    }
+
     /// Lets a slot wait for its next packet's path. It is released with the session's slots that wait for a pace.
     pub(crate) fn wait_for_path(&mut self, slot: usize) {
         self.paced.push(slot);
@@ -75,6 +82,7 @@ impl<B, T> ClientSession<B, T> {
         }
         let Some(request) = state.parts().map(|parts| parts.request()) else { return };
         let end = credit_end(credit);
+        paths.note_echo(slot, credit.echo);
         // One CREDIT acknowledges a burst: packets of the same burst are not late by each other.
         let (before, known_end) = (request.acknowledged_below(), request.acknowledged_end());
         if !repeats {
@@ -122,8 +130,9 @@ impl<B, T> ClientSession<B, T> {
     pub(crate) fn note_path_timeout(&mut self, now_ns: u64, slot: usize) {
         let Self { paths: Some(paths), slots, .. } = self else { return };
         let state = &slots[slot];
+        paths.note_silence();
         if state.state() != ClientState::Sending {
-            return paths.change_path(slot);
+            return paths.change_path(now_ns, slot);
         }
         let packet = state.acknowledged_below();
         if state.first_lost() != Some(packet) {

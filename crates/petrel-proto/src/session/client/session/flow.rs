@@ -287,8 +287,9 @@ impl<B, T> ClientSession<B, T> {
 
     /// Notes a probe of a slot: the measured packet's round trip will not be known.
     pub(crate) fn note_probe(&mut self, now_ns: u64, slot: usize, bounds: &RtoBounds) {
+        let is_last = self.paths.as_mut().is_none_or(|paths| paths.note_probe(slot));
         let timer = self.slots[slot].timer_mut();
-        timer.note_probe();
+        timer.note_probe(is_last);
         if timer.measured().is_some() {
             let waited_ns = now_ns.saturating_sub(timer.since_ns());
             self.trips.note_probe(waited_ns, bounds);
