@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;
+use petrel_proto::limits::PATHS_MAX;
+use petrel_proto::path::PathCounts;
 use petrel_transport::buf::InUse;
 use petrel_transport::{Transport, TransportStats};
 
@@ -11,6 +13,13 @@ use super::context::Local;
 use super::remote::ClientCalls;
 use super::{CallFailures, SessionEnds};
 use crate::control::{ControlPlane, EndpointId};
+
+/// Returns the counters of the paths, with zeros for those that no session has.
+fn path_totals(local: &Local) -> [PathCounts; PATHS_MAX] {
+    let mut all = [PathCounts::default(); PATHS_MAX];
+    all.iter_mut().zip(local.core.path_totals()).for_each(|(path, total)| *path = total);
+    all
+}
 
 /// A snapshot of an endpoint's counters.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +47,9 @@ pub struct EndpointStats {
     pub congestion: CongestionCounters,
     /// Counters of the transport.
     pub transport: TransportStats,
+    /// Counters of the paths of all sessions to servers that have several, by source port; zeros for ports that no
+    /// session has.
+    pub paths: [PathCounts; PATHS_MAX],
 }
 
 impl EndpointStats {
@@ -59,10 +71,11 @@ impl EndpointStats {
             protocol: *local.core.counters(),
             congestion: *local.core.congestion_counters(),
             transport: transport.stats(),
+            paths: path_totals(local),
         }
     }
 
-    /// Returns all counters as one flat JSON object, without line breaks.
+    /// Returns all counters as one flat JSON object, without line breaks. Paths have counters from their first packet on.
     pub fn to_json(self) -> String {
         let mut json = String::with_capacity(2048);
         let head = [
@@ -91,6 +104,13 @@ impl EndpointStats {
             }
             // Writing to a string cannot fail.
             let _ = write!(json, "\"{name}\":{value}");
+        }
+        for (path, counts) in self.paths.iter().enumerate().filter(|(_, path)| path.packets > 0) {
+            let PathCounts { packets, marks, losses, .. } = counts;
+            let _ = write!(
+                json,
+                ",\"path_{path}_packets\":{packets},\"path_{path}_marks\":{marks},\"path_{path}_losses\":{losses}"
+            );
         }
         json.push('}');
         json

@@ -54,6 +54,30 @@ fn path_counts__have_packets_on_every_path_of_the_client() {
     }
 }
 
+/// The sums have the counters of ended sessions, too.
+#[test]
+fn stats__have_the_paths_of_all_sessions() {
+    let server = Server::start(with_ports(3, PathPolicy::Single), "127.0.0.1:0", |_| ());
+    let mut client = client(with_ports(3, PathPolicy::Spray));
+    assert!(!client.stats().to_json().contains("path_"));
+    let mut sent = vec![0; 4];
+    for _ in 0..2 {
+        let session = client.connect_wait(server.address).unwrap();
+        echo(&mut client, session);
+        sent.iter_mut().zip(packets(&client, session)).for_each(|(sum, sent)| *sum += sent);
+        client.close(session);
+    }
+    let stats = client.stats();
+    let totals = |range: std::ops::Range<usize>| stats.paths[range].iter().map(|path| path.packets);
+    assert!(totals(0..4).eq(sent.iter().copied()) && totals(4..32).all(|packets| packets == 0));
+    let json = stats.to_json();
+    for (path, packets) in sent.iter().enumerate() {
+        assert!(json.contains(&format!("\"path_{path}_packets\":{packets},")), "{json}");
+        assert!(json.contains(&format!("\"path_{path}_losses\":")), "{json}");
+    }
+    assert!(!json.contains("path_4_"), "{json}");
+}
+
 #[test]
 fn path_counts__are_none_where_a_side_has_one_port_or_asks_for_one_path() {
     for (policy, further, server_further) in
