@@ -36,10 +36,14 @@ fn experiment__each_has_a_row_for_each_figure_in_json() {
 
 #[test]
 fn experiment__paths_have_rows_and_the_way_to_repeat_them() {
-    for (what, rows, field) in
-        [("loss", 2, "goodput_gbit"), ("cut", 14, "capacity_gbit"), ("flows", 2, "slowdown_mean")]
-    {
+    for (what, policy, rows, field) in [
+        ("loss", "single", 2, "goodput_gbit"),
+        ("cut", "coupled", 14, "capacity_gbit"),
+        ("small", "plb", 2, "limit_ns"),
+        ("flows", "single", 2, "slowdown_mean"),
+    ] {
         let mut arguments = vec!["paths", what, "--quick", "--json", "--recovery", "selective"];
+        arguments.extend(["--policy", policy, "--ports", "8"]);
         if what == "flows" {
             arguments.extend(["--load", "80"]);
         }
@@ -47,7 +51,8 @@ fn experiment__paths_have_rows_and_the_way_to_repeat_them() {
         assert!(rows_found.len() >= rows, "{what}: {rows_found:?}");
         for row in rows_found {
             assert!(row[field].as_f64().is_some_and(|value| value > 0.0), "{what}: {row}");
-            assert_eq!((&row["policy"], &row["recovery"]), (&"single".into(), &"selective".into()));
+            assert_eq!((&row["policy"], &row["recovery"]), (&policy.into(), &"selective".into()));
+            assert_eq!(row["ports"], if policy == "single" { 1 } else { 8 }, "{row}");
         }
     }
     let plot = std::env::temp_dir().join(format!("petrel-paths-{}.svg", std::process::id()));
@@ -111,6 +116,9 @@ fn experiment__wrong_parameters_are_usage_errors() {
         (&["overload", "--service", "uniform"], "bimodal"),
         (&["overload", "--load", "0"], "1..=1000"),
         (&["paths", "loss", "--policy", "all"], "single"),
+        (&["paths", "loss", "--ports", "1"], "2..=32"),
+        (&["paths", "loss", "--window", "1s"], "--veth"),
+        (&["paths", "cut", "--veth", "--seed", "3"], "--seed"),
         (&["paths", "cut", "--recovery", "none"], "go-back-n"),
         (&["paths", "flows", "--sizes", "mail"], "web-search"),
         (&["nothing"], "nothing"),

@@ -117,6 +117,45 @@ fn loss__for_people_is_a_table_a_plot_and_the_way_to_repeat_it() {
     assert!(svg.starts_with("<svg") && svg.contains("selective"), "{svg}");
 }
 
+/// The messages of the command on hosts that lack a requirement of several links.
+const PATHS_SKIP_REASONS: [&str; 4] =
+    ["a network namespace cannot be made", "`ip ", "`tc ", "packets cannot be thrown away"];
+
+/// Several paths over the kernel's choice of links: a short form of the experiments.
+#[test]
+fn paths__over_links_of_the_kernel_use_all_and_survive_cuts() {
+    let _guard = exclusive_run();
+    for (what, rows) in [("loss", 6), ("cut", 20), ("permutation", 3)] {
+        let flags = ["--veth", "--quick", "--json"];
+        let output = petrel(&[&["sim", "experiment", "paths", what][..], &flags].concat());
+        let reason = stderr(&output).trim();
+        if !output.status.success() && PATHS_SKIP_REASONS.iter().any(|cause| reason.contains(cause))
+        {
+            return skip(Need::Namespaces, reason);
+        }
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let found = records(&output);
+        assert_eq!(found.len(), rows, "{found:?}");
+        for row in &found {
+            assert!(row["answered"].as_u64().unwrap() > 0, "{row}");
+            let share = row["share"].as_f64().unwrap();
+            // Queues hold what arrives after a window's beginning and was sent before.
+            assert!(share > 0.0 && share < 1.5, "{row}");
+            let is_lossy = what == "loss" && row["level"].as_f64().unwrap() > 0.0;
+            let is_coupled = row["policy"] == "coupled";
+            assert!(
+                !(is_lossy && is_coupled) || row["retransmissions"].as_u64().unwrap() > 0,
+                "{row}"
+            );
+        }
+        // One path has one link of 100 Mbit/s; how much several have depends on the load of the machine.
+        let of_one_path = |row: &&Value| row["policy"] == "single" && what != "permutation";
+        for row in found.iter().filter(of_one_path) {
+            assert!(row["goodput_mbit"].as_f64().unwrap() < 120.0, "{row}");
+        }
+    }
+}
+
 /// Returns the network namespaces of a process's threads.
 fn namespaces(process: &Path) -> BTreeSet<String> {
     let tasks = fs::read_dir(process.join("task")).into_iter().flatten().flatten();

@@ -11,6 +11,7 @@
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
 //! | `lossy` | two network namespaces with packet loss |
+//! | `paths_veth` | two network namespaces with four links, and sessions of several paths |
 //! | `factors` | the worth of the optimisations |
 //! | `congestion` | the cost of congestion controls without congestion |
 //! | `threads` | threads for handlers and callers, and the cost of crossing a thread |
@@ -56,6 +57,7 @@ mod memory;
 mod overload;
 mod pairs;
 mod pause;
+mod paths_veth;
 mod plot;
 mod probe;
 mod process;

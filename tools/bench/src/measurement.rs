@@ -183,7 +183,8 @@ impl Measurement {
         })
     }
 
-    fn caller(
+    /// Creates the calling end of a server, with its sessions open.
+    pub(super) fn caller(
         &self,
         server: (SocketAddr, u16),
         shape: &Shape,

@@ -112,6 +112,17 @@ impl TestBed {
         Ok([Some(own), other].into_iter().flatten().collect())
     }
 
+    /// Runs `work` in the second thread.
+    pub(super) fn in_server_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        match &self.server_thread {
+            Some(thread) => thread.execute(work),
+            None => Err(Failure::because("the test bed has one thread only")),
+        }
+    }
+
     /// Creates two ends: first the answering end, then the calling end. `make_client` may call its
     /// argument repeatedly while waiting for the answering end.
     pub(super) fn create_ends<C: ClientEnd + 'static, S: ServerEnd + 'static>(

@@ -53,9 +53,15 @@ pub(super) fn between<T: Send>(
     is_realtime: bool,
     work: impl FnOnce(Result<TestBed, Failure>) -> Result<T, Failure> + Send,
 ) -> Result<T, Failure> {
-    // This thread stays in its namespace.
+    on_thread(|| work(set_up(is_realtime)))
+}
+
+/// Runs `work` on a thread of its own, which may move to another namespace: the calling thread stays in its own.
+pub(super) fn on_thread<T: Send>(
+    work: impl FnOnce() -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
     thread::scope(|scope| {
-        let thread = scope.spawn(|| work(set_up(is_realtime)));
+        let thread = scope.spawn(work);
         thread
             .join()
             .unwrap_or_else(|_| Err(Failure::because("the benchmark's thread has panicked")))

@@ -30,13 +30,24 @@ pub(super) struct Load {
     pub(super) pause_ns: (u64, u64),
     /// Total number of calls.
     pub(super) calls_max: u64,
+    pub(super) order: Order,
+}
+
+/// The calls that run only when all earlier ones of their session have run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Order {
+    /// Their share of all calls.
+    pub(super) percent: u32,
+    /// Whether the caller itself waits for all earlier calls, and the servers keep no order.
+    pub(super) stops: bool,
 }
 
 impl Load {
     /// One call after the other, without end.
     pub(super) const fn one_by_one(request_bytes: usize, response_bytes: u32) -> Self {
         let (groups, batch, pause_ns, calls_max) = (1, 1, (0, 0), u64::MAX);
-        Self { request_bytes, response_bytes, groups, batch, pause_ns, calls_max }
+        let order = Order { percent: 0, stops: false };
+        Self { request_bytes, response_bytes, groups, batch, pause_ns, calls_max, order }
     }
 
     /// A constant number of concurrent calls: a new call follows the end of a call.
@@ -93,6 +104,8 @@ struct State {
     /// Unfinished calls of every group.
     pending: Vec<usize>,
     free_list: Vec<Buffers>,
+    /// Whether the next call waits for all earlier ones.
+    is_next_ordered: bool,
 }
 
 /// The memory of a call, kept for the next.
@@ -115,7 +128,9 @@ impl Caller {
     pub(super) fn new(load: Load, sessions: Vec<SessionId>, phase: Rc<Phase>, rng: Rng) -> Self {
         let due = (0..load.groups).map(|group| Reverse((0, group))).collect();
         let (pending, free_list) = (vec![0; load.groups], Vec::new());
-        let state = RefCell::new(State { rng, tally: Tally::default(), due, pending, free_list });
+        let (tally, is_next_ordered) = (Tally::default(), false);
+        let state = State { rng, tally, due, pending, free_list, is_next_ordered };
+        let state = RefCell::new(state);
         Self { load, phase, sessions, state }
     }
 
@@ -147,7 +162,7 @@ impl Caller {
         let Some(Buffers { mut request, response, body }) = self.take_buffers(cx) else {
             return self.note_wrong(|| "an endpoint has no memory for a call".to_owned());
         };
-        let (session, call) = {
+        let (session, call, is_ordered) = {
             let mut state = self.state.borrow_mut();
             let number = state.tally.started;
             let seed = body.number(&mut request, number, self.load.response_bytes);
@@ -155,15 +170,17 @@ impl Caller {
             state.tally.first_ns.get_or_insert(cx.now().as_ns());
             state.pending[group] += 1;
             let place = state.rng.below(self.sessions.len() as u64) as usize;
-            (self.sessions[place], Call { group, began_ns: cx.now().as_ns(), seed, body })
+            let next = self.load.order.percent > 0
+                && state.rng.below(100) < u64::from(self.load.order.percent);
+            let is_ordered = std::mem::replace(&mut state.is_next_ordered, next);
+            let call = Call { group, began_ns: cx.now().as_ns(), seed, body };
+            (self.sessions[place], call, is_ordered && !self.load.order.stops)
         };
         let caller = Rc::clone(self);
         let continuation = move |cx: &mut Context<'_>, reply| caller.end(cx, reply, &call);
-        if let Err(rejected) = cx
-            .call(session, METHOD, request)
-            .into_buffer(response)
-            .then(move |_, cx, reply| continuation(cx, reply))
-        {
+        let call = cx.call(session, METHOD, request).into_buffer(response);
+        let call = if is_ordered { call.ordered() } else { call };
+        if let Err(rejected) = call.then(move |_, cx, reply| continuation(cx, reply)) {
             self.note_wrong(|| format!("a call was not taken: {}", rejected.error));
         }
     }
@@ -223,7 +240,11 @@ impl Driver for Caller {
     /// Returns when the next group is due.
     fn next_ns(&self) -> Option<u64> {
         let state = self.state.borrow();
-        let goes_on = self.phase.is_calling.get() && state.tally.started < self.load.calls_max;
+        let is_stopped = state.is_next_ordered && self.load.order.stops;
+        let has_to_wait = is_stopped && state.pending.iter().any(|calls| *calls > 0);
+        let goes_on = self.phase.is_calling.get()
+            && state.tally.started < self.load.calls_max
+            && !has_to_wait;
         goes_on.then(|| state.due.peek().map(|Reverse((at_ns, _))| *at_ns)).flatten()
     }
 

@@ -4,7 +4,7 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
 use super::loss::one_switch;
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::HostId;
@@ -114,6 +114,7 @@ fn run_one(
         cpu: cpu::of_frames(load.request_bytes.min(FRAME_BYTES)),
         credits: CREDITS,
         one_way_ns: ONE_WAY_NS,
+        paths: Paths::ONE,
     };
     let mut cluster = Cluster::new(&one_switch(config.gbit, controller), settings)?;
     let server = Place::new(HostId(1), 0);

@@ -8,6 +8,8 @@ use petrel::endpoint::{EndpointConfig, SessionId};
 use petrel_proto::Recovery;
 use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;
+use petrel_proto::path::PathPolicy;
+use petrel_transport::Transport as _;
 
 use super::caller::{Caller, Load, Tally};
 use super::driver::{Driver, Phase};
@@ -43,6 +45,19 @@ pub(super) struct Settings {
     /// The way of the control plane's packets, from which sessions learn the length of their paths: half of
     /// the round trip that kernels measure.
     pub(super) one_way_ns: u64,
+    pub(super) paths: Paths,
+}
+
+/// The paths of all sessions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paths {
+    pub(super) policy: PathPolicy,
+    /// Source ports of each endpoint.
+    pub(super) ports: u8,
+}
+
+impl Paths {
+    pub(super) const ONE: Self = Self { policy: PathPolicy::Single, ports: 1 };
 }
 
 /// Credits of a session in eRPC, to compare with its figures.
@@ -77,6 +92,8 @@ pub(super) struct Cluster {
     pub(super) phase: Rc<Phase>,
     callers: Vec<Rc<Caller>>,
     started_hosts: Vec<bool>,
+    /// Whether the sessions of endpoints keep an order.
+    is_ordered: bool,
     /// Number of random streams handed out.
     streams: u32,
 }
@@ -101,6 +118,7 @@ impl Cluster {
             control: ControlNetwork::new(&fabric, quiet, fabric.rng(0)),
             simulation: Simulation::new(fabric.clone()),
             started_hosts: vec![false; fabric.host_count()],
+            is_ordered: false,
             phase: Rc::default(),
             callers: Vec::new(),
             streams: 1,
@@ -109,32 +127,46 @@ impl Cluster {
         })
     }
 
+    /// Lets the sessions of endpoints that start from now on keep an order.
+    pub(super) fn keep_order(&mut self) {
+        self.is_ordered = true;
+    }
+
     /// Starts an endpoint.
     pub(super) fn add(&mut self, at: Place) -> Result<ActorId, ExperimentError> {
+        self.add_with(at, self.settings.paths)
+    }
+
+    /// Starts an endpoint whose sessions have other paths than the settings say.
+    pub(super) fn add_with(&mut self, at: Place, paths: Paths) -> Result<ActorId, ExperimentError> {
         if !std::mem::replace(&mut self.started_hosts[usize::from(at.host.0)], true) {
             self.control.start_process(at.host);
         }
         let settings = SimTransportConfig {
             max_frame_bytes: self.settings.frame_bytes,
             ecn_capable: self.settings.controller.heeds_marks(),
+            source_ports: paths.ports,
             ..SimTransportConfig::default()
         };
         let transport = SimTransport::bind(&self.fabric, at.data(), settings)?;
         let (id, frame) = (EndpointId(at.endpoint), self.settings.frame_bytes as u32);
         let tokens = self.next_rng();
         let control = self.control.attach(at.data(), id, frame, tokens);
-        let endpoint = Endpoint::new(transport, control, &self.endpoint_config()?)
+        let control = control.announcing(transport.further_ports());
+        let endpoint = Endpoint::new(transport, control, &self.endpoint_config(paths)?)
             .map_err(ExperimentError::Settings)?;
         Ok(self.simulation.spawn(at.data(), Node::new(endpoint, Rc::clone(&self.phase))))
     }
 
-    fn endpoint_config(&self) -> Result<EndpointConfig, ExperimentError> {
+    fn endpoint_config(&self, paths: Paths) -> Result<EndpointConfig, ExperimentError> {
         let mut config = EndpointConfig::default();
         // A receiver of large requests from a hundred senders buffers all of them.
         config.memory.max_bytes = MEMORY_BYTES_MAX;
         // eRPC's number of slots; the default is for waiting calls.
         config.sessions.slots = 8;
         config.sessions.credits = self.settings.credits;
+        config.sessions.path_policy = paths.policy;
+        config.sessions.ordered = self.is_ordered;
         config.protocol.recovery = self.settings.recovery;
         config.protocol.congestion = self.settings.controller.control(self.settings.line_gbit)?;
         Ok(config)
@@ -153,10 +185,21 @@ impl Cluster {
         targets: &[Place],
         load: Load,
     ) -> Result<Rc<Caller>, ExperimentError> {
+        self.add_caller_in(Rc::clone(&self.phase), actor, targets, load)
+    }
+
+    /// Like [`Cluster::add_caller`], for a caller that begins and ends with a phase of its own.
+    pub(super) fn add_caller_in(
+        &mut self,
+        phase: Rc<Phase>,
+        actor: ActorId,
+        targets: &[Place],
+        load: Load,
+    ) -> Result<Rc<Caller>, ExperimentError> {
         let rng = self.next_rng();
         let sessions = targets.iter().map(|&target| self.connect(actor, target));
         let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
-        let caller = Rc::new(Caller::new(load, sessions.clone(), Rc::clone(&self.phase), rng));
+        let caller = Rc::new(Caller::new(load, sessions.clone(), phase, rng));
         self.add_driver(actor, Rc::clone(&caller), &sessions);
         self.callers.push(Rc::clone(&caller));
         Ok(caller)
@@ -323,6 +366,12 @@ impl Cluster {
     /// Returns the calls of all callers that were answered correctly.
     pub(super) fn calls(&self) -> u64 {
         tally_of(&self.callers).succeeded
+    }
+
+    /// Lets the callers of a phase call, or no longer.
+    pub(super) fn set_calling(&mut self, phase: &Phase, is_calling: bool) {
+        phase.is_calling.set(is_calling);
+        self.wake_all();
     }
 
     fn wake_all(&mut self) {

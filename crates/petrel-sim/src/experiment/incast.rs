@@ -7,7 +7,7 @@ use petrel_proto::{Recovery, SessionId};
 use serde::Serialize;
 
 use super::caller::{Caller, Load};
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{ActorId, Histogram, HostId, LeafSpine, LinkStats};
 
@@ -196,6 +196,7 @@ impl Incast {
             cpu: cpu::of_frames(FRAME_BYTES),
             credits: CREDITS,
             one_way_ns: ONE_WAY_NS,
+            paths: Paths::ONE,
         };
         let cluster = Cluster::new(&network.topology(), settings)?;
         let (victim, senders_of) = (network.host(0, 0), Vec::new());

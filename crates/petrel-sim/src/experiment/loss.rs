@@ -5,7 +5,7 @@ use petrel_proto::limits::{PACKET_OVERHEAD_BYTES, packets_of};
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, cpu, recovery_name};
 use crate::fabric::{
     Action, FaultPlan, Forwarding, HostId, LinkConfig, LinkSet, SwitchConfig, Topology,
@@ -169,6 +169,7 @@ fn run_one(
         cpu: cpu::of_frames(frame_bytes),
         credits: CREDITS,
         one_way_ns: ONE_WAY_NS,
+        paths: Paths::ONE,
     };
     let mut cluster = Cluster::new(&one_switch(gbit, config.controller), settings)?;
     let (client, server) = (HostId(0), Place::new(HostId(1), 0));

@@ -4,7 +4,7 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::caller::{Load, Tally};
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{HostId, LeafSpine};
 
@@ -178,6 +178,7 @@ fn make_cluster(config: &ScaleConfig, mut network: LeafSpine) -> Result<Cluster,
         cpu: cpu::of_frames(MESSAGE_BYTES),
         credits: CREDITS,
         one_way_ns: ONE_WAY_NS,
+        paths: Paths::ONE,
     };
     Cluster::new(&network.topology(), settings)
 }

@@ -4,7 +4,7 @@ use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::caller::Load;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings, tally_of};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings, tally_of};
 use super::loss::one_switch;
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{Action, FaultPlan, HostId, LinkSet};
@@ -109,6 +109,7 @@ fn run_one(config: &SmallLossConfig, loss: Probability) -> Result<SmallLossRow, 
         cpu: cpu::of_frames(MESSAGE_BYTES),
         credits: CREDITS,
         one_way_ns: ONE_WAY_NS,
+        paths: Paths::ONE,
     };
     let mut cluster = Cluster::new(&one_switch(config.gbit, config.controller), settings)?;
     let (client, server) = (HostId(0), Place::new(HostId(1), 0));

@@ -70,6 +70,11 @@ impl Histogram {
         self.max_ps
     }
 
+    /// Returns how many times are above this one, by whole buckets: those in its own bucket do not count.
+    pub fn count_above_ps(&self, ps: u64) -> u64 {
+        self.buckets.iter().skip(bucket_of(ps) + 1).sum()
+    }
+
     /// Returns the time that the given part of all times (0 to 1) does not exceed; zero if empty.
     pub fn quantile_ps(&self, part: f64) -> u64 {
         let rank = ((part * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
@@ -102,6 +107,14 @@ fn middle_of(bucket: usize) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn count_above_ps__leaves_out_shorter_times_and_the_same_bucket() {
+        let mut times = Histogram::new();
+        [10, 1_000_000, 1_000_001, 2_000_000, 5_000_000].map(|ps| times.record(ps));
+        assert_eq!(times.count_above_ps(1_000_000), 2);
+        assert_eq!([0, 4_000_000, 9_000_000].map(|ps| times.count_above_ps(ps)), [5, 1, 0]);
+    }
 
     #[test]
     fn empty__is_zero() {

@@ -3,7 +3,7 @@
 use petrel_proto::Recovery;
 use petrel_sim::experiment::ExperimentError;
 use petrel_sim::experiment::paths::{
-    self, CutKind, CutRow, FlowsConfig, PathsConfig, ThroughputRow,
+    self, CutKind, CutRow, FlowsConfig, PathsConfig, Policy, ThroughputRow,
 };
 use petrel_sim::traffic::SizeClass;
 
@@ -12,8 +12,17 @@ const SEED: u64 = 7;
 /// The goodput of 40 Gbit/s in packets with 1 440 of 1 530 bytes.
 const HOST_GBIT: f64 = 40.0 * 1_440.0 / 1_530.0;
 
+/// One path, with both recoveries.
+fn single() -> PathsConfig {
+    PathsConfig { policies: vec![Policy::SINGLE], ..PathsConfig::quick(SEED) }
+}
+
 fn selective() -> PathsConfig {
-    PathsConfig { recoveries: vec![Recovery::Selective], ..PathsConfig::quick(SEED) }
+    PathsConfig { recoveries: vec![Recovery::Selective], ..single() }
+}
+
+fn coupled() -> PathsConfig {
+    PathsConfig { policies: vec![Policy::COUPLED], ..selective() }
 }
 
 /// Runs twice; the runs must return equal rows, and pass on every complete row at once.
@@ -36,7 +45,7 @@ fn check_counts(row: &ThroughputRow) {
 
 #[test]
 fn loss__selective_recovery_hardly_feels_it_and_go_back_n_keeps_the_good_path() {
-    let config = PathsConfig::quick(SEED);
+    let config = single();
     let rows = same_twice(|on_row| paths::loss(&config, on_row));
     rows.iter().for_each(check_counts);
     let [none, none_by_timeouts, some, some_by_timeouts] = &rows[..] else { panic!("{rows:?}") };
@@ -48,6 +57,65 @@ fn loss__selective_recovery_hardly_feels_it_and_go_back_n_keeps_the_good_path() 
     // One run of four is on the path without loss, and has all of it.
     assert!(some_by_timeouts.session_gbit[3] > 0.99 * HOST_GBIT, "{some_by_timeouts:?}");
     assert!((0.25..0.5).contains(&some_by_timeouts.relative), "{some_by_timeouts:?}");
+}
+
+#[test]
+fn loss__several_paths_leave_those_that_lose() {
+    let rows = same_twice(|on_row| paths::loss(&coupled(), on_row));
+    rows.iter().for_each(check_counts);
+    let [none, some] = &rows[..] else { panic!("{rows:?}") };
+    assert!(none.goodput_gbit > 0.9 * HOST_GBIT && none.drops == 0, "{none:?}");
+    // Without loss all paths are in use.
+    assert!(none.paths.iter().all(|path| path.gbit > 1.0), "{none:?}");
+    assert!(some.relative > 0.9 && some.retransmissions > 0, "{some:?}");
+}
+
+#[test]
+fn unequal__several_paths_use_more_than_the_best() {
+    let rows = paths::unequal(&coupled(), |_| {}).unwrap();
+    rows.iter().for_each(check_counts);
+    for row in &rows {
+        assert!(row.share > 0.7, "{row:?}");
+        let used = row.paths.iter().filter(|path| path.gbit > 1.0).count();
+        // The fourth path of the last row is hardly worth a look.
+        assert_eq!(used, if row.network == "10/10/10/0.25" { 3 } else { 4 }, "{row:?}");
+    }
+}
+
+#[test]
+fn small__a_dead_path_delays_the_calls_on_it_and_plb_leaves_it() {
+    let plb = "plb".parse().unwrap();
+    let config = PathsConfig { policies: vec![Policy::SINGLE, plb], ..selective() };
+    let rows = same_twice(|on_row| paths::small(&config, on_row));
+    let [one, several, one_dead, several_dead] = &rows[..] else { panic!("{rows:?}") };
+    for row in [one, several] {
+        assert!(row.over_limit == 0 && row.timeouts == 0 && row.latency.count > 100, "{row:?}");
+    }
+    // The path is dead for 4 ms, and some sessions have no other.
+    assert!(one_dead.over_limit > 0 && one_dead.latency.max_ns > 4_000_000, "{one_dead:?}");
+    assert!(several_dead.latency.p999_ns < one_dead.latency.p999_ns, "{several_dead:?}");
+    assert!(several_dead.retransmissions > 0, "{several_dead:?}");
+}
+
+#[test]
+fn fair__sessions_that_come_and_go_share_the_receiver() {
+    let rows = same_twice(|on_row| paths::fair(&coupled(), on_row));
+    let sessions: Vec<_> = rows.iter().map(|row| (row.change, row.sessions)).collect();
+    assert_eq!(sessions, [("comes", 1), ("comes", 2), ("comes", 3), ("goes", 2), ("goes", 1)]);
+    for row in &rows {
+        assert_eq!(row.session_gbit.len(), row.sessions);
+        assert!((0.9..1.01).contains(&row.share) && row.jain > 0.8, "{row:?}");
+    }
+}
+
+#[test]
+fn pinned__several_paths_give_way_and_keep_the_others() {
+    let rows = same_twice(|on_row| paths::pinned(&coupled(), on_row));
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert!(row.share_before > 0.8, "the fourth path is used before: {row:?}");
+    assert!(row.share_after < row.share_before && row.pinned > 0.2, "{row:?}");
+    assert!(row.others > 0.8, "{row:?}");
+    assert!(paths::pinned(&selective(), |_| {}).unwrap().is_empty(), "one path has no other");
 }
 
 #[test]
@@ -110,6 +178,18 @@ fn cut__a_silent_one_stops_the_session_and_routes_lead_around_the_other() {
     let last = at(&rows, CutKind::LinkDown, "cut 3");
     let end = last.samples_gbit.last().unwrap();
     assert!(*end > 0.8 * last.capacity_gbit, "the session is on the last path: {last:?}");
+}
+
+#[test]
+fn cut__several_paths_go_on_with_the_others() {
+    let rows = paths::cut(&coupled(), |_| {}).unwrap();
+    for kind in [CutKind::Silent, CutKind::LinkDown] {
+        for change in ["none", "cut 1", "cut 2", "cut 3"] {
+            let row = at(&rows, kind, change);
+            let last = row.samples_gbit.last().unwrap();
+            assert!(*last > 0.7 * row.capacity_gbit, "{row:?}");
+        }
+    }
 }
 
 #[test]

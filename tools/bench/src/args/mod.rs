@@ -27,7 +27,7 @@ pub(crate) use experiment::{
     SmallLossArgs, VethArgs,
 };
 pub use index::IndexBenchArgs;
-pub(crate) use paths::{FlowsArgs, PathArgs, PathsCommand};
+pub(crate) use paths::{FlowsArgs, PathArgs, PathsCommand, VethPathArgs};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
 ///

@@ -23,7 +23,7 @@ use self::client::{Client, Demand, Outcomes};
 pub use self::policy::Policy;
 use self::server::{Plan, Server};
 pub use self::service::Service;
-use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Place, Settings};
+use super::cluster::{CREDITS, Cluster, ONE_WAY_NS, Paths, Place, Settings};
 use super::{Controller, ExperimentError, Latency, cpu};
 use crate::fabric::{ActorId, Forwarding, HostId, LinkConfig, SwitchConfig, Topology};
 
@@ -240,6 +240,7 @@ fn settings(seed: u64) -> Settings {
         cpu: cpu::of_frames(MESSAGE_BYTES),
         credits: CREDITS,
         one_way_ns: ONE_WAY_NS,
+        paths: Paths::ONE,
     }
 }
 

@@ -37,6 +37,8 @@ pub struct CutRow {
     pub change: &'static str,
     /// The choice of paths.
     pub policy: Policy,
+    /// Source ports of each endpoint.
+    pub ports: u8,
     /// `selective` or `go-back-n`.
     pub recovery: &'static str,
     /// The sender's congestion control.
@@ -155,6 +157,7 @@ impl Run {
             kind: self.kind,
             change: name,
             policy: self.variant.policy,
+            ports: self.variant.ports,
             recovery: recovery_name(self.variant.recovery),
             controller: self.variant.controller,
             paths_up: self.is_up.iter().filter(|is_up| **is_up).count(),

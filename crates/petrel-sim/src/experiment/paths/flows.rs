@@ -24,6 +24,8 @@ pub struct FlowsRow {
     pub load: f64,
     /// The choice of paths.
     pub policy: Policy,
+    /// Source ports of each endpoint.
+    pub ports: u8,
     /// `selective` or `go-back-n`.
     pub recovery: &'static str,
     /// The senders' congestion control.
@@ -128,6 +130,7 @@ fn run_one(
         sizes: sizes.name(),
         load,
         policy: variant.policy,
+        ports: variant.ports,
         recovery: recovery_name(variant.recovery),
         controller: variant.controller,
         flows,

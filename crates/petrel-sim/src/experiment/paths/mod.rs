@@ -9,12 +9,18 @@
 //! | `streams` | sessions with long requests, and the packets that arrive |
 //! | `throughput` | loss, unequal paths, permutations, the fabric, incast: goodput of sessions |
 //! | `cut` | paths that go down and return: goodput over time |
+//! | `small` | small calls while a path is dead: latency |
+//! | `ordered` | ordered calls, beside callers that wait |
+//! | `shares` | sessions that come and go: fairness, and two sessions that meet on one path |
 //! | `flows`, `flow_caller` | open-loop flows and their completion times |
 
 mod cut;
 mod flow_caller;
 mod flows;
 mod network;
+mod ordered;
+mod shares;
+mod small;
 mod streams;
 mod throughput;
 
@@ -22,32 +28,40 @@ use std::fmt;
 use std::str::FromStr;
 
 use petrel_proto::Recovery;
+use petrel_proto::path::PathPolicy;
 use serde::{Serialize, Serializer};
 
+use super::cluster::Paths;
 use super::{Controller, RECOVERIES};
 
 pub use cut::{CutKind, CutRow, cut};
 pub use flows::{FlowsConfig, FlowsRow, flows};
 pub use network::{BuiltNetwork, PathNetwork};
+pub use ordered::{OrderedRow, ordered};
+pub use shares::{FairRow, PinnedRow, fair, pinned};
+pub use small::{SmallRow, small};
 pub use throughput::{PathUse, ThroughputRow, fabric, incast, loss, permutation, unequal};
 
-/// How a session chooses the path of a packet.
+/// How a session chooses the path of a packet. Sessions of `single` have one source port, and the hash of
+/// addresses and ports chooses their path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Policy {
-    /// All packets take one path, which the hash of addresses and ports chooses.
-    Single,
-}
+pub struct Policy(pub PathPolicy);
 
 impl Policy {
-    /// Every policy.
-    pub const ALL: [Self; 1] = [Self::Single];
+    /// One path.
+    pub const SINGLE: Self = Self(PathPolicy::Single);
+
+    /// A window for each path.
+    pub const COUPLED: Self = Self(PathPolicy::Coupled);
+
+    /// Returns every policy.
+    pub fn all() -> impl Iterator<Item = Self> {
+        PathPolicy::ALL.into_iter().map(Self)
+    }
 
     /// Returns the name.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-        }
+        self.0.name()
     }
 }
 
@@ -61,9 +75,9 @@ impl FromStr for Policy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        let known = Self::all().find(|policy| policy.name() == text);
         known.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
+            let names = PathPolicy::ALL.map(PathPolicy::name).join(", ");
             format!("'{text}' is no path policy; these are: {names}")
         })
     }
@@ -75,6 +89,9 @@ impl Serialize for Policy {
     }
 }
 
+/// Source ports by default. With 16 ports, chance leaves one of four links without any once in 25 sessions.
+const PORTS: u8 = 16;
+
 /// The settings of all experiments with paths.
 #[derive(Clone, Debug)]
 pub struct PathsConfig {
@@ -82,7 +99,9 @@ pub struct PathsConfig {
     pub seed: u64,
     /// The policies to compare.
     pub policies: Vec<Policy>,
-    /// The recovery methods to compare.
+    /// Source ports of the endpoints whose sessions have several paths, 2 to 32.
+    pub ports: u8,
+    /// The recovery methods to compare. Sessions of several paths have selective recovery only.
     pub recoveries: Vec<Recovery>,
     /// The senders' congestion control.
     pub controller: Controller,
@@ -95,7 +114,8 @@ impl PathsConfig {
     pub fn full(seed: u64) -> Self {
         Self {
             seed,
-            policies: Policy::ALL.to_vec(),
+            policies: Policy::all().collect(),
+            ports: PORTS,
             recoveries: RECOVERIES.to_vec(),
             controller: Controller::Dcqcn,
             is_quick: false,
@@ -109,9 +129,13 @@ impl PathsConfig {
 
     /// Returns all combinations of policy and recovery.
     fn variants(&self) -> Vec<Variant> {
-        let of = |policy: Policy| {
-            let one = move |&recovery| Variant { policy, recovery, controller: self.controller };
-            self.recoveries.iter().map(one)
+        let one = |policy, recovery| {
+            let ports = if policy == Policy::SINGLE { 1 } else { self.ports };
+            Variant { policy, ports, recovery, controller: self.controller }
+        };
+        let of = |policy: Policy| match policy {
+            Policy::SINGLE => self.recoveries.iter().map(|&with| one(policy, with)).collect(),
+            _ => vec![one(policy, Recovery::Selective)],
         };
         self.policies.iter().flat_map(|&policy| of(policy)).collect()
     }
@@ -121,8 +145,15 @@ impl PathsConfig {
 #[derive(Clone, Copy, Debug)]
 struct Variant {
     policy: Policy,
+    ports: u8,
     recovery: Recovery,
     controller: Controller,
+}
+
+impl Variant {
+    fn paths(self) -> Paths {
+        Paths { policy: self.policy.0, ports: self.ports }
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +162,7 @@ mod tests {
 
     #[test]
     fn from_str__takes_every_name_and_lists_them() {
-        for policy in Policy::ALL {
+        for policy in Policy::all() {
             assert_eq!(policy.name().parse(), Ok(policy));
         }
         assert!("all".parse::<Policy>().unwrap_err().contains("single"));
@@ -139,6 +170,12 @@ mod tests {
 
     #[test]
     fn variants__are_all_combinations() {
-        assert_eq!(PathsConfig::full(1).variants().len(), Policy::ALL.len() * RECOVERIES.len());
+        let variants = PathsConfig::full(1).variants();
+        assert_eq!(variants.len(), RECOVERIES.len() + PathPolicy::ALL.len() - 1);
+        for Variant { policy, ports, recovery, .. } in variants {
+            let is_single = policy == Policy::SINGLE;
+            assert_eq!(ports, if is_single { 1 } else { PORTS });
+            assert!(is_single || recovery == Recovery::Selective);
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::fabric::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PathNetwork {
-    /// Two hosts of 40 Gbit/s, and four links of 10 Gbit/s between their switches.
+    /// Hosts of 40 Gbit/s, and four links of 10 Gbit/s between their two switches.
     FourEqual,
     /// The same with links of 40 Gbit/s: one path alone carries a host.
     FourFull,
@@ -102,16 +102,19 @@ fn switch() -> SwitchConfig {
     }
 }
 
-/// Two hosts under a switch each, with parallel links of these Mbit/s. The round trip is 12 µs.
+/// Two switches with two hosts each, and parallel links of these Mbit/s between them. The round trip is 12 µs.
 fn parallel(path_mbit: [u64; 4]) -> BuiltNetwork {
     const HOST_NS: u64 = 1_600;
     const PATH_NS: u64 = 2_000;
     let mut topology = Topology::new();
     let switches = [(); 2].map(|()| topology.add_switch(switch()));
     let leaves = switches.map(|switch| {
-        let host = topology.add_host(NicConfig::default());
-        topology.connect(host, switch, LinkConfig::gbit(HOST_GBIT, HOST_NS));
-        vec![host]
+        let hosts = [(); 2].map(|()| topology.add_host(NicConfig::default()));
+        let link = LinkConfig::gbit(HOST_GBIT, HOST_NS);
+        for &host in &hosts {
+            topology.connect(host, switch, link);
+        }
+        hosts.to_vec()
     });
     let path_bps = path_mbit.map(|mbit| mbit * 1_000_000);
     let paths = path_bps.map(|rate_bps| {

@@ -1,13 +1,17 @@
 //! Sessions with long requests over a network with several paths.
 
+use std::rc::Rc;
+
+use petrel::endpoint::SessionId;
 use petrel_proto::limits::{PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
 
 use super::super::caller::Load;
-use super::super::cluster::{Cluster, Place, Settings};
+use super::super::cluster::{Cluster, Paths, Place, Settings};
+use super::super::driver::Phase;
 use super::super::incast::packet_bytes_mean;
 use super::super::{ExperimentError, cpu};
+use super::Variant;
 use super::network::{BuiltNetwork, HOST_GBIT, PathNetwork};
-use super::{Policy, Variant};
 use crate::fabric::{ActorId, FabricConfig, HostId, LinkId, SimAddr};
 
 /// Payload of the largest datagram: Ethernet's.
@@ -44,12 +48,27 @@ pub(super) fn payload_share() -> f64 {
 pub(super) struct Streams {
     pub(super) cluster: Cluster,
     pub(super) network: BuiltNetwork,
+    paths: Paths,
     streams: Vec<Stream>,
 }
 
 struct Stream {
     client: ActorId,
     server: ActorId,
+    /// Address of the server.
+    to: SimAddr,
+    session: SessionId,
+    /// The phase of a stream that begins and ends by itself.
+    own_phase: Option<Rc<Phase>>,
+}
+
+/// The differences of a stream from the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    /// Its paths.
+    pub(super) paths: Paths,
+    /// True if the stream sends only from [`Streams::set_sending`] on.
+    pub(super) waits: bool,
 }
 
 /// Counters of all streams since the start.
@@ -72,17 +91,49 @@ impl Streams {
     ) -> Result<Self, ExperimentError> {
         let network = network.build(variant.controller);
         let cluster = Cluster::new(&network.topology, settings(variant, &network, seed))?;
-        Ok(Self { cluster, network, streams: Vec::new() })
+        Ok(Self { cluster, network, paths: variant.paths(), streams: Vec::new() })
     }
 
     /// Adds a session from the client of a host to an endpoint, which serves this session only.
     pub(super) fn add(&mut self, from: HostId, to: Place) -> Result<(), ExperimentError> {
-        let server = self.cluster.add(to)?;
-        let client = self.cluster.add(Place::new(from, CLIENT))?;
+        self.add_own(from, to, Own { paths: self.paths, waits: false })
+    }
+
+    /// Like [`Streams::add`], for a stream that differs from the others.
+    pub(super) fn add_own(
+        &mut self,
+        from: HostId,
+        to: Place,
+        Own { paths, waits }: Own,
+    ) -> Result<(), ExperimentError> {
+        let server = self.cluster.add_with(to, paths)?;
+        let client = self.cluster.add_with(Place::new(from, CLIENT), paths)?;
         let load = Load::one_by_one(REQUEST_BYTES, RESPONSE_BYTES).in_flight(REQUESTS_IN_FLIGHT);
-        self.cluster.add_caller(client, &[to], load)?;
-        self.streams.push(Stream { client, server });
+        let own_phase = waits.then(Rc::<Phase>::default);
+        let phase = own_phase.clone().unwrap_or_else(|| Rc::clone(&self.cluster.phase));
+        let caller = self.cluster.add_caller_in(phase, client, &[to], load)?;
+        let session = caller.sessions()[0];
+        self.streams.push(Stream { client, server, to: to.data(), session, own_phase });
         Ok(())
+    }
+
+    /// Lets a stream that waits send, or no longer.
+    pub(super) fn set_sending(&mut self, stream: usize, is_sending: bool) {
+        let phase = self.streams[stream].own_phase.clone();
+        let phase = phase.expect("a stream that begins by itself has a phase of its own");
+        self.cluster.set_calling(&phase, is_sending);
+    }
+
+    /// Returns the packets that the client of a stream has sent over each path.
+    pub(super) fn sent_by_path(&self, stream: usize) -> Vec<u64> {
+        let mut sent = vec![0; self.network.paths.len()];
+        let Stream { client, to, session, .. } = self.streams[stream];
+        let endpoint = self.cluster.endpoint(client);
+        for (port, counts) in (0u8..).zip(endpoint.path_counts(session)) {
+            let path = self.path_of(endpoint.transport().source_addr(port), to);
+            sent[path.expect("all paths work")] += counts.packets;
+        }
+        sent
     }
 
     /// Adds a session to the `number`th server of a host.
@@ -98,7 +149,18 @@ impl Streams {
     /// Adds a session between the first hosts of two leaves, with packets that take this path, and answers
     /// that take this path back. The choice of the server's port leads them there.
     pub(super) fn add_over(&mut self, path: usize, back: usize) -> Result<(), ExperimentError> {
-        let [from, to] = [0, 1].map(|leaf| self.network.leaves[leaf][0]);
+        let own = Own { paths: self.paths, waits: false };
+        self.add_own_over(0, (path, back), own)
+    }
+
+    /// Like [`Streams::add_over`] between other hosts, for a stream that differs from the others.
+    pub(super) fn add_own_over(
+        &mut self,
+        host: usize,
+        (path, back): (usize, usize),
+        own: Own,
+    ) -> Result<(), ExperimentError> {
+        let [from, to] = [0, 1].map(|leaf: usize| self.network.leaves[leaf][host]);
         let client = Place::new(from, CLIENT).data();
         let servers = (CLIENT + 1..ENDPOINTS_MAX).map(|endpoint| Place::new(to, endpoint));
         let is_over = |server: &Place| {
@@ -107,7 +169,7 @@ impl Streams {
             (there, back_again) == (Some(path), Some(back))
         };
         match servers.into_iter().find(is_over) {
-            Some(server) => self.add(from, server),
+            Some(server) => self.add_own(from, server, own),
             None => Err(self.cluster.broken(format!("no port leads over path {path}"))),
         }
     }
@@ -140,6 +202,9 @@ impl Streams {
 
     /// Ends the calls, all of which must be answered correctly. Returns their number.
     pub(super) fn finish(mut self) -> Result<u64, ExperimentError> {
+        for stream in &self.streams {
+            stream.own_phase.iter().for_each(|phase| phase.is_calling.set(false));
+        }
         self.cluster.end_measuring();
         self.cluster.drain()?;
         Ok(self.cluster.calls())
@@ -153,7 +218,7 @@ pub(super) fn gbit(packets: u64, elapsed_ns: u64) -> f64 {
 
 /// Returns the settings of all endpoints of a run.
 pub(super) fn settings(variant: Variant, network: &BuiltNetwork, seed: u64) -> Settings {
-    let Variant { policy: Policy::Single, recovery, controller } = variant;
+    let Variant { recovery, controller, .. } = variant;
     Settings {
         seed,
         controller,
@@ -163,5 +228,6 @@ pub(super) fn settings(variant: Variant, network: &BuiltNetwork, seed: u64) -> S
         cpu: cpu::NEARLY_FREE,
         credits: CREDITS,
         one_way_ns: network.one_way_ns,
+        paths: variant.paths(),
     }
 }

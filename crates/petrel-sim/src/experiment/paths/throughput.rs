@@ -23,6 +23,8 @@ pub struct ThroughputRow {
     pub level: f64,
     /// The choice of paths.
     pub policy: Policy,
+    /// Source ports of each endpoint.
+    pub ports: u8,
     /// `selective` or `go-back-n`.
     pub recovery: &'static str,
     /// The senders' congestion control.
@@ -96,6 +98,9 @@ impl PathUse {
 /// Prepares a run: adds sessions, and changes links.
 type Prepare<'a> = dyn Fn(&mut Streams, &mut Rng, u64) -> Result<(), ExperimentError> + 'a;
 
+/// Most runs with several paths: a session uses all of them, so chance has less effect than on the one path of others.
+const SEVERAL_RUNS: u64 = 4;
+
 /// A case of an experiment.
 struct Case<'a> {
     experiment: &'static str,
@@ -111,7 +116,7 @@ struct Case<'a> {
 }
 
 /// The stream of a fabric's random numbers from which runs draw hosts and places.
-const PLACES_STREAM: u32 = u32::MAX;
+pub(super) const PLACES_STREAM: u32 = u32::MAX;
 
 /// Pairs of a path there and a path back: every pair once, or only the equal ones.
 fn path_pairs(is_quick: bool) -> Vec<(usize, usize)> {
@@ -214,18 +219,8 @@ pub fn permutation(
         warm_up_ns: 2_000_000,
         measured_ns: if config.is_quick { 1_000_000 } else { 10_000_000 },
         prepare: Box::new(|streams: &mut Streams, rng: &mut Rng, _| {
-            let leaves = streams.network.leaves.clone();
-            // Each host of a leaf sends to a random host of the leaf that follows by a random distance: so
-            // all leaves send and receive equally much.
-            let distance = 1 + rng.below(leaves.len() as u64 - 1) as usize;
-            for (index, senders) in leaves.iter().enumerate() {
-                let mut receivers = leaves[(index + distance) % leaves.len()].clone();
-                shuffle(&mut receivers, rng);
-                for (&from, to) in senders.iter().zip(receivers) {
-                    streams.add_to_host(from, to, 0)?;
-                }
-            }
-            Ok(())
+            let pairs = permuted(&streams.network.leaves, rng);
+            pairs.into_iter().try_for_each(|(from, to)| streams.add_to_host(from, to, 0))
         }),
     };
     run_cases(config, std::iter::once(case), on_row)
@@ -295,6 +290,19 @@ pub fn incast(
     run_cases(config, senders.iter().map(case), on_row)
 }
 
+/// Returns a receiver for each host: a random host of the leaf that follows by a random distance. So all leaves
+/// send and receive equally much.
+pub(super) fn permuted(leaves: &[Vec<HostId>], rng: &mut Rng) -> Vec<(HostId, HostId)> {
+    let distance = 1 + rng.below(leaves.len() as u64 - 1) as usize;
+    let mut pairs = Vec::new();
+    for (index, senders) in leaves.iter().enumerate() {
+        let mut receivers = leaves[(index + distance) % leaves.len()].clone();
+        shuffle(&mut receivers, rng);
+        pairs.extend(senders.iter().copied().zip(receivers));
+    }
+    pairs
+}
+
 /// Brings items into a random order (Fisher and Yates).
 fn shuffle<T>(items: &mut [T], rng: &mut Rng) {
     for last in (1..items.len()).rev() {
@@ -334,7 +342,7 @@ impl ThroughputRow {
 impl Case<'_> {
     fn run(&self, seed: u64, variant: Variant) -> Result<ThroughputRow, ExperimentError> {
         let mut row = self.empty_row(variant);
-        for run in 0..self.runs {
+        for run in 0..row.runs {
             let seed = seed.wrapping_add(run);
             let mut streams = Streams::new(self.network, variant, seed)?;
             let mut rng = streams.cluster.fabric.rng(PLACES_STREAM);
@@ -354,16 +362,17 @@ impl Case<'_> {
     }
 
     fn empty_row(&self, variant: Variant) -> ThroughputRow {
-        let Variant { policy, recovery, controller } = variant;
+        let Variant { policy, ports, recovery, controller } = variant;
         ThroughputRow {
             experiment: self.experiment,
             network: self.network.name(),
             case: self.name.clone(),
             level: self.level,
             policy,
+            ports,
             recovery: recovery_name(recovery),
             controller,
-            runs: self.runs,
+            runs: if policy == Policy::SINGLE { self.runs } else { self.runs.min(SEVERAL_RUNS) },
             sessions: 0,
             goodput_gbit: 0.0,
             capacity_gbit: self.capacity_gbit * payload_share(),
@@ -390,7 +399,7 @@ impl Case<'_> {
         let arrived = after.arrived.iter().zip(&before.arrived);
         let rates: Vec<f64> =
             arrived.map(|(after, before)| gbit(after - before, self.measured_ns)).collect();
-        let runs = self.runs as f64;
+        let runs = row.runs as f64;
         row.sessions = rates.len();
         row.goodput_gbit += rates.iter().fold(0.0, |sum, rate| sum + rate) / runs;
         row.session_gbit.extend_from_slice(&rates);
@@ -403,7 +412,7 @@ impl Case<'_> {
         row.paths.resize(streams.network.paths.len(), PathUse::default());
         for (path, links) in row.paths.iter_mut().zip(&streams.network.paths) {
             let stats = links.iter().map(|&link| streams.cluster.fabric.link_stats(link));
-            path.add(&stats.collect::<Vec<_>>(), self.runs);
+            path.add(&stats.collect::<Vec<_>>(), row.runs);
         }
     }
 }

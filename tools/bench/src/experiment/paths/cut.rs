@@ -4,6 +4,7 @@ use petrel_sim::experiment::paths::CutRow;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits};
+use super::control_of;
 
 impl Row for CutRow {
     const HEADER: &'static [&'static str] = &[
@@ -24,7 +25,7 @@ impl Row for CutRow {
             self.change.to_owned(),
             self.policy.to_string(),
             self.recovery.to_owned(),
-            self.controller.to_string(),
+            control_of(self.policy, self.controller),
             self.paths_up.to_string(),
             digits(self.goodput_gbit),
             format!("{:.3}", self.share),

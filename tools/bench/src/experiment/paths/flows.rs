@@ -5,6 +5,7 @@ use petrel_sim::traffic::SizeClass;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits, us, us_of};
+use super::control_of;
 
 impl Row for FlowsRow {
     const HEADER: &'static [&'static str] = &[
@@ -20,7 +21,7 @@ impl Row for FlowsRow {
             self.load.to_string(),
             self.policy.to_string(),
             self.recovery.to_owned(),
-            self.controller.to_string(),
+            control_of(self.policy, self.controller),
             flows.class.name().to_owned(),
             flows.count.to_string(),
             us(flows.duration_mean_ns),

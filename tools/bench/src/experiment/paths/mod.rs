@@ -2,28 +2,35 @@
 
 mod cut;
 mod flows;
+mod ordered;
+mod shares;
+mod small;
 mod throughput;
+mod veth;
 
 use petrel_command::Outcome;
 use petrel_command::failure::Failure;
 use petrel_command::output::Output;
-use petrel_sim::experiment::paths::{self, FlowsConfig, PathsConfig, ThroughputRow};
-use petrel_sim::experiment::{ExperimentError, recovery_name};
+use petrel_sim::experiment::paths::{self, FlowsConfig, PathsConfig, Policy, ThroughputRow};
+use petrel_sim::experiment::{Controller, ExperimentError, recovery_name};
 
 use super::{OnRow, command, flag, list_flag, show};
-use crate::args::{FlowsArgs, PathArgs, PathsCommand};
+use crate::args::{FlowsArgs, PathArgs, PathsCommand, VethPathArgs};
 
 /// Runs the experiment and prints its figures.
 pub(super) fn run(what: &PathsCommand, output: Output) -> Result<Outcome, Failure> {
     match what {
+        PathsCommand::Loss(args) if args.veth => veth::run("loss", args, output),
+        PathsCommand::Cut(args) if args.veth => veth::run("cut", args, output),
+        PathsCommand::Permutation(args) if args.veth => veth::run("permutation", args, output),
         PathsCommand::Loss(args) => {
-            throughput("loss", args, output, |config, on_row| paths::loss(config, on_row))
+            throughput("loss", &args.paths, output, |config, on_row| paths::loss(config, on_row))
         }
         PathsCommand::Unequal(args) => {
             throughput("unequal", args, output, |config, on_row| paths::unequal(config, on_row))
         }
         PathsCommand::Permutation(args) => {
-            throughput("permutation", args, output, |config, on_row| {
+            throughput("permutation", &args.paths, output, |config, on_row| {
                 paths::permutation(config, on_row)
             })
         }
@@ -33,10 +40,33 @@ pub(super) fn run(what: &PathsCommand, output: Output) -> Result<Outcome, Failur
         PathsCommand::Incast(args) => {
             throughput("incast", args, output, |config, on_row| paths::incast(config, on_row))
         }
-        PathsCommand::Cut(args) => {
+        PathsCommand::Cut(VethPathArgs { paths: args, .. }) => {
             let run =
                 |on_row: OnRow<'_, _>| paths::cut(&config(args), on_row).map_err(Failure::because);
             show(&args.common, output, run, &repeat("cut", args))
+        }
+        PathsCommand::Fair(args) => {
+            let run =
+                |on_row: OnRow<'_, _>| paths::fair(&config(args), on_row).map_err(Failure::because);
+            show(&args.common, output, run, &repeat("fair", args))
+        }
+        PathsCommand::Ordered(args) => {
+            let run = |on_row: OnRow<'_, _>| {
+                paths::ordered(&config(args), on_row).map_err(Failure::because)
+            };
+            show(&args.common, output, run, &repeat("ordered", args))
+        }
+        PathsCommand::Pinned(args) => {
+            let run = |on_row: OnRow<'_, _>| {
+                paths::pinned(&config(args), on_row).map_err(Failure::because)
+            };
+            show(&args.common, output, run, &repeat("pinned", args))
+        }
+        PathsCommand::Small(args) => {
+            let run = |on_row: OnRow<'_, _>| {
+                paths::small(&config(args), on_row).map_err(Failure::because)
+            };
+            show(&args.common, output, run, &repeat("small", args))
         }
         PathsCommand::Flows(args) => {
             let run = |on_row: OnRow<'_, _>| {
@@ -46,6 +76,12 @@ pub(super) fn run(what: &PathsCommand, output: Output) -> Result<Outcome, Failur
             show(&args.paths.common, output, run, &repeat_flows(args))
         }
     }
+}
+
+/// Returns the name of the control that bounds the packets in flight. Sessions of several paths have windows of
+/// their policy.
+fn control_of(policy: Policy, controller: Controller) -> String {
+    if policy == Policy::SINGLE { controller.to_string() } else { "policy".to_owned() }
 }
 
 /// An experiment whose rows are about goodput.
@@ -72,6 +108,7 @@ fn config(args: &PathArgs) -> PathsConfig {
     if !args.recovery.is_empty() {
         config.recoveries.clone_from(&args.recovery);
     }
+    config.ports = args.ports.unwrap_or(config.ports);
     config.controller = args.congestion.unwrap_or(config.controller);
     config
 }
@@ -91,6 +128,7 @@ fn repeat(name: &str, args: &PathArgs) -> String {
     [
         command(&format!("paths {name}"), &args.common),
         list_flag("policy", &args.policy),
+        flag("ports", args.ports),
         list_flag("recovery", &recoveries),
         flag("congestion", args.congestion),
     ]

@@ -4,6 +4,7 @@ use petrel_sim::experiment::paths::ThroughputRow;
 
 use super::super::chart::{Axis, Chart};
 use super::super::report::{Row, digits};
+use super::control_of;
 
 impl Row for ThroughputRow {
     const HEADER: &'static [&'static str] = &[
@@ -18,7 +19,7 @@ impl Row for ThroughputRow {
             self.case.clone(),
             self.policy.to_string(),
             self.recovery.to_owned(),
-            self.controller.to_string(),
+            control_of(self.policy, self.controller),
             digits(self.goodput_gbit),
             format!("{:.3}", self.share),
             format!("{:.3}", self.relative),
@@ -40,8 +41,8 @@ impl Row for ThroughputRow {
         vec![
             format!(
                 "Requests of 1 MiB back to back, two in flight; goodput of all sessions together, averaged \
-                 over {} runs of {} ms; all answers checked.",
-                row.runs,
+                 over {} runs of {} ms (at most 4 with several paths); all answers checked.",
+                rows.iter().map(|row| row.runs).max().unwrap_or(row.runs),
                 row.measured_ns as f64 / 1e6
             ),
             text.to_owned(),

@@ -1,0 +1,47 @@
+//! Rows of `ordered`: goodput with a share of ordered calls.
+
+use petrel_sim::experiment::paths::OrderedRow;
+
+use super::super::chart::{Axis, Chart};
+use super::super::report::{Row, digits};
+use super::control_of;
+
+impl Row for OrderedRow {
+    const HEADER: &'static [&'static str] =
+        &["KiB", "policy", "control", "method", "ordered %", "Gbit/s", "relative", "calls"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            (self.request_bytes >> 10).to_string(),
+            self.policy.to_string(),
+            control_of(self.policy, self.controller),
+            self.method.to_owned(),
+            self.ordered_percent.to_string(),
+            digits(self.session_gbit),
+            format!("{:.3}", self.relative),
+            self.calls.to_string(),
+        ]
+    }
+
+    fn remarks(rows: &[Self]) -> Vec<String> {
+        let Some(row) = rows.first() else { return Vec::new() };
+        vec![format!(
+            "A permutation of {} hosts; goodput of a session on average, over {} runs of {} ms. Stop-and-wait: the \
+             caller waits for all earlier calls before the one that would be ordered. All answers checked.",
+            row.sessions,
+            row.runs,
+            digits(row.measured_ns as f64 / 1e6)
+        )]
+    }
+
+    fn chart(rows: &[Self]) -> Chart {
+        let x = Axis::linear("ordered calls, %");
+        let mut chart =
+            Chart::new("Ordered calls over several paths", x, Axis::linear("Gbit/s of a session"));
+        for row in rows {
+            let name = format!("{} KiB, {}, {}", row.request_bytes >> 10, row.policy, row.method);
+            chart.add(&name, (f64::from(row.ordered_percent), row.session_gbit));
+        }
+        chart
+    }
+}

@@ -1,0 +1,77 @@
+//! Rows of `small`: latency of small calls while a path is dead.
+
+use petrel_sim::experiment::paths::SmallRow;
+
+use super::super::chart::{Axis, Chart};
+use super::super::report::{Row, digits, us_of};
+use super::control_of;
+
+impl Row for SmallRow {
+    const HEADER: &'static [&'static str] = &[
+        "dead",
+        "policy",
+        "recovery",
+        "control",
+        "calls",
+        "p50 us",
+        "p99",
+        "p99.9",
+        "p99.99",
+        "longest",
+        "over limit",
+        "timeouts",
+        "again",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let latency = &self.latency;
+        vec![
+            self.case.to_owned(),
+            self.policy.to_string(),
+            self.recovery.to_owned(),
+            control_of(self.policy, self.controller),
+            latency.count.to_string(),
+            us_of(latency.p50_ns),
+            us_of(latency.p99_ns),
+            us_of(latency.p999_ns),
+            us_of(latency.p9999_ns),
+            us_of(latency.max_ns),
+            self.over_limit.to_string(),
+            self.timeouts.to_string(),
+            self.retransmissions.to_string(),
+        ]
+    }
+
+    fn remarks(rows: &[Self]) -> Vec<String> {
+        let Some(row) = rows.first() else { return Vec::new() };
+        vec![format!(
+            "{} sessions with calls of 32 B, one at a time with pauses of 0.1 ms on average, in {} runs of {} ms. The \
+             dead path returns at the end. Over limit: calls of more than {} us, the shortest timeout and four \
+             round trips. All answers checked.",
+            row.sessions,
+            row.runs,
+            digits(row.measured_ns as f64 / 1e6),
+            us_of(row.limit_ns),
+        )]
+    }
+
+    fn chart(rows: &[Self]) -> Chart {
+        let x = Axis::log("share of calls that take longer");
+        let mut chart =
+            Chart::new("Small calls while one of four paths is dead", x, Axis::log("us"));
+        for row in rows {
+            let name = format!("{}, {}, dead: {}", row.policy, row.recovery, row.case);
+            let latency = &row.latency;
+            let points = [
+                (0.5, latency.p50_ns),
+                (1e-2, latency.p99_ns),
+                (1e-3, latency.p999_ns),
+                (1e-4, latency.p9999_ns),
+            ];
+            for (share, ns) in points {
+                chart.add(&name, (share, ns as f64 / 1e3));
+            }
+        }
+        chart
+    }
+}
