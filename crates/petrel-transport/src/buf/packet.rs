@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::copy::{copy_one_line, copy_out_of_line};
+use crate::copy::{copy_out_of_line, copy_short};
 
 use super::class::{Class, LARGEST_BLOCK_BYTES};
 
@@ -360,7 +360,7 @@ impl PacketBuf {
         // SAFETY: the data now has `message.len()` bytes, and `self` is borrowed exclusively.
         unsafe {
             match message.len() {
-                16..=64 => copy_one_line(message, to),
+                16..=64 => copy_short(message, to),
                 _ => copy_out_of_line(message, to),
             }
         }

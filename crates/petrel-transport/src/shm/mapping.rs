@@ -39,9 +39,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::config::Geometry;
 use super::layout::{control_offset, data_offset, segment_bytes};
-use super::ring::{Control, Memory, RECORD_ALIGN, RingFrame};
+use super::ring::{Control, Memory, RECORD_ALIGN, RECORD_HEADER_BYTES, RingFrame};
 use super::sync::{AtomicU64, Ordering};
-use crate::copy::{INLINE_BYTES_MAX, copy_bytes, copy_frame, copy_one_line};
+use crate::copy::{INLINE_BYTES_MAX, copy_bytes, copy_frame, copy_one_line, copy_short};
 
 /// Alignment of control words and records in memory from the heap.
 const HEAP_ALIGN: usize = 128;
@@ -124,7 +124,8 @@ pub(super) struct RingMemory {
 pub(super) struct RingView<'a> {
     control: NonNull<Control>,
     data: NonNull<u8>,
-    capacity: usize,
+    /// The capacity, a power of two, less 1.
+    mask: usize,
     /// A view borrows the memory.
     memory: PhantomData<&'a RingMemory>,
 }
@@ -140,7 +141,7 @@ impl RingMemory {
         let view = RingView {
             control: mapping.at(control_offset(ring), size_of::<Control>()).cast(),
             data: mapping.at(data_offset(ring, geometry), geometry.ring_bytes()),
-            capacity: geometry.ring_bytes(),
+            mask: geometry.ring_bytes() - 1,
             memory: PhantomData,
         };
         Self { view, _mapping: Arc::clone(mapping) }
@@ -183,7 +184,12 @@ unsafe impl Memory for RingView<'_> {
 
     #[inline]
     fn capacity(&self) -> usize {
-        self.capacity
+        self.mask + 1
+    }
+
+    #[inline]
+    fn mask(&self) -> usize {
+        self.mask
     }
 
     #[inline]
@@ -230,7 +236,19 @@ unsafe impl Memory for RingView<'_> {
     #[inline(always)]
     unsafe fn store_line(&self, offset: usize, frame: &[u8]) {
         // SAFETY: as for `store_frame`; a line has 64 bytes, and the frame less.
-        unsafe { copy_one_line(frame, self.data.as_ptr().add(offset)) }
+        unsafe { copy_one_line(frame, self.data.as_ptr().add(offset).add(RECORD_HEADER_BYTES)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_message(&self, offset: usize, header: [u64; 2], message: &[u8]) {
+        // SAFETY: as for `store_frame`, and as above.
+        unsafe {
+            let to = self.data.as_ptr().add(offset).add(RECORD_HEADER_BYTES);
+            let words = to.cast::<u64>();
+            words.write_unaligned(header[0].to_le());
+            words.add(1).write_unaligned(header[1].to_le());
+            copy_short(message, to.add(size_of_val(&header)));
+        }
     }
 
     #[inline]
@@ -267,6 +285,11 @@ unsafe impl Memory for RingMemory {
     }
 
     #[inline]
+    fn mask(&self) -> usize {
+        self.view.mask
+    }
+
+    #[inline]
     unsafe fn store_word(&self, offset: usize, word: u64) {
         // SAFETY: the contract is the same.
         unsafe { self.view.store_word(offset, word) }
@@ -294,6 +317,12 @@ unsafe impl Memory for RingMemory {
     unsafe fn store_line(&self, offset: usize, frame: &[u8]) {
         // SAFETY: the contract is the same.
         unsafe { self.view.store_line(offset, frame) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_message(&self, offset: usize, header: [u64; 2], message: &[u8]) {
+        // SAFETY: the contract is the same.
+        unsafe { self.view.store_message(offset, header, message) }
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use petrel_planted::planted;
 use super::bell::{Bell, Bells, Doorbell, Heard};
 use super::link::OpenLink;
 use super::mapping::RingMemory;
-use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, Received, RingFrame};
+use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, RingFrame, TakeFrames};
 use crate::transport::{LinkError, PeerProcess, ReturnPath, TransportStats};
 
 /// Bytes of large frames after which a part of the burst is published, to let the peer copy the
@@ -46,27 +46,24 @@ enum TxBurst {
     Closed,
 }
 
-/// The ring to a peer, and counts of the frames sent since the last publication: the return path of
-/// frames from this peer.
+/// The ring to a peer: the return path of frames from this peer.
 #[derive(Debug)]
-#[repr(C)]
 pub struct Outgoing {
-    frames: u64,
     ring: Producer<RingMemory>,
-    // Not next to `frames`: the compiler would then update the two at once, in more instructions.
-    bytes: u64,
 }
 
 impl Outgoing {
     /// Writes a frame of one line into the ring, if nothing else has to be done.
     #[inline(always)]
     pub(crate) fn push_line(&mut self, frame: &[u8]) -> bool {
-        let is_written = self.ring.push_line(frame);
-        if is_written {
-            self.frames += 1;
-            self.bytes += frame.len() as u64;
-        }
-        is_written
+        self.ring.push_line(frame)
+    }
+
+    /// Writes a frame of one line, as the two words of its header in little-endian order and its
+    /// message, if nothing else has to be done. Returns false otherwise.
+    #[inline(always)]
+    pub fn push_message(&mut self, header: [u64; 2], message: &[u8]) -> bool {
+        self.ring.push_message(header, message)
     }
 
     /// The position of the next frame.
@@ -82,12 +79,7 @@ impl Outgoing {
     /// Writes a frame into the ring, if nothing else has to be done.
     #[inline]
     pub(crate) fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
-        let is_written = self.ring.push_at_once(head, body);
-        if is_written {
-            self.frames += 1;
-            self.bytes += (head.len() + body.len()) as u64;
-        }
-        is_written
+        self.ring.push_at_once(head, body)
     }
 }
 
@@ -115,6 +107,14 @@ fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
     to.push_at_once(frame, &[])
 }
 
+/// Notes that the rings of a peer are abandoned, and counts it once.
+#[cold]
+fn note_broken(is_broken: &mut bool, stats: &mut TransportStats) {
+    if !std::mem::replace(is_broken, true) {
+        stats.rx_broken_rings += 1;
+    }
+}
+
 /// One peer of the transport.
 #[derive(Debug)]
 pub(super) struct Peer<B> {
@@ -132,7 +132,7 @@ impl<B: Doorbell> Peer<B> {
         if never_sleeps {
             incoming.declare_polling();
         }
-        let outgoing = Outgoing { ring: outgoing, frames: 0, bytes: 0 };
+        let outgoing = Outgoing { ring: outgoing };
         let tx_burst = TxBurst::Untouched;
         Self { outgoing, incoming, bell, max_frame_bytes, tx_burst, is_broken: false }
     }
@@ -177,11 +177,9 @@ impl<B: Doorbell> Peer<B> {
         if self.tx_burst == TxBurst::Closed {
             return self.refuse(length, stats);
         }
-        let Outgoing { ring, frames, bytes } = &mut self.outgoing;
+        let ring = &mut self.outgoing.ring;
         match ring.push(head, body) {
             Ok(()) => {
-                *frames += 1;
-                *bytes += length as u64;
                 if ring.unpublished_bytes() >= PUBLISH_BYTES {
                     ring.publish_part();
                 }
@@ -225,13 +223,25 @@ impl<B: Doorbell> Peer<B> {
 
     /// Publishes the frames of the burst to the peer. Returns true if the peer may sleep.
     #[inline]
-    pub(super) fn publish(&mut self, stats: &mut TransportStats) -> bool {
+    pub(super) fn publish(&mut self) -> bool {
         self.tx_burst = TxBurst::Untouched;
-        let Outgoing { ring, frames, bytes } = &mut self.outgoing;
-        stats.tx_datagrams += u64::from(ring.publish());
-        stats.tx_frames += std::mem::take(frames);
-        stats.tx_bytes += std::mem::take(bytes);
-        ring.consumer_may_sleep()
+        self.outgoing.ring.publish();
+        self.outgoing.ring.consumer_may_sleep()
+    }
+
+    /// The frames, bytes and bursts that went through the two rings.
+    pub(super) fn stats(&self) -> TransportStats {
+        let (sent, received) = (self.outgoing.ring.counts(), self.incoming.counts());
+        let are_counted = !planted("shm_bursts_not_counted");
+        TransportStats {
+            tx_frames: sent.frames,
+            tx_bytes: sent.bytes,
+            tx_datagrams: sent.publications,
+            rx_frames: received.frames,
+            rx_bytes: received.bytes,
+            rx_datagrams: if are_counted { received.publications } else { 0 },
+            ..TransportStats::default()
+        }
     }
 
     /// Wakes the peer if it sleeps; after a [`sleep_fence`](super::ring::sleep_fence).
@@ -251,26 +261,22 @@ impl<B: Doorbell> Peer<B> {
         self.is_broken || self.incoming.has_data()
     }
 
-    /// Delivers up to `budget` frames, each with the return path to the peer.
-    #[inline]
-    pub(super) fn receive(
-        &mut self,
+    /// Delivers up to `budget` frames to the taker that `to` makes with the return path to the
+    /// peer. Returns their number, and true if the rings are abandoned.
+    #[inline(always)]
+    pub(super) fn receive<'p, F: TakeFrames>(
+        &'p mut self,
         budget: usize,
         stats: &mut TransportStats,
-        mut on_frame: impl FnMut(RingFrame<'_>, &mut Outgoing),
-    ) -> Received {
+        to: impl FnOnce(&'p mut Outgoing) -> F,
+    ) -> (usize, bool) {
         if self.is_broken {
-            return Received { is_broken: true, ..Received::default() };
+            return (0, true);
         }
-        let Self { incoming, outgoing, .. } = self;
-        let received = incoming.receive(budget, |frame| on_frame(frame, outgoing));
-        stats.rx_frames += received.frames as u64;
-        stats.rx_bytes += received.bytes as u64;
-        if !planted("shm_bursts_not_counted") {
-            stats.rx_datagrams += received.publications as u64;
-        }
-        if received.is_broken {
-            self.give_up(stats);
+        let Self { incoming, outgoing, is_broken, .. } = self;
+        let received = incoming.receive_by(budget, &mut to(outgoing));
+        if received.1 {
+            note_broken(is_broken, stats);
         }
         received
     }
@@ -322,7 +328,7 @@ impl<B: Doorbell> Peer<B> {
 
     /// Breaks a rule on purpose; see [`RingViolation`].
     pub(super) fn misbehave(&mut self, violation: RingViolation) -> bool {
-        let Self { outgoing: Outgoing { ring, .. }, incoming, max_frame_bytes, .. } = self;
+        let Self { outgoing: Outgoing { ring }, incoming, max_frame_bytes, .. } = self;
         match violation {
             RingViolation::HeadOffTheLines => incoming.lie_about_head(|head, _| head + 8),
             RingViolation::HeadBeyond => {
@@ -342,12 +348,8 @@ impl<B: Doorbell> Peer<B> {
 
     /// Abandons the two rings: a peer that breaks the rules of one cannot be trusted with the
     /// second.
-    #[cold]
     fn give_up(&mut self, stats: &mut TransportStats) {
-        if !self.is_broken {
-            self.is_broken = true;
-            stats.rx_broken_rings += 1;
-        }
+        note_broken(&mut self.is_broken, stats);
     }
 }
 

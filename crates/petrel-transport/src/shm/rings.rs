@@ -8,7 +8,7 @@ use petrel_planted::planted;
 
 use super::bell::Doorbell;
 use super::peer::{Outgoing, Peer};
-use super::ring::{RingFrame, sleep_fence};
+use super::ring::{RingFrame, TakeFrames, sleep_fence};
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::shared::PRIVATE_BYTES_MAX;
 use crate::transport::{FrameHandler, PeerId, SharedFrame, TX_BURST_MAX, TransportStats};
@@ -74,6 +74,7 @@ impl<B: Doorbell> Rings<B> {
         // Sends the peer's frames of the current burst before the index may be reused.
         self.flush();
         let gone = self.peers.get_mut(peer.0 as usize).and_then(Option::take)?;
+        self.stats = self.stats + gone.stats();
         self.schedule.remove(peer.0);
         self.free.push(peer.0);
         Some(gone)
@@ -93,8 +94,9 @@ impl<B: Doorbell> Rings<B> {
         self.peers.iter_mut().flatten().for_each(|peer| act(peer, &mut self.stats));
     }
 
+    /// The counters: the peers have their own, which join the others when a peer is removed.
     pub(super) fn stats(&self) -> TransportStats {
-        self.stats
+        self.peers.iter().flatten().fold(self.stats, |sum, peer| sum + peer.stats())
     }
 
     pub(super) fn stats_mut(&mut self) -> &mut TransportStats {
@@ -176,11 +178,16 @@ impl<B: Doorbell> Rings<B> {
         if first == NO_PEER {
             return;
         }
-        let mut may_sleep = self.publish(first);
-        if !self.touched.is_empty() {
-            may_sleep |= self.publish_touched();
+        let may_sleep = self.publish(first);
+        if may_sleep || !self.touched.is_empty() {
+            self.flush_further(first, may_sleep);
         }
-        if may_sleep {
+    }
+
+    /// Publishes the frames of the further peers, and wakes all that sleep.
+    #[inline(never)]
+    fn flush_further(&mut self, first: u32, first_may_sleep: bool) {
+        if self.publish_touched() || first_may_sleep {
             self.wake_touched(first);
         }
         self.touched.clear();
@@ -190,12 +197,11 @@ impl<B: Doorbell> Rings<B> {
     #[inline]
     fn publish(&mut self, index: u32) -> bool {
         match self.peers.get_mut(index as usize) {
-            Some(Some(peer)) => peer.publish(&mut self.stats),
+            Some(Some(peer)) => peer.publish(),
             _ => false,
         }
     }
 
-    #[inline(never)]
     fn publish_touched(&mut self) -> bool {
         let mut may_sleep = false;
         for at in 0..self.touched.len() {
@@ -206,7 +212,6 @@ impl<B: Doorbell> Rings<B> {
 
     /// Wakes every sleeping peer that was sent a frame, starting at `first`. One fence serves all
     /// peers.
-    #[inline(never)]
     fn wake_touched(&mut self, first: u32) {
         sleep_fence();
         for index in std::iter::once(first).chain(self.touched.iter().copied()) {
@@ -230,26 +235,29 @@ impl<B: Doorbell> Rings<B> {
     ) -> usize {
         // With a single ring there is no rotation, and an idle ring is left at once.
         let only = self.schedule.only_ring();
-        match only {
-            None => self.warm(COLD_RINGS_PER_BURST),
-            Some(index) if !self.has_news(index) => return 0,
-            Some(_) => {}
-        }
-        let share = self.schedule.share(budget);
-        let mut received = 0;
-        for _ in 0..self.schedule.hot_count() {
-            let limit = share.min(budget - received);
-            let Some(index) = only.or_else(|| self.schedule.current()) else { break };
-            if limit == 0 {
-                break;
+        let first = match only {
+            Some(index) => Some(index),
+            None => {
+                self.warm(COLD_RINGS_PER_BURST);
+                self.schedule.current()
             }
+        };
+        let Some(mut index) = first else { return 0 };
+        let (share, mut looks) = (self.schedule.share(budget), self.schedule.hot_count());
+        let mut received = 0;
+        loop {
+            let limit = share.min(budget - received);
             let (frames, look) = self.receive_from(index, limit, &mut handler);
             received += frames;
-            if only.is_none() || look == Look::Broken {
-                self.schedule.advance(look);
+            if only.is_some() && look != Look::Broken {
+                return received;
             }
+            self.schedule.advance(look);
+            looks -= 1;
+            let next = self.schedule.current().filter(|_| looks > 0 && received < budget);
+            let Some(next) = next else { return received };
+            index = next;
         }
-        received
     }
 
     #[inline]
@@ -269,23 +277,46 @@ impl<B: Doorbell> Rings<B> {
             peer.look_ahead(budget, |frame| show(frame, handler));
         }
         let scratch = &mut self.scratch;
-        let received = peer.receive(budget, &mut self.stats, |frame, outgoing| {
-            let back = Some(outgoing);
-            match frame.line() {
-                Some(line) => handler.handle(PeerId(index), line.frame(), back),
-                None if frame.len() > PRIVATE_BYTES_MAX => {
-                    let frame = SharedFrame::new(frame.bytes(), scratch);
-                    handler.handle_shared(PeerId(index), frame, back);
-                }
-                None => deliver_copied(PeerId(index), frame, scratch, handler, back),
-            }
+        let (frames, is_broken) = peer.receive(budget, &mut self.stats, |outgoing| Deliver {
+            peer: PeerId(index),
+            handler,
+            scratch,
+            outgoing,
         });
         if !planted("shm_answers_not_published") && peer.has_unpublished() && peer.touch() {
             note_touched(&mut self.first_touched, &mut self.touched, index);
         }
         // `has_news` was true, so the look found something.
-        let look = if received.is_broken { Look::Broken } else { Look::Frames };
-        (received.frames, look)
+        (frames, if is_broken { Look::Broken } else { Look::Frames })
+    }
+}
+
+/// Delivers frames of a peer, each with the return path to the peer.
+struct Deliver<'a, H> {
+    peer: PeerId,
+    handler: &'a mut H,
+    scratch: &'a mut Vec<u8>,
+    outgoing: &'a mut Outgoing,
+}
+
+impl<H: FrameHandler<Outgoing>> TakeFrames for Deliver<'_, H> {
+    #[inline(always)]
+    fn line(&mut self, frame: RingFrame<'_>) {
+        match frame.line() {
+            Some(line) => self.handler.handle(self.peer, line.frame(), Some(self.outgoing)),
+            None => unreachable!("a record of one line has a frame of one line"),
+        }
+    }
+
+    #[inline(always)]
+    fn long(&mut self, frame: RingFrame<'_>) {
+        let Self { peer, handler, scratch, outgoing } = self;
+        if frame.len() > PRIVATE_BYTES_MAX {
+            let frame = SharedFrame::new(frame.bytes(), scratch);
+            handler.handle_shared(*peer, frame, Some(outgoing));
+        } else {
+            deliver_copied(*peer, frame, scratch, *handler, Some(outgoing));
+        }
     }
 }
 

@@ -4,8 +4,11 @@ use std::cell::Cell;
 
 use petrel_planted::planted;
 
-use super::record::{Header, LAST, NOTHING, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
-use super::{Broken, Memory, Ordering, POLLING, RingFrame, is_asleep};
+use super::record::{
+    Header, LAST, LINE_FRAME_BYTES_MAX, NOTHING, RECORD_ALIGN, RECORD_HEADER_BYTES,
+    max_frame_limit, record_bytes,
+};
+use super::{Broken, Memory, Ordering, POLLING, Passed, RingFrame, is_asleep};
 
 /// An impossible position: it is odd.
 const NOWHERE: u64 = u64::MAX;
@@ -27,11 +30,23 @@ pub struct Received {
     pub is_broken: bool,
 }
 
+/// Takes the frames of a [`Consumer`]. Short frames and longer ones come by different methods,
+/// since the consumer has compared the length already.
+pub trait TakeFrames {
+    /// Takes a frame with a record of one line.
+    fn line(&mut self, frame: RingFrame<'_>);
+
+    /// Takes a frame with a longer record.
+    fn long(&mut self, frame: RingFrame<'_>);
+}
+
 /// Reads records; see the [module](super).
 #[derive(Debug)]
 pub struct Consumer<M> {
     memory: M,
     max_frame_bytes: usize,
+    /// The longest frame whose record is one line.
+    line_bytes_max: usize,
     /// Position of the next record.
     head: u64,
     /// The head the producer knows.
@@ -40,6 +55,7 @@ pub struct Consumer<M> {
     idle_at: Cell<u64>,
     /// The value of the sleep word.
     sleep_word: u64,
+    counts: Passed,
 }
 
 impl<M: Memory> Consumer<M> {
@@ -50,57 +66,98 @@ impl<M: Memory> Consumer<M> {
     /// When `max_frame_bytes` is 0 or exceeds [`max_frame_limit`].
     pub fn new(memory: M, max_frame_bytes: usize) -> Self {
         assert!((1..=max_frame_limit(memory.capacity())).contains(&max_frame_bytes));
-        let idle_at = Cell::new(NOWHERE);
-        Self { memory, max_frame_bytes, head: 0, released: 0, idle_at, sleep_word: 0 }
+        Self {
+            memory,
+            max_frame_bytes,
+            line_bytes_max: max_frame_bytes.min(LINE_FRAME_BYTES_MAX),
+            head: 0,
+            released: 0,
+            idle_at: Cell::new(NOWHERE),
+            sleep_word: 0,
+            counts: Passed::default(),
+        }
     }
 
     /// Lends up to `budget` frames to `on_frame`, oldest first, then releases their bytes to the
     /// producer.
     #[inline]
-    pub fn receive(&mut self, budget: usize, mut on_frame: impl FnMut(RingFrame<'_>)) -> Received {
-        let mut received = Received::default();
-        let enough = self.enough_frames();
-        'burst: while received.frames < budget {
-            let (mut head, pause) = (self.head, self.pause());
+    pub fn receive(&mut self, budget: usize, on_frame: impl FnMut(RingFrame<'_>)) -> Received {
+        let before = self.counts;
+        let (frames, is_broken) = self.receive_by(budget, &mut Each(on_frame));
+        let bytes = (self.counts.bytes - before.bytes) as usize;
+        let publications = (self.counts.publications - before.publications) as usize;
+        Received { frames, bytes, publications, is_broken }
+    }
+
+    /// [`Consumer::receive`] for a taker that tells frames of one line from longer ones. Returns
+    /// the number of frames, and true if the ring is [`Broken`]; [`Consumer::counts`] has the rest.
+    #[inline(always)]
+    pub fn receive_by<T: TakeFrames>(&mut self, budget: usize, taker: &mut T) -> (usize, bool) {
+        let mut is_broken = false;
+        let mut left = budget;
+        // Enough frames are delivered when no more than these are left.
+        let enough_left = budget.saturating_sub(self.enough_frames());
+        'burst: while left > 0 {
+            let (mut head, pause_after) = (self.head, self.pause_after());
             loop {
                 let memory = self.memory.view();
+                let at = offset(&memory, head);
                 // SAFETY: `head` is the place of the next record.
-                let word = unsafe { memory.load_word(offset(&memory, head)) };
-                let Some(length) = frame_length(&memory, word, head, self.max_frame_bytes) else {
+                let word = unsafe { memory.load_word(at) };
+                let length = checked_length(word, head);
+                if length.wrapping_sub(1) < self.line_bytes_max {
+                    head = head.wrapping_add(RECORD_ALIGN as u64);
+                    self.counts.bytes += length as u64;
+                    // SAFETY: `new` bounds `line_bytes_max` by this value. The record is the line
+                    // at `at`, which lies in the ring. A header is published with all of its
+                    // record, and the bytes are released only afterwards.
+                    unsafe {
+                        std::hint::assert_unchecked(length <= LINE_FRAME_BYTES_MAX);
+                        memory.with_frame(at + RECORD_HEADER_BYTES, length, |it| taker.line(it));
+                    }
+                } else if is_frame(&memory, length, at, self.max_frame_bytes) {
+                    head = head.wrapping_add(record_bytes(length) as u64);
+                    self.counts.bytes += length as u64;
+                    // SAFETY: `is_frame` found that the record ends before the end of the ring; the
+                    // rest is as above.
+                    unsafe {
+                        memory.with_frame(at + RECORD_HEADER_BYTES, length, |it| taker.long(it));
+                    }
+                } else {
                     drop(memory);
                     self.release(head);
                     match self.pass(word) {
                         Ok(true) => continue 'burst,
                         Ok(false) => break 'burst,
                         Err(Broken) => {
-                            received.is_broken = true;
+                            is_broken = true;
                             break 'burst;
                         }
                     }
-                };
-                let at = offset(&memory, head) + RECORD_HEADER_BYTES;
-                // SAFETY: `frame_length` found that the record ends before the end of the ring, a
-                // header is published with all of its record, and the bytes are released only
-                // afterwards.
-                unsafe { memory.with_frame(at, length, &mut on_frame) };
-                head = head.wrapping_add(record_bytes(length) as u64);
-                received.frames += 1;
-                received.bytes += length;
+                }
+                left -= 1;
                 if word & LAST != 0 {
-                    received.publications += 1;
-                    if received.frames >= enough {
+                    self.counts.publications += 1;
+                    if left <= enough_left {
                         self.head = head;
                         break 'burst;
                     }
                 }
-                if received.frames == budget || head.wrapping_sub(pause) as i64 >= 0 {
+                if left == 0 || (pause_after.wrapping_sub(head) as i64) < 0 {
                     break;
                 }
             }
             self.release(head);
         }
         self.release(self.head);
-        received
+        let frames = budget - left;
+        self.counts.frames += frames as u64;
+        (frames, is_broken)
+    }
+
+    /// Returns what was delivered in the consumer's life.
+    pub fn counts(&self) -> Passed {
+        self.counts
     }
 
     /// Lends up to `budget` of the frames of the next [`Consumer::receive`], and leaves them in the
@@ -111,14 +168,15 @@ impl<M: Memory> Consumer<M> {
         let mut head = self.head;
         for _ in 0..budget {
             let memory = self.memory.view();
+            let at = offset(&memory, head);
             // SAFETY: `head` is the place of the next record.
-            let word = unsafe { memory.load_word(offset(&memory, head)) };
-            let Some(length) = frame_length(&memory, word, head, self.max_frame_bytes) else {
+            let word = unsafe { memory.load_word(at) };
+            let length = checked_length(word, head);
+            if !is_frame(&memory, length, at, self.max_frame_bytes) {
                 break;
-            };
-            let at = offset(&memory, head) + RECORD_HEADER_BYTES;
-            // SAFETY: as in `receive`; no bytes are released here.
-            unsafe { memory.with_frame(at, length, &mut on_frame) };
+            }
+            // SAFETY: as in `receive_by`; no bytes are released here.
+            unsafe { memory.with_frame(at + RECORD_HEADER_BYTES, length, &mut on_frame) };
             head = head.wrapping_add(record_bytes(length) as u64);
             if word & LAST != 0 {
                 break;
@@ -192,18 +250,11 @@ impl<M: Memory> Consumer<M> {
         if self.idle_at.get() == self.head { 1 } else { ENOUGH_FRAMES }
     }
 
-    /// The end of the records that can be read without returning to the start of the ring.
+    /// The last position in this eighth of the ring: behind it the consumer releases bytes, even if
+    /// the burst goes on. The end of the ring is the end of an eighth.
     #[inline]
-    fn lap_end(&self) -> u64 {
-        self.head.wrapping_add((self.memory.capacity() - self.offset(self.head)) as u64)
-    }
-
-    /// The position at which the consumer releases bytes before the burst ends: after an eighth of
-    /// the ring, or at the ring's end.
-    #[inline]
-    fn pause(&self) -> u64 {
-        let to_lap_end = self.lap_end().wrapping_sub(self.released);
-        self.released.wrapping_add(to_lap_end.min(self.memory.capacity() as u64 / 8))
+    fn pause_after(&self) -> u64 {
+        self.head | (self.memory.capacity() as u64 / 8 - 1)
     }
 
     /// Handles a `word` at the head that is no frame's header. Returns true after a skip to the
@@ -250,20 +301,37 @@ impl<M: Memory> Consumer<M> {
     }
 }
 
-#[inline(always)]
-fn offset(memory: &impl Memory, position: u64) -> usize {
-    position as usize & (memory.capacity() - 1)
+/// Each frame to the same closure.
+struct Each<F>(F);
+
+impl<F: FnMut(RingFrame<'_>)> TakeFrames for Each<F> {
+    #[inline]
+    fn line(&mut self, frame: RingFrame<'_>) {
+        self.0(frame);
+    }
+
+    #[inline]
+    fn long(&mut self, frame: RingFrame<'_>) {
+        self.0(frame);
+    }
 }
 
-/// Returns the length of the frame whose record at `head` has this header, if the length is
-/// possible and the record ends at or before the end of the ring.
 #[inline(always)]
-fn frame_length(memory: &impl Memory, word: u64, head: u64, max_bytes: usize) -> Option<usize> {
-    // One comparison for three conditions: with a check for another position, a skip, or nothing,
-    // the result is no possible length.
-    let length = ((word ^ Header::check_bits(head)) & !LAST) as usize;
+fn offset(memory: &impl Memory, position: u64) -> usize {
+    position as usize & memory.mask()
+}
+
+/// Returns the length in a header for the position `head`. With a check for another position, a
+/// skip, or nothing, the result is no possible length.
+#[inline(always)]
+fn checked_length(word: u64, head: u64) -> usize {
+    ((word ^ Header::check_bits(head)) & !LAST) as usize
+}
+
+/// Returns true if a [`checked_length`] is possible, and a record of this length at the offset `at`
+/// ends at or before the end of the ring.
+#[inline(always)]
+fn is_frame(memory: &impl Memory, length: usize, at: usize, max_bytes: usize) -> bool {
     // No overflow: a possible length has 31 bits.
-    let is_frame = length.wrapping_sub(1) < max_bytes
-        && offset(memory, head) + record_bytes(length) <= memory.capacity();
-    is_frame.then_some(length)
+    length.wrapping_sub(1) < max_bytes && at + record_bytes(length) <= memory.capacity()
 }

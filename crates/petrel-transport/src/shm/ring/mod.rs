@@ -24,8 +24,8 @@
 //! 3. *A cached head.* The producer remembers the last head it read, and reads the shared word
 //!    again only if the old head leaves too little room.
 //! 4. *Batched publication.* [`Producer::push`] writes records, and [`Producer::publish`] makes all
-//!    of them visible at once. Heads are released once per burst, or whenever an eighth of the ring
-//!    was read, so a long burst of large frames does not starve the producer.
+//!    of them visible at once. Heads are released once per burst, and at the end of each eighth of
+//!    the ring, so a long burst of large frames does not starve the producer.
 //! 5. *Sleep by declaration.* The consumer declares in a word of its own whether it sleeps. The
 //!    producer reads the word after publishing. See below.
 //!
@@ -104,7 +104,7 @@ mod tests;
 #[cfg(all(test, not(loom)))]
 mod words;
 
-pub use consumer::{Consumer, Received};
+pub use consumer::{Consumer, Received, TakeFrames};
 pub use producer::{Producer, PushError};
 pub use record::{RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit};
 
@@ -118,6 +118,17 @@ const POLLING: u64 = u64::MAX - 1;
 #[inline]
 fn is_asleep(sleep_word: u64) -> bool {
     sleep_word % 2 == 1
+}
+
+/// What an end of a ring has written or delivered in its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Frames.
+    pub frames: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+    /// Publications; at the consumer those whose last frame was delivered.
+    pub publications: u64,
 }
 
 /// The peer wrote a value no correct peer writes. The ring is of no further use.
@@ -170,6 +181,12 @@ pub unsafe trait Memory {
     /// Size of the ring in bytes.
     fn capacity(&self) -> usize;
 
+    /// The capacity less 1: masks a position to an offset.
+    #[inline(always)]
+    fn mask(&self) -> usize {
+        self.capacity() - 1
+    }
+
     /// Writes a record's header, atomically and without order.
     ///
     /// # Safety
@@ -198,14 +215,25 @@ pub unsafe trait Memory {
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]);
 
     /// [`Memory::store_frame`] of one part of 16 to [`RECORD_ALIGN`] − [`RECORD_HEADER_BYTES`]
-    /// bytes.
+    /// bytes, behind the header at `offset`.
     ///
     /// # Safety
-    /// As for [`Memory::store_frame`], and `frame` has a length in that range.
+    /// As for [`Memory::store_frame`] behind the header, and `frame` has a length in that range.
     #[inline(always)]
     unsafe fn store_line(&self, offset: usize, frame: &[u8]) {
         // SAFETY: the caller's conditions are those of `store_frame`.
-        unsafe { self.store_frame(offset, frame, &[]) }
+        unsafe { self.store_frame(offset + RECORD_HEADER_BYTES, frame, &[]) }
+    }
+
+    /// [`Memory::store_line`] of a frame of two words in little-endian order and a message.
+    ///
+    /// # Safety
+    /// As for [`Memory::store_line`].
+    #[inline(always)]
+    unsafe fn store_message(&self, offset: usize, header: [u64; 2], message: &[u8]) {
+        let head: [[u8; 8]; 2] = header.map(u64::to_le_bytes);
+        // SAFETY: the caller's conditions are those of `store_frame`.
+        unsafe { self.store_frame(offset + RECORD_HEADER_BYTES, head.as_flattened(), message) }
     }
 
     /// Lends a frame to `f`.

@@ -3,16 +3,15 @@
 use petrel_planted::planted;
 
 use super::record::{
-    Header, LAST, NOTHING, RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit, position,
-    record_bytes,
+    Header, LAST, LINE_FRAME_BYTES_MAX, NOTHING, RECORD_ALIGN, RECORD_HEADER_BYTES,
+    max_frame_limit, position, record_bytes,
 };
 use crate::copy::INLINE_BYTES_MAX;
 
-use super::{Broken, Memory, Ordering, POLLING, RingFrame, is_asleep};
+use super::{Broken, Memory, Ordering, POLLING, Passed, RingFrame, is_asleep};
 
-/// Lengths of frames that [`Producer::push_line`] accepts: from a header alone to a full line.
+/// The shortest frame that [`Producer::push_line`] accepts: a header alone.
 const LINE_FRAME_BYTES_MIN: usize = 16;
-const LINE_FRAME_BYTES_MAX: usize = RECORD_ALIGN - RECORD_HEADER_BYTES;
 
 /// An impossible position: it is odd.
 const NOWHERE: u64 = u64::MAX;
@@ -30,7 +29,10 @@ pub enum PushError {
 
 /// Writes records; see the [module](super).
 #[derive(Debug)]
+#[repr(C)]
 pub struct Producer<M> {
+    /// Frames written so far.
+    frames: u64,
     memory: M,
     max_frame_bytes: usize,
     /// Largest frame that is copied without a call.
@@ -49,10 +51,15 @@ pub struct Producer<M> {
     last_header: u64,
     /// The consumer's head when it was last read.
     head: u64,
-    /// Bytes from the tail that are known to be free and lie before the end of the ring.
-    writable_bytes: usize,
+    /// The bytes from the tail up to this position are known to be free, and lie before the end of
+    /// the ring. A multiple of [`RECORD_ALIGN`], like the tail.
+    writable_end: u64,
     /// The last sleep word seen: the last sleep that was ended, or [`POLLING`].
     sleep_word: u64,
+    /// Bytes of the frames. Not next to `frames`: the compiler would then update the two at once, in
+    /// more instructions.
+    bytes: u64,
+    publications: u64,
 }
 
 impl<M: Memory> Producer<M> {
@@ -63,6 +70,7 @@ impl<M: Memory> Producer<M> {
     pub fn new(memory: M, max_frame_bytes: usize) -> Self {
         assert!((1..=max_frame_limit(memory.capacity())).contains(&max_frame_bytes));
         Self {
+            frames: 0,
             memory,
             max_frame_bytes,
             small_bytes_max: max_frame_bytes.min(INLINE_BYTES_MAX),
@@ -74,8 +82,10 @@ impl<M: Memory> Producer<M> {
             first_header: NOTHING,
             last_header: NOTHING,
             head: 0,
-            writable_bytes: 0,
+            writable_end: 0,
             sleep_word: 0,
+            bytes: 0,
+            publications: 0,
         }
     }
 
@@ -90,7 +100,7 @@ impl<M: Memory> Producer<M> {
         if length.wrapping_sub(1) >= self.max_frame_bytes {
             return Err(PushError::Length);
         }
-        if record_bytes(length) > self.writable_bytes {
+        if record_bytes(length) > self.writable_bytes() {
             self.make_room(record_bytes(length))?;
         }
         self.write(head, body);
@@ -103,7 +113,7 @@ impl<M: Memory> Producer<M> {
     pub fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
         let length = head.len() + body.len();
         if length.wrapping_sub(1) >= self.small_bytes_max
-            || record_bytes(length) > self.writable_bytes
+            || record_bytes(length) > self.writable_bytes()
         {
             return false;
         }
@@ -120,37 +130,76 @@ impl<M: Memory> Producer<M> {
     #[inline(always)]
     pub fn push_line(&mut self, frame: &[u8]) -> bool {
         let length = frame.len();
-        let Some(left) = self.writable_bytes.checked_sub(RECORD_ALIGN) else { return false };
         // Checks the two ends of the range of lengths in one comparison.
         if length.wrapping_sub(LINE_FRAME_BYTES_MIN) >= self.line_frame_lengths {
             return false;
         }
-        self.writable_bytes = left;
+        let Some(at) = self.begin_line(length) else { return false };
+        // SAFETY: the line is free. The frame fits into it: `new` bounds the lengths accordingly.
+        unsafe {
+            std::hint::assert_unchecked(length <= LINE_FRAME_BYTES_MAX);
+            self.memory.view().store_line(at, frame);
+        }
+        true
+    }
+
+    /// [`Producer::push_line`] of a header of 16 bytes, as two words in little-endian order, and a
+    /// message.
+    #[inline(always)]
+    pub fn push_message(&mut self, header: [u64; 2], message: &[u8]) -> bool {
+        if message.len() >= self.line_frame_lengths {
+            return false;
+        }
+        let length = LINE_FRAME_BYTES_MIN + message.len();
+        let Some(at) = self.begin_line(length) else { return false };
+        // SAFETY: as in `push_line`.
+        unsafe {
+            std::hint::assert_unchecked(length <= LINE_FRAME_BYTES_MAX);
+            self.memory.view().store_message(at, header, message);
+        }
+        true
+    }
+
+    /// Begins a record of one line for a frame of this length, if there is known free room: all but
+    /// the copy of the frame, so that the copy needs few registers. Returns the offset of the
+    /// record.
+    #[inline(always)]
+    fn begin_line(&mut self, length: usize) -> Option<usize> {
         let tail = self.tail;
+        // The two are multiples of a line, and the tail is not beyond.
+        if tail == self.writable_end {
+            return None;
+        }
         self.tail = tail.wrapping_add(RECORD_ALIGN as u64);
+        self.count(length);
         let word = Header::Frame { length }.encode(tail);
         self.last_header = word;
         let at = self.offset(tail);
-        let memory = self.memory.view();
-        // SAFETY: a line from the tail on is free and lies before the end of the ring, and the
-        // record has no more: `new` bounds the lengths accordingly.
-        unsafe {
-            std::hint::assert_unchecked(length <= LINE_FRAME_BYTES_MAX);
-            memory.store_line(at + RECORD_HEADER_BYTES, frame);
-            // As in `write_header`.
-            if tail != self.published {
-                memory.store_word(at, word);
-                return true;
-            }
+        // As in `write_header`.
+        if tail != self.published {
+            // SAFETY: the line from the former tail on is free.
+            unsafe { self.memory.view().store_word(at, word) };
+        } else {
+            self.first_header = word;
         }
-        drop(memory);
-        self.first_header = word;
-        true
+        Some(at)
+    }
+
+    #[inline(always)]
+    fn count(&mut self, length: usize) {
+        self.frames += 1;
+        self.bytes += length as u64;
+    }
+
+    /// Returns what was written in the producer's life.
+    pub fn counts(&self) -> Passed {
+        let Self { frames, bytes, publications, .. } = *self;
+        Passed { frames, bytes, publications }
     }
 
     /// Makes the next [`Producer::push`] check for room first.
     pub fn forget_room(&mut self) {
-        self.writable_bytes = 0;
+        self.writable_end = self.tail;
     }
 
     /// Writes the record of a frame of a valid length into writable bytes.
@@ -158,7 +207,7 @@ impl<M: Memory> Producer<M> {
     fn write(&mut self, head: &[u8], body: &[u8]) {
         let length = head.len() + body.len();
         let record = record_bytes(length);
-        debug_assert!(record <= self.writable_bytes);
+        debug_assert!(record <= self.writable_bytes());
         let tail = self.tail;
         // SAFETY: `record` bytes from the tail are free and lie before the end of the ring: no more
         // than `writable_bytes`. The header occupies the first of them.
@@ -167,7 +216,7 @@ impl<M: Memory> Producer<M> {
             self.memory.store_frame(self.offset(tail) + RECORD_HEADER_BYTES, head, body);
         }
         self.tail = tail.wrapping_add(record as u64);
-        self.writable_bytes -= record;
+        self.count(length);
     }
 
     /// Writes the header of the record at the tail. The first header of a burst is kept back
@@ -204,8 +253,7 @@ impl<M: Memory> Producer<M> {
     fn publish_with(&mut self, mark: u64) -> bool {
         let is_new = self.tail != self.published;
         if is_new {
-            let (first, last) =
-                (self.offset(self.published), self.offset(position(self.last_header)));
+            let first = self.offset(self.published);
             let last_header = self.last_header | mark;
             // SAFETY: all positions are multiples of `RECORD_ALIGN`. `make_room` leaves the line at
             // the tail free; the lines of the records still belong to the producer.
@@ -215,14 +263,17 @@ impl<M: Memory> Producer<M> {
                 }
                 // Pairs with the acquire in `Consumer::receive`, which makes all earlier stores
                 // visible.
-                if first == last {
+                // Headers differ by their positions.
+                if self.last_header == self.first_header {
                     self.memory.publish_word(first, last_header);
                 } else {
+                    let last = self.offset(position(self.last_header));
                     self.memory.store_word(last, last_header);
                     self.memory.publish_word(first, self.first_header);
                 }
             }
             self.published = self.tail;
+            self.publications += 1;
             self.clear_ahead();
         }
         is_new
@@ -234,7 +285,7 @@ impl<M: Memory> Producer<M> {
     #[inline]
     fn clear_ahead(&mut self) {
         let ahead = self.tail.wrapping_add(RECORD_ALIGN as u64);
-        if self.writable_bytes > RECORD_ALIGN {
+        if self.writable_bytes() > RECORD_ALIGN {
             if !planted("shm_old_record_stays") {
                 // SAFETY: more than the line at the tail is writable, so the next line is free too.
                 unsafe { self.memory.store_word(self.offset(ahead), NOTHING) };
@@ -273,6 +324,12 @@ impl<M: Memory> Producer<M> {
         if !planted("shm_refused_wake_is_lost") {
             self.sleep_word = 0;
         }
+    }
+
+    /// Bytes from the tail that are known to be free and lie before the end of the ring.
+    #[inline]
+    fn writable_bytes(&self) -> usize {
+        self.writable_end.wrapping_sub(self.tail) as usize
     }
 
     /// Position of the next record, counted through all laps.
@@ -341,7 +398,8 @@ impl<M: Memory> Producer<M> {
             unsafe { self.write_header(Header::Skip) };
             self.tail = self.tail.wrapping_add(skipped as u64);
         }
-        self.writable_bytes = self.free_bytes().min(self.bytes_to_end());
+        let writable = self.free_bytes().min(self.bytes_to_end());
+        self.writable_end = self.tail.wrapping_add(writable as u64);
         Ok(())
     }
 
@@ -375,6 +433,6 @@ impl<M: Memory> Producer<M> {
 
     #[inline]
     fn offset(&self, position: u64) -> usize {
-        position as usize & (self.memory.capacity() - 1)
+        position as usize & self.memory.mask()
     }
 }

@@ -17,6 +17,9 @@ pub const RECORD_HEADER_BYTES: usize = 8;
 /// a line, and the place that the consumer polls shares no line with an earlier record.
 pub const RECORD_ALIGN: usize = 64;
 
+/// The longest frame whose record is one line.
+pub(super) const LINE_FRAME_BYTES_MAX: usize = RECORD_ALIGN - RECORD_HEADER_BYTES;
+
 /// The word at the place of a header while there is no record.
 pub(super) const NOTHING: u64 = 0;
 
