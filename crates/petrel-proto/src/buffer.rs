@@ -41,6 +41,12 @@ pub trait Buffer {
     /// Sets the message's length, at most the capacity.
     fn set_len(&mut self, len: usize);
 
+    /// Returns the message.
+    #[inline]
+    fn message(&self) -> &[u8] {
+        self.packet(0, 0, 0, self.len()).0
+    }
+
     /// Returns the memory of the message: all `capacity` bytes.
     fn storage_mut(&mut self) -> &mut [u8];
 

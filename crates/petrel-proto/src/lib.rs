@@ -88,7 +88,7 @@ pub use rpc::ObjectCounts;
 pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
     Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PathChoice, PendingCall,
-    PlainCompletion, PlainRequest, Received, Recovery, RequestHandle, RespondError,
+    PlainCompletion, PlainFrame, PlainRequest, Received, Recovery, RequestHandle, RespondError,
     RespondRejected, UpcomingFrame, method_of, peek_request,
 };
 pub use session::{Agreed, PeerKey, SessionId};

@@ -5,8 +5,7 @@ use super::rtt::{RtoBounds, RttEstimator};
 /// Round-trip measurements of a session, and the times derived from them.
 #[repr(C)]
 pub(crate) struct RoundTrips {
-    /// Time of the last measurement. One measurement per burst is enough: all frames of a burst share one
-    /// reading of the clock.
+    /// Time of the last measurement; 0 before the first. One measurement per round trip is enough (RFC 6298 §3).
     sampled_ns: u64,
     /// The time from a transmission to the first check for loss, by a probe or the timeout; computed with
     /// every measurement.
@@ -31,13 +30,14 @@ impl RoundTrips {
     pub(crate) fn new(bounds: &RtoBounds) -> Self {
         let rtt = RttEstimator::new();
         let (probe_ns, shortest_ns) = (rtt.probe_ns(bounds), u32::MAX);
-        Self { sampled_ns: u64::MAX, probe_ns, backoff: 0, shortest_ns, rtt }
+        Self { sampled_ns: 0, probe_ns, backoff: 0, shortest_ns, rtt }
     }
 
-    /// Returns true if a round trip was measured in the burst of this time.
+    /// Returns true if a round trip was measured after a packet was sent at `sent_ns`: the answer to the packet
+    /// need not be measured.
     #[inline(always)]
-    pub(crate) fn is_sampled(&self, now_ns: u64) -> bool {
-        self.sampled_ns == now_ns
+    pub(crate) fn is_sampled(&self, sent_ns: u64) -> bool {
+        sent_ns < self.sampled_ns
     }
 
     /// Returns the time to the first check for loss, as if no timeout were doubled.
@@ -78,7 +78,7 @@ impl RoundTrips {
     }
 
     /// Adds the round trip of a packet sent at `sent_ns` and answered now.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn sample(&mut self, now_ns: u64, sent_ns: u64, bounds: &RtoBounds) {
         let rtt_ns = now_ns.saturating_sub(sent_ns);
         self.rtt.sample(rtt_ns);
@@ -136,7 +136,7 @@ mod tests {
     fn sample__takes_all_of_a_round_trip_in() {
         let bounds = RtoBounds::default();
         let mut trips = RoundTrips::new(&bounds);
-        assert_eq!((trips.sampled_ns, trips.backoff, trips.shortest_ns), (u64::MAX, 0, u32::MAX));
+        assert_eq!((trips.sampled_ns, trips.backoff, trips.shortest_ns), (0, 0, u32::MAX));
         let mut known = RttEstimator::new();
         for (sent_ns, now_ns, shortest_ns) in [
             (0, 10_000_000_000, u32::MAX),
@@ -149,8 +149,8 @@ mod tests {
             trips.sample(now_ns, sent_ns, &bounds);
             known.sample(now_ns.saturating_sub(sent_ns));
             assert_eq!(trips.shortest_ns(), shortest_ns);
-            assert_eq!((trips.is_sampled(now_ns), trips.backoff), (true, 0));
-            assert!(!trips.is_sampled(now_ns + 1));
+            assert_eq!((trips.is_sampled(now_ns - 1), trips.backoff), (true, 0));
+            assert!(!trips.is_sampled(now_ns));
             assert_eq!(trips.probe_ns, known.probe_ns(&bounds));
             assert_eq!(trips.rtt.srtt_ns(), known.srtt_ns());
         }

@@ -84,6 +84,17 @@ impl<B: Buffer, T> Core<B, T> {
         fast::take_plain(&mut self.sessions, &mut self.shared, peer, parsed, frame.len())
     }
 
+    /// [`Core::handle_plain_request`] for a frame whose kind is known.
+    #[inline(always)]
+    pub fn take_plain_frame<'f>(
+        &mut self,
+        peer: PeerKey,
+        parsed: Parsed<'f>,
+    ) -> Option<PlainRequest<'f, B>> {
+        let frame_bytes = HEADER_BYTES + parsed.payload.len();
+        fast::take_plain(&mut self.sessions, &mut self.shared, peer, parsed, frame_bytes)
+    }
+
     /// [`Core::handle_plain_request`] for a frame whose payload stays in place; the result has no payload.
     /// `head` are the frame's first bytes, which must not change.
     pub fn take_plain_request(

@@ -1,5 +1,6 @@
 //! The destination of frames: the medium, or a test.
 
+use crate::buffer::Buffer;
 use crate::path::PathId;
 use crate::session::PeerKey;
 
@@ -10,6 +11,19 @@ pub trait FrameSink {
     ///
     /// Both slices stay in place and unchanged until the core's next method is called.
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool;
+
+    /// Accepts a frame of a header of two words in little-endian order, and a message: like
+    /// [`FrameSink::send`] of [`Buffer::frame`]. A sink that copies the frame at once need not have the header
+    /// in the buffer.
+    #[inline(always)]
+    fn send_message<B: Buffer>(
+        &mut self,
+        peer: PeerKey,
+        header: [u64; 2],
+        message: &mut B,
+    ) -> bool {
+        self.send(peer, message.frame(header), &[])
+    }
 
     /// Accepts a frame like [`FrameSink::send`], from the source port of this index
     /// (`docs/wire-protocol.md` §14). Only sessions of several paths send from another port than 0.

@@ -34,10 +34,35 @@ use crate::wire::{Destination, Flags, Kind, first_bits};
 use deadline::send_timed;
 
 /// The parts of a frame for the fast path.
-pub(in crate::rpc) struct Parsed<'f> {
+pub struct Parsed<'f> {
     pub(super) first: u64,
     pub(super) second: u64,
-    pub(super) payload: &'f [u8],
+    pub(in crate::rpc) payload: &'f [u8],
+}
+
+/// A frame that a fast path may take.
+pub enum PlainFrame<'f> {
+    /// See [`Core::take_plain_frame`](crate::rpc::Core::take_plain_frame).
+    Request(Parsed<'f>),
+    /// See [`Core::handle_plain_response`](crate::rpc::Core::handle_plain_response).
+    Response,
+}
+
+impl<'f> PlainFrame<'f> {
+    /// Returns which fast path may take a frame, by one look at the kind. Checks nothing else.
+    #[inline(always)]
+    pub fn of(frame: &'f [u8]) -> Option<Self> {
+        let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
+        let (first, second) = crate::wire::header_words(head);
+        let bits = first as u32 & 0xFFF;
+        if bits == first_bits(Kind::Request) {
+            Some(Self::Request(Parsed { first, second, payload }))
+        } else if bits == first_bits(Kind::Response) {
+            Some(Self::Response)
+        } else {
+            None
+        }
+    }
 }
 
 impl Parsed<'_> {
@@ -194,13 +219,16 @@ pub(in crate::rpc) fn take_plain_response<B: Buffer, T>(
         return None;
     }
     let Role::Client(client) = entry.role_mut() else { return None };
-    let mut answer = client.plain_answer(parsed.request(), payload.len())?;
+    let mut answer = client.plain_answer(parsed.request())?;
     if answer.deadline_ns().is_some_and(|deadline_ns| deadline_ns <= clock()) {
         return None;
     }
-    if let Some(response) = answer.response_mut() {
-        payload.fill(response);
+    // Next to the copy, which needs the same comparison.
+    let response = answer.response_mut()?;
+    if payload.len() > response.capacity() {
+        return None;
     }
+    payload.fill(response);
     let Shared { counters, congestion, timers, .. } = shared;
     answer.take_credit_back();
     answer.sample(now_ns, timers.bounds(), congestion);
@@ -307,6 +335,6 @@ fn send_request<B: Buffer, S: FrameSink, const TIMED: bool>(
         send_timed(request, header, left_us, peer, sink)
     } else {
         let header = to.words(Kind::Request, Flags::NONE, method, number);
-        sink.send(peer, request.frame(header), &[])
+        sink.send_message(peer, header, request)
     }
 }

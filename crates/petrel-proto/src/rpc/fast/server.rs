@@ -85,7 +85,7 @@ pub(in crate::rpc) fn respond_plain<B: Buffer, T, S: FrameSink>(
         return Some(message);
     }
     let header = to.words(Kind::Response, Flags::NONE, 0, number);
-    if !sink.send(peer, message.frame(header), &[]) {
+    if !sink.send_message(peer, header, &mut message) {
         return Some(message);
     }
     state.set_sent_answer(message);

@@ -150,7 +150,7 @@ impl<B, T> ClientSession<B, T> {
             true => self.note_round_trip(now_ns, slot, bounds),
             false => None,
         };
-        if answers_repeat && !self.trips.is_sampled(now_ns) {
+        if answers_repeat && !self.trips.is_sampled(since_ns) {
             self.trips.sample(now_ns, since_ns, bounds);
         }
         if is_whole {
@@ -270,7 +270,7 @@ impl<B, T> ClientSession<B, T> {
         bounds: &RtoBounds,
     ) -> Option<u64> {
         let since_ns = self.slots[slot].timer_mut().take_measured()?;
-        if !self.trips.is_sampled(now_ns) {
+        if !self.trips.is_sampled(since_ns) {
             self.trips.sample(now_ns, since_ns, bounds);
         }
         Some(now_ns.saturating_sub(since_ns))

@@ -16,15 +16,16 @@ use crate::session::turns::SlotQueue;
 use crate::timer::TimerWheel;
 use crate::wire::Destination;
 
-/// The parts of a session for a call with a request of one packet. No operation on them may panic while a
-/// caller holds the call: otherwise the compiler would keep the call in memory, to drop it from there.
+/// The parts of a session for a call with a request of one packet. Each is read when it is needed: a value read
+/// before would occupy a register, or be stored. No operation on them may panic while a caller holds the call:
+/// otherwise the compiler would keep the call in memory, to drop it from there.
 pub(crate) struct PlainPlace<'a, B, T> {
-    peer: PeerKey,
-    to: Destination,
+    peer: &'a PeerKey,
+    to: &'a Destination,
     credits: &'a mut Credits,
-    others_wait: bool,
+    stalled: &'a SlotQueue,
     trips: &'a RoundTrips,
-    is_limited: bool,
+    congestion: &'a Congestion,
     slot: usize,
     state: &'a mut ClientSlot<B, T>,
 }
@@ -40,14 +41,11 @@ impl<B: Buffer, T> ClientSession<B, T> {
             return None;
         }
         let Self { free, slots, to, credits, peer, stalled, trips, congestion, .. } = self;
-        let is_limited = congestion.is_limited();
         let slot = usize::from(*free);
         // Without a free slot, or before the session is open, the index is beyond the slots.
         let state = slots.get_mut(slot)?;
         *free = state.next_free();
-        let peer = *peer;
-        let others_wait = !stalled.is_empty();
-        Some(PlainPlace { peer, to: *to, credits, others_wait, trips, is_limited, slot, state })
+        Some(PlainPlace { peer, to, credits, stalled, trips, congestion, slot, state })
     }
 
     /// Returns the place of a slot that waits in the transmit queue, if its request may be sent by this path
@@ -59,44 +57,36 @@ impl<B: Buffer, T> ClientSession<B, T> {
         path: SendPath,
     ) -> Option<PlainPlace<'_, B, T>> {
         let Self { to, credits, peer, stalled, slots, trips, congestion, .. } = self;
-        let peer = *peer;
         let state = slots.get_mut(slot)?;
         let is_first = credits.available() > 0 && stalled.is_empty();
         let may_send = state.path() == path && is_first && !congestion.is_limited();
         may_send.then_some(PlainPlace {
             peer,
-            to: *to,
+            to,
             credits,
-            others_wait: false,
+            stalled,
             trips,
-            is_limited: false,
+            congestion,
             slot,
             state,
         })
     }
 
-    /// Returns the call that a response of one packet answers, if the request was sent by a fast path and
-    /// `len` bytes fit its buffer.
+    /// Returns the call that a response of one packet answers, if the request was sent by a fast path.
     #[inline(always)]
-    pub(crate) fn plain_answer(
-        &mut self,
-        request: u64,
-        len: usize,
-    ) -> Option<PlainAnswer<'_, B, T>> {
+    pub(crate) fn plain_answer(&mut self, request: u64) -> Option<PlainAnswer<'_, B, T>> {
         let slot = request as usize & usize::from(self.slot_mask);
         let state = self.slots.get_mut(slot)?;
         let is_plain = state.path() == SendPath::Sent
             && state.number() == request
-            && !self.congestion.needs_every_ack()
-            && len <= self.packet_bytes as usize
-            && state.call().is_some_and(|call| len <= call.response.capacity());
+            && !self.congestion.needs_every_ack();
         if !is_plain {
             return None;
         }
         Some(PlainAnswer {
             slot,
             free: &mut self.free,
-            stride: u64::from(self.slot_mask) + 1,
+            slot_mask: &self.slot_mask,
             stalled: &self.stalled,
             backlog: &self.backlog,
             packet_bytes: &self.packet_bytes,
@@ -116,19 +106,19 @@ impl<B: Buffer, T> PlainPlace<'_, B, T> {
 
     #[inline(always)]
     pub(crate) fn peer(&self) -> PeerKey {
-        self.peer
+        *self.peer
     }
 
     /// Returns true if slots of earlier calls wait for a credit.
     #[inline(always)]
     pub(crate) fn others_wait(&self) -> bool {
-        self.others_wait
+        !self.stalled.is_empty()
     }
 
     /// Returns true if the session has a credit, and no limit holds the packet back.
     #[inline(always)]
     pub(crate) fn may_send(&self) -> bool {
-        self.credits.available() > 0 && !self.is_limited
+        self.credits.available() > 0 && !self.congestion.is_limited()
     }
 
     /// Takes the call in.
@@ -161,7 +151,7 @@ impl<B: Buffer, T> PlainPlace<'_, B, T> {
     /// Returns the request to send, with its destination and number.
     #[inline(always)]
     pub(crate) fn outgoing(&mut self) -> Option<PlainSend<'_, B>> {
-        let (to, number, method) = (self.to, self.state.number(), self.state.method());
+        let (to, number, method) = (*self.to, self.state.number(), self.state.method());
         let deadline_ns = self.state.wire_deadline_ns().unwrap_or(0);
         let request = self.state.request_mut()?;
         Some(PlainSend { to, number, method, deadline_ns, request })
@@ -200,7 +190,7 @@ pub(crate) struct PlainSend<'a, B> {
 pub(crate) struct PlainAnswer<'a, B, T> {
     slot: usize,
     free: &'a mut u16,
-    stride: u64,
+    slot_mask: &'a u16,
     stalled: &'a SlotQueue,
     backlog: &'a Backlog<B, T>,
     packet_bytes: &'a u32,
@@ -222,7 +212,8 @@ impl<B: Buffer, T> PlainAnswer<'_, B, T> {
         self.state.wire_deadline_ns()
     }
 
-    /// Returns the buffer of the response.
+    /// Returns the buffer of the response. A call takes this path only with a buffer of at most one packet, so
+    /// that a response which fits the buffer is no longer than a packet.
     #[inline(always)]
     pub(crate) fn response_mut(&mut self) -> Option<&mut B> {
         self.state.response_mut()
@@ -234,7 +225,7 @@ impl<B: Buffer, T> PlainAnswer<'_, B, T> {
         self.credits.take_back_only(self.state.held_mut());
     }
 
-    /// Measures the round trip, once per burst, and reports it to congestion control.
+    /// Measures the round trip, unless a later packet's was measured, and reports it to congestion control.
     #[inline(always)]
     pub(crate) fn sample(
         &mut self,
@@ -242,16 +233,10 @@ impl<B: Buffer, T> PlainAnswer<'_, B, T> {
         bounds: &RtoBounds,
         counters: &mut CongestionCounters,
     ) {
-        if self.trips.is_sampled(now_ns) {
-            return;
-        }
         let since_ns = self.state.timer().since_ns();
-        self.trips.sample(now_ns, since_ns, bounds);
-        let rtt_ns = now_ns.saturating_sub(since_ns);
-        if !self.congestion.is_bypassed(rtt_ns, false) {
-            let (packets, bytes) = (1, *self.packet_bytes);
-            let ack = Ack { now_ns, rtt_ns: Some(rtt_ns), packets, bytes, ce: false };
-            hear(self.congestion, self.trips, &ack, counters);
+        if !self.trips.is_sampled(since_ns) {
+            let (trips, congestion) = (&mut *self.trips, &mut *self.congestion);
+            sample((now_ns, since_ns), *self.packet_bytes, trips, congestion, bounds, counters);
         }
     }
 
@@ -267,7 +252,7 @@ impl<B: Buffer, T> PlainAnswer<'_, B, T> {
     #[inline(always)]
     pub(crate) fn end(self) -> Option<SlotCall<B, T>> {
         let state = self.state;
-        state.end_plain(self.stride);
+        state.end_plain(u64::from(*self.slot_mask) + 1);
         let others_wait = !self.stalled.is_empty() || self.backlog.was_used();
         if !state.has_numbers() || others_wait {
             return None;
@@ -275,6 +260,25 @@ impl<B: Buffer, T> PlainAnswer<'_, B, T> {
         state.set_next_free(*self.free);
         *self.free = self.slot as u16;
         Some(state.take_call())
+    }
+}
+
+/// Measures a round trip, and reports it to congestion control. Out of line: most responses need no measurement.
+#[inline(never)]
+fn sample(
+    (now_ns, since_ns): (u64, u64),
+    packet_bytes: u32,
+    trips: &mut RoundTrips,
+    congestion: &mut Congestion,
+    bounds: &RtoBounds,
+    counters: &mut CongestionCounters,
+) {
+    trips.sample(now_ns, since_ns, bounds);
+    let rtt_ns = now_ns.saturating_sub(since_ns);
+    if !congestion.is_bypassed(rtt_ns, false) {
+        let (packets, bytes) = (1, packet_bytes);
+        let ack = Ack { now_ns, rtt_ns: Some(rtt_ns), packets, bytes, ce: false };
+        hear(congestion, trips, &ack, counters);
     }
 }
 
