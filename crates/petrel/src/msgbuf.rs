@@ -197,6 +197,11 @@ impl Buffer for MsgBuf {
     }
 
     #[inline]
+    fn message(&self) -> &[u8] {
+        self.0.data()
+    }
+
+    #[inline]
     fn frame(&mut self, header: [u64; 2]) -> &[u8] {
         self.0.write_header_16(header);
         self.0.frame_16()

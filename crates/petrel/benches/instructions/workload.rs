@@ -211,21 +211,17 @@ impl Caller {
         stamp(&mut request, number);
         let session = self.sessions[number as usize & (self.sessions.len() - 1)];
         let call = cx.call(session, SAMPLE, request).into_buffer(response);
-        let is_taken = match WAY {
+        let taken = match WAY {
             BOXED => {
                 let large = [number; 3];
                 call.then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, large[0]))
-                    .is_ok()
             }
             DEADLINE => call
                 .timeout(IN_TIME)
-                .then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, number))
-                .is_ok(),
-            _ => call
-                .then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, number))
-                .is_ok(),
+                .then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, number)),
+            _ => call.then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, number)),
         };
-        assert!(is_taken, "call {number} was not taken");
+        taken.unwrap_or_else(|rejected| panic!("call {number} was not taken: {rejected}"));
     }
 
     /// The continuation of every call.
@@ -236,11 +232,12 @@ impl Caller {
         reply: Reply,
         number: u64,
     ) {
-        if let Err(failure) = &reply.outcome {
+        let Reply { outcome, request, response, .. } = reply;
+        if let Err(failure) = outcome {
             panic!("call {number} failed: {failure:?}");
         }
-        assert!(is_answer(&reply.request, &reply.response), "the reply to call {number} is wrong");
-        self.idle.push((reply.request, reply.response));
+        assert!(is_answer(&request, &response), "the reply to call {number} is wrong");
+        self.idle.push((request, response));
         self.start_batch::<WAY>(cx);
     }
 

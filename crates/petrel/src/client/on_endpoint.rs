@@ -46,7 +46,7 @@ impl Sealed for &Client {
         self,
         cx: &mut Context<'_>,
         to_send: ToSend<M>,
-    ) -> Result<CallKey, CallRejected> {
+    ) -> Result<CallKey, Box<CallRejected>> {
         call_by_client(cx, (self.endpoint(), self.key()), self.call_timeout(), to_send)
     }
 

@@ -39,7 +39,9 @@ impl Bursts {
     }
 
     /// Receives a burst, and runs its handlers and continuations. Returns the number of frames.
-    #[inline(always)]
+    ///
+    /// A separate function: inlined into the rest of a turn, it would keep half of its variables on the stack.
+    #[inline(never)]
     pub(super) fn receive<T: Transport>(
         &mut self,
         transport: &mut T,
@@ -60,7 +62,7 @@ impl Bursts {
         received
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive_up_to_budget<T: Transport>(
         &mut self,
         transport: &mut T,

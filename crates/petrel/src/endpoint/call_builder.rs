@@ -83,7 +83,7 @@ pub(crate) mod callee {
             self,
             cx: &mut Context<'_>,
             to_send: ToSend<M>,
-        ) -> Result<Self::Sent, CallRejected>;
+        ) -> Result<Self::Sent, Box<CallRejected>>;
 
         /// Returns the key to cancel the call with this number as its continuation.
         #[doc(hidden)]
@@ -98,7 +98,7 @@ pub(crate) mod callee {
             self,
             cx: &mut Context<'_>,
             to_send: ToSend<M>,
-        ) -> Result<SessionId, CallRejected> {
+        ) -> Result<SessionId, Box<CallRejected>> {
             let ToSend { method, request, response, options, ordered, tag } = to_send;
             if options.needs_servers() {
                 return Err(refused(cx.local, request, response, Error::needs_servers()));
@@ -158,7 +158,8 @@ pub struct CallBuilder<P, M, C = SessionId> {
     ordered: bool,
 }
 
-/// A rejected call: nothing was sent, the continuation will not run, and the buffers are returned.
+/// A rejected call: nothing was sent, the continuation will not run, and the buffers are returned. It comes in a box: a
+/// call that is sent then has a result of one word.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct CallRejected {
@@ -171,9 +172,16 @@ pub struct CallRejected {
     pub response: Option<MsgBuf>,
 }
 
-impl From<CallRejected> for Error {
+impl CallRejected {
+    #[cold]
+    fn new(error: Error, request: Option<MsgBuf>, response: Option<MsgBuf>) -> Box<Self> {
+        Box::new(Self { error, request, response })
+    }
+}
+
+impl From<Box<CallRejected>> for Error {
     /// Drops the buffers.
-    fn from(rejected: CallRejected) -> Self {
+    fn from(rejected: Box<CallRejected>) -> Self {
         rejected.error
     }
 }
@@ -243,7 +251,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     pub fn then(
         self,
         continuation: impl FnOnce(&mut P::State, &mut Context<'_, P::State>, Reply) + 'static,
-    ) -> Result<(), CallRejected> {
+    ) -> Result<(), Box<CallRejected>> {
         if M::IS_SHARED {
             let released = move |state: &mut _, cx: &mut Context<'_, _>, mut reply: Reply| {
                 reply.release_request();
@@ -261,7 +269,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     pub fn then_cancellable(
         self,
         continuation: impl FnOnce(&mut P::State, &mut Context<'_, P::State>, Reply) + 'static,
-    ) -> Result<CallKey, CallRejected> {
+    ) -> Result<CallKey, Box<CallRejected>> {
         self.then_untyped(|state, cx, reply| {
             // SAFETY: the continuation of an endpoint with this type of state.
             continuation(unsafe { state.get() }, cx.typed(), reply);
@@ -272,7 +280,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     pub(crate) fn then_untyped(
         mut self,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
-    ) -> Result<CallKey, CallRejected> {
+    ) -> Result<CallKey, Box<CallRejected>> {
         let number = self.place.context().local.keyed.add(move |state, cx, mut reply| {
             if M::IS_SHARED {
                 reply.release_request();
@@ -293,7 +301,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     }
 
     #[inline(always)]
-    fn send(self, tag: Continuation) -> Result<(), CallRejected> {
+    fn send(self, tag: Continuation) -> Result<(), Box<CallRejected>> {
         let Self { mut place, callee, method, request, response, options, ordered } = self;
         let to_send = ToSend { method, request, response, options, ordered, tag };
         callee.send(place.context().untyped(), to_send).map(drop)
@@ -368,16 +376,16 @@ pub(super) fn buffers<M: IntoMessage>(
     request: Result<MsgBuf, PoolExhausted>,
     response: Option<MsgBuf>,
     options: &CallOptions,
-) -> Result<(MsgBuf, MsgBuf), CallRejected> {
+) -> Result<(MsgBuf, MsgBuf), Box<CallRejected>> {
     let request = match request {
         Ok(request) => request,
-        Err(error) => return Err(CallRejected { error: error.into(), request: None, response }),
+        Err(error) => return Err(CallRejected::new(error.into(), None, response)),
     };
     match response.map_or_else(|| local.hub.alloc_response(options.response_bytes), Ok) {
         Ok(response) => Ok((request, response)),
         Err(error) => {
             let request = own::<M>(request);
-            Err(CallRejected { error: error.into(), request, response: None })
+            Err(CallRejected::new(error.into(), request, None))
         }
     }
 }
@@ -389,16 +397,20 @@ pub(super) fn refused<M: IntoMessage>(
     request: M,
     response: Option<MsgBuf>,
     error: Error,
-) -> CallRejected {
+) -> Box<CallRejected> {
     let request = request.into_message(&local.pool).ok().and_then(own::<M>);
-    CallRejected { error, request, response }
+    CallRejected::new(error, request, response)
 }
 
 #[cold]
-fn rejected<M: IntoMessage>(local: &Local, session: SessionId, call: NotTaken) -> CallRejected {
+fn rejected<M: IntoMessage>(
+    local: &Local,
+    session: SessionId,
+    call: NotTaken,
+) -> Box<CallRejected> {
     let NotTaken { error, request, response, .. } = call;
     let error = Error::not_sent(error.status(), local.sessions.explain(session, &error));
-    CallRejected { error, request: own::<M>(request), response: Some(response) }
+    CallRejected::new(error, own::<M>(request), Some(response))
 }
 
 /// Returns the request, unless it only refers to a message of the application.

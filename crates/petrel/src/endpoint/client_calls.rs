@@ -23,7 +23,7 @@ pub(crate) fn call_by_client<M: IntoMessage>(
     (clients, service): (&Arc<ClientShared>, ServiceKey),
     timeout: Duration,
     to_send: ToSend<M>,
-) -> Result<CallKey, CallRejected> {
+) -> Result<CallKey, Box<CallRejected>> {
     let ToSend { method, request, response, options, tag, .. } = to_send;
     let Some(service) = cx.local.service_of(clients, service) else {
         return Err(refused(cx.local, request, response, other_endpoint()));

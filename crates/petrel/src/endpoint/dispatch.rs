@@ -1,7 +1,9 @@
 //! The steps from a received frame to the handler or continuation.
 
 use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES};
-use petrel_proto::{Core, FrameSink, PeerKey, PlainRequest, Received, RequestHandle, method_of};
+use petrel_proto::{
+    Core, FrameSink, PeerKey, PlainFrame, PlainRequest, Received, RequestHandle, method_of,
+};
 use petrel_transport::shm::Outgoing;
 use petrel_transport::{FrameHandler, PeerId, ReturnPath, SharedBytes, SharedFrame, Transport};
 
@@ -93,21 +95,26 @@ impl Dispatch<'_> {
             return;
         }
         let route = ReturnRoute::new(peer, path);
-        if let Some(request) = local.core.handle_plain_request(peer, frame) {
-            let PlainRequest { handle, method, payload, spare } = request;
-            let cx = &mut Context::with_route(local, route);
-            handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
-            return;
+        match PlainFrame::of(frame) {
+            Some(PlainFrame::Request(parsed)) => {
+                if let Some(request) = local.core.take_plain_frame(peer, parsed) {
+                    let PlainRequest { handle, method, payload, spare } = request;
+                    let cx = &mut Context::with_route(local, route);
+                    handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
+                    return;
+                }
+            }
+            Some(PlainFrame::Response) => {
+                let Local { core, clock, .. } = &mut **local;
+                let clock = || clock.now_ns();
+                if let Some(ended) = core.handle_plain_response(*now_ns, peer, frame, clock) {
+                    let cx = &mut Context::with_route(local, route);
+                    return run_continuation(handlers.state(), cx, ended);
+                }
+            }
+            None => {}
         }
-        let Local { core, clock, .. } = &mut **local;
-        match core.handle_plain_response(*now_ns, peer, frame, || clock.now_ns()) {
-            Some(completion) => run_continuation(
-                handlers.state(),
-                &mut Context::with_route(local, route),
-                completion,
-            ),
-            None => dispatch_timed(local, handlers, *now_ns, peer, frame, route),
-        }
+        dispatch_timed(local, handlers, *now_ns, peer, frame, route);
     }
 }
 

@@ -268,14 +268,13 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    /// A separate function, like `send`: inlined into the rest of a turn, both would keep half of their variables on the
-    /// stack.
-    #[inline(never)]
+    #[inline(always)]
     fn receive(&mut self, now_ns: u64) -> usize {
         let Self { transport, local, handlers, bursts, .. } = self;
         bursts.receive(transport, local, handlers, now_ns)
     }
 
+    /// A separate function, like [`Bursts::receive`](super::burst::Bursts::receive).
     #[inline(never)]
     fn send(&mut self, now_ns: u64) -> bool {
         self.bursts.send(&mut self.transport, &mut self.local, now_ns)

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use petrel_proto::{RequestHandle, Status};
+use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::SharedBytes;
 
 use super::context::Context;
@@ -169,7 +169,10 @@ impl Handlers {
         let request = Request::new(&handle, method, payload, spare);
         let handled = handler.handle(State::of(&mut *self.state), cx, request);
         if let Some(message) = handled.into_message() {
-            cx.respond_at_once(handle, message);
+            // By its fields: the compiler would copy the whole from memory to memory.
+            let RequestHandle { session, number } = handle;
+            let session = SessionId { index: session.index, generation: session.generation };
+            cx.respond_at_once(RequestHandle { session, number }, message);
         }
     }
 

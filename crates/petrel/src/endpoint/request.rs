@@ -188,15 +188,20 @@ impl Request<'_> {
         capacity: usize,
         fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
     ) -> Handled {
-        let Request { handle, payload, spare, .. } = self;
-        if let Some(mut message) = spare
-            && message.capacity() >= capacity
-        {
-            let len = fill(payload.data(), &mut message.storage_mut()[..capacity]);
-            message.set_len(len);
-            return Handled(Some(message));
+        // Apart, since the compiler would copy a request as a whole to memory, even without a call.
+        let Request { handle, method, payload, spare } = self;
+        match (payload, spare) {
+            // The usual case has nothing to free afterwards.
+            (Payload::Borrowed(request), Some(mut message)) if message.capacity() >= capacity => {
+                let len = fill(request, &mut message.storage_mut()[..capacity]);
+                message.set_len(len);
+                Handled(Some(message))
+            }
+            (payload, spare) => {
+                let request = Request { handle, method, payload, spare };
+                reply_otherwise(cx.untyped(), request, capacity, fill)
+            }
         }
-        reply_allocated(cx.untyped(), handle, payload.data(), capacity, fill)
     }
 
     /// Answers with a buffer filled by the handler.
@@ -264,26 +269,27 @@ impl Request<'_> {
     }
 }
 
-/// [`Request::reply_with`] if the slot has no suitable buffer. Only parts of the request are borrowed: the compiler
-/// would copy the whole to memory, even without a call of this function.
-#[cold]
+/// [`Request::reply_with`] for a request of several packets, or if the slot has no suitable buffer.
 #[inline(never)]
-fn reply_allocated(
+fn reply_otherwise(
     cx: &mut Context<'_>,
-    handle: &RequestHandle,
-    request: &[u8],
+    request: Request<'_>,
     capacity: usize,
     fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
 ) -> Handled {
-    let mut room = cx.alloc(capacity);
-    if room.is_err() && cx.make_room_for_answer(capacity) {
-        room = cx.alloc(capacity);
-    }
+    let Request { handle, payload, spare, .. } = request;
+    let room = match spare.filter(|spare| spare.capacity() >= capacity) {
+        Some(spare) => Ok(spare),
+        None => match cx.alloc(capacity) {
+            Err(_) if cx.make_room_for_answer(capacity) => cx.alloc(capacity),
+            allocated => allocated,
+        },
+    };
     let Ok(mut message) = room else {
         cx.respond_error(*handle, Status::ResourceExhausted, "the server has no memory left");
         return Handled(None);
     };
-    let len = fill(request, &mut message.storage_mut()[..capacity]);
+    let len = fill(payload.data(), &mut message.storage_mut()[..capacity]);
     message.set_len(len);
     Handled(Some(message))
 }

@@ -1,5 +1,6 @@
 //! The return route: frames to the sender of the current frame bypass the queue.
 
+use petrel_proto::buffer::Buffer;
 use petrel_proto::{FrameSink, PeerKey};
 use petrel_transport::ReturnPath;
 use petrel_transport::shm::Outgoing;
@@ -33,10 +34,28 @@ impl FrameSink for ReturnRoute<'_> {
         body.is_empty() && self.path.as_mut().is_some_and(|path| path.push(head))
     }
 
+    /// The header goes to the ring directly, and not by the buffer of the message.
+    #[inline(always)]
+    fn send_message<B: Buffer>(
+        &mut self,
+        _peer: PeerKey,
+        header: [u64; 2],
+        message: &mut B,
+    ) -> bool {
+        let Some(path) = &mut self.path else { return false };
+        path.push_message(header, message.message()) || push_frame(path, header, message)
+    }
+
     #[inline(always)]
     fn reaches(&self, peer: PeerKey) -> bool {
         self.path.is_some() && self.peer == peer
     }
+}
+
+/// Sends a message that is not of one line, or for which no room is known.
+#[inline(never)]
+fn push_frame<B: Buffer>(path: &mut Outgoing, header: [u64; 2], message: &mut B) -> bool {
+    path.push(message.frame(header))
 }
 
 /// The return path for a call with a deadline, and the time of the call.
@@ -56,6 +75,16 @@ impl FrameSink for Timed<'_, '_> {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         self.route.send(peer, head, body)
+    }
+
+    #[inline(always)]
+    fn send_message<B: Buffer>(
+        &mut self,
+        peer: PeerKey,
+        header: [u64; 2],
+        message: &mut B,
+    ) -> bool {
+        self.route.send_message(peer, header, message)
     }
 
     #[inline(always)]

@@ -71,9 +71,22 @@ pub struct Continuation {
     not_send: PhantomData<*mut ()>,
 }
 
+/// Runs a continuation. The reply comes in parts, of which the first two are in registers: request, response, outcome and
+/// session.
+type Run = unsafe fn(
+    Word,
+    Word,
+    State<'_>,
+    &mut Context<'_>,
+    MsgBuf,
+    MsgBuf,
+    Result<(), Error>,
+    SessionId,
+);
+
 /// How to run and how to drop continuations of one type.
 struct Kind {
-    run: unsafe fn(Words, State<'_>, &mut Context<'_>, Reply),
+    run: Run,
     drop: unsafe fn(Words),
 }
 
@@ -87,7 +100,10 @@ impl Kind {
 }
 
 /// Room for a closure.
-type Words = [MaybeUninit<usize>; 2];
+type Words = [Word; 2];
+
+/// A half of the room. Alone it is passed in a register.
+type Word = MaybeUninit<usize>;
 
 /// A continuation of the library itself, with a number as its argument. It does not use the state, or knows the type.
 pub(crate) type Function = fn(State<'_>, &mut Context<'_>, Reply, u64);
@@ -187,8 +203,10 @@ impl Continuation {
     #[inline(always)]
     pub(crate) fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
         let this = ManuallyDrop::new(self);
+        let [first, second] = this.words;
+        let Reply { session, outcome, request, response } = reply;
         // SAFETY: the words belong to the kind, and nothing else reads them: `this` is not dropped.
-        unsafe { (this.kind.run)(this.words, state, cx, reply) }
+        unsafe { (this.kind.run)(first, second, state, cx, request, response, outcome, session) }
     }
 }
 
@@ -204,25 +222,40 @@ static FUNCTION: Kind = Kind { run: run_function, drop: drop_words::<(Function, 
 
 /// # Safety
 /// The words are of this type, and nothing reads them again. The state is an `S`.
+#[expect(clippy::too_many_arguments, reason = "a reply as one value would be passed in memory")]
 unsafe fn run_closure<S: 'static, F>(
-    words: Words,
+    first: Word,
+    second: Word,
     state: State<'_>,
     cx: &mut Context<'_>,
-    reply: Reply,
+    request: MsgBuf,
+    response: MsgBuf,
+    outcome: Result<(), Error>,
+    session: SessionId,
 ) where
     F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
 {
     // SAFETY: by the caller's promise.
-    let (continuation, state) = unsafe { (from_words::<F>(&words), state.get::<S>()) };
-    continuation(state, cx.typed(), reply);
+    let (continuation, state) = unsafe { (from_words::<F>(&[first, second]), state.get::<S>()) };
+    continuation(state, cx.typed(), Reply { session, outcome, request, response });
 }
 
 /// # Safety
 /// The words are a function and its number.
-unsafe fn run_function(words: Words, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
+#[expect(clippy::too_many_arguments, reason = "as for closures")]
+unsafe fn run_function(
+    first: Word,
+    second: Word,
+    state: State<'_>,
+    cx: &mut Context<'_>,
+    request: MsgBuf,
+    response: MsgBuf,
+    outcome: Result<(), Error>,
+    session: SessionId,
+) {
     // SAFETY: by the caller's promise.
-    let (function, tag) = unsafe { from_words::<(Function, u64)>(&words) };
-    function(state, cx, reply, tag);
+    let (function, tag) = unsafe { from_words::<(Function, u64)>(&[first, second]) };
+    function(state, cx, Reply { session, outcome, request, response }, tag);
 }
 
 /// # Safety
