@@ -22,7 +22,7 @@ use super::ends::Side;
 use super::figure::Quantity;
 use super::library::Adjust;
 use super::load::Exchange;
-use super::measurement::{Measurement, Shape};
+use super::measurement::{Measurement, SessionPlan, Shape};
 use super::pairs::Pace;
 use super::test_bed::{Cores, TestBed};
 use super::veth;
@@ -307,6 +307,8 @@ impl PathsPlan {
                 is_realtime: self.is_realtime,
             },
             connect: None,
+            plan: SessionPlan::Raised,
+            is_beside_raised: false,
         }
     }
 

@@ -40,7 +40,8 @@ impl ToMake {
                 .then_cancellable(move |_, cx, reply| on_reply(cx, reply))
                 .map(Some),
         };
-        called.map_err(|CallRejected { error, request, .. }| {
+        called.map_err(|rejected| {
+            let CallRejected { error, request, .. } = *rejected;
             (error, request.expect("a request that was given in a buffer comes back"))
         })
     }
